@@ -1,4 +1,4 @@
-"""The counters of real servers say what was really done."""
+"""The benchmark's counters of statements and messages, on real servers."""
 
 import amqp
 import pytest
@@ -19,7 +19,7 @@ def server(request):
         yield running
 
 
-def test_statements_and_transactions_are_counted_apart(server):
+def test_statements_and_transactions_are_counted_separately(server):
     url = server.new_database()
     engine = sa.create_engine(url)
     database = Database(server.kind, server.admin_url, sa.make_url(url).database)
@@ -39,18 +39,18 @@ def test_statements_and_transactions_are_counted_apart(server):
     engine.dispose()
     database.close()
     assert found.data == 7
-    # PyMySQL really sends the rollback with which a connection goes back to the pool, psycopg2 does not.
+    # PyMySQL sends a rollback when a connection returns to the pool, psycopg2 does not.
     assert found.transactions == {"postgresql": 3, "mariadb": 6}[server.kind]
     assert sum(found.texts.values()) == 7
 
 
-def test_sqlite_counts_nothing():
+def test_sqlite_has_no_statement_counter():
     database = Database("sqlite", None, "")
     assert database.statements() is None
     assert database.version().startswith("SQLite 3.")
 
 
-def test_messages_are_counted_once_when_published_and_per_consumer_when_delivered():
+def test_messages_are_counted_when_published_and_per_delivery():
     port = free_port()
     with start_rabbitmq(("rabbitmq_prometheus",), broker_settings(port)) as rabbit:
         address, _, vhost = rabbit.new_vhost().rpartition("@")[2].partition("/")

@@ -1,4 +1,4 @@
-"""The benchmark's own instruments: clients, the watcher, and what the kernel counts."""
+"""The benchmark's instruments: clients, the watcher, and CPU and memory of processes."""
 
 import contextlib
 import http.server
@@ -15,7 +15,7 @@ from tools.bench.load import Connection, Unexpected, Watcher, in_parallel, perce
 
 
 class Api(http.server.BaseHTTPRequestHandler):
-    """Lists the servers of ``busy``; every POST is accepted with its own body."""
+    """An API that lists the servers of ``busy`` and returns the body of every POST."""
 
     protocol_version = "HTTP/1.1"
 
@@ -56,7 +56,7 @@ def connect(api):
     return Connection("127.0.0.1", api.server_address[1], {"X-Auth-Token": "t"})
 
 
-def test_a_connection_is_used_again_and_answers_are_whole(api):
+def test_connection_is_reused_and_returns_complete_bodies(api):
     body = b"x" * 700_000
     with connect(api) as connection:
         assert [connection.request("POST", "/servers", body) for _ in range(3)] == [(202, body)] * 3
@@ -65,12 +65,12 @@ def test_a_connection_is_used_again_and_answers_are_whole(api):
     assert len(api.clients) == 1
 
 
-def test_another_status_is_not_taken_for_success(api):
+def test_unexpected_status_raises(api):
     with connect(api) as connection, pytest.raises(Unexpected, match="POST /servers: 202"):
         connection.expect(200, "POST", "/servers", b"{}")
 
 
-def test_the_watcher_wakes_who_waits_when_the_server_is_not_listed_any_more(api):
+def test_watcher_wakes_waiters_when_their_server_is_no_longer_listed(api):
     api.busy = {"a", "b"}
     woken = []
     with Watcher(connect(api), "/servers", 0.01) as watcher:
@@ -91,39 +91,39 @@ def test_the_watcher_wakes_who_waits_when_the_server_is_not_listed_any_more(api)
         api.busy = set()
         threads[0].join(10)
         assert woken == ["b", "a"]
-    # Nobody waits: nobody asks.
+    # Without waiters, the watcher sends no requests.
     asked = api.lists
     time.sleep(0.1)
     assert api.lists == asked
 
 
-def test_who_waits_is_told_when_the_watcher_fails(api):
+def test_watcher_failure_raises_in_waiters(api):
     with Watcher(connect(api), "/servers", 0.01) as watcher:
-        api.busy = [object()]  # cannot be listed: the connection breaks
+        api.busy = [object()]  # cannot be listed, so the connection breaks
         with contextlib.redirect_stderr(None), pytest.raises((Unexpected, OSError)):
             watcher.wait("a")
 
 
-def test_tasks_are_shared_out_and_answers_keep_their_order(api):
+def test_parallel_tasks_are_distributed_and_results_ordered(api):
     answers = in_parallel(4, list(range(20)), lambda: connect(api),
                           lambda connection, task: int(connection.expect(202, "POST", "/", str(task).encode())))
     assert answers == list(range(20))
     assert 1 <= len(api.clients) <= 4
 
 
-def test_an_error_of_a_client_is_the_error_of_all(api):
+def test_error_of_a_parallel_client_is_raised(api):
     with pytest.raises(Unexpected):
         in_parallel(2, [1, 2, 3], lambda: connect(api), lambda connection, _task: connection.expect(200, "DELETE", "/"))
 
 
-def test_percentiles():
+def test_percentile_of_sorted_and_unsorted_values():
     assert percentile([3.0, 1.0, 2.0], 0.5) == 2.0
     assert percentile(list(range(1, 101)), 0.99) == 100
     assert percentile([7.0], 0.99) == 7.0
 
 
 def test_cpu_and_memory_of_a_process_include_its_children():
-    # The parent sleeps; a child in a session of its own works, another has ended.
+    # The parent sleeps; a child in a separate session works, and another child has ended.
     work = "import time\nend = time.process_time() + 0.3\nwhile time.process_time() < end: pass\n"
     parent = (f"import subprocess, sys, time\nwork = {work!r}\nsubprocess.run([sys.executable, '-c', work])\n"
               "child = subprocess.Popen([sys.executable, '-c', work + 'print(1, flush=True)\\ntime.sleep(60)'],\n"
@@ -145,15 +145,15 @@ def test_cpu_and_memory_of_a_process_include_its_children():
                 subprocess.run(["kill", "-9", str(one.pid)], check=False)
 
 
-def test_the_growth_of_a_service_is_that_of_the_worker_that_grew_most():
-    """Unchanged workers, one that grew beside one that shrank, and one that took the place of another."""
+def test_memory_growth_of_a_service_is_that_of_its_largest_grower():
+    """Compare unchanged workers, a growing beside a shrinking worker, and a replaced worker."""
     before = {"api": {1: 50.0, 2: 51.0}, "conductor": {3: 80.0, 4: 70.0}, "compute": {5: 45.0}}
     after = {"api": {1: 50.0, 2: 51.0}, "conductor": {3: 75.0, 4: 74.2}, "compute": {6: 46.0}}
     assert cycles.growth(before, after) == {"api": 0.0, "conductor": 4.2, "compute": 46.0}
 
 
-def test_memory_of_each_worker_follows_what_it_allocates():
-    """A process with two children, of which one allocates 30 MB."""
+def test_memory_of_each_worker_includes_its_allocations():
+    """Run a process with two children, the second of which allocates 30 MB."""
     child = "import sys\nheld = b'x' * int(sys.argv[1])\nprint(1, flush=True)\nsys.stdin.read()"
     parent = (f"import subprocess, sys\nchildren = [subprocess.Popen([sys.executable, '-c', {child!r}, size],\n"
               "    stdin=subprocess.PIPE, stdout=subprocess.PIPE) for size in ('0', '30000000')]\n"

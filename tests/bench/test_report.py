@@ -23,14 +23,14 @@ def lines(text, containing):
     return [line for line in text.splitlines() if containing in line]
 
 
-def test_every_target_is_met_by_good_numbers():
+def test_good_numbers_meet_every_target():
     table = report.table(GOOD)
     assert "NOT MET" not in table
     limited = [target for target in report.TARGETS if target.limit is not None]
     assert f"{len(limited)} of {len(limited)} measured targets are met." in table
 
 
-def test_what_has_no_limit_is_shown_and_neither_met_nor_missed():
+def test_number_without_a_limit_is_shown_without_a_verdict():
     row = lines(report.table({"resizes_per_s": 12.0}), "resizes")[0].split()
     assert row[-3:] == ["12", "/s", "-"]
 
@@ -55,23 +55,23 @@ def test_what_has_no_limit_is_shown_and_neither_met_nor_missed():
     ("cycles_growth_mb", {**GOOD["cycles_growth_mb"], "conductor": 3.1}, "memory growth over the cycles: conductor"),
     ("start_s", {**GOOD["start_s"], "compute": 1.6}, "start until ready: compute"),
 ])
-def test_a_number_beyond_its_target_is_said_to_be(name, value, row):
+def test_number_beyond_its_target_is_not_met(name, value, row):
     table = report.table({**GOOD, name: value})
     assert [line for line in table.splitlines() if "NOT MET" in line] == lines(table, row)
 
 
-def test_what_was_not_measured_is_neither_met_nor_missed():
+def test_missing_numbers_have_no_verdict():
     table = report.table({"messages_per_boot": 7.2, "statements_per_boot": None})
     assert "1 of 1 measured targets are met." in table
     assert "NOT MET" not in table
 
 
-def test_a_busy_machine_is_mentioned():
+def test_busy_machine_is_mentioned():
     assert "The machine was not idle" in report.table({**GOOD, "foreign_cores": 0.5})
     assert "The machine was not idle" not in report.table({**GOOD, "foreign_cores": 0.01})
 
 
-def test_a_comparison_shows_ratios_of_what_both_have():
+def test_comparison_shows_ratios_of_common_numbers():
     old = {"boots_per_s": 20.0, "rss_mb": {"api": 50.0}, "only_old": 1, "statements_per_boot": None,
            "growth": [{"servers": 1000, "boots_per_s": 10.0}], "environment": {"cores": 2}}
     new = {"boots_per_s": 30.0, "rss_mb": {"api": 40.0}, "only_new": 1, "statements_per_boot": 19.0,
@@ -81,17 +81,17 @@ def test_a_comparison_shows_ratios_of_what_both_have():
                     ["growth.1000.boots_per_s", "10", "5", "0.50"]]
 
 
-def test_a_comparison_with_nothing_before_has_no_ratio():
+def test_comparison_with_zero_before_has_no_ratio():
     assert report.compare({"stolen": 0.0}, {"stolen": 1.0}).splitlines()[1].split()[-1] == "-"
 
 
-def test_numbers_survive_the_file(tmp_path):
+def test_numbers_are_saved_and_loaded_unchanged(tmp_path):
     path = str(tmp_path / "numbers.json")
     report.save(GOOD, path)
     assert report.load(path) == json.loads((tmp_path / "numbers.json").read_text()) == GOOD
 
 
-def test_growth_is_drawn(tmp_path):
+def test_growth_plot_is_a_png(tmp_path):
     pytest.importorskip("matplotlib")
     from tools.bench import plot
 
@@ -101,13 +101,13 @@ def test_growth_is_drawn(tmp_path):
     assert path.read_bytes().startswith(b"\x89PNG\r\n")
 
 
-def test_a_part_that_does_not_exist_is_refused(capsys):
+def test_unknown_benchmark_part_is_refused(capsys):
     with pytest.raises(SystemExit):
         parse(["--only", "boots,nonsense"])
     assert "no such part: nonsense" in capsys.readouterr().err
 
 
-def test_what_has_no_target_is_shown_by_clients_operation_read_hosts_and_servers():
+def test_details_show_numbers_without_a_target():
     text = report.details({
         "boots": {"20": {"boots_per_s": 55.5, "post_p99_ms": 400.0}}, "messages_per_stop": 5.0, "flavors_ms": 6.5,
         "select_1_of_10_ms": 0.2, "growth": [{"servers": 20_000, "get_server_ms": 4.25}]})
@@ -121,11 +121,11 @@ def test_what_has_no_target_is_shown_by_clients_operation_read_hosts_and_servers
     assert "get_server" not in rows
 
 
-def test_nothing_measured_is_nothing_shown():
+def test_details_without_numbers_are_empty():
     assert report.details({}) == ""
 
 
-def test_a_comparison_with_something_else_is_refused_before_anything_is_measured(tmp_path, capsys):
+def test_invalid_comparison_file_is_refused_before_the_run(tmp_path, capsys):
     from tools.bench.__main__ import parse
 
     other = tmp_path / "other.json"

@@ -1,4 +1,4 @@
-"""A tiny run of the whole benchmark: processes on RabbitMQ and SQLite. Counts are asserted, times never."""
+"""A tiny run of the whole benchmark on RabbitMQ and SQLite. The tests assert counts, but no times."""
 
 import pytest
 
@@ -17,12 +17,12 @@ SERVICES = {"api", "conductor", "scheduler", "compute"}
 @pytest.fixture(scope="module")
 def results():
     found = {}
-    # Ends with an audit of books in which copied servers and booted ones are.
+    # The run ends with a consistency audit of copied and booted servers.
     measure(parse(["--database", "sqlite", "--nodes", "7", "--api-workers", "1"]), TINY, found)
     return found
 
 
-def test_the_json_has_what_others_rely_on(results):
+def test_json_results_have_all_required_keys(results):
     assert set(REQUIRED) <= results.keys()
     numbers = [name for name in REQUIRED if name not in ("rss_mb", "start_s", "statements_per_boot")]
     assert all(results[name] > 0 for name in numbers), {name: results[name] for name in numbers}
@@ -32,31 +32,31 @@ def test_the_json_has_what_others_rely_on(results):
     assert {"cores", "load_average_at_start", "python", "nova"} <= results["environment"].keys()
 
 
-def test_a_boot_a_stop_and_a_delete_cost_few_messages(results):
+def test_boot_stop_and_delete_need_few_messages(results):
     assert 4 <= results["messages_per_boot"] <= 10
     assert 2 <= results["messages_per_stop"] <= 7
     assert 2 <= results["messages_per_delete"] <= 8
 
 
-def test_memory_was_measured_before_and_after_the_cycles(results):
+def test_memory_is_measured_before_and_after_the_cycles(results):
     assert results["cycles"] == TINY.cycles
     assert results["cycles_growth_mb"].keys() == results["cycles_rss_mb"].keys() == SERVICES
     assert all(size > 20 for size in results["cycles_rss_mb"].values())
 
 
-def test_sqlite_has_no_count_of_statements(results):
+def test_sqlite_results_have_no_statement_count(results):
     assert results["statements_per_boot"] is None
 
 
-def test_lists_and_growth_were_measured_with_as_many_servers_as_said(results):
+def test_lists_and_growth_use_the_configured_server_counts(results):
     assert results["listed"] == TINY.listed
     assert [point["servers"] for point in results["growth"]] == list(TINY.growth)
     for point in results["growth"]:
-        # The list grows with the servers, one server does not.
+        # The list grows with the number of servers, a single server does not.
         assert point["list_1000_bytes"] > point["get_server_bytes"] * point["servers"] * 0.8
 
 
-def test_growth_goes_by_what_the_machine_was_worth_meanwhile(results):
+def test_boot_cost_growth_is_relative_to_the_calibration_loop(results):
     first, last = (point["cpu_yardsticks_per_boot"] for point in results["growth"])
     assert results["boot_cost_growth"] == pytest.approx(last / first, abs=0.001)
     for point in results["growth"]:
@@ -65,18 +65,18 @@ def test_growth_goes_by_what_the_machine_was_worth_meanwhile(results):
     assert f"calibration loop took {results['yardstick_ms']:.2f} ms" in report.table(results)
 
 
-def test_cpu_is_told_by_process(results):
+def test_cpu_per_boot_is_reported_by_process(results):
     used = results["cpu_ms_per_boot_by_process"]
     assert used.keys() == SERVICES | {"rabbitmq"}
     assert sum(used.values()) == pytest.approx(results["cpu_ms_per_boot"], abs=0.1)
 
 
-def test_servers_were_resized_and_confirmed(results):
+def test_resizes_are_measured_with_confirmation(results):
     assert results["resizes"] == TINY.resizes
     assert results["resizes_per_s"] > 0
 
 
-def test_fairness_was_measured_while_another_project_asked_for_a_crowd(results):
+def test_fairness_is_measured_during_background_load(results):
     assert results["crowd"] == TINY.background_servers
     assert results["fair_rounds"] > 0
     for name in ("boot", "stop", "delete"):
@@ -84,22 +84,22 @@ def test_fairness_was_measured_while_another_project_asked_for_a_crowd(results):
         assert results[f"fair_{name}_alone_s"] > 0
 
 
-def test_four_times_the_load_of_the_peak_was_offered(results):
+def test_overload_offers_more_than_the_peak_load(results):
     assert results["overload_offered_per_s"] > results["peak_per_s"] > 0
     assert sum(results["overload_answers"].values()) > 0
-    # All clients have one address: they may be told that they are too many.
-    assert set(results["overload_answers"]) <= {"0", "200", "429"}, "others than answers in time and none"
+    # All clients share an address, so responses may be 429.
+    assert set(results["overload_answers"]) <= {"0", "200", "429"}, "unexpected statuses"
     assert results["goodput_ratio"] == pytest.approx(results["goodput_per_s"] / results["peak_per_s"], rel=0.01,
-                                                     abs=0.0006)  # as it is rounded
+                                                     abs=0.0006)  # rounding
     assert results["overload_boots_ratio"] > 0
 
 
-def test_the_table_can_be_made_of_it(results):
+def test_report_table_is_created_from_results(results):
     assert "bus messages per boot" in report.table(results)
 
 
 @pytest.mark.skipif(bool(novad_node.missing()), reason=novad_node.missing())
-def test_novad_was_measured_and_its_readers_missed_nothing(results):
+def test_novad_is_measured_without_lost_log_lines(results):
     assert results["novad_log_lost"] == 0
     assert results["novad_log_lines_per_s"] > 0
     assert 0 < results["novad_rss_mb"] < 100

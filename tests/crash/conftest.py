@@ -1,7 +1,7 @@
 """Options and servers of the crash suite.
 
 ``--quick`` runs a representative part within minutes. ``--seed N`` and ``--seeds N`` choose the runs of the seeded
-storms. ``--database`` is what conductors keep their rows in.
+storms. ``--database`` selects the database of the conductors.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tests.integration.conftest import pytest_runtest_makereport, pytest_session
 from tests.integration.databases import Server, mariadb, postgresql, start_mariadb, start_postgresql  # noqa: F401
 
 _SEEDS, _QUICK_SEEDS = 30, 1
-# Seconds: storms wait for what they did with bounds of their own.
+# Seconds: storms have separate bounds for the operations that they wait for.
 _LONGEST = 1800
 
 
@@ -42,7 +42,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """A test with an argument ``seed`` runs once per seed."""
+    """Run a test with an argument ``seed`` once per seed."""
     if "seed" in metafunc.fixturenames:
         config = metafunc.config
         count = config.getoption("--seeds") or (_QUICK_SEEDS if config.getoption("--quick") else _SEEDS)
@@ -57,7 +57,7 @@ def quick(request: pytest.FixtureRequest) -> bool:
 
 @pytest.fixture(scope="session")
 def database(request: pytest.FixtureRequest) -> Iterator[Server | None]:
-    """The database server of ``--database``; None for SQLite."""
+    """Return the database server of ``--database``, or None for SQLite."""
     start = {"sqlite": contextlib.nullcontext, "postgresql": start_postgresql, "mariadb": start_mariadb}
     with start[request.config.getoption("--database")]() as server:
         yield server
@@ -65,5 +65,5 @@ def database(request: pytest.FixtureRequest) -> Iterator[Server | None]:
 
 @pytest.fixture(scope="session")
 def new_database(database: Server | None) -> Callable[[], str | None]:
-    """A function that makes an empty database and returns its URL; None lets a Cluster make its own SQLite file."""
+    """Return a function that creates an empty database and returns its URL, or None for a Cluster's own SQLite file."""
     return database.new_database if database else lambda: None

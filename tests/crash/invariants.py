@@ -1,7 +1,7 @@
-"""Invariants after every crash, checked from outside: through the API, the database and the hypervisors.
+"""Invariants after every crash, checked through the API, the database and the hypervisors.
 
 nova.db.audit, which ``nova-manage audit`` and the unit tests of the engine also use, checks the records (claims,
-quotas, addresses, actions). This module adds what only shows in a running system.
+quotas, addresses, actions). This module adds the checks that need a running system.
 """
 
 from __future__ import annotations
@@ -24,30 +24,30 @@ from tests.integration.cluster import Cluster
 
 # Seconds, as tests.integration.cluster configures them.
 LEASE, HEARTBEAT, RECOVERY = 4.0, 1.0, 1.0
-# The longest that a conductor waits for a lost answer, while it renews its lease (Scheduler.select).
+# Maximum seconds that a conductor waits for a lost reply while it renews its lease (Scheduler.select).
 LONGEST_CALL = 20.0
-# What remains of the work itself has to be done, too, on a machine with two cores that does other things.
+# Seconds for the remaining work itself, on a busy machine with two cores.
 SLACK = 20.0
-# A lost step is found when its lease ends, and what found it may itself wait for one lost answer.
+# A lost step is detected when its lease ends, and the conductor that detects it may wait for a lost reply.
 BOUND = LEASE + HEARTBEAT + RECOVERY + LONGEST_CALL + SLACK
 
-# Final states, and what the hypervisor has to say of a guest in them.
+# Final states, and the power state of a guest in them.
 POWER_STATES = {
     "ACTIVE": states.RUNNING, "SHUTOFF": states.SHUTDOWN, "PAUSED": states.POWER_PAUSED,
     "SUSPENDED": states.POWER_SUSPENDED, "SOFT_DELETED": states.SHUTDOWN, "RESCUE": states.RUNNING,
     "SHELVED": states.SHUTDOWN, "SHELVED_OFFLOADED": states.SHUTDOWN}
-# A server that was moved waits for the user's word on two hosts; its guest is on one, as it was before.
+# A resized server has claims on two hosts until the user confirms or reverts; its guest is on a single host.
 _WAITS = "VERIFY_RESIZE"
-# For how many servers the API is asked about their actions.
+# Number of servers whose actions are requested from the API.
 _ASKED = 60
 
 
 def check(nova: Cluster, accepted: Collection[str], *, deleted: Collection[str] = (), bound: float = BOUND) -> float:
-    """Wait until every invariant holds, ``bound`` seconds at most; fail with all that is violated then.
+    """Wait until every invariant holds, ``bound`` seconds at most; fail with all violations then.
 
-    ``accepted`` are the servers that requests were answered for, ``deleted`` those whose delete was accepted, too.
-    Every other server of the project is checked as well: a request whose answer got lost may have made it.
-    Everything that was started must run again. Returns the seconds that it took.
+    ``accepted`` are the servers of accepted create requests, ``deleted`` the servers whose delete was accepted, too.
+    All other servers of the project are checked as well: a request whose response was lost may have created them.
+    All started processes must run again. Returns the elapsed seconds.
     """
     begin = time.monotonic()
     while True:
@@ -63,7 +63,7 @@ def check(nova: Cluster, accepted: Collection[str], *, deleted: Collection[str] 
 
 
 def violations(nova: Cluster, accepted: Collection[str], deleted: Collection[str] = ()) -> Iterator[str]:
-    """Return the current violations. The expensive checks run only if the cheap ones find none."""
+    """Return the current violations. The expensive checks run only if the cheap checks find no violation."""
     wanted = _Wanted(set(accepted) - set(deleted), set(deleted))
     for look in (_servers, _guests, _volumes, _shares, _files, _interfaces, _disks, _images, _migrations, _sums,
                  _actions, _journal, _audit):
@@ -77,9 +77,9 @@ def violations(nova: Cluster, accepted: Collection[str], deleted: Collection[str
 
 
 def journal(nova: Cluster) -> list[tuple[str, str, str]]:
-    """(create or remove, host, uuid) of every guest that appeared or vanished, in order.
+    """Return (create or remove, host, uuid) of every guest that appeared or vanished, in order.
 
-    Written by tests.crash.service; empty in a cluster that was not launched by it.
+    The journal is written by tests.crash.service; it is empty in a cluster with another launcher.
     """
     path = nova.directory / "guests.journal"
     if not path.exists():
@@ -89,7 +89,7 @@ def journal(nova: Cluster) -> list[tuple[str, str, str]]:
 
 
 def times_built(nova: Cluster) -> collections.Counter[str]:
-    """uuid -> how often a guest was made for it, on any host."""
+    """Return the number of guests created for each server, on any host."""
     return collections.Counter(uuid for verb, _host, uuid in journal(nova) if verb == "create")
 
 
@@ -127,7 +127,7 @@ def _state(server: dict[str, Any]) -> str:
 
 
 def _guests(nova: Cluster, _wanted: _Wanted) -> Iterator[str]:
-    """The guests on each running host are its rows, in the power state that the server has; none is on two hosts."""
+    """Check that guests on running hosts match their servers and power states, and that none is on two hosts."""
     servers = nova.api.servers()
     where: dict[str, str] = {}
     for host, guests in guests_of(nova).items():
@@ -159,7 +159,7 @@ def _is_to_be_made(nova: Cluster, uuid: str) -> bool:
 
 
 def guests_of(nova: Cluster) -> dict[str, dict[str, int]]:
-    """host -> uuid -> power state, as the fake hypervisors of the running computes remember their guests."""
+    """Return host -> uuid -> power state, as stored by the fake hypervisors of the running computes."""
     return {host: {uuid: guest["power_state"] for uuid, guest in guests.items()}
             for host, guests in _remembered(nova).items()}
 
@@ -181,7 +181,7 @@ def _remembered(nova: Cluster) -> dict[str, dict[str, dict[str, Any]]]:
 
 
 def _volumes(nova: Cluster, _wanted: _Wanted) -> Iterator[str]:
-    """Check that every volume is free or attached to one server, and that this server's guest, and no other, has it."""
+    """Check that every volume is free or attached to a single server, and that only this server's guest uses it."""
     servers, owned = nova.api.servers(), _outside_volumes(nova)
     for row in _rows(nova, sa.select(tables.volumes)):
         if row.status not in ("available", "in-use") or (row.status == "in-use") != (row.instance_uuid is not None):
@@ -195,7 +195,7 @@ def _volumes(nova: Cluster, _wanted: _Wanted) -> Iterator[str]:
 
 
 def _shares(nova: Cluster, _wanted: _Wanted) -> Iterator[str]:
-    """A guest that runs has the shares of its server."""
+    """Check that every running guest has the shares of its server."""
     rows = _rows(nova, sa.select(tables.instances.c.uuid, tables.instances.c.vm_state, tables.instances.c.shares).where(
         tables.instances.c.deleted == sa.false()))
     wanted = {row.uuid: {mapping.tag for mapping in row.shares or () if mapping.status == "inactive"}
@@ -217,7 +217,7 @@ def _files(nova: Cluster, _wanted: _Wanted) -> Iterator[str]:
         for uuid, guest in guests.items():
             for volume, newest, *_below in guest.get("files", ()):
                 device = known.get(uuid, {}).get(volume)
-                if device is not None and device.connection_info.get("name", newest) != newest:  # (embedded: none)
+                if device is not None and device.connection_info.get("name", newest) != newest:  # (no name: embedded)
                     yield f"the guest of {uuid} on {host} writes to {newest}, its server has {device.connection_info}"
 
 
@@ -248,7 +248,7 @@ def _interfaces(nova: Cluster, _wanted: _Wanted) -> Iterator[str]:
 
 
 def _disks(nova: Cluster, _wanted: _Wanted) -> Iterator[str]:
-    """Disks that all hosts share belong to servers that have a place; those set aside to ones that may go back."""
+    """Check that each shared disk belongs to a server with a host, and each retained disk to a resized server."""
     servers = nova.api.servers()
     for name in disks_of(nova):
         uuid = name.removesuffix(ASIDE)
@@ -260,12 +260,12 @@ def _disks(nova: Cluster, _wanted: _Wanted) -> Iterator[str]:
 
 
 def disks_of(nova: Cluster) -> list[str]:
-    """The disks in the storage that all hosts share, by uuid, with ASIDE behind it where it was set aside."""
+    """Return the disks in the storage of all hosts, by uuid, with the suffix ASIDE for retained disks."""
     return sorted(path.name for path in nova.directory.glob("guests/disks/*") if not path.name.startswith("."))
 
 
 def _migrations(nova: Cluster, _wanted: _Wanted) -> Iterator[str]:
-    """Whoever waits for the user's word has a finished migration that is open, and nobody else has an open one."""
+    """Check that exactly the servers in VERIFY_RESIZE have an open migration, and that it is finished."""
     servers = nova.api.servers()
     waiting = {uuid for uuid, server in servers.items() if server["status"] == _WAITS}
     opened = {row.instance_uuid: row for row in _moving(nova)}
@@ -280,12 +280,12 @@ def _migrations(nova: Cluster, _wanted: _Wanted) -> Iterator[str]:
 
 
 def _moving(nova: Cluster) -> Sequence[Any]:
-    """The open migrations."""
+    """Return the open migrations."""
     return _rows(nova, sa.select(tables.migrations).where(tables.migrations.c.open == sa.true()))
 
 
 def _images(nova: Cluster, _wanted: _Wanted) -> Iterator[str]:
-    """Check that no image waits for data, and that every shelved server has its image."""
+    """Check that no image waits for data, and that no server leaves its shelve image after it is unshelved."""
     shelved = {uuid for uuid, server in nova.api.servers().items() if server["status"].startswith("SHELVED")}
     for image in nova.api.get("/images/detail", version="2.35")["images"]:
         server = image["metadata"].get("instance_uuid")
@@ -296,7 +296,7 @@ def _images(nova: Cluster, _wanted: _Wanted) -> Iterator[str]:
 
 
 def images_of_servers(nova: Cluster) -> collections.Counter[str]:
-    """uuid -> how many images there are of the server."""
+    """Return the number of images of each server."""
     found = nova.api.get("/images/detail", version="2.35")["images"]
     return collections.Counter(image["metadata"].get("instance_uuid") for image in found)
 
@@ -313,11 +313,11 @@ def _sums(nova: Cluster, _wanted: _Wanted) -> Iterator[str]:
     for node in nova.api.get("/os-hypervisors/detail", version="2.87")["hypervisors"]:
         here = [server for server in servers.values()
                 if server["OS-EXT-SRV-ATTR:hypervisor_hostname"] == node["hypervisor_hostname"]]
-        # What was moved away and may come back has its room still.
+        # A server that was moved away and may be reverted keeps its claim here.
         left = {row.instance_uuid: row.old_flavor for row in moving if row.source_node == node["hypervisor_hostname"]}
         sums = {"vcpus_used": _sum(here, "vcpus") + sum(flavor.vcpus for flavor in left.values()),
                 "memory_mb_used": _sum(here, "ram") + sum(flavor.memory_mb for flavor in left.values()),
-                # Who boots from a volume has no disk there.
+                # A server that boots from a volume has no local disk.
                 "local_gb_used": _sum((server for server in here if server["image"]), "disk") + sum(
                     flavor.root_gb for uuid, flavor in left.items() if servers[uuid]["image"]),
                 "running_vms": len(here) + len(left), "current_workload": 0}
@@ -341,7 +341,7 @@ def _actions(nova: Cluster, wanted: _Wanted) -> Iterator[str]:
     with engine.connect() as connection:
         yield from (f"under way: {operation}" for operation in audit.unfinished(connection))
         yield from (f"no result: {event}" for event in audit.open_events(connection))
-    # What the API shows of it, where a run is small enough to ask for each.
+    # The view of the API, for a limited number of servers.
     for uuid in sorted(wanted.kept | wanted.deleted)[:_ASKED]:
         path = f"/servers/{uuid}/os-instance-actions"
         for action in nova.api.get(path)["instanceActions"]:
@@ -351,7 +351,7 @@ def _actions(nova: Cluster, wanted: _Wanted) -> Iterator[str]:
 
 
 def _journal(nova: Cluster, _wanted: _Wanted) -> Iterator[str]:
-    """The guests that were made and not removed are the ones that are there."""
+    """Check that the guests that were created and not removed are the existing guests."""
     there: dict[tuple[str, str], int] = collections.Counter()
     for verb, host, uuid in journal(nova):
         there[host, uuid] += 1 if verb == "create" else -1
@@ -364,6 +364,6 @@ def _journal(nova: Cluster, _wanted: _Wanted) -> Iterator[str]:
 
 
 def _audit(nova: Cluster, _wanted: _Wanted) -> Iterator[str]:
-    """``nova-manage audit`` prints nothing."""
+    """Check that ``nova-manage audit`` prints nothing."""
     nova.audit()
     yield from ()

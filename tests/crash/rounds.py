@@ -1,4 +1,4 @@
-"""Many servers in the middle of something at once: one for each case."""
+"""Rounds of many concurrent operations: a server for each case."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import requests
 
-from nova import bus, conf, context, exception  # isort: skip  (first: it chooses oslo's threading back end)
+from nova import bus, conf, context, exception  # isort: skip  (first: it selects oslo's threading back end)
 
 import oslo_messaging as messaging
 
@@ -26,30 +26,30 @@ from tests.integration.processes import eventually
 from tests.integration.rabbit import Rabbit
 from tests.integration.volumes.embedded_shares import new_share, wait_given
 
-# The operation that brings a server from ACTIVE to the state that another one begins in, and what it is asked for with.
+# The operation that brings a server from ACTIVE to each state, and the arguments of its request.
 _WAYS: dict[str, tuple[str, dict[str, Any]] | None] = {
     states.ACTIVE: None, states.STOPPED: ("stop", {}), states.PAUSED: ("pause", {}),
     states.SUSPENDED: ("suspend", {}), states.RESIZED: ("migrate", {}), states.SOFT_DELETED: ("soft_delete", {}),
     states.RESCUED: ("rescue", {}), states.SHELVED: ("shelve", {"offload": False}),
     states.SHELVED_OFFLOADED: ("shelve", {"offload": True})}
-# What an operation is asked for with, where its name does not say everything.
+# The arguments of the requests for operations that need any.
 _REQUESTS: dict[str, dict[str, Any]] = {
     "resize": {"flavor_id": "larger"}, "reset_state": {"state": states.ACTIVE}, "shelve": {"offload": True},
     "change_password": {"admin_pass": "secret"}, "reclaim": {"before": "2100-01-01T00:00:00Z"},
-    # (virtual hosts fetch none)
+    # any image id: virtual hosts fetch no images
     "rebuild": {"image": {"id": "another"}},
     "create_image": {"name": "image"}, "create_backup": {"name": "backup", "backup_type": "daily", "rotation": 1}}
-# Operations on a volume of their own, which all but the first find attached; the last one has a second volume.
+# Operations on a volume, which is attached before all but the first; the last operation has a second volume.
 _VOLUMES = ("attach_volume", "detach_volume", "swap_volume")
-# Operations on a share of their own, which the second one finds attached; of servers that are off.
+# Operations on a share of a stopped server; the share is attached before the second operation.
 _SHARES = ("attach_share", "detach_share")
-# Operations on an interface; all but the first find one attached.
+# Operations on an interface, which is attached before all but the first.
 _INTERFACES = ("attach_interface", "detach_interface", "lose_interface")
-# Operations on the files of a volume that a service outside keeps.
+# Operations on the files of a volume of an external service.
 _FILES = ("volume_snapshot_create", "volume_snapshot_delete", "extend_volume")
-# Operations that leave an image of the server, unless they are compensated for.
+# Operations that leave an image of the server, unless they are compensated.
 _IMAGES = ("create_image", "create_volume_image", "create_backup", "shelve")
-# A step that needs another server than its operation needs as a rule.
+# Steps that need another state of the server than their operation.
 _STARTS = {("delete", "destroy_other"): states.RESIZED, ("delete", "drop_image"): states.SHELVED_OFFLOADED,
            **{("unshelve", step): states.SHELVED_OFFLOADED for step in (
                "find_image", "place", "bind_volumes", "network", "disks", "start", "complete_volumes", "settle",
@@ -57,20 +57,19 @@ _STARTS = {("delete", "destroy_other"): states.RESIZED, ("delete", "drop_image")
            ("unshelve", "power_on"): states.SHELVED,
            **{("reset_state", step): states.RESIZED for step in ("look", "forget", "settle")},
            **{("soft_delete", step): states.RESIZED for step in ("look", "forget", "settle", "power_off")}}
-# How often a guest was made for the server when a case is over, and it was compensated for, where that is not once
-# and once more for a failed attempt at the last step.
+# Number of guests created for the server by the end of a case without and with compensation, where it is not (1, 2).
 _BUILT = {"resize": (2, 3), "migrate": (2, 3), "confirm_resize": (2,), "reset_state": (2,), "soft_delete": (2,),
           "revert_resize": (3, 3), "live_migrate": (2, 1), "rebuild": (2,), "rescue": (1, 1), "unrescue": (1,),
           "unshelve": (2, 3), "shelve_offload": (1,),
           **dict.fromkeys((*_VOLUMES, *_SHARES, *_FILES, *_INTERFACES, *_IMAGES), (1, 1))}
 _BUILT_AT = {("unshelve", "power_on"): (1,)}
-# What a server is after an operation that does not say so itself, and that does not leave it ACTIVE.
+# The state after operations that do not declare it and do not end in ACTIVE.
 _FINAL = {"shelve": states.SHELVED_OFFLOADED, "shelve_offload": states.SHELVED_OFFLOADED,
           **dict.fromkeys(_SHARES, states.STOPPED)}
-# What a server is when an operation was compensated for, where that is not what it is after success.
+# The state after a compensation, where it differs from the state after success.
 _COMPENSATED = {"revert_resize": states.ERROR, "rescue": states.ERROR, "shelve": states.ACTIVE}
 _PREPARES = 40.0
-# Servers that tests may leave behind them: two hosts have room for 512, a round of all cases has over a hundred.
+# Maximum of servers left by tests: two hosts have room for 512, and a round of all cases creates over a hundred.
 _MOST_SERVERS = 150
 # The last microversion with /os-volumes.
 _OLD = "2.35"
@@ -106,11 +105,11 @@ def nova(cluster: Cluster, points: Points) -> Iterator[Cluster]:
 
 @pytest.fixture(scope="module")
 def operate(cluster: Cluster) -> Iterator[Operate]:
-    """Ask a conductor for an operation, as the API does: some of them have no request of their own."""
+    """Return a function that requests an operation from a conductor; some operations have no API request."""
     conf.register()
     transport = messaging.get_rpc_transport(conf.CONF, url=cluster.transport_url)
     servers = bus.client(transport, Servers)
-    # (a request may have a "name", too)
+    # positional only: a request may also have a "name"
     yield lambda uuid, name, /, **request: servers.operate(context.admin(), uuid, name, request)
     transport.cleanup()
 
@@ -123,7 +122,7 @@ class Round:
         self.nova, self.points, self.when, self._operate = nova, points, when, operate
         self.names = {f"{case}-{when}-{time.monotonic_ns()}": case for case in chosen}
         self.uuids: dict[str, str] = {}
-        # What each operation is asked for with beyond its name, where that differs between servers.
+        # Arguments of the requests that differ between servers.
         self.requests: dict[str, dict[str, Any]] = {}
         self.holds: dict[str, Hold] = {}
         with concurrent.futures.ThreadPoolExecutor(8) as pool:
@@ -141,7 +140,7 @@ class Round:
         case = self.names[name]
         operation = case.operation
         if operation.name == "build":
-            return name, None  # it makes the server
+            return name, None  # the operation creates the server
         api = self.nova.api
         uuid = self.boot(name)
         api.wait(uuid, "ACTIVE", _PREPARES)
@@ -192,7 +191,7 @@ class Round:
         else:
             self.uuids[name] = self.boot(name)
 
-    # --- what is different where a service outside keeps the volumes -----------------------------------
+    # --- overridden for volumes of an external service --------------------------------------------------
     def boot(self, name: str) -> str:
         return self.nova.api.boot(name)
 
@@ -203,7 +202,7 @@ class Round:
         return str(self.nova.api.get(f"/os-volumes/{volume}", _OLD)["volume"]["status"])
 
     def request(self, name: str) -> None:
-        """Ask for the operation."""
+        """Request the operation."""
         operation = self.names[name].operation.name
         self._operate(self.uuids[name], operation, **_REQUESTS.get(operation, self.requests.get(name, {})))
 
@@ -211,7 +210,7 @@ class Round:
         return (case.operation.name in _IMAGES and not case.undo) or case.operation is ShelveOffload
 
     def holders(self) -> list[str]:
-        """The processes that hold the steps, once all are held."""
+        """Wait until all steps are held; return the processes that hold them."""
         return sorted({hold.wait() for hold in self.holds.values()})
 
     def release(self, holder: str) -> None:
@@ -228,7 +227,7 @@ class Round:
         return gone
 
     def _confirm(self) -> None:
-        """Whoever was resized stays what it is now: its second place ends."""
+        """Confirm all pending resizes, which releases the claims on the source hosts."""
         servers = self.nova.wait_settled(self.ids, invariants.BOUND)
         for uuid, server in servers.items():
             if server["status"] == "VERIFY_RESIZE":
@@ -242,7 +241,7 @@ class Round:
         except exception.ComputeServiceUnavailable:
             return False
         except exception.MigrationNotFoundByStatus:
-            return True  # it is being confirmed already
+            return True  # already being confirmed
         return True
 
     def ends(self) -> None:
@@ -280,7 +279,7 @@ class Moment:
 
     @property
     def named(self) -> bool:
-        """Return True if the process knows the server's name; receivers of reports and schedulers do not."""
+        """Return True if the process can identify the server by name; receivers of reports and schedulers cannot."""
         return self.method not in ("select", "step_done")
 
     def hold(self, points: Points, server: str) -> Hold:
@@ -290,7 +289,7 @@ class Moment:
 
 
 class Boots:
-    """Servers that are asked for while every one of these moments is held once; answers may get lost."""
+    """Server creations with every given moment held once; responses may be lost."""
 
     def __init__(self, nova: Cluster, points: Points, moments: Sequence[Moment]) -> None:
         self.nova = nova
@@ -299,7 +298,7 @@ class Boots:
         self.names = set(names)
         self._holds = []
         self._answers = []
-        # First, one by one, where any server may be the one that is held.
+        # First the moments at which the server is not identified, each held before the next request.
         for name, moment in sorted(names.items(), key=lambda item: item[1].named):
             self._holds.append(moment.hold(points, name))
             self._answers.append(self.pool.submit(self._boot, name))
@@ -319,9 +318,9 @@ class Boots:
         return sorted({hold.wait() for hold in self._holds})
 
     def all_active(self, lost: int = 0, once: bool = True) -> None:
-        """Check that every accepted server, also those whose response was lost, is ACTIVE.
+        """Check that all accepted servers, and servers whose response was lost, are ACTIVE.
 
-        ``once``: no host was declared down meanwhile, so no guest may have been created twice.
+        ``once``: no host was declared down, so no guest may have been created twice.
         """
         accepted = [uuid for uuid in (answer.result() for answer in self._answers) if uuid]
         self.pool.shutdown()
@@ -329,7 +328,7 @@ class Boots:
         invariants.check(self.nova, accepted)
         made = [server for server in self.nova.api.servers().values() if server["name"] in self.names]
         assert {server["status"] for server in made} <= {"ACTIVE"}, made
-        assert len({server["name"] for server in made}) == len(made), "a request made two servers"
+        assert len({server["name"] for server in made}) == len(made), "a request created two servers"
         assert len(made) >= len(self.names) - lost
         built = invariants.times_built(self.nova)
         assert not once or {server["id"]: built[server["id"]] for server in made} == {

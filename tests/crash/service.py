@@ -1,20 +1,20 @@
-"""A service of Nova that a test can hold in the middle of what it does.
+"""A service of Nova that a test can hold at certain points.
 
 ::
 
     python -m tests.crash.service DIRECTORY compute --config-file ...
 
-The real program runs; only at certain points it looks whether a test wants it to stop there (a file in
-``DIRECTORY/wishes``, see tests.crash.steps). If so it says so (a file in ``DIRECTORY/held``) and sleeps until the
-file is gone or it is killed. The points:
+The real program runs. At certain points it checks whether a test requests a stop there (a file in
+``DIRECTORY/wishes``, see tests.crash.steps). If so, it writes a file to ``DIRECTORY/held`` and sleeps until the first
+file is deleted or the process is killed. The points:
 
 ``step``   a step of an operation, or its compensation, on a conductor or a compute
-``ask``    a message to another service; "after" is when its answer is there
-``answer`` a message from another service; "after" is when its work is done and the answer is not sent
-``submit`` a conductor accepted an operation or moved it on: the rows are written, nothing else happened
+``ask``    a message to another service; "after" is the arrival of the reply
+``answer`` a message from another service; "after" is the end of the work, before the reply is sent
+``submit`` a conductor accepted or advanced an operation: the rows are written, nothing else happened
 
-It also notes each guest that the fake hypervisor makes or removes (``guests.journal`` in the state_path), and what a
-volume service exports is there already, where nothing can be mounted.
+The service also records each guest that the fake hypervisor creates or removes (``guests.journal`` in the state_path),
+and uses exports of a volume service as local directories, because tests cannot mount them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from nova import bus, exception  # the bus first: it chooses oslo's threading back end
+from nova import bus, exception  # bus first: it selects oslo's threading back end
 from nova.conf import CONF
 
 _WISHES = pathlib.Path()
@@ -39,13 +39,13 @@ _HELD = pathlib.Path()
 
 
 class Bad(exception.NovaException):
-    """The error of a step that a test makes fail."""
+    """The error of a step in which a test injects a failure."""
 
     message = "The test wants this step to fail."
 
 
 def passing(when: str, **facts: Any) -> None:
-    """Stop here if a test wants that; each wish comes true once."""
+    """Stop here if a test requests it; each request takes effect once."""
     for wish in _wishes():
         wanted = wish["facts"] | {"when": wish["when"]}
         if any(facts.get(name, when if name == "when" else None) != value for name, value in wanted.items()):
@@ -108,7 +108,7 @@ class _Held:
 
 
 def _server_of(values: list[Any]) -> str | None:
-    """The name of the server that a message is about, where it says so."""
+    """Return the name of the server in the arguments of a message, or None if there is none."""
     from nova.objects.servers.order import StepOrder
     from nova.objects.servers.server_request import ServerCreate
 
@@ -137,7 +137,7 @@ def _hold_conductor() -> None:
     from nova.conductor.saga import engine
     from nova.conductor.saga.engine import Engine
 
-    # A step that is held keeps its thread; there is no option for the number of these.
+    # A held step occupies a thread, and no option sets the number of these threads.
     engine.SCHEDULER_THREADS = 64
 
     submit, start_builds = Engine.submit, Engine.start_builds
@@ -155,7 +155,7 @@ def _hold_conductor() -> None:
 
 
 # --- the journal of guests ---------------------------------------------------------------------------------
-# The methods that make or remove guests, by class.
+# The methods that create or remove guests, by class.
 _MAKERS = {"life.Guests": ("spawn",), "life.Power": ("on",), "moves.ColdMigration": ("finish", "revert"),
            "moves.LiveMigrationTarget": ("finish",), "host.FakeHost": ("take_over",)}
 _REMOVERS = {"life.Guests": ("destroy", "remove_orphan"), "life.Disks": ("replace",),
@@ -167,11 +167,11 @@ def _journal_guests() -> None:
     from nova.virt.fake.host import FakeHost
 
     start = FakeDriver.start
-    noted: dict[str, set[str]] = {}  # by host: the guests that the journal has there
+    noted: dict[str, set[str]] = {}  # by host: the guests recorded in the journal
     lock = threading.Lock()
 
     def compare(host: FakeHost, uuid: str) -> None:
-        """Note the guest if it came or went since it was last looked at; verbs call one another."""
+        """Record the guest if it appeared or vanished since the last check; driver methods may call each other."""
         with lock:
             guest = host.guests.find(uuid)
             here = guest is not None and not guest.incoming and not guest.went
@@ -179,11 +179,11 @@ def _journal_guests() -> None:
             if here != (uuid in known):
                 (known.add if here else known.discard)(uuid)
                 with open(pathlib.Path(CONF.state_path) / "guests.journal", "a") as file:
-                    # One short write: whole lines, whoever else writes.
+                    # A single short write keeps lines whole if several processes write.
                     file.write(f"{'create' if here else 'remove'} {host.name} {uuid}\n")
 
     def starting(self: FakeDriver, on_event: Any) -> None:
-        """Repair at the start what a kill left between an effect and its record."""
+        """Start the driver, and record the effects that a kill left unrecorded."""
         start(self, on_event)
         known = noted.setdefault(self.host, set())
         path = pathlib.Path(CONF.state_path) / "guests.journal"

@@ -1,4 +1,4 @@
-"""The means to hold a process in the middle of a step.
+"""Requests to hold a process in the middle of a step.
 
 ::
 
@@ -8,7 +8,7 @@
         nova.api.boot("web")
         nova.kill(hold.wait())
 
-See tests.crash.service for the points and the facts by which they are chosen.
+See tests.crash.service for the points and the facts that select them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tests.integration.processes import eventually
 
 When = Literal["before", "after"]
 _REACHED = 90.0
-# A step that is held keeps its thread.
+# A held step occupies a thread.
 OPTIONS = {"conductor": {"threads": 64, "outside_threads": 64},
            "DEFAULT": {"max_concurrent_builds": 0, "max_concurrent_snapshots": 0}}
 
@@ -39,15 +39,15 @@ class Hold:
         self._wish, self._held, self._what = wish, held, what
 
     def holder(self) -> str | None:
-        """The name of the process that is, or was, held."""
+        """Return the name of the process that is, or was, held."""
         return self._held.read_text() or None if self._held.exists() else None
 
     def wait(self, timeout: float = _REACHED) -> str:
-        """The name of the process, once it is held."""
+        """Wait until a process is held; return its name."""
         return str(eventually(self.holder, timeout, f"a process reaches {self._what}", interval=0.02))
 
     def release(self) -> None:
-        """Whoever is held goes on; nobody stops here any more."""
+        """Let the held process continue, and hold no other process here."""
         self._wish.unlink(missing_ok=True)
 
 
@@ -63,7 +63,7 @@ class Points:
         self._holds: list[Hold] = []
 
     def hold(self, point: str = "step", when: When = "before", **facts: Any) -> Hold:
-        """Hold the first process that comes to this point."""
+        """Hold the first process that reaches this point."""
         return self._wish("hold", when, facts | {"point": point})
 
     def fail(self, point: str = "step", when: When = "after", **facts: Any) -> Hold:
@@ -85,30 +85,30 @@ class Points:
         return hold
 
 
-# The step that fails so that an operation (or one step of it) is compensated for, where it is not the end of the last
-# one: once a guest has come over by live migration, or a server is saved for good, there is no way back.
+# The failing step that triggers the compensation of an operation (or of a step), where it is not the end of the last
+# step: after the switchover of a live migration, or after an upload, no compensation is possible.
 FAILING: dict[str, tuple[str, When]] = {"live_migrate": ("migrate", "before"), "resize": ("receive", "after"),
                                         "migrate": ("receive", "after"), "create_backup": ("upload", "after"),
                                         "shelve": ("upload", "after"), "unshelve": ("start", "after"),
                                         "volume_snapshot_create": ("change", "before"),
                                         "volume_snapshot_delete": ("change", "before"),
                                         "extend_volume": ("grow", "before"),
-                                        # Whose own end fails is compensated for by being done.
+                                        # A failure at the end of these steps is compensated by the step itself.
                                         "volume_snapshot_create.hand_over": ("hand_over", "after"),
                                         "volume_snapshot_delete.hand_over": ("hand_over", "after"),
                                         "extend_volume.hand_over": ("hand_over", "after")}
-# They cannot be asked for beside others: the source of one must be down (tests.crash.test_moves), the servers of the
-# others have volumes that an outside service keeps (tests.crash.test_cinder).
+# Operations that need their own round: an evacuation needs a down host (tests.crash.test_moves), the other operations
+# need volumes of an external service (tests.crash.test_cinder).
 ALONE = frozenset({"evacuate", "create_volume_image", "volume_snapshot_create", "volume_snapshot_delete",
                    "extend_volume"})
-# When there are steps of servers that have shares.
+# The condition of steps of servers with shares.
 SHARED = "shares"
-# When there are steps that need a service outside, or a share.
+# The conditions of steps that need an external service, or a share.
 _OUTSIDE = ("outside_volumes", "outside_interfaces", "plugs", "follows", "binds_volumes", "binds_interfaces",
             "unbinds_volumes", "unbinds_interfaces", SHARED)
-# Of a server that was shelved and then soft-deleted, or shelved twice; it is tried as a step of delete.
+# Steps for a server that was shelved and then soft-deleted, or shelved twice; tested as steps of delete.
 _AGAIN = frozenset({("reclaim", "drop_image"), ("shelve", "drop_former")})
-# Steps of servers with shares that are another operation's, too, by which they are tried.
+# Steps of servers with shares that are tested as steps of another operation.
 _ALIKE = frozenset({("migrate", "open_shares"), ("reclaim", "close_shares")})
 
 
@@ -128,7 +128,7 @@ class Case:
         return "conductor" if self.step.place == CONDUCTOR else "compute"
 
     def hold(self, points: Points, server: str, when: When) -> Hold:
-        """Stop whoever runs this step for the server; for a compensation, make it needed."""
+        """Hold the process that runs this step for the server; for a compensation, also trigger it by a failure."""
         if self.undo:
             step, failing = FAILING.get(f"{self.operation.name}.{self.step.name}") or FAILING.get(
                 self.operation.name, (ordinary(self.operation)[-1].name, "after"))
@@ -138,14 +138,13 @@ class Case:
 
 
 def ordinary(operation: type[Operation]) -> list[Step]:
-    """The steps without those that there are only where an outside service keeps volumes or interfaces, where servers
-    have shares, or the second time."""
+    """Return the steps that need no external service, no shares, and no repeated operation."""
     return [step for step in operation.steps
             if step.when not in _OUTSIDE and (operation.name, step.name) not in _AGAIN]
 
 
 def shared(operation: type[Operation]) -> list[Step]:
-    """Return the points at which servers have shares."""
+    """Return the steps of servers with shares."""
     return [step for step in operation.steps if step.when == SHARED and (operation.name, step.name) not in _ALIKE]
 
 

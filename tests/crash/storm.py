@@ -1,6 +1,6 @@
-"""A seeded storm: what is asked for, what breaks meanwhile, and the clients that ask.
+"""A seeded storm: the plan of requests and faults, and the clients that send the requests.
 
-The same seed makes the same plan. How its parts interleave differs from run to run.
+The same seed makes the same plan; the interleaving differs between runs.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ from tests.integration.cluster import Cluster
 from tests.integration.volumes.embedded_shares import new_share
 
 CLIENTS = 12
-# Seconds from the first request to the last fault, of operations per client, and of servers that they share.
+# Seconds from the first request to the last fault.
 LENGTH = 32.0
-# Servers that are accepted at least: a storm in which nobody was served would prove nothing.
+# Minimum of accepted servers: a storm that serves no client proves nothing.
 ENOUGH = 20
+# Operations per client, and slots of servers that the clients share.
 _OPERATIONS = 36
 _SLOTS = 30
-# The longest that any request may take: a call that is lost on the bus, and what it waited for before.
+# Maximum seconds of a request, including a lost call on the bus.
 _PATIENCE = 40.0
 
 DATABASES = ("sqlite", "postgresql", "mariadb")
@@ -37,24 +38,24 @@ CONDUCTORS = ("conductor-1", "conductor-2")
 SCHEDULERS = ("scheduler-1", "scheduler-2")
 
 _HEADERS = {"X-Auth-Token": "tester:" + "p" * 32, "X-Roles": "admin,service", "OpenStack-API-Version": "compute 2.104"}
-# Volumes that the servers of several slots have in turns.
+# Volumes shared by the servers of several slots, attached to one server at a time.
 _VOLUMES = 12
-# Shares that several servers may have at once.
+# Shares that several servers may attach at once.
 _SHARES = 3
 _GROUP = "web"
-# The last microversion in which volumes and security groups are made here.
+# The last microversion with volumes and security groups.
 _OLD = "2.35"
-# The longest that clients go on, as often as LENGTH, while fewer than ENOUGH were accepted; and the seconds after which
-# one whose server was refused since a part of Nova is away asks again.
+# Maximum duration in multiples of LENGTH while fewer than ENOUGH servers are accepted, and the seconds before a client
+# repeats a create request that was refused with 503.
 _PROLONGED, _AGAIN = 4, 1.0
-# How often a client looks for the migration that it has just asked for, and how long it waits in between.
+# Number of polls for a requested migration, and the seconds between them.
 _LOOKS, _PAUSE = 6, 0.15
 
 
 # --- the plan --------------------------------------------------------------------------------------------
 @dataclasses.dataclass(frozen=True)
 class Operation:
-    """A request on whatever the client finds in a slot, ``pause`` seconds after the one before."""
+    """A request for the server in a slot, ``pause`` seconds after the previous request."""
 
     verb: str
     slot: int
@@ -79,7 +80,7 @@ class Fault:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """``faults`` has two lanes, which break processes and what they stand on at the same time."""
+    """A plan; ``faults`` has two concurrent sequences: of processes, and of the broker and the database."""
 
     seed: int
     database: str
@@ -94,7 +95,7 @@ class Plan:
 
 
 def make_plan(seed: int, database: str | None = None) -> Plan:
-    """The plan of a seed; the seeds take turns with the databases unless one is named."""
+    """Return the plan of a seed; seeds use the databases in turn unless ``database`` is given."""
     chance = random.Random(seed)
     chosen = database or DATABASES[seed % len(DATABASES)]
     names, weights = list(verbs.WEIGHTS), list(verbs.WEIGHTS.values())
@@ -116,10 +117,10 @@ def _process_fault(chance: random.Random) -> Fault:
     among = [*COMPUTES, *CONDUCTORS * 2, *SCHEDULERS]
     if kind in ("kill", "term"):
         among += ["api", "+".join(CONDUCTORS), "+".join(COMPUTES), "+".join(SCHEDULERS)]
-    # A frozen one sleeps through its leases; a heartbeat is missed by one that is killed.
+    # A freeze is longer than a lease; a kill is longer than a heartbeat interval.
     seconds = {"kill": chance.uniform(0.2, 3), "freeze": chance.uniform(5, 7), "term": 0.0, "clock": 0.0,
                "down": chance.uniform(2, 5)}[kind]
-    if kind == "down":  # an operator says so of the host, and has its servers go on elsewhere
+    if kind == "down":  # an operator forces the host down and evacuates its servers
         among = [*COMPUTES]
     if kind == "clock":
         kind = chance.choice(["clock+300", "clock-300", "clock+20", "clock-20"])
@@ -142,7 +143,7 @@ def _ground_fault(chance: random.Random, database: str) -> Fault:
 
 # --- the clients -------------------------------------------------------------------------------------------
 class Storm:
-    """The clients of one run, and what they saw. ``image``: another one than the servers are made from."""
+    """The clients of a run and their observations. ``image``: an image that differs from that of the servers."""
 
     def __init__(self, nova: Cluster, plan: Plan, image: str) -> None:
         self.nova = nova
@@ -151,18 +152,18 @@ class Storm:
         self.accepted: set[str] = set()
         self.violations: list[str] = []
         self.answers: collections.Counter[str] = collections.Counter()
-        # What the clients wait for, by client.
+        # The current request, by client.
         self.under_way: dict[int, str] = {}
         self._deleted: set[str] = set()
-        # Deletes of which nobody knows whether they were accepted.
+        # Servers whose delete request had no response.
         self._doubtful: set[str] = set()
-        # Soft-deleted, perhaps: they may be restored, or reclaimed before anybody does.
+        # Servers that may be soft-deleted, and then restored or reclaimed.
         self._doomed: set[str] = set()
-        # Names of servers whose create was refused: the API takes back what was made all the same, unless it dies.
+        # Names of servers whose create request was refused: the API deletes such servers unless it dies.
         self._refused: set[str] = set()
         self._slots: dict[int, str] = {}
         self._on_volume: set[str] = set()
-        # By verb: to whom it was done, for what only makes sense afterwards.
+        # Servers by verb, for requests that only make sense afterwards.
         self._done_to: dict[str, list[str]] = collections.defaultdict(list)
         self.volumes = [nova.api.post("/os-volumes", {"volume": {"size": 1}}, _OLD)["volume"]["id"]
                         for _ in range(_VOLUMES)]
@@ -173,30 +174,30 @@ class Storm:
         self._log: list[str] = []
 
     def run(self) -> None:
-        """Returns when every client has done its part."""
+        """Run all clients to their ends."""
         with concurrent.futures.ThreadPoolExecutor(CLIENTS) as pool:
             for future in [pool.submit(self._client, number) for number in range(CLIENTS)]:
                 future.result()
 
     def note(self, text: str) -> None:
-        """A line in the log of the run."""
+        """Add a line to the log of the run."""
         with self._lock:
             self._log.append(f"{time.monotonic() - self._begin:6.2f} {text}")
 
     def story(self) -> str:
-        """The plan, what happened when, and what is under way."""
+        """Return the plan, the log, and the current requests."""
         with self._lock:
             waiting = [f"under way: client {number}: {what}" for number, what in self.under_way.items()]
             return "\n".join([str(self.plan), *self._log, *waiting, f"answers: {dict(self.answers)}"])
 
     def settle(self) -> tuple[set[str], set[str]]:
-        """(accepted, deleted) for the invariants: what lost answers left open is looked up.
+        """Return (accepted, deleted) for the invariants. Query the servers of requests without a response.
 
-        A server that was soft-deleted may be in neither: it is right that it is there, and that it is not.
+        A soft-deleted server may be in neither set: it may exist or not.
         """
         servers = self.nova.api.servers()
         refused = {uuid for uuid, server in servers.items() if _request_of(server["name"]) in self._refused}
-        # Everything else was asked for by somebody: a request without an answer may have made it.
+        # All other servers were requested: a request without a response may have created them.
         accepted = self.accepted | servers.keys() - refused
         deleted = set(self._deleted)
         if not any(fault.victim == "api" for lane in self.plan.faults for fault in lane):
@@ -216,7 +217,7 @@ class Storm:
                 if server["OS-EXT-SRV-ATTR:host"] == host:
                     self._ask(requests, Operation("evacuate", 0, 0.0), uuid, "", f"evacuate {uuid} from {host}")
 
-    # --- one client --------------------------------------------------------------------------------
+    # --- a client ----------------------------------------------------------------------------------
     def _client(self, number: int) -> None:
         session = requests.Session()
         for index, operation in enumerate(self.plan.operations[number]):
@@ -240,7 +241,7 @@ class Storm:
                 del self.under_way[number]
 
     def _is_over(self) -> bool:
-        """Return True for a client that was served often enough, which then skips the rest of its plan."""
+        """Return True if the storm is over: a client then skips its remaining requests."""
         return time.monotonic() - self._begin > LENGTH * (1 if len(self.accepted) >= ENOUGH else _PROLONGED)
 
     def _target(self, operation: Operation) -> str | None:
@@ -248,11 +249,11 @@ class Storm:
             before = self._done_to[verbs.FOLLOWS.get(operation.verb, "")]
             if before:
                 return before.pop(0)
-            # A slot that nobody has filled yet leads to the server that was made last.
+            # An empty slot stands for the newest server.
             return self._slots.get(operation.slot) or next(reversed(self._slots.values()), None)
 
     def _ask(self, session: Any, operation: Operation, target: str, name: str, what: str) -> int | None:
-        """Returns the status; None if there was no answer."""
+        """Send a request; return the status, or None without a response."""
         verb = operation.verb
         world = verbs.World(self._images, self.volumes[operation.slot % _VOLUMES],
                             self.shares[operation.slot % _SHARES], _GROUP)
@@ -263,7 +264,7 @@ class Storm:
             path += f"/{self._interface(session, path, operation.slot)}"
         elif verb == "swap":
             path += f"/{self._volume(session, path)}"
-        # Noted before: an answer that gets lost may have been yes.
+        # Recorded before the request: it may be accepted although its response is lost.
         if verb == "delete" and target in self.accepted:
             self._doubtful.add(target)
         elif verb == "soft-delete":
@@ -292,7 +293,7 @@ class Storm:
         return int(status)
 
     def _migration(self, session: Any, path: str) -> int:
-        """The live migration of the server that goes on; 0: there is none, or nobody says."""
+        """Return the id of the server's running live migration, or 0 if there is none or the API is unavailable."""
         for _ in range(_LOOKS):
             if found := self._list(session, path, "migrations"):
                 return int(found[0]["id"])
@@ -300,12 +301,12 @@ class Storm:
         return 0
 
     def _interface(self, session: Any, path: str, number: int) -> str:
-        """Return an interface of the server, or an unknown one if the server's interfaces are unavailable."""
+        """Return the port id of an interface of the server, or a random id if its interfaces are unavailable."""
         found = self._list(session, path, "interfaceAttachments")
         return str(found[number % len(found)]["port_id"] if found else uuidlib.uuid4())
 
     def _volume(self, session: Any, path: str) -> str:
-        """A volume of the server that it may lose to another server; one that nobody has, if it has none."""
+        """Return a shared volume of the server, or the id of no volume if it has none."""
         found = [item["volumeId"] for item in self._list(session, path, "volumeAttachments")]
         return next((volume for volume in found if volume in self.volumes), str(uuidlib.uuid4()))
 
@@ -335,5 +336,5 @@ class Storm:
 
 
 def _request_of(server: str) -> str:
-    """The name in the request that asked for the server of this name: one of several has a number at its end."""
+    """Return the name in the create request of the server; servers of a multi-create have a number appended."""
     return "-".join(server.split("-")[:2])

@@ -1,4 +1,4 @@
-"""RabbitMQ's memory alarm: what needs a message is refused at once, all else is served, and nothing is lost."""
+"""RabbitMQ's memory alarm: requests that need a message are refused at once, and no operation is lost."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.integration.cluster import Cluster
 from tests.integration.processes import eventually
 from tests.integration.rabbit import Rabbit, start_rabbitmq
 
-# Requests during the alarm, and how many are made at the same time: more than the API has threads, together.
+# Number of requests during the alarm, and of concurrent requests, which exceeds the threads of the API.
 _REQUESTS, _AT_ONCE = 200, 40
 _TIMEOUT = 10
 _OPTIONS = {"fake": {"latency": "spawn:2"}, "DEFAULT": {"rpc_response_timeout": _TIMEOUT}}
@@ -24,7 +24,7 @@ _OPTIONS = {"fake": {"latency": "spawn:2"}, "DEFAULT": {"rpc_response_timeout": 
 
 @pytest.fixture
 def rabbit() -> Iterator[Rabbit]:
-    """A broker of its own: its alarm concerns all who use it."""
+    """Return a separate broker, since an alarm affects all clients of a broker."""
     with start_rabbitmq() as started:
         yield started
 
@@ -37,7 +37,7 @@ def nova(rabbit: Rabbit, tmp_path: pathlib.Path) -> Iterator[Cluster]:
         cluster.audit()
 
 
-def test_a_broker_that_blocks_publishers_costs_nobody_a_wait(nova: Cluster, rabbit: Rabbit) -> None:
+def test_blocked_broker_refuses_requests_without_delay(nova: Cluster, rabbit: Rabbit) -> None:
     there = nova.boot_many(4, "there")
     nova.all_active(there, 60)
     building = nova.boot_many(4, "building")
@@ -66,10 +66,10 @@ def test_a_broker_that_blocks_publishers_costs_nobody_a_wait(nova: Cluster, rabb
     assert set(statuses[0::3]) == {200}
     assert set(statuses[1::3] + statuses[2::3]) == {503}
     assert all(int(response.headers["Retry-After"]) > 0 for response in responses if response.status_code == 503)
-    # Each of them held a thread for the whole of its deadline, or longer, when nobody knew of the alarm.
+    # Without detection of the alarm, each of these requests would occupy a thread until its deadline.
     assert whole < _REQUESTS * _TIMEOUT / _AT_ONCE / 2, f"{whole:.1f} s, the longest {max(took):.1f} s"
     print(f"{_REQUESTS} requests in {whole:.2f} s, the longest {max(took):.2f} s")
-    # A process that tried again and again would have each message accepted by a connection of its own.
+    # A process that retried would get each message accepted by a new connection.
     noticed = {name: process.log.read_text().count("The message broker accepts no messages (memory")
                for name, process in nova.processes.items()}
     print(f"the alarm was noticed: {noticed}")

@@ -1,4 +1,4 @@
-"""Whoever talks to an outside volume service is killed in the middle: servers go on, and it keeps nothing in vain."""
+"""Kill processes during calls to Cinder: operations continue, and no attachment or snapshot is left over."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ _NEEDS = frozenset({"outside_volumes", "binds_volumes", "unbinds_volumes"})
 _OPERATIONS = ("build", "attach_volume", "detach_volume", "resize", "live_migrate", "delete", "shelve", "unshelve")
 _IMAGE = REGISTRY["create_volume_image"]
 _CREATES, _DELETES = VolumeSnapshotCreate, VolumeSnapshotDelete
-# Compensations to which no failure of one host leads: the volumes stay for the next one; what Cinder has heard of is
-# not taken back.
+# Compensations that the failure of a single host never requires: the volumes are kept for the next host, and calls
+# that Cinder has received are not undone.
 _NEVER = frozenset({("build", "make_volumes"), ("detach_volume", "release")})
-# Who dies before the snapshots were asked for takes the user's token along: then there is no image.
+# The user's token is lost with a process that dies before it requests the snapshots, so there is no image.
 _TOKEN = frozenset({("make_image", "before"), ("make_image", "after"), ("freeze", "before"), ("freeze", "after"),
                     ("take_snapshots", "before")})
 _WHENS: tuple[When, ...] = ("before", "after")
@@ -56,7 +56,7 @@ def on_volume(nova: Cluster, cinder: CinderService, name: str, **fields: Any) ->
 
 
 class OnVolumes(Round):
-    """A life of servers that boot from volumes and have guest agents."""
+    """A round of servers that boot from volumes and have guest agents."""
 
     cinder: CinderService
 
@@ -70,19 +70,19 @@ class OnVolumes(Round):
         return self.cinder.volumes[volume].status
 
     def request(self, name: str) -> None:
-        if self.names[name].operation is _IMAGE:  # only with the token of its user
+        if self.names[name].operation is _IMAGE:  # requires the token of its user
             self.nova.api.action(self.uuids[name], "createImage", {"name": "image"})
         else:
             super().request(name)
 
     def leaves_image(self, case: Case, when: When) -> bool:
-        """A server on a volume is shelved without one."""
+        """Return True if the case leaves an image. Shelving a server that boots from a volume creates none."""
         return super().leaves_image(case, when) and case.operation.name != "shelve" and (
             case.operation is not _IMAGE or (case.step.name, when) not in _TOKEN)
 
 
 def _cases() -> list[Case]:
-    """Return the cases of operations that call the service."""
+    """Return the cases of operations that call Cinder."""
     theirs = [(REGISTRY[name], step) for name in _OPERATIONS for step in REGISTRY[name].steps if step.when in _NEEDS]
     return [case for operation, step in [*theirs, *((_IMAGE, step) for step in _IMAGE.steps)]
             for case in (Case(operation, step), Case(operation, step, undo=True))
@@ -90,11 +90,11 @@ def _cases() -> list[Case]:
 
 
 @pytest.mark.parametrize("when", [pytest.param("before", marks=pytest.mark.full), "after"])
-def test_a_kill_in_the_middle_leaves_nothing_with_the_volume_service(
-        nova: Cluster, points: Points, operate: Operate, cinder: CinderService,
-        monkeypatch: pytest.MonkeyPatch, when: When) -> None:
+def test_kill_during_cinder_calls_leaves_no_attachment_or_snapshot(
+        nova: Cluster, points: Points, operate: Operate, cinder: CinderService, monkeypatch: pytest.MonkeyPatch,
+        when: When) -> None:
     monkeypatch.setattr(OnVolumes, "cinder", cinder, raising=False)
-    # once its host has let go of a volume there is no way back, so that nothing fails in that step later
+    # A volume that its host has disconnected cannot be reconnected, so no later failure of that step is injected.
     monkeypatch.setitem(steps.FAILING, "detach_volume", ("detach", "before"))
     everything = OnVolumes(nova, points, _cases(), when, operate)
     kill(nova, points, *everything.holders())
@@ -102,7 +102,7 @@ def test_a_kill_in_the_middle_leaves_nothing_with_the_volume_service(
     eventually(lambda: _attachments(cinder) == _volumes(nova), invariants.BOUND,
                "servers and the volume service say the same of who has which volume")
     assert {volume.status for volume in cinder.volumes.values()} <= {"available", "in-use", "reserved"}
-    # A server on the shelf keeps its volumes, which are nowhere in use.
+    # A shelved server keeps its volumes reserved.
     assert {volume.id for volume in cinder.volumes.values() if volume.status == "reserved"} == {
         volume for server, volume in _volumes(nova)
         if nova.api.show(server)["status"] == states.status(states.SHELVED_OFFLOADED, None)}
@@ -111,7 +111,7 @@ def test_a_kill_in_the_middle_leaves_nothing_with_the_volume_service(
 
 
 class OnFiles(OnVolumes):
-    """A life of servers with a volume in a file, of which the service requests assisted snapshots."""
+    """A round of servers with a file-based volume, for which Cinder requests assisted snapshots."""
 
     share: pathlib.Path
     snapshots: dict[str, str]
@@ -120,7 +120,7 @@ class OnFiles(OnVolumes):
         return self.nova.api.boot(name)
 
     def file(self, uuid: str) -> tuple[str, str]:
-        """The server has one more volume: its id, and its file."""
+        """Attach another volume to the server; return the id and the file of the volume."""
         volume = self.cinder.new(_PROJECT, kind="nfs", share=str(self.share))
         first = f"volume-{volume}"
         qemuimg.create(str(self.share / first), "qcow2", 1 << 20)
@@ -151,9 +151,9 @@ class OnFiles(OnVolumes):
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_a_kill_in_the_middle_of_a_snapshot_of_files_is_told_and_leaves_files_that_fit(
-        nova: Cluster, points: Points, operate: Operate, cinder: CinderService,
-        monkeypatch: pytest.MonkeyPatch, when: When) -> None:
+def test_kill_during_an_assisted_snapshot_is_reported_to_cinder(
+        nova: Cluster, points: Points, operate: Operate, cinder: CinderService, monkeypatch: pytest.MonkeyPatch,
+        when: When) -> None:
     share = nova.directory / f"share-{when}"
     share.mkdir()
     for name, value in (("cinder", cinder), ("share", share), ("snapshots", {})):
@@ -169,14 +169,14 @@ def test_a_kill_in_the_middle_of_a_snapshot_of_files_is_told_and_leaves_files_th
 
 
 def _told(case: Case) -> str:
-    """Check that a failure before any effect is reported as such, and that a failure after all effects is a success."""
+    """Return the expected status of the snapshot: an error after a compensation, except for that of the last step."""
     if case.undo and case.step.name != "hand_over":
         return {_CREATES: "error", _DELETES: "error_deleting"}[case.operation]
     return {_CREATES: "creating", _DELETES: "deleting"}[case.operation]
 
 
 class OnLargerFiles(OnFiles):
-    """A life of servers with a volume in a file that the service extends."""
+    """A round of servers with a file-based volume that Cinder extends."""
 
     volumes: dict[str, str]
 
@@ -191,9 +191,9 @@ class OnLargerFiles(OnFiles):
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_a_kill_in_the_middle_of_an_extension_is_told_and_the_volume_has_one_size(
-        nova: Cluster, points: Points, operate: Operate, cinder: CinderService,
-        monkeypatch: pytest.MonkeyPatch, when: When) -> None:
+def test_kill_during_a_volume_extension_is_reported_to_cinder(
+        nova: Cluster, points: Points, operate: Operate, cinder: CinderService, monkeypatch: pytest.MonkeyPatch,
+        when: When) -> None:
     share = nova.directory / f"larger-{when}"
     share.mkdir()
     for name, value in (("cinder", cinder), ("share", share), ("volumes", {})):
@@ -202,7 +202,7 @@ def test_a_kill_in_the_middle_of_an_extension_is_told_and_the_volume_has_one_siz
     everything = OnLargerFiles(nova, points, chosen, when, operate)
     kill(nova, points, *everything.holders())
     everything.ends()
-    # what failed before anything was done is told as that; what fails when all is done is done
+    # A failure before any effect is reported as an error; a failure after all effects counts as success.
     expected = {name: ("error_extending", 1) if case.undo and case.step.name != "hand_over" else ("in-use", 2)
                 for name, case in everything.names.items()}
     found = {name: cinder.volumes[everything.volumes[name]] for name in expected}
@@ -212,7 +212,7 @@ def test_a_kill_in_the_middle_of_an_extension_is_told_and_the_volume_has_one_siz
 
 
 class Evacuated(Evacuation):
-    """An evacuation of servers that boot from volumes."""
+    """Evacuations of servers that boot from volumes."""
 
     cinder: CinderService
 
@@ -221,9 +221,9 @@ class Evacuated(Evacuation):
 
 
 @pytest.mark.parametrize("undo", [False, True], ids=["it goes on", "it fails"])
-def test_a_kill_in_the_middle_of_an_evacuation_leaves_volumes_where_their_servers_are(
-        nova: Cluster, points: Points, operate: Operate, cinder: CinderService,
-        monkeypatch: pytest.MonkeyPatch, undo: bool) -> None:
+def test_kill_during_an_evacuation_leaves_volumes_attached_to_the_host(
+        nova: Cluster, points: Points, operate: Operate, cinder: CinderService, monkeypatch: pytest.MonkeyPatch,
+        undo: bool) -> None:
     monkeypatch.setattr(Evacuated, "cinder", cinder, raising=False)
     chosen = [(Case(Evacuate, step, undo), when) for step in Evacuate.steps if step.when in _NEEDS
               for when in _WHENS if step.undo or not undo]

@@ -1,4 +1,4 @@
-"""The wall clock of one process, or of the database, jumps and stays wrong: nobody is judged by it.
+"""Jumps of the wall clock of a process or of the database: leases and heartbeats do not depend on it.
 
 Leases are 4 s here and a host counts as down after 10 s; the builds take longer than a lease, so that leases are
 renewed under the wrong clock, too.
@@ -25,7 +25,7 @@ _DESTROY = 1.5
 _SERVERS = 6
 # Seconds after which a resize is confirmed, a rescue ended and a shelved server offloaded, and of a wrong clock.
 _WINDOW, _WRONG = 3600, 7200
-# accepted, place, order; each further one is an order that was sent again.
+# accepted, place, order; each further attempt is a repeated order.
 _ATTEMPTS = 3
 _CASES = [(name, seconds) for name in ("conductor-1", "compute-1", "scheduler-1") for seconds in (300, -300)]
 
@@ -54,7 +54,7 @@ def nova(cluster: Cluster) -> Iterator[Cluster]:
 
 
 def attempts(nova: Cluster) -> int:
-    """The most attempts that any action of a server that exists has taken."""
+    """Return the maximum of attempts of an action of an existing server."""
     engine = sa.create_engine(nova.database_url, poolclass=sa.pool.NullPool)
     with engine.connect() as connection:
         return int(connection.scalar(sa.select(sa.func.max(tables.actions.c.attempt)).where(
@@ -67,7 +67,7 @@ def down(nova: Cluster) -> set[str]:
 
 
 def give_own_clock(database_url: str) -> None:
-    """PostgreSQL's clock is a function; ours comes first in this database."""
+    """Replace PostgreSQL's clock function in this database by a function with an offset."""
     run(database_url, "CREATE TABLE jump AS SELECT 0 AS seconds",
         "CREATE FUNCTION clock_timestamp() RETURNS timestamptz LANGUAGE sql VOLATILE AS $$ SELECT "
         "pg_catalog.clock_timestamp() + (SELECT seconds FROM public.jump) * interval '1 second' $$",
@@ -75,7 +75,7 @@ def give_own_clock(database_url: str) -> None:
 
 
 def jump_of_database(nova: Cluster, seconds: int) -> None:
-    """The clock of the database is ahead by ``seconds`` from now on."""
+    """Set the clock of the database ahead by ``seconds``."""
     run(nova.database_url, "UPDATE jump SET seconds = :seconds", seconds=seconds)
 
 
@@ -87,13 +87,13 @@ def run(database_url: str, *statements: str, **values: int) -> None:
 
 
 def full(cases: list[tuple[str, int]]) -> list[object]:
-    """Mark all cases but the first as left out by --quick."""
+    """Mark all cases except the first as excluded by --quick."""
     return [pytest.param(*case, id=f"{case[0]}{case[1]:+d}", marks=[pytest.mark.full] if case != cases[0] else [])
             for case in cases]
 
 
 @pytest.mark.parametrize(("name", "seconds"), full(_CASES))
-def test_builds_go_on_as_if_nothing_had_happened(nova: Cluster, name: str, seconds: int) -> None:
+def test_builds_succeed_after_a_clock_jump_of_a_process(nova: Cluster, name: str, seconds: int) -> None:
     accepted = nova.boot_many(_SERVERS, "before")
     time.sleep(1)
     clockwork.jump(nova, name, seconds)
@@ -102,17 +102,17 @@ def test_builds_go_on_as_if_nothing_had_happened(nova: Cluster, name: str, secon
     while time.monotonic() < until:
         seen |= down(nova)
         time.sleep(0.5)
-    assert not seen, "services that report were judged dead"
+    assert not seen, "running services counted as down"
     nova.all_active(accepted, 30)
     invariants.check(nova, accepted)
     assert {count for uuid, count in invariants.times_built(nova).items() if uuid in accepted} == {1}
-    assert attempts(nova) <= _ATTEMPTS, "leases of steps that ran were taken for ended"
+    assert attempts(nova) <= _ATTEMPTS, "leases of running steps expired"
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("seconds", [300, -300])
-def test_what_a_dead_conductor_held_is_taken_over_in_time(nova: Cluster, seconds: int) -> None:
-    """Leases written by a wrong clock."""
+def test_operations_of_a_dead_conductor_with_a_wrong_clock_are_resumed(nova: Cluster, seconds: int) -> None:
+    """Kill a conductor that wrote leases with a wrong clock."""
     clockwork.jump(nova, "conductor-1", seconds)
     time.sleep(2)
     accepted = nova.boot_many(_SERVERS, "held")
@@ -127,8 +127,8 @@ def test_what_a_dead_conductor_held_is_taken_over_in_time(nova: Cluster, seconds
 
 @pytest.mark.full
 @pytest.mark.parametrize("seconds", [300, -300])
-def test_a_dead_host_is_found_under_a_wrong_clock(nova: Cluster, seconds: int) -> None:
-    """Detected by the conductor with the wrong clock as by the other one; its servers are deleted without it."""
+def test_dead_host_is_detected_with_wrong_conductor_clocks(nova: Cluster, seconds: int) -> None:
+    """Kill a host while the clocks of all conductors are wrong; its servers can be deleted meanwhile."""
     accepted = nova.boot_many(_SERVERS, "lost")
     nova.all_active(accepted, 60)
     for number in (1, 2):
@@ -136,9 +136,9 @@ def test_a_dead_host_is_found_under_a_wrong_clock(nova: Cluster, seconds: int) -
     nova.kill("compute-1")
     begin = time.monotonic()
     while "compute-1" not in down(nova):
-        assert time.monotonic() - begin < 30, "nobody noticed"
+        assert time.monotonic() - begin < 30, "the dead host was not detected"
         time.sleep(0.5)
-    assert time.monotonic() - begin > 5, "judged too soon"
+    assert time.monotonic() - begin > 5, "the host counted as down too soon"
     for uuid in accepted:
         nova.api.delete(f"/servers/{uuid}")
     nova.api.wait_gone(accepted, 30)
@@ -148,8 +148,8 @@ def test_a_dead_host_is_found_under_a_wrong_clock(nova: Cluster, seconds: int) -
 
 
 @pytest.mark.parametrize("seconds", [300, pytest.param(-300, marks=pytest.mark.full)])
-def test_a_jump_of_the_databases_clock_makes_no_host_dead(nova: Cluster, seconds: int) -> None:
-    """Deletes wait for the hosts, builds go on, and a host that dies then is found."""
+def test_clock_jump_of_the_database_marks_no_host_down(nova: Cluster, seconds: int) -> None:
+    """Delete and build servers after the jump, then kill a host, which must be detected."""
     accepted = nova.boot_many(_SERVERS, "there")
     nova.all_active(accepted, 60)
     building = nova.boot_many(_SERVERS, "building")
@@ -162,23 +162,23 @@ def test_a_jump_of_the_databases_clock_makes_no_host_dead(nova: Cluster, seconds
         assert time.monotonic() < until, f"not deleted: {waiting}"
         gone = waiting - nova.api.servers().keys()
         there = {uuid for guests in invariants.guests_of(nova).values() for uuid in guests}
-        assert not gone & there, "deleted without its host, which lives"
+        assert not gone & there, "deleted without its running host"
         waiting -= gone
         seen |= down(nova)
-    assert not seen, "services that report were judged dead"
+    assert not seen, "running services counted as down"
     nova.all_active(building, 60)
     invariants.check(nova, building, deleted=accepted)
-    assert attempts(nova) <= _ATTEMPTS, "leases of steps that ran were taken for ended"
+    assert attempts(nova) <= _ATTEMPTS, "leases of running steps expired"
     nova.kill("compute-1")
     begin = time.monotonic()
     while "compute-1" not in down(nova):
-        assert time.monotonic() - begin < 40, "nobody noticed"
+        assert time.monotonic() - begin < 40, "the dead host was not detected"
         time.sleep(0.5)
 
 
 @pytest.mark.full
-def test_nothing_that_waits_for_its_time_is_done_early_when_the_databases_clock_jumps(nova: Cluster) -> None:
-    """Nor when everybody trusts that clock again."""
+def test_timed_actions_are_not_early_after_a_database_clock_jump(nova: Cluster) -> None:
+    """Wait until the conductors use the database's clock again after its jump."""
     servers = nova.boot_many(3, "waiting")
     nova.all_active(servers, 60)
     expected = let_wait(nova, *servers)
@@ -189,7 +189,7 @@ def test_nothing_that_waits_for_its_time_is_done_early_when_the_databases_clock_
 
 
 def let_wait(nova: Cluster, resized: str, rescued: str, shelved: str) -> dict[str, str]:
-    """Bring servers into states that conductors end after ``_WINDOW``; returns the status of each."""
+    """Bring servers into states that conductors end after ``_WINDOW``; return the status of each."""
     if not any(flavor["id"] == "larger" for flavor in nova.api.get("/flavors")["flavors"]):
         nova.flavor("larger", ram=128, disk=1)
     nova.api.action(resized, "resize", {"flavorRef": "larger"})
@@ -202,15 +202,15 @@ def let_wait(nova: Cluster, resized: str, rescued: str, shelved: str) -> dict[st
 
 
 @pytest.mark.parametrize("seconds", [_WRONG, pytest.param(-_WRONG, marks=pytest.mark.full)])
-def test_nothing_that_waits_for_its_time_is_done_early(nova: Cluster, seconds: int) -> None:
-    """A conductor whose clock is ahead judges what the other has written; one whose clock is behind writes it."""
+def test_timed_actions_are_not_early_with_a_wrong_conductor_clock(nova: Cluster, seconds: int) -> None:
+    """Let a conductor with a clock ahead check times of the other conductor, or a conductor behind write them."""
     wrong, right = "conductor-1", "conductor-2"
     resized, rescued, shelved = nova.boot_many(3, "waiting")
     nova.all_active([resized, rescued, shelved], 60)
     nova.kill(right if seconds < 0 else wrong)
     clockwork.jump(nova, wrong, seconds)
     expected = let_wait(nova, resized, rescued, shelved)
-    # It looks for what is overdue as soon as it has started.
+    # A conductor checks for overdue actions as soon as it has started.
     process = nova.processes[right if seconds < 0 else wrong]
     before = process.log.read_text().count("is ready")
     nova.start(process.name)

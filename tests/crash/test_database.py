@@ -1,6 +1,6 @@
-"""Transactions when the database gets in the way: deadlocks, lost connections, and commits of unknown outcome.
+"""Transactions during database faults: deadlocks, lost connections, and commits of unknown outcome.
 
-What a conductor does by :class:`nova.db.sql.engine.Database`, on a real server of each kind, without the rest of Nova.
+The tests use :class:`nova.db.sql.engine.Database` on a real server of each kind, without the rest of Nova.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def count_up(connection: sa.Connection) -> str:
 
 @pytest.mark.parametrize(("statement", "when"), [
     ("id = 1", "before"), ("id = 1", "after"), ("id = 2", "before"), ("id = 2", "after"), ("^COMMIT", "before")])
-def test_a_transaction_that_loses_its_connection_runs_once_more(
+def test_transaction_is_retried_after_a_lost_connection(
         database: Database, proxy: Proxy, statement: str, when: When) -> None:
     cut = proxy.cut(statement, of="UPDATE t" if statement == "^COMMIT" else None, when=when, times=2)
     assert database.write(count_up) == "done"
@@ -63,8 +63,7 @@ def test_a_transaction_that_loses_its_connection_runs_once_more(
     assert numbers(database) == [1, 1]
 
 
-def test_a_commit_whose_answer_is_lost_is_looked_up_before_anything_is_done_again(
-        database: Database, proxy: Proxy) -> None:
+def test_commit_with_a_lost_response_is_verified_before_a_retry(database: Database, proxy: Proxy) -> None:
     def made(connection: sa.Connection) -> str | None:
         return "was done" if connection.scalar(sa.text("SELECT n FROM t WHERE id = 2")) else None
 
@@ -74,14 +73,14 @@ def test_a_commit_whose_answer_is_lost_is_looked_up_before_anything_is_done_agai
     assert numbers(database) == [1, 1]
 
 
-def test_a_commit_that_did_not_get_through_is_looked_up_and_done_again(database: Database, proxy: Proxy) -> None:
+def test_commit_that_was_not_executed_is_verified_and_retried(database: Database, proxy: Proxy) -> None:
     proxy.cut("^COMMIT", of="UPDATE t", when="before")
     assert database.write(count_up, lambda _connection: None) == "done"
     assert numbers(database) == [1, 1]
 
 
-def test_nobody_is_refused_because_of_what_his_own_lost_commit_did(database: Database, proxy: Proxy) -> None:
-    """Making a thing whose name is taken is refused; that it is taken by ourselves is not the client's fault."""
+def test_lost_commit_of_an_insert_is_unavailable_instead_of_a_conflict(database: Database, proxy: Proxy) -> None:
+    """Insert a row that must be unique; a conflict with the first attempt's own row must not reach the client."""
     def make(connection: sa.Connection) -> None:
         if connection.scalar(sa.text("SELECT COUNT(*) FROM t WHERE id = 3")):
             raise exception.Conflict("There is one already.")
@@ -95,8 +94,8 @@ def test_nobody_is_refused_because_of_what_his_own_lost_commit_did(database: Dat
         database.write(make)
 
 
-def test_both_sides_of_a_deadlock_get_through(database: Database) -> None:
-    """Many at once in opposite orders; none of them is lost or counted twice."""
+def test_deadlocked_transactions_are_retried_and_executed_once(database: Database) -> None:
+    """Run transactions that lock two rows in opposite orders; every transaction counts exactly once."""
     times = 6
     waits: list[None] = []
 
@@ -122,7 +121,7 @@ def test_both_sides_of_a_deadlock_get_through(database: Database) -> None:
     assert len(waits) > 2 * times, "there was no deadlock"
 
 
-# What may happen to a server in the middle of a statement, in this order to each.
+# Faults of a server during a statement.
 def _cut(server: Server, url: str) -> None:
     assert cut_connections(server, url) > 0
 
@@ -153,7 +152,7 @@ def _interrupt(server: Server, url: str) -> None:
 
 
 @pytest.mark.parametrize("disturb", [_cut, *(pytest.param(how, marks=FULL) for how in (_end, _kill, _interrupt))])
-def test_a_server_that_ends_in_the_middle_of_a_statement_is_waited_for(
+def test_transaction_waits_for_a_server_that_ends_during_a_statement(
         server: Server, database: Database, disturb: Callable[[Server, str], None]) -> None:
     slow = {"postgresql": "SELECT pg_sleep(1.5)", "mariadb": "SELECT COUNT(*) FROM t WHERE SLEEP(0.8) = 0"}[server.kind]
     begun = threading.Event()
@@ -178,7 +177,7 @@ def test_a_server_that_ends_in_the_middle_of_a_statement_is_waited_for(
     time.sleep(0.3)
     disturb(server, str(database.engine.url))
     thread.join(60)
-    # PostgreSQL does not tell an operator's word from the limit of time: such a statement is not tried again.
+    # PostgreSQL reports a cancelled statement like a statement timeout: such a statement is not retried.
     final = disturb is _interrupt and server.kind == "postgresql"
     assert numbers(database) == ([0, 0] if final else [1, 1])
     assert len(refused) == final

@@ -1,4 +1,4 @@
-"""A whole Nova whose database gets in the way: nothing is lost, done twice, or refused for it."""
+"""A whole Nova during database faults: no request is lost, executed twice, or refused wrongly."""
 
 from __future__ import annotations
 
@@ -60,10 +60,9 @@ def create(nova: Cluster, name: str, **fields: object) -> requests.Response:
         "name": name, "flavorRef": "tiny", "imageRef": nova.api.image_id, "networks": "auto", **fields}})
 
 
-# --- commits whose answer is lost -----------------------------------------------------------------------
+# --- commits with a lost response -----------------------------------------------------------------------
 @WHEN
-def test_a_create_whose_commit_loses_its_connection_is_accepted_once(
-        nova: Cluster, proxy: Proxy, when: When) -> None:
+def test_create_server_with_a_lost_commit_response_is_accepted_once(nova: Cluster, proxy: Proxy, when: When) -> None:
     cut = proxy.cut("^COMMIT", of="INSERT INTO instances", when=when)
     response = create(nova, "once", max_count=3)
     assert (response.status_code, cut.done) == (202, 1), response.text
@@ -76,9 +75,8 @@ def test_a_create_whose_commit_loses_its_connection_is_accepted_once(
 
 
 @WHEN
-def test_an_operation_whose_commit_loses_its_connection_is_accepted_once(
-        nova: Cluster, proxy: Proxy, when: When) -> None:
-    """The repeated request is not refused because of the first one."""
+def test_stop_server_with_a_lost_commit_response_is_accepted_once(nova: Cluster, proxy: Proxy, when: When) -> None:
+    """Stop a server; the retried transaction must not conflict with the first attempt."""
     uuid = nova.api.boot("stopped")
     nova.api.wait(uuid, "ACTIVE")
     cut = proxy.cut("^COMMIT", of="INSERT INTO actions", when=when)
@@ -89,9 +87,8 @@ def test_an_operation_whose_commit_loses_its_connection_is_accepted_once(
     assert [action["action"] for action in actions] == ["stop", "create"]
 
 
-def test_every_commit_of_a_life_may_lose_its_connection(nova: Cluster, proxy: Proxy) -> None:
-    """Each transaction that advances an operation loses its connection in COMMIT once, before or after it takes
-    effect."""
+def test_every_commit_of_an_operation_may_lose_its_connection(nova: Cluster, proxy: Proxy) -> None:
+    """Cut the connection of each transaction that advances an operation once in COMMIT, before or after its effect."""
     for number in range(4):
         when: When = "after" if number % 2 else "before"
         cut = proxy.cut("^COMMIT", of="UPDATE actions", when=when, times=1 + number // 2)
@@ -111,8 +108,8 @@ def test_every_commit_of_a_life_may_lose_its_connection(nova: Cluster, proxy: Pr
 
 
 @WHEN
-def test_a_small_thing_is_made_or_unavailable(nova: Cluster, proxy: Proxy, when: When) -> None:
-    """Never "there is one already", which would be our own."""
+def test_create_flavor_with_a_lost_commit_succeeds_or_is_503(nova: Cluster, proxy: Proxy, when: When) -> None:
+    """Create a flavor; the response must not be a conflict with the flavor of the first attempt."""
     cut = proxy.cut("^COMMIT", of="INSERT INTO flavors", when=when)
     response = ask(nova, "POST", "/flavors", {"flavor": {
         "id": f"new-{when}", "name": f"new-{when}", "ram": 64, "vcpus": 1, "disk": 1}})
@@ -121,9 +118,9 @@ def test_a_small_thing_is_made_or_unavailable(nova: Cluster, proxy: Proxy, when:
     assert nova.api.get(f"/flavors/new-{when}")["flavor"]["name"] == f"new-{when}"
 
 
-# --- in the middle of many boots ------------------------------------------------------------------------
+# --- during many boots ----------------------------------------------------------------------------------
 def boots(nova: Cluster, disturb: Callable[[], None]) -> list[str]:
-    """Ask for 50 servers while ``disturb`` runs; the accepted ones. Others may only be unavailable."""
+    """Request 50 servers while ``disturb`` runs; return the accepted servers. Refusals may be 503 only."""
     thread = threading.Thread(target=disturb)
     thread.start()
     with concurrent.futures.ThreadPoolExecutor(5) as pool:
@@ -142,7 +139,7 @@ def all_well(nova: Cluster, accepted: list[str]) -> None:
 
 
 @FULL
-def test_deadlocks_are_invisible(nova: Cluster, proxy: Proxy, server: Server) -> None:
+def test_deadlocks_do_not_fail_boots(nova: Cluster, proxy: Proxy, server: Server) -> None:
     met: list[int] = []
     accepted = boots(nova, lambda: met.append(provoke_deadlocks(proxy.url, 6.0)))
     assert met[0] > 0
@@ -151,8 +148,8 @@ def test_deadlocks_are_invisible(nova: Cluster, proxy: Proxy, server: Server) ->
 
 
 @FULL
-def test_cut_connections_cost_time(nova: Cluster, proxy: Proxy, server: Server) -> None:
-    """A transaction that is cut again and again may take longer than its client waits."""
+def test_cut_database_connections_delay_boots_only(nova: Cluster, proxy: Proxy, server: Server) -> None:
+    """Cut connections repeatedly. A transaction may then take longer than its client waits."""
     def disturb() -> None:
         for _ in range(10):
             cut_connections(server, proxy.url)
@@ -166,7 +163,7 @@ def test_cut_connections_cost_time(nova: Cluster, proxy: Proxy, server: Server) 
 
 @FULL
 @pytest.mark.parametrize("seconds", [0.5, 5.0])
-def test_a_killed_database_costs_time_only(nova: Cluster, server: Server, seconds: float) -> None:
+def test_killed_database_delays_boots_only(nova: Cluster, server: Server, seconds: float) -> None:
     def disturb() -> None:
         time.sleep(1)
         server.kill()
@@ -179,8 +176,8 @@ def test_a_killed_database_costs_time_only(nova: Cluster, server: Server, second
 
 
 @FULL
-def test_a_database_that_is_away_for_long_is_unavailable_and_nothing_is_stuck(nova: Cluster, server: Server) -> None:
-    """Longer than any transaction is tried again: what conductors had in hand is found by its leases."""
+def test_long_database_outage_is_503_and_operations_resume(nova: Cluster, server: Server) -> None:
+    """Stop the database for longer than transactions are retried; conductors resume operations by expired leases."""
     accepted = nova.boot_many(20, "away")
     server.kill()
     begin = time.monotonic()

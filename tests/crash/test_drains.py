@@ -1,4 +1,4 @@
-"""A host is emptied while conductors die: every server leaves it, and nothing is begun twice."""
+"""Drain of a host while conductors die: every server moves, and no move starts twice."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ SOURCE, DESTINATION = "compute-1", "compute-2"
 
 
 def _told(nova: Cluster) -> tuple[str, dict[str, dict[str, str]]]:
-    """The state of the drain, and the line of each server."""
+    """Return the state of the drain, and the line of each server by its id."""
     told = json.loads(nova._run("manage", ("host", "drain", SOURCE, "--status", "--json"), 60.0).stdout)
     return told["drain"].get("state", drains.RUNNING), {line["instance_uuid"]: line for line in told["servers"]}
 
 
-def test_conductors_that_die_while_a_host_is_emptied_are_followed_by_others(nova: Cluster) -> None:
+def test_host_drain_completes_after_conductors_are_killed(nova: Cluster) -> None:
     conductors = [name for name in nova.processes if name.startswith("conductor")]
     uuids = [nova.api.boot(f"drained-{number}", host=SOURCE) for number in range(6)]
     nova.all_active(uuids, 60.0)

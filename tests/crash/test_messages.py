@@ -1,4 +1,4 @@
-"""Messages get lost, doubled and mixed up; the broker and a compute die in the middle of many boots."""
+"""Lost, doubled and reordered messages; deaths of the broker and of a compute during many boots."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _COMPUTES = ("compute-1", "compute-2")
 _HOSTS = tuple(f"compute.{name}" for name in _COMPUTES)
 _CONDUCTOR = ("conductor", "conductor-reports")
 _BOOTS = 100
-# A compute must be back before it counts as down: then nothing may be built anywhere else.
+# A compute returns before it counts as down, so that no server may be built on another host.
 _OPTIONS = {"DEFAULT": {"service_down_time": 60},
             "fake": {"latency": "spawn:0.3,destroy:0.1,*:0.05", "shared_storage": True},
             "volume": {"shared": True, "allow_swap": True, "quota_volumes": -1, "quota_gigabytes": -1}}
-_OLD = "2.35"  # the last version that makes volumes
+_OLD = "2.35"  # the last microversion with /os-volumes
 _ANSWERED = frozenset({202, 204, 404, 409, 503})
 
 
@@ -37,7 +37,7 @@ def transport_url(rabbitmq: Rabbit) -> str:
 @pytest.fixture(scope="module")
 def cluster(transport_url: str, new_database: Callable[[], str | None],
             tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    points = Points(tmp_path_factory.mktemp("points"))  # for its journal of guests
+    points = Points(tmp_path_factory.mktemp("points"))  # for the journal of guests
     with Cluster(transport_url, new_database(), computes=len(_COMPUTES), options=_OPTIONS,
                  launcher=points.launcher) as made:
         made.flavor("larger", ram=128, disk=1)
@@ -51,7 +51,7 @@ def nova(cluster: Cluster) -> Iterator[Cluster]:
 
 
 def ask(nova: Cluster, method: str, path: str, body: object = None) -> requests.Response | None:
-    """The answer; None if none came. Nothing but a refusal that can be explained is allowed."""
+    """Send a request; return the response, or None if there was no response. Other statuses than expected fail."""
     try:
         response = nova.api.request(method, path, body)
     except requests.RequestException:
@@ -61,10 +61,9 @@ def ask(nova: Cluster, method: str, path: str, body: object = None) -> requests.
 
 
 class Life:
-    """A server that is created, stopped, started and perhaps deleted, by a client that repeats refused requests.
+    """A server that is created, changed by random actions, and perhaps deleted.
 
-    ``deleted``: the delete was accepted; ``uncertain``: the delete was requested, and may or may not be accepted, since
-    its answer was lost.
+    ``deleted``: the delete was accepted; ``uncertain``: the delete was requested, but may not be accepted.
     """
 
     def __init__(self, nova: Cluster, number: int) -> None:
@@ -91,7 +90,7 @@ class Life:
 
 
 def lives(nova: Cluster, count: int) -> list[Life]:
-    """Run these lives to their ends, a few at a time."""
+    """Run ``count`` lives to their ends, a few in parallel."""
     made = [Life(nova, number) for number in range(count)]
     with concurrent.futures.ThreadPoolExecutor(6) as pool:
         list(pool.map(Life.live, made))
@@ -102,10 +101,10 @@ def settled(nova: Cluster, made: Sequence[Life]) -> None:
     """Check that all invariants hold, and that no request created two servers."""
     accepted = [life.uuid for life in made if life.uuid and not life.uncertain]
     assert accepted
-    # A delete whose answer was lost may still be running, so such a server may exist or not.
+    # A delete whose response was lost may still be running, so such a server may exist or not.
     invariants.check(nova, accepted, deleted=[life.uuid for life in made if life.uuid and life.deleted])
     names = [server["name"] for server in nova.api.servers().values()]
-    assert len(names) == len(set(names)), "a request made two servers"
+    assert len(names) == len(set(names)), "a request created two servers"
 
 
 def twice(chance: random.Random) -> Sequence[float]:
@@ -122,8 +121,9 @@ def sometimes_lost(chance: random.Random) -> Sequence[float]:
 
 @pytest.mark.parametrize("treat", [twice, pytest.param(mixed_up, marks=pytest.mark.full)])
 @pytest.mark.parametrize("queues", [_HOSTS, _CONDUCTOR], ids=["orders", "conductor"])
-def test_messages_come_twice_and_in_any_order(nova: Cluster, transport_url: str, queues: Sequence[str],
-                                              treat: Callable[[random.Random], Sequence[float]], quick: bool) -> None:
+def test_doubled_and_reordered_messages_have_no_effect(nova: Cluster, transport_url: str, queues: Sequence[str],
+                                                       treat: Callable[[random.Random], Sequence[float]],
+                                                       quick: bool) -> None:
     with Relay(transport_url, queues, treat) as relay:
         made = lives(nova, 12 if quick else 40)
         time.sleep(2)
@@ -134,15 +134,16 @@ def test_messages_come_twice_and_in_any_order(nova: Cluster, transport_url: str,
 
 @pytest.mark.parametrize("queues", [_HOSTS, pytest.param((*_HOSTS, *_CONDUCTOR), marks=pytest.mark.full)],
                          ids=["orders", "everything"])
-def test_messages_get_lost(nova: Cluster, transport_url: str, queues: Sequence[str], quick: bool) -> None:
+def test_lost_messages_are_compensated_for(nova: Cluster, transport_url: str, queues: Sequence[str],
+                                           quick: bool) -> None:
     with Relay(transport_url, queues, sometimes_lost) as relay:
         made = lives(nova, 12 if quick else 40)
     assert relay.delivered < relay.taken
     settled(nova, made)
 
 
-def test_queues_are_purged_in_the_middle(nova: Cluster, transport_url: str, quick: bool) -> None:
-    """Orders that wait for a host, and requests that still wait for a conductor, are thrown away."""
+def test_purged_queues_lose_no_operations(nova: Cluster, transport_url: str, quick: bool) -> None:
+    """Purge the orders that wait for a host, and the requests that wait for a conductor."""
     nova.kill("compute-1")
     made = lives(nova, 12 if quick else 40)
     orders = purge(transport_url, *_HOSTS)
@@ -161,8 +162,8 @@ def test_queues_are_purged_in_the_middle(nova: Cluster, transport_url: str, quic
 
 
 @pytest.mark.parametrize("seconds", [1.0, pytest.param(12.0, marks=pytest.mark.full)])
-def test_the_broker_dies_and_comes_back_in_the_middle(nova: Cluster, rabbitmq: Rabbit, seconds: float,
-                                                      quick: bool) -> None:
+def test_operations_complete_after_the_broker_restarts(nova: Cluster, rabbitmq: Rabbit, seconds: float,
+                                                       quick: bool) -> None:
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         asked = pool.submit(lives, nova, 12 if quick else 40)
         time.sleep(1.5)
@@ -175,8 +176,7 @@ def test_the_broker_dies_and_comes_back_in_the_middle(nova: Cluster, rabbitmq: R
 
 
 @pytest.mark.parametrize("victims", [("compute-1",), pytest.param(_COMPUTES, marks=pytest.mark.full)], ids="+".join)
-def test_a_compute_dies_in_the_middle_of_a_hundred_boots_and_none_is_lost(nova: Cluster,
-                                                                         victims: tuple[str, ...]) -> None:
+def test_boots_complete_after_a_compute_is_killed(nova: Cluster, victims: tuple[str, ...]) -> None:
     before = invariants.times_built(nova)
     accepted = nova.boot_many(_BOOTS)
 
@@ -194,10 +194,10 @@ def test_a_compute_dies_in_the_middle_of_a_hundred_boots_and_none_is_lost(nova: 
     assert {uuid: built[uuid] for uuid in accepted} == dict.fromkeys(accepted, 1)
 
 
-# --- longer stories ----------------------------------------------------------------------------------------
-# Seconds for one operation of which several messages come to grief, one after the other.
+# --- longer operations -------------------------------------------------------------------------------------
+# Seconds for an operation during which several messages are lost in succession.
 _LONGEST = 2 * invariants.BOUND
-# Seconds by which a message is late: the lease of what it says is over then.
+# Seconds by which a message is late: longer than the lease of its step.
 _LATE = invariants.LEASE + 2
 
 
@@ -228,7 +228,7 @@ def shelve(nova: Cluster, uuid: str) -> None:
 
 
 def attach_volume(nova: Cluster, uuid: str) -> None:
-    """And detach it, and attach it again: the server has it in the end."""
+    """Attach, detach and re-attach a volume."""
     volume = nova.api.post("/os-volumes", {"volume": {"size": 1}}, _OLD)["volume"]["id"]
 
     def becomes(status: str) -> None:
@@ -246,7 +246,7 @@ def attach_volume(nova: Cluster, uuid: str) -> None:
 
 
 def swap_volume(nova: Cluster, uuid: str) -> None:
-    """Swap the volume for another one and back."""
+    """Attach a volume, swap it for another volume and back."""
     one, two = (nova.api.post("/os-volumes", {"volume": {"size": 1}}, _OLD)["volume"]["id"] for _ in range(2))
     path = f"/servers/{uuid}/os-volume_attachments"
 
@@ -263,7 +263,7 @@ def swap_volume(nova: Cluster, uuid: str) -> None:
 
 
 def attach_interfaces(nova: Cluster, uuid: str) -> None:
-    """Two, and detach one of them: the server has another one in the end."""
+    """Attach two interfaces, and detach one of the two again."""
     path = f"/servers/{uuid}/os-interface"
     ports = [nova.api.post(path, {"interfaceAttachment": {}})["interfaceAttachment"]["port_id"] for _ in range(2)]
 
@@ -277,12 +277,12 @@ def attach_interfaces(nova: Cluster, uuid: str) -> None:
     assert len(nova.api.get(path)["interfaceAttachments"]) == 2
 
 
-# How often a guest has been made for the server when its story is over.
+# Number of guests created for the server by the end of each operation.
 _STORIES = {resize: 2, live_migrate: 2, rebuild: 2, shelve: 2, attach_volume: 1, swap_volume: 1, attach_interfaces: 1}
 
 
 _KINDS = {"orders": _HOSTS, "reports": ("conductor-reports",), "select": ("scheduler",)}
-# Every message twice, at once and later; a third of them, the first among these, not at all or too late.
+# Every message twice, at once and later; or a third of the messages lost, or too late.
 _TREATMENTS: dict[str, Callable[[random.Random], Sequence[float]]] = {
     "doubled": lambda _chance: (0, 0.7),
     "lost": lambda chance: () if chance.random() < 1 / 3 else (0,),
@@ -299,8 +299,8 @@ def met(relay: Relay, treatment: str) -> None:
 
 
 @pytest.mark.parametrize(("kind", "treatment"), _CASES)
-def test_messages_of_longer_operations_lose_and_double_no_effect(nova: Cluster, transport_url: str, kind: str,
-                                                                 treatment: str) -> None:
+def test_message_faults_during_longer_operations_have_no_effect(nova: Cluster, transport_url: str, kind: str,
+                                                                treatment: str) -> None:
     stories = {nova.api.boot(story.__name__): story for story in _STORIES}
     nova.all_active(list(stories), _LONGEST)
     before = invariants.times_built(nova)
@@ -308,7 +308,7 @@ def test_messages_of_longer_operations_lose_and_double_no_effect(nova: Cluster, 
           concurrent.futures.ThreadPoolExecutor(len(stories)) as pool):
         for future in [pool.submit(story, nova, uuid) for uuid, story in stories.items()]:
             future.result()
-        time.sleep(1)  # what is still on its way comes while all is done
+        time.sleep(1)  # late messages arrive after the operations
     met(relay, treatment)
     invariants.check(nova, stories)
     built = invariants.times_built(nova)
@@ -319,8 +319,8 @@ def test_messages_of_longer_operations_lose_and_double_no_effect(nova: Cluster, 
 
 @pytest.mark.full
 @pytest.mark.parametrize(("kind", "treatment"), [case.values for case in _CASES])
-def test_messages_of_an_evacuation_lose_and_double_no_effect(nova: Cluster, transport_url: str, kind: str,
-                                                             treatment: str) -> None:
+def test_message_faults_during_an_evacuation_have_no_effect(nova: Cluster, transport_url: str, kind: str,
+                                                            treatment: str) -> None:
     source, destination = _COMPUTES
     moved = [nova.api.boot(f"evacuate-{number}", host=source) for number in range(4)]
     nova.all_active(moved, _LONGEST)

@@ -1,6 +1,6 @@
-"""Evacuation: a host counts as down, its servers go on on another one, and it returns in each possible moment.
+"""Evacuation of a down host that returns during or after each step.
 
-It returns with all its guests, which have never stopped: what a nova-compute that was cut off leaves running.
+The host returns with all its guests still running, as after a network partition of its nova-compute.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from tests.integration.cluster import Cluster
 from tests.integration.processes import eventually
 
 SOURCE, DESTINATION = "compute-1", "compute-2"
-# Of a boot, and of a look at a host that was started again.
+# Seconds for a boot.
 _PREPARES = 40.0
 _STEPS = [Case(Evacuate, step) for step in ordinary(Evacuate)]
 _UNDONE = [Case(Evacuate, step, undo=True) for step in ordinary(Evacuate) if step.undo]
 
 
 class Evacuation:
-    """A server on the source for each case; then the source is dead, and all are asked for elsewhere and held."""
+    """Servers on a source host that is then killed, with an evacuation per case, held at the step of the case."""
 
     def __init__(self, nova: Cluster, points: Points, operate: Operate, cases: list[tuple[Case, When]]) -> None:
         self.nova, self.points = nova, points
@@ -52,7 +52,7 @@ class Evacuation:
         return response.status_code == 200
 
     def holders(self) -> set[str]:
-        """Return the holders of the steps when all are held."""
+        """Wait until all steps are held; return the processes that hold them."""
         return {hold.wait() for hold in self._holds.values()}
 
     def source_returns(self) -> None:
@@ -69,8 +69,8 @@ class Evacuation:
         return set(self.uuids.values()) & invariants.guests_of(self.nova)[host].keys()
 
     def ends(self, status: str = "ACTIVE") -> None:
-        """Check all invariants, and that every server is on the host of its evacuation or, if that failed, nowhere
-        else."""
+        """Check all invariants, and that every server is on the destination or, if its evacuation failed, only on the
+        source."""
         invariants.check(self.nova, self.uuids.values())
         servers = self.nova.api.servers()
         here = DESTINATION if status == "ACTIVE" else SOURCE
@@ -94,20 +94,21 @@ def evacuate(nova: Cluster, points: Points, operate: Operate) -> Iterator[Callab
 
 
 @pytest.mark.full
-def test_the_source_returns_before_the_first_step(evacuate: Callable[..., Evacuation]) -> None:
+def test_evacuation_completes_when_the_source_returns_before_the_first_step(
+        evacuate: Callable[..., Evacuation]) -> None:
     moved = evacuate([(_STEPS[0], "before")])
     moved.holders()
     moved.source_returns()
-    assert moved.on(SOURCE) == set(moved.uuids.values()), "nobody may remove it before there is another place for it"
+    assert moved.on(SOURCE) == set(moved.uuids.values()), "guests were removed before a destination was claimed"
     moved.release()
     moved.ends()
 
 
-def test_the_source_returns_in_the_middle_of_every_step(evacuate: Callable[..., Evacuation]) -> None:
+def test_evacuation_completes_when_the_source_returns_during_any_step(evacuate: Callable[..., Evacuation]) -> None:
     moved = evacuate([(case, when) for case in _STEPS for when in ("before", "after")])
     moved.holders()
     moved.source_returns()
-    # As soon as there is another place for a server its guest may not stay here: one disk, one guest.
+    # The source must remove a guest as soon as the server has a destination: never two guests on one disk.
     placed = {uuid for name, uuid in moved.uuids.items() if moved.names[name][0] is not _STEPS[0]}
     eventually(lambda: not moved.on(SOURCE) & placed, invariants.BOUND, "the source has let go of what has a place")
     assert moved.on(SOURCE) == set(moved.uuids.values()) - placed
@@ -115,8 +116,7 @@ def test_the_source_returns_in_the_middle_of_every_step(evacuate: Callable[..., 
     moved.ends()
 
 
-def test_the_source_returns_when_whoever_evacuates_is_killed(nova: Cluster,
-                                                             evacuate: Callable[..., Evacuation]) -> None:
+def test_evacuation_completes_when_its_worker_is_killed(nova: Cluster, evacuate: Callable[..., Evacuation]) -> None:
     moved = evacuate([(case, when) for case in _STEPS for when in ("before", "after")])
     killed = moved.holders()
     nova.kill(*killed)
@@ -127,7 +127,8 @@ def test_the_source_returns_when_whoever_evacuates_is_killed(nova: Cluster,
     moved.ends()
 
 
-def test_the_source_returns_after_the_end(nova: Cluster, evacuate: Callable[..., Evacuation]) -> None:
+def test_evacuation_completes_when_the_source_returns_after_the_end(nova: Cluster,
+                                                                    evacuate: Callable[..., Evacuation]) -> None:
     moved = evacuate([(case, "after") for case in _STEPS])
     moved.release()
     nova.all_active(list(moved.uuids.values()), invariants.BOUND)
@@ -136,9 +137,9 @@ def test_the_source_returns_after_the_end(nova: Cluster, evacuate: Callable[...,
 
 
 @pytest.mark.parametrize("returns", ["middle", pytest.param("end", marks=pytest.mark.full)])
-def test_an_evacuation_that_fails_leaves_the_server_to_the_source_alone(
+def test_failed_evacuation_leaves_the_server_on_the_source_only(
         nova: Cluster, evacuate: Callable[..., Evacuation], returns: str) -> None:
-    """Held in the middle of every compensation; what the source still has of the server is the server's."""
+    """Hold every compensation of an evacuation; the source keeps the guests and disks of the servers."""
     moved = evacuate([(case, when) for case in _UNDONE for when in ("before", "after")])
     moved.holders()
     if returns == "middle":

@@ -1,4 +1,4 @@
-"""Whoever talks to an outside network service is killed in the middle: servers go on, and no port is left behind."""
+"""Kill processes during calls to Neutron: operations continue, and no port is left over."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _OPERATIONS = ("build", "attach_interface", "detach_interface", "delete")
 
 
 class Plugger(threading.Thread):
-    """The agents of the network service: a bound port is plugged after a while, and reported to Nova."""
+    """The agents of Neutron: a thread that plugs bound ports after a while, and reports them to Nova."""
 
     def __init__(self, neutron: NeutronServer, nova: Cluster) -> None:
         super().__init__(daemon=True)
@@ -83,19 +83,19 @@ def cluster(rabbitmq: Rabbit, new_database: Callable[[], str | None], points: Po
 
 
 def _without_switch(config: pathlib.Path) -> None:
-    """The fake hypervisor plugs nothing."""
+    """Disable the plugging of interfaces by the host."""
     config.write_text(config.read_text() + "[network]\ndriver = none\n")
 
 
 def _cases() -> list[Case]:
-    """Return the cases of operations that call an external service."""
+    """Return the cases of operations that call Neutron."""
     return [case for name in _OPERATIONS for step in REGISTRY[name].steps if step.when in _NEEDS
             for case in (Case(REGISTRY[name], step), *([Case(REGISTRY[name], step, undo=True)] if step.undo else ()))]
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_a_kill_in_the_middle_leaves_no_port(nova: Cluster, points: Points, operate: Operate,
-                                             neutron: NeutronServer, when: When) -> None:
+def test_kill_during_neutron_calls_leaves_no_port(nova: Cluster, points: Points, operate: Operate,
+                                                  neutron: NeutronServer, when: When) -> None:
     everything = Round(nova, points, _cases(), when, operate)
     kill(nova, points, *everything.holders())
     everything.ends()

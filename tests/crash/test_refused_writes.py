@@ -1,4 +1,4 @@
-"""A database that answers and refuses writes is treated as one that is away: nothing fails for it."""
+"""A database that refuses writes is treated as an unavailable database: transactions are retried."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.integration.processes import eventually
 from tests.integration.rabbit import Rabbit
 
 FULL = pytest.mark.full
-# Seconds for which writes are refused, and that a build and a delete take on their host: both end in between.
+# Seconds for which writes are refused, and seconds of a build and a delete on their host, which end meanwhile.
 _REFUSED, _WORK = 8.0, 6.0
 _OPTIONS = {"fake": {"latency": f"spawn:{_WORK},destroy:{_WORK}"}, "DEFAULT": {"rpc_response_timeout": 5}}
 Refuse = Callable[[], AbstractContextManager[None]]
@@ -39,14 +39,14 @@ def server(request: pytest.FixtureRequest) -> Server:
     return found
 
 
-# --- one transaction ------------------------------------------------------------------------------------
+# --- a single transaction -------------------------------------------------------------------------------
 def make_table(database: Database) -> None:
     database.write(lambda connection: connection.execute(sa.text("CREATE TABLE t (n INTEGER, s VARCHAR(4000))")))
 
 
 def waits(database: Database, refusal: AbstractContextManager[None], caplog: pytest.LogCaptureFixture,
           rows: int = 1) -> None:
-    """Write while writes are refused and, a second later, no more: the transaction is tried again, and done once."""
+    """Write while writes are refused for a second: the transaction is retried, and executed once."""
     def write(connection: sa.Connection) -> None:
         for _ in range(rows):
             connection.execute(sa.text("INSERT INTO t VALUES (1, :s)"), {"s": "x" * 4000})
@@ -63,16 +63,15 @@ def waits(database: Database, refusal: AbstractContextManager[None], caplog: pyt
 
 
 @pytest.mark.parametrize("terminate", [False, True])
-def test_a_transaction_waits_until_a_read_only_server_takes_writes_again(server: Server, terminate: bool,
-                                                                       caplog: pytest.LogCaptureFixture) -> None:
+def test_transaction_waits_for_a_read_only_server(server: Server, terminate: bool,
+                                                  caplog: pytest.LogCaptureFixture) -> None:
     url = refusals.ordinary_account(server, server.new_database())
     database = Database(url)
     make_table(database)
     waits(database, refusals.read_only(server, url, terminate), caplog)
 
 
-def test_a_transaction_waits_until_a_full_tablespace_has_room(postgresql: Server,
-                                                            caplog: pytest.LogCaptureFixture) -> None:
+def test_transaction_waits_for_space_in_a_full_tablespace(postgresql: Server, caplog: pytest.LogCaptureFixture) -> None:
     with refusals.small_disk(32) as disk:
         place = disk / "space"
         place.mkdir(mode=0o777)
@@ -88,18 +87,18 @@ def test_a_transaction_waits_until_a_full_tablespace_has_room(postgresql: Server
 
 
 @pytest.mark.parametrize("refusal", [refusals.full, refusals.mounted_read_only])
-def test_a_transaction_waits_until_the_disk_of_sqlite_can_be_written(
+def test_transaction_waits_for_a_full_or_read_only_sqlite_disk(
         refusal: Callable[[pathlib.Path], AbstractContextManager[None]], caplog: pytest.LogCaptureFixture) -> None:
     with refusals.small_disk(4) as disk:
         database = Database(f"sqlite:///{disk}/nova.sqlite")
         make_table(database)
-        if refusal is refusals.mounted_read_only:  # a file that is open for writing forbids that
+        if refusal is refusals.mounted_read_only:  # a file that is open for writing prevents the remount
             database.close()
         waits(database, refusal(disk), caplog, rows=300)
 
 
-def test_callers_do_not_queue_for_a_server_that_is_read_only(server: Server) -> None:
-    """Waiting calls hold threads that readers need: after some seconds one attempt answers all of them."""
+def test_writers_to_a_read_only_server_do_not_queue(server: Server) -> None:
+    """Write in parallel. Waiting calls would occupy the threads of readers, so later calls fail after one attempt."""
     url = refusals.ordinary_account(server, server.new_database())
     database = Database(url)
     make_table(database)
@@ -133,7 +132,7 @@ def test_callers_do_not_queue_for_a_server_that_is_read_only(server: Server) -> 
     "INSERT INTO u VALUES (1)", "INSERT INTO u VALUES (NULL)", "SELECT missing FROM u", "SELECT * FROM nowhere",
     "SELEC 1", "INSERT INTO u VALUES (99999999999999)", "INSERT INTO u (id, id) VALUES (1, 2)",
     "INSERT INTO u VALUES (1, 2, 3)", "SELECT (SELECT 1 UNION SELECT 2)"])
-def test_errors_of_a_statement_are_not_tried_again(server: Server, statement: str) -> None:
+def test_statement_errors_are_not_retried(server: Server, statement: str) -> None:
     database = Database(server.new_database())
     database.write(lambda connection: connection.execute(sa.text("CREATE TABLE u (id INTEGER NOT NULL PRIMARY KEY)")))
     database.write(lambda connection: connection.execute(sa.text("INSERT INTO u VALUES (1)")))
@@ -160,7 +159,7 @@ def _small_sqlite() -> Iterator[tuple[str, Refuse]]:
 @pytest.fixture(params=["terminated", pytest.param("postgresql", marks=FULL), pytest.param("mariadb", marks=FULL),
                         pytest.param("sqlite", marks=FULL)])
 def nova(request: pytest.FixtureRequest, rabbitmq: Rabbit, tmp_path: pathlib.Path) -> Iterator[tuple[Cluster, Refuse]]:
-    """A cluster, and what refuses its writes."""
+    """Return a cluster, and a function that makes its database refuse writes."""
     with contextlib.ExitStack() as stack:
         if request.param == "sqlite":
             url, refuse = stack.enter_context(_small_sqlite())
@@ -183,7 +182,7 @@ def create(nova: Cluster) -> requests.Response:
         "name": "refused", "flavorRef": "tiny", "imageRef": nova.api.image_id, "networks": "auto"}}, timeout=60)
 
 
-def test_builds_and_deletes_in_flight_end_well_and_requests_are_503(nova: tuple[Cluster, Refuse]) -> None:
+def test_builds_and_deletes_succeed_while_writes_are_refused(nova: tuple[Cluster, Refuse]) -> None:
     cluster, refuse = nova
     deleted = cluster.boot_many(3, "deleted")
     cluster.all_active(deleted, 60)
@@ -198,7 +197,7 @@ def test_builds_and_deletes_in_flight_end_well_and_requests_are_503(nova: tuple[
         assert cluster.api.request("GET", "/flavors").status_code == 200
         time.sleep(max(0.0, _REFUSED - (time.monotonic() - begin)))
     accepted = building
-    if response.status_code == 202:  # there was room for these few rows
+    if response.status_code == 202:  # the disk had room for these few rows
         accepted = [*building, response.json()["server"]["id"]]
     else:
         assert response.status_code == 503, response.text

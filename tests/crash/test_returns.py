@@ -1,4 +1,4 @@
-"""A host is killed with orders in its queue, what it was told is given up, and it comes back: it does none of it."""
+"""A killed host whose queued orders expire, and which does not execute them after its return."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from tests.integration.cluster import Cluster
 from tests.integration.processes import eventually
 from tests.integration.rabbit import Rabbit
 
-# Seconds: a host counts as down after 10, and what it was told is given up then.
+# Seconds until the orders of a host are abandoned; a host counts as down after 10.
 _GIVEN_UP = 60.0
-# What an order needs that a returning host takes from its queue: many times its usual time.
+# Seconds in which a returning host would have executed an order of its queue, with a wide margin.
 _WHILE = 8.0
 
 
@@ -38,7 +38,7 @@ def idle(nova: Cluster, *uuids: str) -> bool:
     return not any(servers[uuid]["OS-EXT-STS:task_state"] for uuid in uuids)
 
 
-def test_a_stop_that_was_given_up_powers_nothing_off_when_its_host_returns(nova: Cluster) -> None:
+def test_abandoned_stop_is_not_executed_when_its_host_returns(nova: Cluster) -> None:
     [uuid] = nova.boot_many(1)
     nova.all_active([uuid], 30)
     host = host_of(nova, uuid)
@@ -52,21 +52,21 @@ def test_a_stop_that_was_given_up_powers_nothing_off_when_its_host_returns(nova:
     until = time.monotonic() + _WHILE
     while time.monotonic() < until:
         server = nova.api.show(uuid)
-        # Of a host that was down nobody knows it (0), until it has told.
+        # The power state is unknown (0) until the returned host reports it.
         assert (server["status"], server["OS-EXT-STS:power_state"]) in (("ACTIVE", 0), ("ACTIVE", 1))
         time.sleep(0.3)
     eventually(lambda: nova.api.show(uuid)["OS-EXT-STS:power_state"] == 1, 30, "the host has told of its guest")
-    # It takes orders again: a new stop is not mistaken for the old one.
+    # The host executes new orders: a new stop is not confused with the old stop.
     nova.api.action(uuid, "os-stop")
     nova.api.wait(uuid, "SHUTOFF")
 
 
-def test_builds_that_went_elsewhere_are_not_built_again_by_the_host_that_returns(nova: Cluster) -> None:
+def test_rescheduled_builds_are_not_repeated_by_the_returning_host(nova: Cluster) -> None:
     accepted = nova.boot_many(18)
     hosts: dict[str, list[str]] = {}
 
     def spread() -> bool:
-        """Give a host a guest, and builds that wait in its queue."""
+        """Return True if builds wait in the queue of a host, and a guest exists."""
         hosts.clear()
         for uuid, server in nova.api.servers().items():
             if server["status"] == "BUILD" and server["OS-EXT-SRV-ATTR:host"]:
@@ -78,12 +78,12 @@ def test_builds_that_went_elsewhere_are_not_built_again_by_the_host_that_returns
     nova.kill(host)
     nova.all_active(accepted, 90)
     moved = [uuid for uuid in hosts[host] if host_of(nova, uuid) != host]
-    assert moved, "the host's builds went elsewhere"
+    assert moved, "no build was rescheduled"
     seen = len(invariants.journal(nova))
     nova.start(host)
     nova.wait_ready()
     time.sleep(_WHILE)
     again = [(name, uuid) for verb, name, uuid in invariants.journal(nova)[seen:] if verb == "create"]
-    assert not again, "nothing is built a second time"
+    assert not again, "a build was repeated"
     invariants.check(nova, accepted)
     assert all(server["status"] == "ACTIVE" for server in nova.api.servers().values())

@@ -1,8 +1,8 @@
-"""Whoever runs a step is killed, or frozen for longer than its lease, in the middle of that step.
+"""Kill the process that runs a step, or freeze it for longer than its lease, during the step.
 
-Every step and every compensation of every operation that exists; one server each. "before": the step began and did
-nothing yet; "after": its work is done and nobody was told. Afterwards the operation has gone on to its end, and no
-server was built twice.
+The tests cover every step and every compensation of every operation, with a server each. "before": the step started
+without any effect; "after": the work is done but not reported. Afterwards the operation must complete, and no server
+may be built twice.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ def answers(nova: Cluster) -> bool:
     """Return True if users receive responses."""
     try:
         return nova.api.request("GET", "/servers?limit=1").status_code == 200
-    except requests.RequestException:  # no API has its port yet
+    except requests.RequestException:  # no API listens yet
         return False
 
 
 def kill(nova: Cluster, points: Points, *names: str) -> None:
-    """Kill these, and start them again, without anybody waiting for them at a point; until users are answered again."""
+    """Kill these processes, release all points, start the processes, and wait until the API responds."""
     nova.kill(*names)
     points.release_all()
     nova.start(*names)
@@ -47,8 +47,8 @@ def taken_over(nova: Cluster) -> int:
 
 @pytest.mark.parametrize("when", _WHENS)
 @pytest.mark.parametrize("place", _PLACES)
-def test_a_kill_in_the_middle_of_every_step(nova: Cluster, points: Points, operate: Operate, place: str,
-                                            when: When) -> None:
+def test_operations_complete_after_kills_during_every_step(nova: Cluster, points: Points, operate: Operate, place: str,
+                                                           when: When) -> None:
     everything = Round(nova, points, at(place), when, operate)
     kill(nova, points, *everything.holders())
     everything.ends()
@@ -57,10 +57,10 @@ def test_a_kill_in_the_middle_of_every_step(nova: Cluster, points: Points, opera
 @pytest.mark.parametrize(("place", "when"), [
     ("compute", "before"), pytest.param("compute", "after", marks=pytest.mark.full),
     pytest.param("conductor", "before", marks=pytest.mark.full), ("conductor", "after")])
-def test_a_worker_frozen_for_longer_than_its_lease_is_fenced_off(
+def test_worker_frozen_for_longer_than_its_lease_is_fenced_off(
         nova: Cluster, points: Points, operate: Operate, place: str, when: When) -> None:
     everything = Round(nova, points, at(place), when, operate)
-    # One after the other: when all conductors are frozen nobody can notice.
+    # Freeze them one after the other: a running conductor must detect the expired lease.
     for name in everything.holders():
         before = taken_over(nova)
         nova.freeze(name)
@@ -73,17 +73,17 @@ def test_a_worker_frozen_for_longer_than_its_lease_is_fenced_off(
 @pytest.mark.full
 @pytest.mark.parametrize("when", _WHENS)
 @pytest.mark.parametrize("case", cases(), ids=str)
-def test_a_kill_in_the_middle_of_this_step_alone(nova: Cluster, points: Points, operate: Operate,
-                                                 case: Case, when: When) -> None:
+def test_operation_completes_after_a_kill_during_this_step(nova: Cluster, points: Points, operate: Operate, case: Case,
+                                                           when: When) -> None:
     one = Round(nova, points, [case], when, operate)
     kill(nova, points, *one.holders())
     one.ends()
 
 
 @pytest.mark.parametrize("when", [pytest.param("before", marks=pytest.mark.full), "after"])
-def test_a_host_that_was_given_up_and_returns_is_fenced_off(nova: Cluster, points: Points,
-                                                            operate: Operate, when: When) -> None:
-    """A host is frozen until it counts as down and its builds went elsewhere; then it goes on with its steps."""
+def test_returning_host_whose_builds_were_rescheduled_is_fenced_off(nova: Cluster, points: Points, operate: Operate,
+                                                                    when: When) -> None:
+    """Freeze a host until it counts as down and its builds are rescheduled; then let it continue its steps."""
     chosen = [case for case in at("compute") if not case.undo]
     everything = Round(nova, points, chosen, when, operate)
     holders = everything.holders()
@@ -109,9 +109,9 @@ def test_a_host_that_was_given_up_and_returns_is_fenced_off(nova: Cluster, point
 
 @pytest.mark.parametrize("end", ["kill", pytest.param("release", marks=pytest.mark.full)])
 @pytest.mark.parametrize("when", [pytest.param("before", marks=pytest.mark.full), "after"])
-def test_a_delete_in_the_middle_of_every_step_leaves_nothing(nova: Cluster, points: Points,
-                                                             operate: Operate, when: When, end: str) -> None:
-    """The delete takes the server over; the step goes on, or dies with its process, and is of no account."""
+def test_delete_during_every_step_leaves_no_leftovers(nova: Cluster, points: Points, operate: Operate, when: When,
+                                                      end: str) -> None:
+    """Delete servers during every step; the delete preempts the operation, whose step ends or dies without effect."""
     chosen = [case for case in cases() if not case.operation.rules.preempts]
     everything = Round(nova, points, chosen, when, operate)
     holders = everything.holders()

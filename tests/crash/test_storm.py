@@ -23,23 +23,23 @@ from tests.integration.databases import Server
 from tests.integration.processes import eventually
 from tests.integration.rabbit import Rabbit
 
-# Verbs take a moment, so that faults meet them; a few fail.
+# Driver methods have latencies, so that faults hit them, and fail sometimes.
 _OPTIONS = {
     "fake": {"latency": "spawn:0.4,destroy:0.1,live_migrate:0.5,*:0.15",
              "failure": "spawn:0.04,power_off:0.04,pause:0.04,finish_move:0.06,live_migrate:0.06,attach_volume:0.04,"
                         "rescue:0.06,unrescue:0.06,rebuild:0.06,attach_interface:0.06,detach_interface:0.06",
              "shared_storage": True},
-    # A server with volumes can move; a host is soon asked again to remove one.
+    # Shared volumes let servers with volumes move; removals of volumes are retried soon.
     "volume": {"shared": True, "quota_volumes": -1, "removal_interval": 1, "allow_swap": True},
     "share": {"shared": True},
-    # Clients that wait for lost messages ask for nothing meanwhile. What is deleted may be restored for a moment,
-    # and what that leaves of a move is soon taken away.
+    # A short timeout, since clients send no requests while they wait for lost messages. Soft-deleted servers can be
+    # restored for a moment, and stale access to shares is removed soon.
     "DEFAULT": {"rpc_response_timeout": 5, "stale_share_access_reconcile_interval": 3,
                 "reclaim_instance_interval": 6, "allow_resize_to_same_host": True}}
 
 
 def explicit(config: pytest.Config) -> str | None:
-    """The database that was asked for on the command line, if one was."""
+    """Return the database given on the command line, or None."""
     given = [argument for argument in config.invocation_params.args if str(argument).startswith("--database")]
     return str(config.getoption("--database")) if given else None
 
@@ -51,7 +51,7 @@ def plan(request: pytest.FixtureRequest, seed: int) -> Plan:
 
 @pytest.fixture
 def server(request: pytest.FixtureRequest, plan: Plan) -> Server | None:
-    """The database server of the plan; one of each kind serves all seeds."""
+    """Return the database server of the plan, which is shared by all seeds, or None for SQLite."""
     if plan.database == "sqlite":
         return None
     found: Server = request.getfixturevalue(plan.database)
@@ -74,14 +74,15 @@ def nova(transport_url: str, server: Server | None, tmp_path: pathlib.Path) -> I
 
 @pytest.fixture
 def image(nova: Cluster) -> str:
-    """Create another image than that of the servers; the fake hypervisor does not read it."""
+    """Create a second image besides that of the servers; the fake hypervisor does not read it."""
     file = nova.directory / "other-image"
     file.write_bytes(b"1" * 512)
     return nova.import_image(file, "other", "raw")
 
 
-def test_a_storm_leaves_nothing_undone(nova: Cluster, plan: Plan, rabbitmq: Rabbit, transport_url: str,
-                                       server: Server | None, image: str) -> None:
+def test_storm_of_faults_leaves_no_pending_operations_or_leftovers(nova: Cluster, plan: Plan, rabbitmq: Rabbit,
+                                                                   transport_url: str, server: Server | None,
+                                                                   image: str) -> None:
     storm = Storm(nova, plan, image)
     try:
         rage(storm, Chaos(nova, rabbitmq, transport_url, server, storm.note, storm.evacuate))
@@ -97,7 +98,7 @@ def test_a_storm_leaves_nothing_undone(nova: Cluster, plan: Plan, rabbitmq: Rabb
         finally:
             storm.note(f"what is left over: {left_over(nova, storm.volumes)}")
         assert left_over(nova, storm.volumes) == {}
-    except BaseException as error:  # pytest.fail's, too
+    except BaseException as error:  # includes pytest.fail
         (nova.directory / "storm.log").write_text(storm.story())
         error.add_note(storm.story())
         raise
@@ -107,13 +108,13 @@ def test_a_storm_leaves_nothing_undone(nova: Cluster, plan: Plan, rabbitmq: Rabb
 
 
 def rage(storm: Storm, chaos: Chaos) -> None:
-    """Clients and faults, each to their ends; an error of either is the test's."""
+    """Run clients and faults in parallel to their ends; re-raise the first error."""
     errors: list[BaseException] = []
 
     def run(what: Callable[[], None]) -> None:
         try:
             what()
-        except BaseException as error:  # pytest.fail's, too
+        except BaseException as error:  # includes pytest.fail
             errors.append(error)
 
     threads = [threading.Thread(target=run, args=(what,)) for what in (storm.run, lambda: chaos.run(storm.plan))]
@@ -126,9 +127,9 @@ def rage(storm: Storm, chaos: Chaos) -> None:
 
 
 def left_over(nova: Cluster, volumes: Sequence[str]) -> dict[str, int]:
-    """Return leftovers of servers by table, none after all are deleted.
+    """Return leftovers of servers by table, empty after all servers are deleted.
 
-    ``volumes`` were created separately and remain.
+    ``volumes`` were created separately and are ignored.
     """
     held = {
         "allocations": sa.select(sa.func.count()).select_from(tables.allocations),

@@ -6,7 +6,7 @@ import dataclasses
 import uuid as uuidlib
 from typing import Any
 
-# How often each is asked for. "delete" is at once; "soft-delete" is what may be restored for a while.
+# Relative frequency of each verb. "delete" is immediate; "soft-delete" can be restored for a while.
 WEIGHTS = {
     "create": 26, "create-many": 4, "create-on-volume": 5, "delete": 10, "soft-delete": 5, "restore": 4,
     "stop": 7, "start": 7, "reboot-soft": 4, "reboot-hard": 5, "pause": 4, "unpause": 4, "suspend": 4, "resume": 4,
@@ -15,17 +15,17 @@ WEIGHTS = {
     "detach-interface": 5, "add-group": 3, "remove-group": 3,
     "image": 3, "backup": 2, "shelve": 5, "unshelve": 6, "rescue": 5, "unrescue": 5, "rebuild": 5,
     "metadata": 4, "events": 4, "show": 4, "list": 2,
-    # Requests that have to be refused, and one that is accepted and cannot be fulfilled.
+    # Requests that must be refused, and a request that is accepted but ends without a valid host.
     "no-flavor": 2, "no-name": 1, "no-action": 1, "no-server": 2, "no-room": 1,
 }
-# Those that make servers: of them the slot of a client has the server.
+# Verbs that create servers; the server is stored in the slot of the request.
 CREATES = frozenset({"create", "create-many", "create-on-volume", "no-room"})
-# A live migration is asked for first, and then this of it.
+# Verbs for a running live migration, which is requested first.
 STEERS = frozenset({"abort", "force"})
-# These are asked of the server that this was last done to: of another one they would hardly ever be right.
+# Verbs for the server of an earlier request, since they would hardly ever succeed for a random server.
 FOLLOWS = {"restore": "soft-delete", "unrescue": "rescue", "swap": "attach", "attach-share": "stop",
            "detach-share": "attach-share"}
-# What an operator says is told by the services around; none of them waits for it here, and none may mind.
+# External events that no server waits for, and that must have no effect.
 _EVENTS = ("network-changed", "network-vif-plugged", "network-vif-unplugged", "network-vif-deleted", "volume-extended",
            "volume-reimaged", "power-update")
 
@@ -40,25 +40,25 @@ _ACTIONS: dict[str, dict[str, Any]] = {
     "rescue": {"rescue": None}, "unrescue": {"unrescue": None}, "evacuate": {"evacuate": {}},
     "delete": {"forceDelete": None}, "restore": {"restore": None}}
 
-# The answers that are right, besides 503 ("try again": a part of Nova is away).
+# The accepted statuses, besides 503 (a part of Nova is unavailable).
 RIGHT = {
     **{verb: {202} for verb in CREATES}, "metadata": {200, 404, 409}, "show": {200, 404}, "list": {200},
     "no-flavor": {400}, "no-name": {400}, "no-server": {404},
     **{verb: {202, 404, 409} for verb in _ACTIONS}, "no-action": {400, 404},
     "delete": {202, 404}, "soft-delete": {204, 404}, "confirm": {204, 404, 409}, "rescue": {200, 404, 409},
     "rebuild": {202, 404, 409}, "attach-interface": {200, 404, 409}, "detach-interface": {202, 404, 409},
-    # 400: it has that flavor already; somebody else has the volume; it is being attached still.
+    # 400: the same flavor; the volume belongs to another server; the volume is still being attached.
     "resize": {202, 400, 404, 409}, "attach": {202, 400, 404, 409}, "detach": {202, 400, 404, 409},
-    # 400: somebody has the other volume, or the old one is being attached still.
+    # 400: the new volume belongs to a server, or the old volume is still being attached.
     "swap": {202, 400, 404, 409},
     "attach-share": {201, 404, 409}, "detach-share": {200, 404, 409},
-    # 400: its host is up; the migration has come too far, or not far enough, for that.
+    # 400: the host is up; the migration is in the wrong phase.
     "evacuate": {200, 400, 404, 409}, "abort": {202, 400, 404, 409}, "force": {202, 400, 404, 409},
-    # 400: it is in the group already, or is not.
+    # 400: the server is already in the group, or is not in it.
     "add-group": {202, 400, 404}, "remove-group": {202, 400, 404},
-    # 207: some of the servers have no host; 404: none of them exists.
+    # 207: some of the servers have no host; 404: no server exists.
     "events": {200, 207, 404}}
-# What else is right of a server that boots from a volume, which has no disk to be saved or to be put aside.
+# Additional statuses for a server that boots from a volume, which has no disk to upload or to retain.
 RIGHT_ON_VOLUME = {"image": {400}, "backup": {400}, "rescue": {400}}
 
 
@@ -73,7 +73,7 @@ class World:
 
 
 def request(verb: str, target: str, name: str, world: World) -> tuple[str, str, Any]:
-    """(method, path, body); the path of what a server has is continued by the id of the thing."""
+    """Return (method, path, body). The caller appends the id of an attached resource to the path if needed."""
     path = f"/servers/{target}"
     if verb in CREATES or verb in ("no-flavor", "no-name"):
         return "POST", "/servers", {"server": _server(verb, name, world)}
@@ -128,7 +128,7 @@ def _server(verb: str, name: str, world: World) -> dict[str, Any]:
 
 def _action(verb: str, name: str, world: World) -> dict[str, Any]:
     match verb:
-        case "rebuild":  # from the image that it has, or from another one
+        case "rebuild":  # from the current image, or from another image
             return {"rebuild": {"imageRef": world.images[len(name) % 2]}}
         case "add-group":
             return {"addSecurityGroup": {"name": world.group}}

@@ -1,1 +1,1 @@
-"""Requests by the thousand, from everybody: `tox -e fuzz`, of which CI runs a bounded part."""
+"""The fuzz suite: thousands of random requests of several roles. Run `tox -e fuzz`; CI runs a bounded part."""

@@ -1,4 +1,4 @@
-"""Requests drawn from the OpenAPI document of each microversion: fitting ones, wrong ones, and things put into them."""
+"""Requests from the OpenAPI document of each microversion: valid, invalid, and with ids of existing resources."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ _HEADERS = st.dictionaries(
 _BODIES = st.one_of(
     st.binary(max_size=40), st.sampled_from([b"", b"null", b"[]", b"{}", b'""', b"[" * 5000, b'{"a":' * 2000,
                                              b'{"server": 1e999}', b"\xff\xfe", b'{"server": {"name": "\\ud800"}}']))
-# The share of requests in whose parts something is exchanged.
+# A part of a request is replaced by junk in a tenth of the requests.
 _SOMETIMES = st.integers(0, 9).map(lambda number: number == 0)
 
 
 @dataclasses.dataclass
 class Sent:
-    """A request, ready to be sent; ``template`` is the path as the document has it."""
+    """A request; ``template`` is its path in the document."""
 
     persona: Persona
     method: str
@@ -79,7 +79,7 @@ def requests(draw: Any, world: World, versions: tuple[int, ...]) -> Sent:
     persona = draw(st.sampled_from(PERSONAS))
     things = world.things["owner" if persona.victim and draw(st.booleans()) else "fuzz"]
     if persona.name == "admin":
-        things = {**things, "images": NIL}  # the image is everybody's, and only an administrator may delete it
+        things = {**things, "images": NIL}  # the image is public, and only an administrator may delete it
     fill = _Fill(world, things, draw)
     path = "".join(fill.segment(case, part) for part in _parts(case.path))
     query = [(name, item) for name, value in _mapping(case.query).items()
@@ -101,7 +101,7 @@ def requests(draw: Any, world: World, versions: tuple[int, ...]) -> Sent:
 
 
 def _likely(body: Any, draw: Any) -> Any:
-    """A server that may come to be: few of all the fields have a value that refers to nothing."""
+    """Return a body that is likely accepted: the required fields are valid, and few of the other fields are set."""
     server = _mapping(_mapping(body).get("server"))
     least = {"name": "fuzz", "flavorRef": "", "imageRef": "", "networks": "none"}
     return {"server": least | {name: value for name, value in server.items()
@@ -121,7 +121,7 @@ def _mapping(value: Any) -> dict[str, Any]:
 
 
 class _Fill:
-    """Puts the names of things that exist where a request names things, most of the time."""
+    """A substitution of ids in requests by ids of existing resources, most of the time."""
 
     def __init__(self, world: World, things: dict[str, str], draw: Any) -> None:
         self._things, self._draw, self._before = things, draw, ""

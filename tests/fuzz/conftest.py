@@ -1,4 +1,4 @@
-"""Options of the fuzz suite: how many requests, on which database, from which seed on."""
+"""Options of the fuzz suite: number of requests, database, first seed."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import pytest
 from tests.fuzz.world import World, start_world
 from tests.integration.databases import start_postgresql
 
-# On each database.
+# Number of requests on each database.
 _ALL, _QUICK = 50_000, 1_000
-# Seconds for 50,000 requests; a test's usual bound is for less.
+# Seconds for 50,000 requests, more than the usual timeout of a test.
 _LONGEST = 5400
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("fuzz", "fuzz suite")
-    with contextlib.suppress(ValueError):  # the crash suite's, when both run in one pytest
+    with contextlib.suppress(ValueError):  # defined by the crash suite if both run in the same pytest
         group.addoption("--quick", action="store_true", help="a bounded part")
     group.addoption("--requests", type=int, help=f"how many (default: {_ALL}, with --quick {_QUICK})")
     group.addoption("--fuzz-seed", type=int, default=1, help="the first seed (default: 1)")
@@ -40,7 +40,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture
 def amount(request: pytest.FixtureRequest) -> int:
-    """The requests of one test."""
+    """Return the number of requests of a test."""
     asked = request.config.getoption("--requests")
     return int(asked) if asked else _QUICK if request.config.getoption("--quick") else _ALL
 

@@ -1,7 +1,7 @@
-"""Whatever is sent by whomever: a clear answer, soon, and nothing of others in it.
+"""Random requests of several roles: no invariant of the API is violated.
 
-No 5xx, no answer slower than two seconds, no row of another project in an answer or changed by it, no secret in a
-log, no growth of memory, and books that balance afterwards.
+No 5xx, no response slower than two seconds, no data of another project in a response or changed by a request, no
+secret in a log, no growth of memory, and consistent records afterwards.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from tests.fuzz.world import World
 
 _BLOCK = 500
 _SLOW = 2.0
-# Of a request that costs nearly nothing: when that is slow, too, it is the machine.
+# Maximum seconds of a trivial request; if it is slower, the machine is busy.
 _BUSY = 0.5
-# MB that caches may take after the first block.
+# MB by which caches may grow after the first block.
 _GROWTH = 40
 
 
@@ -45,7 +45,7 @@ def _send(world: World, sent: cases.Sent) -> requests.Response | None:
                                      headers={name: value.encode("latin-1") for name, value in sent.headers.items()},
                                      timeout=60, allow_redirects=False)
     except (requests.exceptions.InvalidHeader, requests.exceptions.InvalidURL):
-        return None  # the client's library sends no such thing
+        return None  # refused by the client library
 
 
 def _slow(world: World, sent: cases.Sent) -> bool:
@@ -92,10 +92,11 @@ def _block(world: World, number: int, amount: int, versions: tuple[int, ...], fo
     run()
 
 
-def test_no_request_breaks_anything(world: World, amount: int, request: pytest.FixtureRequest) -> None:
+def test_random_requests_violate_no_invariant_of_the_api(world: World, amount: int,
+                                                         request: pytest.FixtureRequest) -> None:
     found, first = Found(), request.config.getoption("--fuzz-seed")
     owned, sizes = world.owned(), []
-    # All microversions in a full run; a few more with each block.
+    # A full run covers all microversions, each block a few of them.
     versions: Any = itertools.cycle(range(0, len(cases.all_versions()), 7))
     for number in range(max(1, amount // _BLOCK)):
         world.renew()

@@ -1,4 +1,4 @@
-"""The suite as one process, the things of two projects in it, and those who send requests."""
+"""The suite in a single process, the resources of its projects, and the clients that send requests."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.integration.processes import Process
 
 @dataclasses.dataclass(frozen=True)
 class Persona:
-    """A client with roles in a project. ``victim``: it targets the resources of the project "owner"."""
+    """A client with roles in a project. ``victim``: the client targets the resources of the project "owner"."""
 
     name: str
     project: str
@@ -43,13 +43,13 @@ PERSONAS = (
 
 
 class World:
-    """``things``: what each project has; ``secrets``: what no log may show; ``mark``: in every name of the owner's."""
+    """A running suite. ``things``: ids by project; ``secrets``: must not be logged; ``mark``: in the owner's names."""
 
     def __init__(self, url: str, process: Process, database: str, image_id: str) -> None:
         self.url, self.process, self.image_id, self._database = url, process, image_id, database
         self.mark = f"owned-{uuid.uuid4().hex[:12]}"
         self.secrets = [f"{kind}-{uuid.uuid4().hex}" for kind in ("pass", "token")]
-        self.user_data = uuid.uuid4().hex * 2  # reads as base64
+        self.user_data = uuid.uuid4().hex * 2  # valid base64
         self.secrets.append(self.user_data)
         self.things: dict[str, dict[str, str]] = {}
         self.session = requests.Session()
@@ -59,7 +59,7 @@ class World:
         made.image_id = self.image_id
         return made
 
-    # --- things -----------------------------------------------------------------------------------
+    # --- resources --------------------------------------------------------------------------------
     def furnish(self, project: str, word: str) -> None:
         """Create every kind of resource of a project, with this name."""
         admin, client = self.client("admin"), self.client(project)
@@ -76,7 +76,7 @@ class World:
             "os-server-groups": group["server_group"]["id"], "os-security-groups": wall["security_group"]["id"]}
 
     def renew(self) -> None:
-        """Remove the results of requests and give the project "fuzz" every resource again."""
+        """Remove the results of requests and create all resources of the project "fuzz" again."""
         for project in ("fuzz", "strangers"):
             client = self.client(project)
             servers = list(client.servers())
@@ -103,7 +103,7 @@ class World:
 
     # --- the process -------------------------------------------------------------------------------
     def memory(self) -> float:
-        """Resident MB."""
+        """Return the resident memory in MB."""
         return float(psutil.Process(self.process.pid).memory_info().rss / 2**20)
 
     def findings(self) -> list[str]:
@@ -118,7 +118,7 @@ class World:
 
 @contextlib.contextmanager
 def start_world(base: pathlib.Path, database: str, debug: bool) -> Iterator[World]:
-    """``database``: its URL; "": SQLite."""
+    """Start the suite and create the owner's resources; ``database`` is a URL, or "" for SQLite."""
     database = database or f"sqlite:///{base}/nova.sqlite"
     options = f"[DEFAULT]\ndebug = {debug}\n[database]\nconnection = {database}\n"
     with start_allinone(base, options) as (process, url, image_id):

@@ -18,7 +18,7 @@ _UUID = re.compile(r"[0-9a-f-]{36}")
 
 @contextlib.contextmanager
 def start_allinone(base: pathlib.Path, options: str) -> Iterator[tuple[Process, str, str]]:
-    """The process, where its API is, and the id of an image; ``options`` are sections of its configuration."""
+    """Start nova-allinone and yield process, API URL and image id. ``options`` are further sections of nova.conf."""
     port = free_port()
     config = base / "nova.conf"
     config.write_text(f"[DEFAULT]\nstate_path = {base}/state\n[api]\nport = {port}\n{options}")

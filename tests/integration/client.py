@@ -13,7 +13,8 @@ NEWEST = "2.104"
 
 
 class Client:
-    """Speaks as ``user`` of ``project`` without Keystone. Unexpected statuses fail the test with the body."""
+    """A client of ``user`` in ``project`` without Keystone. Unexpected statuses fail the test with the response
+    body."""
 
     def __init__(self, url: str, user: str = "tester", project: str = "p" * 32, roles: str = "admin") -> None:
         self.url = url
@@ -22,7 +23,7 @@ class Client:
         self._session.headers.update({"X-Auth-Token": f"{user}:{project}", "X-Roles": roles})
 
     def sign_in(self, token: str) -> None:
-        """Speak as whoever this token of a Keystone belongs to."""
+        """Use this Keystone token for all further requests."""
         self._session.headers.update({"X-Auth-Token": token})
 
     def request(self, method: str, path: str, body: Any = None, version: str = NEWEST,
@@ -47,7 +48,7 @@ class Client:
 
     # --- servers -----------------------------------------------------------------------------------
     def boot(self, name: str, **fields: Any) -> str:
-        """Ask for a server (of the smallest flavor); returns its id as soon as it is accepted."""
+        """Create a server of the smallest flavor and return its id without waiting."""
         server = {"name": name, "flavorRef": "tiny", "imageRef": self.image_id, "networks": "auto", **fields}
         return str(self.post("/servers", {"server": server})["server"]["id"])
 
@@ -69,7 +70,8 @@ class Client:
             path = f"/servers/detail?limit=200&soft_deleted=1&marker={page[-1]['id']}"
 
     def wait(self, server_id: str, status: str, timeout: float = 30.0) -> Any:
-        """The server once it has ``status`` and no task; a test fails at once when it ends in ERROR instead."""
+        """Wait until the server has ``status`` and no task, and return it. Fail at once if the server goes to ERROR
+        instead."""
         def look() -> Any:
             server = self.show(server_id)
             assert status == "ERROR" or server["status"] != "ERROR", f"{server_id}: {server.get('fault')}"

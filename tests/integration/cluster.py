@@ -1,4 +1,4 @@
-"""A whole Nova as separate processes, as an operator runs it: API, conductors, schedulers, computes.
+"""A complete Nova as separate processes, as run by an operator: API, conductors, schedulers, computes.
 
 ::
 
@@ -9,8 +9,8 @@
         nova.api.wait(server_id, "ACTIVE")
         nova.audit()
 
-The processes are named api, conductor-1, scheduler-1, compute-1 and so on. All waiting is bounded; everything
-that was started is killed at the end. With NOVA_TEST_LOGS=DIRECTORY in the environment their logs are kept there.
+The processes are named api, conductor-1, scheduler-1, compute-1 and so on. All waits have timeouts, and all processes
+are killed at the end. Their logs are copied to the directory NOVA_TEST_LOGS, if it is set.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ from tests.integration.processes import Process, eventually, free_port
 from tests.paths import ROOT
 
 Options = Mapping[str, Mapping[str, Any]]
-# The clusters of this test session that have not ended; their logs are shown when a test fails.
+# The running clusters of this test session; their logs are shown when a test fails.
 RUNNING: list[Cluster] = []
 # The commands of nova-manage that prepare the database of a cluster.
 PREPARATIONS = (("db", "sync"), ("network", "create", "--name", "net", "--cidr", "10.77.0.0/22"))
-# What a loaded machine with two cores needs until all services have started, in seconds.
+# Seconds until all services have started on a loaded machine with two cores.
 _START = 90.0
 
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """A compute host elsewhere: what its command lines begin with, and what only its services have in nova.conf."""
+    """A compute host elsewhere: the prefix of its command lines, and options of nova.conf for its services only."""
 
     host: str
     prefix: Sequence[str]
@@ -55,13 +55,13 @@ class Place:
 
 
 class Cluster:
-    """``options`` are sections of nova.conf that go beyond those below.
+    """A Nova deployment. ``options`` are further sections of nova.conf.
 
-    ``places`` have a nova-compute and a nova-metadata each (compute-HOST, metadata-HOST) beside the ``computes`` of
-    this machine; ``proxies`` of consoles run beside them, by their names; ``parent`` is where the state_path is made.
-    ``launcher`` is a command line that runs a service named by the argument after it, in place of the service's own
-    program. ``forked``: services start as forks of one process, which is wrong for measurements of CPU time and memory
-    and for a launcher that must run before Nova is imported.
+    ``places`` have a nova-compute and a nova-metadata each (compute-HOST, metadata-HOST) in addition to the
+    ``computes`` of this machine. ``proxies`` are names of console proxies to run. The state_path is created in
+    ``parent``. ``launcher`` is a command line that runs the service named by the argument after it, in place of the
+    service's own program. ``forked``: services start as forks of one process, which is wrong for measurements of CPU
+    time and memory and for a launcher that must run before Nova is imported.
     """
 
     def __init__(self, transport_url: str, database_url: str | None = None, *, computes: int = 1, conductors: int = 2,
@@ -82,9 +82,9 @@ class Cluster:
             sections.setdefault(section, {}).update(values)
         _write_config(self.config, sections)
         self.processes: dict[str, Process] = {}
-        # Those that should be running now.
+        # Names of the processes that should be running.
         self._wanted: set[str] = set()
-        # (binary, host) of those that report.
+        # (binary, host) of the services that send reports.
         self._reports: dict[str, tuple[str, str]] = {}
         for number in range(conductors):
             self._add(f"conductor-{number + 1}", "conductor")
@@ -105,7 +105,7 @@ class Cluster:
             self._prepare()
             conductors = [name for name in self.processes if name.startswith("conductor")]
             self.start(*conductors)
-            # Who asks before a conductor has made its queue waits for a timeout.
+            # A call before a conductor has declared its queue waits for the RPC timeout.
             eventually(lambda: all("is ready" in self.processes[name].tail() for name in conductors), _START,
                        "the conductors are ready")
             self.start(*self.processes.keys() - conductors)
@@ -130,31 +130,31 @@ class Cluster:
                             ignore=shutil.ignore_patterns("guests", "instances", "images", "*.sqlite*"))
         shutil.rmtree(self.directory, ignore_errors=True)
 
-    # --- the processes -------------------------------------------------------------------------------
+    # --- processes -----------------------------------------------------------------------------------
     def kill(self, *names: str) -> None:
-        """SIGKILL these processes with their workers."""
+        """Send SIGKILL to these processes and their workers."""
         for name in names:
             self._wanted.discard(name)
             self.processes[name].kill()
 
     def start(self, *names: str) -> None:
-        """Start these again; does not wait for them (see :meth:`wait_ready`)."""
+        """Start these processes without waiting for them (see :meth:`wait_ready`)."""
         for name in names:
             self.processes[name].start()
             self._wanted.add(name)
 
     def start_missing(self) -> None:
-        """Start whatever does not run."""
+        """Start all processes that are not running."""
         self.start(*(name for name, process in self.processes.items() if not process.running()))
 
     def stop(self, *names: str) -> None:
-        """An orderly end of these: SIGTERM."""
+        """Stop these processes in order, by SIGTERM."""
         self._wanted.difference_update(names)
         with concurrent.futures.ThreadPoolExecutor(len(names)) as pool:
             list(pool.map(lambda name: self.processes[name].stop(), names))
 
     def freeze(self, name: str) -> None:
-        """Freeze the process, but not while it holds SQLite's lock, which would block all others."""
+        """Freeze the process while it does not hold SQLite's lock, which would block all other processes."""
         eventually(lambda: self._frozen(name), 30, f"{name} is at rest", interval=0.05)
 
     def _frozen(self, name: str) -> bool:
@@ -172,7 +172,7 @@ class Cluster:
         eventually(lambda: self._missing() == set(), timeout, "all services are up", interval=0.2)
 
     def api_returns(self, timeout: float = 30.0) -> None:
-        """The API answers a question that the database is needed for."""
+        """Wait until the API answers a request that needs the database."""
         def ask() -> bool:
             try:
                 return self.api.request("GET", "/flavors").status_code == 200
@@ -198,11 +198,11 @@ class Cluster:
 
     # --- nova-manage ---------------------------------------------------------------------------------
     def manage(self, *arguments: str, timeout: float = 120.0) -> str:
-        """Run nova-manage, which must succeed; returns what it printed."""
+        """Run nova-manage, which must succeed, and return its output."""
         return self.manage_all(arguments, timeout=timeout)
 
     def manage_all(self, *commands: Sequence[str], timeout: float = 120.0) -> str:
-        """Run several commands of nova-manage, which must succeed, in one process; returns what they printed."""
+        """Run several nova-manage commands, which must succeed, in one process, and return their output."""
         config = ["--config-file", str(self.config)]
         program = ("import sys; from nova.cmd.manage import main; "
                    f"sys.exit(next(filter(None, map(main, {[[*config, *command] for command in commands]!r})), 0))")
@@ -211,25 +211,25 @@ class Cluster:
         return done.stdout
 
     def status(self, *arguments: str) -> str:
-        """Run nova-status, which must find no failure; returns what it printed."""
+        """Run nova-status, which must report no failure, and return its output."""
         done = self._run("status", arguments, 60.0)
         assert done.returncode in (0, 1), f"nova-status: {done.returncode}\n{done.stdout}{done.stderr}"
         return done.stdout
 
     def audit(self) -> None:
-        """The books must balance: nothing to report, and nothing under way."""
+        """Check that nova-manage audit reports no inconsistent records and no running operations."""
         self.no_crashes()
         done = self._run("manage", ("audit",), 120.0)
         assert (done.returncode, done.stdout) == (0, ""), f"nova-manage audit:\n{done.stdout}{done.stderr[-3000:]}"
 
     def no_crashes(self) -> None:
-        """Check that no process died of an error in C code, which the supervisor's restart would hide."""
+        """Check that no process crashed in C code, which a restart by the supervisor would hide."""
         for name, process in self.processes.items():
             if process.log.exists() and b"Fatal Python error" in process.log.read_bytes():
                 pytest.fail(f"{name} crashed:\n{process.log.read_text()[-6000:]}")
 
     def books_balance(self) -> bool:
-        """Check that the audit finds no fault."""
+        """Return True if nova-manage audit reports nothing."""
         done = self._run("manage", ("audit",), 120.0)
         return (done.returncode, done.stdout) == (0, "")
 
@@ -238,17 +238,17 @@ class Cluster:
         return forkserver.run(command, environment(), timeout)
 
     def import_image(self, file: pathlib.Path, name: str, disk_format: str, **properties: str) -> str:
-        """Add a file to the directory of images; returns the image's id."""
+        """Add a file to the image directory and return the image id."""
         pairs = [item for key, value in properties.items() for item in ("--property", f"{key}={value}")]
         return self.manage("image", "import", str(file), "--name", name, "--disk-format", disk_format, *pairs).strip()
 
     def flavor(self, name: str, ram: int, disk: int) -> None:
-        """A flavor whose id is its name, with one CPU; ``ram`` in MiB, ``disk`` in GiB."""
+        """Create a flavor with one CPU and its name as id. ``ram`` in MiB, ``disk`` in GiB."""
         self.api.post("/flavors", {"flavor": {"id": name, "name": name, "ram": ram, "vcpus": 1, "disk": disk}})
 
     # --- many servers --------------------------------------------------------------------------------
     def boot_many(self, count: int, name: str = "many") -> list[str]:
-        """Ask for ``count`` servers by requests of their own, a few at a time."""
+        """Boot ``count`` servers with separate requests, eight at a time."""
         with concurrent.futures.ThreadPoolExecutor(8) as pool:
             return list(pool.map(lambda number: self.api.boot(f"{name}-{number}"), range(count)))
 
@@ -258,12 +258,12 @@ class Cluster:
             servers = {uuid: server for uuid, server in self.api.servers().items() if uuid in set(ids)}
             busy = [server for server in servers.values()
                     if server["OS-EXT-STS:task_state"] or server["status"] == "BUILD"]
-            return [] if busy else [servers]  # none that are left have settled, too
+            return [] if busy else [servers]  # a non-empty list, also if no server is left
 
         return dict(eventually(look, timeout, "all servers have settled", interval=0.3)[0])
 
     def all_active(self, ids: Sequence[str], timeout: float) -> None:
-        """Check that every one of these servers becomes ACTIVE."""
+        """Check that all these servers become ACTIVE."""
         servers = self.wait_settled(ids, timeout)
         others = {uuid: (server["status"], server.get("fault")) for uuid, server in servers.items()
                   if server["status"] != "ACTIVE"}
@@ -271,10 +271,11 @@ class Cluster:
         assert set(servers) == set(ids)
 
     def delete_all(self, timeout: float = 60.0, at_once: bool = False) -> None:
-        """Delete every server, and wait until they are gone; ``at_once``: also where they could be restored."""
+        """Delete all servers and wait until they are deleted. ``at_once`` also deletes servers that could be
+        restored."""
         ids = list(self.api.servers())
         for uuid in ids:
-            # (one that was deleted before may be gone meanwhile, or just be reclaimed)
+            # A server that was deleted before may be missing or just be reclaimed.
             if at_once:
                 response = self.api.request("POST", f"/servers/{uuid}/action", {"forceDelete": None})
             else:
@@ -290,7 +291,7 @@ class Cluster:
             self.delete_all(timeout)
 
     def logs(self) -> list[tuple[str, str]]:
-        """(title, end of the log) of every process."""
+        """Return (title, end of the log) of each process."""
         return [(f"log of {name}", process.tail()) for name, process in self.processes.items()]
 
     def _add(self, name: str, kind: str, place: Place | None = None) -> None:
@@ -305,10 +306,10 @@ class Cluster:
             self.directory / f"{name}.log", env=environment(), forked=self.forked and not place.prefix)
 
     def _prepare(self) -> None:
-        """Make the tables, and what every test needs to boot: a network and an image."""
+        """Create the tables, and the network and image that every test needs to boot."""
         content = self.directory / "image"
         content.write_bytes(b"\0" * 512)
-        # One interpreter for the three commands: it imports Nova for longer than they take.
+        # One interpreter for the three commands, because importing Nova takes longer than the commands.
         printed = self.manage_all(
             *PREPARATIONS, ("image", "import", str(content), "--name", "plain", "--disk-format", "raw"))
         self.api.image_id = printed.split()[-1]
@@ -325,12 +326,12 @@ def _can_be_written(file: pathlib.Path) -> bool:
 
 
 def _sections(directory: pathlib.Path, transport_url: str, database_url: str, port: int) -> dict[str, Any]:
-    """Short intervals, so that what takes a minute in a data centre takes seconds here."""
+    """Return sections of nova.conf with short intervals, so that waits of minutes in production take seconds."""
     return {
         "DEFAULT": {
             "transport_url": transport_url, "state_path": directory, "report_interval": 1, "service_down_time": 10,
             "rpc_response_timeout": 10, "compute_driver": "fake", "debug": False,
-            # Other deployments may have guests on the same libvirt.
+            # Other deployments may use the same libvirt.
             "instance_name_template": f"test{os.getpid()}-%08x"},
         "database": {"connection": database_url},
         "api": {"listen": "127.0.0.1", "port": port, "workers": 1, "auth_strategy": "noauth"},

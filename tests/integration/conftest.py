@@ -1,4 +1,4 @@
-"""Fixtures of the integration tests: the broker, libvirt, a network, and the logs of a failed test's cluster."""
+"""Fixtures of the integration tests, and logs of the running clusters in reports of failed tests."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def rabbitmq() -> Iterator[Rabbit]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run the files with long tests first, so that no process of pytest-xdist has one of them left at the end."""
+    """Run files with long tests first, so that no pytest-xdist worker is left with a long test at the end."""
     long = {item.path for item in items if _LONG & set(getattr(item, "fixturenames", ()))}
     items.sort(key=lambda item: item.path not in long)
 
 
 def pytest_sessionstart() -> None:
-    """Whoever ends the tests ends the servers that they started: SIGTERM runs the fixtures' ends, as Ctrl-C does."""
+    """Handle SIGTERM like Ctrl-C, so that fixtures stop their servers."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 

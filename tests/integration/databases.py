@@ -1,8 +1,8 @@
-"""Private database servers for tests: own data directory, own port on loopback, gone afterwards.
+"""Private database servers for tests, with their own data directory and loopback port, removed at the end.
 
-Import the fixtures ``postgresql`` and ``mariadb`` (one server per test session), or use
-:func:`start_postgresql` and :func:`start_mariadb` as context managers. Needs root (the servers
-run as the users postgres and mysql) and the servers' Debian packages; skips where these are absent.
+Import the fixtures ``postgresql`` and ``mariadb`` (one server per test session), or use :func:`start_postgresql` and
+:func:`start_mariadb` as context managers. Needs root (the servers run as the users postgres and mysql) and the servers'
+Debian packages; skips tests where these are absent.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ _ROOM = 3 * 2**30
 
 @dataclasses.dataclass
 class Server:
-    """A running server, with a ``port`` on loopback. ``admin_url`` reaches it as a whole; ``log`` is its output."""
+    """A running server on a loopback ``port``. ``admin_url`` gives access to all databases; ``log`` is the server's
+    output."""
 
     kind: str
     port: int
@@ -44,7 +45,7 @@ class Server:
     numbers: Iterator[int]
 
     def new_database(self) -> str:
-        """The URL of a new, empty database."""
+        """Create an empty database and return its URL."""
         name = f"nova_test_{next(self.numbers)}"
         self._run(f"CREATE DATABASE {name}" + (" CHARACTER SET utf8mb4" if self.kind == "mariadb" else ""))
         return self.url(name)
@@ -58,13 +59,13 @@ class Server:
         self.process.wait(30)
 
     def restart(self) -> None:
-        """Start it again after :meth:`kill`, on the same data and port."""
+        """Start the server again after :meth:`kill`, with the same data and port."""
         self.process = _launch(self.command, self.user, self.log)
-        # PostgreSQL's other processes notice the end of the first one a moment later; until then it refuses.
+        # PostgreSQL's other processes exit a moment after the first one; until then the server refuses to start.
         self.wait(again=True)
 
     def wait(self, again: bool = False) -> None:
-        """Returns when the server answers; ``again`` starts it again while it ends by itself."""
+        """Wait until the server answers. ``again``: restart it if it exits."""
         deadline = time.monotonic() + _WAIT
         while True:
             try:
@@ -93,7 +94,7 @@ class Server:
 
 @contextlib.contextmanager
 def start_postgresql(*options: str) -> Iterator[Server]:
-    """``options`` end the command line of the server."""
+    """Start PostgreSQL. ``options`` are appended to its command line."""
     programs = sorted(glob.glob("/usr/lib/postgresql/*/bin"))
     initdb = shutil.which("initdb", path=":".join(programs[-1:]))
     _require(initdb, "PostgreSQL's server (initdb)")
@@ -112,12 +113,12 @@ def start_postgresql(*options: str) -> Iterator[Server]:
 
 @contextlib.contextmanager
 def start_mariadb(*options: str) -> Iterator[Server]:
-    """``options`` end the command line of the server."""
+    """Start MariaDB. ``options`` are appended to its command line."""
     server_program, install = shutil.which("mariadbd", path="/usr/sbin:/usr/bin"), shutil.which("mariadb-install-db")
     _require(server_program and install, "MariaDB's server (mariadbd, mariadb-install-db)")
 
     def prepare(base: pathlib.Path, port: int) -> list[str]:
-        # A server that starts removes the temporary tables in its directory, whosever they are.
+        # A starting server removes all temporary tables in its tmpdir, also those of other servers.
         places = (f"--datadir={base}/data", f"--tmpdir={base}")
         _check([str(install), "--no-defaults", "--user=mysql", *places, "--skip-test-db",
                 "--auth-root-authentication-method=normal"], "mysql")
@@ -148,7 +149,7 @@ def _server(kind: str, user: str, prepare: Callable[[pathlib.Path, int], list[st
             url: Callable[[pathlib.Path, int], str]) -> Iterator[Server]:
     if os.geteuid() != 0:
         pytest.skip(f"{kind} is started as user {user}: needs root")
-    # A short path, because sockets have names of at most 107 bytes; in memory if there is enough, for speed.
+    # A short path, because socket names have at most 107 bytes; in memory if there is enough, for speed.
     in_memory = os.path.isdir("/dev/shm") and shutil.disk_usage("/dev/shm").free > _ROOM
     base = pathlib.Path(tempfile.mkdtemp(prefix=f"nova-{kind}-", dir="/dev/shm" if in_memory else "/tmp"))
     shutil.chown(base, user)

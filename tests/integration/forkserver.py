@@ -1,7 +1,7 @@
-"""Start child processes that end with this one, and Python programs as forks of a process that has imported Nova.
+"""Start child processes that end with this process, and Python programs as forks of a process that has imported Nova.
 
-A service imports for about a second of CPU time, and a cluster of tests has ten of them. What a fork does afterwards is
-what ``python -c`` or ``python -m`` does: arguments, environment, output and session are its own.
+Imports take a service about a second of CPU time, and a test cluster has ten services. A fork then behaves like
+``python -c`` or ``python -m``, with its own arguments, environment, output and session.
 """
 
 from __future__ import annotations
@@ -27,24 +27,25 @@ from typing import IO, Any
 
 from tests.paths import ROOT
 
-# The first one chooses oslo.service's threading back end.
+# The first module selects oslo.service's threading back end.
 _SERVICES = (
     "nova.service.run", "nova.compute.identity", "nova.compute.virtual_hosts", "nova.conductor.service",
     "nova.scheduler.manager", "nova.scheduler.service", "nova.cmd.api_workers", "nova.cmd.metadata",
     "nova.cmd.console_proxies", "nova.cmd.manage", "nova.virt.fake.driver", "amqp", "pymysql", "psycopg2")
 _PR_SET_PDEATHSIG = 1
 _MESSAGE = 1 << 20
-# glibc's setting of Nova's services, without which each of them would execute Python again.
+# The glibc setting of Nova's services, without which each of them would execute Python again.
 _TUNABLES = {"GLIBC_TUNABLES": "glibc.malloc.tcache_count=0"}
 _lock = threading.Lock()
-# Connections to the fork servers, by the modules that each has imported.
+# Connections to the fork servers, by imported modules.
 _servers: dict[tuple[str, ...], socket.socket] = {}
-# Linux takes the end of the thread that started a child for the end of its parent: one that lives as long as we do.
+# Linux takes the end of the thread that started a child for the end of its parent, so children are started by a thread
+# that lives as long as the process.
 _STARTER = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="starter")
 
 
 class Forked:
-    """A running program, with the methods of a ``subprocess.Popen`` that tests use."""
+    """A running program, with the methods of ``subprocess.Popen`` that tests use."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -59,7 +60,7 @@ class Forked:
         return None
 
     def wait(self, timeout: float) -> int:
-        """Raises subprocess.TimeoutExpired."""
+        """Wait until the process ends. Raises subprocess.TimeoutExpired."""
         if self._file is not None:
             poll = select.poll()  # select.select refuses descriptors above 1023
             poll.register(self._file, select.POLLIN)
@@ -78,7 +79,8 @@ class Forked:
 
 
 def spawn(command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
-    """Start a program in ``/`` and a new session that is killed when this process ends; ``options`` of Popen."""
+    """Start a program in ``/`` with a new session, to be killed when this process ends. ``options`` are those of
+    Popen."""
     guard = ["setpriv", "--pdeathsig", "KILL", "--"] if shutil.which("setpriv") else []
     return _STARTER.submit(subprocess.Popen, [*guard, *command], stdin=subprocess.DEVNULL, cwd="/",
                            start_new_session=True, **options).result()
@@ -86,9 +88,9 @@ def spawn(command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
 
 def start(command: Sequence[str], env: Mapping[str, str], output: IO[bytes],
           modules: tuple[str, ...] = _SERVICES) -> Forked:
-    """Start ``[sys.executable, "-c" or "-m", …]`` with both outputs to ``output``, in ``/`` and a new session.
+    """Start ``[sys.executable, "-c" or "-m", …]`` in ``/`` with a new session, with stdout and stderr to ``output``.
 
-    It is a fork of a process that has imported ``modules``, and is killed when this process ends.
+    The program is a fork of a process that has imported ``modules``, and is killed when this process ends.
     """
     return _order(command, env, modules, output.fileno(), output.fileno())
 
@@ -125,7 +127,7 @@ def _order(command: Sequence[str], env: Mapping[str, str], modules: tuple[str, .
         server = _servers[modules]
         socket.send_fds(server, [message], files)
         answer = server.recv(64)
-    assert answer, "the fork server has ended; its error is in the output of the tests"
+    assert answer, "the fork server has exited; its error is in the output of the tests"
     return Forked(int(answer))
 
 

@@ -1,4 +1,4 @@
-"""A look into a guest: its shell, by its first serial port. Nothing has to be installed in it, nor reachable."""
+"""The shell of a guest on its first serial port, which needs no agent and no network."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from typing import Self
 
 from tests.integration.hosts.two_hosts import RealHost
 
-# What the image of tools/guest-image lets in by its console.
+# The console account of the image of tools/guest-image.
 _USER, _PASSWORD = "nova", "novaguest"
 _PROMPT = re.compile(rb"\w+@[\w-]+:[^\r\n]*[$#] (\x1b\[6n)?$")
 
 
 class Silence(AssertionError):
-    """The guest did not say what it should in time."""
+    """The guest did not print the expected text in time."""
 
 
 class GuestShell:
-    """The shell of a ``domain`` on ``host``. Opened again elsewhere after a migration, it is the same shell.
+    """The shell of a ``domain`` on ``host``. After a migration, the shell opened on the new host is the same process.
 
-    The terminals of all hosts are those of the machine, so it is opened without going there.
+    The terminals of all hosts are those of this machine, so the shell is opened without entering the host.
     """
 
     def __init__(self, host: RealHost, domain: str, seconds: float = 120.0) -> None:
-        """``seconds``: until it has booted."""
+        """Prepare the connection. ``seconds`` is the timeout for the boot."""
         self._host, self._domain, self._seconds = host, domain, seconds
         self._handle = -1
 
@@ -47,7 +47,7 @@ class GuestShell:
     def run(self, command: str, seconds: float = 30.0) -> str:
         """Run a command, which must succeed, and return its output without carriage returns."""
         mark = uuid.uuid4().hex[:8]
-        # The terminal shows what is typed: the marks must not be read there.
+        # The terminal echoes the input, so the marks must not appear in it.
         line = f"echo {mark[:4]}''{mark[4:]}; {command}; echo {mark[4:]}''{mark[:4]}:$?"
         end = re.compile(rf"{mark[4:]}{mark[:4]}:(\d+)\r\n".encode())
         text = self._read(end, seconds, self._begin(line, re.compile(f"{mark}\r\n".encode()), seconds))
@@ -58,7 +58,7 @@ class GuestShell:
         return printed
 
     def _begin(self, line: str, begun: re.Pattern[bytes], seconds: float) -> bytes:
-        """Type it until the guest begins with it; what it said. A busy guest loses what comes by its serial port."""
+        """Type the line until the guest starts the command; return the output. A busy guest loses serial input."""
         deadline = time.monotonic() + seconds
         while True:
             self._type(line)
@@ -67,26 +67,26 @@ class GuestShell:
             except Silence:
                 if time.monotonic() > deadline:
                     raise
-            self._type("\x03")  # so that neither half of it nor a late one is left
+            self._type("\x03")  # discards an incomplete or late line
 
     def _log_in(self) -> None:
-        """Log in, whether the guest still boots, shows a login prompt, or has a session."""
+        """Log in, whether the guest is booting, shows a login prompt, or has a session."""
         deadline = time.monotonic() + self._seconds
         waiting, prompt = re.compile(rb"login: $|Password: $|" + _PROMPT.pattern), _PROMPT
         text, seen = b"", ""
         while not prompt.search(text):
-            assert time.monotonic() < deadline, f"{self._domain} on {self._host.name} asks nobody in: {seen[-2000:]}"
+            assert time.monotonic() < deadline, f"{self._domain} on {self._host.name} shows no prompt: {seen[-2000:]}"
             try:
                 if text.endswith(b"login: "):
                     self._type(_USER)
                     text = self._read(waiting, 30)
                 elif text.endswith(b"Password: "):
-                    # Having said so it throws away what has been typed, so a password may come too early.
+                    # The guest discards input when it shows this prompt, so an early password would be lost.
                     time.sleep(0.3)
                     self._type(_PASSWORD)
                     text = self._read(waiting, 10)
                 else:
-                    self._type("")  # what is typed while it boots is lost
+                    self._type("")  # input during the boot is lost
                     text = self._read(waiting, 5)
             except AssertionError as error:
                 seen += f"{error}\n"
@@ -97,7 +97,7 @@ class GuestShell:
         os.write(self._handle, f"{line}\r".encode())
 
     def _read(self, until: re.Pattern[bytes], seconds: float, text: bytes = b"") -> bytes:
-        """Read the guest's output up to this text, after the ``text`` that was already read."""
+        """Read the guest's output until the pattern matches, starting with the already read ``text``."""
         deadline = time.monotonic() + seconds
         while not until.search(text):
             left = deadline - time.monotonic()
@@ -113,6 +113,7 @@ class GuestShell:
 
 
 def count_in_background(pause: str) -> str:
-    """The command for a process, its number in /tmp/pid, that counts in /tmp/count, where there always is a number."""
+    """Return the command of a background process that counts in /tmp/count and stores its PID in /tmp/pid. The count
+    file always contains a number."""
     return ("echo 0 > /tmp/count; n=0; (while :; do n=$((n + 1)); echo $n > /tmp/next; mv /tmp/next /tmp/count; "
             f"{pause}; done) & echo $! > /tmp/pid")

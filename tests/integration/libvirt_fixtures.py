@@ -1,7 +1,7 @@
-"""A libvirtd of the tests' own, and small guests for it.
+"""A private libvirtd, and small guests for it.
 
-The daemon lives in its own mount and network namespaces with empty state directories, so that it meets
-no other libvirtd of the machine, may be killed at any moment, and its guests' bridges are its own.
+The daemon runs in its own mount and network namespaces with empty state directories. It is therefore independent of
+other libvirtds of the machine, may be killed at any moment, and has its own bridges.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ auth_tcp = "none"
 
 
 def wait_for(what: Callable[[], Any], seconds: float, reason: str) -> Any:
-    """The first true value of ``what()`` within ``seconds``."""
+    """Return the first true value of ``what()`` within ``seconds``."""
     deadline = time.monotonic() + seconds
     while not (value := what()):
         assert time.monotonic() < deadline, f"not within {seconds} s: {reason}"
@@ -85,9 +85,9 @@ def wait_for(what: Callable[[], Any], seconds: float, reason: str) -> Any:
 
 
 class PrivateLibvirt:
-    """libvirtd and virtlogd; ``place`` is a directory that the guests' user can reach.
+    """A libvirtd with its virtlogd. ``place`` is a directory that is accessible for the guests' user.
 
-    ``name``: the machine's name in there; libvirtd then listens on TCP as well, and counts as another machine's.
+    ``name``: the host name in the daemon's namespaces; libvirtd then also listens on TCP and acts as another machine.
     """
 
     def __init__(self, place: str, name: str = "") -> None:
@@ -98,9 +98,9 @@ class PrivateLibvirt:
         self._daemon: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        # console logs in small pieces, so that every test reads several
+        # small log files, so that every test reads several
         pathlib.Path(self.place, "virtlogd.conf").write_text("max_size = 8192\nmax_backups = 32\n", encoding="ascii")
-        # the guests' logs hang on virtlogd: it outlives every libvirtd
+        # virtlogd writes the guests' logs and must outlive every libvirtd
         setup = _SETUP.format(place=self.place)
         if self.name:
             setup = f"hostname {self.name}\n{setup}"
@@ -114,7 +114,7 @@ class PrivateLibvirt:
         self.start_daemon()
 
     def inside(self, *command: str) -> list[str]:
-        """A command line that runs in the daemon's namespaces."""
+        """Return a command line that runs in the daemon's namespaces."""
         assert self._logd is not None
         return ["nsenter", "-t", str(self._logd.pid), "--mount", "--net", "--uts", *command]
 
@@ -153,7 +153,7 @@ class PrivateLibvirt:
 
 @pytest.fixture(name="libvirt_daemon", scope="session")
 def libvirt_daemon_fixture() -> Iterator[PrivateLibvirt]:
-    # not pytest's directory: only root may enter that one
+    # not pytest's directory, which only root may enter
     place = tempfile.mkdtemp(prefix="nova-libvirt.", dir="/var/tmp")
     os.chmod(place, 0o755)  # noqa: S103
     daemon = PrivateLibvirt(place)
@@ -167,10 +167,10 @@ def libvirt_daemon_fixture() -> Iterator[PrivateLibvirt]:
 
 @pytest.fixture(name="guest_image", scope="session")
 def guest_image_fixture() -> pathlib.Path:
-    """A directory with vmlinuz, initrd.gz, rootfs.img and nova-guest.qcow2.
+    """Return a directory with vmlinuz, initrd.gz, rootfs.img and nova-guest.qcow2.
 
-    NOVA_GUEST_IMAGE names one; else it is built once and kept where guests (user libvirt-qemu) may read it,
-    anew for every version of its sources.
+    The directory is NOVA_GUEST_IMAGE, if set. Otherwise the image is built once per version of its sources, in a place
+    that guests (user libvirt-qemu) may read.
     """
     sources = ROOT / "tools/guest-image"
     version = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(sources.rglob("*")) if path.is_file()))
@@ -187,7 +187,7 @@ def guest_image_fixture() -> pathlib.Path:
 
 @pytest.fixture(name="state")
 def state_fixture(libvirt_daemon: PrivateLibvirt) -> Iterator[pathlib.Path]:
-    """A state_path of the test's own, in the configuration."""
+    """Set a private state_path in the configuration and return it."""
     register(CONF)
     place = pathlib.Path(tempfile.mkdtemp(prefix="state.", dir=libvirt_daemon.place))
     place.chmod(0o755)
@@ -208,7 +208,7 @@ def events_fixture() -> list[GuestStatus]:
 
 @pytest.fixture(name="driver")
 def driver_fixture(state: pathlib.Path, events: list[GuestStatus]) -> Iterator[Any]:
-    """A started driver; the guests that a test leaves behind are removed."""
+    """Start a driver, and remove the remaining guests after the test."""
     from nova.virt.libvirt.driver import LibvirtDriver
 
     driver = LibvirtDriver(f"test-{uuid.uuid4().hex[:8]}")
@@ -223,7 +223,7 @@ def driver_fixture(state: pathlib.Path, events: list[GuestStatus]) -> Iterator[A
 
 def server(properties: dict[str, str] | None = None, specs: dict[str, str] | None = None, *,
            disk_format: str = "qcow2", **fields: Any) -> Instance:
-    """A small server with an identity of its own. ``flavor``: sizes that differ."""
+    """Return a small server with a unique identity. ``flavor`` overrides sizes."""
     identity = uuid.uuid4()
     sizes = {"memory_mb": 128, "vcpus": 1, "root_gb": 1, **fields.pop("flavor", {})}
     return Instance(**{
@@ -233,19 +233,19 @@ def server(properties: dict[str, str] | None = None, specs: dict[str, str] | Non
         "image": Image(id="i", disk_format=disk_format, properties=properties or {}), **fields})
 
 
-# Without KVM, under load, the kernel of a guest that came over has been seen to find its memory damaged. Such a test
-# may be run once more: what Nova does wrong it does again.
+# Without KVM and under load, memory of migrated guests was sometimes damaged. Such a test is repeated once; errors of
+# Nova would occur again.
 migrates_emulated = pytest.mark.flaky(reruns=1)
 
 
 def kernel_disks(image: pathlib.Path) -> BootFiles:
-    """A guest that is booted from kernel, ramdisk and machine image."""
+    """Return the disks of a guest booted from kernel, ramdisk and machine image."""
     return BootFiles(root=str(image / "rootfs.img"), root_format="raw", kernel=str(image / "vmlinuz"),
                  ramdisk=str(image / "initrd.gz"))
 
 
 def wait_for_console(driver: Any, instance: Instance, text: bytes, count: int = 1, seconds: float = 120) -> bytes:
-    """The console log as soon as ``text`` is in it ``count`` times."""
+    """Wait until the console log contains ``text`` ``count`` times, and return the log."""
     def look() -> bytes | None:
         with contextlib.suppress(Exception):
             log = driver.consoles.output(instance)

@@ -1,4 +1,4 @@
-"""Ports that are reached from another network namespace than their own."""
+"""TCP relays between network namespaces."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from nova.network.linux import netns
 
 
 class PortRelay:
-    """Whoever connects to ``address`` and ``port`` in the ``namespace`` speaks to 127.0.0.1 and that port out here, or
-    to ``outer``."""
+    """A relay from ``address`` and ``port`` in the ``namespace`` to 127.0.0.1 and port ``outer`` (or the same port) in
+    this namespace."""
 
     def __init__(self, namespace: str, address: str, port: int, outer: int = 0) -> None:
         self._listener = netns.call(namespace, lambda: socket.create_server((address, port)))
@@ -25,7 +25,7 @@ class PortRelay:
 
 
 class InwardRelay(PortRelay):
-    """Whoever connects to ``address`` and ``port`` out here speaks to that port of ``host`` in the ``namespace``."""
+    """A relay from ``address`` and ``port`` in this namespace to the same port of ``host`` in the ``namespace``."""
 
     def __init__(self, namespace: str, host: str, address: str, port: int) -> None:
         self._listener = socket.create_server((address, port))
@@ -34,12 +34,12 @@ class InwardRelay(PortRelay):
 
 
 def start_relay(listener: socket.socket, connect: Callable[[], socket.socket]) -> None:
-    """Join whoever connects to ``listener`` with a new connection, until it is closed."""
+    """Relay each connection to ``listener`` to a new connection, until the listener is closed."""
     threading.Thread(target=_relay, args=(listener, connect), name="relay", daemon=True).start()
 
 
 def _relay(listener: socket.socket, connect: Callable[[], socket.socket]) -> None:
-    """Join whoever connects to ``listener`` with a new connection, until the listener is closed."""
+    """Relay each connection to ``listener`` to a new connection, until the listener is closed."""
     while True:
         try:
             inner, _address = listener.accept()
@@ -59,7 +59,7 @@ def pump(source: socket.socket, sink: socket.socket) -> None:
     with contextlib.suppress(OSError):
         while data := source.recv(65536):
             sink.sendall(data)
-    # The other direction ends with this one: a broken connection must not look whole from the other side.
+    # Close both directions: a broken connection must not look intact from the other side.
     for end in (source, sink):
         with contextlib.suppress(OSError):
             end.shutdown(socket.SHUT_RDWR)

@@ -1,4 +1,4 @@
-"""Child processes of tests: each in its own session, with its output in a file, and gone afterwards."""
+"""Child processes of tests, each in its own session, with output to a file, killed at the end."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ import pytest
 from tests.integration import forkserver
 
 _TAIL = 6000
-# Seconds within which all threads of a process have stopped, but for one that waits for a disk.
+# Seconds within which all threads of a process stop, except threads that wait for a disk.
 _STOPPED = 5
-# Not the one that hypothesis seeds: two test processes would have the same ports.
+# Not seeded by hypothesis, which would give two test processes the same ports.
 _RANDOM = random.SystemRandom()
 
 
 class Process:
-    """A service that a test starts, kills and starts again. Signals reach all of its worker processes.
+    """A service that a test starts, kills and restarts. Signals are sent to all its worker processes.
 
     ``forked``: a Python program that starts as a fork (see tests.integration.forkserver).
     """
@@ -47,7 +47,7 @@ class Process:
         return self._process.pid
 
     def start(self) -> None:
-        """Start it; when this process dies the child dies too."""
+        """Start the process, to be killed when this process ends."""
         assert not self.running(), f"{self.name} runs already"
         if self._forked:
             with self.log.open("ab") as output:
@@ -64,13 +64,13 @@ class Process:
         return self._process is not None and self._process.poll() is None
 
     def kill(self) -> None:
-        """SIGKILL to the process and its workers, at once."""
+        """Send SIGKILL to the process and its workers."""
         self._signal(signal.SIGKILL)
         if self._process is not None:
             self._process.wait(30)
 
     def freeze(self) -> None:
-        """SIGSTOP: it is there, but does nothing from when this returns."""
+        """Send SIGSTOP and wait until all threads have stopped."""
         self._signal(signal.SIGSTOP)
         deadline = time.monotonic() + _STOPPED
         while not self._stopped() and time.monotonic() < deadline:
@@ -80,7 +80,7 @@ class Process:
         self._signal(signal.SIGCONT)
 
     def stop(self, timeout: float = 30.0) -> None:
-        """SIGTERM to the main process, which stops its workers; SIGKILL to all after ``timeout`` seconds."""
+        """Send SIGTERM to the main process, which stops its workers; SIGKILL to all after ``timeout`` seconds."""
         if self._process is None:
             return
         if self.running():
@@ -90,7 +90,7 @@ class Process:
         self.kill()
 
     def tail(self) -> str:
-        """The end of its output."""
+        """Return the end of the output."""
         if not self.log.exists():
             return ""
         with self.log.open("rb") as file:
@@ -98,7 +98,7 @@ class Process:
             return file.read().decode(errors="replace")
 
     def _stopped(self) -> bool:
-        """Return True if all threads are stopped: the signal reaches them one after the other."""
+        """Return True if all threads have stopped: the signal reaches them one after the other."""
         try:
             root = psutil.Process(self.pid)
             processes = [root, *root.children(recursive=True)]
@@ -106,7 +106,7 @@ class Process:
             return True
         for process in processes:
             for thread in pathlib.Path(f"/proc/{process.pid}/task").glob("*/stat"):
-                with contextlib.suppress(OSError):  # it has ended
+                with contextlib.suppress(OSError):  # the thread has ended
                     if thread.read_text().rpartition(") ")[2][0] not in "TtZX":
                         return False
         return True
@@ -118,9 +118,9 @@ class Process:
 
 
 def free_port(offsets: Iterable[int] = (0,)) -> int:
-    """A TCP port of the loopback interface that nobody listens on; nor on those that are so much higher.
+    """Return a free TCP port of the loopback interface, for which the ports at these offsets are free, too.
 
-    None of those that the system gives to clients: one of them might have it before it is listened on.
+    The ports are outside the range from which the system assigns ports to clients.
     """
     others = list(offsets)
     while True:
@@ -135,7 +135,7 @@ def free_port(offsets: Iterable[int] = (0,)) -> int:
 
 
 def eventually(check: Callable[[], Any], timeout: float, what: str, interval: float = 0.1) -> Any:
-    """The first true answer of ``check``; fails the test after ``timeout`` seconds, showing the last answer."""
+    """Return the first true value of ``check``. Fail the test after ``timeout`` seconds with the last value."""
     deadline = time.monotonic() + timeout
     while True:
         answer = check()

@@ -1,4 +1,4 @@
-"""A private RabbitMQ: own node name, ports, data and epmd, all on loopback.
+"""A private RabbitMQ with its own node name, ports, data and epmd, all on loopback.
 
 Needs the Debian package rabbitmq-server.
 """
@@ -23,13 +23,13 @@ from tests.integration.processes import Process, eventually, free_port
 
 _SERVER = "/usr/lib/rabbitmq/bin/rabbitmq-server"
 _CONTROL = "/usr/lib/rabbitmq/bin/rabbitmqctl"
-# Made when the node starts, so that nobody has to wait for rabbitmqctl.
+# Created when the node starts, so that tests need not wait for rabbitmqctl.
 _VHOSTS = 50
 _USER, _PASSWORD = "nova", "nova"
 
 
 class Rabbit:
-    """A broker with vhosts to give away. ``kill`` is a crash; ``start`` brings it back with its data.
+    """A broker with a supply of vhosts. ``kill`` simulates a crash; ``start`` restarts it with its data.
 
     ``plugins`` are enabled; ``settings`` are further lines of rabbitmq.conf.
     """
@@ -49,28 +49,28 @@ class Rabbit:
 
     @property
     def pid(self) -> int:
-        """Return the pid of the server."""
+        """Return the PID of the server."""
         return self._server.pid
 
     def new_vhost(self) -> str:
-        """The transport URL of a vhost that nobody has used."""
+        """Return the transport URL of an unused vhost."""
         number = next(self._numbers)
         assert number < _VHOSTS, "raise _VHOSTS"
         return f"rabbit://{_USER}:{_PASSWORD}@127.0.0.1:{self.port}/t{number}"
 
     def start(self) -> None:
-        """Returns when it accepts clients."""
+        """Start the broker and wait until it accepts clients."""
         if not self._epmd.running():
             self._epmd.start()
         self._server.start()
         eventually(self._answers, 180, f"RabbitMQ accepts clients\n{self._server.tail()}", interval=0.2)
 
     def kill(self) -> None:
-        """SIGKILL, as if its machine had lost power."""
+        """Send SIGKILL, as if the machine had lost power."""
         self._server.kill()
 
     def stop(self) -> None:
-        self._server.kill()  # nothing in it is worth an orderly end, which takes seconds
+        self._server.kill()  # kill, because a graceful shutdown takes seconds and the data are not needed
         self._epmd.kill()
 
     def control(self, *arguments: str) -> None:
@@ -81,7 +81,7 @@ class Rabbit:
 
     @contextlib.contextmanager
     def alarm(self) -> Iterator[None]:
-        """The broker's memory alarm is on in the block: it takes nothing from those who publish."""
+        """Raise the broker's memory alarm during the block, so that it blocks publishers."""
         self.control("set_vm_memory_high_watermark", "0.00001")
         try:
             yield
@@ -134,7 +134,7 @@ def _has_user(name: str) -> bool:
 
 @contextlib.contextmanager
 def start_rabbitmq(plugins: Sequence[str] = (), settings: str = "") -> Iterator[Rabbit]:
-    """A running broker, removed with its data at the end; see :class:`Rabbit`."""
+    """Start a broker, and remove it with its data at the end; see :class:`Rabbit`."""
     for program in (_SERVER, "epmd"):
         if not shutil.which(program):
             pytest.skip(f"RabbitMQ's server is not installed ({program})")

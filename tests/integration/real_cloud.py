@@ -1,4 +1,4 @@
-"""A cluster whose compute hosts are real: guests of QEMU on the small guest image."""
+"""A cluster with real compute hosts: QEMU guests with the small guest image."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from tests.integration.hosts.two_hosts import RealHost, RealHosts
 from tests.integration.processes import eventually
 from tests.integration.rabbit import Rabbit
 
-# Seconds until an emulated CPU on a loaded machine has booted a guest.
+# Seconds until a guest with an emulated CPU has booted on a loaded machine.
 BOOT = 120.0
 
 
 class RealCloud:
-    """``trio`` and ``disk`` are images of the guest: kernel, ramdisk and machine image; one bootable disk."""
+    """The cluster and its images: ``trio`` has kernel, ramdisk and machine image, ``disk`` is a bootable disk."""
 
     def __init__(self, nova: Cluster, hosts: RealHosts, instances: pathlib.Path, image: pathlib.Path) -> None:
         self.nova, self.api = nova, nova.api
@@ -37,9 +37,9 @@ class RealCloud:
         return self.api.boot(name, imageRef=image, flavorRef="guest", **fields)
 
     def booted(self, name: str, image: str = "", *, on: RealHost | None = None, **fields: Any) -> str:
-        """A server (of the bootable disk, on the first host) whose guest has come up.
+        """Boot a server (from the bootable disk, on the first host) and wait for its guest.
 
-        It has a note on its disk (see :meth:`note`).
+        The guest has a note on its disk (see :meth:`note`).
         """
         uuid = self.boot(name, image or self.disk, on=on or self.hosts.hosts[0], **fields)
         self.api.wait(uuid, "ACTIVE", BOOT)
@@ -48,48 +48,48 @@ class RealCloud:
         return uuid
 
     def note(self, uuid: str) -> str:
-        """Return the mark on the disk of a server of booted(): its name, while the disk is the original one."""
+        """Return the note on the disk of a server of booted(): the server's name, if the disk is the original one."""
         with self.shell(uuid) as shell:
             return shell.run("cat note").strip()
 
     def console(self, uuid: str) -> str:
-        """Return the guest's output; nothing while its host does not answer (503) or is known to be down (409)."""
+        """Return the guest's output, or "" while its host does not answer (503) or is down (409)."""
         answer = self.api.request("POST", f"/servers/{uuid}/action", {"os-getConsoleOutput": {}})
         assert answer.status_code in (200, 409, 503), answer.text
         return str(answer.json()["output"]) if answer.status_code == 200 else ""
 
     def wait_for_login(self, uuid: str, name: str, count: int = 1) -> None:
-        """The guest took its host name from the metadata and asks for a login, for the ``count``th time."""
+        """Wait for the ``count``th login prompt of the guest, with the host name from the metadata."""
         eventually(lambda: self.console(uuid).count(f"{name} login:") >= count, BOOT, f"{name} asks for a login",
                    interval=0.5)
 
     def host_of(self, uuid: str) -> RealHost:
-        """Return the host of the server from its row."""
+        """Return the host of the server as recorded by Nova."""
         name = self.api.show(uuid)["OS-EXT-SRV-ATTR:host"]
         return next(host for host in self.hosts.hosts if host.name == name)
 
     @property
     def own_instances(self) -> pathlib.Path | None:
-        """Return the directory of guests' disks that no other host shares."""
+        """Return the directory of guests' disks, or None if other hosts share it."""
         return None if self.instances.is_relative_to(self.hosts.site.shared) else self.instances
 
     def address(self, uuid: str) -> str:
-        """The first one of the server."""
+        """Return the first address of the server."""
         return str(next(iter(self.api.show(uuid)["addresses"].values()))[0]["addr"])
 
     def wide_network(self) -> list[dict[str, str]]:
-        """A network that joins guests of all hosts, as ``networks`` of a server."""
+        """Return a network that spans all hosts, as ``networks`` of a server."""
         if not self._wide:
             made = self.nova.manage("network", "create", "--name", "wide", "--cidr", "10.90.0.0/24", "--vni", "0")
             self._wide = [{"uuid": made.strip()}]
         return self._wide
 
     def shell(self, uuid: str) -> GuestShell:
-        """The guest's shell where the row says that it is, as soon as it has booted."""
+        """Return the guest's shell on the host recorded by Nova; entering it waits for the boot."""
         return GuestShell(self.host_of(uuid), self.api.show(uuid)["OS-EXT-SRV-ATTR:instance_name"])
 
     def nothing_left(self) -> None:
-        """Delete all servers: then neither rows nor hosts know of them any more."""
+        """Delete all servers and check that neither database nor hosts have anything left of them."""
         self.nova.delete_all(60)
         for host in self.hosts.hosts:
             eventually(lambda host=host: not host.leftovers(self.instances), 10,
@@ -98,12 +98,12 @@ class RealCloud:
 
     # --- hosts ---------------------------------------------------------------------------------------
     def lose_power(self, host: RealHost) -> None:
-        """The host and all that runs on it; for Nova it goes silent."""
+        """Switch off the host with all its processes; for Nova the host stops reporting."""
         host.power_off()
         self.nova.kill(f"compute-{host.name}", f"metadata-{host.name}")
 
     def wait_down(self, host: RealHost) -> None:
-        """Nova has noticed that the host is silent."""
+        """Wait until Nova reports the host as down."""
         def look() -> bool:
             found = self.api.get(f"/os-services?binary=nova-compute&host={host.name}")["services"]
             return [service["state"] for service in found] == ["down"]
@@ -111,7 +111,7 @@ class RealCloud:
         eventually(look, 60, f"{host.name} counts as down", interval=0.5)
 
     def return_power(self, host: RealHost) -> None:
-        """The host boots and its services start; its guests are as its disk has them: defined, and off."""
+        """Boot the host and start its services; its guests are defined on its disk, but not running."""
         host.power_on()
         self.nova.start(f"compute-{host.name}", f"metadata-{host.name}")
 
@@ -122,7 +122,7 @@ def real_cloud(rabbit: Rabbit, hosts: RealHosts, image: pathlib.Path, database: 
                proxies: Sequence[str] = ()) -> Iterator[RealCloud]:
     """Start all services of Nova with these hosts.
 
-    ``shared``: they share the directory of the guests' disks. ``token``: of the user, where Keystone is used.
+    ``shared``: the hosts share the directory of the guests' disks. ``token``: of the user, if Keystone is used.
     """
     instances = (hosts.site.shared if shared else hosts.site.state) / "instances"
     sections = {name: dict(values) for name, values in hosts.options().items()}

@@ -1,4 +1,4 @@
-"""The way of a client to the broker, to be cut and to be blocked."""
+"""A TCP connection to the broker that tests can cut and block."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.integration.port_relay import pump
 
 
 class Wire:
-    """Whoever connects to its loopback ``port`` speaks to the port ``target``. ``came``: when they connected."""
+    """A relay from a loopback ``port`` to the port ``target``. ``came``: the times of connections."""
 
     def __init__(self, target: int) -> None:
         self._target = target

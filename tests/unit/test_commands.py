@@ -1,4 +1,4 @@
-"""The programs, started with what operators get wrong: a line and an exit code, never a traceback."""
+"""Programs with common operator mistakes: an error line and an exit code, never a traceback."""
 
 import os
 import subprocess
@@ -13,7 +13,7 @@ COMMANDS = (("service", "list"), ("service", "delete", "x"), ("network", "list")
 
 
 def start(program, *arguments, **environment):
-    """The finished process of a program; ``environment`` beside PATH."""
+    """Run a program and return the completed process. ``environment`` is added to PATH."""
     command = (f"import sys; sys.argv[0] = {program!r}; from nova.cmd.{program.removeprefix('nova-')} import main; "
                "sys.exit(main())")
     return subprocess.run([sys.executable, "-c", command, *arguments], cwd=ROOT, capture_output=True, text=True,
@@ -22,13 +22,13 @@ def start(program, *arguments, **environment):
 
 @pytest.fixture
 def config(tmp_path):
-    """A configuration without a database."""
+    """Write a configuration whose database does not exist."""
     file = tmp_path / "nova.conf"
     file.write_text(f"[DEFAULT]\nstate_path = {tmp_path}\ntransport_url = kombu+memory://\nrpc_response_timeout = 1\n")
     return file
 
 
-def test_every_command_says_that_there_is_no_database(config, tmp_path):
+def test_nova_manage_commands_without_a_database_fail_with_a_hint(config, tmp_path):
     script = (f"import sys; from nova.cmd.manage import main; sys.argv[0] = 'nova-manage'\n"
               f"for arguments in {COMMANDS!r}: print(main(arguments), *arguments)")
     ended = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=120,
@@ -39,7 +39,7 @@ def test_every_command_says_that_there_is_no_database(config, tmp_path):
     assert ended.stderr.splitlines() == [line] * len(COMMANDS)
 
 
-def test_a_database_is_made_and_found_by_nova_config(config, tmp_path):
+def test_nova_manage_db_sync_uses_the_nova_config_variable(config, tmp_path):
     assert start("nova-manage", "db", "version", NOVA_CONFIG=str(config)).stdout == "empty\n"
     ended = start("nova-manage", "db", "sync", NOVA_CONFIG=str(config))
     assert (ended.returncode, ended.stderr) == (0, "")
@@ -48,21 +48,21 @@ def test_a_database_is_made_and_found_by_nova_config(config, tmp_path):
     assert start("nova-manage", "--config-file", str(config), "network", "list").returncode == 0
 
 
-def test_the_first_file_may_be_followed_by_others(config, tmp_path):
+def test_later_files_of_nova_config_override_earlier_files(config, tmp_path):
     more = tmp_path / "more.conf"
     more.write_text(f"[database]\nconnection = sqlite:///{tmp_path}/other.sqlite\n")
     ended = start("nova-manage", "audit", NOVA_CONFIG=f"{config}:{more}")
     assert f"sqlite:///{tmp_path}/other.sqlite" in ended.stderr
 
 
-def test_the_upgrade_check_is_a_failure_without_a_database(config):
+def test_upgrade_check_without_a_database_fails(config):
     ended = start("nova-status", "upgrade", "check", NOVA_CONFIG=str(config))
     assert ended.returncode == 2
     assert "the file does not exist" in ended.stdout
     assert "Traceback" not in ended.stderr
 
 
-def test_a_conductor_without_a_database_ends(config):
+def test_conductor_without_a_database_exits_with_a_hint(config):
     ended = start("nova-conductor", "--config-file", str(config))
     assert ended.returncode == 1
     assert "cannot be used: the file does not exist: run nova-manage db sync" in ended.stderr
@@ -70,7 +70,7 @@ def test_a_conductor_without_a_database_ends(config):
 
 
 @pytest.mark.parametrize("program", ["nova-manage", "nova-status", "nova-conductor", "nova-api"])
-def test_a_configuration_that_cannot_be_read_is_named(tmp_path, program):
+def test_unreadable_configuration_file_is_reported_in_a_single_line(tmp_path, program):
     missing = tmp_path / "missing.conf"
     arguments = {"nova-manage": ["audit"], "nova-status": ["upgrade", "check"]}.get(program, [])
     ended = start(program, *arguments, NOVA_CONFIG=str(missing))

@@ -1,4 +1,4 @@
-"""The names of a server's disks: its own first, then volumes, each for as long as it is there."""
+"""Device names of a server's disks: local disks first, then volumes."""
 
 import pytest
 
@@ -28,44 +28,44 @@ def named(instance, *devices):
 @pytest.mark.parametrize(("flavor", "first"), [
     ({}, "/dev/vdb"), ({"swap": 64}, "/dev/vdc"), ({"ephemeral_gb": 1}, "/dev/vdc"),
     ({"ephemeral_gb": 1, "swap": 64}, "/dev/vdd")])
-def test_a_volume_comes_after_the_disks_of_the_server(flavor, first):
+def test_volume_is_named_after_the_local_disks(flavor, first):
     assert named(server(**flavor), volume()) == [first]
 
 
-def test_each_ephemeral_disk_that_was_asked_for_has_a_name():
+def test_requested_ephemeral_disks_have_distinct_device_names():
     blank = [BlockDevice(source="blank", size_gb=1) for _ in range(3)]
     assert named(server(*blank, ephemeral_gb=3), volume()) == ["/dev/vde"]
 
 
-def test_what_is_booted_from_is_the_first():
+def test_root_volume_gets_the_first_device_name():
     root, other = volume(boot_index=0), volume()
     assert named(server(other, root, swap=64), other, root) == ["/dev/vdc", "/dev/vda"]
 
 
-def test_a_name_that_was_given_is_not_given_again():
+def test_used_device_names_are_not_assigned_again():
     assert named(server(volume("/dev/vdb"), volume("/dev/vdd")), volume(), volume()) == ["/dev/vdc", "/dev/vde"]
 
 
 @pytest.mark.parametrize(("asked", "name"), [
     ("/dev/vdf", "/dev/vdf"), ("/dev/sdf", "/dev/vdf"), ("/dev/xvdf", "/dev/vdf"), ("/dev/vdaa", "/dev/vdaa"),
     ("/dev/vdf1", "/dev/vdb"), ("/dev/disk", "/dev/vdb"), (None, "/dev/vdb")])
-def test_a_name_that_is_asked_for_is_called_as_the_bus_has_it(asked, name):
+def test_requested_device_name_gets_the_prefix_of_its_bus(asked, name):
     assert named(server(), volume(asked)) == [name]
 
 
 @pytest.mark.parametrize(("bus", "name"), [("scsi", "/dev/sdb"), ("ide", "/dev/hdb"), ("virtio", "/dev/vdb")])
-def test_the_bus_of_the_image_says_how_disks_are_called(bus, name):
+def test_device_name_prefix_follows_the_disk_bus_of_the_image(bus, name):
     assert named(server(bus=bus), volume()) == [name]
     assert named(server(bus=bus), volume(disk_bus="sata"))[0].startswith("/dev/sd")
 
 
 @pytest.mark.parametrize("asked", ["/dev/vda", "/dev/vdb", "/dev/sdc"])
-def test_a_name_in_use_is_refused(asked):
+def test_requested_device_name_in_use_is_refused(asked):
     with pytest.raises(exception.DevicePathInUse, match=asked):
         named(server(volume("/dev/vdc"), swap=64), volume(asked))
 
 
-def test_asked_names_go_first_and_there_are_enough():
+def test_requested_device_names_have_priority_and_continue_after_vdz():
     wanted = [volume(), volume("/dev/vdb"), *(volume() for _ in range(30))]
     names = named(server(), *wanted)
     assert names[:2] == ["/dev/vdc", "/dev/vdb"]
@@ -73,7 +73,7 @@ def test_asked_names_go_first_and_there_are_enough():
     assert names[-1] == "/dev/vdag"
 
 
-def test_a_root_disk_on_a_bus_of_its_own_and_devices_of_other_types_have_names_of_their_buses():
+def test_root_disk_and_device_types_determine_the_device_name_prefix():
     root = BlockDevice(source="image", boot_index=0, disk_bus="scsi")
     assert named(server(root), volume(disk_bus="scsi")) == ["/dev/sdb"]
     assert named(server(), volume(device_type="cdrom")) == ["/dev/hda"]

@@ -1,4 +1,4 @@
-"""Tests of devstack without a cloud."""
+"""Scripts of devstack, tested without a cloud."""
 
 import ast
 import importlib.util
@@ -13,7 +13,7 @@ from tests.paths import ROOT
 
 LIBRARY = ROOT / "devstack" / "lib" / "supervisor.sh"
 
-# Ends when all three services have been told to stop, and fails if that does not happen.
+# Exits after all three services were requested to stop; fails after a timeout.
 _STOPS = """#!/bin/sh
 touch "$DATA_DIR/$4"
 for _ in $(seq 300); do
@@ -24,7 +24,7 @@ exit 1
 """
 
 
-def test_services_are_told_to_stop_all_at_once_and_waited_for(tmp_path):
+def test_stop_services_stops_services_in_parallel_and_waits(tmp_path):
     supervisorctl = tmp_path / "bin" / "supervisorctl"
     supervisorctl.parent.mkdir()
     supervisorctl.write_text(_STOPS)
@@ -51,8 +51,8 @@ _SECRETS = {"RABBIT_PASSWORD": "s-rabbit", "DATABASE_PASSWORD": "s-database", "A
             "SERVICE_PASSWORD": "s-service", "DEMO_PASSWORD": "s-demo"}
 
 
-def test_no_password_is_in_the_arguments_of_a_program(tmp_path):
-    """Everybody on a machine can read those; they go by the environment or by standard input."""
+def test_devstack_passes_no_password_in_program_arguments(tmp_path):
+    """Pass passwords in the environment or on standard input, because all local users can read arguments."""
     programs = tmp_path / "bin"
     programs.mkdir()
     (tmp_path / "logs" / "stack").mkdir(parents=True)
@@ -66,7 +66,7 @@ def test_no_password_is_in_the_arguments_of_a_program(tmp_path):
         "NOVA_DATABASE": "mysql", "MYSQL_PORT": "1", "REGION_NAME": "r", "KEYSTONE_URL": "http://k",
         "GLANCE_URL": "http://g", "NOVA_URL": "http://n", "RABBIT_PORT": "1"})
     shown, told = record.read_text(), record.with_suffix(".env").read_text()
-    assert len(shown.splitlines()) == 10  # keystone-manage four times, Python six times
+    assert len(shown.splitlines()) == 10  # four calls of keystone-manage, six of Python
     assert not [secret for secret in _SECRETS.values() if secret in shown]
     assert "OS_BOOTSTRAP_PASSWORD=s-admin" in told
     assert "URL=amqp://nova:s-rabbit@" in told
@@ -74,7 +74,7 @@ def test_no_password_is_in_the_arguments_of_a_program(tmp_path):
     assert "OS_PASSWORD=s-admin" in told
 
 
-def test_no_account_of_a_service_is_an_administrator():
+def test_devstack_service_accounts_have_the_service_role_only():
     tree = ast.parse((LIBRARY.parent / "accounts.py").read_text())
     [roles] = [ast.literal_eval(node.value) for node in tree.body
                if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "ROLES"]
@@ -87,7 +87,7 @@ _CONSOLE = "=== nova guest ready: hostname={} ip=10.0.0.2 ip6=none source={} up=
 
 
 def prove(name, source):
-    """Return the result of stack.sh for a server with this console."""
+    """Check a server with the given hostname and metadata source like stack.sh does."""
     spec = importlib.util.spec_from_file_location("devstack_cloud", LIBRARY.parent / "cloud.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -97,7 +97,7 @@ def prove(name, source):
     module.wait_prompt(cloud, types.SimpleNamespace(id="1", name="first"), time.monotonic())
 
 
-def test_a_server_without_metadata_does_not_prove_the_stack():
+def test_devstack_check_fails_for_a_server_without_metadata():
     prove("first", "metadata-service")
     prove("first", "config-drive")
     with pytest.raises(SystemExit, match="first got no metadata"):

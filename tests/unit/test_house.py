@@ -1,4 +1,4 @@
-"""The rules of the house, as the linters of a fresh clone would see them."""
+"""Rules for the code base: imports, sizes, names, texts and documents."""
 
 import ast
 import collections
@@ -17,18 +17,18 @@ SOURCES = sorted(path for top in ("nova", "tests", "tools", "devstack") for path
                  if path.suffix in (".py", ".sh") and "__pycache__" not in path.parts
                  and not path.stem.startswith("novad_pb2"))  # generated
 HARD_LIMIT = 600
-# First words of docstrings that do not name what the code does or is.
+# First words of docstrings that are neither a verb nor a noun.
 _VAGUE = re.compile(
     r"(what|whether|how|why|where|when|which|who|whom|whose|that|this|these|those|it|its|they|their|them|he|she|his|her|"
     r"of|for|with|without|in|on|at|by|from|to|into|as|if|while|after|before|until|all|one|each|every|everything|nothing|"
     r"none|no|nobody|somebody|not|so|is|are|was|has|have|there|here|both|others|another|some|any|only|also)[\s,.:;]",
     re.IGNORECASE)
 
-# The same for tests, whose texts may count: "Every list ...", "Two guests ...".
+# The first words that tests may not use; their docstrings may quantify: "Every list ...", "Two guests ...".
 _VAGUE_IN_TESTS = re.compile(
     r"(what|whether|how|why|where|when|which|who|whom|whose|it|its|they|their|them|he|she|his|her|nobody|somebody|none|"
     r"of|for|with|without|in|on|at|by|from|to|as|if|while|also|not|both)[\s,.:;]", re.IGNORECASE)
-# Words of names that could stand for anything.
+# Meaningless words in names.
 _MEANINGLESS = {"told", "tell", "tells", "telling", "look", "looks", "looked", "looking", "known", "found", "one",
                 "each", "kept", "gone", "asked", "whoever"}
 
@@ -44,14 +44,14 @@ def imports_of(config):
                           timeout=300, check=False)
 
 
-def test_the_four_rules_and_the_floors_hold():
+def test_import_contracts_hold():
     result = imports_of(ROOT / "pyproject.toml")
     assert result.returncode == 0, result.stdout
     assert "20 kept, 0 broken" in result.stdout
 
 
-def test_a_broken_rule_would_be_noticed(tmp_path):
-    """The contract on SQL is broken if the conductor is not among its allowed importers."""
+def test_violation_of_an_import_contract_is_detected(tmp_path):
+    """Remove the conductor from the allowed importers of the SQL contract, which breaks it."""
     text = (ROOT / "pyproject.toml").read_text()
     broken = text.replace('["nova.db", "nova.conductor", "nova.cmd"]', '["nova.db", "nova.cmd"]', 1)
     assert broken != text
@@ -63,8 +63,8 @@ def test_a_broken_rule_would_be_noticed(tmp_path):
 
 
 @pytest.mark.parametrize("package", ["api", "scheduler", "compute", "telemetry"])
-def test_loading_a_service_loads_no_database(package):
-    """The contracts hold not only for source files but also for the modules that a process loads."""
+def test_services_without_database_access_import_no_database_modules(package):
+    """Import contracts hold also for the modules that a process loads at runtime."""
     modules = [f"nova.{path.relative_to(ROOT / 'nova').with_suffix('').as_posix().replace('/', '.')}"
                for path in (ROOT / "nova" / package).rglob("*.py") if path.stem not in ("__init__", "wsgi")]
     script = (f"import importlib, sys, warnings; warnings.simplefilter('ignore'); import nova.bus\n"
@@ -75,8 +75,8 @@ def test_loading_a_service_loads_no_database(package):
     assert found.stdout.strip() == "[]"
 
 
-def test_loading_the_api_loads_nothing_that_makes_keys():
-    """Eight megabytes in each worker, for what few ask for."""
+def test_api_workers_import_no_cryptography_module():
+    """The module costs eight megabytes per worker, and few requests need it."""
     script = ("import sys, warnings; warnings.simplefilter('ignore'); import nova.cmd.api_workers\n"
               "print('nova.api.app' in sys.modules, 'cryptography' in sys.modules)")
     found = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=120,
@@ -84,21 +84,21 @@ def test_loading_the_api_loads_nothing_that_makes_keys():
     assert found.stdout.split() == ["True", "False"]
 
 
-def test_no_file_is_two_files():
+def test_source_files_have_at_most_600_lines():
     long = {str(path.relative_to(ROOT)): lines for path in SOURCES
             if (lines := len(path.read_text().splitlines())) > HARD_LIMIT}
     assert not long, f"more than {HARD_LIMIT} lines: split by idea"
 
 
-def test_no_folder_has_more_than_25_modules():
-    """Revisions of the schema are numbered, not grouped."""
+def test_folders_have_at_most_25_modules():
+    """Folders with revisions of the schema are exempt, because revisions are numbered."""
     folders = collections.Counter(path.parent for path in SOURCES if path.suffix == ".py"
                                   and path.name != "__init__.py" and path.parent.name != "versions")
     assert {str(folder.relative_to(ROOT)): count for folder, count in folders.items() if count > 25} == {}
 
 
-# Modules that may read the wall clock of their machine, and what for. All others decide by the database's clock
-# (nova.db.sql.clock, Control.now) or by a monotonic one.
+# Modules that may read the wall clock of their machine, with the reason. All other modules use the database's clock
+# (nova.db.sql.clock, Control.now) or a monotonic clock.
 WALL_CLOCK = {
     "nova/objects/base.py": "defines utcnow",
     "nova/db/sql/clock.py": "the clock of a process that has not asked the database",
@@ -124,8 +124,8 @@ WALL_CLOCK = {
 }
 
 
-def test_decisions_do_not_depend_on_the_wall_clock_of_a_machine(capsys):
-    """A server that is confirmed, reclaimed or offloaded since a conductor's clock is wrong does not come back."""
+def test_only_listed_modules_read_the_wall_clock(capsys):
+    """A wrong clock of a conductor must not confirm, reclaim or offload a server too early."""
     reads = re.compile(r"\b(utcnow\(\)|utcnow\b(?=[,)])|time\.time\(\)|datetime\.now\(|date\.today\(|func\.now\()")
     apart = {ROOT / "nova" / product for product in ("novad", "federator", "common")}  # no database
     found = {str(path.relative_to(ROOT)) for path in (ROOT / "nova").rglob("*.py")
@@ -136,8 +136,8 @@ def test_decisions_do_not_depend_on_the_wall_clock_of_a_machine(capsys):
         print(f"\n{len(found)} modules read the wall clock, none for a decision about servers")
 
 
-def test_text_becomes_an_ip_address_in_one_place():
-    """Elsewhere it might keep a zone, in which a user may write anything."""
+def test_ip_addresses_are_parsed_in_plain_ip_only():
+    """Other parsers may accept an IPv6 zone, which may contain arbitrary text of a user."""
     read = re.compile(r"\bipaddress\.(ip_(address|network|interface)|IPv6(Address|Network|Interface))\((?!\()")
     found = [f"{path.relative_to(ROOT)}:{number}"
              for path in set((ROOT / "nova").rglob("*.py")) - {ROOT / "nova/common/plain_ip.py"}
@@ -158,23 +158,23 @@ def patched_attributes(path):
             yield imported[node.value.id], node.attr
 
 
-def test_tests_replace_only_attributes_that_exist():
-    """An assignment to an attribute that was renamed changes nothing, and says nothing."""
+def test_attributes_assigned_by_tests_exist_in_the_product():
+    """Assignments to a renamed attribute would silently have no effect."""
     patched = {pair for path in SOURCES if path.suffix == ".py" and path.relative_to(ROOT).parts[0] == "tests"
                for pair in patched_attributes(path)}
     assert patched
     assert [pair for pair in patched if not hasattr(pkgutil.resolve_name(pair[0]), pair[1])] == []
 
 
-def test_nothing_is_left_for_later():
-    # (One of them, in quotes, is a value of the EC2 tree.)
+def test_source_files_contain_no_open_task_markers():
+    # A marker in quotes is a value of the EC2 metadata tree.
     marker = re.compile(r"(?<!\")\b(TO" r"DO|FIX" r"ME)\b(?!\")")
     found = [f"{path.relative_to(ROOT)}:{number}" for path in SOURCES
              for number, line in enumerate(path.read_text().splitlines(), 1) if marker.search(line)]
     assert not found
 
 
-# What upstream serves and this one does not yet: the list only shrinks.
+# Operations that upstream serves and this product does not: the list only shrinks.
 NOT_SERVED: set[str] = set()
 
 
@@ -186,7 +186,7 @@ def docstrings(path):
 
 
 def test_docstrings_begin_with_a_verb_or_a_noun():
-    """Rule 2 of the style: the first word names an effect or a thing. Those of tests may explain the test's name."""
+    """Rule 2 of the style: the first word is a verb or a noun. Docstrings of tests may also quantify."""
     paths = [path for path in SOURCES if path.suffix == ".py"]
     texts = [(path.relative_to(ROOT), name, text) for path in paths for name, text in docstrings(path)]
     assert len(texts) > 5000
@@ -201,9 +201,9 @@ def parsed(top):
 
 
 def names_of(path, tree):
-    """Yield the names that a module gives to functions, arguments, variables and attributes.
+    """Yield the names that a module defines for functions, arguments, variables and attributes.
 
-    Not those that others give: methods of classes with a base, and arguments of calls on the bus.
+    Omits names that an interface prescribes: methods of classes with a base, and arguments of calls on the bus.
     """
     on_the_bus = path.parts[:2] == ("nova", "rpcapi") or path.parts[:3] == ("nova", "conductor", "endpoints")
     inherited = {method for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and node.bases
@@ -219,15 +219,15 @@ def names_of(path, tree):
             yield node.attr
 
 
-def test_names_of_the_product_say_what_they_stand_for():
-    """Rule 3 of the style: a name has none of the words that could stand for anything."""
+def test_names_of_the_product_contain_no_meaningless_words():
+    """Rule 3 of the style: names contain no word of :data:`_MEANINGLESS`."""
     wrong = {f"{path}: {name}" for path, tree in parsed("nova") for name in names_of(path, tree)
              if _MEANINGLESS.intersection(name.lower().split("_"))}
     assert not wrong
 
 
-def test_an_alias_stands_for_one_module():
-    """The name by which an import calls a module is the name of no other module."""
+def test_import_aliases_are_unambiguous():
+    """An alias stands for a single module and is not the name of another module."""
     names = {}
     for _path, tree in parsed("nova"):
         for node in ast.walk(tree):
@@ -245,20 +245,20 @@ def test_the_glossary_has_at_most_twenty_entries():
     assert 10 < sum(line.startswith("| ") for line in lines) - 1 <= 20
 
 
-def test_doc_routes_says_where_each_operation_is_and_its_test():
+def test_doc_routes_lists_module_and_test_of_every_operation():
     kept = route_table.TABLE.read_text()
     assert kept == route_table.document(kept), "run python -m tools.route_table"
-    assert "| none |" not in kept, "an operation that no test asks for"
+    assert "| none |" not in kept, "an operation that no test requests"
 
 
-def test_every_operation_is_served_or_on_the_list_of_those_that_wait():
-    """An operation that has come is taken off the list; one that is lost is not put on it."""
+def test_unserved_operations_equal_the_list_of_pending_operations():
+    """New operations are removed from the list; operations that are no longer served must not be added."""
     waiting = {one.name for one in route_table.operations() if route_table.state_of(one) == route_table.MISSING}
     assert waiting == NOT_SERVED
 
 
-def test_doc_security_tests_names_tests_that_there_are():
-    """Each promise has a test; a renamed test must be renamed there."""
+def test_doc_security_tests_references_existing_tests():
+    """Every security promise references a test; a renamed test must be renamed in the document."""
     lines = [line for line in (ROOT / "doc/security-tests.md").read_text().splitlines()
              if line.startswith("| ") and line != "| promise | tests |"]
     named = {line: re.findall(r"`(tests/\S+\.py)::(test_\w+)`", line) for line in lines}

@@ -1,4 +1,4 @@
-"""Format of log lines, whatever the message contains."""
+"""Format of log lines for messages with control characters."""
 
 import subprocess
 import sys
@@ -16,9 +16,8 @@ except ValueError:
 """
 
 
-def test_no_message_writes_a_line_of_its_own():
-    """Users, images and hosts have a say in messages; of whoever reads the log, and of what collects it, none of them
-    has the attention but through a line of Nova's own."""
+def test_log_messages_with_line_breaks_cannot_forge_log_lines():
+    """Messages contain text of users, images and hosts, which must not be able to add lines to the log."""
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, timeout=60, check=True)
     first, second, *traceback = done.stdout.decode().removesuffix("\n").split("\n")
     assert first.endswith(r"hw_disk_bus=x\n2026-01-01 00:00:00.000 1 INFO nova.y [-] forged\x1b[2J\u2028é")

@@ -1,4 +1,4 @@
-"""Metrics are declared, documented and drawn consistently; without the option there are none.
+"""Metrics: declarations, exporters, documentation and dashboard.
 
 ``python -m tests.unit.test_metrics`` writes the table of doc/observability.md.
 """
@@ -22,9 +22,9 @@ from tests.paths import ROOT
 DOC = ROOT / "doc/observability.md"
 DASHBOARD = ROOT / "etc/grafana/nova.json"
 
-# What Prometheus makes of a declared name.
+# Suffixes that Prometheus appends to the name of a metric.
 SAMPLES = {"counter": ("",), "gauge": ("",), "histogram": ("_bucket", "_sum", "_count")}
-# Of every target, or of Prometheus itself.
+# Labels that every target has or Prometheus adds.
 GIVEN = {"instance", "job", "le"}
 
 
@@ -34,13 +34,13 @@ def python(script, *arguments):
 
 
 def samples():
-    """{name of a sample: its metric}"""
+    """Return {name of a sample: its metric}."""
     return {metric.name + suffix: metric for metric in metrics.DECLARED.values() for suffix in SAMPLES[metric.kind]}
 
 
 @pytest.fixture
 def port():
-    """The first of two free ports in a row."""
+    """Reserve two consecutive free ports and return the first."""
     conf.register()
     while True:
         with socket.socket() as first, socket.socket() as second:
@@ -62,8 +62,8 @@ def page(port):
 
 
 # --- off -------------------------------------------------------------------------------------------------
-def test_off_nothing_is_imported():
-    """Every service is loaded with the default configuration and starts what is enabled: no exporter is imported."""
+def test_disabled_metrics_import_no_exporter():
+    """Load every service with the default configuration and check that no exporter was imported."""
     done = python("""
         import sys
         from nova.cmd import allinone, api, compute, conductor, metadata, scheduler
@@ -81,7 +81,7 @@ def test_off_nothing_is_imported():
     assert done.stdout.split("\n")[-2] == "False False []", done.stderr
 
 
-def test_off_every_hook_does_nothing():
+def test_disabled_metrics_hooks_have_no_effect():
     for metric in metrics.DECLARED.values():
         values = ["x"] * len(metric.labels)
         match metric.kind:
@@ -99,14 +99,14 @@ def test_off_every_hook_does_nothing():
 
 
 # --- on --------------------------------------------------------------------------------------------------
-def test_a_worker_listens_on_the_port_plus_its_number(port):
+def test_worker_exports_metrics_on_the_port_plus_its_number(port):
     exporters.start_metrics("nova-conductor", 1)
     assert 'nova_build_info{service="nova-conductor"' in page(port + 1)
     with pytest.raises(requests.ConnectionError):
         page(port)
 
 
-def test_a_worker_without_a_number_takes_the_first_free_port(port):
+def test_worker_without_a_number_exports_metrics_on_the_first_free_port(port):
     with socket.socket() as taken:
         taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         taken.bind(("127.0.0.1", port))
@@ -115,7 +115,7 @@ def test_a_worker_without_a_number_takes_the_first_free_port(port):
         assert "nova_build_info" in page(port + 1)
 
 
-def test_a_taken_port_does_not_stop_the_service(port, caplog):
+def test_metrics_port_in_use_does_not_stop_the_service(port, caplog):
     with socket.socket() as taken:
         taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         taken.bind(("127.0.0.1", port))
@@ -125,13 +125,13 @@ def test_a_taken_port_does_not_stop_the_service(port, caplog):
     assert f"cannot listen on 127.0.0.1 port {port}" in caplog.text
 
 
-def test_every_declared_metric_can_be_fetched(port):
+def test_every_declared_metric_is_exported(port):
     exporters.start_metrics("nova-conductor")
     served = dict(re.findall(r"^# TYPE (nova_\w+) (\w+)$", page(port), re.MULTILINE))
     assert served == {metric.name: metric.kind for metric in metrics.DECLARED.values()}
 
 
-def test_the_time_of_sending_travels_and_stays_within_one_message(port):
+def test_send_time_is_transferred_with_a_single_message_only(port):
     exporters.start_metrics("nova-conductor")
     wire = ContextSerializer().serialize_context(Outgoing(context.RequestContext(user_id="u", overwrite=False)))
     received = ContextSerializer().deserialize_context(wire)
@@ -139,7 +139,7 @@ def test_the_time_of_sending_travels_and_stays_within_one_message(port):
     assert "sent_at" not in received.to_wire()
 
 
-def test_a_service_that_does_not_count_ignores_the_time():
+def test_service_without_metrics_ignores_the_send_time():
     received = ContextSerializer().deserialize_context({"user_id": "u", "sent_at": 1.5, "traceparent": "00-1-2-01"})
     assert (received.user_id, received.sent_at, received.trace) == ("u", None, None)
 
@@ -148,7 +148,7 @@ def test_a_service_that_does_not_count_ignores_the_time():
     (None, "success"), (exception.StaleReport(action="a", step="s", attempt=1), "stale"),
     (exception.ServiceUnavailable(), "unavailable"), (exception.NoValidHost(reason=""), "failed"),
     (RuntimeError(), "failed")])
-def test_the_outcome_of_a_step(port, error, outcome):
+def test_step_metric_has_the_outcome_of_the_step(port, error, outcome):
     exporters.start_metrics("nova-conductor")
 
     def run():
@@ -167,7 +167,7 @@ def test_the_outcome_of_a_step(port, error, outcome):
 @pytest.mark.parametrize(("answer", "outcome"), [
     (None, "success"), ({"r": ""}, "success"), ({"e": ["Conflict", "", {}]}, "refused"),
     ({"e": ["InternalError", "", {}]}, "failed")])
-def test_the_outcome_of_a_message(port, answer, outcome):
+def test_message_metric_has_the_outcome_of_the_call(port, answer, outcome):
     exporters.start_metrics("nova-conductor")
     assert metrics.handled("a.b", None, lambda: answer) is answer
     assert f'nova_bus_handled_total{{method="a.b",outcome="{outcome}"}} 1.0' in page(port)
@@ -175,7 +175,7 @@ def test_the_outcome_of_a_message(port, answer, outcome):
 
 # --- declarations ------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("metric", metrics.DECLARED.values(), ids=lambda metric: metric.name)
-def test_names_and_labels_are_those_of_prometheus(metric):
+def test_metric_names_and_labels_follow_prometheus_conventions(metric):
     assert re.fullmatch(r"nova_[a-z]+(_[a-z]+)*", metric.name)
     assert metric.name.endswith("_total") == (metric.kind == "counter")
     assert metric.kind != "histogram" or list(metric.buckets) == sorted(metric.buckets) != []
@@ -184,7 +184,7 @@ def test_names_and_labels_are_those_of_prometheus(metric):
     assert not unbounded & set(metric.labels)
 
 
-def test_methods_on_the_bus_are_bounded_by_the_interfaces():
+def test_interfaces_bound_the_number_of_method_label_values():
     from nova.rpcapi import servers
 
     assert issubclass(servers.Servers, bus.Interface)
@@ -193,14 +193,14 @@ def test_methods_on_the_bus_are_bounded_by_the_interfaces():
 
 # --- document and dashboard --------------------------------------------------------------------------------
 def table():
-    """The table of the document."""
+    """Return the table of the document."""
     lines = ["| metric | kind | labels | what it says |", "| --- | --- | --- | --- |"]
     lines += [f"| `{metric.name}` | {metric.kind} | {', '.join(metric.labels)} | {metric.text} |"
               for metric in metrics.DECLARED.values()]
     return "\n".join(lines) + "\n"
 
 
-def test_the_document_lists_every_metric():
+def test_observability_document_lists_every_metric():
     assert table() in DOC.read_text(), "run python -m tests.unit.test_metrics"
 
 
@@ -210,7 +210,7 @@ def queries():
 
 
 @pytest.mark.parametrize(("title", "query"), queries())
-def test_the_dashboard_asks_for_what_exists(title, query):
+def test_dashboard_queries_use_existing_metrics_and_labels(title, query):
     known = samples()
     names = re.findall(r"\bnova_\w+", query)
     assert names
@@ -222,7 +222,7 @@ def test_the_dashboard_asks_for_what_exists(title, query):
     assert query.count("(") == query.count(")")
 
 
-def test_legends_use_labels_that_the_query_keeps():
+def test_dashboard_legends_use_labels_of_the_query_result():
     for panel in json.loads(DASHBOARD.read_text())["panels"]:
         for target in panel.get("targets", []):
             shown = set(re.findall(r"{{(\w+)}}", target["legendFormat"]))
@@ -231,13 +231,13 @@ def test_legends_use_labels_that_the_query_keeps():
             assert shown <= kept, (panel["title"], target)
 
 
-def test_the_dashboard_shows_every_metric():
+def test_dashboard_shows_every_metric():
     known = samples()
     drawn = {known[name].name for _title, query in queries() for name in re.findall(r"\bnova_\w+", query)}
     assert drawn == metrics.DECLARED.keys()
 
 
-def test_panels_have_places_of_their_own():
+def test_dashboard_panels_do_not_overlap():
     panels = json.loads(DASHBOARD.read_text())["panels"]
     assert len({panel["id"] for panel in panels}) == len(panels)
     cells = [(x, y) for panel in panels for place in [panel["gridPos"]]

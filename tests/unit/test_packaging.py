@@ -27,7 +27,7 @@ def setup_cfg():
 
 
 def entry_points(group):
-    """{name: target} as setup.cfg declares them."""
+    """Return {name: target} of the entry points in setup.cfg."""
     lines = setup_cfg()["options.entry_points"][group].strip().splitlines()
     return {name.strip(): target.strip() for name, target in (line.split("=", 1) for line in lines)}
 
@@ -40,14 +40,14 @@ def requirements():
 
 
 def constraints():
-    """{package: tested version}"""
+    """Return {package: tested version}."""
     lines = (ROOT / "constraints.txt").read_text().splitlines()
     return {canonicalize_name(name): version for name, version in
             (line.split("==") for line in lines if not line.startswith("#"))}
 
 
 def needed():
-    """The packages that the requirements pull in, and they in turn; those of them that are not installed here."""
+    """Return the transitive requirements, and the subset that is not installed here."""
     found, missing, waiting = set(), set(), requirements()
     while waiting:
         wanted = waiting.pop()
@@ -66,7 +66,7 @@ def needed():
 
 
 def blocks(sample):
-    """{(group, namespace): text} of a sample; the libraries' blocks change with their releases."""
+    """Return {(group, namespace): text} of a sample. Blocks of libraries change with their releases."""
     found = {}
     for section in re.split(r"^(?=\[[\w-]+\]$)", sample, flags=re.MULTILINE)[1:]:
         group = section.partition("]")[0][1:]
@@ -88,29 +88,29 @@ def sample():
     return (ROOT / "etc/nova/nova.conf.sample").read_text()
 
 
-def test_the_sample_configuration_is_up_to_date(generated, sample):
+def test_sample_configuration_is_up_to_date(generated, sample):
     kept = blocks(sample)
     made = blocks((generated / "nova.conf.sample").read_text())
     assert kept.keys() == made.keys(), "run tools/generate-samples.sh"
-    # [glance] is mostly keystoneauth's: its release decides.
+    # [glance] mostly has options of keystoneauth, which depend on its release.
     own = [key for key in made if key[1] == "nova.conf" and key[0] != "glance"]
     assert {key: kept[key] for key in own} == {key: made[key] for key in own}, "run tools/generate-samples.sh"
 
 
-def test_the_sample_policy_is_up_to_date(generated):
+def test_sample_policy_is_up_to_date(generated):
     kept, made = ROOT / "etc/nova/policy.yaml.sample", generated / "policy.yaml.sample"
     assert kept.read_text() == made.read_text(), "run tools/generate-samples.sh"
 
 
-def test_the_sample_says_how_glance_is_asked(sample):
+def test_sample_configuration_has_the_glance_client_options(sample):
     glance = blocks(sample)["glance", "nova.conf"]
     for name in ("num_retries", "auth_type", "auth_url", "username", "password", "project_name", "region_name",
                  "endpoint_override"):
         assert re.search(rf"^#{name} = ", glance, re.MULTILINE), name
 
 
-def test_no_default_of_the_sample_comes_from_this_machine(generated, tmp_path):
-    """Generated as another machine it is the same."""
+def test_sample_configuration_does_not_depend_on_the_machine(generated, tmp_path):
+    """Generate the sample with another hostname and number of CPUs, and compare."""
     hook = tmp_path / "sitecustomize.py"
     hook.write_text("import os, socket\nsocket.gethostname = lambda: 'another-machine'\nos.cpu_count = lambda: 77\n")
     paths = filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")])
@@ -130,36 +130,36 @@ def test_every_option_is_declared_once():
     assert len(seen) == len(set(seen))
 
 
-def test_every_rule_says_what_it_guards():
+def test_every_policy_rule_has_a_description_and_operations():
     without = [rule.name for rule in policies.list_rules()
                if not rule.description or (rule.name.startswith("os_compute_api:") and not rule.operations)]
     assert not without
 
 
 @pytest.mark.parametrize("group", list(setup_cfg()["options.entry_points"]))
-def test_entry_points_lead_somewhere(group):
+def test_entry_points_reference_callables(group):
     if group == "castellan.drivers":
-        pytest.importorskip("castellan")  # of the extra "signatures"
+        pytest.importorskip("castellan")  # a dependency of the extra "signatures"
     for name, target in entry_points(group).items():
         module, _, attribute = target.partition(":")
         assert callable(getattr(importlib.import_module(module), attribute)), f"{group} {name}"
 
 
 # --- versions ------------------------------------------------------------------------------------------
-def test_every_requirement_was_tested_in_a_version_that_it_allows():
+def test_constraints_satisfy_the_requirements():
     tested = constraints()
     untested = [str(one) for one in requirements() if tested.get(canonicalize_name(one.name)) not in one.specifier]
     assert not untested
 
 
-def test_every_requirement_names_its_oldest_version():
+def test_every_requirement_has_a_minimum_version():
     assert not [str(one) for one in requirements() if ">=" not in str(one.specifier)]
 
 
-def test_what_requirements_pull_in_is_constrained_and_nothing_else_is():
+def test_constraints_list_exactly_the_required_packages():
     tested, (wanted, missing) = set(constraints()), needed()
     assert wanted <= tested, "pip freeze them into constraints.txt"
-    if not missing:  # without an extra nobody knows what it would have pulled in
+    if not missing:  # the requirements of a missing extra are unknown
         assert wanted == tested
 
 
@@ -171,27 +171,27 @@ def unit(path):
     return parser
 
 
-def test_every_service_has_a_unit():
+def test_every_service_has_a_systemd_unit():
     services = {name for name in entry_points("console_scripts")
                 if name not in ("nova-manage", "nova-status", "nova-allinone", "nova")}
     assert {path.stem for path in UNITS} == services
 
 
 @pytest.mark.parametrize("path", UNITS, ids=lambda path: path.stem)
-def test_a_unit_runs_its_service_and_lets_it_drain(path):
+def test_systemd_unit_starts_its_service_and_waits_for_its_drain(path):
     service = unit(path)["Service"]
     assert service["ExecStart"] == ("novad serve --config /etc/novad/novad.toml" if path.stem == "novad" else
                                     f"{path.stem} --config-file /etc/nova/nova.conf")
     assert service["Restart"] == "on-failure"
     assert service["User"] == ("root" if path.stem in ("nova-compute", "nova-metadata", "novad") else "nova")
-    # Guests' DHCP servers are children of nova-compute and live on without it, as containers do without novad.
+    # DHCP servers of guests and containers of novad must survive a restart of their parent service.
     assert service["KillMode"] == ("process" if path.stem in ("nova-compute", "novad") else "mixed")
     drain = {"nova-api": 90, "nova-metadata": 15, "nova-novncproxy": 15, "nova-spicehtml5proxy": 15,
              "nova-serialproxy": 15, "novad": 60}.get(path.stem, 60)
     assert int(service["TimeoutStopSec"]) > drain
 
 
-# What root needs in the units that are root: with less they do not do their work, and more is not given.
+# Capabilities that the units with User=root require.
 _RIGHTS = {
     "nova-compute": frozenset(f"CAP_{name}" for name in (
         "NET_ADMIN", "NET_RAW", "NET_BIND_SERVICE", "SYS_ADMIN", "SYS_RESOURCE", "SYS_NICE", "CHOWN", "DAC_OVERRIDE",
@@ -202,9 +202,9 @@ _RIGHTS = {
 }
 
 
-# What a container may, its service's children must be able to: novad's components are given privileges by a file.
+# novad is exempt: its containers inherit its privileges, which a file grants to its components.
 @pytest.mark.parametrize("path", [path for path in UNITS if path.stem != "novad"], ids=lambda path: path.stem)
-def test_a_unit_has_no_privileges_that_it_does_not_need(path):
+def test_systemd_unit_has_only_the_required_privileges(path):
     service = unit(path)["Service"]
     assert service["NoNewPrivileges"] == "yes"
     assert service["UMask"] == ("0022" if path.stem == "nova-compute" else "0077")
@@ -212,19 +212,19 @@ def test_a_unit_has_no_privileges_that_it_does_not_need(path):
               for name in line.partition("=")[2].split()}
     assert "CapabilityBoundingSet=" in path.read_text()
     assert not rights - _RIGHTS.get(path.stem, frozenset())
-    if path.stem != "nova-compute":  # whose mounts are for others, too
+    if path.stem != "nova-compute":  # its mounts must be visible to other services
         assert service["ProtectSystem"] == "strict"
     if service["User"] == "nova":
         assert not rights
 
 
-def test_novad_and_its_components_write_no_core_files():
+def test_novad_unit_disables_core_files():
     assert unit(ROOT / "etc/systemd/novad.service")["Service"]["LimitCORE"] == "0"
 
 
-def test_nothing_is_denied_to_novad_since_containers_would_inherit_it():
-    """Filters of system calls kill programs of other architectures; mounts in a namespace of novad's own would be gone
-    with it; and a directory below /run that systemd removes has what podman knows of containers that run."""
+def test_novad_unit_has_no_sandboxing_that_containers_would_inherit():
+    """System call filters kill programs of other architectures, mounts in a private namespace end with novad, and a
+    runtime directory that systemd removes holds podman's state of running containers."""
     settings = {name for name, _value in unit(ROOT / "etc/systemd/novad.service").items("Service")}
     assert not [name for name in settings if name.startswith((
         "Private", "Protect", "Restrict", "SystemCall", "Lock", "MemoryDeny", "NoNew", "Capability", "ReadOnly",
@@ -234,8 +234,8 @@ def test_nothing_is_denied_to_novad_since_containers_would_inherit_it():
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd-analyze")
 @pytest.mark.parametrize(("name", "most"), [("nova-api", 3.0), ("nova-conductor", 3.0), ("nova-scheduler", 3.0),
                                             ("nova-metadata", 5.0), ("nova-compute", 8.0)])
-def test_systemd_finds_little_that_a_unit_exposes(name, most):
-    """The scale has ten points; services that need root have a higher exposure."""
+def test_systemd_security_exposure_is_below_the_threshold(name, most):
+    """The scale ends at 10; services that need root have a higher exposure."""
     result = subprocess.run(["systemd-analyze", "security", "--offline=true", f"--threshold={int(most * 10)}",
                              ROOT / "etc/systemd" / f"{name}.service"], capture_output=True, text=True, timeout=60,
                             check=False)
@@ -243,9 +243,9 @@ def test_systemd_finds_little_that_a_unit_exposes(name, most):
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd-analyze")
-def test_systemd_understands_the_units(tmp_path):
+def test_systemd_analyze_verify_accepts_the_units(tmp_path):
     for path in UNITS:
-        # Whether the services are installed in systemd's own path is not the question.
+        # The services need not be installed in systemd's search path.
         text = path.read_text().replace(f"ExecStart={path.stem}", "ExecStart=/bin/true")
         (tmp_path / path.name).write_text(text)
     result = subprocess.run(["systemd-analyze", "verify", "--man=no", "--recursive-errors=no",

@@ -7,8 +7,8 @@ import threading
 from nova.service.periodic import Periodic
 
 
-def test_a_function_that_returns_a_short_pause_is_called_early_once() -> None:
-    """The first call requests a second one; there is no third within the interval of an hour."""
+def test_periodic_function_that_returns_a_pause_is_called_early_once() -> None:
+    """Request a second call from the first; no third call follows within the interval of an hour."""
     calls, second = [], threading.Event()
 
     def function() -> float | None:

@@ -1,9 +1,9 @@
-"""Types that many threads use first at the same time: msgspec 0.22 crashes then, unless they were prepared."""
+"""Concurrent first use of types: msgspec 0.22 crashes unless the types were prepared."""
 
 import subprocess
 import sys
 
-# After what makes ``kinds``, three hundred types like ours: each is used for the first time by four threads at once.
+# Appended to a script that defines ``kinds``, 300 types: four threads use each type for the first time concurrently.
 _TOGETHER = """
 sys.setswitchinterval(1e-6)
 barrier = threading.Barrier(4)
@@ -48,7 +48,7 @@ def use(kind):
 """
 
 
-def test_threads_that_come_first_together_find_structs_prepared():
+def test_concurrent_first_use_of_structs_does_not_crash():
     race(_STRUCTS)
 
 
@@ -71,5 +71,5 @@ def use(kind):
 """
 
 
-def test_threads_that_come_first_together_understand_what_another_service_answers():
+def test_concurrent_first_decoding_of_service_responses_does_not_crash():
     race(_ANSWERS)

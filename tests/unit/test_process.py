@@ -1,4 +1,4 @@
-"""Return of free memory to the system, in a separate process: settings of the C library cannot be undone."""
+"""Release of free memory to the system. A separate process is used, as C library settings cannot be undone."""
 
 import subprocess
 import sys
@@ -41,7 +41,7 @@ print(before, peak, worker_stats.resident(), while_busy)
 """
 
 
-def test_memory_of_a_burst_is_returned_when_the_process_is_idle():
+def test_memory_of_a_burst_is_released_when_the_process_is_idle():
     done = subprocess.run([sys.executable, "-c", _SCRIPT], capture_output=True, text=True, check=True, timeout=60)
     before, peak, after, while_busy = map(int, done.stdout.split())
     assert while_busy == 0

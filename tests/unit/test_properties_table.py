@@ -23,17 +23,17 @@ from tests.paths import ROOT
 DOCUMENTED = {
     kind: set(names)
     for kind, names in json.loads((ROOT / "tests/data/documented_properties.json").read_text("utf-8")).items()}
-# Modules that have names of properties without giving them an effect: validation, what is shown and what is copied.
+# Modules that contain names of properties without an effect: validation, views and copies.
 _WITHOUT_EFFECT = ("nova/cli/", "nova/novad/", "nova/notifications/", "nova/api/validation/extra_specs.py",
                    "nova/api/compute/servers/servers_view.py", "nova/conductor/resources/server_images.py")
 _OF_IMAGES = ("nova/objects/requirements/properties.py", "nova/image/", "nova/objects/servers/volume_image.py")
 _PREFIXED = re.compile("(hw|img|os|cinder|vmware|xenapi)_|[a-z_]+:|hide_hypervisor_id$|group_policy$")
 _ROW = re.compile(r"\| `([^`]+)` \| (read|refused|ignored) \|")
-# Families of names, and what the library cursive reads of an image for [glance]verify_glance_signatures.
+# Families of names, and properties that the library cursive reads for [glance]verify_glance_signatures.
 _FAMILIES = {"trait:NAME", "resources:NAME", "capabilities:NAME", "aggregate_instance_extra_specs:NAME",
              "img_signature", "img_signature_hash_method", "img_signature_key_type", "img_signature_certificate_uuid"}
 _HOST = Settings(owner="host1", virt_type="qemu", cpu_mode="host-model")
-# Wishes without which others are not looked at.
+# Combinations of properties that are required for the code to read further properties.
 _TOGETHER = [
     ({}, {}), ({"hw:cpu_policy": "dedicated", "hw:numa_nodes": "1"}, {}),
     ({"hw:cpu_policy": "mixed", "hw:cpu_dedicated_mask": "0"}, {}),
@@ -42,7 +42,7 @@ _TOGETHER = [
 
 
 class Recorder(dict):
-    """A dict that notes which of its items are asked for."""
+    """A dict that records the keys that are read."""
 
     def __init__(self, *values):
         super().__init__(*values)
@@ -69,7 +69,7 @@ def _server(specs, properties):
 
 
 def _asked_for(monkeypatch):
-    """Return the names that placement and the definition of a guest ask for, by kind."""
+    """Return the names that scheduling and the guest configuration read, by kind."""
     asked = {"image": set(), "flavor": set()}
     monkeypatch.setattr(current, "with_current_names", lambda given: given)  # returns a plain dict
     for specs, properties in _TOGETHER:
@@ -84,7 +84,7 @@ def _asked_for(monkeypatch):
 
 
 def _named():
-    """The strings of all modules that give properties an effect; those without a prefix only where images are read."""
+    """Return the strings of all modules in which properties have an effect; unprefixed ones of image modules only."""
     found = set()
     for path in (ROOT / "nova").rglob("*.py"):
         place = path.relative_to(ROOT).as_posix()
@@ -97,7 +97,7 @@ def _named():
 
 @pytest.fixture(scope="module")
 def is_read():
-    """Return a function: True if Nova asks for the property, or has its name where names have effects."""
+    """Return a function that returns True if Nova reads the property or contains its name where names have effects."""
     with pytest.MonkeyPatch.context() as monkeypatch:
         asked = _asked_for(monkeypatch)
     named = _named()
@@ -110,7 +110,7 @@ def is_read():
 
 
 def _table():
-    """kind -> name -> what is done with it, as doc/properties.md says."""
+    """Return {kind: {name: handling}} of the tables in doc/properties.md."""
     found, kind = collections.defaultdict(dict), ""
     for line in (ROOT / "doc/properties.md").read_text("utf-8").splitlines():
         if line.startswith("## "):
@@ -122,22 +122,22 @@ def _table():
 
 
 @pytest.mark.parametrize("kind", ["image", "flavor"])
-def test_every_documented_property_is_in_the_table(kind):
+def test_properties_document_lists_every_documented_property(kind):
     table = _table()[kind]
-    assert sorted(DOCUMENTED[kind] - table.keys()) == [], "say in doc/properties.md what is done with these"
+    assert sorted(DOCUMENTED[kind] - table.keys()) == [], "add these to doc/properties.md with their handling"
     assert sorted(table.keys() - DOCUMENTED[kind]) == [], "list these in tests/data/documented_properties.json"
     print(f"{kind}: {len(table)} documented, {dict(collections.Counter(table.values()))}")
 
 
 @pytest.mark.parametrize("kind", ["image", "flavor"])
-def test_the_table_says_what_the_code_does(kind, is_read):
+def test_properties_document_matches_the_code(kind, is_read):
     wrong = [f"{name}: the table says {handling}" for name, handling in _table()[kind].items()
              if (handling != "ignored") != is_read(kind, name)]
     assert wrong == []
 
 
 @pytest.mark.parametrize("kind", ["image", "flavor"])
-def test_what_the_table_calls_refused_is_refused_by_name(kind):
+def test_properties_listed_as_refused_are_refused_by_name(kind):
     refused = [name for name, handling in _table()[kind].items() if handling == "refused"]
     for name in refused:
         server = _server({name: "1"}, {}) if kind == "flavor" else _server({}, {name: "1"})

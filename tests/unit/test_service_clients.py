@@ -1,4 +1,4 @@
-"""Clients of other services: a service that does not respond must not occupy all threads."""
+"""Clients of external services: a service that does not respond must not occupy all threads."""
 
 import concurrent.futures
 import http.server
@@ -59,7 +59,7 @@ def get(client, token="user:project", path="/"):  # noqa: S107
         return str(error)
 
 
-def test_few_requests_wait_for_a_silent_service_and_all_succeed_after_it_responds(client, slow, monkeypatch):
+def test_pending_requests_to_a_silent_service_are_limited(client, slow, monkeypatch):
     monkeypatch.setattr(service_clients, "_SUSPECT_AFTER", 2.0)  # long enough for a busy machine
     with concurrent.futures.ThreadPoolExecutor(12) as pool:
         futures = [pool.submit(get, client) for _number in range(12)]

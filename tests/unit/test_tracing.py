@@ -24,7 +24,7 @@ THEIRS = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-{}"
 
 
 def spans(ratio, act):
-    """The names of the spans that ``act`` (given a tracer) makes, sampled at ``ratio``."""
+    """Return the names of the spans that ``act(tracer)`` creates, sampled at ``ratio``."""
     exporter = InMemorySpanExporter()
     provider = TracerProvider(sampler=RequestSampler(ratio))
     provider.add_span_processor(SimpleSpanProcessor(exporter))
@@ -39,16 +39,16 @@ def request(tracer, traceparent=None):
             pass
 
 
-# --- who decides -------------------------------------------------------------------------------------------
-def test_a_request_begins_a_trace_and_what_it_brings_about_follows():
+# --- sampling ----------------------------------------------------------------------------------------------
+def test_sampled_request_starts_a_trace_with_its_child_spans():
     assert spans(1.0, request) == ["send", "request"]
 
 
-def test_of_a_request_that_is_not_traced_nothing_is():
+def test_unsampled_request_has_no_spans():
     assert spans(0.0, request) == []
 
 
-def test_what_no_request_asked_for_is_in_no_trace():
+def test_messages_outside_of_requests_have_no_spans():
     def beat(tracer):
         with tracer.start_as_current_span("beat", kind=SpanKind.PRODUCER):
             pass
@@ -59,13 +59,13 @@ def test_what_no_request_asked_for_is_in_no_trace():
 
 
 @pytest.mark.parametrize("flags", ["00", "01"])
-def test_the_ratio_decides_and_not_the_client(flags):
+def test_sampling_ratio_overrides_the_client_sampling_flag(flags):
     assert spans(0.0, lambda tracer: request(tracer, THEIRS.format(flags))) == []
     assert spans(1.0, lambda tracer: request(tracer, THEIRS.format(flags))) == ["send", "request"]
 
 
 @pytest.mark.parametrize(("flags", "expected"), [("00", []), ("01", ["receive"])])
-def test_a_service_follows_the_one_before_it(flags, expected):
+def test_service_follows_the_sampling_flag_of_the_sender(flags, expected):
     def receive(tracer):
         above = TraceContextTextMapPropagator().extract({"traceparent": THEIRS.format(flags)})
         with tracer.start_as_current_span("receive", context=above, kind=SpanKind.CONSUMER):
@@ -74,12 +74,12 @@ def test_a_service_follows_the_one_before_it(flags, expected):
     assert spans(0.5, receive) == expected
 
 
-def test_the_ratio_is_kept():
-    assert 350 < len(spans(0.25, lambda tracer: [request(tracer) for _ in range(1000)])) < 650  # of two each
+def test_sampled_share_of_requests_matches_the_ratio():
+    assert 350 < len(spans(0.25, lambda tracer: [request(tracer) for _ in range(1000)])) < 650  # two spans per request
 
 
 # --- the collector -------------------------------------------------------------------------------------------
-def test_a_collector_that_is_away_is_reported_once_and_so_is_its_return(caplog):
+def test_unavailable_trace_collector_is_logged_once_and_so_is_its_recovery(caplog):
     class Collector(InMemorySpanExporter):
         def export(self, spans):
             return answers.pop(0)
@@ -93,7 +93,7 @@ def test_a_collector_that_is_away_is_reported_once_and_so_is_its_return(caplog):
 
 
 # --- off -----------------------------------------------------------------------------------------------------
-def test_off_every_hook_does_nothing():
+def test_disabled_tracing_hooks_have_no_effect():
     assert tracing.current() is None
     assert tracing.traceparent() == ""
     assert tracing.restored(THEIRS.format("01")) is None
@@ -108,18 +108,18 @@ def action(payload):
                   start_time=utcnow())
 
 
-def test_a_row_of_a_conductor_that_traced_is_read_by_one_that_does_not():
+def test_action_row_with_a_trace_is_readable_without_tracing():
     traced = action({"data": {}, "trace": THEIRS.format("01")})
     assert journal(traced).trace == THEIRS.format("01")
     assert context_of(traced).trace is None
     assert journal(action({"data": {}})).trace == ""
 
 
-# --- what is missing -----------------------------------------------------------------------------------------
+# --- missing library -----------------------------------------------------------------------------------------
 @pytest.mark.parametrize(("service", "missing"), [
     *((service, "opentelemetry") for service in SERVICES),
     ("conductor", "opentelemetry.exporter"), ("conductor", "oslo_messaging._tracing")])
-def test_a_service_that_cannot_trace_says_so_and_ends(service, missing, tmp_path):
+def test_service_without_the_tracing_library_exits_with_an_error(service, missing, tmp_path):
     config = tmp_path / "nova.conf"
     config.write_text("[tracing]\nenabled = true\n[database]\nconnection = sqlite:///nowhere\n")
     script = f"""

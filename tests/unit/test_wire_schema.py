@@ -1,6 +1,6 @@
-"""A newer service talks to one release older in both directions: the wire may only grow.
+"""RPC compatibility with the previous release in both directions: the wire schema allows additions only.
 
-tests/data/wire_schema.json is what the last release sends. After an additive change, renew it:
+tests/data/wire_schema.json is the schema of the last release. After an additive change, update it:
 ``python -m tests.unit.test_wire_schema``.
 """
 
@@ -26,7 +26,7 @@ def interfaces():
 
 
 def wire_schema():
-    """{"methods": {namespace.method: {kind, args, result}}, "structs": {name: schema}}"""
+    """Return {"methods": {namespace.method: {kind, args, result}}, "structs": {name: schema}}."""
     methods, types = {}, []
     for declared in interfaces():
         for method in declared.methods().values():
@@ -43,24 +43,24 @@ def wire_schema():
     return json.loads(json.dumps({"methods": methods, "structs": structs}, sort_keys=True))
 
 
-def test_every_method_of_the_last_release_is_still_there():
+def test_rpc_methods_of_the_last_release_are_unchanged():
     now = wire_schema()["methods"]
     before = json.loads(SNAPSHOT.read_text())["methods"]
     assert {name: now.get(name) for name in before} == before
 
 
 @pytest.mark.parametrize("name", sorted(json.loads(SNAPSHOT.read_text())["structs"]) if SNAPSHOT.exists() else [])
-def test_a_struct_only_gains_optional_fields(name):
+def test_rpc_structs_gain_only_optional_fields(name):
     before = json.loads(SNAPSHOT.read_text())["structs"][name]
     now = wire_schema()["structs"][name]
     for field, schema in before["fields"].items():
-        assert field in now["fields"], f"{name}.{field} is gone"
+        assert field in now["fields"], f"{name}.{field} was removed"
         assert now["fields"][field] == schema, f"{name}.{field} changed"
-    assert set(now["required"]) <= set(before["required"]), f"{name}: what is new must have a default"
+    assert set(now["required"]) <= set(before["required"]), f"{name}: new fields must have a default"
 
 
-def test_the_snapshot_is_up_to_date():
-    assert json.loads(SNAPSHOT.read_text()) == wire_schema(), "renew it: python -m tests.unit.test_wire_schema"
+def test_wire_schema_snapshot_is_up_to_date():
+    assert json.loads(SNAPSHOT.read_text()) == wire_schema(), "update it: python -m tests.unit.test_wire_schema"
 
 
 if __name__ == "__main__":

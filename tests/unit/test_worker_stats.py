@@ -15,7 +15,7 @@ def options() -> None:
     conf.register()
 
 
-def test_work_is_counted_while_and_after_it_is_done() -> None:
+def test_meter_counts_running_and_completed_work() -> None:
     meter = worker_stats.Meter()
     with meter.work():
         meter.wait(2)
@@ -26,14 +26,14 @@ def test_work_is_counted_while_and_after_it_is_done() -> None:
     assert meter.take(0).per_second == 0
 
 
-def test_work_that_fails_has_ended_too() -> None:
+def test_meter_counts_failed_work_as_ended() -> None:
     meter = worker_stats.Meter()
     with pytest.raises(ZeroDivisionError), meter.work():
         raise ZeroDivisionError
     assert meter.take(0).busy == 0
 
 
-def test_forked_workers_share_their_statistics() -> None:
+def test_forked_workers_share_statistics() -> None:
     statistics = worker_stats.WorkerStatistics(2)
     statistics.write(WorkerStats(worker=0, at=utcnow(), busy=1))
     child = os.fork()
@@ -44,7 +44,7 @@ def test_forked_workers_share_their_statistics() -> None:
     assert [(found.worker, found.busy) for found in statistics.read()] == [(0, 1), (1, 7)]
 
 
-def test_a_worker_that_has_been_silent_for_long_is_left_out() -> None:
+def test_statistics_omit_workers_without_recent_reports() -> None:
     statistics = worker_stats.WorkerStatistics(2)
     statistics.write(WorkerStats(worker=0, at=utcnow().replace(year=2020)))
     statistics.write(WorkerStats(worker=1, at=utcnow()))

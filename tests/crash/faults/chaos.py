@@ -29,12 +29,12 @@ from tests.integration.rabbit import Rabbit
 
 # Rows that operations of different servers share; transactions that lock them in another order may deadlock.
 _SHARED = (tables.inventories, tables.compute_nodes, tables.quota_usages)
-# Seconds until a host that was evacuated counts as up again, whatever else breaks meanwhile.
+# Seconds until an evacuated host counts as up again during other faults.
 _RETURNS = 90.0
 
 
 class Chaos:
-    """Carries out the faults of a plan. ``note`` gets a line for each; ``evacuate`` is told which host is down."""
+    """The executor of the faults of a plan. ``note`` is called with a line per fault, ``evacuate`` with a down host."""
 
     def __init__(self, nova: Cluster, rabbit: Rabbit, transport_url: str, server: Server | None,
                  note: Callable[[str], None], evacuate: Callable[[str], None]) -> None:
@@ -46,7 +46,7 @@ class Chaos:
         self._evacuate = evacuate
 
     def run(self, plan: Plan) -> None:
-        """Run both lanes to their ends."""
+        """Run all sequences of faults in parallel to their ends."""
         with concurrent.futures.ThreadPoolExecutor(len(plan.faults)) as pool:
             for future in [pool.submit(self._lane, lane) for lane in plan.faults]:
                 future.result()
@@ -86,7 +86,7 @@ class Chaos:
                    interval=0.5)
 
     def _declared(self, host: str, down: bool) -> bool:
-        """Return True if the host is declared so now; False also while the API or the conductors are unavailable."""
+        """Force the host down or up; return False if it is refused or the API or conductors are unavailable."""
         try:
             found = self.nova.api.get(f"/os-services?binary=nova-compute&host={host}")["services"][0]
             response = self.nova.api.request("PUT", f"/os-services/{found['id']}", {"forced_down": down})
@@ -127,7 +127,7 @@ class Chaos:
         self.server.restart()
 
     def _cut(self, fault: Fault) -> None:
-        """Again and again for a while, so that some transactions are in the middle."""
+        """Cut all connections repeatedly, so that some transactions are interrupted."""
         assert self.server is not None
         until = time.monotonic() + fault.seconds
         while time.monotonic() < until:
@@ -148,13 +148,13 @@ class Chaos:
 
 
 class Messages:
-    """Comes between the exchange and a service's queue, as a bad network would."""
+    """Faults of the messages between the exchange and a service's queue, as on a bad network."""
 
     def __init__(self, transport_url: str) -> None:
         self._url = transport_url
 
     def lose(self, queue: str, seconds: float) -> int:
-        """Purge the queue and all that is on its way to it for up to a second; returns how many messages got lost."""
+        """Purge the queue and drop new messages to it for up to a second; return the number of lost messages."""
         with relay.connect(self._url) as connection:
             channel = connection.channel()
             lost = int(channel.queue_purge(queue))
@@ -172,7 +172,7 @@ class Messages:
             return len(copies)
 
     def shuffle(self, queue: str, seconds: float) -> int:
-        """Hold the messages of the next ``seconds`` back, then deliver them in another order, some of them twice."""
+        """Hold the messages of the next ``seconds``, then deliver them in another order, some of them twice."""
         with relay.connect(self._url) as connection:
             channel = connection.channel()
             try:
@@ -184,7 +184,7 @@ class Messages:
             return len(held)
 
     def _taken(self, channel: Any, queue: str, seconds: float, instead: bool = False) -> Iterator[Any]:
-        """Messages that go to the queue within ``seconds``; ``instead``: they do not get there."""
+        """Return messages sent to the queue within ``seconds``; ``instead``: the queue does not receive them."""
         own = channel.queue_declare("", exclusive=True).queue
         channel.queue_bind(own, relay.EXCHANGE, queue)
         if instead:
@@ -203,7 +203,7 @@ class Messages:
 
 # --- the database --------------------------------------------------------------------------------------------
 def cut_connections(server: Server, database_url: str) -> int:
-    """End every connection of the database, whatever it is doing; returns how many there were."""
+    """Terminate all connections of the database; return their number."""
     name = sa.make_url(database_url).database
     engine = sa.create_engine(server.admin_url, poolclass=sa.pool.NullPool, isolation_level="AUTOCOMMIT")
     with engine.connect() as connection:
@@ -214,15 +214,15 @@ def cut_connections(server: Server, database_url: str) -> int:
         found = connection.scalars(sa.text("SELECT id FROM information_schema.processlist WHERE db = :name"),
                                    {"name": name}).all()
         for number in found:
-            with contextlib.suppress(sa.exc.DBAPIError):  # it ended by itself
+            with contextlib.suppress(sa.exc.DBAPIError):  # already ended
                 connection.exec_driver_sql(f"KILL {number}")
         return len(found)
 
 
 def provoke_deadlocks(database_url: str, seconds: float) -> int:
-    """Lock shared rows in changing orders for ``seconds``; returns how often the database chose us as the victim.
+    """Lock shared rows in random order for ``seconds``; return the number of transactions that the database aborted.
 
-    As often it chooses the other side: a transaction of Nova.
+    The database aborts Nova's transactions about as often.
     """
     engine = sa.create_engine(database_url, poolclass=sa.pool.NullPool, isolation_level="READ COMMITTED")
     until, victims, lock = time.monotonic() + seconds, 0, threading.Lock()

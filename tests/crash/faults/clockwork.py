@@ -1,11 +1,11 @@
-"""Run a Nova program that has a wall clock of its own.
+"""Run a Nova program with a separate wall clock.
 
 ::
 
     python -m tests.crash.faults.clockwork DIRECTORY compute --config-file ...
 
 The clock is ahead of the machine's by the seconds in the file ``HOST.clock`` beside the program's last configuration
-file (behind, if they are negative); it jumps when the file changes. ``time.monotonic`` goes on as it does in a real
+file (behind if negative); it jumps when the file changes. ``time.monotonic`` is unaffected, as in a real
 jump. A test writes the file with :func:`jump`. Everything else is as in :mod:`tests.crash.service`.
 """
 
@@ -21,19 +21,19 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tests.integration.cluster import Cluster
 
-# Seconds after which the file is looked at again.
+# Seconds between checks of the file.
 _LOOK = 0.1
 
 
 def launcher(directory: pathlib.Path) -> list[str]:
-    """Return a launcher of such processes for a Cluster; ``directory`` must exist and belong to that cluster."""
+    """Return a launcher of such processes for a Cluster; ``directory`` must exist and be used by that cluster only."""
     for name in ("wishes", "held"):
         (directory / name).mkdir()
     return [sys.executable, "-m", "tests.crash.faults.clockwork", str(directory)]
 
 
 def jump(nova: Cluster, name: str, seconds: float) -> None:
-    """The clock of the process ``name`` is ahead by ``seconds`` from now on, even if it is started again."""
+    """Set the clock of the process ``name`` ahead by ``seconds``, also after a restart of the process."""
     file = nova.directory / f"{name}.clock"
     written = file.with_suffix(".new")
     written.write_text(str(seconds))
@@ -41,7 +41,7 @@ def jump(nova: Cluster, name: str, seconds: float) -> None:
 
 
 class Clock:
-    """The machine's clock with what the file says added."""
+    """The machine's clock plus the offset in the file."""
 
     def __init__(self, file: pathlib.Path) -> None:
         self._file = file
@@ -65,7 +65,7 @@ class Clock:
 def main() -> int:
     clock = Clock(pathlib.Path(sys.argv[-1]).with_suffix(".clock"))
     time.time = clock.time
-    # Before anybody else imports it from there.
+    # Before other modules import utcnow from there.
     from nova.objects import base
 
     base.utcnow = clock.utcnow

@@ -1,4 +1,4 @@
-"""A TCP proxy before PostgreSQL or MariaDB that cuts a connection at a chosen statement.
+"""A TCP proxy for PostgreSQL or MariaDB that cuts a connection at a chosen statement.
 
 ::
 
@@ -7,8 +7,8 @@
         ... use proxy.url ...
         cut.wait()
 
-``before``: the statement does not reach the server. ``after``: the server has done it, and its answer gets lost; at a
-COMMIT the client cannot know whether it was done.
+``before``: the statement does not reach the server. ``after``: the server has executed the statement, and its response
+is lost; after a COMMIT the client cannot know the outcome.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ import sqlalchemy as sa
 from tests.integration.processes import eventually
 
 When = Literal["before", "after"]
-# PostgreSQL's way to ask for an encrypted connection, and the protocol that a session begins with.
+# PostgreSQL's codes of requests for an encrypted connection, and of the protocol at the start of a session.
 _SSL, _GSS, _SESSION = 80877103, 80877104, 196608
 _ENDS = ("COMMIT", "ROLLBACK")
 
 
 @dataclasses.dataclass
 class Cut:
-    """Comes true ``times`` times, at statements that match, in transactions that had a statement matching ``of``."""
+    """A request to cut connections ``times`` times at matching statements, after a statement matching ``of``."""
 
     statement: re.Pattern[str]
     of: re.Pattern[str] | None
@@ -43,7 +43,7 @@ class Cut:
     done: int = 0
 
     def wait(self, timeout: float = 30.0) -> None:
-        """Returns when it came true as often as it was to."""
+        """Wait until the connections were cut ``times`` times."""
         eventually(lambda: self.done == self.times, timeout, f"cut {self.when} {self.statement.pattern}")
 
     def meets(self, statement: str, earlier: list[str]) -> bool:
@@ -52,7 +52,7 @@ class Cut:
 
 
 class Proxy:
-    """``url`` is that of the same database, through the proxy."""
+    """A proxy; ``url`` is the URL of the database through the proxy."""
 
     def __init__(self, url: str) -> None:
         parsed = sa.make_url(url)
@@ -75,7 +75,7 @@ class Proxy:
         self.cut_all()
 
     def cut(self, statement: str, *, of: str | None = None, when: When = "before", times: int = 1) -> Cut:
-        """Cut the connection whose next statement matches (regular expressions, any case)."""
+        """Cut the connection with the next matching statement (regular expressions, case-insensitive)."""
         made = Cut(re.compile(statement, re.IGNORECASE), re.compile(of, re.IGNORECASE) if of else None, when, times)
         with self._lock:
             self._cuts.append(made)
@@ -111,7 +111,7 @@ class Proxy:
         return server
 
     def chosen(self, statement: str, earlier: list[str]) -> Cut | None:
-        """The cut that this statement meets; it has come true once more then."""
+        """Return the cut that matches this statement and count it, or None."""
         with self._lock:
             for cut in self._cuts:
                 if cut.meets(statement, earlier):
@@ -128,9 +128,9 @@ class _Session:
         self._client = client
         self._server = server
         self._messages = self._mysql_messages if mysql else self._postgresql_messages
-        # The next answer of the server gets lost, and the connection with it.
+        # Set: drop the next response of the server, and the connection.
         self._swallow = threading.Event()
-        # The statements of the transaction under way.
+        # The statements of the current transaction.
         self._earlier: list[str] = []
 
     def start(self) -> None:
@@ -143,7 +143,7 @@ class _Session:
                 if statement is not None and not self._allowed(statement):
                     break
                 self._server.sendall(message)
-        # The answer to the last one is still to be waited for.
+        # Otherwise the response to the last statement is still pending.
         if not self._swallow.is_set():
             self._close()
 
@@ -174,7 +174,7 @@ class _Session:
 
     # --- the two protocols -------------------------------------------------------------------------
     def _postgresql_messages(self) -> Iterator[tuple[bytes, str | None]]:
-        """(the message, the statement in it)"""
+        """Return each message, with its statement or None."""
         while True:
             head = self._read(8)
             length, code = struct.unpack("!II", head)
@@ -187,7 +187,7 @@ class _Session:
             yield head + body, body.rstrip(b"\0").decode(errors="replace") if head[:1] == b"Q" else None
 
     def _mysql_messages(self) -> Iterator[tuple[bytes, str | None]]:
-        """(the message, the statement in it)"""
+        """Return each message, with its statement or None."""
         while True:
             head = self._read(4)
             body = self._read(int.from_bytes(head[:3], "little"))

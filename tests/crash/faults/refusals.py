@@ -1,4 +1,4 @@
-"""Databases that answer and store nothing: read-only servers, full disks, terminated sessions.
+"""Databases that respond but refuse writes: read-only servers, full disks, terminated sessions.
 
 Each function is a context manager: writes are refused inside the block, and accepted again after it.
 """
@@ -28,7 +28,7 @@ def execute(url: str, *statements: str) -> None:
 
 
 def ordinary_account(server: Server, url: str) -> str:
-    """Return ``url`` with an account whose writes a read-only MariaDB refuses; that of root is an exception."""
+    """Return ``url`` with an ordinary account, since a read-only MariaDB accepts writes of root."""
     if server.kind == "postgresql":
         return url
     name = sa.make_url(url).database
@@ -39,7 +39,7 @@ def ordinary_account(server: Server, url: str) -> str:
 
 @contextlib.contextmanager
 def read_only(server: Server, url: str, terminate: bool = False) -> Iterator[None]:
-    """The server takes no writes, as after a failover; ``terminate`` ends its sessions, too."""
+    """Make the server read-only, as after a failover; ``terminate`` ends its sessions, too."""
     if server.kind == "mariadb":
         on, off = ["SET GLOBAL read_only = 1"], ["SET GLOBAL read_only = 0"]
     else:
@@ -47,7 +47,7 @@ def read_only(server: Server, url: str, terminate: bool = False) -> Iterator[Non
                     f"ALTER SYSTEM SET default_transaction_read_only = {value}", "SELECT pg_reload_conf()"]
                    for value in ("on", "off"))
     execute(server.admin_url, *on)
-    if server.kind == "postgresql":  # its processes read the configuration a moment later
+    if server.kind == "postgresql":  # its processes read the configuration with a delay
         eventually(lambda: _is_read_only(url), 30, "the server is read only", interval=0.05)
     try:
         if terminate and server.kind == "postgresql":
@@ -65,7 +65,7 @@ def _is_read_only(url: str) -> bool:
 
 @contextlib.contextmanager
 def small_disk(mebibytes: int) -> Iterator[pathlib.Path]:
-    """A directory on a file system of its own of this size."""
+    """Mount a file system of this size; return its directory."""
     directory = pathlib.Path(tempfile.mkdtemp(prefix="nova-small-", dir="/tmp"))
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={mebibytes}m,mode=0777", "tmpfs", str(directory)], check=True)
     try:
@@ -77,7 +77,7 @@ def small_disk(mebibytes: int) -> Iterator[pathlib.Path]:
 
 @contextlib.contextmanager
 def full(directory: pathlib.Path) -> Iterator[None]:
-    """The file system of ``directory`` has no room."""
+    """Fill the file system of ``directory``."""
     ballast = directory / "ballast"
     try:
         with contextlib.suppress(OSError), ballast.open("wb", buffering=0) as file:
@@ -90,7 +90,7 @@ def full(directory: pathlib.Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def mounted_read_only(directory: pathlib.Path) -> Iterator[None]:
-    """The file system of ``directory`` is read only, as after an error of its disk."""
+    """Remount the file system of ``directory`` read-only, as after a disk error."""
     subprocess.run(["mount", "-o", "remount,ro", str(directory)], check=True)
     try:
         yield

@@ -1,4 +1,4 @@
-"""A bad network between an exchange of RabbitMQ and the queues of services: messages get lost, doubled and mixed up."""
+"""A bad network between an exchange of RabbitMQ and the queues of services: messages are lost, doubled, reordered."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import amqp
 import sqlalchemy as sa
 
 EXCHANGE = "openstack"
-# Seconds after which each delivery of a message comes: () is lost, (0,) as sent, (0, 1) doubled.
+# Delays of the deliveries of a message in seconds: () is lost, (0,) unchanged, (0, 1) doubled.
 Treat = Callable[[random.Random], Sequence[float]]
 
 
@@ -27,7 +27,7 @@ def connect(transport_url: str) -> amqp.Connection:
 
 
 def purge(transport_url: str, *queues: str) -> int:
-    """Throw away what waits in the queues; returns how many messages that were."""
+    """Purge the queues; return the number of purged messages."""
     with connect(transport_url) as connection:
         return sum(int(connection.channel().queue_purge(queue)) for queue in queues)
 
@@ -45,7 +45,7 @@ class Relay:
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._late: list[tuple[float, int, str, Any]] = []
         self._numbers = itertools.count()
-        # Messages that came, and deliveries of them.
+        # Number of received messages, and of their deliveries.
         self.taken = self.delivered = 0
 
     def __enter__(self) -> Self:
@@ -89,14 +89,14 @@ class Relay:
 
 
 def deliver(channel: amqp.Channel, queue: str, message: Any, copy: bool = True) -> None:
-    """Send a message that was taken from its way to the queue; as another one if it is a ``copy``."""
+    """Send an intercepted message to the queue; a ``copy`` gets another message id."""
     body = message.body if isinstance(message.body, str) else message.body.decode()
     channel.basic_publish(amqp.Message(_another(body) if copy else body, **dict(message.properties)),
                           routing_key=queue)
 
 
 def _another(body: str) -> str:
-    """The same message under another id: oslo.messaging's own memory of doubles, lost in a restart, shall not help."""
+    """Return the message with another id, so that oslo.messaging's duplicate check does not drop it."""
     outer = json.loads(body)
     inner = json.loads(outer["oslo.message"])
     inner["_unique_id"] = uuidlib.uuid4().hex

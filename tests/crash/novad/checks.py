@@ -1,4 +1,4 @@
-"""Invariants of a node without a running change, whatever happened to its novad before.
+"""Invariants of a node without a running change.
 
 The data of a component are lines of its writers (see tests.crash.novad.runtime), and rows that a user wrote.
 """
@@ -110,7 +110,7 @@ def _check_data(name: str, before: Seen, now: Seen, change: dict[str, Any] | Non
     known = {_reference(deployed) for other, deployed in now.components.items() if other in (
         name, *(("conductor",) if name == "db" else ()))}
     if name == "db" and "db" in now.components and "conductor" not in now.components:
-        known |= {line for line in lines if "conductor" in line}  # of one that was removed in the same deployment
+        known |= {line for line in lines if "conductor" in line}  # of a conductor removed in the same deployment
     assert set(lines[len(base):]) <= known, (name, base, lines)
 
 
@@ -125,7 +125,7 @@ def _check_secrets(before: Seen, now: Seen, what: str, words: tuple[str, ...], c
 
 
 def _check_backups(world: World, before: Seen, now: Seen, what: str) -> None:
-    """Check that earlier backups are unchanged unless retention removed them, and that new ones have the former
+    """Check that earlier backups are unchanged unless retention removed them, and that new backups have the former
     data."""
     for ident, (component, lines) in now.backups.items():
         if ident in before.backups:
@@ -138,7 +138,7 @@ def _check_backups(world: World, before: Seen, now: Seen, what: str) -> None:
         ids = [ident for ident in {**before.backups, **now.backups} if {**before.backups, **now.backups}[ident][0]
                == component]
         kept = [ident for ident in ids if ident in now.backups]
-        assert kept == ids[len(ids) - len(kept):], "an older one was kept before a newer one"
+        assert kept == ids[len(ids) - len(kept):], "an older backup was retained instead of a newer backup"
         assert len(kept) >= min(len(ids), 2), (component, ids, kept)
     named = {path for path, in world.rows("select path from backups where path != ''")}
     root = world.data / "backups"

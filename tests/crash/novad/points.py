@@ -19,18 +19,18 @@ from nova.novad.deployment.journal import JournalFault
 from nova.novad.errors import RuntimeFault
 
 KILL, FAULT = "kill", "fault"
-FULL, ALL_FULL = "full", "all full"  # the disk; with its journal
-# Files: what an audit hook hears, by which of its arguments is a path.
+FULL, ALL_FULL = "full", "all full"  # a full disk, without and with the journal
+# Audit events of operations on files.
 _FILES = ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.chmod", "os.chown", "os.link", "os.symlink")
-_GROWS = ("os.mkdir", "open", "copy")  # what a full disk refuses
+_GROWS = ("os.mkdir", "open", "copy")  # refused on a full disk
 _READS = {"close", "deployments", "deployment", "unfinished", "components", "backups", "fact", "cleanup_tasks"}
-COPY = "NOVA_TEST_COPY"  # what the tests' cp does in the middle of its work
+COPY = "NOVA_TEST_COPY"  # environment variable: the action of the tests' cp during a copy
 
 
 class Points:
-    """``at``: the number of the place where ``then`` happens (None: nowhere); places are written to ``story``.
+    """A counter of places, which are written to ``story``; ``then`` happens at place number ``at`` (None: nowhere).
 
-    They count while a change is carried out or put back; with ``from_start`` from the first moment on.
+    Places count during a change and its rollback; with ``from_start`` from the start of novad on.
     """
 
     def __init__(self, data: pathlib.Path, story: pathlib.Path, at: int | None = None, then: str = KILL,
@@ -75,7 +75,7 @@ class Points:
             return
         if self._then == KILL:
             if where == "copy middle":
-                os.environ[COPY] = KILL  # by the copy itself
+                os.environ[COPY] = KILL  # the copy kills the process
                 return
             os.kill(os.getpid(), signal.SIGKILL)
         if self._then == FAULT:

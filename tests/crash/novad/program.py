@@ -1,4 +1,4 @@
-"""novad on a node whose containers are those of a directory, with the points at which a test kills it.
+"""novad with a directory as its container runtime, and with points at which a test kills it.
 
 ``python -m tests.crash.novad.program '{"directory": …, "at": …, "then": …, "from_start": …}'``
 """

@@ -1,13 +1,13 @@
-"""A container runtime that is a directory: what runs in it goes on whatever becomes of novad.
+"""A container runtime in a directory: its containers outlive novad.
 
-    registry.json       reference -> what its program is: "good", "broken" (ends at once), "sick" (never healthy)
-    images/ID           those that were fetched: their reference
-    containers/NAME     as they were asked for, and whether they run
+    registry.json       reference -> kind of the program: "good", "broken" (ends at once), "sick" (never healthy)
+    images/ID           fetched images: their reference
+    containers/NAME     the requested properties, and the state
     networks/NAME
-    away                a file: nobody answers while it is there
+    away                a file: the runtime is unavailable while it exists
 
-A program writes its reference to everything that is mounted writable when it starts, as a database that upgrades its
-files does, or a conductor those of its database.
+A program writes its reference to all writable mounts when it starts, like a database that upgrades its files, or a
+conductor that upgrades its database.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from typing import Any, BinaryIO
 from nova.novad.errors import ImageFault, RuntimeFault
 from nova.novad.runtime.base import Container, Image, Wanted
 
-# Where a verb is: "before" it did anything, in its "middle", "after" its deed and before it says so.
+# The phase of a verb: "before" its effect, in the "middle", and "after" its effect but before its return.
 Passed = Callable[[str], None]
 WRITTEN = "written"
 
 
 class DirectoryRuntime:
-    """Implements :class:`nova.novad.runtime.base.Runtime`. ``passed`` is told of every place where it may end."""
+    """An implementation of :class:`nova.novad.runtime.base.Runtime` that calls ``passed`` at every possible end."""
 
     def __init__(self, directory: pathlib.Path, passed: Passed = lambda _where: None) -> None:
         self.directory = directory
@@ -128,7 +128,7 @@ class DirectoryRuntime:
 
     def pipe(self, name: str, command: tuple[str, ...], timeout: float, source: BinaryIO | None,
              target: BinaryIO | None) -> tuple[int, str]:
-        """A dump is what is written to its first volume."""
+        """Dump the file in the first writable mount to ``target``, or restore it from ``source``."""
         with self._doing("pipe", name) as middle:
             found = self._load(name)
             if found is None or not found["running"]:
@@ -219,7 +219,7 @@ def digest(reference: str) -> str:
 
 
 def _write(path: pathlib.Path, text: str) -> None:
-    """Whole, or not at all: several threads look."""
+    """Write a file atomically, since several threads read it."""
     fresh = path.with_name(f"{path.name}.{threading.get_ident()}.new")
     fresh.write_text(text)
     fresh.replace(path)

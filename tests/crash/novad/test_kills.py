@@ -1,7 +1,7 @@
-"""novad is killed (SIGKILL) at every place of every change: the platform is as it was, or as it was to become.
+"""Kill novad (SIGKILL) at every place of every change: the platform has the old or the new state.
 
-What is killed at: before, in the middle and after each verb of the runtime, before and after each write of the journal,
-before each change of a file, in the middle of each copy. With ``--quick`` a few places of each change.
+Places: before, in the middle of and after each verb of the runtime, before and after each write of the journal, before
+each change of a file, in the middle of each copy. With ``--quick`` a few places of each change.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ _QUICK = 2  # places of each change
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """A change, and what was before it."""
+    """A change, and the state before it."""
 
     what: str
     words: tuple[str, ...] = ()
     fails: bool = False
-    keep: int = 2  # backups, until then
+    keep: int = 2  # backups, during the preparation
     prepare: Callable[[World], None] = lambda _world: None
 
 
 def _upgraded(world: World) -> None:
-    """Three versions, and more backups than are kept."""
+    """Deploy three versions, with more backups than retention allows."""
     for words in (("db=2", "conductor=2"), ("db=3",)):
         assert world.ask("deploy", *words).error == ""
 
@@ -42,7 +42,7 @@ def _backed_up(world: World) -> None:
 
 
 def _dumped(world: World) -> None:
-    """The first backup is a dump of version 1."""
+    """Create a first backup that is a dump of version 1."""
     assert world.ask("backup").error == ""
     assert (world.data / world.rows("select path from backups where id = 1")[0][0] / ".dump").exists()
     assert world.ask("deploy", "db=2").error == ""
@@ -65,7 +65,7 @@ CASES = {
 
 
 def _prepared(world: World, name: str) -> checks.Seen:
-    """novad does not run any more; what there is then is saved."""
+    """Prepare the node, stop novad and save the state; return the state."""
     case = CASES[name]
     world.keep = case.keep
     world.start()
@@ -102,8 +102,8 @@ def _places(world: World, name: str, then: str) -> list[int]:
 @pytest.mark.parametrize("then", [KILL, pytest.param(FAULT, marks=pytest.mark.full),
                                   pytest.param(FULL, marks=pytest.mark.full),
                                   pytest.param(ALL_FULL, marks=pytest.mark.full)])
-def test_novad_ends_or_fails_anywhere_and_the_platform_is_whole(world: World, name: str, then: str,
-                                                                 quick: bool) -> None:
+def test_platform_is_consistent_after_a_kill_or_fault_of_novad_at_any_place(world: World, name: str, then: str,
+                                                                            quick: bool) -> None:
     case = CASES[name]
     before = _prepared(world, name)
     places = _places(world, name, then)
@@ -119,7 +119,7 @@ def test_novad_ends_or_fails_anywhere_and_the_platform_is_whole(world: World, na
             if then == KILL:
                 assert answer.gone or name == "prune", answer
                 world.kill()
-                # And again while it puts things back, or tidies up.
+                # Kill novad again during its rollback or cleanup.
                 again = rng.randrange(30) if rng.random() < 0.5 else None
                 world.start(at=again, from_start=True)
                 if again is not None:

@@ -1,4 +1,4 @@
-"""Changes one after the other, each with a fault, in a growing history.
+"""Successive changes, each with a fault.
 
 ``pytest tests/crash/novad/test_novad_storm.py --seed 7 --seeds 1`` repeats the plan of seed 7; the moments of faults
 differ.
@@ -16,7 +16,7 @@ from tests.crash.novad.points import ALL_FULL, FAULT, FULL, KILL
 from tests.crash.novad.world import Answer, World
 
 _CHANGES, _QUICK_CHANGES = 20, 6
-_LONGEST = 0.5  # seconds until something goes wrong
+_LONGEST = 0.5  # maximum of seconds until a fault
 _PLACES = 60
 
 
@@ -26,7 +26,7 @@ class Storm:
         self.rng = random.Random(seed)
         self.told: list[str] = []
         self._row = 0
-        # (component, deployment) -> the data that the state which this deployment made ended with
+        # (component, deployment) -> the data at the end of the state that the deployment created
         self._left: dict[tuple[str, int], list[str]] = {}
 
     def run(self, changes: int) -> None:
@@ -48,7 +48,7 @@ class Storm:
         self.world.settle()
 
     def _live(self) -> None:
-        """Simulate users and containers that write data meanwhile."""
+        """Simulate writes of users, failures of containers, and changes of the platform file."""
         rows = self.world.data / "volumes/db/rows"
         if rows.is_dir() and self.rng.random() < 0.7:
             self._row += 1
@@ -110,7 +110,7 @@ class Storm:
         return [act for word, act in (("away", away), ("kill", self.world.strike)) if word in fault]
 
     def _return(self) -> None:
-        """End all external faults; novad may be killed some more times while it recovers."""
+        """End all external faults; novad may be killed repeatedly while it recovers."""
         while self.rng.random() < 0.4:
             self.world.kill()
             self.world.start(at=self.rng.randrange(40), from_start=True)
@@ -126,7 +126,7 @@ class Storm:
             self.world.start()
 
     def _remember(self, before: checks.Seen, now: checks.Seen) -> None:
-        """A rollback of one component brings the data that the state which it goes back to ended with."""
+        """Check that a rollback of a single component restored the data at the end of its target state."""
         made = self.world.rows("select component, deployment, source from states where deployment > ?", before.last)
         for name, deployment, source in made:
             known = self._left.get((name, source))
@@ -141,7 +141,7 @@ class Storm:
 _VERSIONS = {"db": "1234", "conductor": ("1", "2", "3", "sick"), "api": ("1", "2", "bad")}
 
 
-def test_whatever_goes_wrong_the_platform_is_whole_and_no_data_are_lost(world: World, seed: int, quick: bool) -> None:
+def test_platform_is_consistent_after_changes_with_random_faults(world: World, seed: int, quick: bool) -> None:
     storm = Storm(world, seed)
     try:
         storm.run(_QUICK_CHANGES if quick else _CHANGES)

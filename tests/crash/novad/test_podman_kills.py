@@ -1,4 +1,4 @@
-"""The same with podman: novad, and podman's service with it, are killed at random moments of random changes."""
+"""Kill novad, and podman's service, at random moments of random changes on a node with podman."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from tests.integration.novad.test_novad import registry  # noqa: F401 (a fixture
 pytestmark = [pytest.mark.root, pytest.mark.slow, pytest.mark.full,
               pytest.mark.skipif(bool(novad_node.missing()), reason=novad_node.missing())]
 
-_SEEDS = 4  # of those that were asked for: each takes minutes
+_SEEDS = 4  # maximum of seeds, since each takes minutes
 _CHANGES = 6
-_LONGEST = 5.0  # seconds until something is killed
+_LONGEST = 5.0  # maximum of seconds until a kill
 _BOUND = 90.0
 
 
@@ -111,8 +111,8 @@ def named(registry: Registry, tmp_path: pathlib.Path) -> Iterator[tuple[Node, st
         yield made, name
 
 
-def test_containers_and_their_data_are_those_of_one_deployment(named: tuple[Node, str], seed: int,
-                                                               request: pytest.FixtureRequest) -> None:
+def test_podman_containers_and_data_match_a_single_deployment(named: tuple[Node, str], seed: int,
+                                                              request: pytest.FixtureRequest) -> None:
     if seed >= request.config.getoption("--seed") + _SEEDS:
         pytest.skip("a few seeds are enough")
     storm = Storm(*named, seed)

@@ -1,4 +1,4 @@
-"""A node with a real novad that is killed, beside containers that are a directory."""
+"""A node with a real novad, which tests kill, and a directory as its container runtime."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.integration import forkserver
 from tests.integration.novad.novad_node import free_port
 
 SECRET = "what callers know"
-BOUND = 30.0  # seconds after its return until all is well
+BOUND = 30.0  # seconds after a restart until the node is settled
 PLATFORM = """
 name = "suite"
 networks = ["inner"]
@@ -51,7 +51,7 @@ env = {{URL = "db://user:${{secret:db}}@db"}}
 files = {{"/etc/conductor.conf" = "password = ${{secret:db}}"}}
 health = {{command = ["ok"], interval = 0.2, timeout = 1, start = 0.3}}
 """
-# A component that a later platform file does not have any more.
+# A component that a later platform file lacks.
 API = """
 [components.api]
 image = "registry/api"
@@ -66,7 +66,7 @@ REGISTRY = {f"registry/{name}:{version}": "good" for name in ("db", "conductor",
 # Modules that novad and the program of the test import.
 _MODULES = ("nova.cmd.novad", "nova.novad.server", "nova.novad.runtime.podman", "nova.novad.runtime.service",
             "tests.crash.novad.points", "tests.crash.novad.runtime")
-# cp that may kill novad in the middle, and then go on for a while as if nothing had happened.
+# cp that may kill novad during a copy and continue for a moment.
 _CP = f"""#!/bin/sh
 if [ "${COPY}" = {KILL} ]; then
     unset {COPY}
@@ -81,7 +81,7 @@ exec /bin/cp "$@"
 
 @dataclasses.dataclass
 class Answer:
-    """The answer to a change: no ``error`` after success; ``gone``: novad ended before it answered."""
+    """The response to a change: no ``error`` after success; ``gone``: novad ended before its response."""
 
     error: str = ""
     gone: bool = False
@@ -92,7 +92,7 @@ class Gone(Exception):
 
 
 class World:
-    """``start()`` and ``kill()`` novad; ``ask(...)`` for changes; ``settle()``, and look at what there is."""
+    """A node: ``start()`` and ``kill()`` novad, request changes with ``ask(...)``, wait with ``settle()``."""
 
     def __init__(self, directory: pathlib.Path) -> None:
         self.directory = directory
@@ -109,7 +109,7 @@ class World:
         self.platform()
 
     def platform(self, api: bool = True) -> None:
-        """The platform file, with or without the api; novad reads it when it starts."""
+        """Write the platform file, with or without the api; novad reads it when it starts."""
         (self.directory / "platform.toml").write_text(
             PLATFORM.format(rows=self.data / "volumes/db/rows") + (API if api else ""))
 
@@ -130,20 +130,20 @@ class World:
         return self._novad is not None and self._novad.poll() is None
 
     def kill(self) -> None:
-        """SIGKILL, and wait for its end."""
+        """Send SIGKILL, and wait for the end of the process."""
         if self._novad is not None:
             self._novad.send_signal(signal.SIGKILL)
             self._novad.wait(20)
             self._novad = None
 
     def strike(self) -> None:
-        """SIGKILL, for another thread than the one that asks."""
+        """Send SIGKILL from another thread than that of the request."""
         if self._novad is not None:
             with contextlib.suppress(OSError):  # the other thread has just closed the descriptor
                 self._novad.send_signal(signal.SIGKILL)
 
     def ask(self, what: str, *words: str) -> Answer:
-        """Call novad as the command does."""
+        """Request a change from novad, as the command-line client does."""
         try:
             with self.client() as client:
                 for _progress in CHANGES[what](client, words):
@@ -187,10 +187,10 @@ class World:
         return path.read_text(errors="replace")[-6000:] if path.exists() else ""
 
     def story(self) -> list[str]:
-        """The places that the last novad came by."""
+        """Return the places that the last novad passed."""
         return (self.directory / "story").read_text().splitlines()
 
-    # --- what there is -----------------------------------------------------------------------------
+    # --- the state ---------------------------------------------------------------------------------
     def rows(self, statement: str, *values: object) -> list[tuple[Any, ...]]:
         """Return rows of the journal, read beside novad."""
         if not (self.data / "journal.sqlite").exists():
@@ -211,20 +211,20 @@ class World:
             containers = self.runtime.all()
             return all(containers.get(f"suite-{name}", {}).get("running") for name in self.components())
         except sqlite3.OperationalError:
-            return False  # it has not begun yet
+            return False  # the journal does not exist yet
 
     def settle(self) -> None:
         end = time.monotonic() + BOUND
         while not self.settled():
             assert self.alive(), f"novad has ended\n{self.log()}"
-            assert time.monotonic() < end, f"it does not settle\n{self.log()}"
+            assert time.monotonic() < end, f"the node does not settle\n{self.log()}"
             time.sleep(0.01)
 
     def settle_or_die(self) -> None:
-        """The same of a novad that may be killed before."""
+        """Wait until the node is settled, or novad is killed."""
         end = time.monotonic() + BOUND
         while self.alive() and not self.settled():
-            assert time.monotonic() < end, f"it does not settle\n{self.log()}"
+            assert time.monotonic() < end, f"the node does not settle\n{self.log()}"
             time.sleep(0.01)
 
     # --- copies ------------------------------------------------------------------------------------

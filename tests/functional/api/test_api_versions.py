@@ -1,4 +1,4 @@
-"""Every microversion of the running suite: existing operations respond, others are not found."""
+"""Requests in every microversion: operations of the microversion respond, all other operations are not found."""
 
 import json
 
@@ -14,7 +14,7 @@ NOVA = "X-OpenStack-Nova-API-Version"
 NEW = "OpenStack-API-Version"
 
 _LISTS = [route for route in routes.ROUTES if route.method == "GET" and "{" not in route.path]
-# A version at each of whose borders something appears or goes.
+# First and last versions of each route, and the versions next to them.
 _BORDERS = sorted({version for route in routes.ROUTES for version in (
     route.since - 1, route.since, route.until, route.until + 1)
     if microversion.MIN <= version <= microversion.MAX})
@@ -25,14 +25,14 @@ _BORDERS = sorted({version for route in routes.ROUTES for version in (
     ("2", 400), ("2.01", 400), ("abc", 400), ("2.1.1", 400), ("-2.1", 400), ("2.x", 400), ("\N{DIGIT TWO}.1x", 400),
     ("2." + "9" * 5000, 406),
 ])
-def test_a_version_that_does_not_exist_is_refused(admin, version, code):
+def test_unsupported_microversions_are_refused(admin, version, code):
     answer = raw(admin, "GET", "/servers", version=version)
     assert answer.status_code == code, answer.text
     assert version[:100] in next(iter(answer.json().values()))["message"]
 
 
 def _expected_keys():
-    """(version, kind of answer) -> the keys of a server, where the samples of the API have some for administrators."""
+    """Return the keys of a server by (version, kind of response), from the API samples for administrators."""
     found = {}
     for kind in ("show", "detail"):
         keys = set()
@@ -43,7 +43,7 @@ def _expected_keys():
     return found
 
 
-def test_every_version_shows_a_server_with_its_keys(admin, server):
+def test_server_keys_of_every_microversion(admin, server):
     expected = _expected_keys()
     assert len(expected) > 10
     for version in range(microversion.MIN, microversion.MAX + 1):
@@ -56,19 +56,19 @@ def test_every_version_shows_a_server_with_its_keys(admin, server):
 
 
 @pytest.mark.parametrize("version", _BORDERS)
-def test_lists_exist_exactly_where_they_are_said_to(admin, version):
+def test_list_urls_exist_only_in_their_microversions(admin, version):
     for route in _LISTS:
         answer = raw(admin, "GET", route.path, version=f"2.{version}")
         there = any(other.since <= version <= other.until for other in _LISTS if other.path == route.path)
         if there:
-            # (410: removed; 501: needs an Ironic)
+            # 410: removed from the API; 501: requires Ironic.
             assert answer.status_code in (200, 410, 501), f"{route.path} {version} {answer.text}"
             assert answer.headers[NEW] == f"compute 2.{version}"
         else:
             assert (answer.status_code, answer.json()["itemNotFound"]["code"]) == (404, 404)
 
 
-def test_the_newest_header_wins_and_latest_is_the_newest(admin):
+def test_microversion_headers_and_latest(admin):
     def answered(**headers):
         sent = {name.replace("_", "-"): value for name, value in headers.items()}
         return admin.session.get(f"{admin.url}/v2.1/servers", headers=sent, timeout=60).headers.get(NEW)
@@ -81,7 +81,7 @@ def test_the_newest_header_wins_and_latest_is_the_newest(admin):
     assert answered(**{NEW: "identity 3.4"}) == "compute 2.1"
 
 
-def test_v2_knows_no_microversions_and_drops_what_it_does_not_know(admin, server):
+def test_v2_ignores_microversions_and_unknown_fields(admin, server):
     answer = raw(admin, "GET", f"/servers/{server}", prefix="/v2", version="2.96")
     assert (answer.status_code, answer.headers.get(NEW)) == (200, None)
     assert "tags" not in answer.json()["server"]
@@ -90,7 +90,7 @@ def test_v2_knows_no_microversions_and_drops_what_it_does_not_know(admin, server
     assert (changed.status_code, changed.json()["server"]["name"]) == (200, "spaced")
 
 
-def test_version_documents_need_no_token(admin):
+def test_version_documents_are_public(admin):
     import requests
 
     found = requests.get(f"{admin.url}/", timeout=60).json()["versions"]

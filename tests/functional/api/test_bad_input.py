@@ -1,4 +1,4 @@
-"""Whatever is wrong with a request about servers: a clear 4xx that names the field, and not a row of it is left."""
+"""Invalid requests about servers: the response is a 4xx that names the field, and the database is unchanged."""
 
 import json
 
@@ -42,7 +42,7 @@ from tests.functional.refusals import (  # noqa: F401 (fixtures)
     (json.dumps({"server": {"name": "n" * (1 << 20)}}), {}, 413, "Request is too large."),
     (iter([b"x" * 65536] * 16), {}, 413, "Request is too large."),
 ])
-def test_a_body_that_cannot_be_read_is_refused(suite, admin, nothing_left, data, headers, code, text):
+def test_malformed_request_bodies_are_refused(suite, admin, nothing_left, data, headers, code, text):
     answer = raw(admin, "POST", "/servers", data, **headers)
     assert answer.status_code == code, answer.text
     (fault,) = answer.json().values()
@@ -55,7 +55,7 @@ def test_a_body_that_cannot_be_read_is_refused(suite, admin, nothing_left, data,
     ("DELETE", "/servers"), ("PUT", "/flavors"), ("GET", "/servers//metadata"), ("GET", "/%00"), ("GET", "/%ff%fe"),
     ("GET", "/servers/" + "x" * 3000 + "/y"), ("OPTIONS", "/servers"),
 ])
-def test_an_unknown_url_is_not_found(admin, method, path):
+def test_unknown_urls_are_not_found(admin, method, path):
     answer = raw(admin, method, path)
     assert answer.status_code == 404, answer.text
 
@@ -89,14 +89,14 @@ def test_an_unknown_url_is_not_found(admin, method, path):
     ({"removeSecurityGroup": {"name": HUGE}}, 404, "not found"),
     ({"resetNetwork": None}, 410, "no longer available"),
 ])
-def test_a_bad_action_is_refused_and_changes_nothing(suite, admin, server, body, code, text):
+def test_invalid_server_actions_are_refused_without_changes(suite, admin, server, body, code, text):
     before = admin.server(server)
     with no_rows(suite):
         refused(admin, "POST", f"/servers/{server}/action", code, text, body=body)
     assert admin.server(server) == before
 
 
-def test_huge_numbers_of_console_lines_are_all_lines(admin, server):
+def test_huge_console_log_length_returns_the_whole_log(admin, server):
     for length in (2**63 - 1, HUGE, "-1", None, -1):
         assert "login:" in admin.action(server, "os-getConsoleOutput", {"length": length})["output"]
 
@@ -107,7 +107,7 @@ _LISTS = ["/servers", "/servers/detail", "/flavors", "/flavors/detail", "/os-key
 
 
 @pytest.mark.parametrize("path", _LISTS)
-def test_pages_that_cannot_be(admin, server, path):
+def test_invalid_limit_and_marker_are_refused(admin, server, path):
     for limit in ("-1", "x", "1.5", "", "1e3", " 1", "9" * 5000 + "x"):
         refused(admin, "GET", path, 400, "Invalid input for query parameters limit.", limit=limit)
     admin.get(path, limit=HUGE)
@@ -147,24 +147,24 @@ def test_pages_that_cannot_be(admin, server, path):
     ("/images", {"marker": "nope"}, 400, "nope", "2.1"),
     ("/os-security-groups", {"limit": "x"}, 400, "Invalid input for query parameters limit.", "2.1"),
 ])
-def test_a_bad_query_is_refused(admin, path, query, code, text, version):
+def test_invalid_query_parameters_are_refused(admin, path, query, code, text, version):
     refused(admin, "GET", path, code, text, version=version, **query)
 
 
 @pytest.mark.parametrize("pattern", ["(a+)+$", "(a|a)*$", "((a*)b)*$", "(?:a+)+$", "(a{1,9}){1,9}$", ".*.*.*.*.*x",
                                      "(a?){40}$", "a?" * 40 + "a" * 40, "(a|a)" * 40 + "$"])
-def test_an_expression_that_others_take_for_ever_for_is_answered(admin, shelf, pattern):
+def test_expensive_name_regex_gets_a_response(admin, shelf, pattern):
     uuid = admin.boot(shelf["flavor"], shelf["image"], name="a" * 60 + "!")
     found = [server["id"] for server in admin.get("/servers", name=f"^({pattern})")["servers"]]
     assert found == ([uuid] if pattern == "a?" * 40 + "a" * 40 else [])
 
 
-def test_an_expression_that_is_too_long_is_refused(admin):
+def test_too_long_name_regex_is_refused(admin):
     refused(admin, "GET", "/servers", 400, "Invalid input for query parameters name.", name="a" * 5000)
 
 
 @pytest.mark.parametrize("name", ["c++", "web[1", "vm (test)", r"(a)\1", "*", "(?=a)"])
-def test_a_server_is_found_by_its_name_whatever_the_name_means_as_an_expression(admin, shelf, name):
+def test_name_filter_matches_regex_metacharacters_literally(admin, shelf, name):
     uuid = admin.boot(shelf["flavor"], shelf["image"], name=name)
     admin.boot(shelf["flavor"], shelf["image"], name="other")
     assert [found["id"] for found in admin.get("/servers", name=name)["servers"]] == [uuid]
@@ -173,17 +173,17 @@ def test_a_server_is_found_by_its_name_whatever_the_name_means_as_an_expression(
 
 @pytest.mark.parametrize("pattern", ["web", "^web-\\d+$", "(web|db)-[0-9]*", "[(a+)+]*w", "w(e+)(b+)", "WEB",
                                      "\\w{3}-\\d"])
-def test_usual_expressions_are_searched_for(admin, shelf, pattern):
+def test_name_filter_supports_common_regex_syntax(admin, shelf, pattern):
     uuid = admin.boot(shelf["flavor"], shelf["image"], name="web-12")
     assert [found["id"] for found in admin.get("/servers", name=pattern)["servers"]] == [uuid]
 
 
-def test_queries_of_any_bytes(admin):
+def test_non_utf8_query_strings_are_no_server_error(admin):
     for query in ("name=%ff", "%ff=1", "name=%ed%a0%80", "limit=%00", "&&&==&", "%zz=1", "name=%"):
         assert raw(admin, "GET", f"/servers?{query}", version="2.1").status_code in (200, 400), query
 
 
-def test_an_actions_list_refuses_bad_pages(admin, server):
+def test_instance_actions_refuse_invalid_pagination(admin, server):
     path = f"/servers/{server}/os-instance-actions"
     refused(admin, "GET", path, 400, "limit", limit="-1")
     refused(admin, "GET", path, 400, "req-nope", marker="req-nope")
@@ -246,7 +246,7 @@ def test_an_actions_list_refuses_bad_pages(admin, server):
     ({"trusted_image_certificates": []}, FIELD.format("trusted_image_certificates")),
     ({"colour": "red"}, UNEXPECTED.format("colour")),
 ])
-def test_a_bad_create_request_names_its_field(suite, admin, shelf, nothing_left, values, text):
+def test_invalid_create_server_request_names_the_field(suite, admin, shelf, nothing_left, values, text):
     server = {"name": "s", "flavorRef": shelf["flavor"], "imageRef": shelf["image"], "networks": "none", **values}
     if "diskConfig" in text:
         text = text.replace("diskConfig", "OS-DCF:diskConfig")
@@ -259,12 +259,12 @@ def test_a_bad_create_request_names_its_field(suite, admin, shelf, nothing_left,
     ({"personality": [{"path": "/" + LONG, "contents": ""}]}, "Personality file path exceeds maximum 255"),
     ({"personality": [{"path": "/a", "contents": "A" * 13656}]}, "Personality file content exceeds maximum 10240"),
 ])
-def test_more_than_a_server_may_be_given_is_refused(admin, shelf, nothing_left, values, text):
+def test_create_server_beyond_quota_limits_is_refused(admin, shelf, nothing_left, values, text):
     server = {"name": "s", "flavorRef": shelf["flavor"], "imageRef": shelf["image"], **values}
     refused(admin, "POST", "/servers", 403, text, body={"server": server}, version="2.1")
 
 
-def test_the_quota_of_metadata_items_is_the_projects(suite, admin, shelf):
+def test_metadata_items_quota_of_the_project_is_enforced(suite, admin, shelf):
     poor = Client(suite.url, project="laconic", user="x", roles="member")
     admin.put("/os-quota-sets/laconic", {"quota_set": {"metadata_items": 1}})
     with pytest.raises(Failed) as failed:
@@ -278,7 +278,7 @@ def test_the_quota_of_metadata_items_is_the_projects(suite, admin, shelf):
     ({"same_host": ["nope"]}, "same_host"), ({"different_host": 7}, "different_host"),
     ({"cidr": "24"}, "cidr"), ({"build_near_host_ip": "x"}, "build_near_host_ip"),
 ])
-def test_bad_hints_are_refused(admin, shelf, nothing_left, hints, text):
+def test_invalid_scheduler_hints_are_refused(admin, shelf, nothing_left, hints, text):
     server = {"name": "s", "flavorRef": shelf["flavor"], "imageRef": shelf["image"], "networks": "none"}
     refused(admin, "POST", "/servers", 400, text, body={"server": server, "os:scheduler_hints": hints})
 
@@ -286,7 +286,7 @@ def test_bad_hints_are_refused(admin, shelf, nothing_left, hints, text):
 @pytest.mark.parametrize("hints", [{"query": "["}, {"query": '["=", "$nothing", 1]'}, {"query": "{}"},
                                    {"query": '["in"]'}, {"query": {"a": 1}}, {"colour": {"deep": [1, None]}},
                                    {"same_host": [NIL]}, {"different_host": NIL}])
-def test_a_server_with_odd_hints_ends_active_or_in_error(admin, shelf, hints):
+def test_unusual_scheduler_hints_end_in_active_or_error(admin, shelf, hints):
     try:
         uuid = admin.boot(shelf["flavor"], shelf["image"], top={"os:scheduler_hints": hints})
     except Failed as failed:
@@ -319,7 +319,7 @@ def test_a_server_with_odd_hints_ends_active_or_in_error(admin, shelf, hints):
     ("DELETE", "/tags/nope", None, 404, "has no tag 'nope'"),
     ("GET", "/ips/nope", None, 404, ""),
 ])
-def test_bad_changes_of_a_server_change_nothing(suite, admin, server, method, path, body, code, text):
+def test_invalid_server_updates_are_refused_without_changes(suite, admin, server, method, path, body, code, text):
     before = admin.server(server)
     with no_rows(suite):
         if path.endswith("tags/nope") and method == "GET":
@@ -329,7 +329,7 @@ def test_bad_changes_of_a_server_change_nothing(suite, admin, server, method, pa
     assert admin.server(server) == before
 
 
-def test_unicode_goes_in_and_comes_out(admin, shelf):
+def test_unicode_in_server_attributes_is_preserved(admin, shelf):
     name = "Ünï ☃ 日本"
     uuid = admin.boot(shelf["flavor"], shelf["image"], name=name, description="Ж", metadata={"k": "😀"}, tags=["ü"])
     admin.wait(uuid, "ACTIVE")

@@ -1,4 +1,4 @@
-"""Numbers that fit no column and no message, and lists that fit no statement: 400, and not a row of it is left."""
+"""Numbers too large for columns and messages, and lists too long for statements: 400, the database is unchanged."""
 
 import json
 import re
@@ -18,7 +18,7 @@ from tests.functional.refusals import (  # noqa: F401 (fixtures)
     shelf_fixture,
 )
 
-# Below, at and beyond the ends of 32 and 64 bits, and what is no integer any more.
+# Numbers around the limits of 32 and 64 bits, and floats.
 NUMBERS = [2**31, 2**32, 2**63 - 1, 2**63, 2**64 - 1, 2**64, -2**31 - 1, -2**63, -2**63 - 1, 10**300, -10**300, 1e19,
            1e300]
 
@@ -26,16 +26,16 @@ NUMBERS = [2**31, 2**32, 2**63 - 1, 2**63, 2**64 - 1, 2**64, -2**31 - 1, -2**63,
 @pytest.mark.parametrize("number", [2**64, 2**70, -2**63 - 1, 10**300])
 @pytest.mark.parametrize("wrap", [lambda number: {"query": {"a": number}}, lambda number: {"colour": number},
                                   lambda number: {"colour": [{"deep": [number]}]}])
-def test_a_hint_with_a_number_that_no_message_can_carry_is_refused(admin, shelf, nothing_left, number, wrap):
+def test_scheduler_hint_with_a_number_over_64_bits_is_refused(admin, shelf, nothing_left, number, wrap):
     server = {"name": "s", "flavorRef": shelf["flavor"], "imageRef": shelf["image"], "networks": "none"}
     refused(admin, "POST", "/servers", 400, "It has more than 64 bits",
             body={"server": server, "os:scheduler_hints": wrap(number)})
 
 
 @pytest.mark.parametrize("depth", [40, 200, *range(800, 960, 15)])
-def test_a_hint_that_is_nested_too_deep_is_refused(admin, shelf, nothing_left, depth):
+def test_too_deeply_nested_scheduler_hint_is_refused(admin, shelf, nothing_left, depth):
     server = {"name": "s", "flavorRef": shelf["flavor"], "imageRef": shelf["image"], "networks": "none"}
-    # As text: to write what is nested so deep is too much for a client.
+    # Built as text, because the JSON encoder cannot write such deep nesting.
     body = json.dumps({"server": server, "os:scheduler_hints": {"colour": "deep"}}).replace(
         '"deep"', "[" * depth + "1" + "]" * depth)
     answer = admin.session.post(f"{admin.url}/v2.1/servers", data=body, timeout=60, headers={
@@ -79,8 +79,8 @@ def _bodies(number, shelf, flavor, server):
 
 
 @pytest.mark.parametrize("number", NUMBERS)
-def test_no_number_in_a_body_is_a_5xx(suite, admin, shelf, server, number):
-    flavor = admin.flavor()  # which no server has
+def test_numbers_in_bodies_cause_no_server_error(suite, admin, shelf, server, number):
+    flavor = admin.flavor()  # no server uses it
     for sent in (number, str(number)):
         for method, path, body, version in _bodies(sent, shelf, flavor, server):
             answer = raw(admin, method, path, json.dumps(body), version=version)
@@ -105,7 +105,7 @@ _OLD_LISTS = {"/os-security-groups": ("limit", "offset"), "/os-volumes": ("limit
 
 
 @pytest.mark.parametrize("number", [*NUMBERS, "9" * 5000])
-def test_no_number_in_a_query_is_a_5xx(admin, server, number):
+def test_numbers_in_queries_cause_no_server_error(admin, server, number):
     for version, lists in (("2.96", _LISTS), ("2.1", _OLD_LISTS)):
         for path, names in lists.items():
             for name in names:
@@ -118,11 +118,11 @@ def test_no_number_in_a_query_is_a_5xx(admin, server, number):
 
 
 @pytest.mark.parametrize("number", ["9" * 19, "9" * 5000, "\u0663", "-1"])
-def test_no_number_in_a_path_is_a_5xx(admin, server, number):
-    """Python itself refuses to read one of more than 4300 digits."""
+def test_numbers_in_paths_cause_no_server_error(admin, server, number):
+    """Send numbers in every path parameter. Python refuses to parse an integer of more than 4300 digits."""
     statuses = set()
     for route in routes.table():
-        if "{" in route.path and "baremetal" not in route.path:  # which is 501
+        if "{" in route.path and "baremetal" not in route.path:  # always 501
             for named in ({}, {"server_id": server}):
                 path = re.sub(r"{(\w+)}", lambda found: named.get(found[1], number), route.path)  # noqa: B023
                 answer = admin.session.request(
@@ -134,7 +134,7 @@ def test_no_number_in_a_path_is_a_5xx(admin, server, number):
 
 
 @pytest.mark.parametrize("name", ["tags", "tags-any", "not-tags", "not-tags-any"])
-def test_more_tags_than_a_filter_may_have_are_refused(admin, server, name):
+def test_too_many_tags_in_a_filter_are_refused(admin, server, name):
     refused(admin, "GET", "/servers", 400, f"Invalid input for query parameters {name}.",
             **{name: ",".join(f"t{number}" for number in range(1001))})
     refused(admin, "GET", "/servers", 400, f"Invalid input for query parameters {name}.",
@@ -146,6 +146,6 @@ def test_more_tags_than_a_filter_may_have_are_refused(admin, server, name):
     ("/servers", "status=REBUILD", "2.96"), ("/servers", "name=a", "2.96"), ("/servers", "vm_state=a", "2.96"),
     ("/servers", "uuid=a", "2.96"), ("/images", "status=ACTIVE", "2.1"), ("/images", "property-a=b", "2.1"),
     ("/flavors", "name=a", "2.102"), ("/os-migrations", "status=a", "2.1"), ("/os-services", "host=a", "2.1")])
-def test_no_number_of_values_is_a_5xx(admin, path, pair, version):
+def test_many_query_values_cause_no_server_error(admin, path, pair, version):
     answer = raw(admin, "GET", f"{path}?{'&'.join([pair] * 1900)}", version=version)
     assert answer.status_code in (200, 400), answer.text

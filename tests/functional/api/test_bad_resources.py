@@ -1,4 +1,4 @@
-"""Bad requests about everything beside servers, and about what belongs to other projects."""
+"""Invalid requests about resources other than servers, and requests about resources of other projects."""
 
 import json
 import os
@@ -27,7 +27,7 @@ from tests.functional.refusals import (  # noqa: F401 (fixtures)
     shelf_fixture,
 )
 
-# --- other people's things ---------------------------------------------------------------------------
+# --- resources of other projects ---------------------------------------------------------------------
 _OF_A_SERVER = [
     ("GET", "", None), ("PUT", "", {"server": {"name": "mine"}}), ("DELETE", "", None),
     ("GET", "/metadata", None), ("POST", "/metadata", {"metadata": {"a": "b"}}),
@@ -49,7 +49,7 @@ _OF_A_SERVER = [
 ]
 
 
-def test_nothing_of_another_projects_server_can_be_reached(suite, server):
+def test_server_of_another_project_is_not_found_by_any_operation(suite, server):
     stranger = Client(suite.url, project="strangers", user="s", roles="member,reader")
     with no_rows(suite):
         for ident in (server, NIL, "nonsense", "x" * 300, "%00", "%F0%9F%98%80"):
@@ -63,7 +63,7 @@ def test_nothing_of_another_projects_server_can_be_reached(suite, server):
     assert [shown["id"] for shown in Client(suite.url).get("/servers")["servers"]] == [server]
 
 
-def test_a_reader_changes_nothing_of_its_own_project(suite, server):
+def test_reader_role_cannot_change_resources_of_its_project(suite, server):
     reader = Client(suite.url, roles="reader")
     of_servers = [(method, f"/servers/{server}{path}", body) for method, path, body in _OF_A_SERVER if method != "GET"]
     others = [
@@ -81,7 +81,7 @@ def test_a_reader_changes_nothing_of_its_own_project(suite, server):
                 assert (failed.value.code, failed.value.key) == (403, "forbidden"), (method, path, body)
 
 
-def test_other_projects_things_do_not_exist(suite, shelf, nothing_left):
+def test_server_and_security_groups_of_other_projects_are_not_found(suite, shelf, nothing_left):
     stranger = Client(suite.url, project="strangers", user="s", roles="member,reader")
     group, wall = shelf["group"], shelf["security_group"]
     refused(stranger, "GET", f"/os-server-groups/{group}", 404, group)
@@ -92,10 +92,10 @@ def test_other_projects_things_do_not_exist(suite, shelf, nothing_left):
     refused(stranger, "DELETE", f"/os-security-groups/{wall}", 404, wall, version="2.1")
     refused(stranger, "POST", "/os-security-group-rules", 404, wall, version="2.1", body={"security_group_rule": {
         "parent_group_id": wall, "ip_protocol": "tcp", "from_port": 1, "to_port": 2}})
-    # (the attempt made the stranger's own default group, which the request may)
+    # The requests create the default group of the stranger's project, which is allowed.
 
 
-def test_a_reader_changes_no_image_of_its_project(suite, image_id):
+def test_reader_role_cannot_change_images_of_its_project(suite, image_id):
     path = os.path.join(CONF.state_path, "of-p.raw")
     with open(path, "wb") as file:
         file.write(b"\0" * 1024)
@@ -112,7 +112,7 @@ def test_a_reader_changes_no_image_of_its_project(suite, image_id):
     member.call("DELETE", f"/images/{ours}", version="2.35")
 
 
-def test_a_flavor_that_one_may_not_see_is_no_marker(suite, admin):
+def test_private_flavor_is_not_accepted_as_marker(suite, admin):
     secret, open_one = admin.flavor(**{"os-flavor-access:is_public": False}), admin.flavor()
     stranger = Client(suite.url, project="strangers", user="s", roles="member,reader")
     try:
@@ -126,7 +126,7 @@ def test_a_flavor_that_one_may_not_see_is_no_marker(suite, admin):
         admin.delete(f"/flavors/{open_one}")
 
 
-def test_who_has_an_address_is_not_told(suite, admin, shelf, networks):
+def test_fixed_ip_conflict_does_not_reveal_the_server(suite, admin, shelf, networks):
     shared = networks.create(context.admin(), Network(uuid=new_uuid(), label="shared", cidr="10.98.1.0/24",
                                                       cidr_v6="fd00:98::/64", ipv6_mode="dhcpv6-stateful", gateway="",
                                                       bridge=""))
@@ -148,7 +148,7 @@ def test_who_has_an_address_is_not_told(suite, admin, shelf, networks):
         networks.delete(context.admin(), shared.uuid)
 
 
-def test_a_server_asks_for_an_address_once(suite, admin, shelf, networks):
+def test_duplicate_fixed_ip_in_a_create_request_is_refused(suite, admin, shelf, networks):
     net = networks.create(context.admin(), Network(uuid=new_uuid(), label="once", cidr="10.98.2.0/24",
                                                    cidr_v6="fd00:98:2::/64", ipv6_mode="dhcpv6-stateful", gateway="",
                                                    bridge="")).uuid
@@ -164,14 +164,14 @@ def test_a_server_asks_for_an_address_once(suite, admin, shelf, networks):
         networks.delete(context.admin(), net)
 
 
-def test_names_and_ids_of_others_in_a_create_request_are_not_found(suite, admin, shelf, flavor, image_id, networks):
+def test_create_server_with_resources_of_other_projects_is_refused(suite, admin, shelf, flavor, image_id, networks):
     admin.post("/os-keypairs", {"keypair": {"name": "private", "public_key": KEY}})
     secret = admin.flavor(**{"os-flavor-access:is_public": False})
     other = networks.create(context.admin(), Network(uuid=new_uuid(), label="other", cidr="10.99.1.0/24", gateway="",
                                                       bridge="", project_id="p"))
     stranger = Client(suite.url, project="strangers", user="s", roles="member,reader")
     server = {"name": "s", "flavorRef": flavor, "imageRef": image_id, "networks": "none"}
-    stranger.get("/os-security-groups", version="2.1")  # makes the default group of the project
+    stranger.get("/os-security-groups", version="2.1")  # creates the default group of the project
     try:
         with no_rows(suite):
             for values, hints, text in [
@@ -205,7 +205,7 @@ _FLAVOR = {"name": "bad", "ram": 1, "vcpus": 1, "disk": 1}
     ({"id": ""}, "id"), ({"id": " 1"}, "id"), ({"id": LONG}, "id"), ({"id": "a/b"}, "id"), ({"id": "ü"}, "id"),
     ({"description": "a\0b"}, "NUL"), ({"description": "x" * 65536}, "description"), ({"colour": 1}, "colour"),
 ])
-def test_a_bad_flavor_is_refused(admin, nothing_left, values, text):
+def test_invalid_flavors_are_refused(admin, nothing_left, values, text):
     refused(admin, "POST", "/flavors", 400, text, body={"flavor": {**_FLAVOR, **values}})
 
 
@@ -238,12 +238,12 @@ def test_a_bad_flavor_is_refused(admin, nothing_left, values, text):
     ("POST", "/flavors/{flavor}/action", {"fly": {}}, 400, "There is no such action: fly"),
     ("POST", "/flavors/{flavor}/action", {}, 400, "Malformed request body"),
 ])
-def test_bad_requests_about_flavors(admin, shelf, nothing_left, method, path, body, code, text):
+def test_invalid_flavor_requests_are_refused(admin, shelf, nothing_left, method, path, body, code, text):
     body = json.loads(json.dumps(body).replace("{flavor}", shelf["flavor"]))
     refused(admin, method, path.replace("{flavor}", shelf["flavor"]), code, text, body=body)
 
 
-# --- everything else ---------------------------------------------------------------------------------
+# --- other resources ---------------------------------------------------------------------------------
 @pytest.mark.parametrize(("values", "text"), [
     ({"name": ""}, "name"), ({"name": LONG}, "name"), ({"name": "ü"}, "name"), ({"name": "a/b"}, "name"),
     ({"name": 7}, "name"), ({"name": None}, "name"),
@@ -254,7 +254,7 @@ def test_bad_requests_about_flavors(admin, shelf, nothing_left, method, path, bo
     ({"type": "x509"}, "Keypair data is invalid"), ({"type": "dsa"}, "type"), ({"user_id": 7}, "user_id"),
     ({"user_id": LONG}, "user_id"), ({"colour": 1}, "colour"),
 ])
-def test_a_bad_key_is_refused(admin, nothing_left, values, text):
+def test_invalid_key_pairs_are_refused(admin, nothing_left, values, text):
     refused(admin, "POST", "/os-keypairs", 400, text,
             body={"keypair": {"name": "k", "public_key": KEY, **values}})
 
@@ -320,7 +320,7 @@ def test_a_bad_key_is_refused(admin, nothing_left, values, text):
     ("GET", "/os-hypervisors/nope", None, 400, "nope"), ("GET", f"/os-hypervisors/{NIL}", None, 404, NIL),
     ("GET", "/extensions/nope", None, 404, ""),
 ])
-def test_bad_requests_about_other_things(admin, shelf, nothing_left, method, path, body, code, text):
+def test_invalid_requests_about_other_resources_are_refused(admin, shelf, nothing_left, method, path, body, code, text):
     refused(admin, method, path.format(**shelf) if "{" in path else path, code, text, body=body)
 
 
@@ -366,7 +366,7 @@ def test_bad_requests_about_other_things(admin, shelf, nothing_left, method, pat
     ("GET", "/os-hypervisors/" + HUGE, None, 404, HUGE), ("GET", "/os-hypervisors/nope/uptime", None, 404, "nope"),
     ("GET", "/os-hypervisors/nope/search", None, 404, "nope"), ("GET", "/os-hypervisors/%/servers", None, 404, ""),
 ])
-def test_bad_requests_of_old_versions(admin, shelf, nothing_left, method, path, body, code, text):
+def test_invalid_requests_in_microversion_2_11_are_refused(admin, shelf, nothing_left, method, path, body, code, text):
     body = json.loads(json.dumps(body).replace("{security_group}", shelf["security_group"]))
     path = path.replace("{image}", shelf["image"])
     refused(admin, method, path, code, text, body=body, version="2.11")
@@ -379,7 +379,7 @@ def test_bad_requests_of_old_versions(admin, shelf, nothing_left, method, path, 
     ({"dhcp_start": "10.1.0.1"}, "10.1.0.1"), ({"label": ""}, "label"), ({"label": LONG}, "label"),
     ({"bridge": "a/b"}, "bridge"), ({"bridge": "x" * 16}, "bridge"),
 ])
-def test_a_bad_network_is_refused(networks, nothing_left, values, text):
+def test_invalid_networks_are_refused(networks, nothing_left, values, text):
     wanted = {"uuid": new_uuid(), "label": "bad", "cidr": "10.98.0.0/24", "gateway": "", "bridge": "", **values}
     with pytest.raises(exception.NovaException) as refusal:
         networks.create(context.admin(), Network(**wanted))

@@ -1,4 +1,4 @@
-"""Conductors serve every interface. mypy compares the methods of an endpoint with those of its interface."""
+"""RPC endpoints of conductors. mypy compares the methods of an endpoint with those of its interface."""
 
 import collections
 import importlib

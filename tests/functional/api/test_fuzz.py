@@ -1,4 +1,4 @@
-"""Requests that nearly fit their schemas, to every route of the running suite: never a 5xx."""
+"""Random requests that nearly match their JSON schemas, to every route of the API: no response is a 5xx."""
 
 import contextlib
 import json
@@ -31,7 +31,7 @@ _WORDS = st.sampled_from(["a", "fuzz", "1", "nova", "{flavor}", "{image}", "{ser
 
 
 def fitting(schema):
-    """Values of a JSON schema, now and then with something wrong in them."""
+    """Return a strategy for values of a JSON schema, occasionally with an invalid part."""
     good = _fitting(schema)
     return st.sampled_from(range(25)).flatmap(lambda number: good if number else _JUNK)
 
@@ -75,7 +75,7 @@ _ROUTES = [route for route in routes.ROUTES if route.action != "forceDelete"
 
 @st.composite
 def requests(draw):
-    """A request: method, path (with places for the things that exist), body and microversion."""
+    """Return a request: method, path (with placeholders for existing resources), query, body and microversion."""
     route = draw(st.sampled_from(_ROUTES))
     version = draw(st.sampled_from(sorted({route.since, route.until, draw(st.integers(route.since, route.until))})))
     path = "/".join(_segment(draw, segment, route) for segment in route.path.split("/"))
@@ -97,14 +97,14 @@ _KNOWN = {"flavors": "{flavor}", "servers": "{server}", "os-server-groups": "{gr
 def _segment(draw, segment, route):
     if not segment.startswith("{"):
         return segment
-    # what is deleted is lost for the requests after it
+    # A deleted resource is missing for later requests.
     usual = route.method != "DELETE" and draw(st.sampled_from(range(4))) > 0
     return _KNOWN.get(route.path.split("/")[1], "a") if usual else draw(_IDS)
 
 
 @pytest.fixture(scope="module")
 def fuzzer(suite):
-    """An administrator of a project of its own; what the fuzz made is removed afterwards."""
+    """Return the client of an administrator in a separate project, and remove the created resources afterwards."""
     client = Client(suite.url, project="fuzz", user="fuzz")
     before = {flavor["id"] for flavor in client.get("/flavors", is_public="None")["flavors"]}
     yield client
@@ -127,7 +127,7 @@ def _remove(client, path, idents):
 
 @pytest.fixture
 def places(fuzzer, image_id):
-    """The things that exist, by the names that requests have for them."""
+    """Return the ids of existing resources by the placeholders of requests."""
     flavor = fuzzer.flavor()
     group = fuzzer.post("/os-server-groups", {"server_group": {"name": "fuzz", "policy": "soft-affinity"}})
     wall = fuzzer.post("/os-security-groups", {"security_group": {"name": flavor[:8], "description": ""}},
@@ -141,7 +141,7 @@ def places(fuzzer, image_id):
 
 @settings(**_LIMITS)
 @given(request_=requests())
-def test_no_request_is_a_5xx(fuzzer, places, image_id, request_):
+def test_random_requests_cause_no_server_error(fuzzer, places, image_id, request_):
     method, path, pairs, body, version = request_
 
     def put_in(text):

@@ -1,4 +1,4 @@
-"""A create request that comes again under the same name (Idempotency-Key)."""
+"""Repeated create requests with the same Idempotency-Key header."""
 
 import concurrent.futures
 import uuid
@@ -37,12 +37,12 @@ def key():
     return f"key {uuid.uuid4()}"
 
 
-def test_a_repetition_gets_the_first_answer_and_makes_nothing(post, admin):
+def test_repeated_request_returns_the_first_response(post, admin):
     name = key()
     first = post(name)
     again = post(name)
     assert (first.status_code, again.status_code) == (202, 202)
-    # The password is told again while the server is built; after that Nova does not know it.
+    # Nova returns the password while the server is built; it stores no password after that.
     answer, repeated = first.json()["server"], again.json()["server"]
     assert repeated.pop("adminPass", None) in (answer.pop("adminPass"), None)
     assert repeated == answer
@@ -50,7 +50,7 @@ def test_a_repetition_gets_the_first_answer_and_makes_nothing(post, admin):
     assert [server["id"] for server in admin.get("/servers")["servers"]] == [answer["id"]]
 
 
-def test_another_body_under_the_name_is_refused(post):
+def test_idempotency_key_with_another_body_is_refused(post):
     name = key()
     post(name)
     answer = post(name, description="other")
@@ -58,12 +58,12 @@ def test_another_body_under_the_name_is_refused(post):
     assert KEY in answer.json()["conflictingRequest"]["message"]
 
 
-def test_a_name_belongs_to_its_user(post):
+def test_idempotency_key_is_scoped_to_its_user(post):
     name = key()
     assert post(name).json()["server"]["id"] != post(name, user="somebody").json()["server"]["id"]
 
 
-def test_a_deleted_server_is_still_the_answer(post, admin):
+def test_repeated_request_returns_a_deleted_server(post, admin):
     name = key()
     made = post(name).json()["server"]["id"]
     admin.wait(made, "ACTIVE")
@@ -74,13 +74,13 @@ def test_a_deleted_server_is_still_the_answer(post, admin):
     assert admin.get("/servers")["servers"] == []
 
 
-def test_a_request_that_failed_may_succeed_under_its_name(post):
+def test_idempotency_key_of_a_failed_request_can_be_reused(post):
     name = key()
     assert post(name, key_name="missing").status_code == 400
     assert post(name).status_code == 202
 
 
-def test_requests_of_one_moment_make_the_servers_once(post, admin):
+def test_concurrent_requests_with_the_same_key_create_servers_once(post, admin):
     name = key()
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
         answers = list(pool.map(lambda _number: post(name, min_count=2, max_count=3, return_reservation_id=True),

@@ -1,4 +1,4 @@
-"""A host name belongs to the machine that registered it, and the machine to the deployment that it registered with."""
+"""Binding of a host name to the machine that registered it, and of a machine to its deployment."""
 
 import contextlib
 import os
@@ -18,7 +18,7 @@ _THIRD = "third"
 
 @pytest.fixture
 def remembered():
-    """The file by which the machine knows its deployment; put back after the test."""
+    """Return the path of the file with the deployment id of the machine, and restore the file after the test."""
     path = os.path.join(CONF.state_path, identity.DEPLOYMENT)
     with open(path) as file:
         content = file.read()
@@ -29,7 +29,7 @@ def remembered():
 
 @pytest.fixture
 def third(suite, admin, monkeypatch):
-    """``third()``: a compute of a machine of its own, as one that is no virtual host; it has registered before."""
+    """Return a function that creates a compute service on a separate, non-virtual machine that registered before."""
     transport, machine, made = bus.connect(CONF, _THIRD), new_uuid(), []
 
     def make():
@@ -45,8 +45,7 @@ def third(suite, admin, monkeypatch):
         admin.delete(f"/os-services/{service_of(admin, _THIRD)['id']}")
 
 
-def test_another_machine_under_a_known_name_does_not_start_and_touches_nothing(suite, admin, driver, flavor, image_id,
-                                                                              monkeypatch):
+def test_host_name_of_another_machine_prevents_the_start(suite, admin, driver, flavor, image_id, monkeypatch):
     uuid = admin.boot(flavor, image_id)
     admin.wait(uuid, "ACTIVE")
     other = ComputeService(suite.transport, host=suite.compute.host, machine=suite.compute.machine)
@@ -57,8 +56,8 @@ def test_another_machine_under_a_known_name_does_not_start_and_touches_nothing(s
     assert admin.server(uuid)["status"] == "ACTIVE"
 
 
-def test_a_machine_that_was_renamed_does_not_start(suite, admin):
-    heartbeat = liveness.heartbeat_client(suite.transport)  # with the host's own key it could not say another name
+def test_renamed_machine_does_not_start(suite, admin):
+    heartbeat = liveness.heartbeat_client(suite.transport)  # the host's own key cannot register another name
     machine = new_uuid()
     heartbeat.register(context.admin(), "old-name", "nova-compute", "compute", 1, machine)
     with pytest.raises(exception.HostIdentityMismatch, match="registered as nova-compute of host old-name"):
@@ -67,7 +66,7 @@ def test_a_machine_that_was_renamed_does_not_start(suite, admin):
     admin.delete(f"/os-services/{old['id']}")
 
 
-def test_a_host_of_another_deployment_does_not_start_until_its_operator_lets_it(suite, admin, third, remembered):
+def test_host_of_another_deployment_starts_after_its_file_is_deleted(suite, admin, third, remembered):
     with open(remembered, "w") as file:
         file.write(f"{new_uuid()}\n")
     with pytest.raises(exception.HostIdentityMismatch, match=r"belongs to deployment .*, and this database is of"):
@@ -76,11 +75,11 @@ def test_a_host_of_another_deployment_does_not_start_until_its_operator_lets_it(
     os.unlink(remembered)
     third().begin()
     assert service_of(admin, _THIRD)["state"] == "up"
-    # The next start finds it in order.
+    # The next start succeeds, too.
     third().begin()
 
 
-def test_a_database_that_has_forgotten_a_host_does_not_get_it(suite, admin, third, remembered):
+def test_registered_host_missing_from_the_database_does_not_start(suite, admin, third, remembered):
     with pytest.raises(exception.HostIdentityMismatch, match="has registered with this deployment before, but the "
                                                              "database has no record of it"):
         third().begin()
@@ -90,19 +89,19 @@ def test_a_database_that_has_forgotten_a_host_does_not_get_it(suite, admin, thir
     assert service_of(admin, _THIRD)["state"] == "up"
 
 
-def test_a_host_whose_service_an_operator_deleted_registers_again_once(suite, admin, third, remembered):
+def test_host_whose_service_was_deleted_registers_again_once(suite, admin, third, remembered):
     os.unlink(remembered)
     running = third()
     running.begin()
     admin.delete(f"/os-services/{service_of(admin, _THIRD)['id']}")
-    running.returned()  # what its next heartbeat comes to
+    running.returned()  # called by the next heartbeat
     admin.delete(f"/os-services/{service_of(admin, _THIRD)['id']}")
     running.stop()
     third().begin()
     assert service_of(admin, _THIRD)["state"] == "up"
 
 
-def test_a_file_with_something_else_than_a_deployment_is_refused(suite, admin, third, remembered):
+def test_invalid_deployment_file_is_refused(suite, admin, third, remembered):
     with open(remembered, "w") as file:
         file.write("ours\n")
     with pytest.raises(exception.InvalidInput, match="does not contain a deployment id"):

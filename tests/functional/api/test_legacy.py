@@ -1,4 +1,4 @@
-"""[api]legacy: what upstream removed with nova-network, served again on the embedded networks."""
+"""[api]legacy: the API that upstream removed with nova-network, served with the embedded networks."""
 
 import jsonschema
 import pytest
@@ -19,7 +19,7 @@ CIDR = "10.71.0.0/24"
 
 @pytest.fixture(scope="module")
 def url(suite):
-    """An API of the same suite that serves them."""
+    """Return the URL of an API service of the same suite with [api]legacy enabled."""
     CONF.set_override("legacy", True, group="api")
     service = ApiService(suite.transport)
     CONF.clear_override("legacy", group="api")
@@ -42,7 +42,7 @@ def network(networks):
 
 @pytest.fixture
 def boot(admin, flavor, image_id, network):
-    """``boot()``: a server on the network, active."""
+    """Return a function that boots a server on the network: ``boot()``."""
     made = []
 
     def boot(client=admin, **wanted):
@@ -62,7 +62,7 @@ def refused(client, method, path, body=None, version=OLD):
 
 
 # -- networks -----------------------------------------------------------------------------------------
-def test_a_network_is_made_shown_and_removed(old):
+def test_legacy_network_create_show_and_delete(old):
     made = old.post("/os-networks", {"network": {
         "label": "new net", "cidr": "10.72.0.0/24", "mtu": 9000, "dhcp_server": "10.72.0.2", "dns1": "192.0.2.53",
         "allowed_start": "10.72.0.10", "allowed_end": "10.72.0.12", "share_address": True, "multi_host": True,
@@ -78,7 +78,7 @@ def test_a_network_is_made_shown_and_removed(old):
     assert refused(old, "DELETE", f"/os-networks/{made['id']}")[0] == 404
 
 
-def test_only_the_addresses_that_are_allowed_are_given_to_servers(old, admin, flavor, image_id):
+def test_legacy_network_assigns_addresses_of_its_fixed_cidr_only(old, admin, flavor, image_id):
     uuid = old.post("/os-networks", {"network": {
         "label": "small", "cidr": "10.72.0.0/24", "fixed_cidr": "10.72.0.8/31"}})["network"]["id"]
     servers = [admin.boot(flavor, image_id, networks=[{"uuid": uuid}]) for _number in range(2)]
@@ -103,14 +103,14 @@ def test_only_the_addresses_that_are_allowed_are_given_to_servers(old, admin, fl
     ({"cidr": "10.72.0.1/32", "fixed_cidr": "10.72.0.1/32"}, "cidr"),
     ({"fixed_cidr": "10.72.0.0/28", "allowed_start": "10.72.0.2"}, "fixed_cidr"), ({"vlan": 5}, "bridge_interface"),
     ({"vlan": 5000, "bridge_interface": "eth1"}, "vlan"), ({"mtu": "many"}, "mtu"), ({"unknown": 1}, "unknown")])
-def test_what_no_network_can_be_is_refused_by_its_field(old, changes, field):
+def test_invalid_legacy_network_is_refused_with_its_field(old, changes, field):
     code, message = refused(old, "POST", "/os-networks", {"network": {
         "label": "wrong", "cidr": "10.72.0.0/24", **changes}})
     assert code == 400
     assert field in message
 
 
-def test_a_network_becomes_a_projects_and_everybodys_again(old, url, network, boot, admin):
+def test_legacy_network_associate_and_disassociate_a_project(old, url, network, boot, admin):
     mine = Client(url, project="mine", version=OLD)
     others = Client(url, project="others", version=OLD, roles="member,reader")
     assert network in [each["id"] for each in others.get("/os-networks")["networks"]]
@@ -126,7 +126,7 @@ def test_a_network_becomes_a_projects_and_everybodys_again(old, url, network, bo
     assert refused(mine, "POST", "/os-networks/add", {"id": network})[0] == 409
 
 
-def test_any_network_that_nobody_uses_can_be_had(url, network):
+def test_legacy_network_add_associates_any_free_network(url, network):
     mine = Client(url, project="mine", version=OLD)
     theirs = {each["id"] for each in mine.get("/os-networks")["networks"] if each["project_id"] == "mine"}
     mine.post("/os-networks/add", {"id": None})
@@ -135,14 +135,14 @@ def test_any_network_that_nobody_uses_can_be_had(url, network):
     assert mine.get(f"/os-networks/{got}")["network"]["project_id"] is None
 
 
-def test_a_network_with_servers_stays_its_projects(old, url, network, boot, admin):
+def test_legacy_network_with_servers_cannot_be_disassociated(old, url, network, boot, admin):
     Client(url, project="p", version=OLD).post("/os-networks/add", {"id": network})
     admin.wait(boot(), "ACTIVE")
     assert refused(old, "POST", f"/os-networks/{network}/action", {"disassociate": None})[0] == 409
     assert old.get(f"/os-networks/{network}")["network"]["project_id"] == "p"
 
 
-def test_a_network_is_said_to_belong_to_a_host(old, suite, network):
+def test_legacy_network_associate_and_disassociate_a_host(old, suite, network):
     host = suite.compute.host
     old.call("POST", f"/os-networks/{network}/action", {"associate_host": host}, expect=202)
     assert old.get(f"/os-networks/{network}")["network"]["host"] == host
@@ -154,20 +154,20 @@ def test_a_network_is_said_to_belong_to_a_host(old, suite, network):
     assert old.get(f"/os-networks/{network}")["network"]["host"] is None
 
 
-def test_a_project_has_a_network_of_its_own(url, network):
+def test_tenant_network_create_list_and_delete(url, network):
     mine = Client(url, project="mine", version=OLD)
     made = mine.post("/os-tenant-networks", {"network": {
         "label": "own", "cidr": "10.73.0.0/24", "vlan_start": 1, "num_networks": 1, "network_size": 255}})["network"]
     assert made == {"id": made["id"], "label": "own", "cidr": "10.73.0.0/24"}
     assert made in mine.get("/os-tenant-networks")["networks"]
     assert refused(Client(url, version=OLD), "DELETE", f"/os-tenant-networks/{made['id']}")[0] == 404
-    assert refused(mine, "DELETE", f"/os-tenant-networks/{network}")[0] == 404, "one that is everybody's"
+    assert refused(mine, "DELETE", f"/os-tenant-networks/{network}")[0] == 404, "a shared network was deleted"
     mine.call("DELETE", f"/os-tenant-networks/{made['id']}", expect=202)
     assert made not in mine.get("/os-tenant-networks")["networks"]
 
 
 # -- addresses ----------------------------------------------------------------------------------------
-def test_an_address_is_shown_with_the_server_that_has_it(old, admin, suite, boot):
+def test_fixed_ip_is_shown_with_its_server(old, admin, suite, boot):
     server = boot(fixed_ip="10.71.0.77")
     admin.wait(server, "ACTIVE")
     hostname = admin.server(server)["OS-EXT-SRV-ATTR:hostname"]
@@ -176,8 +176,8 @@ def test_an_address_is_shown_with_the_server_that_has_it(old, admin, suite, boot
     assert old.get("/os-fixed-ips/10.71.0.77") == {"fixed_ip": {**shown, "reserved": False}}
 
 
-def test_no_server_gets_an_address_that_is_reserved(old, admin, boot):
-    """10.71.0.2 would be the first."""
+def test_reserved_fixed_ip_is_not_assigned(old, admin, boot):
+    """Reserve 10.71.0.2, the first address of the network, and release it again."""
     old.call("POST", "/os-fixed-ips/10.71.0.2/action", {"reserve": None}, expect=202)
     assert old.get("/os-fixed-ips/10.71.0.2")["fixed_ip"] == {
         "address": "10.71.0.2", "cidr": CIDR, "host": None, "hostname": None, "reserved": True}
@@ -192,7 +192,7 @@ def test_no_server_gets_an_address_that_is_reserved(old, admin, boot):
     admin.wait(other, "ACTIVE")
 
 
-def test_who_has_an_address_that_is_reserved_is_the_last_one(old, admin, boot):
+def test_reserving_a_fixed_ip_in_use_leaves_it_with_its_server(old, admin, boot):
     server = boot(fixed_ip="10.71.0.5")
     admin.wait(server, "ACTIVE")
     old.post("/os-fixed-ips/10.71.0.5/action", {"reserve": None})
@@ -204,17 +204,17 @@ def test_who_has_an_address_that_is_reserved_is_the_last_one(old, admin, boot):
 
 
 @pytest.mark.parametrize(("address", "code"), [("10.99.0.1", 404), ("nonsense", 400), ("10.71.0.1", 400)])
-def test_what_is_no_address_for_servers_is_not_reserved(old, network, address, code):
+def test_reserving_an_invalid_fixed_ip_is_refused(old, network, address, code):
     assert refused(old, "POST", f"/os-fixed-ips/{address}/action", {"reserve": None})[0] == code
 
 
-def test_the_gateway_of_a_network_is_shown_as_reserved(old, network):
+def test_gateway_address_is_shown_as_reserved(old, network):
     assert old.get("/os-fixed-ips/10.71.0.1")["fixed_ip"]["reserved"] is True
     assert refused(old, "GET", "/os-fixed-ips/10.99.0.1") == (404, "Fixed IP not found for address 10.99.0.1.")
 
 
-# -- floating addresses -------------------------------------------------------------------------------
-def test_pools_are_filled_and_emptied(old, url):
+# -- floating IPs -------------------------------------------------------------------------------------
+def test_floating_ip_bulk_create_and_delete(old, url):
     wanted = {"ip_range": "203.0.113.16/30", "pool": "bulk", "interface": "eth0"}
     assert old.post("/os-floating-ips-bulk", {"floating_ips_bulk_create": wanted}) == {
         "floating_ips_bulk_create": wanted}
@@ -233,7 +233,7 @@ def test_pools_are_filled_and_emptied(old, url):
     assert (code, "ip_range" in message) == (400, True)
 
 
-def test_the_floating_addresses_of_a_host_are_listed(old, admin, suite, boot):
+def test_floating_ip_bulk_list_of_a_host(old, admin, suite, boot):
     host = suite.compute.host
     assert refused(old, "GET", f"/os-floating-ips-bulk/{host}")[0] == 404
     old.post("/os-floating-ips-bulk", {"floating_ips_bulk_create": {"ip_range": "203.0.113.16/32"}})
@@ -248,10 +248,10 @@ def test_the_floating_addresses_of_a_host_are_listed(old, admin, suite, boot):
     old.put("/os-floating-ips-bulk/delete", {"ip_range": "203.0.113.16/32"})
 
 
-# -- names --------------------------------------------------------------------------------------------
+# -- DNS entries --------------------------------------------------------------------------------------
 @pytest.fixture
 def domains(old):
-    """``domains(name, **entry)`` makes one."""
+    """Return a function that creates a DNS domain: ``domains(name, **entry)``."""
     made = []
 
     def make(name, **entry):
@@ -263,7 +263,7 @@ def domains(old):
         old.session.delete(f"{old.url}/v2.1/os-floating-ip-dns/{name}", timeout=60)
 
 
-def test_names_of_addresses_come_and_go(old, url, domains):
+def test_dns_entry_create_show_update_and_delete(old, url, domains):
     assert domains("domain1.example.org", scope="public", project="mine") == {
         "domain": "domain1.example.org", "scope": "public", "project": "mine", "availability_zone": None}
     mine = Client(url, project="mine", roles="member,reader", version=OLD)
@@ -280,7 +280,7 @@ def test_names_of_addresses_come_and_go(old, url, domains):
     assert refused(mine, "DELETE", f"{names}/instance1")[0] == 404
 
 
-def test_a_domain_goes_with_its_names(old, domains):
+def test_deleting_a_dns_domain_deletes_its_entries(old, domains):
     old.put("/os-floating-ip-dns/gone.example.org", {"domain_entry": {"scope": "public"}})
     old.put("/os-floating-ip-dns/gone.example.org/entries/a", {"dns_entry": {"ip": "192.0.2.1", "dns_type": "A"}})
     old.call("DELETE", "/os-floating-ip-dns/gone.example.org", expect=202)
@@ -289,7 +289,7 @@ def test_a_domain_goes_with_its_names(old, domains):
     assert refused(old, "GET", "/os-floating-ip-dns/gone.example.org/entries/a")[0] == 404
 
 
-def test_a_project_sees_its_domains_and_those_of_all_and_no_others(old, url, domains):
+def test_project_sees_its_own_and_shared_dns_domains_only(old, url, domains):
     domains("mine.example.org", scope="public", project="mine")
     domains("all.example.org", scope="public")
     domains("zone.example.org", scope="private", availability_zone="nova")
@@ -302,7 +302,7 @@ def test_a_project_sees_its_domains_and_those_of_all_and_no_others(old, url, dom
     assert refused(others, "PUT", "/os-floating-ip-dns/zone.example.org/entries/a", entry)[0] == 403
 
 
-def test_a_name_in_a_domain_of_all_is_its_projects(url, domains):
+def test_dns_entry_in_a_shared_domain_belongs_to_its_project(url, domains):
     domains("all.example.org", scope="public")
     www = "/os-floating-ip-dns/all.example.org/entries/www"
     entry = {"dns_entry": {"ip": "192.0.2.1", "dns_type": "A"}}
@@ -314,8 +314,8 @@ def test_a_name_in_a_domain_of_all_is_its_projects(url, domains):
     mine.put(www, entry)
 
 
-def test_no_project_says_what_is_in_a_domain_below_its_own(old, url, domains):
-    """Names may have dots: what is in two domains by its spelling is in the longer one alone."""
+def test_dns_entry_in_the_subdomain_of_another_project_is_refused(old, url, domains):
+    """Create entries with dots in their names: such a name belongs to the longest domain that matches it."""
     domains("example.net", scope="public")
     domains("theirs.example.net", scope="public", project="theirs")
     domains("inside.theirs.example.net", scope="private", availability_zone="nova")
@@ -336,7 +336,7 @@ def test_no_project_says_what_is_in_a_domain_below_its_own(old, url, domains):
     domains("mine.example.net", scope="public")
 
 
-def test_no_project_takes_all_names_of_a_domain(url, domains, monkeypatch):
+def test_dns_entries_per_project_and_domain_are_limited(url, domains, monkeypatch):
     domains("all.example.org", scope="public")
     monkeypatch.setattr("nova.db.networks.floating_ip_dns._OF_PROJECT", 2)
     entry = {"dns_entry": {"ip": "192.0.2.1", "dns_type": "A"}}
@@ -345,7 +345,7 @@ def test_no_project_takes_all_names_of_a_domain(url, domains, monkeypatch):
     for name in ("a", "b"):
         mine.put(f"{names}/{name}", entry)
     assert refused(mine, "PUT", f"{names}/c", entry) == (403, "Quota exceeded, the project has too many names.")
-    mine.put(f"{names}/a", entry)  # it has that
+    mine.put(f"{names}/a", entry)  # an existing entry
     others.put(f"{names}/c", entry)
 
 
@@ -353,7 +353,7 @@ def test_no_project_takes_all_names_of_a_domain(url, domains, monkeypatch):
     ("a", {"scope": "public", "availability_zone": "nova"}), ("a", {"scope": "private", "project": "p"}),
     ("a", {"scope": "other"}), ("a", {}), ("a_b.-c", {"scope": "public"}), ("a b", {"scope": "public"}),
     ("a" * 64, {"scope": "public"})])
-def test_what_is_no_domain_is_refused(old, name, body):
+def test_invalid_dns_domains_are_refused(old, name, body):
     assert refused(old, "PUT", f"/os-floating-ip-dns/{name}", {"domain_entry": body})[0] == 400
 
 
@@ -361,13 +361,13 @@ def test_what_is_no_domain_is_refused(old, name, body):
     ("a", {"ip": "x", "dns_type": "A"}), ("a", {"ip": "192.0.2.1", "dns_type": "MX"}), ("a", {"dns_type": "A"}),
     ("a", {"ip": "fd00::1", "dns_type": "A"}), ("-", {"ip": "192.0.2.1", "dns_type": "A"}),
     (".".join(["a" * 60] * 4), {"ip": "192.0.2.1", "dns_type": "A"})])
-def test_what_is_no_name_is_refused(old, domains, name, body):
+def test_invalid_dns_entries_are_refused(old, domains, name, body):
     domains("example.org", scope="public")
     assert refused(old, "PUT", f"/os-floating-ip-dns/example.org/entries/{name}", {"dns_entry": body})[0] == 400
 
 
-# -- default rules ------------------------------------------------------------------------------------
-def test_the_default_group_of_a_new_project_begins_with_the_default_rules(old, url):
+# -- security group default rules ---------------------------------------------------------------------
+def test_default_security_group_of_a_new_project_has_default_rules(old, url):
     rule = old.post("/os-security-group-default-rules", {"security_group_default_rule": {
         "ip_protocol": "TCP", "from_port": "80", "to_port": "80", "cidr": "10.10.10.0/24"}})[
             "security_group_default_rule"]
@@ -391,11 +391,11 @@ def test_the_default_group_of_a_new_project_begins_with_the_default_rules(old, u
 @pytest.mark.parametrize(("rule", "code"), [
     ({"ip_protocol": "sctp"}, 400), ({"ip_protocol": "tcp", "from_port": 1}, 400), ({"ip_protocol": 1}, 400),
     ({"ip_protocol": "tcp", "from_port": 2, "to_port": 1}, 400), ({"cidr": "x"}, 400)])
-def test_what_is_no_default_rule_is_refused(old, rule, code):
+def test_invalid_security_group_default_rules_are_refused(old, rule, code):
     assert refused(old, "POST", "/os-security-group-default-rules", {"security_group_default_rule": rule})[0] == code
 
 
-def test_a_default_rule_is_there_once(old):
+def test_duplicate_security_group_default_rule_is_refused(old):
     wanted = {"security_group_default_rule": {"ip_protocol": "icmp", "from_port": -1, "to_port": -1}}
     made = old.post("/os-security-group-default-rules", wanted)["security_group_default_rule"]
     assert made["ip_range"] == {"cidr": "0.0.0.0/0"}
@@ -405,8 +405,8 @@ def test_a_default_rule_is_there_once(old):
     assert refused(old, "GET", "/os-security-group-default-rules/x")[0] == 400
 
 
-# -- all of them --------------------------------------------------------------------------------------
-def test_the_interfaces_of_a_server_are_shown_as_they_were(old, url, admin, network, boot):
+# -- all legacy routes --------------------------------------------------------------------------------
+def test_virtual_interfaces_have_the_keys_of_their_version(old, url, admin, network, boot):
     server = boot()
     admin.wait(server, "ACTIVE")
     [interface] = admin.get(f"/servers/{server}/os-interface")["interfaceAttachments"]
@@ -438,7 +438,7 @@ def _body(route):
 
 
 @pytest.mark.parametrize("route", served.ROUTES, ids=lambda route: f"{route.method} {route.path} {route.action or ''}")
-def test_who_may_not_is_refused_and_versions_after_do_not_know_them(url, route):
+def test_legacy_route_refuses_other_roles_and_later_versions(url, route):
     nobody = Client(url, roles="other")
     expected = 404 if "server_id" in route.path else 403
     assert refused(nobody, route.method, _path(route), _body(route), f"2.{route.until}")[0] == expected
@@ -446,20 +446,20 @@ def test_who_may_not_is_refused_and_versions_after_do_not_know_them(url, route):
 
 
 @pytest.mark.parametrize("route", served.ROUTES, ids=lambda route: f"{route.method} {route.path} {route.action or ''}")
-def test_members_change_nothing_but_names(url, route):
+def test_member_role_may_change_dns_entries_only(url, route):
     if route.method != "GET" and "/entries/" not in route.path:
         member = Client(url, roles="member,reader")
         assert refused(member, route.method, _path(route), _body(route), f"2.{route.until}")[0] == 403
 
 
-def test_the_document_has_them_where_they_are_served(url, admin):
+def test_openapi_document_lists_legacy_routes_where_enabled(url, admin):
     with_them, without = (Client(base, version=OLD).get("/openapi")["paths"] for base in (url, admin.url))
     assert {route.path for route in served.ROUTES} - set(with_them) == set()
     assert "/os-fixed-ips/{id}" not in without
     assert "post" not in without["/os-networks"]
 
 
-def test_answers_are_as_the_document_says(old, network, domains):
+def test_legacy_responses_match_the_openapi_document(old, network, domains):
     domains("doc.example.org", scope="public")
     old.put("/os-floating-ip-dns/doc.example.org/entries/a", {"dns_entry": {"ip": "192.0.2.1", "dns_type": "A"}})
     paths = openapi.document(served.added_to(routes.ROUTES), 35, "")["paths"]
@@ -472,7 +472,7 @@ def test_answers_are_as_the_document_says(old, network, domains):
         jsonschema.Draft202012Validator(schema).validate(old.get(asked))
 
 
-def test_with_neutron_they_are_gone(suite):
+def test_legacy_routes_are_disabled_with_neutron(suite):
     CONF.set_override("legacy", True, group="api")
     CONF.set_override("driver", "neutron", group="network")
     try:

@@ -1,4 +1,4 @@
-"""The OpenAPI documents: clients are generated from them and run against the suite, and answers are as they say."""
+"""The OpenAPI documents: generated clients run against the suite, and responses match the documents."""
 
 import importlib
 import json
@@ -13,13 +13,13 @@ from tests.functional.client import Client, Failed, wait_for
 from tests.functional.documented import undocumented
 from tests.functional.refusals import NIL
 
-# One in each range in which many answers differ.
+# A version in each range in which many responses differ.
 _SOME = (1, 3, 16, 26, 35, 41, 47, 53, 57, 61, 69, 75, 79, 88, 96, 100, 104)
 _ALL = range(microversion.MIN, microversion.MAX + 1)
 
 
 def _generated(url, version, directory):
-    """The name of a package in ``directory``: a client made from the document that the API serves."""
+    """Generate a client from the document that the API serves; return the name of its package in ``directory``."""
     document = Client(url, version=f"2.{version}").get("/openapi")
     (directory / "document.json").write_text(json.dumps(document))
     (directory / "settings.yaml").write_text("post_hooks: []\nliteral_enums: true\n")
@@ -30,7 +30,7 @@ def _generated(url, version, directory):
         cwd=directory, capture_output=True, text=True, timeout=300, check=False)
     said = made.stdout + made.stderr
     assert made.returncode == 0, said
-    assert "WARNING" not in said, said  # it says so of what it leaves out
+    assert "WARNING" not in said, said  # the generator warns of omitted operations
     functions = {path.stem for path in (directory / name / "api").glob("*/*.py")} - {"__init__"}
     wanted = {one["operationId"] for item in document["paths"].values() for one in item.values()}
     assert len(functions) == len(wanted)
@@ -38,7 +38,7 @@ def _generated(url, version, directory):
 
 
 class _Generated:
-    """``call("servers", "post_servers", body={...}, server_id=...)``: by the functions of a generated client."""
+    """A caller of the functions of a generated client: ``call("servers", "post_servers", body={...})``."""
 
     def __init__(self, url, name):
         self._name = name
@@ -50,7 +50,7 @@ class _Generated:
         return getattr(importlib.import_module(f"{self._name}.models"), name).from_dict(value)
 
     def __call__(self, tag, function, **arguments):
-        """The status, and the parsed answer as plain values."""
+        """Return the status, and the parsed response as plain values."""
         module = importlib.import_module(f"{self._name}.api.{tag}.{function}")
         answer = module.sync_detailed(client=self._client, **arguments)
         parsed = answer.parsed.to_dict() if hasattr(answer.parsed, "to_dict") else None
@@ -63,7 +63,7 @@ def generated(request, suite, tmp_path, monkeypatch):
     return _Generated(suite.url, _generated(suite.url, request.param, tmp_path)), request.param
 
 
-def test_a_generated_client_has_a_server_for_its_life(generated, image_id):
+def test_generated_client_creates_stops_and_deletes_a_server(generated, image_id):
     call, version = generated
     body = call.model("PostFlavorsBody", {"flavor": {"name": f"generated-{version}", "ram": 64, "vcpus": 1, "disk": 1}})
     status, made = call("flavors", "post_flavors", body=body)
@@ -95,11 +95,11 @@ def test_a_generated_client_has_a_server_for_its_life(generated, image_id):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("version", _ALL)
-def test_a_client_is_generated_from_the_document_of_each_version(suite, tmp_path, version):
+def test_client_generation_succeeds_for_every_microversion(suite, tmp_path, version):
     _generated(suite.url, version, tmp_path)
 
 
-def test_the_document_needs_no_token_and_is_that_of_the_version_asked_for(suite):
+def test_openapi_document_is_public_and_depends_on_the_version(suite):
     client = Client(suite.url)
     client.session.headers.clear()
     shown = client.get("/openapi", version="2.10")
@@ -109,7 +109,7 @@ def test_the_document_needs_no_token_and_is_that_of_the_version_asked_for(suite)
 
 
 @pytest.mark.parametrize("version", _SOME)
-def test_what_is_shown_is_as_the_document_says(admin, flavor, image_id, version):
+def test_responses_match_the_openapi_document(admin, flavor, image_id, version):
     server = admin.boot(flavor, image_id, metadata={"key": "value"}, tags=["tag"])
     admin.wait(server, "ACTIVE")
     old = Client(admin.url, version="2.35")

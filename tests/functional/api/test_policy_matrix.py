@@ -1,6 +1,6 @@
-"""Every route, requested with every role, in the project with the resources and in another one, compared with the
-reference's policy. The oracle is oslo.policy with the defaults of tests/data/policy_defaults.json; Nova's own policy is
-not used."""
+"""Every route, requested with every role, by the project of the resources and by another project, compared with the
+policy of upstream Nova. The oracle is oslo.policy with the defaults of tests/data/policy_defaults.json; this Nova's own
+policy is not used."""
 
 import contextlib
 import json
@@ -24,17 +24,17 @@ from tests.functional.refusals import KEY, NIL, SHARED
 from tests.paths import DATA
 
 _DEFAULTS = json.loads((DATA / "policy_defaults.json").read_text())
-# As Keystone implies them.
+# Roles with the roles that Keystone implies.
 _ROLES = {
     "admin": "admin,manager,member,reader", "manager": "manager,member,reader", "member": "member,reader",
     "reader": "reader", "service": "service", "nothing": "other",
 }
-# These decide on a part of a request or of an answer; another one decides whether there is one.
+# Rules for parts of a request or response; another rule decides on the operation as a whole.
 _PARTS = re.compile(r"^network:|os-extended-server-attributes|os-flavor-extra-specs:index|get_all_tenants|all_projects"
                     r"|allow_all_filters|:show:|:create:|cross_cell|unlock_override|:host$|:host:index|other_project"
                     r"|instance-actions:events|:trusted_certs|attachments:swap|requested_destination"
                     r"|allow_volume_backed|unshelve_to_host")
-# The image API's own policy counts for the proxy of it.
+# The image proxy uses the policy of the image service instead.
 _ROUTES = [route for route in routes.ROUTES
            if route.handler is not removed.no_longer_available and route.handler is not versions.show
            and not route.path.startswith("/images")]
@@ -55,7 +55,7 @@ def _key(operation):
 
 
 def _gates():
-    """The rule of each operation that decides whether it may be asked for."""
+    """Return the rule that allows each operation, by operation."""
     named = {}
     for name, _check, *operations in _DEFAULTS:
         for operation in operations:
@@ -74,7 +74,7 @@ def _operation(route):
 
 @pytest.fixture(scope="module")
 def reference():
-    """``reference(route, role, own)``: whether the reference lets this role do it to what is (not) its project's."""
+    """Return a function that returns True if upstream's policy allows the route: ``reference(route, role, own)``."""
     conf = cfg.ConfigOpts()
     conf([], default_config_files=[])
     rules = {name: check for name, check, *_operations in _DEFAULTS}
@@ -92,7 +92,7 @@ def reference():
 
 
 class Things:
-    """The resources of a project, by the parameters of paths and the fields of bodies that name them."""
+    """The resources of a project, and the paths and bodies of requests that use them."""
 
     def __init__(self, admin, project, flavor, image_id):
         self.owner = Client(admin.url, project=project, user=project)
@@ -107,7 +107,7 @@ class Things:
         self.others = {}
 
     def furnish(self):
-        """Create resources that are no servers: an image, a volume, a rule."""
+        """Create resources other than servers: an image, a volume, and a security group rule."""
         old = {"version": "2.1"}
         image = new_uuid()
         path = os.path.join(CONF.state_path, f"{image}.raw")
@@ -133,7 +133,7 @@ class Things:
             client.session.delete(f"{client.url}/v2.1{path}", timeout=60)
         self.owner.wait_gone(self.server)
         for kind, ident in self.others.items():
-            if kind != "os-security-group-rules":  # which went with its group
+            if kind != "os-security-group-rules":  # deleted with its group
                 old.call("DELETE", f"/{kind}/{ident}")
 
     def seen(self):
@@ -160,11 +160,11 @@ class Things:
     def body(self, route, version):
         declared = route.spec.body
         if re.search(r"/metadata/{\w+}$", route.path) and declared is not None:
-            return {"meta": {"key" if "{key}" in route.path else NIL: "matrix"}}  # as the path has it
+            return {"meta": {"key" if "{key}" in route.path else NIL: "matrix"}}  # the same key as in the path
         return None if declared is None else self._smallest(declared.schema(version), "")
 
     def _smallest(self, schema, name):
-        """A value that fits: nothing that need not be there."""
+        """Return a minimal value that matches the schema."""
         known = {"flavorRef": self.flavor, "imageRef": self.image_id, "networks": "none", "tag": "tag"}
         if name in known:
             return known[name]
@@ -195,7 +195,7 @@ class Things:
 
 @pytest.fixture
 def owners(suite, image_id):
-    """Things of the project "matrix", which asks, and of the project "owner"."""
+    """Return the resources of the requesting project "matrix" and of the project "owner"."""
     admin = Client(suite.url)
     flavor = admin.flavor()
     made = {project: Things(admin, project, flavor, image_id) for project in ("matrix", "owner")}
@@ -225,7 +225,7 @@ def _is_anothers(route):
 
 
 @pytest.mark.parametrize("role", _ROLES)
-def test_what_a_role_may_not_do_is_refused_and_changes_nothing(suite, owners, reference, role):
+def test_forbidden_operations_are_refused_without_changes(suite, owners, reference, role):
     things = owners["matrix"]
     before, wrong, asked = things.seen(), [], 0
     for route in _ROUTES:
@@ -241,7 +241,7 @@ def test_what_a_role_may_not_do_is_refused_and_changes_nothing(suite, owners, re
 
 
 @pytest.mark.parametrize("role", [role for role in _ROLES if role != "admin"])
-def test_what_another_project_has_is_neither_seen_nor_changed(suite, owners, role):
+def test_resources_of_another_project_are_hidden_and_unchanged(suite, owners, role):
     things = owners["owner"]
     things.furnish()
     before, wrong, asked = things.seen(), [], set()
@@ -258,7 +258,7 @@ def test_what_another_project_has_is_neither_seen_nor_changed(suite, owners, rol
 
 
 @pytest.mark.parametrize("role", _ROLES)
-def test_what_a_role_may_do_is_not_refused(suite, owners, reference, role):
+def test_allowed_operations_are_not_refused(suite, owners, reference, role):
     things = owners["matrix"]
     wrong = []
     for route in _ROUTES:
@@ -270,7 +270,7 @@ def test_what_a_role_may_do_is_not_refused(suite, owners, reference, role):
         if detail := undocumented(route.until, route.method, route.path, answer, route.action):
             wrong.append((_operation(route), "is not as documented", detail))
         if answer.ok and route.method != "GET" and route.path.startswith(("/servers/", "/os-volumes_boot/")):
-            with contextlib.suppress(Failed):  # it is gone
+            with contextlib.suppress(Failed):  # already deleted
                 things.owner.delete(f"/servers/{things.server}")
             things.owner.wait_gone(things.server)
             things.boot()

@@ -1,4 +1,4 @@
-"""Operations that no other test asks for by their own URL."""
+"""Operations whose own URL no other test requests."""
 
 import pytest
 
@@ -20,25 +20,25 @@ def server(admin, flavor, image_id):
     return uuid
 
 
-def test_each_version_of_the_api_is_shown_by_its_name(admin):
+def test_show_an_api_version_by_its_id(admin):
     shown = admin.get("/versions/v2.1")["version"]
     assert (shown["id"], shown["status"], shown["min_version"]) == ("v2.1", "CURRENT", "2.1")
     assert refused(lambda: admin.get("/versions/v3"))[0] == 404
 
 
-def test_the_extra_specs_of_a_flavor_are_listed(admin):
+def test_list_the_extra_specs_of_a_flavor(admin):
     flavor = admin.flavor()
     assert admin.get(f"/flavors/{flavor}/os-extra_specs") == {"extra_specs": {}}
     admin.post(f"/flavors/{flavor}/os-extra_specs", {"extra_specs": {"hw:cpu_policy": "shared"}})
     assert admin.get(f"/flavors/{flavor}/os-extra_specs") == {"extra_specs": {"hw:cpu_policy": "shared"}}
 
 
-def test_bare_metal_nodes_are_not_listed_without_ironic(old):
+def test_baremetal_nodes_are_not_implemented_without_ironic(old):
     assert refused(lambda: old.get("/os-baremetal-nodes"))[0] == 501
     assert refused(lambda: old.get("/os-baremetal-nodes/1"))[0] == 501
 
 
-def test_statistics_are_the_sum_of_all_hypervisors(admin, server):
+def test_hypervisor_statistics_are_the_sum_of_all_hypervisors(admin, server):
     summed = admin.get("/os-hypervisors/statistics", version="2.87")["hypervisor_statistics"]
     each = admin.get("/os-hypervisors/detail", version="2.87")["hypervisors"]
     for name in ("vcpus", "vcpus_used", "memory_mb", "memory_mb_used", "running_vms"):
@@ -46,14 +46,14 @@ def test_statistics_are_the_sum_of_all_hypervisors(admin, server):
     assert summed["count"] == len(each)
 
 
-def test_the_default_quotas_are_those_of_the_default_class(admin):
+def test_default_quotas_are_those_of_the_default_class(admin):
     kept = admin.get("/os-quota-class-sets/default")["quota_class_set"]
     shown = admin.get("/os-quota-sets/somebody/defaults")["quota_set"]
     assert shown.pop("id") == "somebody"
     assert shown == {name: kept[name] for name in shown}
 
 
-def test_volumes_are_shown_in_full_in_both_lists(old):
+def test_both_volume_lists_show_volumes_in_full(old):
     volume = old.post("/os-volumes", {"volume": {"size": 1, "display_name": "v"}})["volume"]["id"]
     listed = old.get("/os-volumes/detail")["volumes"]
     assert [(one["id"], one["displayName"], one["size"]) for one in listed] == [(volume, "v", 1)]
@@ -61,7 +61,7 @@ def test_volumes_are_shown_in_full_in_both_lists(old):
     old.delete(f"/os-volumes/{volume}")
 
 
-def test_a_paused_and_a_suspended_server_go_on(admin, server):
+def test_pause_unpause_suspend_and_resume_a_server(admin, server):
     admin.action(server, "pause", expect=202)
     admin.wait(server, "PAUSED")
     admin.action(server, "unpause", expect=202)
@@ -72,14 +72,14 @@ def test_a_paused_and_a_suspended_server_go_on(admin, server):
     admin.wait(server, "ACTIVE")
 
 
-def test_one_tag_of_a_server_is_removed(admin, server):
+def test_delete_a_single_tag_of_a_server(admin, server):
     admin.delete(f"/servers/{server}/tags/one", expect=204)
     assert admin.get(f"/servers/{server}/tags") == {"tags": ["two"]}
     assert refused(lambda: admin.delete(f"/servers/{server}/tags/one"))[0] == 404
 
 
 @pytest.mark.usefixtures("second")
-def test_a_server_is_resized_by_its_old_name(admin, server):
+def test_resize_confirm_and_revert_by_os_volumes_boot(admin, server):
     bigger = admin.flavor(vcpus=2)
     path = f"/os-volumes_boot/{server}/action"
     admin.version = "2.102"
@@ -93,7 +93,7 @@ def test_a_server_is_resized_by_its_old_name(admin, server):
     assert admin.wait(server, "ACTIVE")["flavor"]["vcpus"] == 2
 
 
-def test_a_server_is_restarted_saved_and_rebuilt_by_its_old_name(admin, server, image_id):
+def test_power_actions_image_and_rebuild_by_os_volumes_boot(admin, server, image_id):
     path = f"/os-volumes_boot/{server}/action"
     admin.version = "2.102"
     admin.post(path, {"os-stop": None}, expect=202)

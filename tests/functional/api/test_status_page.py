@@ -1,4 +1,4 @@
-"""The operators' page, as a browser gets it, and the data behind it."""
+"""The status page for operators, and its JSON data."""
 
 import pytest
 import requests
@@ -26,7 +26,7 @@ def look(client):
     return {**NONE, **answer.json()}
 
 
-def test_the_page_is_served_without_a_token_and_runs_nothing_that_is_not_its_own(suite):
+def test_status_page_needs_no_token_and_allows_own_scripts_only(suite):
     page = requests.get(f"{suite.url}/status", timeout=10)
     assert page.status_code == 200
     assert page.headers["Content-Type"].startswith("text/html")
@@ -38,7 +38,7 @@ def test_the_page_is_served_without_a_token_and_runs_nothing_that_is_not_its_own
         assert (answer.status_code, answer.headers["Content-Type"]) == (200, media)
 
 
-def test_an_operation_on_a_host_is_shown_and_then_gone(suite, admin, flavor, image_id, hold):
+def test_operation_on_a_host_is_listed_until_it_ends(suite, admin, flavor, image_id, hold):
     uuid = admin.boot(flavor, image_id, name="<b>shown</b>")
     admin.wait(uuid, "ACTIVE")
     held = hold("power.off")
@@ -59,7 +59,7 @@ def test_an_operation_on_a_host_is_shown_and_then_gone(suite, admin, flavor, ima
     assert (len(boots), sum(boots[-2:]) >= 1, min(boots)) == (30, True, 0)
 
 
-def test_a_failure_is_shown_with_what_the_user_was_told(admin, image_id):
+def test_failed_operation_is_listed_with_its_fault_message(admin, image_id):
     uuid = admin.boot(admin.flavor(vcpus=4096), image_id, name="too large")
     admin.wait(uuid, "ERROR")
     request = admin.get(f"/servers/{uuid}/os-instance-actions")["instanceActions"][0]["request_id"]
@@ -68,17 +68,17 @@ def test_a_failure_is_shown_with_what_the_user_was_told(admin, image_id):
     assert "No valid host" in failed["message"]
 
 
-def test_who_is_no_admin_is_shown_nothing(member):
+def test_status_data_requires_the_admin_role(member):
     answer = ask(member)
     assert answer.status_code == 403
     assert "nova:status" in answer.json()["forbidden"]["message"]
 
 
-def test_where_it_is_off_there_is_no_such_page(admin):
+def test_disabled_status_page_is_not_served(admin):
     CONF.clear_override("status_page", group="api")
     assert ask(admin).status_code == 404
-    assert ask(admin, "/status").status_code == 300  # what any path outside of the API answers
+    assert ask(admin, "/status").status_code == 300  # the response to any path outside of the API
 
 
-def test_it_can_only_be_read(admin):
+def test_status_data_is_read_only(admin):
     assert admin.session.post(f"{admin.url}/status.json", json={}, timeout=10).status_code == 404

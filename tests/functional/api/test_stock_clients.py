@@ -1,4 +1,4 @@
-"""Stock clients on the embedded networks: openstacksdk's cloud layer without a Neutron."""
+"""openstacksdk's cloud layer with embedded networks and without Neutron."""
 
 import openstack
 import pytest
@@ -9,7 +9,7 @@ from nova.objects.base import new_uuid
 from nova.objects.networks.network import Network
 from tests.functional.client import Client
 
-# (It says of most calls that a later release will not have them.)
+# openstacksdk emits deprecation warnings for most of these calls.
 pytestmark = pytest.mark.filterwarnings("ignore:::openstack")
 
 POOL = "203.0.113.0/30"
@@ -33,7 +33,7 @@ def pool(suite):
 
 @pytest.fixture
 def cloud(suite):
-    """A connection as a clouds.yaml without a network service makes it."""
+    """Return the connection that a clouds.yaml without a network service configures."""
     with openstack.connect(
             load_yaml_config=False, load_envvars=False, auth_type="none", auth={"endpoint": f"{suite.url}/v2.1"},
             compute_endpoint_override=f"{suite.url}/v2.1", compute_api_version="2.1", has_network=False,
@@ -42,8 +42,7 @@ def cloud(suite):
         yield made
 
 
-def test_a_server_of_the_cloud_layer_is_waited_for_and_has_a_floating_address(
-        suite, cloud, network, pool, flavor, image_id, admin):
+def test_openstacksdk_creates_a_server_with_a_floating_ip(suite, cloud, network, pool, flavor, image_id, admin):
     server = cloud.create_server(
         "stock", image={"id": image_id}, flavor={"id": flavor}, network=[{"id": network.uuid}],
         wait=True, timeout=60, auto_ip=True)

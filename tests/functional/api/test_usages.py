@@ -1,4 +1,4 @@
-"""Usage of servers in a period, and its audits."""
+"""Usage of servers in a period, and usage audits."""
 
 import datetime
 import urllib.parse
@@ -29,7 +29,7 @@ def size(admin):
 
 @pytest.fixture
 def used(suite, admin, size, image_id):
-    """``used(project, begin, end)``: the id of a server that ran then (``end`` None: it still does)."""
+    """Return a function that creates a server running from ``begin`` to ``end`` (None: still runs)."""
     gone = []
 
     def used(project, begin, end=None):
@@ -45,14 +45,14 @@ def used(suite, admin, size, image_id):
         return uuid
 
     yield used
-    for uuid in gone:  # in no period of other tests
+    for uuid in gone:  # outside of the periods of other tests
         suite.conductor.core.db.write(lambda connection, uuid=uuid: servers.update(
             connection, uuid, {"launched_at": _FAR, "terminated_at": _FAR}))
 
 
 @pytest.fixture
 def projects():
-    """Two, in their order."""
+    """Return the ids of two projects in ascending order."""
     return sorted(new_uuid().replace("-", "") for _number in range(2))
 
 
@@ -64,7 +64,7 @@ def mine(client, projects, **query):
     return [shown for shown in usage(client, **query)["tenant_usages"] if shown["tenant_id"] in projects]
 
 
-def test_the_hours_of_servers_count_within_the_period(admin, used, projects, size):
+def test_server_hours_count_within_the_period_only(admin, used, projects, size):
     ended = used(projects[0], "2020-04-30T12:00:00", "2020-05-01T06:00:00")
     runs = used(projects[0], "2020-05-31T00:00:00.500000")
     used(projects[0], "2020-06-01T00:00:00")
@@ -88,7 +88,7 @@ def test_the_hours_of_servers_count_within_the_period(admin, used, projects, siz
     assert servers[runs]["uptime"] == pytest.approx((utcnow() - since).total_seconds(), abs=60)
 
 
-def test_projects_are_shown_apart_and_in_detail_if_that_is_asked_for(admin, used, projects):
+def test_usage_is_listed_per_project_and_detailed_on_request(admin, used, projects):
     for project in projects:
         used(project, "2020-05-01T00:00:00", "2020-05-01T01:00:00")
     used(projects[0], "2020-05-01T00:00:00", "2020-05-01T01:00:00")
@@ -98,7 +98,7 @@ def test_projects_are_shown_apart_and_in_detail_if_that_is_asked_for(admin, used
     assert all("server_usages" not in shown for shown in mine(admin, projects, detailed=0))
 
 
-def test_pages_end_after_so_many_servers_from_2_40(admin, used, projects):
+def test_usage_is_paginated_by_servers_from_2_40(admin, used, projects):
     made = sorted(used(projects[0], "2020-05-01T00:00:00", "2020-05-01T01:00:00") for _number in range(3))
     path = f"/{projects[0]}"
     first = usage(admin, path, limit=2)
@@ -119,7 +119,7 @@ def test_pages_end_after_so_many_servers_from_2_40(admin, used, projects):
     assert refused(lambda: usage(admin, f"/{projects[1]}", marker=made[0]))[0] == 400
 
 
-def test_before_2_40_there_are_no_pages_but_the_most(admin, used, projects):
+def test_usage_before_2_40_is_limited_to_max_limit(admin, used, projects):
     for _number in range(2):
         used(projects[0], "2020-05-01T00:00:00", "2020-05-01T01:00:00")
     CONF.set_override("max_limit", 1, group="api")
@@ -133,7 +133,7 @@ def test_before_2_40_there_are_no_pages_but_the_most(admin, used, projects):
 
 
 @pytest.mark.parametrize("text", ["2020-05-01T00:00:00", "2020-05-01T00:00:00.000001", "2020-05-01 00:00:00.5"])
-def test_times_have_three_forms(admin, text):
+def test_usage_accepts_three_time_formats(admin, text):
     assert usage(admin, start=text)
 
 
@@ -144,19 +144,19 @@ def test_times_have_three_forms(admin, text):
     ({"start": "2020-05-02T00:00:00", "end": "2020-05-02T00:00:00"},
      "Invalid start time. The start time cannot occur after the end time."),
 ])
-def test_other_times_are_refused(admin, query, message):
+def test_usage_refuses_invalid_times(admin, query, message):
     assert refused(lambda: admin.get("/os-simple-tenant-usage", **query)) == (400, message)
 
 
-def test_the_usage_of_no_project_is_not_found(admin):
+def test_usage_without_a_project_id_is_not_found(admin):
     assert refused(lambda: usage(admin, "/"))[0] == 404
 
 
-def test_without_times_it_is_now(admin):
+def test_usage_without_times_succeeds(admin):
     assert set(admin.get("/os-simple-tenant-usage", version="2.1")) == {"tenant_usages"}
 
 
-def test_readers_see_what_their_own_project_has_used(suite, projects):
+def test_reader_role_sees_usage_of_its_own_project_only(suite, projects):
     reader = Client(suite.url, project=projects[0], roles="reader")
     assert usage(reader, f"/{projects[0]}") == {"tenant_usage": {}}
     assert refused(lambda: usage(reader, f"/{projects[1]}"))[0] == 403
@@ -164,7 +164,7 @@ def test_readers_see_what_their_own_project_has_used(suite, projects):
         403, "Policy doesn't allow os_compute_api:os-simple-tenant-usage:list to be performed.")
 
 
-def test_it_is_one_statement_whatever_it_finds(suite, admin, used, projects):
+def test_usage_list_takes_a_constant_number_of_statements(suite, admin, used, projects):
     def asked():
         _answer, messages, statements = measured(suite, admin, lambda: usage(admin, detailed=1))
         assert messages == {"usages.index": 2}
@@ -177,7 +177,7 @@ def test_it_is_one_statement_whatever_it_finds(suite, admin, used, projects):
     assert asked() == few <= 2
 
 
-def test_servers_of_other_times_are_passed_over_in_an_index(suite):
+def test_usage_query_uses_an_index_without_sorting(suite):
     asked = []
 
     def look(connection):
@@ -192,7 +192,7 @@ def test_servers_of_other_times_are_passed_over_in_an_index(suite):
 
 
 # --- audits ------------------------------------------------------------------------------------------
-def test_no_host_is_late_with_an_audit_since_none_makes_any(admin, member):
+def test_usage_audit_log_reports_no_hosts(admin, member):
     shown = admin.get("/os-instance_usage_audit_log/2012-07-05 10:00:00")["instance_usage_audit_log"]
     assert shown == {
         "period_beginning": "2012-06-01 00:00:00", "period_ending": "2012-07-01 00:00:00", "num_hosts": 0,
@@ -204,6 +204,6 @@ def test_no_host_is_late_with_an_audit_since_none_makes_any(admin, member):
 
 
 @pytest.mark.parametrize("text", ["yesterday", "2012-07-05", "2012-07-05T10:00:00", "0001-01-01 00:00:00"])
-def test_an_audit_of_no_time_is_refused(admin, text):
+def test_usage_audit_log_refuses_invalid_times(admin, text):
     assert refused(lambda: admin.get(f"/os-instance_usage_audit_log/{text}")) == (
         400, f"Invalid timestamp for date {text}")

@@ -1,4 +1,4 @@
-"""Flavors, key pairs, groups, quotas and what was used."""
+"""Commands for flavors, key pairs, server groups, quotas and usage."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from tests.functional.cli.keystone import PROJECT
 KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIEe0h9YaB0pSB0WTDz0jJX+J8D6xVn5Vw1tzk2sFzw7q me@here"
 
 
-def test_flavors(nova):
+def test_flavor_commands(nova):
     made = nova("flavor-create", "--is-public", "false", "--description", "new", "small", "auto", 256, 1, 2).rows[0]
     uuid = made[0]
     assert made[1:] == ["small", "256", "1", "0", "0", "2", "False", "new"]
@@ -25,11 +25,11 @@ def test_flavors(nova):
     assert "There is no flavor with the name or id small" in nova("flavor-show", "small", code=3).err
 
 
-def test_a_public_flavor_has_no_list_of_projects(nova, flavor):
+def test_flavor_access_list_of_a_public_flavor_fails(nova, flavor):
     assert "is public" in nova("flavor-access-list", "--flavor", flavor, code=1).err
 
 
-def test_rxtx_factors_are_shown_while_there_are_any(nova, flavor):
+def test_flavor_rxtx_factor_is_available_until_2_101(nova, flavor):
     shown = nova("--os-compute-api-version", "2.101", "flavor-list").out
     assert "RXTX_Factor" in shown
     made = nova("--os-compute-api-version", "2.101", "flavor-create", "--rxtx-factor", 2, "f", "rx", 1, 1, 1).rows[0]
@@ -38,7 +38,7 @@ def test_rxtx_factors_are_shown_while_there_are_any(nova, flavor):
     assert "2.101" in nova("flavor-create", "--rxtx-factor", 2, "f", "rx", 1, 1, 1, code=2).err
 
 
-def test_key_pairs(nova, tmp_path):
+def test_keypair_commands(nova, tmp_path):
     (tmp_path / "id.pub").write_text(KEY)
     nova("keypair-add", "--pub-key", tmp_path / "id.pub", "mine")
     (name, kind, fingerprint), = nova("keypair-list").rows
@@ -49,14 +49,14 @@ def test_key_pairs(nova, tmp_path):
     assert nova("keypair-list").rows == []
 
 
-def test_whoever_wants_a_key_of_nova_is_told_how_keys_are_made(nova):
+def test_keypair_add_without_a_public_key_suggests_ssh_keygen(nova):
     assert "ssh-keygen" in nova("keypair-add", "mine", code=2).err
     assert "PRIVATE KEY" in nova("--os-compute-api-version", "2.91", "keypair-add", "mine").out
     nova("keypair-delete", "mine")
     assert "Cannot read the public key" in nova("keypair-add", "--pub-key", "/nothing", "mine", code=1).err
 
 
-def test_server_groups(nova):
+def test_server_group_commands(nova):
     made = nova("server-group-create", "--rule", "max_server_per_host=2", "apart", "anti-affinity")
     uuid = made.rows[0][0]
     assert made.rows[0][1:] == ["apart", PROJECT, "admin", "anti-affinity", '{"max_server_per_host": 2}', "[]"]
@@ -67,7 +67,7 @@ def test_server_groups(nova):
     assert nova("server-group-delete", "apart").out == "Server group apart has been successfully deleted.\n"
 
 
-def test_quotas(nova):
+def test_quota_commands(nova):
     nova("quota-update", "--cores", 7, "--force", "someone")
     assert ["cores", "7"] in nova("quota-show", "--tenant", "someone").rows
     assert {"Quota": "cores", "Limit": {"in_use": 0, "limit": 7, "reserved": 0}} in nova(
@@ -77,7 +77,7 @@ def test_quotas(nova):
     assert "Nothing to change" in nova("quota-update", "someone", code=2).err
 
 
-def test_quota_classes_and_limits(nova):
+def test_quota_class_and_limits_commands(nova):
     before = {row["Quota"]: row["Limit"] for row in nova("quota-class-show", "default", "-f", "json").document}
     nova("quota-class-update", "default", "--server-groups", 9)
     try:
@@ -88,7 +88,7 @@ def test_quota_classes_and_limits(nova):
         nova("quota-class-update", "default", "--server-groups", before["server_groups"])
 
 
-def test_what_was_used(nova, server):
+def test_usage_commands(nova, server):
     shown = nova("usage")
     assert int(shown.rows[0][0]) >= 1
     assert shown.err.startswith("Usage from ")
@@ -100,13 +100,13 @@ def test_what_was_used(nova, server):
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion_knows_commands_and_their_options(nova, shell):
+def test_completion_scripts_contain_commands_and_options(nova, shell):
     script = nova("completion", shell).out
     for word in ("live-migration-abort", "availability-zone"):
         assert word in script
 
 
-def test_versions(nova):
+def test_version_list_shows_the_used_microversion(nova):
     shown = nova("version-list")
     assert shown.rows[-1] == ["v2.1", "CURRENT", "2013-07-23T11:33:21Z", "2.1", "2.104"]
     assert "uses 2.104" in shown.err

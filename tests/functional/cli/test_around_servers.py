@@ -1,4 +1,4 @@
-"""Commands for resources of servers: images, networks, volumes, past actions, consoles."""
+"""Commands for resources of servers: images, networks, volumes, shares, instance actions, consoles."""
 
 import os
 import subprocess
@@ -33,13 +33,13 @@ def blue(suite, networks, project):
 
 
 # --- images ------------------------------------------------------------------------------------------
-def test_images(nova, image_id):
+def test_image_list_and_show_commands(nova, image_id):
     assert [image_id, "tiny", "ACTIVE", ""] in nova("image-list").rows
     assert nova("image-show", "tiny", "-f", "json").document["id"] == image_id
     assert "nova image-list shows what there is" in nova("image-show", "nothing", code=3).err
 
 
-def test_a_server_is_saved_and_made_anew(nova, server, project):
+def test_image_backup_rebuild_and_rescue_commands(nova, server, project):
     name, uuid = server
     made = nova("image-create", "--metadata", "x=y", "--poll", name, "copy", "-f", "json").document
     assert nova("image-show", "copy", "-f", "json").document["metadata x"] == "y"
@@ -60,7 +60,7 @@ def test_a_server_is_saved_and_made_anew(nova, server, project):
 
 
 # --- networks ----------------------------------------------------------------------------------------
-def test_interfaces(nova, project, flavor, blue):
+def test_interface_attach_list_and_detach_commands(nova, project, flavor, blue):
     booted = nova("boot", "--flavor", flavor, "--image", "tiny", "--nic", "net-name=blue,v4-fixed-ip=10.31.0.9",
                   "--poll",
                   "web", "-f", "json").document
@@ -76,7 +76,7 @@ def test_interfaces(nova, project, flavor, blue):
     nova("refresh-network", "web")
 
 
-def test_networks_that_are_embedded(nova, blue):
+def test_embedded_network_list_and_show(nova, blue):
     assert [blue, "blue", "10.31.0.0/24"] in nova("network-list").rows
     assert nova("network-show", "blue", "-f", "json").document["id"] == blue
     assert "nova-manage network create" in nova("network-create", "green", "--cidr", "10.32.0.0/24", code=1).err
@@ -85,7 +85,7 @@ def test_networks_that_are_embedded(nova, blue):
 
 @pytest.fixture
 def legacy(suite, identity):
-    """The API of the catalogue makes and removes embedded networks."""
+    """Run an API service with [api]legacy enabled, and use it as the compute service of the catalog."""
     CONF.set_override("legacy", True, group="api")
     service = ApiService(suite.transport)
     CONF.clear_override("legacy", group="api")
@@ -95,7 +95,7 @@ def legacy(suite, identity):
     service.stop()
 
 
-def test_embedded_networks_that_the_api_makes_and_removes(nova, legacy, project):
+def test_embedded_network_create_and_delete_with_legacy_api(nova, legacy, project):
     made = nova("network-create", "green", "--fixed-range-v4", "10.32.0.0/24", "--dns1", "192.0.2.53", "-f",
                 "json").document
     assert (made["label"], made["cidr"], made["dns1"], made["project_id"]) == (
@@ -107,7 +107,7 @@ def test_embedded_networks_that_the_api_makes_and_removes(nova, legacy, project)
     assert "green" not in [row[1] for row in nova("network-list").rows]
 
 
-def test_security_groups(nova, server, project):
+def test_security_group_add_and_remove_of_a_server(nova, server, project):
     name, _ = server
     project.post("/os-security-groups", {"security_group": {"name": "web", "description": "d"}}, version="2.35")
     nova("add-secgroup", name, "web")
@@ -118,7 +118,7 @@ def test_security_groups(nova, server, project):
     project.delete(f"/os-security-groups/{next(one['id'] for one in groups if one['name'] == 'web')}", version="2.35")
 
 
-def test_the_rules_of_security_groups(nova, project):
+def test_security_group_and_rule_commands(nova, project):
     made = nova("secgroup-create", "rules", "of a test", "-f", "json").document
     group = made[0]["Id"]
     assert made == [{"Id": group, "Name": "rules", "Description": "of a test"}]
@@ -141,7 +141,7 @@ def test_the_rules_of_security_groups(nova, project):
     assert "more" not in [row[1] for row in nova("secgroup-list").rows]
 
 
-def test_addresses_that_a_server_gets_and_loses(nova, project, flavor, image_id, blue):
+def test_fixed_ip_add_and_remove_commands(nova, project, flavor, image_id, blue):
     uuid = project.boot(flavor, image_id, name="web", networks=[{"uuid": blue}])
     project.wait(uuid, "ACTIVE")
     nova("add-fixed-ip", "web", "blue")
@@ -152,10 +152,10 @@ def test_addresses_that_a_server_gets_and_loses(nova, project, flavor, image_id,
     assert "203.0.113.250" in nova("remove-fixed-ip", "web", "203.0.113.250", code=1).err
 
 
-# --- floating addresses ------------------------------------------------------------------------------
+# --- floating IPs ------------------------------------------------------------------------------------
 @pytest.fixture
 def pool(suite):
-    """Two addresses in the pool "public"."""
+    """Create a pool "public" of two floating IPs."""
     db = suite.conductor.core.db
     db.write(lambda connection: floating_ips.create(connection, "public", "203.0.113.0/30"))
     yield
@@ -165,7 +165,7 @@ def pool(suite):
     db.write(lambda connection: floating_ips.delete(connection, "203.0.113.0/30"))
 
 
-def test_floating_addresses(nova, project, flavor, image_id, blue, pool):
+def test_floating_ip_commands(nova, project, flavor, image_id, blue, pool):
     uuid = project.boot(flavor, image_id, name="web", networks=[{"uuid": blue}])
     fixed = project.wait(uuid, "ACTIVE")["addresses"]["blue"][0]["addr"]
     assert ["public"] in nova("floating-ip-pool-list").rows
@@ -187,7 +187,7 @@ def test_floating_addresses(nova, project, flavor, image_id, blue, pool):
     assert "Floating IP pool not found" in nova("floating-ip-create", "elsewhere", code=3).err
 
 
-def test_pools_that_the_api_makes_and_removes(nova, legacy, identity):
+def test_floating_ip_bulk_commands(nova, legacy, identity):
     nova("floating-ip-bulk-create", "--pool", "wide", "203.0.113.64/30")
     try:
         listed = nova("floating-ip-bulk-list", "-f", "json").document
@@ -199,7 +199,7 @@ def test_pools_that_the_api_makes_and_removes(nova, legacy, identity):
     assert "wide" not in nova("floating-ip-bulk-list").out
 
 
-def test_names_in_the_dns(nova, legacy):
+def test_dns_commands(nova, legacy):
     nova("dns-create-public-domain", "--project", PROJECT, "example.test")
     nova("dns-create-private-domain", "--availability-zone", "nova", "inside.test")
     domains = nova("dns-domains", "-f", "json").document
@@ -216,7 +216,7 @@ def test_names_in_the_dns(nova, legacy):
     assert not {"example.test", "inside.test"} & {row[0] for row in nova("dns-domains").rows}
 
 
-def test_what_the_api_does_not_serve_is_told_with_what_would_help(nova):
+def test_commands_without_the_legacy_api_suggest_an_alternative(nova):
     assert "nova-manage floating" in nova("floating-ip-bulk-list", code=1).err
     assert "[api]legacy" in nova("dns-domains", code=1).err
 
@@ -224,7 +224,7 @@ def test_what_the_api_does_not_serve_is_told_with_what_would_help(nova):
 # --- volumes -----------------------------------------------------------------------------------------
 @pytest.fixture
 def volumes(suite, project, server):
-    """The ids of two volumes, "data" and "more"."""
+    """Return the ids of two volumes, "data" and "more", by name."""
     made = {name: project.post("/os-volumes", {"volume": {"size": 1, "display_name": name}},
                                version="2.35")["volume"]["id"]
             for name in ("data", "more")}
@@ -241,7 +241,7 @@ def volumes(suite, project, server):
     assert not {file.partition(".")[0] for file in os.listdir(CONF.volume.pool)} & set(made.values())
 
 
-def test_volumes(nova, server, volumes, project):
+def test_volume_attach_update_and_detach_commands(nova, server, volumes, project):
     name, uuid = server
     asked = nova("volume-attach", "--delete-on-termination", name, "data", "-f", "json").document
     assert asked["volumeId"] == volumes["data"]
@@ -256,7 +256,7 @@ def test_volumes(nova, server, volumes, project):
 
 
 # --- shares ------------------------------------------------------------------------------------------
-def test_shares(suite, nova, server, settled):
+def test_share_attach_list_show_and_detach_commands(suite, nova, server, settled):
     name, uuid = server
     books = bus.client(suite.transport, Shares)
     share = books.create(context.admin(), Share(uuid=new_uuid(), project_id=PROJECT, name="docs")).uuid
@@ -273,8 +273,8 @@ def test_shares(suite, nova, server, settled):
     books.delete(context.admin(), share)
 
 
-# --- what was done -----------------------------------------------------------------------------------
-def test_what_was_done_is_listed_and_shown(nova, server, settled):
+# --- instance actions --------------------------------------------------------------------------------
+def test_instance_action_list_and_show_commands(nova, server, settled):
     name, uuid = server
     nova("stop", name)
     settled(uuid, "SHUTOFF")
@@ -288,7 +288,7 @@ def test_what_was_done_is_listed_and_shown(nova, server, settled):
     assert nova("instance-action-list", uuid).rows[-1][0] == "delete"
 
 
-def test_steps_are_watched_as_they_happen(nova, project, flavor, image_id, driver):
+def test_watch_shows_the_steps_of_a_build(nova, project, flavor, image_id, driver):
     driver.behaviour.latency["spawn"] = 2
     project.boot(flavor, image_id, name="web")
     watched = nova("watch", "web")
@@ -298,7 +298,7 @@ def test_steps_are_watched_as_they_happen(nova, project, flavor, image_id, drive
     assert steps[-1] == "The server is ACTIVE."
 
 
-def test_watching_a_deletion_ends_with_the_server(nova, server, driver):
+def test_watch_of_a_deletion_ends_with_the_server(nova, server, driver):
     name, uuid = server
     driver.behaviour.latency["destroy"] = 1
     nova("delete", name)
@@ -306,7 +306,7 @@ def test_watching_a_deletion_ends_with_the_server(nova, server, driver):
     assert watched.out.endswith("The server is deleted.\n")
 
 
-def test_why_no_host_was_found_is_explained(nova, project, image_id):
+def test_explain_shows_why_no_host_was_found(nova, project, image_id):
     huge = project.flavor(ram=1 << 24)
     uuid = project.boot(huge, image_id, name="web")
     project.wait(uuid, "ERROR")
@@ -317,19 +317,19 @@ def test_why_no_host_was_found_is_explained(nova, project, image_id):
     assert "The server is ERROR.\n" in nova("watch", "web", code=1).out
 
 
-def test_waiting_for_a_server_that_fails_ends_with_the_reason(nova, project, image_id):
+def test_boot_with_poll_reports_the_fault_of_the_server(nova, project, image_id):
     huge = project.flavor(ram=1 << 24)
     ended = nova("boot", "--flavor", huge, "--image", "tiny", "--nic", "none", "--poll", "web", code=1)
     assert "No valid host was found" in ended.err
     assert "nova explain" in ended.err
 
 
-def test_nothing_failed_is_said_so(nova, server):
+def test_explain_without_a_failure_reports_the_status(nova, server):
     assert nova("explain", server[0]).out.startswith("Nothing failed. The server is ACTIVE;")
 
 
-# --- the shelf, and what is refused ------------------------------------------------------------------
-def test_the_shelf(nova, server, project):
+# --- shelving, restoring, passwords and consoles -----------------------------------------------------
+def test_shelve_offload_and_unshelve_commands(nova, server, project):
     name, uuid = server
     nova("shelve", name)
     project.wait(uuid, "SHELVED", "SHELVED_OFFLOADED")
@@ -346,7 +346,7 @@ def reclaimed_late():
     CONF.clear_override("reclaim_instance_interval")
 
 
-def test_a_deleted_server_is_restored_while_it_is_kept(nova, server, settled, reclaimed_late):
+def test_soft_deleted_server_can_be_restored(nova, server, settled, reclaimed_late):
     name, uuid = server
     assert "HTTP 409" in nova("restore", name, code=1).err
     nova("delete", name)
@@ -356,7 +356,7 @@ def test_a_deleted_server_is_restored_while_it_is_kept(nova, server, settled, re
     nova("force-delete", name)
 
 
-def test_passwords_of_guests(nova, server, settled, monkeypatch):
+def test_guest_password_commands(nova, server, settled, monkeypatch):
     name, uuid = server
     answers = iter(["one", "two", "three", "three"])
     monkeypatch.setattr("getpass.getpass", lambda _prompt: next(answers))
@@ -368,7 +368,7 @@ def test_passwords_of_guests(nova, server, settled, monkeypatch):
     nova("clear-password", name)
 
 
-def test_a_crash_dump_is_asked_for_and_a_lock_is_seen(nova, server, settled):
+def test_watch_shows_crash_dump_and_lock_actions(nova, server, settled):
     name, uuid = server
     nova("trigger-crash-dump", name)
     settled(uuid, "ACTIVE")
@@ -379,7 +379,7 @@ def test_a_crash_dump_is_asked_for_and_a_lock_is_seen(nova, server, settled):
     assert watched[1:] == ["The server is ACTIVE."]
 
 
-def test_the_screen_has_a_url(nova, server):
+def test_vnc_console_command_returns_a_url(nova, server):
     for version in ("2.1", "2.latest"):
         (kind, url), = nova("--os-compute-api-version", version, "get-vnc-console", server[0], "novnc").rows
         assert kind == "novnc"
@@ -388,12 +388,12 @@ def test_the_screen_has_a_url(nova, server):
 
 @pytest.mark.parametrize("command", [["get-spice-console", "spice-html5"], ["get-serial-console"], ["get-mks-console"],
                                      ["get-rdp-console"]])
-def test_a_console_that_the_host_does_not_have_is_refused(nova, server, command):
+def test_unavailable_console_types_are_refused(nova, server, command):
     ended = run(command[0], server[0], *command[1:])
     assert ended.out.count("://") == 1 if ended.code == 0 else "Unavailable console type" in ended.err
 
 
-def test_ssh_goes_to_the_address_of_the_server(nova, flavor, blue, tmp_path):
+def test_ssh_connects_to_the_address_of_the_server(nova, flavor, blue, tmp_path):
     nova("boot", "--flavor", flavor, "--image", "tiny", "--nic", "net-id=" + blue + ",v4-fixed-ip=10.31.0.9", "--poll",
          "web")
     fake = tmp_path / "bin" / "ssh"
@@ -411,7 +411,7 @@ def test_ssh_goes_to_the_address_of_the_server(nova, flavor, blue, tmp_path):
     assert "is not in network red: it is in blue" in nova("ssh", "--network", "red", "web", code=1).err
 
 
-# --- with a network service --------------------------------------------------------------------------
+# --- networks of Neutron -----------------------------------------------------------------------------
 @pytest.fixture
 def neutron(identity):
     running = NeutronServer()
@@ -420,7 +420,7 @@ def neutron(identity):
     running.stop()
 
 
-def test_networks_of_the_network_service(nova, neutron):
+def test_network_list_and_show_with_neutron(nova, neutron):
     uuid = neutron.network(name="red", project=PROJECT, cidr="10.60.0.0/24")
     bare = neutron.network(name="bare", project=PROJECT, cidr=None)
     assert nova("network-list").rows == [[bare, "bare", ""], [uuid, "red", "10.60.0.0/24"]]
@@ -429,7 +429,7 @@ def test_networks_of_the_network_service(nova, neutron):
     assert "There are 2 networks with the name red" in nova("network-show", "red", code=3).err
 
 
-def test_a_network_is_made_with_its_subnet_or_not_at_all(nova, neutron):
+def test_network_create_with_neutron_is_atomic(nova, neutron):
     made = nova("network-create", "blue", "--cidr", "10.70.0.0/24", "--dns1", "10.70.0.2", "-f", "json").document
     (subnet,) = neutron.rows["subnets"].values()
     assert (made["name"], made["cidr"], made["subnets"]) == ("blue", "10.70.0.0/24", [subnet["id"]])
@@ -441,10 +441,10 @@ def test_a_network_is_made_with_its_subnet_or_not_at_all(nova, neutron):
     assert neutron.rows["networks"] == {}
 
 
-# --- as somebody who administers nothing -------------------------------------------------------------
+# --- role member -------------------------------------------------------------------------------------
 @pytest.fixture
 def as_member(monkeypatch):
-    """The client's user has the role "member"."""
+    """Give the client's user the role "member"."""
     real = auth._noauth
 
     def asked(environ, *rest):
@@ -455,7 +455,7 @@ def as_member(monkeypatch):
     monkeypatch.setattr(auth, "_noauth", asked)
 
 
-def test_users_are_told_no_counts_of_hosts(nova, project, image_id, as_member):
+def test_explain_hides_host_counts_from_members(nova, project, image_id, as_member):
     uuid = project.boot(project.flavor(ram=1 << 24), image_id, name="web")
     project.wait(uuid, "ERROR")
     explained = nova("explain", "web", code=1).out
@@ -465,7 +465,7 @@ def test_users_are_told_no_counts_of_hosts(nova, project, image_id, as_member):
     assert "host refused" not in nova("watch", "web", code=1).out
 
 
-def test_users_see_zones_without_hosts_and_are_told_what_is_for_administrators(nova, server, as_member):
+def test_admin_only_commands_are_refused_to_members(nova, server, as_member):
     assert nova("availability-zone-list").rows == [["nova", "available"]]
     for command in ("service-list", "hypervisor-list", "aggregate-list", "usage-list", "migration-list"):
         assert "Your roles do not allow it" in nova(command, code=1).err

@@ -1,4 +1,4 @@
-"""Servers from boot to delete, with the names and tables that users of python-novaclient know."""
+"""Commands for servers from boot to delete, with the output of python-novaclient."""
 
 import csv
 import io
@@ -17,12 +17,12 @@ EMPTY = """\
 """
 
 
-def test_an_empty_list_is_a_table_without_rows(nova):
+def test_list_without_servers_prints_a_table_without_rows(nova):
     assert nova("list").out == EMPTY
     assert nova("list", "-f", "json").document == []
 
 
-def test_a_server_is_booted_shown_and_deleted(nova, project, flavor, image_id):
+def test_boot_show_and_delete_a_server(nova, project, flavor, image_id):
     booted = nova("boot", "--flavor", flavor, "--image", "tiny", "--nic", "none", "--meta", "a=b", "--poll", "web")
     assert "Server building..." in booted.err
     assert booted.err.endswith("Server building... 100% complete\nFinished\n")
@@ -39,7 +39,7 @@ def test_a_server_is_booted_shown_and_deleted(nova, project, flavor, image_id):
     assert nova("list", "-f", "json").document == []
 
 
-def test_several_servers_are_requested_at_once(nova, flavor):
+def test_boot_with_min_count_returns_a_reservation_id(nova, flavor):
     requested = nova("boot", "--flavor", flavor, "--image", "tiny", "--nic", "none", "--min-count", 2,
                  "--return-reservation-id", "many", "-f", "json").document
     found = nova("list", "--reservation-id", requested["reservation_id"], "-f", "json").document
@@ -54,13 +54,13 @@ def test_several_servers_are_requested_at_once(nova, flavor):
     (("--flavor", "{flavor}", "--image", "tiny", "--block-device", "size=x"), "volume_size: 'x' is not a number"),
     (("--flavor", "{flavor}", "--image", "tiny", "--meta", "x"), "'x' is not KEY=VALUE"),
 ])
-def test_an_invalid_boot_is_wrong_usage(nova, flavor, words, said):
+def test_invalid_boot_arguments_exit_with_usage_error(nova, flavor, words, said):
     ended = nova("boot", *(word.format(flavor=flavor) for word in words), "web", code=2)
     assert said in ended.err
     assert ended.out == ""
 
 
-def test_documents_keep_numbers_lists_and_null(nova, server):
+def test_json_and_yaml_output_keep_numbers_lists_and_null(nova, server):
     name, uuid = server
     shown = nova("show", name, "-f", "json").document
     assert shown["OS-EXT-STS:power_state"] == 1
@@ -73,7 +73,7 @@ def test_documents_keep_numbers_lists_and_null(nova, server):
     assert nova("list", "-f", "value", "-c", "ID").out == f"{uuid}\n"
 
 
-def test_lists_are_filtered_sorted_and_limited(nova, project, server, flavor, image_id):
+def test_server_list_filters_sorting_and_limit(nova, project, server, flavor, image_id):
     _, uuid = server
     other = project.boot(flavor, image_id, name="db", metadata={"x": "y"})
     project.wait(other, "ACTIVE")
@@ -91,7 +91,7 @@ def test_lists_are_filtered_sorted_and_limited(nova, project, server, flavor, im
     assert nova("list", "--tenant", "nobody", "-f", "json").document == []
 
 
-def test_a_long_list_is_read_page_by_page(nova, project, server, flavor, image_id):
+def test_server_list_reads_all_pages(nova, project, server, flavor, image_id):
     project.boot(flavor, image_id, name="one", min_count=3)
     CONF.set_override("max_limit", 2, group="api")
     try:
@@ -101,7 +101,7 @@ def test_a_long_list_is_read_page_by_page(nova, project, server, flavor, image_i
         CONF.clear_override("max_limit", group="api")
 
 
-def test_power(nova, server, settled):
+def test_stop_start_reboot_pause_and_suspend_commands(nova, server, settled):
     name, uuid = server
     assert nova("stop", name).out == "Request to stop server web has been accepted.\n"
     assert settled(uuid, "SHUTOFF")
@@ -119,7 +119,7 @@ def test_power(nova, server, settled):
     settled(uuid, "ACTIVE")
 
 
-def test_locks(nova, server):
+def test_lock_and_unlock_commands(nova, server):
     name, _ = server
     nova("lock", "--reason", "keep", name)
     assert nova("show", name, "-f", "json").document["locked_reason"] == "keep"
@@ -127,7 +127,7 @@ def test_locks(nova, server):
     assert nova("show", name, "-f", "json").document["locked"] is False
 
 
-def test_a_request_in_the_wrong_state_fails_with_a_hint(nova, server, settled):
+def test_command_in_the_wrong_server_state_fails_with_a_hint(nova, server, settled):
     name, uuid = server
     nova("pause", name)
     settled(uuid, "PAUSED")
@@ -137,7 +137,7 @@ def test_a_request_in_the_wrong_state_fails_with_a_hint(nova, server, settled):
     assert "nova show SERVER" in refused.err
 
 
-def test_a_failure_for_one_server_does_not_stop_the_others(nova, server, settled):
+def test_stop_continues_after_an_unknown_server(nova, server, settled):
     name, uuid = server
     ended = nova("stop", "nothing", name, code=3)
     assert "There is no server with the name or id nothing" in ended.err
@@ -145,7 +145,7 @@ def test_a_failure_for_one_server_does_not_stop_the_others(nova, server, settled
     settled(uuid, "SHUTOFF")
 
 
-def test_an_ambiguous_name_fails_with_both_candidates(nova, project, server, flavor, image_id):
+def test_ambiguous_server_name_fails_with_both_ids(nova, project, server, flavor, image_id):
     _, uuid = server
     other = project.boot(flavor, image_id, name="web")
     ended = nova("delete", "web", code=3)
@@ -156,13 +156,13 @@ def test_an_ambiguous_name_fails_with_both_candidates(nova, project, server, fla
     assert {one["ID"] for one in nova("list", "-f", "json").document} == {uuid, other}
 
 
-def test_a_name_is_no_regular_expression(nova, project, server, flavor, image_id):
+def test_server_name_is_matched_literally(nova, project, server, flavor, image_id):
     odd = project.boot(flavor, image_id, name="w.b (1)")
     assert nova("show", "w.b (1)", "-f", "json").document["id"] == odd
     assert "There is no server" in nova("show", "w.b", code=3).err
 
 
-def test_changes_of_name_metadata_and_tags(nova, server):
+def test_update_name_metadata_and_tags_of_a_server(nova, server):
     name, uuid = server
     nova("meta", name, "set", "a=1", "b=2")
     nova("meta", name, "delete", "a")
@@ -180,7 +180,7 @@ def test_changes_of_name_metadata_and_tags(nova, server):
     assert "Nothing to change" in nova("update", "db", code=2).err
 
 
-def test_diagnostics_and_console_log_of_a_server(nova, server):
+def test_diagnostics_topology_and_console_log_of_a_server(nova, server):
     name, _ = server
     assert nova("diagnostics", name, "-f", "json").document["driver"] == "fake"
     assert nova("server-topology", name, "-f", "json").document["nodes"] == []
@@ -189,7 +189,7 @@ def test_diagnostics_and_console_log_of_a_server(nova, server):
     assert nova("list-secgroup", name).rows[0][1] == "default"
 
 
-def test_states_are_reset_and_servers_forced_away(nova, server, settled, project):
+def test_reset_state_and_force_delete_commands(nova, server, settled, project):
     name, uuid = server
     assert "Reset state for server web succeeded" in nova("reset-state", name).out
     assert nova("list").rows[0][2] == "ERROR"

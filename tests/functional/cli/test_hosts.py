@@ -9,7 +9,7 @@ from tests.functional.several_hosts import SECOND
 
 @pytest.fixture
 def placed(pair, project):
-    """Boots a server of the client's project on the first host; returns its id."""
+    """Return a function that boots a server of the client's project on the first host and returns its id."""
     def placed(name="web"):
         uuid = project.boot(pair.flavor, pair.image_id, name=name, availability_zone=f"nova:{pair.first.host}")
         project.wait(uuid, "ACTIVE")
@@ -22,7 +22,7 @@ def host_of(nova, uuid):
     return nova("show", uuid, "-f", "json").document["OS-EXT-SRV-ATTR:host"]
 
 
-def test_services(nova, suite):
+def test_service_list_disable_enable_and_force_down(nova, suite):
     host = suite.compute.host
     compute = next(row for row in nova("service-list").rows if row[1] == "nova-compute" and row[2] == host)
     assert compute[4:6] == ["enabled", "up"]
@@ -37,7 +37,7 @@ def test_services(nova, suite):
     assert "since 2.11" not in nova("service-list").err
 
 
-def test_services_of_old_versions_are_changed_by_host(nova, suite):
+def test_services_are_changed_by_host_name_in_2_52(nova, suite):
     old = ("--os-compute-api-version", "2.52")
     assert nova(*old, "service-disable", "--reason", "old", suite.compute.host, "-f", "json").document[0][
         "Disabled Reason"] == "old"
@@ -45,12 +45,12 @@ def test_services_of_old_versions_are_changed_by_host(nova, suite):
     assert nova(*old, "service-force-down", "--unset", suite.compute.host).rows[0][-1] == "False"
 
 
-def test_a_service_whose_host_has_servers_is_not_deleted(nova, suite, server):
+def test_service_of_a_host_with_servers_cannot_be_deleted(nova, suite, server):
     refused = nova("service-delete", suite.compute.host, code=1)
     assert "HTTP 409" in refused.err
 
 
-def test_hypervisors(nova, suite, server):
+def test_hypervisor_list_show_uptime_and_servers(nova, suite, server):
     (uuid, name, state, status), *_ = nova("hypervisor-list").rows
     assert (state, status) == ("up", "enabled")
     assert nova("hypervisor-list", "--matching", name[:-1]).rows[0][0] == uuid
@@ -64,13 +64,13 @@ def test_hypervisors(nova, suite, server):
     assert nova("hypervisor-stats", "-f", "json").document["count"] >= 1
 
 
-def test_zones_are_shown_with_their_services(nova, suite):
+def test_availability_zone_list_shows_services(nova, suite):
     rows = nova("availability-zone-list", "-f", "json").document
     assert {"Name": "nova", "Status": "available"} in rows
     assert any(row["Name"] == "| |- nova-compute" and row["Status"].startswith("enabled :-) ") for row in rows)
 
 
-def test_aggregates(nova, suite, image_id):
+def test_aggregate_commands(nova, suite, image_id):
     made = nova("aggregate-create", "fast", "zone-1").rows[0]
     assert made[1:5] == ["fast", "zone-1", "", "'availability_zone=zone-1'"]
     assert nova("aggregate-update", "fast", "--name", "faster").rows[0][1] == "faster"
@@ -87,7 +87,7 @@ def test_aggregates(nova, suite, image_id):
 
 
 # --- moves -------------------------------------------------------------------------------------------
-def test_a_resize_is_confirmed_or_reverted(nova, project, placed):
+def test_resize_confirm_and_revert_commands(nova, project, placed):
     uuid, larger = placed(), project.flavor(ram=256)
     assert "Finished" in nova("resize", "--poll", "web", larger).err
     assert nova("list").rows[0][2] == "VERIFY_RESIZE"
@@ -99,7 +99,7 @@ def test_a_resize_is_confirmed_or_reverted(nova, project, placed):
     assert nova("show", "web", "-f", "json").document["flavor:ram"] == 256
 
 
-def test_a_migration_is_listed(nova, project, placed, pair):
+def test_migration_list_shows_a_cold_migration(nova, project, placed, pair):
     uuid = placed()
     nova("migrate", "--host", SECOND, "--poll", "web")
     nova("resize-confirm", "web")
@@ -109,7 +109,7 @@ def test_a_migration_is_listed(nova, project, placed, pair):
     assert (moved["Status"], moved["Type"], moved["Dest Compute"]) == ("confirmed", "migration", SECOND)
 
 
-def test_a_live_migration_is_seen_aborted_and_forced(nova, project, placed, pair, suite):
+def test_live_migration_list_abort_and_force_complete(nova, project, placed, pair, suite):
     driver = pair.first.machine.driver
     uuid = placed()
     driver.behaviour.latency["live_migrate"] = 60
@@ -128,7 +128,7 @@ def test_a_live_migration_is_seen_aborted_and_forced(nova, project, placed, pair
     project.wait(uuid, "ACTIVE")
 
 
-def test_all_servers_leave_a_host(nova, project, placed, pair):
+def test_move_all_servers_from_a_host(nova, project, placed, pair):
     first, second = placed("a"), placed("b")
     moved = nova("host-evacuate-live", pair.first.host, "--target-host", SECOND, "--max-servers", 1, "-f",
                  "json").document
@@ -146,7 +146,7 @@ def test_all_servers_leave_a_host(nova, project, placed, pair):
     assert "There is no compute host nowhere" in nova("host-evacuate", "nowhere", code=3).err
 
 
-def test_metadata_of_all_servers_of_a_host(nova, placed, pair):
+def test_host_meta_changes_all_servers_of_a_host(nova, placed, pair):
     uuid = placed()
     nova("host-meta", pair.first.host, "set", "drain=now")
     assert nova("show", uuid, "-f", "json").document["metadata"] == {"drain": "now"}
@@ -156,7 +156,7 @@ def test_metadata_of_all_servers_of_a_host(nova, placed, pair):
 
 @pytest.fixture
 def lost(suite, pair, project):
-    """The names of two servers on the second host, which can be stopped, and returns after the test."""
+    """Return the ids of two servers on the second host, which the test may stop. Start it again after the test."""
     uuids = [project.boot(pair.flavor, pair.image_id, name=name, availability_zone=f"nova:{SECOND}") for name in "ab"]
     for uuid in uuids:
         project.wait(uuid, "ACTIVE")
@@ -167,7 +167,7 @@ def lost(suite, pair, project):
     back.stop()
 
 
-def test_servers_rise_elsewhere_when_their_host_is_down(nova, project, pair, lost):
+def test_evacuate_and_host_evacuate_commands(nova, project, pair, lost):
     refused = nova("host-evacuate", SECOND)
     assert [row[1] for row in refused.rows if len(row) > 1 and row[0] in lost] == ["False", "False"]
     pair.second.stop()

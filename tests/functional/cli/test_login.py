@@ -1,4 +1,4 @@
-"""Authentication of users, its methods, and what is cached."""
+"""Authentication methods of the client, its token cache, and API version negotiation."""
 
 import json
 import os
@@ -16,11 +16,11 @@ from tests.functional.cli.keystone import PROJECT
 
 @pytest.fixture
 def remembered(tmp_path):
-    """The files of logins."""
+    """Return a function that lists the files of the token cache."""
     return lambda: sorted((tmp_path / "XDG_CACHE_HOME" / "nova").glob("*"))
 
 
-def test_the_next_command_uses_the_token_of_the_last_one(nova, identity, remembered):
+def test_second_command_uses_the_cached_token(nova, identity, remembered):
     nova("list")
     nova("flavor-list")
     assert identity.logins == 1
@@ -29,7 +29,7 @@ def test_the_next_command_uses_the_token_of_the_last_one(nova, identity, remembe
     assert stat.S_IMODE(os.stat(file.parent).st_mode) == 0o700
 
 
-def test_other_users_have_other_tokens(nova, identity, variables):
+def test_cached_tokens_are_separate_per_project(nova, identity, variables):
     nova("list")
     variables.setenv("OS_PROJECT_NAME", "other")
     nova("list")
@@ -39,7 +39,7 @@ def test_other_users_have_other_tokens(nova, identity, variables):
 
 
 @pytest.mark.parametrize("off", [{"OS_CACHE": "0"}, {}])
-def test_logins_are_not_cached_if_disabled(nova, identity, variables, remembered, off):
+def test_tokens_are_not_cached_if_disabled(nova, identity, variables, remembered, off):
     for name, value in off.items():
         variables.setenv(name, value)
     for _ in range(2):
@@ -48,15 +48,15 @@ def test_logins_are_not_cached_if_disabled(nova, identity, variables, remembered
     assert remembered() == []
 
 
-def test_a_token_that_ends_soon_is_not_used_again(nova, identity):
+def test_token_close_to_expiry_is_not_reused(nova, identity):
     identity.lifetime = 150
     nova("list")
     nova("list")
     assert identity.logins == 2
 
 
-def test_a_revoked_token_is_replaced(nova, identity, remembered, monkeypatch):
-    """Nova's noauth believes everybody who is here: another strategy refuses those without a name."""
+def test_revoked_token_is_replaced(nova, identity, remembered, monkeypatch):
+    """Replace noauth, which accepts every token, by a strategy that refuses the token "revoked"."""
     nova("list")
     real = auth._noauth
 
@@ -75,7 +75,7 @@ def test_a_revoked_token_is_replaced(nova, identity, remembered, monkeypatch):
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"colour": 1}'])
-def test_a_file_that_cannot_be_read_is_written_anew(nova, identity, remembered, content):
+def test_damaged_cache_file_is_replaced(nova, identity, remembered, content):
     nova("list")
     file, = remembered()
     file.write_text(content)
@@ -83,7 +83,7 @@ def test_a_file_that_cannot_be_read_is_written_anew(nova, identity, remembered, 
     assert identity.logins == 2
 
 
-def test_a_file_that_others_can_write_is_not_believed(nova, identity, remembered):
+def test_cache_file_writable_by_other_users_is_ignored(nova, identity, remembered):
     nova("list")
     file, = remembered()
     file.chmod(0o666)
@@ -91,7 +91,7 @@ def test_a_file_that_others_can_write_is_not_believed(nova, identity, remembered
     assert identity.logins == 2
 
 
-def test_a_wrong_password_is_reported_and_not_printed(nova, variables):
+def test_wrong_password_is_reported_without_the_password(nova, variables):
     variables.setenv("OS_PASSWORD", "wrong-one")
     ended = nova("list", code=4)
     assert "requires authentication" in ended.err
@@ -99,7 +99,7 @@ def test_a_wrong_password_is_reported_and_not_printed(nova, variables):
     assert "wrong-one" not in ended.err
 
 
-def test_without_credentials_the_error_explains_how_to_log_in(variables, identity):
+def test_missing_credentials_are_reported_with_a_hint(variables, identity):
     for name in keystone.environment(identity):
         variables.delenv(name)
     ended = run("list")
@@ -107,18 +107,18 @@ def test_without_credentials_the_error_explains_how_to_log_in(variables, identit
     assert "Source an openrc file" in ended.err
 
 
-def test_an_unreachable_service_is_reported_with_its_url(nova, identity):
+def test_unreachable_service_is_reported_with_its_url(nova, identity):
     identity.catalog["compute"] = "http://127.0.0.1:9/v2.1"
     ended = nova("list", code=4)
     assert "No answer from http://127.0.0.1:9/v2.1/" in ended.err
 
 
-def test_a_catalog_without_nova_is_reported(nova, identity):
+def test_catalog_without_a_compute_service_is_reported(nova, identity):
     identity.catalog.clear()
     assert "This cloud has no compute service" in nova("list", code=1).err
 
 
-def test_clouds_of_a_file_are_supported(nova, identity, variables, tmp_path):
+def test_clouds_yaml_is_supported(nova, identity, variables, tmp_path):
     said = keystone.environment(identity)
     for name in said:
         variables.delenv(name)
@@ -130,14 +130,14 @@ def test_clouds_of_a_file_are_supported(nova, identity, variables, tmp_path):
     nova("--os-cloud", "ours", "list")
     variables.setenv("OS_CLOUD", "ours")
     nova("list")
-    assert identity.logins == 2  # said otherwise, so looked for anew
+    assert identity.logins == 2  # another cache key, so another login
     nova("list")
     assert identity.logins == 2
     assert "nowhere" in nova("--os-cloud", "nowhere", "list", code=4).err
 
 
 @pytest.mark.parametrize("path", ["", "/v2.1", "/v2.1/", "/v2.1/{project}"])
-def test_a_cloud_without_keystone_is_used_by_its_url(suite, variables, identity, path):
+def test_cloud_without_keystone_is_used_by_its_endpoint(suite, variables, identity, path):
     for name in keystone.environment(identity):
         variables.delenv(name)
     variables.setenv("OS_AUTH_TYPE", "none")
@@ -152,7 +152,7 @@ def test_a_cloud_without_keystone_is_used_by_its_url(suite, variables, identity,
 
 
 # --- versions ----------------------------------------------------------------------------------------
-def test_the_version_is_the_newest_that_both_know_unless_another_is_wanted(nova, server, variables):
+def test_newest_common_microversion_is_used_by_default(nova, server, variables):
     def shown(*options):
         return nova(*options, "show", server[0], "-f", "json").document
 
@@ -168,18 +168,18 @@ def test_the_version_is_the_newest_that_both_know_unless_another_is_wanted(nova,
     ("2.01", 2, "is not a version"),
     ("2.999", 1, "Choose a version that the server supports"),
 ])
-def test_an_invalid_version_fails_with_the_supported_range(nova, version, code, said):
+def test_invalid_microversion_fails_with_the_supported_range(nova, version, code, said):
     assert said in nova("--os-compute-api-version", version, "list", code=code).err
 
 
-def test_an_option_that_the_version_lacks_is_rejected(nova, flavor):
+def test_option_not_in_the_microversion_is_refused(nova, flavor):
     old = ("--os-compute-api-version", "2.40")
     ended = nova(*old, "boot", "--flavor", flavor, "--image", "tiny", "--tags", "a", "web", code=2)
     assert "--tags needs version 2.52 of the API, and this is 2.40" in ended.err
     assert "The command needs version 2.78 of the API" in nova(*old, "server-topology", "web", code=2).err
 
 
-def test_another_release_of_the_server_than_was_remembered_is_noticed(nova, remembered, monkeypatch):
+def test_cached_microversion_is_updated_after_an_upgrade(nova, remembered, monkeypatch):
     nova("list")
     file, = remembered()
     document = json.loads(pathlib.Path(file).read_text())
@@ -189,7 +189,7 @@ def test_another_release_of_the_server_than_was_remembered_is_noticed(nova, reme
     assert json.loads(file.read_text())["newest"] == 104
 
 
-def test_debug_shows_requests_without_the_token(nova):
+def test_debug_output_does_not_contain_the_token(nova):
     shown = nova("--debug", "list").err
     assert "GET call to" in shown or "REQ: curl" in shown
     assert "admin:admin" not in shown

@@ -1,4 +1,4 @@
-"""The status page in a terminal."""
+"""The command ``nova top``, which shows the status page in a terminal."""
 
 import pytest
 
@@ -13,7 +13,7 @@ def served():
 
 
 @pytest.mark.usefixtures("served")
-def test_hosts_and_what_failed_are_shown(nova, project, suite, server, image_id):
+def test_top_shows_hosts_and_failed_operations(nova, project, suite, server, image_id):
     flavor = project.flavor()
     project.post(f"/flavors/{flavor}/os-extra_specs", {"extra_specs": {"resources:CUSTOM_NOWHERE": "1"}})
     failed = project.boot(flavor, image_id, name="never")
@@ -27,5 +27,5 @@ def test_hosts_and_what_failed_are_shown(nova, project, suite, server, image_id)
     assert "Under way: 0\n  nothing" in out
 
 
-def test_where_there_is_no_page_it_says_so(nova):
+def test_top_without_a_status_page_names_the_option(nova):
     assert "[api]status_page" in nova("top", "--once", code=1).err

@@ -1,6 +1,6 @@
-"""A small network service that speaks Neutron's API: networks, subnets, ports and security groups, in memory.
+"""A small in-memory network service with Neutron's API: networks, subnets, ports and security groups.
 
-Tokens are "user:project", as the tests' clients send them; without one the caller is Nova itself.
+Tokens are "user:project", as the tests' clients send them; a request without a token comes from Nova itself.
 """
 
 import contextlib
@@ -14,9 +14,11 @@ _SINGULAR = {"ports": "port", "networks": "network", "subnets": "subnet", "secur
 
 
 class NeutronServer:
-    """``faults``: (method, kind) -> statuses to answer the next such requests with; a status below 0 is answered (as a
-    positive one) after the request was carried out. ``twists``: (method, kind) -> functions that make the next such
-    answers, which tell of success, into something else."""
+    """A server with injected faults.
+
+    ``faults``: statuses of the next responses, by (method, kind). A negative status is returned as a positive number,
+    after the request was executed. ``twists``: functions that replace the next successful responses, by (method, kind).
+    """
 
     def __init__(self):
         self.lock = threading.RLock()
@@ -24,7 +26,7 @@ class NeutronServer:
         self.faults = {}
         self.twists = {}
         self.calls = []
-        # Aliases, and the bodies of all changes of ports.
+        # Aliases of the enabled extensions, and the bodies of all updates of ports.
         self.extensions, self.changes = [], []
         handler = type("Handler", (_Handler,), {"neutron": self})
         self._http = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
@@ -38,7 +40,7 @@ class NeutronServer:
 
     # --- for tests -----------------------------------------------------------------------------------
     def network(self, name="net", project="p", shared=False, cidr="10.50.0.0/24", **values):
-        """The id of a new network with a subnet (``cidr`` None: without)."""
+        """Create a network with a subnet (``cidr`` None: without a subnet) and return its id."""
         made = self._add("networks", name=name, tenant_id=project, shared=shared, mtu=1442, subnets=[], **values)
         if cidr:
             subnet = self._add("subnets", network_id=made["id"], cidr=cidr, enable_dhcp=True, dns_nameservers=[],
@@ -47,7 +49,7 @@ class NeutronServer:
         return made["id"]
 
     def port(self, network, project="p", **values):
-        """A port that a user made."""
+        """Create a port on behalf of a user."""
         return self._create_port({"network_id": network, "tenant_id": project, **values})
 
     def ports(self, **query):
@@ -107,7 +109,7 @@ class NeutronServer:
 
     # --- requests ----------------------------------------------------------------------------------
     def answer(self, method, kind, row_id, query, body, headers):
-        """(status, body)"""
+        """Return (status, body) of the response."""
         if kind == "extensions":
             return 200, {"extensions": [{"alias": alias, "name": alias} for alias in self.extensions]}
         if kind not in _SINGULAR:
@@ -183,4 +185,4 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     do_GET = do_POST = do_PUT = do_DELETE = _serve
 
     def log_message(self, *_args):
-        """Quiet."""
+        """Log nothing."""

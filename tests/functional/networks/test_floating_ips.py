@@ -1,4 +1,4 @@
-"""Floating addresses over HTTP: pools, projects, servers that get and lose them, and what is told to hosts."""
+"""Floating IPs over HTTP: pools, projects, association with servers, and the addresses sent to hosts."""
 
 import concurrent.futures
 
@@ -17,7 +17,7 @@ PATH = "/os-floating-ips"
 
 @pytest.fixture
 def pool(suite):
-    """Two addresses in the pool "public"."""
+    """Create a pool "public" of two floating IPs."""
     db = suite.conductor.core.db
     db.write(lambda connection: floating_ips.create(connection, "public", "203.0.113.0/30"))
     yield "public"
@@ -50,7 +50,7 @@ def taken(client, pool="public"):
 
 
 def shown(client, uuid):
-    """label -> the floating addresses shown there."""
+    """Return the floating IPs of the server by network label, as the API shows them."""
     return {label: [each["addr"] for each in found if each["OS-EXT-IPS:type"] == "floating"]
             for label, found in client.server(uuid)["addresses"].items()}
 
@@ -62,13 +62,13 @@ def refused(client, method, path, body=None, version=OLD):
 
 
 def told(suite, uuid):
-    """The floating addresses that its host is told of, and the version."""
+    """Return the floating IPs in the filter rules for the server's host, and the version of the rules."""
     rules = suite.conductor.core.db.read(
         lambda connection: security_filters.rules_for(connection, suite.compute.host, [uuid]))[uuid]
     return sorted(rules.floating.values()), rules.version
 
 
-def test_addresses_are_taken_from_a_pool_and_given_back(pool, admin, member):
+def test_floating_ip_allocate_show_and_release(pool, admin, member):
     assert member.get("/os-floating-ip-pools", version=OLD) == {"floating_ip_pools": [{"name": "public"}]}
     first = taken(member)
     assert first == {"id": first["id"], "ip": "203.0.113.1", "pool": "public", "instance_id": None, "fixed_ip": None}
@@ -82,7 +82,7 @@ def test_addresses_are_taken_from_a_pool_and_given_back(pool, admin, member):
     assert taken(member)["ip"] == "203.0.113.1"
 
 
-def test_of_another_project_nothing_is_seen_or_changed(suite, pool, admin, server):
+def test_floating_ips_of_other_projects_are_hidden_and_unchanged(suite, pool, admin, server):
     mine = taken(admin)
     stranger = Client(suite.url, project="strangers", user="s", roles="member,reader")
     assert stranger.get(PATH, version=OLD) == {"floating_ips": []}
@@ -94,7 +94,7 @@ def test_of_another_project_nothing_is_seen_or_changed(suite, pool, admin, serve
     assert refused(stranger, "POST", f"/servers/{server}/action", given)[0] == 404
 
 
-def test_without_a_word_of_operators_no_project_has_a_whole_pool(suite, member):
+def test_default_floating_ip_limit_is_smaller_than_a_large_pool(suite, member):
     db = suite.conductor.core.db
     db.write(lambda connection: floating_ips.create(connection, "wide", "203.0.113.64/27"))
     try:
@@ -108,7 +108,7 @@ def test_without_a_word_of_operators_no_project_has_a_whole_pool(suite, member):
         db.write(lambda connection: floating_ips.delete(connection, "203.0.113.64/27"))
 
 
-def test_a_project_has_as_many_as_its_quota_says(pool, admin, member):
+def test_floating_ips_quota_of_a_project_is_enforced(pool, admin, member):
     admin.put("/os-quota-sets/p", {"quota_set": {"floating_ips": 1}}, version=OLD)
     try:
         taken(member)
@@ -119,7 +119,7 @@ def test_a_project_has_as_many_as_its_quota_says(pool, admin, member):
         admin.delete("/os-quota-sets/p")
 
 
-def test_a_server_gets_an_address_and_loses_it(suite, pool, admin, server):
+def test_floating_ip_is_associated_and_disassociated(suite, pool, admin, server):
     address, before = taken(admin), told(suite, server)[1]
     admin.action(server, "addFloatingIp", {"address": address["ip"]}, version="2.43", expect=202)
     assert shown(admin, server) == {"green": [address["ip"]], "blue": []}
@@ -134,7 +134,7 @@ def test_a_server_gets_an_address_and_loses_it(suite, pool, admin, server):
     assert admin.get(f"{PATH}/{address['id']}", version=OLD)["floating_ip"]["instance_id"] is None
 
 
-def test_the_fixed_address_may_be_chosen(pool, admin, server):
+def test_floating_ip_is_associated_with_a_chosen_fixed_ip(pool, admin, server):
     one, two = taken(admin), taken(admin)
     admin.action(server, "addFloatingIp", {"address": one["ip"], "fixed_address": "10.42.0.2"}, version=OLD)
     admin.action(server, "addFloatingIp", {"address": two["ip"]}, version=OLD)
@@ -147,7 +147,7 @@ def test_the_fixed_address_may_be_chosen(pool, admin, server):
      (400, "Specified fixed address not assigned to instance")),
     ("removeFloatingIp", {"address": "203.0.113.9"}, (404, "Floating IP not found for ID 203.0.113.9")),
 ])
-def test_what_cannot_be_is_refused(pool, admin, server, action, body, expected):
+def test_invalid_floating_ip_associations_are_refused(pool, admin, server, action, body, expected):
     taken(admin)
     assert refused(admin, "POST", f"/servers/{server}/action", {action: body}) == expected
     code, message = refused(admin, "POST", f"/servers/{server}/action", {"removeFloatingIp": {
@@ -165,7 +165,7 @@ def other(admin, flavor, image_id, server, networks_of_two):
     admin.wait_gone(uuid)
 
 
-def test_an_address_that_leads_somewhere_moves_to_who_asks_for_it(suite, pool, admin, member, server, other):
+def test_floating_ip_moves_to_the_server_that_requests_it(suite, pool, admin, member, server, other):
     address, before = taken(admin), told(suite, server)[1]
     for uuid in (server, other, other):
         admin.action(uuid, "addFloatingIp", {"address": address["ip"]}, version=OLD, expect=202)
@@ -173,14 +173,14 @@ def test_an_address_that_leads_somewhere_moves_to_who_asks_for_it(suite, pool, a
     assert shown(admin, other) == {"green": [address["ip"]]}
     assert admin.get(f"{PATH}/{address['id']}", version=OLD)["floating_ip"]["instance_id"] == other
     assert (told(suite, server)[0], told(suite, other)[0]) == ([], [address["ip"]])
-    assert told(suite, server)[1] > before + 1, "its host hears that it went"
+    assert told(suite, server)[1] > before + 1, "no new rules for the host of the first server"
     path, body = f"/servers/{server}/action", {"address": address["ip"]}
     assert refused(admin, "POST", path, {"removeFloatingIp": body})[0] == 409
     admin.action(other, "lock")
     assert refused(member, "POST", path, {"addFloatingIp": body})[0] == 409
 
 
-def test_an_address_that_many_ask_for_leads_to_one_server(suite, pool, admin, server, other):
+def test_concurrent_associations_leave_a_floating_ip_with_a_single_server(suite, pool, admin, server, other):
     address = taken(admin)["ip"]
     with concurrent.futures.ThreadPoolExecutor(4) as threads:
         found = list(threads.map(lambda uuid: Client(admin.url).session.post(
@@ -192,7 +192,7 @@ def test_an_address_that_many_ask_for_leads_to_one_server(suite, pool, admin, se
     assert [each for uuid in (server, other) for found in shown(admin, uuid).values() for each in found] == [address]
 
 
-def test_a_server_without_addresses_cannot_have_one(pool, admin, flavor, image_id):
+def test_floating_ip_of_a_server_without_fixed_ips_is_refused(pool, admin, flavor, image_id):
     uuid = admin.boot(flavor, image_id, networks="none")
     admin.wait(uuid, "ACTIVE")
     address = taken(admin)["ip"]
@@ -200,7 +200,7 @@ def test_a_server_without_addresses_cannot_have_one(pool, admin, flavor, image_i
         400, "No fixed IPs associated to instance")
 
 
-def test_a_locked_server_is_left_alone(pool, admin, member, server):
+def test_floating_ips_of_a_locked_server_are_unchanged(pool, admin, member, server):
     address = taken(member)["ip"]
     admin.action(server, "lock")
     assert refused(member, "POST", f"/servers/{server}/action", {"addFloatingIp": {"address": address}})[0] == 409
@@ -208,7 +208,7 @@ def test_a_locked_server_is_left_alone(pool, admin, member, server):
     assert refused(member, "POST", f"/servers/{server}/action", {"removeFloatingIp": {"address": address}})[0] == 409
 
 
-def test_an_address_that_is_given_back_leads_nowhere(suite, pool, admin, server):
+def test_released_floating_ip_is_disassociated(suite, pool, admin, server):
     address = taken(admin)
     admin.action(server, "addFloatingIp", {"address": address["ip"]}, version=OLD)
     admin.delete(f"{PATH}/{address['id']}", version=OLD)
@@ -216,7 +216,7 @@ def test_an_address_that_is_given_back_leads_nowhere(suite, pool, admin, server)
     assert told(suite, server)[0] == []
 
 
-def test_a_server_or_an_interface_that_goes_lets_go_of_its_addresses(pool, admin, server):
+def test_deleted_server_or_interface_is_disassociated_from_floating_ips(pool, admin, server):
     one, two = taken(admin), taken(admin)
     for address in (one, two):
         admin.action(server, "addFloatingIp", {"address": address["ip"]}, version=OLD)
@@ -233,7 +233,7 @@ def test_a_server_or_an_interface_that_goes_lets_go_of_its_addresses(pool, admin
     assert where() == [None, None]
 
 
-def test_the_audit_finds_an_address_that_leads_to_a_server_without_it(suite, pool, admin, server):
+def test_audit_repairs_a_floating_ip_with_a_missing_interface(suite, pool, admin, server):
     address, db = taken(admin), suite.conductor.core.db
     db.write(lambda connection: connection.execute(tables.floating_ips.update().where(
         tables.floating_ips.c.uuid == address["id"]).values(instance_uuid=server, vif_id="gone")))
@@ -242,7 +242,7 @@ def test_the_audit_finds_an_address_that_leads_to_a_server_without_it(suite, poo
     assert admin.get(f"{PATH}/{address['id']}", version=OLD)["floating_ip"]["instance_id"] is None
 
 
-def test_moves_take_them_along(pool, pair, admin, networks_of_two):
+def test_floating_ip_stays_associated_after_migration_and_unshelve(pool, pair, admin, networks_of_two):
     uuid = admin.boot(pair.flavor, pair.image_id, networks=[{"uuid": networks_of_two[0]}])
     admin.wait(uuid, "ACTIVE")
     address = taken(admin)["ip"]

@@ -1,4 +1,4 @@
-"""Ports of a network service that speaks Neutron's API: booted with, attached, told of, and never left behind."""
+"""Ports of Neutron: create, bind, attach, update by events, and delete without leftovers."""
 
 import contextlib
 import threading
@@ -45,7 +45,7 @@ def boot(member, flavor, image_id):
 
 
 def plug(admin, neutron, server, count=1):
-    """Say that its ports are plugged, once they are bound."""
+    """Send the plug events of the server's ports as soon as the ports are bound."""
     ports = wait_for(lambda: len(found := [port for port in neutron.ports(device_id=server)
                                            if port["binding:host_id"]]) == count and found)
     wait_for(lambda: all(tell(admin, server, port["id"]) == 200 for port in ports))
@@ -60,8 +60,8 @@ def server(admin, neutron, blue, boot):
     return uuid
 
 
-# --- life ------------------------------------------------------------------------------------------------
-def test_a_server_boots_on_a_port_that_is_made_for_it(suite, admin, member, driver, neutron, blue, boot):
+# --- boot and delete -------------------------------------------------------------------------------------
+def test_boot_creates_a_port_and_delete_removes_it(suite, admin, member, driver, neutron, blue, boot):
     server = boot({"uuid": blue, "fixed_ip": "10.50.0.77"})
     wait_for(lambda: admin.server(server)["OS-EXT-STS:power_state"] == states.POWER_PAUSED)
     port, = neutron.ports(device_id=server)
@@ -78,7 +78,7 @@ def test_a_server_boots_on_a_port_that_is_made_for_it(suite, admin, member, driv
     assert neutron.ports() == []
 
 
-def test_a_port_of_the_user_outlives_the_server(admin, member, neutron, blue, boot):
+def test_user_port_is_unbound_and_kept_on_server_delete(admin, member, neutron, blue, boot):
     port = neutron.port(blue)["id"]
     server = boot({"port": port})
     plug(admin, neutron, server)
@@ -90,7 +90,8 @@ def test_a_port_of_the_user_outlives_the_server(admin, member, neutron, blue, bo
     assert (left["id"], left["device_id"], left["device_owner"], left["binding:host_id"]) == (port, "", "", None)
 
 
-def test_what_the_caller_may_not_see_is_not_touched(admin, member, neutron, blue, boot, flavor, image_id):
+def test_boot_with_invisible_or_used_ports_is_refused_without_changes(admin, member, neutron, blue, boot, flavor,
+                                                                      image_id):
     theirs = neutron.network("theirs", project="q")
     their_port, used = neutron.port(theirs, project="q")["id"], neutron.port(blue, device_id="other")["id"]
     bare = neutron.network("bare", cidr=None)
@@ -108,15 +109,15 @@ def test_what_the_caller_may_not_see_is_not_touched(admin, member, neutron, blue
     assert member.get("/servers")["servers"] == []
 
 
-def test_a_service_that_is_away_refuses_servers_and_promises_nothing(member, neutron, blue, boot):
+def test_boot_is_refused_with_503_while_neutron_is_unavailable(member, neutron, blue, boot):
     neutron.faults["GET", "networks"] = [503] * 4
     assert refused(boot, {"uuid": blue})[0] == 503
     assert member.get("/servers")["servers"] == []
 
 
-# --- answers that make no sense ----------------------------------------------------------------------------
+# --- malformed responses -----------------------------------------------------------------------------------
 def having(**values):
-    """Return a function that changes each row of an answer."""
+    """Return a function that changes each row of a response."""
     def change(answer):
         return {kind: [{**row, **values} for row in told] if isinstance(told, list) else {**told, **values}
                 for kind, told in answer.items()}
@@ -127,7 +128,7 @@ def having(**values):
 @pytest.mark.parametrize("twist", [
     lambda _answer: {}, lambda _answer: [], lambda _answer: "no", lambda _answer: {"network": None},
     having(id=7), having(subnets=3), having(name={})])
-def test_a_network_that_is_none_refuses_servers(member, neutron, blue, boot, twist):
+def test_malformed_network_response_refuses_the_boot(member, neutron, blue, boot, twist):
     neutron.twists["GET", "networks"] = [twist]
     code, message = refused(boot, {"uuid": blue})
     assert (code, "its response is malformed" in message) == (503, True)
@@ -140,8 +141,7 @@ def test_a_network_that_is_none_refuses_servers(member, neutron, blue, boot, twi
     (("PUT", "ports"), lambda _answer: None), (("PUT", "ports"), having(**{"binding:profile": [1]})),
     (("PUT", "ports"), having(**{"binding:vif_details": "x"})), (("GET", "ports"), lambda _answer: {"ports": None}),
     (("GET", "subnets"), having(gateway_ip=7)), (("GET", "subnets"), having(cidr="none"))])
-def test_an_answer_that_makes_no_sense_is_asked_for_again_and_never_kept(admin, member, neutron, blue, boot, asked,
-                                                                       twist):
+def test_malformed_port_and_subnet_responses_are_requested_again(admin, member, neutron, blue, boot, asked, twist):
     neutron.twists[asked] = [twist]
     server = boot({"uuid": blue})
     plug(admin, neutron, server)
@@ -151,7 +151,7 @@ def test_an_answer_that_makes_no_sense_is_asked_for_again_and_never_kept(admin, 
     assert [shown["id"] for shown in admin.get("/servers/detail")["servers"]] == [server]
 
 
-def test_only_ports_of_the_server_are_deleted_whatever_is_answered(admin, neutron, blue, server):
+def test_delete_ignores_listed_ports_of_other_servers(admin, neutron, blue, server):
     other = neutron.port(blue, project="q", device_id="somebody")["id"]
     neutron.twists["GET", "ports"] = [lambda _answer: {"ports": neutron.ports()}] * 4
     admin.delete(f"/servers/{server}")
@@ -159,9 +159,9 @@ def test_only_ports_of_the_server_are_deleted_whatever_is_answered(admin, neutro
     assert [port["id"] for port in neutron.ports()] == [other]
 
 
-# --- what fails half-way ---------------------------------------------------------------------------------
+# --- failures of port requests ---------------------------------------------------------------------------
 @pytest.mark.parametrize("status", [503, -503])
-def test_a_port_that_was_or_was_not_made_is_found_again(admin, neutron, blue, boot, status):
+def test_failed_port_create_is_retried_without_duplicate_ports(admin, neutron, blue, boot, status):
     neutron.faults["POST", "ports"] = [status, status]
     server = boot({"uuid": blue}, {"uuid": blue})
     plug(admin, neutron, server, 2)
@@ -169,7 +169,7 @@ def test_a_port_that_was_or_was_not_made_is_found_again(admin, neutron, blue, bo
     assert len(neutron.ports()) == 2
 
 
-def test_a_build_that_fails_gives_its_ports_back(admin, neutron, blue, boot, driver):
+def test_failed_build_deletes_or_unbinds_its_ports(admin, neutron, blue, boot, driver):
     kept = neutron.port(blue)["id"]
     driver.behaviour.failure["spawn"] = 1.0
     server = boot({"uuid": blue}, {"port": kept})
@@ -177,7 +177,7 @@ def test_a_build_that_fails_gives_its_ports_back(admin, neutron, blue, boot, dri
     assert [(port["id"], port["device_id"]) for port in neutron.ports()] == [(kept, "")]
 
 
-def test_a_delete_in_the_middle_of_a_build_leaves_no_port(admin, neutron, blue, boot):
+def test_delete_during_a_build_leaves_no_port(admin, neutron, blue, boot):
     neutron.faults["POST", "ports"] = [-503]
     server = boot({"uuid": blue})
     wait_for(lambda: neutron.ports(device_id=server))
@@ -186,15 +186,14 @@ def test_a_delete_in_the_middle_of_a_build_leaves_no_port(admin, neutron, blue, 
     wait_for(lambda: neutron.ports() == [])
 
 
-def test_a_delete_waits_for_a_service_that_is_away(admin, neutron, server):
+def test_delete_retries_when_neutron_is_unavailable(admin, neutron, server):
     neutron.faults["DELETE", "ports"] = [503]
     admin.delete(f"/servers/{server}")
     admin.wait_gone(server)
     assert neutron.ports() == []
 
 
-def test_deletes_that_wait_for_a_service_that_hangs_hold_up_no_build(
-        admin, member, neutron, blue, boot, flavor, image_id):
+def test_deletes_blocked_by_neutron_do_not_block_builds(admin, member, neutron, blue, boot, flavor, image_id):
     servers = [boot({"uuid": blue}) for _number in range(CONF.conductor.outside_threads + 2)]
     for uuid in servers:
         plug(admin, neutron, uuid)
@@ -214,7 +213,7 @@ def test_deletes_that_wait_for_a_service_that_hangs_hold_up_no_build(
 
 
 # --- attaching -------------------------------------------------------------------------------------------
-def test_an_interface_is_attached_with_a_port_of_its_own(admin, member, neutron, driver, server):
+def test_interface_attach_creates_a_port_and_detach_deletes_it(admin, member, neutron, driver, server):
     green = neutron.network("green", cidr="10.51.0.0/24")
     made = attach(member, server, net_id=green, tag="data")
     port, = neutron.ports(network_id=green)
@@ -228,7 +227,7 @@ def test_an_interface_is_attached_with_a_port_of_its_own(admin, member, neutron,
     assert made["mac_addr"] not in driver.guest(server).interfaces
 
 
-def test_a_server_that_began_without_interfaces_leaves_no_port(admin, member, neutron, blue, flavor, image_id):
+def test_delete_of_a_server_booted_without_ports_leaves_no_port(admin, member, neutron, blue, flavor, image_id):
     server = member.boot(flavor, image_id, networks="none")
     member.wait(server, "ACTIVE")
     attach(member, server, net_id=blue)
@@ -239,7 +238,7 @@ def test_a_server_that_began_without_interfaces_leaves_no_port(admin, member, ne
     assert neutron.ports() == []
 
 
-def test_a_port_of_the_user_comes_and_goes(admin, member, neutron, blue, server):
+def test_user_port_is_attached_and_detached(admin, member, neutron, blue, server):
     port = neutron.port(blue)["id"]
     assert attach(member, server, port_id=port)["port_id"] == port
     assert refused(attach, member, server, port_id=port) == (409, f"Port {port} is still in use.")
@@ -251,11 +250,11 @@ def test_a_port_of_the_user_comes_and_goes(admin, member, neutron, blue, server)
 
 
 @pytest.mark.parametrize("of_user", [True, False])
-def test_an_interface_that_the_hypervisor_refuses_leaves_no_port(admin, member, neutron, driver, blue, server, of_user):
+def test_interface_attach_that_fails_on_the_host_leaves_no_port(admin, member, neutron, driver, blue, server, of_user):
     port = neutron.port(blue)["id"] if of_user else None
     before = sorted(found["id"] for found in neutron.ports())
     driver.behaviour.failure["attach_interface"] = 1.0
-    # Whether the answer knows of it is a matter of time.
+    # The failure may happen before or after the response.
     with contextlib.suppress(Failed):
         attach(member, server, **({"port_id": port} if of_user else {"net_id": blue}))
     wait_for(lambda: len(attached(member, server)) == 1)
@@ -263,7 +262,7 @@ def test_an_interface_that_the_hypervisor_refuses_leaves_no_port(admin, member, 
     assert len(neutron.ports(device_id=server)) == 1
 
 
-def test_what_the_service_refuses_is_the_answer(member, neutron, blue, server):
+def test_neutron_errors_are_returned_to_the_client(member, neutron, blue, server):
     taken = neutron.ports(device_id=server)[0]["fixed_ips"][0]["ip_address"]
     assert refused(attach, member, server, net_id=blue, fixed_ips=[{"ip_address": taken}])[0] == 409
     neutron.faults["POST", "ports"] = [400]
@@ -272,7 +271,7 @@ def test_what_the_service_refuses_is_the_answer(member, neutron, blue, server):
 
 
 # --- events ----------------------------------------------------------------------------------------------
-def test_changes_of_ports_are_seen(admin, member, neutron, server):
+def test_network_changed_event_updates_the_addresses(admin, member, neutron, server):
     port, = neutron.ports()
     with neutron.lock:
         row = neutron.rows["ports"][port["id"]]
@@ -281,7 +280,7 @@ def test_changes_of_ports_are_seen(admin, member, neutron, server):
     wait_for(lambda: member.server(server)["addresses"]["blue"][0]["addr"] == "10.50.0.200")
 
 
-def test_a_port_that_was_deleted_is_detached(admin, member, neutron, driver, server):
+def test_network_vif_deleted_event_detaches_the_interface(admin, member, neutron, driver, server):
     port, = neutron.ports()
     with neutron.lock:
         del neutron.rows["ports"][port["id"]]
@@ -290,7 +289,7 @@ def test_a_port_that_was_deleted_is_detached(admin, member, neutron, driver, ser
     assert driver.guest(server).interfaces == ()
 
 
-def test_a_server_that_moves_takes_its_binding_along(suite, admin, neutron, second, server):
+def test_migration_and_revert_move_the_port_binding(suite, admin, neutron, second, server):
     source = admin.server(server)["OS-EXT-SRV-ATTR:host"]
     other = ({suite.compute.host, second.host} - {source}).pop()
     admin.action(server, "migrate")
@@ -302,8 +301,7 @@ def test_a_server_that_moves_takes_its_binding_along(suite, admin, neutron, seco
     assert [port["binding:host_id"] for port in neutron.ports()] == [source]
 
 
-def test_a_binding_that_comes_after_its_move_was_superseded_goes_back_to_where_the_server_is(suite, admin, neutron,
-                                                                                           second, server):
+def test_late_binding_of_a_superseded_migration_is_reverted(suite, admin, neutron, second, server):
     source = admin.server(server)["OS-EXT-SRV-ATTR:host"]
     other = ({suite.compute.host, second.host} - {source}).pop()
     port, = neutron.ports()
@@ -323,7 +321,7 @@ def test_a_binding_that_comes_after_its_move_was_superseded_goes_back_to_where_t
     assert (hosts, admin.wait(server, "ACTIVE")["OS-EXT-SRV-ATTR:host"]) == ([source], source)
 
 
-def test_a_guest_that_came_over_before_its_host_was_lost_takes_its_binding_along(
+def test_port_binding_follows_a_guest_when_its_source_host_is_lost(
         suite, admin, neutron, blue, second, flavor, image_id, monkeypatch):
     server = admin.boot(flavor, image_id, networks=[{"uuid": blue}], availability_zone=f"nova:{second.host}")
     plug(admin, neutron, server)
@@ -339,7 +337,7 @@ def test_a_guest_that_came_over_before_its_host_was_lost_takes_its_binding_along
     admin.action(server, "os-migrateLive", {"host": None, "block_migration": "auto"})
     wait_for(lambda: server in {guest.uuid for guest in suite.compute.machine.driver.guests.all()})
     set_service(admin, second.host, forced_down=True)
-    for thread in second.periodic:  # it goes silent: no lease is renewed
+    for thread in second.periodic:  # no heartbeats: no lease is renewed
         thread.stop()
     try:
         assert admin.wait(server, "ACTIVE", seconds=60)["OS-EXT-SRV-ATTR:host"] == suite.compute.host
@@ -358,7 +356,7 @@ def without_its_first_port(neutron, server):
     return left["id"]
 
 
-def test_a_revert_goes_on_without_a_port_that_is_gone(admin, neutron, blue, boot, second):
+def test_resize_revert_succeeds_without_a_deleted_port(admin, neutron, blue, boot, second):
     server = boot({"uuid": blue}, {"uuid": blue})
     plug(admin, neutron, server, 2)
     source = admin.wait(server, "ACTIVE")["OS-EXT-SRV-ATTR:host"]
@@ -373,7 +371,7 @@ def test_a_revert_goes_on_without_a_port_that_is_gone(admin, neutron, blue, boot
     assert [item["port_id"] for item in attached(admin, server)] == [left]
 
 
-def test_an_evacuation_goes_on_without_a_port_that_is_gone(suite, admin, neutron, blue, second, flavor, image_id):
+def test_evacuation_succeeds_without_a_deleted_port(suite, admin, neutron, blue, second, flavor, image_id):
     server = admin.boot(flavor, image_id, networks=[{"uuid": blue}] * 2, availability_zone=f"nova:{second.host}")
     plug(admin, neutron, server, 2)
     admin.wait(server, "ACTIVE")
@@ -390,8 +388,8 @@ def test_an_evacuation_goes_on_without_a_port_that_is_gone(suite, admin, neutron
     set_service(admin, second.host, forced_down=False)
 
 
-# --- on the shelf ----------------------------------------------------------------------------------------
-def test_a_shelved_server_keeps_its_ports_and_no_host_has_them(suite, admin, member, neutron, server, driver):
+# --- shelving --------------------------------------------------------------------------------------------
+def test_shelve_offload_keeps_ports_but_removes_their_binding(suite, admin, member, neutron, server, driver):
     before, = neutron.ports(device_id=server)
     addresses = admin.server(server)["addresses"]
     member.action(server, "shelve")
@@ -406,7 +404,7 @@ def test_a_shelved_server_keeps_its_ports_and_no_host_has_them(suite, admin, mem
     assert driver.guest(server).interfaces == (port["mac_address"],)
 
 
-def test_an_unshelve_that_fails_leaves_the_ports_without_a_host(admin, member, neutron, server, driver):
+def test_failed_unshelve_leaves_ports_unbound(admin, member, neutron, server, driver):
     member.action(server, "shelve")
     admin.wait(server, "SHELVED_OFFLOADED")
     driver.behaviour.failure["spawn"] = 1.0
@@ -420,10 +418,10 @@ def test_an_unshelve_that_fails_leaves_the_ports_without_a_host(admin, member, n
     assert neutron.ports() == []
 
 
-# --- names, routes and what is not supported ---------------------------------------------------------------
+# --- DNS names, routes and unsupported ports ---------------------------------------------------------------
 @pytest.fixture
 def named(neutron):
-    """The service has dns-integration."""
+    """Return a Neutron with the extension dns-integration."""
     neutron.extensions.append("dns-integration")
     return neutron
 
@@ -438,7 +436,7 @@ def test_ports_get_the_hostname_of_their_server_as_dns_name(admin, member, named
     assert [(port["id"], port["device_id"], port["dns_name"]) for port in named.ports()] == [(given["id"], "", "")]
 
 
-def test_a_port_that_moves_keeps_its_dns_name(admin, named, blue, boot, second):
+def test_migration_keeps_the_dns_name_of_a_port(admin, named, blue, boot, second):
     server = boot({"uuid": blue})
     port, = plug(admin, named, server)
     admin.wait(server, "ACTIVE")
@@ -455,14 +453,14 @@ def test_a_port_that_moves_keeps_its_dns_name(admin, named, blue, boot, second):
     assert named.ports()[0]["dns_name"] == "changed-by-its-user"
 
 
-def test_without_dns_integration_no_name_is_sent(admin, neutron, blue, boot):
+def test_dns_name_is_not_sent_without_dns_integration(admin, neutron, blue, boot):
     server = boot({"uuid": blue})
     plug(admin, neutron, server)
     admin.wait(server, "ACTIVE")
     assert not any("dns_name" in changes for changes in neutron.changes)
 
 
-def test_a_port_with_the_dns_name_of_another_host_is_not_usable(admin, member, named, blue, boot):
+def test_port_with_the_dns_name_of_another_host_fails_the_build(admin, member, named, blue, boot):
     port = named.port(blue, dns_name="another")
     server = boot({"port": port["id"]})
     assert "its dns_name another is not the hostname" in admin.wait(server, "ERROR")["fault"]["message"]
@@ -472,7 +470,7 @@ def test_a_port_with_the_dns_name_of_another_host_is_not_usable(admin, member, n
 @pytest.mark.parametrize("wants", [
     {"binding:vnic_type": "direct"}, {"device_profile": "fpga"},
     {"resource_request": {"request_groups": [{"resources": {"NET_BW_EGR_KILOBIT_PER_SEC": 1000}}]}}])
-def test_a_port_that_wants_what_is_not_supported_is_refused_by_name(member, neutron, blue, boot, wants):
+def test_unsupported_port_attributes_are_refused_by_name(member, neutron, blue, boot, wants):
     port = neutron.port(blue, **wants)
     field, = wants
     with pytest.raises(Failed) as failed:
@@ -481,7 +479,7 @@ def test_a_port_that_wants_what_is_not_supported_is_refused_by_name(member, neut
     assert f"{field}=" in failed.value.message
 
 
-def test_routes_of_a_subnet_are_told_to_guests(suite, admin, neutron, blue, boot):
+def test_subnet_routes_are_included_in_guest_network_data(suite, admin, neutron, blue, boot):
     for subnet in neutron.rows["subnets"].values():
         subnet |= {"enable_dhcp": False, "host_routes": [{"destination": "192.0.2.0/24", "nexthop": "10.50.0.9"}]}
     server = boot({"uuid": blue})

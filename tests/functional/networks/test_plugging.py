@@ -1,4 +1,4 @@
-"""A network back end that tells when interfaces are plugged: guests wait for it, threads do not."""
+"""Plug events of a network back end: the guest stays paused until they arrive, and no thread waits for them."""
 
 import msgspec
 import pytest
@@ -54,7 +54,7 @@ def ports(admin, server):
 
 
 def waiting(admin, driver, server):
-    """Once its guest is there, and paused."""
+    """Wait until the guest of the server exists and is paused."""
     wait_for(lambda: server in {guest.uuid for guest in driver.guests.all()})
     wait_for(lambda: admin.server(server)["OS-EXT-STS:power_state"] == states.POWER_PAUSED)
     assert driver.guests.power_state(server) == states.POWER_PAUSED
@@ -66,7 +66,7 @@ def runs(admin, driver, server):
     assert (shown["OS-EXT-STS:power_state"], driver.guests.power_state(server)) == (states.RUNNING, states.RUNNING)
 
 
-def test_a_guest_does_not_run_before_all_its_interfaces_are_plugged(admin, driver, boot):
+def test_guest_stays_paused_until_all_interfaces_are_plugged(admin, driver, boot):
     server = boot(2)
     waiting(admin, driver, server)
     first, second = ports(admin, server)
@@ -78,7 +78,7 @@ def test_a_guest_does_not_run_before_all_its_interfaces_are_plugged(admin, drive
     assert [item["port_state"] for item in attached(admin, server)] == ["ACTIVE", "ACTIVE"]
 
 
-def test_an_event_that_comes_before_the_guest_is_there_counts(admin, driver, boot, hold):
+def test_plug_event_before_the_guest_exists_is_not_lost(admin, driver, boot, hold):
     spawn = hold("guests.spawn")
     server = boot()
     spawn.wait_until_begun()
@@ -88,7 +88,7 @@ def test_an_event_that_comes_before_the_guest_is_there_counts(admin, driver, boo
     runs(admin, driver, server)
 
 
-def test_without_the_event_the_build_fails_and_leaves_nothing(admin, driver, boot):
+def test_vif_plugging_timeout_fails_the_build_and_leaves_no_port(admin, driver, boot):
     CONF.set_override("vif_plugging_timeout", 1)
     server = boot()
     shown = admin.wait(server, "ERROR")
@@ -97,7 +97,7 @@ def test_without_the_event_the_build_fails_and_leaves_nothing(admin, driver, boo
     assert server not in {guest.uuid for guest in driver.guests.all()}
 
 
-def test_without_the_event_the_guest_runs_where_that_is_not_fatal(admin, driver, boot):
+def test_vif_plugging_timeout_starts_the_guest_if_not_fatal(admin, driver, boot):
     CONF.set_override("vif_plugging_timeout", 1)
     CONF.set_override("vif_plugging_is_fatal", False)
     server = boot()
@@ -105,13 +105,13 @@ def test_without_the_event_the_guest_runs_where_that_is_not_fatal(admin, driver,
     assert [item["port_state"] for item in attached(admin, server)] == ["DOWN"]
 
 
-def test_nobody_waits_with_a_time_of_zero(admin, driver, boot):
+def test_vif_plugging_timeout_0_starts_the_guest_at_once(admin, driver, boot):
     CONF.set_override("vif_plugging_timeout", 0)
     runs(admin, driver, boot())
 
 
 @pytest.mark.parametrize("fatal", [True, False])
-def test_an_interface_that_cannot_be_plugged_fails_the_build_at_once_where_that_is_fatal(admin, driver, boot, fatal):
+def test_failed_plug_event_fails_the_build_at_once_if_fatal(admin, driver, boot, fatal):
     CONF.set_override("vif_plugging_is_fatal", fatal)
     server = boot()
     waiting(admin, driver, server)
@@ -122,7 +122,7 @@ def test_an_interface_that_cannot_be_plugged_fails_the_build_at_once_where_that_
         runs(admin, driver, server)
 
 
-def test_a_server_that_waits_is_deleted_at_once(admin, driver, boot):
+def test_server_paused_for_a_plug_event_can_be_deleted(admin, driver, boot):
     server = boot()
     waiting(admin, driver, server)
     admin.delete(f"/servers/{server}")
@@ -130,7 +130,7 @@ def test_a_server_that_waits_is_deleted_at_once(admin, driver, boot):
     assert server not in {guest.uuid for guest in driver.guests.all()}
 
 
-def test_attaching_ends_when_the_interface_is_plugged(admin, driver, boot, network):
+def test_interface_attach_ends_when_the_interface_is_plugged(admin, driver, boot, network):
     server = boot()
     waiting(admin, driver, server)
     tell(admin, server, ports(admin, server)[0])
@@ -143,7 +143,7 @@ def test_attaching_ends_when_the_interface_is_plugged(admin, driver, boot, netwo
     assert wait_idle(admin, server)["message"] is None
 
 
-def test_an_interface_that_is_not_plugged_is_taken_away_again(admin, driver, boot, network):
+def test_interface_that_is_not_plugged_in_time_is_detached(admin, driver, boot, network):
     server = boot()
     waiting(admin, driver, server)
     tell(admin, server, ports(admin, server)[0])
@@ -155,13 +155,13 @@ def test_an_interface_that_is_not_plugged_is_taken_away_again(admin, driver, boo
     assert admin.server(server)["status"] == "ACTIVE"
 
 
-def test_a_server_that_moves_waits_on_its_new_host(admin, suite, second, flavor, boot):
+def test_migrated_server_waits_for_a_plug_event_on_its_new_host(admin, suite, second, flavor, boot):
     server = boot()
     wait_for(lambda: admin.server(server)["OS-EXT-STS:power_state"] == states.POWER_PAUSED)
     port, = ports(admin, server)
     tell(admin, server, port)
     source = admin.wait(server, "ACTIVE")["OS-EXT-SRV-ATTR:host"]
-    # Services tell some events twice: what is left of the first host does not count on the second.
+    # Network services may repeat an event: an event for the first host does not count for the second host.
     tell(admin, server, port)
     admin.action(server, "migrate")
     drivers = {service.host: service.machine.driver for service in (suite.compute, second)}

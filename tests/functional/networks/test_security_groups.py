@@ -1,4 +1,4 @@
-"""Security groups over HTTP: which hosts hear of a change, and how often."""
+"""Security groups over HTTP: the updates that hosts receive after a change, and their number."""
 
 import pytest
 
@@ -30,7 +30,7 @@ def heard(suite, monkeypatch):
 
 
 class Groups:
-    """Security groups by name, gone after the test."""
+    """Security groups by name, removed after the test."""
 
     def __init__(self, client):
         self.client = client
@@ -51,7 +51,7 @@ class Groups:
             self.client.delete(f"/os-security-groups/{ident}", version="2.35")
 
 
-def test_a_group_keeps_its_name_as_it_was_given_and_a_rule_its_network(admin, groups):
+def test_security_group_name_and_rule_cidr_are_stored_unchanged(admin, groups):
     groups.add(" of two words ")
     made = admin.get(f"/os-security-groups/{groups.ids[' of two words ']}", version="2.35")["security_group"]
     assert (made["name"], made["description"]) == (" of two words ", " of two words ")
@@ -76,8 +76,7 @@ def boot(admin, flavor, image_id, network, *names):
     return uuid
 
 
-def test_a_server_that_leaves_a_group_is_let_in_no_more(
-        suite, admin, flavor, image_id, network, groups, heard):
+def test_hosts_update_members_when_a_server_leaves_a_group(suite, admin, flavor, image_id, network, groups, heard):
     for name in ("front", "back"):
         groups.add(name)
     groups.rule("back", 80, member_of="front")
@@ -102,8 +101,7 @@ def test_a_server_that_leaves_a_group_is_let_in_no_more(
     assert wait_for(lambda: members() == [])
 
 
-def test_a_rule_costs_the_same_however_many_servers_and_rules_there_are(
-        suite, admin, flavor, image_id, network, groups):
+def test_security_group_rule_cost_is_independent_of_servers_and_rules(suite, admin, flavor, image_id, network, groups):
     for name in ("web", "other"):
         groups.add(name)
     boot(admin, flavor, image_id, network, "web")

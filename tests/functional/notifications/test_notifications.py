@@ -48,7 +48,7 @@ def publishers(listener, uuid):
     return {message["publisher_id"] for message in listener.of(uuid)}
 
 
-def test_a_boot_and_a_delete_are_told_from_their_beginning_to_their_end(suite, admin, flavor, image_id, network, key):
+def test_boot_and_delete_are_notified_with_start_and_end(suite, admin, flavor, image_id, network, key):
     with listen(suite) as listener:
         uuid = admin.boot(flavor, image_id, networks=[{"uuid": network}], key_name=key, tags=["b", "a"])
         admin.wait(uuid, "ACTIVE")
@@ -82,7 +82,7 @@ _WAYS = [("os-stop", None, "SHUTOFF", "power_off"), ("os-start", None, "ACTIVE",
          ("trigger_crash_dump", None, "ACTIVE", "trigger_crash_dump")]
 
 
-def test_what_is_done_with_a_server_is_told_in_order(suite, admin, server, image_id):
+def test_server_actions_are_notified_in_order(suite, admin, server, image_id):
     with listen(suite) as listener:
         for action, value, status, event in _WAYS:
             before = len(listener.of(server))
@@ -98,7 +98,7 @@ def test_what_is_done_with_a_server_is_told_in_order(suite, admin, server, image
     remove_images(image_id)
 
 
-def test_shelving_rebuilding_and_locks_are_told(suite, admin, server, image_id):
+def test_lock_rebuild_and_shelve_are_notified(suite, admin, server, image_id):
     with listen(suite) as listener:
         admin.action(server, "lock", {"locked_reason": "why"})
         admin.action(server, "unlock")
@@ -116,7 +116,7 @@ def test_shelving_rebuilding_and_locks_are_told(suite, admin, server, image_id):
     remove_images(image_id)
 
 
-def test_a_build_that_fails_is_told_with_its_fault_on_each_host(suite, admin, flavor, image_id, driver):
+def test_failed_build_is_notified_with_its_fault(suite, admin, flavor, image_id, driver):
     driver.behaviour.failure["spawn"] = 1.0
     with listen(suite) as listener:
         uuid = admin.boot(flavor, image_id)
@@ -127,7 +127,7 @@ def test_a_build_that_fails_is_told_with_its_fault_on_each_host(suite, admin, fl
         assert told["fault"]["nova_object.data"]["exception"]
 
 
-def test_what_has_no_error_of_its_own_ends_in_silence_and_what_has_says_it(suite, admin, server, driver):
+def test_failed_reboot_is_notified_and_failed_pause_has_no_end(suite, admin, server, driver):
     driver.behaviour.failure["reboot"] = driver.behaviour.failure["pause"] = 1.0
     with listen(suite) as listener:
         admin.action(server, "pause")
@@ -139,7 +139,7 @@ def test_what_has_no_error_of_its_own_ends_in_silence_and_what_has_says_it(suite
         assert listener.of(server)[-1]["priority"] == "ERROR"
 
 
-def test_a_build_that_a_delete_ends_has_failed(suite, admin, flavor, image_id, hold):
+def test_build_ended_by_a_delete_is_notified_as_an_error(suite, admin, flavor, image_id, hold):
     held = hold("guests.spawn")
     with listen(suite) as listener:
         uuid = admin.boot(flavor, image_id)
@@ -152,7 +152,7 @@ def test_a_build_that_a_delete_ends_has_failed(suite, admin, flavor, image_id, h
         assert listener.types(uuid)[:3] == ["create.start", "create.error", "delete.start"]
 
 
-def test_a_server_that_never_had_a_host_is_deleted_by_the_api(suite, admin, image_id):
+def test_delete_of_a_server_without_a_host_is_notified_by_the_api(suite, admin, image_id):
     with listen(suite) as listener:
         uuid = admin.boot(admin.flavor(ram=1 << 30), image_id)
         admin.wait(uuid, "ERROR")
@@ -169,7 +169,7 @@ def changes(listener, uuid):
         if message["event_type"] == "instance.update"]
 
 
-def test_changes_of_states_are_told_where_that_is_wanted(suite, admin, server):
+def test_instance_update_reports_vm_and_task_state_changes(suite, admin, server):
     with listen(suite, notify_on_state_change="vm_and_task_state") as listener:
         admin.action(server, "os-stop")
         admin.wait(server, "SHUTOFF")
@@ -179,7 +179,7 @@ def test_changes_of_states_are_told_where_that_is_wanted(suite, admin, server):
         assert found[-1] == ("active", "stopped", "powering-off", None)
 
 
-def test_with_vm_state_another_task_alone_is_no_change_of_states(suite, admin, server):
+def test_instance_update_with_vm_state_ignores_task_state_changes(suite, admin, server):
     with listen(suite, notify_on_state_change="vm_state") as listener:
         admin.action(server, "os-stop")
         admin.wait(server, "SHUTOFF")
@@ -189,18 +189,18 @@ def test_with_vm_state_another_task_alone_is_no_change_of_states(suite, admin, s
         assert found[-1] == ("active", "stopped", "powering-off", None)
 
 
-def test_a_rename_tells_the_old_name_and_other_changes_none(suite, admin, server):
+def test_instance_update_has_the_old_name_after_a_rename_only(suite, admin, server):
     with listen(suite, notify_on_state_change="vm_state") as listener:
         admin.put(f"/servers/{server}", {"server": {"name": "renamed"}})
         admin.put(f"/servers/{server}/tags", {"tags": ["blue"]})
-        admin.put(f"/servers/{server}/tags", {"tags": ["blue"]})  # changes nothing
+        admin.put(f"/servers/{server}/tags", {"tags": ["blue"]})  # no change
         listener.wait(server, "update", tags=["blue"])
         told = [message["payload"]["nova_object.data"] for message in listener.of(server, updates=True)]
         assert [(data["old_display_name"], data["display_name"]) for data in told] == [
             ("told", "renamed"), (None, "renamed")]
 
 
-def test_changes_are_not_told_one_by_one_unless_that_is_wanted(suite, admin, server):
+def test_instance_update_is_disabled_by_default(suite, admin, server):
     with listen(suite) as listener:
         admin.put(f"/servers/{server}", {"server": {"name": "renamed"}})
         admin.action(server, "os-stop")
@@ -210,7 +210,7 @@ def test_changes_are_not_told_one_by_one_unless_that_is_wanted(suite, admin, ser
 
 
 # --- costs ------------------------------------------------------------------------------------------------
-def test_off_it_costs_nothing_and_on_one_statement_for_each_transaction_that_tells(suite, admin, server):
+def test_notifications_take_a_statement_per_notifying_transaction(suite, admin, server):
     def counted(status, action):
         _none, messages, statements = measured(suite, admin, lambda: admin.action(server, action))
         assert admin.server(server)["status"] == status
@@ -227,11 +227,11 @@ def test_off_it_costs_nothing_and_on_one_statement_for_each_transaction_that_tel
         more, on = counted("SHUTOFF", "os-stop")
         listener.wait(server, "power_off.end")
     assert more == messages
-    assert len([statement for statement in on if "outbox" in statement]) == 2  # where it begins, and where it ends
+    assert len([statement for statement in on if "outbox" in statement]) == 2  # at start and end
     assert len(on) == len(off) + 2
 
 
-def test_what_is_refused_is_not_told(suite, admin, server):
+def test_refused_server_actions_are_not_notified(suite, admin, server):
     with listen(suite, notify_on_state_change="vm_and_task_state") as listener:
         with pytest.raises(Failed):
             admin.action(server, "os-start")
@@ -242,8 +242,8 @@ def test_what_is_refused_is_not_told(suite, admin, server):
         assert listener.types(server) == phases("power_off")
 
 
-# --- unversioned ones -------------------------------------------------------------------------------------
-def test_both_forms_tell_of_the_same(suite, admin, server):
+# --- unversioned notifications ----------------------------------------------------------------------------
+def test_versioned_and_unversioned_notifications_match(suite, admin, server):
     with listen(suite, notification_format="both", notify_on_state_change="vm_state") as listener:
         admin.action(server, "lock")
         admin.action(server, "unlock")
@@ -262,7 +262,7 @@ def test_both_forms_tell_of_the_same(suite, admin, server):
         assert changed["audit_period_beginning"] < changed["audit_period_ending"]
 
 
-def test_unversioned_ones_alone_are_the_default_form(suite, admin, server):
+def test_unversioned_format_emits_no_versioned_notifications(suite, admin, server):
     with listen(suite, notification_format="unversioned") as listener:
         admin.action(server, "os-stop")
         wait_for(lambda: len(listener.messages) == 2)

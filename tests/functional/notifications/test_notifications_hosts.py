@@ -23,7 +23,7 @@ def report(suite):
     VolumeUsage(suite.compute.machine, suite.compute._guests).report()
 
 
-def test_what_guests_do_with_volumes_is_told(suite, admin, flavor, image_id, listener):
+def test_volume_usage_of_guests_is_notified(suite, admin, flavor, image_id, listener):
     server, volume = admin.boot(flavor, image_id), make(admin)
     admin.wait(server, "ACTIVE")
     report(suite)
@@ -33,7 +33,7 @@ def test_what_guests_do_with_volumes_is_told(suite, admin, flavor, image_id, lis
     wait_for(lambda: len(told(listener, "volume.usage")) == 2, reason="it is told in both forms")
     versioned, old = sorted((message["payload"] for message in told(listener, "volume.usage")), key=len)
     data = versioned["nova_object.data"]
-    # (As many as the fake hypervisor counts of every disk.)
+    # The counters that the fake hypervisor reports for every disk.
     counted = {"reads": 112, "read_bytes": 262144, "writes": 488, "write_bytes": 5778432}
     assert {name: data[name] for name in counted} == {name: old[name] for name in counted} == counted
     assert (data["volume_id"], data["instance_uuid"], data["project_id"]) == (volume, server, "p")
@@ -42,7 +42,7 @@ def test_what_guests_do_with_volumes_is_told(suite, admin, flavor, image_id, lis
         f"nova-compute:{suite.compute.host}"}
 
 
-def test_of_a_guest_that_does_not_run_nothing_is_told(suite, admin, flavor, image_id, listener):
+def test_volume_usage_of_a_stopped_guest_is_not_notified(suite, admin, flavor, image_id, listener):
     server, volume = admin.boot(flavor, image_id), make(admin)
     admin.wait(server, "ACTIVE")
     attach(admin, server, volume)
@@ -58,7 +58,7 @@ def test_of_a_guest_that_does_not_run_nothing_is_told(suite, admin, flavor, imag
     assert listener_saw == []
 
 
-def test_a_hypervisor_that_is_lost_is_told(suite, driver, listener):
+def test_lost_hypervisor_connection_is_notified(suite, driver, listener):
     driver.on_unreachable(exception.HypervisorUnavailable(reason="gone"))
     wait_for(lambda: told(listener, "libvirt.connect.error") and told(listener, "compute.libvirt.error"),
              reason="it is told in both forms")

@@ -13,7 +13,7 @@ _LIVE = {"host": None, "block_migration": "auto"}
 
 
 def by(listener, uuid, service):
-    """The events of a server that a host told."""
+    """Return the events of a server that this host published."""
     return [message["event_type"].removeprefix("instance.") for message in listener.of(uuid)
             if message["publisher_id"] == f"nova-compute:{service.host}"]
 
@@ -23,7 +23,7 @@ def server(pair):
     return pair.boot()
 
 
-def test_a_resize_is_told_by_the_host_that_is_at_it(suite, admin, pair, server):
+def test_resize_is_notified_by_the_participating_hosts(suite, admin, pair, server):
     larger = admin.flavor(vcpus=2)
     with listen(suite) as listener:
         admin.action(server, "resize", {"flavorRef": larger})
@@ -38,7 +38,7 @@ def test_a_resize_is_told_by_the_host_that_is_at_it(suite, admin, pair, server):
         assert listener.wait(server, "resize_prep.start")["flavor"]["nova_object.data"]["vcpus"] == 1
 
 
-def test_a_resize_that_fails_and_one_that_is_reverted_are_told(suite, admin, pair, server):
+def test_failed_and_reverted_migrations_are_notified(suite, admin, pair, server):
     with listen(suite) as listener:
         pair.first.machine.driver.behaviour.failure["open_disks"] = 1.0
         admin.action(server, "migrate")
@@ -54,7 +54,7 @@ def test_a_resize_that_fails_and_one_that_is_reverted_are_told(suite, admin, pai
         assert listener.types(server)[4:] == phases("resize_prep", "resize", "resize_finish", "resize_revert")
 
 
-def test_a_live_migration_is_told_from_host_to_host(suite, admin, pair, server):
+def test_live_migration_is_notified_by_source_and_destination(suite, admin, pair, server):
     with listen(suite) as listener:
         admin.action(server, "os-migrateLive", _LIVE)
         admin.wait(server, "ACTIVE")
@@ -65,7 +65,7 @@ def test_a_live_migration_is_told_from_host_to_host(suite, admin, pair, server):
         assert by(listener, server, pair.first) == phases("live_migration_post")
 
 
-def test_a_live_migration_that_is_aborted_is_rolled_back_on_both_hosts(suite, admin, pair, server):
+def test_aborted_live_migration_is_notified_as_rolled_back(suite, admin, pair, server):
     pair.first.machine.driver.behaviour.latency["live_migrate"] = 10.0
     with listen(suite) as listener:
         admin.action(server, "os-migrateLive", _LIVE)
@@ -78,7 +78,7 @@ def test_a_live_migration_that_is_aborted_is_rolled_back_on_both_hosts(suite, ad
         assert by(listener, server, pair.second) == phases("live_migration_pre", "live_migration_rollback_dest")
 
 
-def test_an_evacuation_is_told_by_the_api_the_conductor_and_the_new_host(suite, admin, pair, lost):  # noqa: F811
+def test_evacuation_is_notified_by_api_conductor_and_new_host(suite, admin, pair, lost):  # noqa: F811
     uuid, returns = lost
     with listen(suite) as listener:
         admin.action(uuid, "evacuate", {}, version="2.94")
@@ -89,7 +89,7 @@ def test_an_evacuation_is_told_by_the_api_the_conductor_and_the_new_host(suite, 
     returns()
 
 
-def test_a_server_of_a_host_that_is_down_is_deleted_by_the_api(suite, admin, pair, lost):  # noqa: F811
+def test_delete_on_a_down_host_is_notified_by_the_api(suite, admin, pair, lost):  # noqa: F811
     uuid, returns = lost
     with listen(suite) as listener:
         admin.delete(f"/servers/{uuid}")
@@ -100,7 +100,7 @@ def test_a_server_of_a_host_that_is_down_is_deleted_by_the_api(suite, admin, pai
     returns()
 
 
-def test_volumes_are_told_of_and_named_where_that_is_wanted(suite, admin, flavor, image_id, driver):
+def test_volume_attach_and_detach_are_notified_with_block_devices(suite, admin, flavor, image_id, driver):
     server, volume = admin.boot(flavor, image_id), make(admin)
     admin.wait(server, "ACTIVE")
     with listen(suite, bdms_in_notifications=True, notification_format="both") as listener:
@@ -122,7 +122,7 @@ def test_volumes_are_told_of_and_named_where_that_is_wanted(suite, admin, flavor
         assert told["fault"]["nova_object.data"]["exception_message"]
 
 
-def test_interfaces_are_told_of(suite, admin, flavor, image_id, blue, green):  # noqa: F811
+def test_interface_attach_and_detach_are_notified(suite, admin, flavor, image_id, blue, green):  # noqa: F811
     server = admin.boot(flavor, image_id, networks=[{"uuid": blue}])
     admin.wait(server, "ACTIVE")
     with listen(suite) as listener:

@@ -16,7 +16,7 @@ def listener(suite):
 
 
 def told(listener, prefix, count):
-    """(event type without the prefix, payload) of the versioned ones, once there are so many; the twins have come."""
+    """Wait for ``count`` versioned notifications; return (event type without the prefix, payload) of each."""
     def found():
         return [(message["event_type"].removeprefix(prefix), message["payload"]["nova_object.data"])
                 for message in listener.versioned if message["event_type"].startswith(prefix)]
@@ -34,7 +34,7 @@ def twins(listener, prefix):
     return [message["event_type"] for message in listener.unversioned if message["event_type"].startswith(prefix)]
 
 
-def test_aggregates(suite, admin, listener):
+def test_aggregate_changes_are_notified(suite, admin, listener):
     path = f"/os-aggregates/{admin.post('/os-aggregates', {'aggregate': {'name': 'rack'}})['aggregate']['id']}"
     host = suite.compute.host
     admin.post(f"{path}/action", {"add_host": {"host": host}})
@@ -56,7 +56,7 @@ def test_aggregates(suite, admin, listener):
     assert publishers(listener, "aggregate.") == {f"nova-api:{CONF.host}"}
 
 
-def test_flavors(admin, listener):
+def test_flavor_changes_are_notified(admin, listener):
     flavor = admin.flavor(**{"os-flavor-access:is_public": False})
     admin.post(f"/flavors/{flavor}/os-extra_specs", {"extra_specs": {"a": "b"}}, version="2.85")
     admin.post(f"/flavors/{flavor}/action", {"addTenantAccess": {"tenant": "friends"}})
@@ -70,7 +70,7 @@ def test_flavors(admin, listener):
     assert twins(listener, "flavor.") == []
 
 
-def test_key_pairs_that_are_made_and_that_are_imported(admin, listener):
+def test_key_pair_create_import_and_delete_are_notified(admin, listener):
     made = admin.post("/os-keypairs", {"keypair": {"name": "made"}}, version="2.91")["keypair"]
     admin.delete("/os-keypairs/made")
     admin.post("/os-keypairs", {"keypair": {"name": "mine", "type": "ssh", "public_key": made["public_key"]}})
@@ -86,7 +86,7 @@ def test_key_pairs_that_are_made_and_that_are_imported(admin, listener):
     assert "private" not in str([message["payload"] for message in listener.messages]).lower()
 
 
-def test_server_groups_and_their_new_members(admin, flavor, image_id, listener):
+def test_server_group_changes_are_notified(admin, flavor, image_id, listener):
     group = admin.post("/os-server-groups", {"server_group": {
         "name": "apart", "policy": "anti-affinity", "rules": {"max_server_per_host": 3}}})["server_group"]["id"]
     server = admin.boot(flavor, image_id, top={"os:scheduler_hints": {"group": group}})
@@ -99,7 +99,7 @@ def test_server_groups_and_their_new_members(admin, flavor, image_id, listener):
     assert twins(listener, "servergroup.") == ["servergroup.create", "servergroup.addmember", "servergroup.delete"]
 
 
-def test_services_that_come_change_and_go(suite, admin, second, listener):
+def test_service_create_update_and_delete_are_notified(suite, admin, second, listener):
     set_service(admin, second.host, status="disabled", disabled_reason="repair")
     second.stop()
     set_service(admin, second.host, forced_down=True)
@@ -117,7 +117,7 @@ def test_services_that_come_change_and_go(suite, admin, second, listener):
         again.stop()
 
 
-def test_what_fails_on_a_host_is_told_with_its_traceback(suite, admin, flavor, image_id, driver, listener):
+def test_failure_on_a_host_is_notified_with_its_traceback(suite, admin, flavor, image_id, driver, listener):
     server = admin.boot(flavor, image_id)
     admin.wait(server, "ACTIVE")
     driver.behaviour.failure["pause"] = 1.0
@@ -134,7 +134,7 @@ def test_what_fails_on_a_host_is_told_with_its_traceback(suite, admin, flavor, i
     assert set(twin["payload"]) == {"exception", "args"}
 
 
-def test_what_is_refused_is_not_told(admin, listener):
+def test_refused_resource_requests_are_not_notified(admin, listener):
     with pytest.raises(Failed):
         admin.delete("/os-aggregates/999999")
     with pytest.raises(Failed):

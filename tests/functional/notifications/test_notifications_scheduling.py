@@ -19,7 +19,7 @@ def listener(suite):
 
 @pytest.fixture
 def gone(admin):
-    """``gone(server)`` deletes it."""
+    """Return a function that deletes a server and waits until it is deleted: ``gone(server)``."""
     def gone(uuid):
         admin.delete(f"/servers/{uuid}")
         admin.wait_gone(uuid)
@@ -28,7 +28,7 @@ def gone(admin):
 
 
 def told(listener, prefix, of=None):
-    """(event type, payload's data) of the versioned ones, of a server."""
+    """Return (event type, payload data) of the versioned notifications, filtered by the server ``of`` unless None."""
     return [(message["event_type"], data) for message in listener.versioned
             if message["event_type"].startswith(prefix) and (data := message["payload"]["nova_object.data"])
             and of in (None, data.get("instance_uuid"))]
@@ -38,7 +38,7 @@ def twins(listener, prefix):
     return [message for message in listener.unversioned if message["event_type"].startswith(prefix)]
 
 
-def test_a_boot_tells_what_the_scheduler_was_asked(suite, admin, flavor, image_id, listener, gone):
+def test_boot_notifies_the_scheduler_request(suite, admin, flavor, image_id, listener, gone):
     uuid = admin.boot(flavor, image_id)
     admin.wait(uuid, "ACTIVE")
     wait_for(lambda: len(told(listener, _SELECT, uuid)) == 2, reason="start and end")
@@ -59,7 +59,7 @@ def test_a_boot_tells_what_the_scheduler_was_asked(suite, admin, flavor, image_i
     gone(uuid)
 
 
-def test_servers_of_one_request_are_asked_for_once(admin, flavor, image_id, listener, gone):
+def test_multi_create_notifies_a_single_scheduler_request(admin, flavor, image_id, listener, gone):
     admin.post("/servers", {"server": {"name": "many", "imageRef": image_id, "flavorRef": flavor, "min_count": 3,
                                        "networks": "none"}})
     many = [each["id"] for each in admin.get("/servers", name="many")["servers"]]
@@ -72,7 +72,7 @@ def test_servers_of_one_request_are_asked_for_once(admin, flavor, image_id, list
         gone(uuid)
 
 
-def test_a_request_that_no_host_fits_has_no_end_and_says_who_got_none(admin, image_id, listener, gone):
+def test_boot_without_a_valid_host_is_notified_as_an_error(admin, image_id, listener, gone):
     huge = admin.flavor(ram=2**30)
     uuid = admin.boot(huge, image_id, top={"os:scheduler_hints": {"query": '[">", "$free_ram_mb", 1]'}})
     admin.wait(uuid, "ERROR")
@@ -92,7 +92,7 @@ def test_a_request_that_no_host_fits_has_no_end_and_says_who_got_none(admin, ima
     gone(uuid)
 
 
-def test_a_server_that_has_failed_on_all_hosts_got_none(admin, flavor, image_id, driver, listener, gone):
+def test_boot_that_failed_on_all_hosts_is_notified_as_an_error(admin, flavor, image_id, driver, listener, gone):
     driver.behaviour.failure["spawn"] = 1.0
     uuid = admin.boot(flavor, image_id)
     admin.wait(uuid, "ERROR")
@@ -105,7 +105,8 @@ def test_a_server_that_has_failed_on_all_hosts_got_none(admin, flavor, image_id,
 
 @pytest.mark.parametrize(("action", "body"), [
     ("migrate", None), ("os-migrateLive", {"host": None, "block_migration": "auto"})])
-def test_a_move_that_finds_no_host_leaves_the_server_as_it_was(admin, flavor, image_id, listener, gone, action, body):
+def test_move_without_a_valid_host_is_notified_and_keeps_the_server(admin, flavor, image_id, listener, gone, action,
+                                                                    body):
     uuid = admin.boot(flavor, image_id)
     admin.wait(uuid, "ACTIVE")
     admin.action(uuid, action, body)
@@ -116,7 +117,7 @@ def test_a_move_that_finds_no_host_leaves_the_server_as_it_was(admin, flavor, im
     gone(uuid)
 
 
-def test_a_rebuild_whose_image_its_host_may_not_run_is_an_error(admin, flavor, image_id, new_image, listener, gone):
+def test_rebuild_with_an_unsupported_image_is_notified_as_an_error(admin, flavor, image_id, new_image, listener, gone):
     uuid = admin.boot(flavor, image_id)
     admin.wait(uuid, "ACTIVE")
     image = new_image(**{"trait:CUSTOM_NOT_HERE": "required"})
@@ -131,7 +132,7 @@ def test_a_rebuild_whose_image_its_host_may_not_run_is_an_error(admin, flavor, i
     gone(uuid)
 
 
-def test_images_that_hosts_fetch_are_told_host_by_host(suite, admin, rack, caching, image_id, pair, listener):  # noqa: F811
+def test_image_caching_is_notified_per_host(suite, admin, rack, caching, image_id, pair, listener):  # noqa: F811
     admin.post(f"/os-aggregates/{rack}/images", {"cache": [{"id": image_id}]}, expect=202)
     prefix = "aggregate.cache_images."
     wait_for(lambda: len(told(listener, prefix)) >= 4, reason="both hosts have answered")
@@ -147,7 +148,7 @@ def test_images_that_hosts_fetch_are_told_host_by_host(suite, admin, rack, cachi
     assert twins(listener, prefix) == []
 
 
-def test_a_host_that_is_down_has_fetched_nothing(suite, admin, rack, caching, image_id, pair, listener):  # noqa: F811
+def test_image_caching_on_a_down_host_is_notified_as_failed(suite, admin, rack, caching, image_id, pair, listener):  # noqa: F811
     set_service(admin, pair.first.host, forced_down=True)
     try:
         admin.post(f"/os-aggregates/{rack}/images", {"cache": [{"id": image_id}]}, expect=202)

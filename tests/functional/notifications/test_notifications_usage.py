@@ -1,4 +1,4 @@
-"""instance.exists: which servers there were in a period, and how one was before it became another."""
+"""instance.exists notifications: the servers of an audit period, and a server before its rebuild."""
 
 import threading
 
@@ -33,7 +33,7 @@ def existed(listener, uuid):
 
 @pytest.fixture
 def last_period(suite, monkeypatch):
-    """Audits, as if the period in which the test runs were over; its row is removed."""
+    """Let the current audit period be the last one, and return its begin and end. Remove the audit rows afterwards."""
     _before, begin = usage.audit_period("year", utcnow())
     end = begin.replace(year=begin.year + 1)
     monkeypatch.setattr(usage_audit, "audit_period", lambda *_args: (begin, end))
@@ -41,8 +41,8 @@ def last_period(suite, monkeypatch):
     suite.conductor.core.db.write(lambda connection: connection.execute(tables.usage_audits.delete()))
 
 
-def test_each_server_of_a_period_is_told_once_whoever_audits(suite, admin, flavor, image_id, listener, last_period,
-                                                             monkeypatch):
+def test_concurrent_audits_notify_each_server_of_a_period_once(suite, admin, flavor, image_id, listener, last_period,
+                                                               monkeypatch):
     monkeypatch.setattr(usage_audit, "_PAGE", 2)
     uuids = [admin.boot(flavor, image_id) for _each in range(5)]
     for uuid in uuids:
@@ -67,7 +67,7 @@ def test_each_server_of_a_period_is_told_once_whoever_audits(suite, admin, flavo
     assert twin["publisher_id"] == f"nova-compute:{suite.compute.host}"
 
 
-def test_servers_of_other_periods_are_not_told(suite, admin, server, listener, last_period):
+def test_audit_does_not_notify_servers_of_other_periods(suite, admin, server, listener, last_period):
     _begin, end = last_period
     set_columns(suite.conductor.core, tables.instances, tables.instances.c.uuid == server, launched_at=end)
     usage_audit.audit(suite.conductor.core)
@@ -76,7 +76,7 @@ def test_servers_of_other_periods_are_not_told(suite, admin, server, listener, l
     assert existed(listener, server) == []
 
 
-def test_what_a_server_was_is_told_before_it_is_rebuilt(admin, server, image_id, listener):
+def test_instance_exists_is_notified_before_a_rebuild(admin, server, image_id, listener):
     admin.action(server, "rebuild", {"imageRef": image_id})
     admin.wait(server, "ACTIVE")
     listener.wait(server, "rebuild.end")

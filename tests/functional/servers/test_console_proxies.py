@@ -1,4 +1,4 @@
-"""Options of a console proxy: each test has its own proxy beside the suite's."""
+"""Options of a console proxy. Each test starts its own proxy beside that of the suite."""
 
 import contextlib
 import socket
@@ -25,7 +25,7 @@ from tests.functional.consoles import Screen, ended, is_closed, opened, token_of
 
 @pytest.fixture
 def proxy(suite, tmp_path):
-    """``proxy(guest_networks=[...])``: the port of a proxy with these options of [console] (``top``: of no group)."""
+    """Return a function that starts a proxy with [console] options (``top``: without a group) and returns its port."""
     started = []
 
     def proxy(top=None, **options):
@@ -50,7 +50,7 @@ def proxy(suite, tmp_path):
 
 @pytest.fixture
 def token(member, flavor, image_id):
-    """Return a token for the screen of a running server; ``scheme`` is that of the proxy's URL."""
+    """Return a function that creates a console token of a running server; ``scheme`` is that of the proxy's URL."""
     def token(scheme="http"):
         CONF.set_override("novncproxy_base_url", f"{scheme}://127.0.0.1/vnc_auto.html", group="vnc")
         uuid = member.boot(flavor, image_id)
@@ -62,7 +62,7 @@ def token(member, flavor, image_id):
     CONF.clear_override("novncproxy_base_url", group="vnc")
 
 
-def test_with_a_certificate_browsers_are_answered_over_tls_alone(proxy, token, tmp_path):
+def test_proxy_with_ssl_only_accepts_tls_connections_only(proxy, token, tmp_path):
     authority = Authority(tmp_path)
     pair = authority.issue("proxy")
     port = proxy({"cert": pair.certificate, "key": pair.key, "ssl_only": True}, ssl_minimum_version="tlsv1_3")
@@ -80,7 +80,7 @@ def test_with_a_certificate_browsers_are_answered_over_tls_alone(proxy, token, t
         opened(port, told, scheme="wss", ssl=trusting)
 
 
-def test_a_proxy_that_must_have_a_certificate_does_not_start_without_one(proxy, tmp_path):
+def test_proxy_with_ssl_only_requires_a_valid_certificate_at_start(proxy, tmp_path):
     with pytest.raises(exception.InvalidInput, match="require cert"):
         proxy({"ssl_only": True})
     (tmp_path / "cert.pem").write_text("none")
@@ -88,7 +88,7 @@ def test_a_proxy_that_must_have_a_certificate_does_not_start_without_one(proxy, 
         proxy({"ssl_only": True, "cert": str(tmp_path / "cert.pem")})
 
 
-def test_a_proxy_connects_to_guests_networks_only(proxy, token):
+def test_proxy_connects_only_to_addresses_in_guest_networks(proxy, token):
     told = token()
     with opened(proxy(guest_networks=["127.0.0.0/8"]), told) as websocket:
         assert Screen(websocket).ask() == 0x2040FF
@@ -96,8 +96,8 @@ def test_a_proxy_connects_to_guests_networks_only(proxy, token):
         assert ended(websocket) == (1011, "The console cannot be reached.")
 
 
-def test_a_name_that_is_none_is_not_connected_to(proxy, token, suite, monkeypatch):
-    """A host says where the screens of its guests are."""
+def test_invalid_console_host_name_closes_the_connection(proxy, token, suite, monkeypatch):
+    """The host reports the console address, and the proxy must not trust it."""
     driver = suite.compute.machine.driver
     real = driver.consoles.address
     monkeypatch.setattr(driver.consoles, "address", lambda *asked: msgspec.structs.replace(
@@ -106,7 +106,7 @@ def test_a_name_that_is_none_is_not_connected_to(proxy, token, suite, monkeypatc
         assert ended(websocket) == (1011, "The console cannot be reached.")
 
 
-def test_more_connections_than_a_proxy_may_have_are_closed_at_once(proxy, token):
+def test_connections_above_max_connections_are_closed_at_once(proxy, token):
     port, told = proxy(max_connections=2), token()
     refusals = (ConnectionClosed, InvalidHandshake, OSError, EOFError)
     with contextlib.ExitStack() as both:
@@ -122,8 +122,8 @@ def test_more_connections_than_a_proxy_may_have_are_closed_at_once(proxy, token)
     assert wait_for(again, reason="when they are gone there is room") == 64
 
 
-def test_who_begins_no_tls_is_counted_too(proxy, token, tmp_path):
-    """Neither is the proxy full of those who only connect, nor has one of them more than others."""
+def test_connections_without_tls_handshake_count_towards_the_limits(proxy, token, tmp_path):
+    """Silent clients do not exhaust the proxy, and connections per client address are limited."""
     authority = Authority(tmp_path)
     pair = authority.issue("proxy")
     trusting, told = ssl.create_default_context(cafile=authority.file), token("https")
@@ -136,8 +136,8 @@ def test_who_begins_no_tls_is_counted_too(proxy, token, tmp_path):
             assert screen.ask() == 0x2040FF
 
 
-def test_a_client_that_asks_too_often_is_told_when_to_ask_again(proxy, tmp_path):
-    """The limit covers pages and tokens."""
+def test_rate_limited_client_gets_429_with_retry_after(proxy, tmp_path):
+    """The limit covers static pages and token checks."""
     port = proxy(rate_limit_address="3/600")
     (tmp_path / "hello.html").write_text("<p>hello</p>")
     upgrade = {"Upgrade": "websocket", "Connection": "Upgrade", "Sec-WebSocket-Version": "13",
@@ -148,12 +148,12 @@ def test_a_client_that_asks_too_often_is_told_when_to_ask_again(proxy, tmp_path)
     assert 0 < int(asked[-1].headers["Retry-After"]) <= 200
 
 
-def test_a_rate_that_says_nothing_is_refused_at_the_start(proxy):
+def test_invalid_rate_limit_is_refused_at_start(proxy):
     with pytest.raises(exception.InvalidInput, match="rate_limit_address"):
         proxy(rate_limit_address="often")
 
 
-def test_pongs_that_nobody_takes_are_not_kept(suite, member, flavor, image_id):
+def test_proxy_disconnects_client_that_leaves_pongs_unread(suite, member, flavor, image_id):
     uuid = member.boot(flavor, image_id)
     member.wait(uuid, "ACTIVE")
     asked = {"remote_console": {"protocol": "serial", "type": "serial"}}
@@ -168,13 +168,13 @@ def test_pongs_that_nobody_takes_are_not_kept(suite, member, flavor, image_id):
             client.sendall((b"\x89\xfd\0\0\0\0" + b"x" * 125) * 300_000)
 
 
-def test_a_request_that_asks_for_two_protocols_is_none_of_ours(proxy):
+def test_request_with_two_upgrade_headers_is_served_as_http(proxy):
     with socket.create_connection(("127.0.0.1", proxy()), 10) as client:
         client.sendall(b"GET /none.html HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nUpgrade: other\r\n\r\n")
         assert client.recv(12) == b"HTTP/1.1 404"
 
 
-def test_who_waits_for_a_host_that_does_not_answer_holds_up_nobody(proxy, monkeypatch, tmp_path):
+def test_pending_token_checks_of_a_client_do_not_block_other_clients(proxy, monkeypatch, tmp_path):
     port, answers, asked = proxy(), threading.Event(), []
     (tmp_path / "hello.html").write_text("<p>hello</p>")
 
@@ -198,7 +198,7 @@ def test_who_waits_for_a_host_that_does_not_answer_holds_up_nobody(proxy, monkey
         wait_for(lambda: len(asked) == 8, reason="all threads wait")
         assert requests.get(f"http://127.0.0.1:{port}/hello.html", timeout=30).text == "<p>hello</p>"
         other = ask(one, "127.0.0.3")
-        assert requests.get(f"http://127.0.0.1:{port}/hello.html", timeout=30).text == "<p>hello</p>"  # it has come in
+        assert requests.get(f"http://127.0.0.1:{port}/hello.html", timeout=30).text == "<p>hello</p>"  # queued
         answers.set()
         assert other.recv(12) == b"HTTP/1.1 403"
     assert asked.index(one) < 20
@@ -206,7 +206,7 @@ def test_who_waits_for_a_host_that_does_not_answer_holds_up_nobody(proxy, monkey
 
 @pytest.fixture
 def serial(suite, member, flavor, image_id):
-    """A raw connection to the serial port of a running server, which never sends a pong, past its handshake."""
+    """Yield a raw WebSocket connection to the serial port of a running server; the client never sends a pong."""
     uuid = member.boot(flavor, image_id)
     member.wait(uuid, "ACTIVE")
     asked = {"remote_console": {"protocol": "serial", "type": "serial"}}
@@ -224,30 +224,30 @@ def serial(suite, member, flavor, image_id):
         yield client
 
 
-# A masked binary message of 125 bytes (the mask is zero): what a guest's serial port echoes.
+# A masked binary message of 125 bytes (the mask is zero). A guest's serial port echoes it.
 _TYPED = b"\x82\xfd\0\0\0\0" + b"x" * 124 + b"\n"
 _HEARTBEAT = b"\x8a\x00"
 
 
 @pytest.fixture
 def quick_heartbeat(monkeypatch):
-    """A heartbeat twenty times a second; a client may leave data unread for a second."""
+    """Send a heartbeat every 0.05 s and disconnect clients that read nothing for a second."""
     monkeypatch.setattr(streams, "HEARTBEAT_INTERVAL", 0.05)
     monkeypatch.setattr(streams, "READ_TIMEOUT", 1.0)
 
 
 def test_a_client_that_sends_no_pongs_stays_connected(quick_heartbeat, serial):
-    """Simple clients take every frame for data: heartbeats are empty and ask for no answer."""
+    """Heartbeats are empty pongs, because simple clients treat every frame as data and do not answer pings."""
     heard = b""
     while heard.count(_HEARTBEAT) < 40:
         heard += serial.recv(4096)
-    assert b"\x89" not in heard, "there are no pings"
+    assert b"\x89" not in heard, "the proxy sent a ping"
     serial.sendall(_TYPED)
     while b"x" * 100 not in heard:
         heard += serial.recv(4096)
 
 
-def test_a_client_that_reads_nothing_loses_its_console(quick_heartbeat, serial):
+def test_client_that_does_not_read_is_disconnected(quick_heartbeat, serial):
     def send_until(end):
         while time.monotonic() < end:
             with contextlib.suppress(TimeoutError):
@@ -258,7 +258,7 @@ def test_a_client_that_reads_nothing_loses_its_console(quick_heartbeat, serial):
         send_until(time.monotonic() + 20)
 
 
-def test_the_system_finds_clients_that_have_vanished(serial):
+def test_client_connections_have_tcp_keepalive(serial):
     port = serial.getsockname()[1]
     shown = subprocess.run(["ss", "-Htno", "state", "established", "dport", "=", f":{port}"],
                            check=True, capture_output=True, text=True).stdout

@@ -1,4 +1,4 @@
-"""Consoles by VNC, from the request for a URL to the guest's picture, and all that must not lead there."""
+"""VNC, SPICE and serial consoles: URLs, tokens, proxies and refused connections."""
 
 import contextlib
 import datetime
@@ -60,8 +60,8 @@ def rows(suite):
     return suite.conductor.core.db.read(lambda connection: connection.execute(sa.select(TOKENS)).all())
 
 
-# --- what it is for ------------------------------------------------------------------------------------
-def test_the_url_leads_to_the_guests_picture_and_keys_reach_the_guest(member, port, server):
+# --- VNC -----------------------------------------------------------------------------------------------
+def test_vnc_console_url_connects_screen_and_keyboard_of_the_guest(member, port, server):
     url = url_of(member, server)
     assert url == f"http://127.0.0.1:{port}/vnc_auto.html?path=%3Ftoken%3D{token_of(url)}"
     with opened(port, token_of(url), origin=f"http://127.0.0.1:{port}", subprotocols=["binary"]) as websocket:
@@ -72,27 +72,27 @@ def test_the_url_leads_to_the_guests_picture_and_keys_reach_the_guest(member, po
         assert screen.press(0x00C0FFEE) == 0x00C0FFEE
 
 
-def test_a_url_can_be_opened_again(member, port, server):
+def test_console_url_can_be_opened_twice(member, port, server):
     told = token(member, server)
     for _time in range(2):
         with opened(port, told) as websocket:
             Screen(websocket)
 
 
-def test_old_clients_ask_by_actions(member, port, server):
+def test_get_vnc_console_action_until_microversion_2_5(member, port, server):
     answer = member.action(server, "os-getVNCConsole", {"type": "novnc"}, version="2.5")
     assert answer["console"]["type"] == "novnc"
     assert status_of(port, token_of(answer["console"]["url"])) == 101
     assert refused(lambda: member.action(server, "os-getVNCConsole", {"type": "novnc"}, version="2.6"))[0] == 404
 
 
-def test_the_path_of_the_configured_url_is_kept(member, server):
+def test_console_url_keeps_path_and_query_of_the_configured_base_url(member, server):
     CONF.set_override("novncproxy_base_url", "https://there/vnc.html?path=websockify&autoconnect=1", group="vnc")
     url = url_of(member, server)
     assert url == (f"https://there/vnc.html?path=websockify%3Ftoken%3D{token_of(url)}&autoconnect=1")
 
 
-def test_a_cookie_stands_for_the_query(member, port, server):
+def test_console_token_is_accepted_from_a_cookie(member, port, server):
     from websockets.sync.client import connect
 
     cookie = {"Cookie": f"token={token(member, server)}"}
@@ -100,7 +100,7 @@ def test_a_cookie_stands_for_the_query(member, port, server):
         Screen(websocket)
 
 
-def test_pages_come_from_the_configured_directory(port, tmp_path):
+def test_proxy_serves_static_pages_of_the_web_directory_only(port, tmp_path):
     with open(f"{CONF.state_path}/vnc_auto.html", "w") as file:
         file.write("<p>hello</p>")
     page = requests.get(f"http://127.0.0.1:{port}/vnc_auto.html?path=%3Ftoken%3Dx", timeout=10)
@@ -119,7 +119,7 @@ def spice(suite):
     CONF.clear_override("html5proxy_base_url", group="spice")
 
 
-def test_each_channel_of_a_screen_by_spice_is_a_websocket(member, spice, server):
+def test_spice_url_opens_a_websocket_per_channel(member, spice, server):
     url = url_of(member, server, "spice", "spice-html5")
     assert url == f"http://127.0.0.1:{spice}/spice_auto.html?token={token_of(url)}"
     with contextlib.ExitStack() as channels:
@@ -129,7 +129,7 @@ def test_each_channel_of_a_screen_by_spice_is_a_websocket(member, spice, server)
             assert linked(websocket) == 0
 
 
-def test_its_token_comes_by_a_cookie_from_the_page_of_debian(member, spice, server):
+def test_spice_token_is_accepted_from_a_cookie(member, spice, server):
     from websockets.sync.client import connect
 
     cookie = {"Cookie": f"token={token_of(url_of(member, server, 'spice', 'spice-html5'))}"}
@@ -138,7 +138,7 @@ def test_its_token_comes_by_a_cookie_from_the_page_of_debian(member, spice, serv
         assert linked(websocket) == 0
 
 
-def test_old_clients_ask_for_spice_by_an_action(member, spice, server):
+def test_get_spice_console_action_until_microversion_2_5(member, spice, server):
     answer = member.action(server, "os-getSPICEConsole", {"type": "spice-html5"}, version="2.5")
     assert answer["console"]["type"] == "spice-html5"
     assert status_of(spice, token_of(answer["console"]["url"])) == 101
@@ -146,7 +146,7 @@ def test_old_clients_ask_for_spice_by_an_action(member, spice, server):
         server, "os-getSPICEConsole", {"type": "spice-html5"}, version="2.6"))[0] == 404
 
 
-def test_a_proxy_of_others_is_told_where_a_screen_by_spice_is(suite, admin, member, spice, server, monkeypatch):
+def test_spice_direct_token_shows_host_and_tls_port_from_2_99(suite, admin, member, spice, server, monkeypatch):
     assert refused(lambda: url_of(member, server, "spice", "spice-direct", version="2.98"))[0] == 400
     driver = suite.compute.machine.driver
     monkeypatch.setattr(driver.consoles, "address",
@@ -157,9 +157,9 @@ def test_a_proxy_of_others_is_told_where_a_screen_by_spice_is(suite, admin, memb
     path = f"/os-console-auth-tokens/{token_of(url)}"
     assert admin.get(path, version="2.99")["console"] == {**told, "tls_port": 5901}
     assert admin.get(path, version="2.98")["console"] == told
-    assert status_of(spice, token_of(url)) == 403, "it is not for the proxy of browsers"
+    assert status_of(spice, token_of(url)) == 403, "the HTML5 proxy accepted a spice-direct token"
     assert refused(lambda: url_of(member, server, "spice", "spice-html5")) == (
-        400, "Unavailable console type spice-html5."), "which speaks no TLS with hosts"
+        400, "Unavailable console type spice-html5."), "the HTML5 proxy has no TLS to hosts"
 
 
 # --- serial ports --------------------------------------------------------------------------------------
@@ -178,17 +178,17 @@ def heard(websocket, until):
     return text
 
 
-def test_the_serial_port_of_a_guest_is_a_websocket(member, serial, server):
+def test_serial_console_url_opens_the_serial_port_of_the_guest(member, serial, server):
     url = url_of(member, server, "serial", "serial")
     assert url == f"ws://127.0.0.1:{serial}/?token={token_of(url)}"
     with opened(serial, token_of(url), origin=f"http://127.0.0.1:{serial}") as websocket:
         prompt = heard(websocket, b"login: ")
         websocket.send(b"who is th")
-        websocket.send("ere\n")  # as text: some terminals send no bytes
+        websocket.send("ere\n")  # some terminals send text frames
         assert heard(websocket, b"\r\n") == prompt.split()[0] + b" heard who is there\r\n"
 
 
-def test_a_serial_port_goes_to_whoever_comes_last(member, serial, server):
+def test_new_serial_connection_closes_the_previous_connection(member, serial, server):
     told = token_of(url_of(member, server, "serial", "novnc"))
     with opened(serial, told) as first:
         heard(first, b"login: ")
@@ -199,20 +199,20 @@ def test_a_serial_port_goes_to_whoever_comes_last(member, serial, server):
             assert heard(second, b"\r\n").endswith(b"heard here\r\n")
 
 
-def test_old_clients_ask_for_it_by_an_action(member, serial, server):
+def test_get_serial_console_action_at_microversion_2_5(member, serial, server):
     answer = member.action(server, "os-getSerialConsole", {"type": "serial"}, version="2.5")
     assert answer["console"]["type"] == "serial"
     assert status_of(serial, token_of(answer["console"]["url"])) == 101
 
 
-def test_a_proxy_opens_only_its_own_type_of_consoles(member, port, spice, serial, server):
+def test_proxy_accepts_tokens_of_its_own_console_type_only(member, port, spice, serial, server):
     tokens = {port: token(member, server), spice: token_of(url_of(member, server, "spice", "spice-html5")),
               serial: token_of(url_of(member, server, "serial", "serial"))}
     for proxy in tokens:
         assert [status_of(proxy, told) for told in tokens.values()] == [101 if own == proxy else 403 for own in tokens]
 
 
-# --- what is asked wrongly -----------------------------------------------------------------------------
+# --- invalid requests ----------------------------------------------------------------------------------
 @pytest.mark.parametrize(("protocol", "console_type", "message"), [
     ("vnc", "serial", "Invalid console type serial"),
     ("vnc", "xvpvnc", "Invalid console type xvpvnc"),
@@ -221,11 +221,11 @@ def test_a_proxy_opens_only_its_own_type_of_consoles(member, port, spice, serial
     ("rdp", "rdp-html5", "Unavailable console type rdp."),
     ("mks", "webmks", "Unavailable console type webmks."),
 ])
-def test_what_no_guest_here_has_is_refused(member, server, protocol, console_type, message):
+def test_invalid_or_unavailable_console_types_are_refused(member, server, protocol, console_type, message):
     assert refused(lambda: url_of(member, server, protocol, console_type)) == (400, message)
 
 
-def test_rdp_is_refused_by_its_own_name(member, server):
+def test_get_rdp_console_action_is_refused_as_unavailable(member, server):
     assert refused(lambda: member.action(server, "os-getRDPConsole", {"type": "rdp-html5"}, version="2.5")) == (
         400, "Unavailable console type rdp.")
 
@@ -233,7 +233,7 @@ def test_rdp_is_refused_by_its_own_name(member, server):
 @pytest.mark.parametrize(("group", "protocol", "console_type", "action"), [
     ("vnc", "vnc", "novnc", "os-getVNCConsole"), ("spice", "spice", "spice-html5", "os-getSPICEConsole"),
     ("serial_console", "serial", "serial", "os-getSerialConsole")])
-def test_a_host_without_such_consoles_says_so(member, server, group, protocol, console_type, action):
+def test_console_type_disabled_on_the_host_is_refused(member, server, group, protocol, console_type, action):
     CONF.set_override("enabled", False, group=group)
     try:
         answer = (400, f"Unavailable console type {console_type}.")
@@ -243,13 +243,13 @@ def test_a_host_without_such_consoles_says_so(member, server, group, protocol, c
         CONF.set_override("enabled", True, group=group)
 
 
-def test_a_server_that_is_off_has_no_console(member, server):
+def test_console_of_a_stopped_server_is_refused(member, server):
     member.action(server, "os-stop")
     member.wait(server, "SHUTOFF")
     assert refused(lambda: url_of(member, server)) == (409, f"Guest {server} is not running.")
 
 
-def test_a_server_that_is_being_deleted_opens_no_console(admin, server, hold):
+def test_console_during_server_delete_is_refused(admin, server, hold):
     held = hold("guests.destroy")
     admin.delete(f"/servers/{server}")
     held.wait_until_begun()
@@ -259,7 +259,7 @@ def test_a_server_that_is_being_deleted_opens_no_console(admin, server, hold):
 
 
 @pytest.mark.parametrize(("host", "port"), [("x" * 256, 1), ("", 1), ("a b", 1), ("h\0", 1), ("h", 65536), ("h", -1)])
-def test_a_host_that_says_what_is_no_address_leads_nowhere(suite, member, server, monkeypatch, host, port):
+def test_invalid_console_address_from_host_creates_no_token(suite, member, server, monkeypatch, host, port):
     before = rows(suite)
     monkeypatch.setattr(suite.compute.machine.driver.consoles, "address",
                         lambda *_asked: ConsoleAddress(host=host, port=port))
@@ -267,13 +267,13 @@ def test_a_host_that_says_what_is_no_address_leads_nowhere(suite, member, server
     assert rows(suite) == before
 
 
-def test_servers_of_other_projects_do_not_exist(suite, server):
+def test_console_of_another_projects_server_is_not_found(suite, server):
     stranger = Client(suite.url, project="another", user="x", roles="member,reader")
     assert refused(lambda: url_of(stranger, server))[0] == 404
 
 
 # --- tokens --------------------------------------------------------------------------------------------
-def test_only_administrators_are_told_where_a_token_leads(admin, member, server):
+def test_only_administrators_can_show_the_address_of_a_console_token(admin, member, server):
     url = url_of(member, server)
     path = f"/os-console-auth-tokens/{token_of(url)}"
     told = admin.get(path)["console"]
@@ -285,10 +285,10 @@ def test_only_administrators_are_told_where_a_token_leads(admin, member, server)
     assert refused(lambda: admin.get(f"/os-console-auth-tokens/{new_uuid()}"))[0] == 404
 
 
-def test_a_token_is_kept_nowhere(suite, admin, member, port, server):
+def test_console_token_is_not_stored_or_logged_in_plain_text(suite, admin, member, port, server):
     log = io.StringIO()
     handler = logging.StreamHandler(log)
-    # The test's own side of the connection logs what it sends.
+    # The test's own client logs the requests that it sends.
     handler.addFilter(lambda record: not record.name.startswith(("websockets.client", "urllib3")))
     root, level = logging.getLogger(), logging.getLogger().level
     root.addHandler(handler)
@@ -309,23 +309,23 @@ def test_a_token_is_kept_nowhere(suite, admin, member, port, server):
 
 
 @pytest.mark.parametrize("bad", ["", "x", "0" * 36, "%00", "11111111-2222-4333-8444-555555555555"])
-def test_what_is_no_token_opens_nothing(port, bad):
+def test_invalid_console_tokens_are_refused(port, bad):
     assert status_of(port, bad) == 403
 
 
-def test_a_refusal_has_nothing_that_could_be_taken_for_the_consoles(port):
+def test_refused_console_connection_has_an_empty_body(port):
     with pytest.raises(InvalidStatus) as refusal:
         opened(port, "x")
     response = refusal.value.response
     assert (response.status_code, response.reason_phrase, response.body) == (403, "The token is not valid.", b"")
 
 
-def test_two_tokens_are_none(member, port, server):
+def test_url_with_two_console_tokens_is_refused(member, port, server):
     told = token(member, server)
     assert status_of(port, f"{told}&token={told}") == 403
 
 
-def test_a_token_ends_with_its_time(suite, member, port, server):
+def test_expired_console_token_is_refused_and_deleted(suite, member, port, server):
     told = token(member, server)
     past = utcnow() - datetime.timedelta(seconds=1)
     suite.conductor.core.db.write(lambda connection: connection.execute(
@@ -358,7 +358,7 @@ def rescued_and_unrescued(client, uuid):
 
 
 @pytest.mark.parametrize("change", [stopped_and_started, rebuilt, suspended_and_resumed, rescued_and_unrescued])
-def test_a_token_ends_when_the_guest_is_another_one(member, port, server, change):
+def test_console_token_is_invalid_after_the_guest_is_recreated(member, port, server, change):
     told = token(member, server)
     change(member, server)
     member.wait(server, "ACTIVE")
@@ -366,7 +366,7 @@ def test_a_token_ends_when_the_guest_is_another_one(member, port, server, change
     assert status_of(port, token(member, server)) == 101
 
 
-def test_a_token_lives_on_through_what_leaves_the_guest_alone(member, port, server):
+def test_console_token_stays_valid_after_pause_and_hard_reboot(member, port, server):
     told = token(member, server)
     for action, value, status in (("pause", None, "PAUSED"), ("unpause", None, "ACTIVE"),
                                   ("reboot", {"type": "HARD"}, "ACTIVE")):
@@ -375,7 +375,7 @@ def test_a_token_lives_on_through_what_leaves_the_guest_alone(member, port, serv
         assert status_of(port, told) == 101
 
 
-def test_a_token_ends_with_its_server(admin, member, port, server):
+def test_console_token_is_invalid_after_server_delete(admin, member, port, server):
     told = token(member, server)
     member.delete(f"/servers/{server}")
     admin.wait_gone(server)
@@ -383,7 +383,7 @@ def test_a_token_ends_with_its_server(admin, member, port, server):
     assert refused(lambda: admin.get(f"/os-console-auth-tokens/{told}"))[0] == 404
 
 
-def test_a_token_and_an_open_console_end_when_the_server_moves(second, admin, member, port, server):
+def test_live_migration_ends_console_tokens_and_connections(second, admin, member, port, server):
     told = token(member, server)
     with opened(port, told) as websocket:
         Screen(websocket)
@@ -391,12 +391,12 @@ def test_a_token_and_an_open_console_end_when_the_server_moves(second, admin, me
         admin.wait(server, "ACTIVE")
         assert ended(websocket)[0] in (1000, 1008)
     assert status_of(port, told) == 403
-    # The API remembers for a moment which hosts there are.
+    # The API caches the list of hosts for a moment.
     with opened(port, wait_for(lambda: token_if_open(member, server))) as websocket:
         Screen(websocket)
 
 
-def test_a_port_that_is_another_guests_by_now_is_not_connected_to(suite, member, port, server, flavor, image_id):
+def test_console_token_whose_port_belongs_to_another_guest_is_refused(suite, member, port, server, flavor, image_id):
     other = member.boot(flavor, image_id)
     member.wait(other, "ACTIVE")
     compute = bus.at(bus.client(suite.transport, Compute), suite.compute.host)
@@ -407,7 +407,7 @@ def test_a_port_that_is_another_guests_by_now_is_not_connected_to(suite, member,
     assert status_of(port, told) == 403
 
 
-def test_a_user_has_a_few_tokens_of_a_server_and_the_oldest_end(suite, admin, member, port, server):
+def test_oldest_console_tokens_of_a_user_above_the_limit_are_revoked(suite, admin, member, port, server):
     of_admin = token(admin, server)
     tokens = [token(member, server) for _number in range(consoles.MOST + 2)]
     assert len([row for row in rows(suite) if row.instance_uuid == server and row.user_id == "m"]) == consoles.MOST
@@ -415,7 +415,7 @@ def test_a_user_has_a_few_tokens_of_a_server_and_the_oldest_end(suite, admin, me
     assert status_of(port, of_admin) == 101
 
 
-# --- pages of others -----------------------------------------------------------------------------------
+# --- origins -------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(("origin", "headers", "status"), [
     (None, {}, 101),
     ("http://127.0.0.1:8080", {}, 101),
@@ -426,7 +426,7 @@ def test_a_user_has_a_few_tokens_of_a_server_and_the_oldest_end(suite, admin, me
     ("http://[", {}, 403),
     ("http://dashboard.example", {}, 101),
 ])
-def test_pages_of_other_hosts_open_no_consoles(member, port, server, origin, headers, status):
+def test_console_connection_from_a_foreign_origin_is_refused(member, port, server, origin, headers, status):
     CONF.set_override("allowed_origins", ["Dashboard.example"], group="console")
     try:
         assert status_of(port, token(member, server), origin=origin, headers=headers) == status
@@ -435,14 +435,14 @@ def test_pages_of_other_hosts_open_no_consoles(member, port, server, origin, hea
 
 
 # --- open consoles -------------------------------------------------------------------------------------
-def test_an_open_console_ends_when_the_server_is_stopped(member, port, server):
+def test_server_stop_closes_its_open_console(member, port, server):
     with opened(port, token(member, server)) as websocket:
         Screen(websocket)
         member.action(server, "os-stop")
         assert ended(websocket)[0] == 1000
 
 
-def test_an_open_console_outlives_its_token_unless_the_operator_says_otherwise(suite, member, port, server):
+def test_token_expiry_closes_console_only_with_enforce_session_timeout(suite, member, port, server):
     CONF.set_override("token_ttl", 2, group="consoleauth")
     try:
         with opened(port, token(member, server)) as websocket:
@@ -458,8 +458,8 @@ def test_an_open_console_outlives_its_token_unless_the_operator_says_otherwise(s
         CONF.clear_override("enforce_session_timeout", group="consoleauth")
 
 
-def test_an_open_console_ends_though_its_host_cannot_say_so(member, port, server, monkeypatch):
-    """The guest's own socket stays open, as that of a host which lost its power does."""
+def test_server_stop_closes_console_whose_guest_socket_stays_open(member, port, server, monkeypatch):
+    """The socket of the guest stays open, as on a host that lost its power."""
     monkeypatch.setattr("nova.virt.fake.consoles._Listener.close", lambda _listener: None)
     with opened(port, token(member, server)) as websocket:
         Screen(websocket)
@@ -467,8 +467,8 @@ def test_an_open_console_ends_though_its_host_cannot_say_so(member, port, server
         assert ended(websocket) == (1008, "The server was stopped, moved or deleted.")
 
 
-def test_a_client_that_shows_no_token_has_few_connections(member, port, server):
-    """Connections with a token do not count, nor do closed ones."""
+def test_connections_without_token_are_limited_per_client(member, port, server):
+    """Connections with a token and closed connections do not count."""
     told = token(member, server)
     with contextlib.ExitStack() as stack, opened(port, told) as websocket:
         screen = Screen(websocket)
@@ -489,7 +489,7 @@ def can_open(port, told):
         return False
 
 
-def test_consoles_of_one_server_are_counted(member, port, server):
+def test_console_connections_per_server_are_limited(member, port, server):
     CONF.set_override("connections_per_server", 2, group="console")
     try:
         told = token(member, server)

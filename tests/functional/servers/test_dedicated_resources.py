@@ -1,4 +1,4 @@
-"""Servers with CPUs, pages and PCI devices of their host for themselves, over HTTP on fake hosts that have some."""
+"""Servers with dedicated CPUs, huge pages and PCI devices, over HTTP on fake hosts."""
 
 import pytest
 
@@ -17,7 +17,7 @@ from tests.functional.several_hosts import (
     wait_scheduler,
 )
 
-# Two cells of four CPUs each (two for single guests), with huge pages and a device; and two kinds of GPUs.
+# Two NUMA cells of four CPUs each (two of them dedicated) with huge pages and a PCI device, and two kinds of VGPUs.
 _SCENARIO = """
 groups:
   - name: cells
@@ -37,7 +37,7 @@ _LIVE = {"host": None, "block_migration": "auto"}
 
 @pytest.fixture
 def cells(suite, admin, image_id, tmp_path):
-    """Hosts with cells and devices; the first one's fake driver."""
+    """Start two hosts with NUMA cells and devices; yield their fake drivers by host name."""
     path = tmp_path / "scenario.yaml"
     path.write_text(_SCENARIO)
     CONF.set_override("scenario", str(path), group="fake")
@@ -59,7 +59,7 @@ def cells(suite, admin, image_id, tmp_path):
 
 @pytest.fixture
 def flavored(admin):
-    """Makes flavors with extra specs."""
+    """Return a function that creates a flavor with extra specs."""
     def make(extra_specs, **values):
         flavor = admin.flavor(**{"vcpus": 2, **values})
         admin.post(f"/flavors/{flavor}/os-extra_specs", {"extra_specs": extra_specs})
@@ -70,7 +70,7 @@ def flavored(admin):
 
 @pytest.fixture
 def boot(admin, image_id):
-    """Boots a server on a host (anywhere, if none is named), and returns it when it is there or has failed."""
+    """Return a function that boots a server, optionally on a given host, and waits until it is ACTIVE or in ERROR."""
     def one(flavor, host=None, **values):
         where = {"host": host} if host else {}
         uuid = admin.boot(flavor, image_id, **where, **values)
@@ -85,7 +85,7 @@ def guests(driver):
 
 
 def left(suite):
-    """(CPUs for single guests, devices) that the scheduler knows to be free."""
+    """Return (free dedicated CPUs, free devices) as counted by the scheduler."""
     with suite.scheduler.fleet.view() as view:
         found = [known for position in range(len(view)) if (known := view.dedicated_resources(position)) is not None]
     cells = [cell for each in found for cell in each.numa_topology.cells]
@@ -102,7 +102,7 @@ def nowhere(admin, uuid):
     return shown["status"] == "ERROR" and shown["fault"]["message"].startswith("No valid host was found. ")
 
 
-def test_pinned_servers_fill_the_cells_and_a_delete_makes_room(suite, admin, cells, flavored, boot):
+def test_pinned_servers_fill_all_cells_and_a_delete_frees_cpus(suite, admin, cells, flavored, boot):
     pinned = flavored(_PINNED)
     booted = [boot(pinned) for _number in range(4)]
     taken = [guest.cpus for driver in cells.values() for guest in guests(driver)]
@@ -116,7 +116,7 @@ def test_pinned_servers_fill_the_cells_and_a_delete_makes_room(suite, admin, cel
     assert (admin.server(last)["status"], admin.server(last)["OS-EXT-SRV-ATTR:host"]) == ("ACTIVE", gone)
 
 
-def test_a_guest_over_two_cells_needs_both(suite, admin, cells, flavored, boot):
+def test_server_with_two_numa_nodes_needs_room_in_both_cells(suite, admin, cells, flavored, boot):
     two = flavored({**_PINNED, "hw:numa_nodes": "2"}, vcpus=4)
     boot(flavored(_PINNED, vcpus=1), host=_FIRST)
     assert nowhere(admin, boot(two, host=_FIRST))
@@ -124,7 +124,7 @@ def test_a_guest_over_two_cells_needs_both(suite, admin, cells, flavored, boot):
     assert cells[_SECOND].guest(there).cpus == (2, 3, 6, 7)
 
 
-def test_the_topology_of_a_server_is_what_its_guest_has(suite, admin, cells, flavored, boot):
+def test_server_topology_api_shows_the_pinning_of_the_guest(suite, admin, cells, flavored, boot):
     specs = {**_PINNED, "hw:numa_nodes": "2", "hw:mem_page_size": "2MB", "hw:cpu_threads": "2"}
     uuid = boot(flavored(specs, vcpus=4, ram=128), host=_SECOND)
     shown = admin.get(f"/servers/{uuid}/topology")
@@ -142,7 +142,7 @@ def test_the_topology_of_a_server_is_what_its_guest_has(suite, admin, cells, fla
     assert admin.get(f"/servers/{plain}/topology") == {"nodes": [], "pagesize_kb": None}
 
 
-def test_servers_of_one_request_see_one_another(suite, admin, cells, flavored, image_id):
+def test_servers_of_a_multi_create_request_get_distinct_cpus(suite, admin, cells, flavored, image_id):
     first = admin.boot(flavored(_PINNED), image_id, min_count=4, max_count=4)
     admin.wait(first, "ACTIVE")
     for shown in admin.get("/servers")["servers"]:
@@ -151,7 +151,7 @@ def test_servers_of_one_request_see_one_another(suite, admin, cells, flavored, i
         (2, 3), (2, 3), (6, 7), (6, 7)]
 
 
-def test_huge_pages_run_out(suite, admin, cells, flavored, boot):
+def test_servers_are_refused_once_huge_pages_are_exhausted(suite, admin, cells, flavored, boot):
     huge = flavored({"hw:mem_page_size": "2MB"}, ram=128, vcpus=1)
     booted = [boot(huge, host=_FIRST) for _number in range(2)]
     assert {admin.server(uuid)["status"] for uuid in booted} == {"ACTIVE"}
@@ -159,7 +159,7 @@ def test_huge_pages_run_out(suite, admin, cells, flavored, boot):
     assert admin.server(boot(huge))["OS-EXT-SRV-ATTR:host"] == _SECOND
 
 
-def test_devices_go_to_one_server_each(suite, admin, cells, flavored, boot):
+def test_pci_device_is_assigned_to_a_single_server(suite, admin, cells, flavored, boot):
     gpu = flavored(_GPU)
     booted = [boot(gpu) for _number in range(4)]
     taken = [(host, address) for host, driver in cells.items() for guest in guests(driver)
@@ -172,8 +172,8 @@ def test_devices_go_to_one_server_each(suite, admin, cells, flavored, boot):
     assert admin.server(boot(gpu))["status"] == "ACTIVE"
 
 
-def test_a_forced_host_is_asked_by_the_claim(suite, admin, cells, flavored, boot):
-    """A forced host skips the filters, and still no resource is claimed twice."""
+def test_forced_host_without_free_devices_is_refused_by_the_claim(suite, admin, cells, flavored, boot):
+    """A forced host skips the filters, so only the claim prevents a second assignment."""
     gpu = flavored(_GPU)
     forced = {"availability_zone": f"nova:{_FIRST}"}
     for _number in range(2):
@@ -185,7 +185,7 @@ def test_a_forced_host_is_asked_by_the_claim(suite, admin, cells, flavored, boot
 
 
 @pytest.mark.parametrize("word", ["confirmResize", "revertResize"])
-def test_a_resize_has_cpus_on_both_hosts_until_its_word(suite, admin, cells, flavored, boot, word):
+def test_resize_holds_cpus_on_both_hosts_until_confirm_or_revert(suite, admin, cells, flavored, boot, word):
     small, large = flavored(_PINNED, vcpus=1), flavored(_PINNED, vcpus=2)
     uuid = boot(small, host=_FIRST)
     admin.action(uuid, "resize", {"flavorRef": large})
@@ -207,7 +207,7 @@ def test_a_resize_has_cpus_on_both_hosts_until_its_word(suite, admin, cells, fla
     assert cells[host].guest(uuid).cpus == tuple(sorted(now.numa_topology.cells[0].pinning.values()))
 
 
-def test_a_resize_to_a_plain_flavor_gives_the_cpus_back(suite, admin, cells, flavored, boot, flavor):
+def test_resize_to_unpinned_flavor_and_revert_restores_pinning(suite, admin, cells, flavored, boot, flavor):
     uuid = boot(flavored(_PINNED), host=_FIRST)
     plain = flavored({"trait:CUSTOM_CELLS": "required"})
     admin.action(uuid, "resize", {"flavorRef": plain})
@@ -218,7 +218,7 @@ def test_a_resize_to_a_plain_flavor_gives_the_cpus_back(suite, admin, cells, fla
     assert len(cells[_FIRST].guest(uuid).cpus) == 2
 
 
-def test_a_server_that_migrates_live_is_pinned_anew(suite, admin, cells, flavored, boot):
+def test_live_migration_pins_the_server_to_cpus_of_the_new_host(suite, admin, cells, flavored, boot):
     one = flavored(_PINNED, vcpus=1)
     boot(one, host=_SECOND)
     uuid = boot(flavored(_PINNED), host=_FIRST)
@@ -231,7 +231,7 @@ def test_a_server_that_migrates_live_is_pinned_anew(suite, admin, cells, flavore
     assert admin.wait(uuid, "ACTIVE")["OS-EXT-SRV-ATTR:host"] == _FIRST
 
 
-def test_a_live_migration_without_room_leaves_the_server_where_it_is(suite, admin, cells, flavored, boot):
+def test_live_migration_without_free_cpus_keeps_server_on_source(suite, admin, cells, flavored, boot):
     pinned = flavored(_PINNED)
     for _number in range(2):
         boot(pinned, host=_SECOND)
@@ -242,7 +242,7 @@ def test_a_live_migration_without_room_leaves_the_server_where_it_is(suite, admi
     assert cells[_FIRST].guest(uuid).cpus == (2, 3)
 
 
-def test_a_server_with_devices_cannot_migrate_live_but_cold(suite, admin, cells, flavored, boot):
+def test_server_with_pci_devices_can_only_migrate_cold(suite, admin, cells, flavored, boot):
     uuid = boot(flavored(_GPU), host=_FIRST)
     code, message = refused(lambda: admin.action(uuid, "os-migrateLive", _LIVE))
     assert (code, "PCI devices" in message) == (400, True)
@@ -255,7 +255,7 @@ def test_a_server_with_devices_cannot_migrate_live_but_cold(suite, admin, cells,
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_an_evacuated_server_is_pinned_anew_or_keeps_what_it_had(suite, admin, cells, flavored, boot, fails):
+def test_evacuation_repins_the_server_or_keeps_pinning_on_failure(suite, admin, cells, flavored, boot, fails):
     boot(flavored(_PINNED, vcpus=1), host=_FIRST)
     uuid = boot(flavored(_PINNED), host=_SECOND)
     before = cells[_SECOND].guest(uuid).cpus
@@ -271,7 +271,7 @@ def test_an_evacuated_server_is_pinned_anew_or_keeps_what_it_had(suite, admin, c
     assert mine == ((2, 3) if fails else (6, 7))
 
 
-def test_a_build_that_fails_gives_its_cpus_back(suite, admin, cells, flavored, boot):
+def test_failed_build_releases_its_cpus(suite, admin, cells, flavored, boot):
     cells[_FIRST].behaviour.failure["spawn"] = 1.0
     pinned = flavored(_PINNED)
     assert admin.server(boot(pinned, availability_zone=f"nova:{_FIRST}"))["status"] == "ERROR"
@@ -287,13 +287,13 @@ def test_a_build_that_fails_gives_its_cpus_back(suite, admin, cells, flavored, b
     ({"resources1:VGPU": "1", "resources2:VGPU": "1"}, "group_policy"),
     ({"hw:cpu_policy": "mixed"}, "hw:cpu_dedicated_mask"), ({"resources:PCPU": "7"}, "resources:PCPU"),
 ])
-def test_what_no_host_can_give_is_refused_at_once(suite, admin, image_id, flavored, extra_specs, names):
+def test_invalid_resource_extra_specs_are_refused_at_boot(suite, admin, image_id, flavored, extra_specs, names):
     code, message = refused(lambda: admin.boot(flavored(extra_specs), image_id))
     assert (code, names in message) == (400, True), message
 
 
-# --- providers below a host ------------------------------------------------------------------------
-def test_groups_are_given_by_providers_of_their_own(suite, admin, cells, flavored, boot):
+# --- child resource providers ----------------------------------------------------------------------
+def test_isolated_resource_groups_use_separate_child_providers(suite, admin, cells, flavored, boot):
     alone = flavored({"resources1:VGPU": "1", "resources2:VGPU": "1", "group_policy": "isolate"})
     booted = [boot(alone) for _number in range(2)]
     assert {admin.server(uuid)["OS-EXT-SRV-ATTR:host"] for uuid in booted} <= {_FIRST, _SECOND}
@@ -304,7 +304,7 @@ def test_groups_are_given_by_providers_of_their_own(suite, admin, cells, flavore
     assert nowhere(admin, boot(large))
 
 
-def test_what_a_resize_has_of_providers_moves_with_its_word(suite, admin, cells, flavored, boot):
+def test_confirmed_resize_with_child_provider_resources(suite, admin, cells, flavored, boot):
     one, two = flavored({"resources:VGPU": "1"}), flavored({"resources1:VGPU": "2", "trait1:CUSTOM_BIG": "required"})
     uuid = boot(one, host=_FIRST)
     admin.action(uuid, "resize", {"flavorRef": two})
@@ -313,7 +313,7 @@ def test_what_a_resize_has_of_providers_moves_with_its_word(suite, admin, cells,
     assert admin.wait(uuid, "ACTIVE")["OS-EXT-SRV-ATTR:host"] == _SECOND
 
 
-def test_a_server_on_the_shelf_has_no_cpus_and_devices_and_gets_others(suite, admin, cells, flavored, boot):
+def test_offloaded_server_releases_cpus_and_devices_and_gets_new_ones(suite, admin, cells, flavored, boot):
     flavor = flavored({**_PINNED, **_GPU})
     uuid = boot(flavor, host=_FIRST)
     had = cells[_FIRST].guest(uuid)

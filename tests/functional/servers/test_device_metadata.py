@@ -1,4 +1,4 @@
-"""Metadata about devices: the buses and addresses that hosts reported."""
+"""Device metadata of guests: buses and addresses as reported by hosts."""
 
 import json
 
@@ -23,7 +23,7 @@ def server(admin, flavor, image_id, blue):  # noqa: F811
 
 
 def devices(suite, admin, server, version="latest"):
-    """Type, bus and address by tag, as the metadata service tells the guest with the server's first address."""
+    """Return type, bus and address by tag from the metadata service, requested with the server's first address."""
     first = admin.get(f"/servers/{server}/os-interface")["interfaceAttachments"][-1]
     guests = bus.client(suite.transport, Guests)
     instance = guests.by_address(context.admin(), first["net_id"], first["fixed_ips"][0]["ip_address"])
@@ -32,12 +32,12 @@ def devices(suite, admin, server, version="latest"):
             for device in document["devices"]}
 
 
-def test_a_guest_is_told_where_its_devices_are(suite, admin, server):
+def test_device_metadata_shows_bus_and_address_of_tagged_devices(suite, admin, server):
     assert devices(suite, admin, server) == {
         "root": ("disk", "pci", "0000:00:02.0"), "uplink": ("nic", "pci", "0000:00:03.0")}
 
 
-def test_what_is_attached_to_it_is_told_as_well(suite, admin, member, server, green):  # noqa: F811
+def test_device_metadata_includes_attached_interfaces_and_volumes(suite, admin, member, server, green):  # noqa: F811
     wait_active(admin, server, attach(admin, server, net_id=green)["port_id"])
     volume = make(member)
     attach_volume(admin, server, volume, tag="data")
@@ -45,10 +45,10 @@ def test_what_is_attached_to_it_is_told_as_well(suite, admin, member, server, gr
     assert devices(suite, admin, server) == {
         "root": ("disk", "pci", "0000:00:02.0"), "uplink": ("nic", "pci", "0000:00:03.0"),
         "": ("nic", "pci", "0000:00:04.0"), "data": ("disk", "pci", "0000:00:05.0")}
-    assert "" not in devices(suite, admin, server, "2017-02-22"), "before Rocky devices without tags are not told"
+    assert "" not in devices(suite, admin, server, "2017-02-22"), "versions before Rocky omit devices without tags"
 
 
-def test_a_guest_that_starts_is_told_anew(suite, admin, driver, server, monkeypatch):
+def test_hard_reboot_refreshes_device_metadata(suite, admin, driver, server, monkeypatch):
     found = driver.guests.device_addresses(server)
     for each in found:
         each.address = "0000:01:00.0"

@@ -1,4 +1,4 @@
-"""Policies of server groups, re-checked by claims: several schedulers that do not know of each other still spread."""
+"""Server group policies with independent schedulers: claims re-check the policy."""
 
 import concurrent.futures
 import threading
@@ -17,14 +17,14 @@ _OTHERS = ("host-b", "host-c", "host-d")
 
 @pytest.fixture
 def hosts(suite, admin):
-    """The names of four empty hosts."""
+    """Yield the names of four empty hosts."""
     services = [ComputeService(bus.connect(CONF, host), host=host) for host in _OTHERS]
     for service in services:
         service.start()
     try:
         for service in services:
             wait_scheduler(suite, service.host, True)
-        suite.conductor.core.fleet.reload()  # a scheduler counts what it chose and was never claimed until then
+        suite.conductor.core.fleet.reload()  # drops selections that were never claimed
         wait_for(lambda: nothing_used(suite), reason="the scheduler knows that all hosts are empty")
         yield [suite.compute.host, *_OTHERS]
         for shown in admin.get("/servers", all_tenants=1)["servers"]:
@@ -52,9 +52,9 @@ def grouped(admin):
 
 
 class UnawareSchedulers:
-    """Schedulers of which each answers one of the first ``count`` requests, without knowing of the other answers.
+    """Independent schedulers that give the same answer to the first ``count`` requests.
 
-    They give the same answer. ``full``: every later request is answered that there is no host.
+    ``full``: all later requests fail with NoValidHost.
     """
 
     def __init__(self, scheduler, count, full=False):
@@ -79,7 +79,7 @@ class UnawareSchedulers:
 
 @pytest.fixture
 def unaware(suite, monkeypatch):
-    """The conductor asks schedulers that do not know of each other."""
+    """Return a function that replaces the conductor's scheduler with independent schedulers."""
     def replace(count, full=False):
         schedulers = UnawareSchedulers(suite.conductor.core.scheduler, count, full)
         monkeypatch.setattr(suite.conductor.core, "scheduler", schedulers)
@@ -100,12 +100,12 @@ def hosts_of(admin, uuids):
 
 
 @pytest.mark.parametrize("policy", ["soft-anti-affinity", "anti-affinity"])
-def test_servers_that_are_built_at_once_are_spread(
+def test_concurrent_builds_with_anti_affinity_are_spread(
         suite, admin, hosts, grouped, unaware, flavor, image_id, policy):
     hints, schedulers = grouped(policy), unaware(3)
     built = at_once(suite, 3, lambda client, _number: client.boot(flavor, image_id, top=hints))
     assert sorted(hosts_of(admin, built).values()) == [1, 1, 1]
-    assert schedulers.later <= 6, "each is placed again only if another one was placed meanwhile"
+    assert schedulers.later <= 6, "a server was scheduled again without a concurrent placement"
 
 
 def _evacuate(admin, hosts, servers):
@@ -135,7 +135,7 @@ def _live_migrate(_admin, _hosts, servers):
 
 @pytest.mark.parametrize("policy", ["soft-anti-affinity", "anti-affinity"])
 @pytest.mark.parametrize("begin", [_migrate, _live_migrate, _evacuate, _unshelve])
-def test_servers_that_move_at_once_do_not_meet_on_a_host(
+def test_concurrent_moves_with_anti_affinity_use_different_hosts(
         suite, admin, hosts, grouped, unaware, flavor, image_id, policy, begin):
     hints = grouped(policy)
     servers = [admin.boot(flavor, image_id, top=hints, availability_zone=f"nova:{host}") for host in hosts[:2]]
@@ -160,7 +160,8 @@ def test_servers_that_move_at_once_do_not_meet_on_a_host(
 
 
 @pytest.mark.parametrize("full", [True, False], ids=["no other host", "the same host again"])
-def test_a_soft_policy_refuses_no_server(suite, admin, hosts, grouped, unaware, flavor, image_id, full):
+def test_soft_anti_affinity_builds_all_servers_on_a_single_host(
+        suite, admin, hosts, grouped, unaware, flavor, image_id, full):
     hints = grouped("soft-anti-affinity")
     for host in hosts[1:]:
         set_service(admin, host, status="disabled")
@@ -168,11 +169,11 @@ def test_a_soft_policy_refuses_no_server(suite, admin, hosts, grouped, unaware, 
     schedulers = unaware(3, full=full)
     built = at_once(suite, 3, lambda client, _number: client.boot(flavor, image_id, top=hints))
     assert hosts_of(admin, built) == {hosts[0]: 3}
-    assert schedulers.later, "a scheduler was asked again"
+    assert schedulers.later, "the conductor made no further scheduler request"
 
 
 @pytest.mark.parametrize("policy", ["soft-anti-affinity", "soft-affinity"])
-def test_servers_of_one_request_are_placed_together_and_a_scheduler_is_asked_once(
+def test_multi_create_with_soft_policy_needs_a_single_scheduler_call(
         suite, admin, hosts, grouped, unaware, flavor, image_id, policy):
     schedulers = unaware(1)
     admin.boot(flavor, image_id, top=grouped(policy), min_count=6, max_count=6)

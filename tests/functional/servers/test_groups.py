@@ -1,4 +1,4 @@
-"""Server groups over HTTP: how many may join, also at the same moment."""
+"""Member quota of server groups over HTTP, also for concurrent requests."""
 
 import concurrent.futures
 
@@ -9,7 +9,7 @@ from tests.functional.client import Client, Failed
 
 @pytest.fixture
 def group(suite, admin):
-    """A group in which two servers have room."""
+    """Yield a server group in a project with a quota of two members per group."""
     before = admin.get("/os-quota-sets/p")["quota_set"]["server_group_members"]
     admin.put("/os-quota-sets/p", {"quota_set": {"server_group_members": 2}})
     made = admin.post("/os-server-groups", {"server_group": {"name": "g", "policy": "soft-affinity"}})["server_group"]
@@ -21,7 +21,7 @@ def group(suite, admin):
     admin.put("/os-quota-sets/p", {"quota_set": {"server_group_members": before}})
 
 
-def test_all_servers_of_a_request_count_as_members(suite, admin, group, flavor, image_id):
+def test_all_servers_of_a_request_count_towards_group_member_quota(suite, admin, group, flavor, image_id):
     hints = {"os:scheduler_hints": {"group": group}}
     with pytest.raises(Failed) as failed:
         admin.boot(flavor, image_id, top=hints, min_count=1, max_count=3)
@@ -33,7 +33,7 @@ def test_all_servers_of_a_request_count_as_members(suite, admin, group, flavor, 
         admin.boot(flavor, image_id, top=hints)
 
 
-def test_of_many_requests_at_the_same_moment_as_many_join_as_may(suite, admin, group, flavor, image_id):
+def test_concurrent_boots_into_a_group_respect_the_member_quota(suite, admin, group, flavor, image_id):
     def boot(_number):
         try:
             return Client(suite.url).boot(flavor, image_id, top={"os:scheduler_hints": {"group": group}})

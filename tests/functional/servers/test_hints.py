@@ -1,4 +1,4 @@
-"""Scheduler hints: they reveal nothing about servers of other projects, and some are refused."""
+"""Scheduler hints: they reveal nothing about servers of other projects, and internal hints are dropped."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from tests.functional.client import Client
 
 
 class Asked:
-    """A scheduler, and what it was asked."""
+    """A scheduler that records its request specs."""
 
     def __init__(self, scheduler):
         self.scheduler, self.specs = scheduler, []
@@ -17,9 +17,8 @@ class Asked:
 
 
 @pytest.mark.parametrize("hint", ["same_host", "different_host"])
-def test_where_the_servers_of_another_project_are_is_not_known_to_a_hint(suite, admin, flavor, image_id, monkeypatch,
-                                                                         hint):
-    """Else a tenant has its servers put beside those of another, and is told whether they exist."""
+def test_host_hints_ignore_servers_of_other_projects(suite, admin, flavor, image_id, monkeypatch, hint):
+    """Prevent a project from locating or detecting the servers of another project."""
     asked = Asked(suite.conductor.core.scheduler)
     monkeypatch.setattr(suite.conductor.core, "scheduler", asked)
     stranger = Client(suite.url, project="q", user="stranger", roles="member,reader")
@@ -33,6 +32,6 @@ def test_where_the_servers_of_another_project_are_is_not_known_to_a_hint(suite, 
 
 
 @pytest.mark.parametrize("name", ["os:scheduler_hints", "OS-SCH-HNT:scheduler_hints"])
-def test_what_only_services_say_in_hints_is_left_out(admin, flavor, image_id, name):
+def test_internal_scheduler_hints_of_clients_are_dropped(admin, flavor, image_id, name):
     uuid = admin.boot(flavor, image_id, top={name: {"_nova_check_type": ["rebuild"], "nova": "x", "cidr": "/24"}})
     assert admin.server(uuid, version="2.100")["scheduler_hints"] == {"nova": "x", "cidr": "/24"}

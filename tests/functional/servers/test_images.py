@@ -1,4 +1,4 @@
-"""Requests for images and local disks: with the caller's rights, and counted."""
+"""Images and local disks in server requests: access rights and limits."""
 
 import json
 import uuid
@@ -20,19 +20,19 @@ OURS, THEIRS = "project-a", "project-b"
 
 
 def named(name):
-    """The id of the image that tests call so."""
+    """Return the id of the test image with this name."""
     return str(uuid.uuid5(uuid.NAMESPACE_OID, name))
 
 
 @pytest.fixture
 def tenant(suite):
-    """A member of a project with images of its own."""
+    """Return a client of a member of a project that owns images."""
     return Client(suite.url, project=OURS, user="a", roles="member,reader")
 
 
 @pytest.fixture
 def give(suite, tmp_path):
-    """Adds an image of a project that nobody else may see; returns its id."""
+    """Return a function that adds a private image of a project and returns its id."""
     given = []
 
     def give(name, owner=OURS, disk_format="raw", size=1024, **properties):
@@ -74,15 +74,15 @@ def from_volume(image, **values):
 @pytest.mark.parametrize("properties", [
     {f"p{number}": "x" * 65_000 for number in range(3)}, {"x" * 70_000: ""},
     {"block_device_mapping": json.dumps([{"source_type": "blank", "tag": "x" * 60}] * 2000)}])
-def test_no_server_keeps_an_image_with_properties_that_lists_cannot_bear(tenant, flavor, give, properties):
-    """The image service lets a project write some megabytes; each server has them three times."""
+def test_images_with_oversized_properties_are_refused(tenant, flavor, give, properties):
+    """The image service accepts megabytes of properties, and a server stores them three times."""
     image = give("verbose", **properties)
     messages = [refusal(tenant, flavor, image), refusal(tenant, flavor, "", **from_volume(image))]
     assert all("its properties have more than" in message for message in messages)
 
 
 # --- kernels and ramdisks --------------------------------------------------------------------------------
-def test_a_kernel_and_a_ramdisk_of_ones_own_are_the_servers(admin, tenant, flavor, give):
+def test_boot_with_kernel_and_ramdisk_images_of_the_own_project(admin, tenant, flavor, give):
     kernel, ramdisk = give("kernel", disk_format="aki"), give("ramdisk", disk_format="ari")
     image = give("trio", disk_format="ami", kernel_id=kernel, ramdisk_id=ramdisk)
     for top in ({"image": image}, {"image": "", **from_volume(image)}):
@@ -93,7 +93,7 @@ def test_a_kernel_and_a_ramdisk_of_ones_own_are_the_servers(admin, tenant, flavo
 
 
 @pytest.mark.parametrize("name", ["kernel_id", "ramdisk_id"])
-def test_the_image_of_another_project_is_no_kernel_and_is_not_told_from_none(tenant, flavor, give, name):
+def test_kernel_image_of_another_project_is_reported_as_missing(tenant, flavor, give, name):
     give("secret", owner=THEIRS, disk_format="aki" if name == "kernel_id" else "ari")
     told = set()
     for ident in (named("secret"), named("nothing"), "../secret"):
@@ -104,7 +104,7 @@ def test_the_image_of_another_project_is_no_kernel_and_is_not_told_from_none(ten
     assert len(told) == 1
 
 
-def test_what_is_no_kernel_is_refused(tenant, flavor, give):
+def test_kernel_or_ramdisk_with_wrong_format_or_size_is_refused(tenant, flavor, give):
     CONF.set_override("kernel_size_limit_mb", 1, "compute")
     try:
         disk, large = give("disk", disk_format="qcow2"), give("large", disk_format="aki", size=MIB + 1)
@@ -117,7 +117,7 @@ def test_what_is_no_kernel_is_refused(tenant, flavor, give):
         CONF.clear_override("kernel_size_limit_mb", "compute")
 
 
-def test_the_kernel_of_a_volume_is_looked_at_when_it_is_booted_from(admin, tenant, flavor, give):
+def test_boot_from_volume_checks_access_to_its_kernel_image(admin, tenant, flavor, give):
     image = give("trio", disk_format="ami", kernel_id=give("kernel", disk_format="aki"))
     first = tenant.boot(flavor, "", **from_volume(image, delete_on_termination=False))
     volume = admin.wait(first, "ACTIVE")["os-extended-volumes:volumes_attached"][0]["id"]
@@ -132,8 +132,8 @@ def test_the_kernel_of_a_volume_is_looked_at_when_it_is_booted_from(admin, tenan
     assert admin.wait(second, "ACTIVE")["OS-EXT-SRV-ATTR:kernel_id"] == named("kernel")
 
 
-def test_nothing_else_that_is_asked_for_leads_to_an_image_of_another_project(admin, tenant, flavor, give):
-    """Data volumes, a rebuild and a rescue; nor do the kernels of what these name."""
+def test_images_of_other_projects_are_refused_in_bdm_rebuild_and_rescue(admin, tenant, flavor, give):
+    """Check data volumes, rebuild and rescue, and the kernels of the requested images."""
     own, secret = give("own"), give("secret", owner=THEIRS)
     trap = give("trap", kernel_id=give("hidden", owner=THEIRS, disk_format="aki"))
     root = {"source_type": "image", "destination_type": "local", "uuid": own, "boot_index": 0}
@@ -151,7 +151,7 @@ def test_nothing_else_that_is_asked_for_leads_to_an_image_of_another_project(adm
 # --- local disks -----------------------------------------------------------------------------------------
 @pytest.fixture
 def roomy(suite):
-    """A flavor with an ephemeral disk and swap."""
+    """Return a flavor with an ephemeral disk and swap."""
     return Client(suite.url).flavor(**{"disk": 1, "OS-FLV-EXT-DATA:ephemeral": 20, "swap": 512})
 
 
@@ -160,7 +160,7 @@ def blank(count, **values):
         {"source_type": "blank", "destination_type": "local", "boot_index": -1, **values} for _ in range(count)]}
 
 
-def test_disks_without_a_size_count_as_large_as_they_become(tenant, roomy, flavor, image_id):
+def test_ephemeral_disks_without_a_size_count_with_their_default_size(tenant, roomy, flavor, image_id):
     assert "1200 GB requested, 20 GB allowed" in refusal(tenant, roomy, image_id, **blank(60))
     assert "40 GB requested, 20 GB allowed" in refusal(tenant, roomy, image_id, **blank(2))
     assert "40 GB requested" in refusal(tenant, roomy, image_id, block_device_mapping=[
@@ -169,7 +169,7 @@ def test_disks_without_a_size_count_as_large_as_they_become(tenant, roomy, flavo
     assert "without a volume_size" in refusal(tenant, flavor, image_id, **blank(1))
 
 
-def test_a_server_has_few_local_disks(admin, tenant, roomy, image_id):
+def test_local_disks_are_limited_by_max_local_block_devices(admin, tenant, roomy, image_id):
     assert "4 local disks requested, 3 allowed" in refusal(tenant, roomy, image_id, **blank(2, volume_size=1))
     admin.wait(tenant.boot(roomy, image_id), "ACTIVE")
     admin.wait(tenant.boot(roomy, image_id, **blank(1, volume_size=20)), "ACTIVE")
@@ -182,7 +182,7 @@ def test_a_server_has_few_local_disks(admin, tenant, roomy, image_id):
         CONF.clear_override("max_local_block_devices")
 
 
-def test_a_resize_leaves_no_disk_unclaimed(admin, tenant, roomy, image_id):
+def test_resize_below_the_size_of_ephemeral_disks_is_refused(admin, tenant, roomy, image_id):
     server = tenant.boot(roomy, image_id, **blank(1, volume_size=20))
     admin.wait(server, "ACTIVE")
     smaller = admin.flavor(**{"disk": 40, "OS-FLV-EXT-DATA:ephemeral": 5, "swap": 512})
@@ -193,13 +193,12 @@ def test_a_resize_leaves_no_disk_unclaimed(admin, tenant, roomy, image_id):
 
 
 # --- signatures ------------------------------------------------------------------------------------------
-def test_trusted_certificates_that_nobody_would_look_at_are_refused(tenant, flavor, image_id):
+def test_trusted_certificates_without_signature_verification_are_refused(tenant, flavor, image_id):
     assert "trusted_image_certificates: signatures of images are not verified" in refusal(
         tenant, flavor, image_id, trusted_image_certificates=["root"])
 
 
-def test_with_verification_a_server_boots_from_what_those_signed_who_are_trusted(admin, tenant, flavor, give, image_id,
-                                                                                 tmp_path):
+def test_signature_verification_accepts_only_images_of_trusted_signers(admin, tenant, flavor, give, image_id, tmp_path):
     key_manager = pytest.importorskip("castellan.key_manager")
     pytest.importorskip("cursive")
     root, signer = signing.rsa_key(), signing.rsa_key()
@@ -225,7 +224,7 @@ def test_with_verification_a_server_boots_from_what_those_signed_who_are_trusted
             CONF.clear_override(*option)
 
 
-def test_a_metadata_item_that_is_set_while_another_one_is_deleted_stays(suite, admin, image_id, monkeypatch):
+def test_image_metadata_item_added_during_a_delete_is_preserved(suite, admin, image_id, monkeypatch):
     path = f"/images/{image_id}/metadata"
     admin.post(path, {"metadata": {"goes": "1"}}, version="2.38")
     real = image_metadata._set
@@ -243,7 +242,7 @@ def test_a_metadata_item_that_is_set_while_another_one_is_deleted_stays(suite, a
         admin.put(path, {"metadata": {}}, version="2.38")
 
 
-def test_an_image_has_as_many_metadata_items_as_its_quota_says_though_two_come_at_once(admin, image_id, monkeypatch):
+def test_concurrent_image_metadata_updates_respect_the_quota(admin, image_id, monkeypatch):
     path = f"/images/{image_id}/metadata"
     admin.put("/os-quota-sets/p", {"quota_set": {"metadata_items": 2}})
     real = image_metadata._set

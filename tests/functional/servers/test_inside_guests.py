@@ -1,4 +1,4 @@
-"""Actions inside a running guest: a new password, a crash dump, and actions that old clients expect."""
+"""Actions inside a running guest: password change, crash dump, and actions of old clients."""
 
 import base64
 import threading
@@ -19,7 +19,7 @@ SECRET = "a-new-word-for-root"
 
 @pytest.fixture
 def key(admin):
-    """The private key of key pair "mine"."""
+    """Yield the private key of the key pair "mine"."""
     made = rsa.generate_private_key(public_exponent=65537, key_size=2048)
     public = made.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
     admin.post("/os-keypairs", {"keypair": {"name": "mine", "public_key": public.decode()}})
@@ -42,7 +42,7 @@ def change(client, uuid, password=SECRET, **options):
     return client.action(uuid, "changePassword", {"adminPass": password}, **options)
 
 
-def test_a_password_is_changed_when_the_answer_comes(suite, admin, member, driver, server):
+def test_change_password_returns_after_the_guest_has_the_new_password(suite, admin, member, driver, server):
     change(member, server, expect=202)
     assert driver.state.passwords[server] == SECRET
     assert admin.server(server)["OS-EXT-STS:task_state"] is None
@@ -51,7 +51,7 @@ def test_a_password_is_changed_when_the_answer_comes(suite, admin, member, drive
     assert admin.get(f"/servers/{server}/os-server-password") == {"password": ""}
 
 
-def test_the_owner_of_the_servers_key_can_read_it(admin, flavor, image_id, key):
+def test_changed_password_is_encrypted_with_the_key_pair_of_the_server(admin, flavor, image_id, key):
     uuid = booted(admin, flavor, image_id, key_name="mine")
     change(admin, uuid)
     sealed = admin.get(f"/servers/{uuid}/os-server-password")["password"]
@@ -61,7 +61,7 @@ def test_the_owner_of_the_servers_key_can_read_it(admin, flavor, image_id, key):
     assert key.decrypt(base64.b64decode(sealed), padding.PKCS1v15()).decode() == "another"
 
 
-def test_while_it_is_changed_the_server_shows_it_and_nothing_keeps_it(suite, admin, driver, server, hold, monkeypatch):
+def test_pending_password_change_is_shown_and_stores_no_plain_text(suite, admin, driver, server, hold, monkeypatch):
     monkeypatch.setattr("nova.api.compute.servers.actions.server_password._PATIENCE", 0.0)
     held = hold("guests.set_password")
     change(admin, server)
@@ -76,7 +76,7 @@ def test_while_it_is_changed_the_server_shows_it_and_nothing_keeps_it(suite, adm
     assert SECRET not in everything(suite)
 
 
-def test_a_delete_does_not_wait_for_it(admin, server, hold, monkeypatch):
+def test_delete_during_password_change_succeeds(admin, server, hold, monkeypatch):
     monkeypatch.setattr("nova.api.compute.servers.actions.server_password._PATIENCE", 0.0)
     held = hold("guests.set_password")
     change(admin, server)
@@ -86,7 +86,7 @@ def test_a_delete_does_not_wait_for_it(admin, server, hold, monkeypatch):
     admin.wait_gone(server)
 
 
-def test_agents_that_say_nothing_do_not_take_all_threads_of_the_api(admin, driver, server, flavor, image_id, hold):
+def test_unresponsive_guest_agents_do_not_block_all_api_threads(admin, driver, server, flavor, image_id, hold):
     CONF.set_override("threads", 2, group="api")
     other = booted(admin, flavor, image_id)
     held = hold("guests.set_password")
@@ -95,7 +95,7 @@ def test_agents_that_say_nothing_do_not_take_all_threads_of_the_api(admin, drive
         first.start()
         held.wait_until_begun()
         change(admin, other)
-        assert first.is_alive(), "who came first waits for longer"
+        assert first.is_alive(), "the first request returned before its guest agent answered"
     finally:
         CONF.clear_override("threads", group="api")
         held.let_go()
@@ -109,7 +109,8 @@ def test_agents_that_say_nothing_do_not_take_all_threads_of_the_api(admin, drive
     (RuntimeError("secret of the host"), 409,
      "Failed to set admin password on {uuid} because Unexpected error: RuntimeError"),
 ])
-def test_who_waits_hears_that_it_was_not_changed(admin, driver, server, monkeypatch, error, code, message):
+def test_failed_password_change_returns_the_error_to_the_client(
+        admin, driver, server, monkeypatch, error, code, message):
     def fail(instance, password):
         raise error
 
@@ -120,9 +121,8 @@ def test_who_waits_hears_that_it_was_not_changed(admin, driver, server, monkeypa
     assert admin.get(f"/servers/{server}/os-server-password") == {"password": ""}
 
 
-def test_a_password_that_cannot_be_read_any_more_is_not_replaced_by_an_empty_one(suite, admin, driver, server,
-                                                                                  monkeypatch):
-    """The key was lost between its acceptance and its order."""
+def test_undecryptable_new_password_fails_and_keeps_the_guests_password(suite, admin, driver, server, monkeypatch):
+    """The encryption key is lost after the API has accepted the request."""
     monkeypatch.setattr(suite.conductor.core.cipher, "try_decrypt", lambda token: None)
     code, message = refused(lambda: change(admin, server))
     assert (code, message) == (
@@ -130,12 +130,12 @@ def test_a_password_that_cannot_be_read_any_more_is_not_replaced_by_an_empty_one
     assert driver.state.passwords == {}
 
 
-def test_an_empty_password_is_one(admin, driver, server):
+def test_empty_password_can_be_set(admin, driver, server):
     change(admin, server, "")
     assert driver.state.passwords[server] == ""
 
 
-def test_only_running_servers_get_another_password(admin, member, server):
+def test_change_password_of_locked_or_stopped_server_is_refused(admin, member, server):
     admin.action(server, "lock")
     assert refused(lambda: change(member, server)) == (
         409, f"Instance {server} is in an invalid state for 'changePassword'")
@@ -147,9 +147,9 @@ def test_only_running_servers_get_another_password(admin, member, server):
     assert refused(lambda: change(admin, server, "x" * 256))[0] == 400
 
 
-def test_what_a_change_of_password_costs(suite, admin, server):
+def test_change_password_message_and_statement_count(suite, admin, server):
     _none, messages, statements = measured(suite, admin, lambda: change(admin, server))
-    looks = messages.pop("servers.password_changed")  # as often as it takes
+    looks = messages.pop("servers.password_changed")  # the number of polls varies
     assert sum(messages.values()) <= 5, messages
     assert len(statements) <= 15 + looks, statements
 
@@ -165,7 +165,7 @@ def test_a_crash_dump_is_triggered_from_2_17(suite, admin, member, driver, serve
     assert admin.server(server)["OS-EXT-STS:task_state"] is None
 
 
-def test_its_failure_leaves_the_server_as_it_is(admin, driver, server):
+def test_failed_crash_dump_keeps_the_server_active(admin, driver, server):
     driver.behaviour.failure["trigger_crash_dump"] = 1.0
     admin.action(server, "trigger_crash_dump")
     wait_for(lambda: newest_action(admin, server, "trigger_crash_dump")["message"] == "Error")
@@ -173,7 +173,7 @@ def test_its_failure_leaves_the_server_as_it_is(admin, driver, server):
     assert admin.wait(server, "ACTIVE")
 
 
-def test_a_server_that_is_off_or_has_no_host_cannot_crash(admin, driver, server, flavor, image_id):
+def test_crash_dump_of_stopped_or_hostless_server_is_refused(admin, driver, server, flavor, image_id):
     admin.action(server, "os-stop")
     admin.wait(server, "SHUTOFF")
     assert refused(lambda: admin.action(server, "trigger_crash_dump")) == (
@@ -185,7 +185,7 @@ def test_a_server_that_is_off_or_has_no_host_cannot_crash(admin, driver, server,
 
 
 # --- networks in guests ------------------------------------------------------------------------------
-def test_networks_are_injected_by_nobody_and_reset_no_more(admin, member, server):
+def test_inject_network_info_does_nothing_and_reset_network_returns_410(admin, member, server):
     admin.action(server, "injectNetworkInfo", expect=202)
     assert refused(lambda: member.action(server, "injectNetworkInfo"))[0] == 403
     assert [action["action"] for action in admin.get(f"/servers/{server}/os-instance-actions")["instanceActions"]] == [

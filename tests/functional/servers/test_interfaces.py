@@ -1,4 +1,4 @@
-"""Interfaces of servers that come and go, over HTTP, on the fake hypervisor and the embedded networks."""
+"""Attaching and detaching interfaces over HTTP, with the fake hypervisor and the embedded networks."""
 
 from urllib.parse import quote
 
@@ -71,7 +71,7 @@ def refused(call, *arguments, **values):
     return error.value.code, error.value.message
 
 
-def test_an_interface_is_attached_shown_and_detached(member, server, blue, green, driver):
+def test_attach_show_and_detach_interface(member, server, blue, green, driver):
     before, = attached(member, server)
     made = attach(member, server, net_id=green, tag="data")
     assert (made["net_id"], made["tag"]) == (green, "data")
@@ -92,14 +92,14 @@ def test_an_interface_is_attached_shown_and_detached(member, server, blue, green
         assert refused(method, f"/servers/{server}/os-interface/{made['port_id']}") == (404, message)
 
 
-def test_tags_are_shown_from_2_70_on(member, server, green):
+def test_interface_tags_are_shown_from_2_70(member, server, green):
     made = attach(member, server, net_id=green, tag="data", version="2.49")
     assert sorted(made) == ["fixed_ips", "mac_addr", "net_id", "port_id", "port_state"]
     wait_active(member, server, made["port_id"])
     assert [item["tag"] for item in attached(member, server, version="2.70")] == [None, "data"]
 
 
-def test_without_a_network_it_is_the_only_one_of_the_project(member, server, blue, networks):
+def test_attach_without_network_uses_the_only_network_of_the_project(member, server, blue, networks):
     assert attach(member, server)["net_id"] == blue
     other = make(networks, "other", "10.33.0.0/24")
     try:
@@ -108,7 +108,7 @@ def test_without_a_network_it_is_the_only_one_of_the_project(member, server, blu
         networks.delete(context.admin(), other)
 
 
-def test_actions_tell_of_it(admin, server, green):
+def test_attach_interface_is_recorded_in_instance_actions(admin, server, green):
     wait_active(admin, server, attach(admin, server, net_id=green)["port_id"])
     action = wait_idle(admin, server)
     assert (action["action"], action["message"]) == ("attach_interface", None)
@@ -118,7 +118,7 @@ def test_actions_tell_of_it(admin, server, green):
 
 
 @pytest.mark.parametrize("state", ["ACTIVE", "SHUTOFF", "PAUSED"])
-def test_an_interface_survives_what_is_done_to_the_server(admin, server, green, driver, state):
+def test_attached_interface_is_present_after_hard_reboot(admin, server, green, driver, state):
     if state == "SHUTOFF":
         admin.action(server, "os-stop")
     elif state == "PAUSED":
@@ -131,7 +131,7 @@ def test_an_interface_survives_what_is_done_to_the_server(admin, server, green, 
     assert made["mac_addr"] in driver.guest(server).interfaces
 
 
-def test_attachments_wait_for_one_another(admin, server, green, driver, hold):
+def test_interface_attachments_of_a_server_are_serialized(admin, server, green, driver, hold):
     held = hold("interfaces.attach")
     made = [attach(admin, server, net_id=green) for _ in range(3)]
     admin.delete(f"/servers/{server}/os-interface/{made[1]['port_id']}")
@@ -144,7 +144,7 @@ def test_attachments_wait_for_one_another(admin, server, green, driver, hold):
 
 
 # --- addresses -------------------------------------------------------------------------------------------
-def test_an_address_is_given_once(admin, server, green):
+def test_fixed_ip_in_use_is_refused_until_it_is_detached(admin, server, green):
     made = attach(admin, server, net_id=green, fixed_ips=[{"ip_address": "10.32.0.77"}])
     assert made["fixed_ips"][0]["ip_address"] == "10.32.0.77"
     code, message = refused(attach, admin, server, net_id=green, fixed_ips=[{"ip_address": "10.32.0.77"}])
@@ -155,8 +155,8 @@ def test_an_address_is_given_once(admin, server, green):
     assert attach(admin, server, net_id=green, fixed_ips=[{"ip_address": "10.32.0.77"}])
 
 
-def test_a_full_network_gives_nothing(admin, server, blue):
-    # A /29 has five addresses beside its gateway, of which the server has one.
+def test_attach_to_network_without_free_addresses_is_refused(admin, server, blue):
+    # A /29 network has five addresses beside its gateway, and the server already uses an address.
     for _number in range(4):
         attach(admin, server, net_id=blue)
     assert refused(attach, admin, server, net_id=blue) == (
@@ -164,7 +164,7 @@ def test_a_full_network_gives_nothing(admin, server, blue):
     assert len(attached(admin, server)) == 5
 
 
-def test_a_server_has_so_many_interfaces_and_no_more(admin, server, green, flavor, image_id):
+def test_interfaces_per_server_are_limited_by_server_ports_quota(admin, server, green, flavor, image_id):
     for number, code in ((17, 403), (251, 403), (256, 400)):
         code_, message = refused(admin.boot, flavor, image_id, networks=[{"uuid": green}] * number)
         assert code_ == code, message
@@ -177,7 +177,7 @@ def test_a_server_has_so_many_interfaces_and_no_more(admin, server, green, flavo
     assert attach(admin, server, net_id=green)
 
 
-def test_a_project_has_as_many_addresses_as_its_limit_says(admin, server, green, flavor, image_id):
+def test_fixed_ips_of_a_project_are_limited_by_quota(admin, server, green, flavor, image_id):
     limit = "/os-quota-sets/p"
     admin.put(limit, {"quota_set": {"fixed_ips": 2}}, version="2.35")
     try:
@@ -194,16 +194,16 @@ def test_a_project_has_as_many_addresses_as_its_limit_says(admin, server, green,
 @pytest.mark.parametrize(("values", "code"), [
     ({"net_id": new_uuid()}, 404), ({"port_id": new_uuid()}, 400), ({"net_id": new_uuid(), "port_id": new_uuid()}, 400),
     ({"fixed_ips": [{"ip_address": "10.31.0.3"}]}, 400), ({"net_id": "x"}, 400)])
-def test_what_cannot_be_is_refused_and_leaves_nothing(admin, server, values, code):
+def test_invalid_interface_attachments_are_refused_without_leftovers(admin, server, values, code):
     assert refused(attach, admin, server, **values)[0] == code
     assert len(attached(admin, server)) == 1
 
 
-def test_an_address_of_another_network_is_refused(admin, server, green):
+def test_fixed_ip_outside_the_network_is_refused(admin, server, green):
     assert refused(attach, admin, server, net_id=green, fixed_ips=[{"ip_address": "10.31.0.3"}])[0] == 400
 
 
-def test_servers_of_others_states_and_locks_count(admin, suite, server, green):
+def test_attach_interface_checks_project_lock_and_vm_state(admin, suite, server, green):
     other = Client(suite.url, project="q", roles="member")
     assert refused(attach, other, server, net_id=green)[0] == 404
     assert refused(other.get, f"/servers/{server}/os-interface")[0] == 404
@@ -217,7 +217,7 @@ def test_servers_of_others_states_and_locks_count(admin, suite, server, green):
         409, f"Cannot 'attach_interface' instance {server} while it is in vm_state suspended")
 
 
-def test_an_address_more_and_less(member, server, green, driver):
+def test_add_and_remove_fixed_ip(member, server, green, driver):
     member.action(server, "addFixedIp", {"networkId": green}, version="2.43", expect=202)
     _first, second = wait_for(lambda: len(found := attached(member, server)) == 2 and found)
     wait_active(member, server, second["port_id"])
@@ -229,7 +229,7 @@ def test_an_address_more_and_less(member, server, green, driver):
 
 
 # --- failures --------------------------------------------------------------------------------------------
-def test_an_interface_that_the_hypervisor_refuses_is_gone_with_its_addresses(admin, server, green, driver):
+def test_failed_attach_removes_the_interface_and_frees_its_addresses(admin, server, green, driver):
     driver.behaviour.failure["attach_interface"] = 1.0
     attach(admin, server, net_id=green, fixed_ips=[{"ip_address": "10.32.0.77"}])
     wait_for(lambda: len(attached(admin, server)) == 1)
@@ -241,7 +241,7 @@ def test_an_interface_that_the_hypervisor_refuses_is_gone_with_its_addresses(adm
     wait_active(admin, server, made["port_id"])
 
 
-def test_an_interface_that_the_guest_does_not_let_go_is_kept(admin, server, green, driver):
+def test_failed_detach_keeps_the_interface_attached(admin, server, green, driver):
     made = attach(admin, server, net_id=green)
     wait_active(admin, server, made["port_id"])
     driver.behaviour.failure["detach_interface"] = 1.0
@@ -252,7 +252,7 @@ def test_an_interface_that_the_guest_does_not_let_go_is_kept(admin, server, gree
     assert made["mac_addr"] in driver.guest(server).interfaces
 
 
-def test_a_detach_of_what_could_not_be_attached_does_not_bring_it_back(admin, server, green, driver, hold):
+def test_failed_detach_after_failed_attach_leaves_no_interface(admin, server, green, driver, hold):
     held = hold("interfaces.attach")
     driver.behaviour.failure.update(attach_interface=1.0, detach_interface=1.0)
     made = attach(admin, server, net_id=green)
@@ -265,9 +265,9 @@ def test_a_detach_of_what_could_not_be_attached_does_not_bring_it_back(admin, se
     assert made["mac_addr"] not in driver.guest(server).interfaces
 
 
-def test_a_reboot_that_comes_in_between_frees_the_addresses(admin, server, green, driver, hold):
+def test_hard_reboot_cancels_pending_attachments_and_frees_addresses(admin, server, green, driver, hold):
     held = hold("interfaces.attach")
-    for _number in range(2):  # the second one waits behind the first
+    for _number in range(2):  # the second attachment is queued
         attach(admin, server, net_id=green)
     held.wait_until_begun()
     admin.action(server, "reboot", {"type": "HARD"})
@@ -277,7 +277,7 @@ def test_a_reboot_that_comes_in_between_frees_the_addresses(admin, server, green
     assert held.calls == 1
 
 
-def test_a_delete_that_comes_in_between_frees_the_addresses(admin, server, green, hold):
+def test_delete_during_interface_attach_frees_the_addresses(admin, server, green, hold):
     held = hold("interfaces.attach")
     attach(admin, server, net_id=green)
     held.wait_until_begun()
@@ -287,7 +287,7 @@ def test_a_delete_that_comes_in_between_frees_the_addresses(admin, server, green
 
 
 # --- costs -----------------------------------------------------------------------------------------------
-def test_what_comes_while_a_reset_of_the_state_takes_things_back_is_done_after_it(admin, server, green, driver):
+def test_operations_after_reset_state_run_after_its_compensation(admin, server, green, driver):
     driver.behaviour.latency.update(attach_interface=0.5, detach_interface=2.0)
     attach(admin, server, net_id=green)
     admin.action(server, "os-resetState", {"state": "active"})
@@ -298,7 +298,7 @@ def test_what_comes_while_a_reset_of_the_state_takes_things_back_is_done_after_i
     assert len(driver.guest(server).interfaces) == len(attached(admin, server))
 
 
-def test_an_attach_and_a_detach_cost_at_most_eight_messages(suite, admin, server, green):
+def test_attach_and_detach_use_at_most_eight_messages(suite, admin, server, green):
     made, messages, statements = measured(suite, admin, lambda: attach(admin, server, net_id=green))
     wait_active(admin, server, made["port_id"])
     assert sum(messages.values()) <= 8, messages
@@ -310,7 +310,7 @@ def test_an_attach_and_a_detach_cost_at_most_eight_messages(suite, admin, server
     assert len(statements) <= 22, statements
 
 
-def test_the_addresses_of_a_network_with_any_name_are_shown(admin, networks, flavor, image_id):
+def test_addresses_of_networks_with_special_characters_in_the_label(admin, networks, flavor, image_id):
     for label in ("team/blue net", "a%2Fb", "né?#"):
         uuid = make(networks, label, "10.33.0.0/29")
         server = admin.boot(flavor, image_id, networks=[{"uuid": uuid}])

@@ -1,4 +1,4 @@
-"""The life of a server over HTTP."""
+"""Server lifecycle over HTTP."""
 
 import pytest
 
@@ -40,7 +40,7 @@ def test_a_server_becomes_active_on_a_host(admin, server, suite):
     assert shown["hostId"]
 
 
-def test_guests_have_names_of_their_own(admin, suite, flavor, image_id):
+def test_instance_names_of_guests_are_unique(admin, suite, flavor, image_id):
     made = [admin.boot(flavor, image_id), admin.boot(flavor, image_id)]
     named = {admin.wait(uuid, "ACTIVE")["OS-EXT-SRV-ATTR:instance_name"] for uuid in made}
     driver = suite.compute.machine.driver
@@ -48,7 +48,7 @@ def test_guests_have_names_of_their_own(admin, suite, flavor, image_id):
     assert len(named) == 2
 
 
-def test_every_power_action_ends_in_its_state_and_in_the_journal(admin, server):
+def test_power_actions_reach_their_state_and_are_recorded(admin, server):
     for name, value, status, power_state, _action, _event in POWER:
         admin.action(server, name, value)
         assert admin.wait(server, status)["OS-EXT-STS:power_state"] == power_state
@@ -59,7 +59,7 @@ def test_every_power_action_ends_in_its_state_and_in_the_journal(admin, server):
         ("compute_reboot_instance", "Success")]
 
 
-def test_a_deleted_server_is_gone_and_deleting_it_twice_is_fine(admin, flavor, image_id):
+def test_deleting_a_deleted_server_returns_404(admin, flavor, image_id):
     uuid = admin.boot(flavor, image_id)
     admin.wait(uuid, "ACTIVE")
     admin.delete(f"/servers/{uuid}", expect=204)
@@ -70,7 +70,7 @@ def test_a_deleted_server_is_gone_and_deleting_it_twice_is_fine(admin, flavor, i
     assert failed.value.message == f"Instance {uuid} could not be found."
 
 
-def test_a_server_of_another_project_does_not_exist_for_a_member(suite, server):
+def test_server_of_another_project_is_not_found(suite, server):
     from tests.functional.client import Client
 
     stranger = Client(suite.url, project="other", user="x", roles="member")
@@ -79,20 +79,20 @@ def test_a_server_of_another_project_does_not_exist_for_a_member(suite, server):
     assert failed.value.code == 404
 
 
-def test_the_console_shows_what_the_guest_printed(admin, server):
+def test_console_output_shows_the_last_lines_of_the_guest(admin, server):
     output = admin.action(server, "os-getConsoleOutput", {})["output"]
     assert "login:" in output
     assert admin.action(server, "os-getConsoleOutput", {"length": 1})["output"].count("\n") == 0
 
 
-def test_an_action_in_the_wrong_state_is_a_conflict_that_says_why(admin, server):
+def test_start_of_an_active_server_is_a_conflict_with_reason(admin, server):
     with pytest.raises(Failed) as failed:
         admin.action(server, "os-start")
     assert (failed.value.code, failed.value.message) == (
         409, f"Cannot 'start' instance {server} while it is in vm_state active")
 
 
-def test_a_locked_server_refuses_its_owner_but_not_an_administrator(admin, member, server):
+def test_locked_server_refuses_its_owner_but_not_an_administrator(admin, member, server):
     admin.action(server, "lock", {"locked_reason": "careful"})
     assert admin.server(server)["locked_reason"] == "careful"
     with pytest.raises(Failed) as failed:
@@ -102,7 +102,7 @@ def test_a_locked_server_refuses_its_owner_but_not_an_administrator(admin, membe
     assert admin.server(server)["locked"] is False
 
 
-def test_what_is_so_already_is_not_written_again(admin, member, server):
+def test_requests_without_a_change_write_nothing(admin, member, server):
     def words():
         member.action(server, "unlock", None)
         admin.action(server, "unlock", None)
@@ -150,7 +150,7 @@ def test_a_server_is_renamed(admin, server):
     assert admin.server(server)["name"] == "other"
 
 
-def test_several_servers_are_made_at_once_and_numbered(admin, flavor, image_id):
+def test_multi_create_numbers_the_server_names(admin, flavor, image_id):
     made = admin.post("/servers", {"server": {
         "name": "many", "flavorRef": flavor, "imageRef": image_id, "networks": "none", "min_count": 3,
         "max_count": 3, "return_reservation_id": True}})
@@ -163,7 +163,7 @@ def test_several_servers_are_made_at_once_and_numbered(admin, flavor, image_id):
         admin.wait_gone(server["id"])
 
 
-def test_lists_are_paged_in_order_and_link_to_the_next_page(admin, flavor, image_id):
+def test_server_list_pages_are_ordered_and_link_to_the_next_page(admin, flavor, image_id):
     uuids = [admin.boot(flavor, image_id, name=f"page-{number}") for number in range(3)]
     seen, marker = [], {}
     for _page in range(4):
@@ -180,7 +180,7 @@ def test_lists_are_paged_in_order_and_link_to_the_next_page(admin, flavor, image
         admin.wait_gone(uuid)
 
 
-def test_a_network_gives_the_server_an_address_that_returns_to_it(admin, flavor, image_id, networks):
+def test_server_on_a_network_gets_a_fixed_ip(admin, flavor, image_id, networks):
     network = networks.create(context.admin(), Network(
         uuid=new_uuid(), label="net", cidr="10.20.0.0/29", gateway="", bridge=""))
     uuid = admin.boot(flavor, image_id, networks=[{"uuid": network.uuid}])

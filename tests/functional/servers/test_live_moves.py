@@ -1,4 +1,4 @@
-"""Live migration and evacuation over HTTP on two fake hosts: what is seen, and where guests are."""
+"""Live migration and evacuation over HTTP on two fake hosts."""
 
 import threading
 import types
@@ -35,7 +35,7 @@ def server(pair):
 
 # --- live migration ----------------------------------------------------------------------------------
 def begun(admin, uuid, status="running"):
-    """The number of the live migration that came to this status."""
+    """Wait until the live migration has this status and return its id."""
     def found():
         shown = admin.get(f"/servers/{uuid}/migrations")["migrations"]
         return shown and shown[0]["status"] == status and shown[0]["id"]
@@ -44,7 +44,7 @@ def begun(admin, uuid, status="running"):
 
 
 @pytest.mark.parametrize("value", [_LIVE, {"host": SECOND, "block_migration": True}])
-def test_a_server_moves_while_it_runs(pair, admin, server, value):
+def test_live_migration_moves_a_running_server_to_the_other_host(pair, admin, server, value):
     admin.action(server, "os-migrateLive", value, expect=202)
     shown = admin.wait(server, "ACTIVE")
     assert (shown["OS-EXT-SRV-ATTR:host"], shown["OS-EXT-STS:power_state"], shown["progress"]) == (SECOND, 1, 0)
@@ -61,7 +61,7 @@ def test_a_server_moves_while_it_runs(pair, admin, server, value):
         "compute_live_migration", "compute_post_live_migration_at_destination", "compute_post_live_migration"]
 
 
-def test_a_paused_server_stays_paused(pair, admin, server):
+def test_live_migration_of_a_paused_server_keeps_it_paused(pair, admin, server):
     admin.action(server, "pause")
     admin.wait(server, "PAUSED")
     admin.action(server, "os-migrateLive", _LIVE)
@@ -69,7 +69,7 @@ def test_a_paused_server_stays_paused(pair, admin, server):
     assert (shown["OS-EXT-SRV-ATTR:host"], shown["OS-EXT-STS:power_state"]) == (SECOND, 3)
 
 
-def test_a_live_migration_is_seen_while_it_goes_on(pair, admin, server):
+def test_running_live_migration_shows_status_and_progress(pair, admin, server):
     pair.first.machine.driver.behaviour.latency["live_migrate"] = 3.0
     admin.action(server, "os-migrateLive", _LIVE)
     number = begun(admin, server)
@@ -87,7 +87,7 @@ def test_a_live_migration_is_seen_while_it_goes_on(pair, admin, server):
     assert refused(lambda: admin.get(f"/servers/{server}/migrations/{number}"))[0] == 404
 
 
-def test_an_aborted_live_migration_leaves_the_server_where_it_was(pair, admin, server):
+def test_aborted_live_migration_keeps_the_server_on_the_source(pair, admin, server):
     pair.first.machine.driver.behaviour.latency["live_migrate"] = 60.0
     admin.action(server, "os-migrateLive", _LIVE)
     number = begun(admin, server)
@@ -102,7 +102,7 @@ def test_an_aborted_live_migration_leaves_the_server_where_it_was(pair, admin, s
     assert refused(lambda: admin.delete(f"/servers/{server}/migrations/{number}"))[0] == 409
 
 
-def test_a_live_migration_is_aborted_before_anything_moves(pair, admin, server):
+def test_abort_of_a_preparing_live_migration_requires_2_65(pair, admin, server):
     pair.second.machine.driver.behaviour.latency["prepare_migration"] = 1.5
     admin.action(server, "os-migrateLive", _LIVE)
     number = begun(admin, server, "preparing")
@@ -114,7 +114,7 @@ def test_a_live_migration_is_aborted_before_anything_moves(pair, admin, server):
     assert migration_of(admin, server)["status"] == "cancelled"
 
 
-def test_a_live_migration_is_forced_to_complete(pair, admin, server):
+def test_force_complete_of_a_live_migration(pair, admin, server):
     pair.first.machine.driver.behaviour.latency["live_migrate"] = 60.0
     admin.action(server, "os-migrateLive", _LIVE)
     number = begun(admin, server)
@@ -128,7 +128,7 @@ def test_a_live_migration_is_forced_to_complete(pair, admin, server):
 @pytest.mark.parametrize(("where", "verb", "status"), [
     ("first", "check_migration_source", "error"), ("second", "prepare_migration", "error"),
     ("first", "live_migrate", "failed")])
-def test_a_live_migration_that_fails_leaves_the_server_where_it_was(pair, admin, server, where, verb, status):
+def test_failed_live_migration_keeps_the_server_on_the_source(pair, admin, server, where, verb, status):
     getattr(pair, where).machine.driver.behaviour.failure[verb] = 1.0
     admin.action(server, "os-migrateLive", _LIVE)
     shown = admin.wait(server, "ACTIVE")
@@ -139,7 +139,7 @@ def test_a_live_migration_that_fails_leaves_the_server_where_it_was(pair, admin,
     assert (used(admin, pair.first.host), used(admin, SECOND)) == ((1, 1), (0, 0))
 
 
-def test_the_source_serves_nothing_any_more_when_a_live_migration_failed_before_it_began(pair, admin, server):
+def test_source_stops_its_migration_server_when_preparation_fails(pair, admin, server):
     pair.second.machine.driver.behaviour.failure["prepare_migration"] = 1.0
     admin.action(server, "os-migrateLive", _LIVE)
     admin.wait(server, "ACTIVE")
@@ -147,7 +147,7 @@ def test_the_source_serves_nothing_any_more_when_a_live_migration_failed_before_
     assert pair.first.machine.driver.state.serving == set()
 
 
-def test_a_server_moves_while_it_runs_though_its_image_is_gone(pair, admin, server, monkeypatch):
+def test_live_migration_succeeds_after_the_image_was_deleted(pair, admin, server, monkeypatch):
     def gone():
         raise exception.ImageNotFound(image_id=pair.image_id)
 
@@ -157,7 +157,7 @@ def test_a_server_moves_while_it_runs_though_its_image_is_gone(pair, admin, serv
     assert admin.wait(server, "ACTIVE")["OS-EXT-SRV-ATTR:host"] == SECOND
 
 
-def test_a_server_that_moves_can_be_deleted(pair, admin, server):
+def test_delete_server_during_live_migration(pair, admin, server):
     pair.first.machine.driver.behaviour.latency["live_migrate"] = 60.0
     admin.action(server, "os-migrateLive", _LIVE)
     begun(admin, server)
@@ -167,7 +167,7 @@ def test_a_server_that_moves_can_be_deleted(pair, admin, server):
     assert (used(admin, pair.first.host), used(admin, SECOND)) == ((0, 0), (0, 0))
 
 
-def test_live_migrations_that_are_refused(pair, admin, server):
+def test_live_migration_to_invalid_host_or_of_stopped_server_is_refused(pair, admin, server):
     assert refused(lambda: admin.action(server, "os-migrateLive", {**_LIVE, "host": pair.first.host})) == (
         400, f"Unable to migrate instance ({server}) to current host ({pair.first.host}).")
     assert refused(lambda: admin.action(server, "os-migrateLive", {**_LIVE, "host": "nowhere"})) == (
@@ -187,7 +187,7 @@ def _old_request(version):
 
 @pytest.mark.parametrize("version", ["2.1", "2.24", "2.25", "2.33"])
 @pytest.mark.parametrize(("verb", "side"), _CHECKS)
-def test_before_2_34_a_host_that_cannot_take_the_server_is_a_bad_request(pair, admin, server, verb, side, version):
+def test_failed_live_migration_check_returns_400_before_2_34(pair, admin, server, verb, side, version):
     getattr(pair, side).machine.driver.behaviour.failure[verb] = 1.0
     code, message = refused(lambda: admin.action(server, "os-migrateLive", _old_request(version), version=version))
     assert (code, bool(message)) == (400, True)
@@ -199,7 +199,7 @@ def test_before_2_34_a_host_that_cannot_take_the_server_is_a_bad_request(pair, a
 
 
 @pytest.mark.parametrize(("version", "code"), [("2.33", 400), ("2.34", 202)])
-def test_a_live_migration_without_a_host_is_refused_at_once_before_2_34(pair, admin, server, version, code):
+def test_live_migration_without_valid_host_returns_400_before_2_34(pair, admin, server, version, code):
     set_service(admin, SECOND, status="disabled")
     if code == 400:
         assert refused(lambda: admin.action(server, "os-migrateLive", _LIVE, version=version))[0] == 400
@@ -225,8 +225,7 @@ def third(suite, admin):
 
 @pytest.mark.parametrize("version", ["2.33", "2.34"])
 @pytest.mark.parametrize("broken", ["second", "third"])
-def test_a_live_migration_without_a_host_tries_the_next_host_if_one_cannot_take_the_server(
-        pair, third, admin, server, broken, version):
+def test_live_migration_without_named_host_retries_on_the_next_host(pair, third, admin, server, broken, version):
     hosts = {"second": pair.second, "third": third}
     hosts[broken].machine.driver.behaviour.failure["prepare_migration"] = 1.0
     admin.action(server, "os-migrateLive", _LIVE, version=version, expect=202)
@@ -236,7 +235,7 @@ def test_a_live_migration_without_a_host_tries_the_next_host_if_one_cannot_take_
         "completed", ({"second", "third"} - {broken}).pop())
 
 
-def test_a_live_migration_that_no_host_can_take_says_why_and_leaves_the_server(pair, third, admin, server):
+def test_live_migration_refused_by_all_hosts_returns_the_reason(pair, third, admin, server):
     for service in (pair.second, third):
         service.machine.driver.behaviour.failure["prepare_migration"] = 1.0
     code, message = refused(lambda: admin.action(server, "os-migrateLive", _LIVE, version="2.33"))
@@ -244,21 +243,21 @@ def test_a_live_migration_that_no_host_can_take_says_why_and_leaves_the_server(p
     assert admin.wait(server, "ACTIVE")["OS-EXT-SRV-ATTR:host"] == pair.first.host
 
 
-def test_a_live_migration_to_a_named_host_that_cannot_take_the_server_tries_no_other(pair, third, admin, server):
+def test_live_migration_to_a_named_host_is_not_retried_elsewhere(pair, third, admin, server):
     pair.second.machine.driver.behaviour.failure["prepare_migration"] = 1.0
     admin.action(server, "os-migrateLive", {**_LIVE, "host": pair.second.host}, version="2.34", expect=202)
     wait_for(lambda: migration_of(admin, server)["status"] in ("completed", "error"), reason="the migration ends")
     assert admin.wait(server, "ACTIVE")["OS-EXT-SRV-ATTR:host"] == pair.first.host
 
 
-def test_from_2_34_on_the_checks_of_a_live_migration_come_after_the_answer(pair, admin, server):
+def test_live_migration_checks_run_asynchronously_from_2_34(pair, admin, server):
     pair.second.machine.driver.behaviour.failure["prepare_migration"] = 1.0
     admin.action(server, "os-migrateLive", _LIVE, version="2.34", expect=202)
     admin.wait(server, "ACTIVE")
     assert migration_of(admin, server)["status"] == "error"
 
 
-def test_before_2_34_a_live_migration_is_answered_once_it_is_checked_and_not_when_it_is_done(pair, admin, server):
+def test_live_migration_before_2_34_returns_after_the_checks(pair, admin, server):
     pair.first.machine.driver.behaviour.latency["live_migrate"] = 60.0
     admin.action(server, "os-migrateLive", _LIVE, version="2.33", expect=202)
     number = begun(admin, server)
@@ -269,7 +268,7 @@ def test_before_2_34_a_live_migration_is_answered_once_it_is_checked_and_not_whe
 # --- evacuation --------------------------------------------------------------------------------------
 @pytest.fixture
 def lost(suite, pair, admin):
-    """A server on the second host, which went down; gives back a way to let it return."""
+    """Yield a server on the second host, which is down, and a function that restarts the host."""
     uuid = admin.boot(pair.flavor, pair.image_id, availability_zone=f"nova:{SECOND}")
     admin.wait(uuid, "ACTIVE")
     machine = pair.second.machine
@@ -283,7 +282,7 @@ def lost(suite, pair, admin):
         return back[0]
 
     yield uuid, returns
-    # While it counts as down, what it has is removed without it.
+    # While the host counts as down, its servers are deleted without it.
     for shown in admin.get("/servers")["servers"]:
         admin.delete(f"/servers/{shown['id']}")
         admin.wait_gone(shown["id"])
@@ -292,7 +291,7 @@ def lost(suite, pair, admin):
 
 
 @pytest.mark.parametrize(("version", "status"), [("2.94", "ACTIVE"), ("2.95", "SHUTOFF")])
-def test_a_server_of_a_lost_host_goes_on_elsewhere(pair, admin, lost, version, status):
+def test_evacuation_recreates_the_server_on_another_host(pair, admin, lost, version, status):
     server, returns = lost
     admin.action(server, "evacuate", {}, version=version, expect=200)
     shown = admin.wait(server, status)
@@ -311,7 +310,7 @@ def test_a_server_of_a_lost_host_goes_on_elsewhere(pair, admin, lost, version, s
 
 @pytest.fixture
 def evacuated(pair, admin):
-    """A server evacuated from the second host, which was only forced down: its nova-compute runs on."""
+    """Yield a server evacuated from the second host, which is only forced down: its nova-compute still runs."""
     uuid = admin.boot(pair.flavor, pair.image_id, availability_zone=f"nova:{SECOND}")
     admin.wait(uuid, "ACTIVE")
     set_service(admin, SECOND, forced_down=True)
@@ -322,15 +321,14 @@ def evacuated(pair, admin):
     admin.wait_gone(uuid)
 
 
-def test_a_running_host_is_forced_up_as_soon_as_it_has_removed_what_was_evacuated(pair, admin, evacuated):
+def test_force_up_waits_until_evacuated_guests_are_removed(pair, admin, evacuated):
     set_service(admin, SECOND, forced_down=False)
     assert pair.where(evacuated)[0] == [pair.first.host], "the guest is removed before the host counts as up"
     assert migration_of(admin, evacuated)["status"] == "completed"
     wait_for(lambda: service_of(admin, SECOND)["state"] == "up")
 
 
-def test_a_host_that_cannot_remove_what_was_evacuated_stays_down_and_the_refusal_says_what_it_waits_for(
-        pair, admin, evacuated, monkeypatch):
+def test_force_up_is_refused_while_evacuated_guests_cannot_be_removed(pair, admin, evacuated, monkeypatch):
     def stuck(uuid, keep_disks):
         raise exception.NovaException("The guest does not go.")
 
@@ -348,7 +346,7 @@ def test_a_host_that_cannot_remove_what_was_evacuated_stays_down_and_the_refusal
     assert pair.where(evacuated)[0] == [pair.first.host]
 
 
-def test_a_host_that_has_just_ended_is_refused_with_what_is_waited_for(pair, admin, evacuated, suite, monkeypatch):
+def test_force_up_of_a_host_without_running_compute_is_refused(pair, admin, evacuated, suite, monkeypatch):
     def gone(_ctx, _uuid):
         raise exception.NoListeners("Nobody listens there.")
 
@@ -361,8 +359,7 @@ def test_a_host_that_has_just_ended_is_refused_with_what_is_waited_for(pair, adm
     set_service(admin, SECOND, forced_down=False)
 
 
-def test_the_password_of_an_evacuation_is_given_to_the_new_guest_and_kept_nowhere(
-        suite, pair, admin, lost, monkeypatch):
+def test_evacuation_password_reaches_the_guest_and_is_not_stored(suite, pair, admin, lost, monkeypatch):
     server, returns = lost
     driver, given = pair.first.machine.driver, []
     spawn = driver.guests.spawn
@@ -385,7 +382,7 @@ def test_the_password_of_an_evacuation_is_given_to_the_new_guest_and_kept_nowher
 
 @pytest.fixture
 def spawning(pair, monkeypatch):
-    """(reached, go on): the first host stops before it spawns a guest."""
+    """Yield the events (reached, go): the first host pauses before it spawns a guest."""
     spawn, reached, go = pair.first.machine.driver.guests.spawn, threading.Event(), threading.Event()
 
     def held(*arguments, **named):
@@ -398,7 +395,7 @@ def spawning(pair, monkeypatch):
     go.set()
 
 
-def test_a_host_that_returns_in_the_middle_lets_its_guest_go_before_there_is_another_one(pair, admin, lost, spawning):
+def test_host_returning_during_evacuation_removes_its_guest_first(pair, admin, lost, spawning):
     (server, returns), (reached, go) = lost, spawning
     driver = pair.second.machine.driver
     admin.action(server, "evacuate", {}, version="2.94")
@@ -406,16 +403,15 @@ def test_a_host_that_returns_in_the_middle_lets_its_guest_go_before_there_is_ano
     assert driver.guests.power_state(server) == 1
     service = returns()
     wait_for(lambda: server not in {guest.uuid for guest in driver.guests.all()}, reason="the source has removed it")
-    assert driver.disk(server) is not None, "this may fail yet, and its disks are all that there is of the server"
+    assert driver.disk(server) is not None, "the source deleted the disks before the evacuation succeeded"
     assert admin.server(server)["OS-EXT-STS:task_state"].startswith("rebuild")
     go.set()
     admin.wait(server, "ACTIVE")
-    service.reconciler.compare()  # as it does now and then
+    service.reconciler.compare()  # the periodic task
     assert pair.only_on(server, pair.first)
 
 
-def test_a_server_whose_evacuation_fails_after_its_host_returned_can_be_started_there_again(
-        pair, admin, lost, spawning):
+def test_hard_reboot_on_returned_host_after_a_failed_evacuation(pair, admin, lost, spawning):
     (server, returns), (reached, go) = lost, spawning
     driver = pair.second.machine.driver
     admin.action(server, "evacuate", {}, version="2.94")
@@ -432,12 +428,12 @@ def test_a_server_whose_evacuation_fails_after_its_host_returned_can_be_started_
     assert pair.only_on(server, pair.second)
 
 
-def test_an_evacuation_needs_a_host_that_is_down(pair, admin, server):
+def test_evacuation_from_a_running_host_is_refused(pair, admin, server):
     assert refused(lambda: admin.action(server, "evacuate", {})) == (
         400, f"Compute service of {pair.first.host} is still in use.")
 
 
-def test_an_evacuation_without_a_host_leaves_the_server_as_it_was(pair, admin, lost):
+def test_evacuation_without_valid_host_keeps_the_server_unchanged(pair, admin, lost):
     server, returns = lost
     set_service(admin, pair.first.host, status="disabled")
     try:
@@ -455,13 +451,13 @@ def test_an_evacuation_without_a_host_leaves_the_server_as_it_was(pair, admin, l
 @pytest.mark.parametrize(("host", "code", "message"), [
     (SECOND, 400, "The target host can't be the same one."),
     ("nowhere", 404, "Compute host nowhere could not be found.")])
-def test_evacuations_that_are_refused(admin, lost, host, code, message):
+def test_evacuation_to_same_or_unknown_host_is_refused(admin, lost, host, code, message):
     server, _returns = lost
     assert refused(lambda: admin.action(server, "evacuate", {"host": host})) == (code, message)
 
 
-# --- hosts with servers on the way -------------------------------------------------------------------
-def test_a_host_from_which_a_server_moves_is_not_deleted(pair, admin, server):
+# --- hosts with migrating servers --------------------------------------------------------------------
+def test_delete_service_with_in_progress_migrations_is_refused(pair, admin, server):
     admin.action(server, "migrate")
     admin.wait(server, "VERIFY_RESIZE")
     code, message = refused(lambda: admin.delete(f"/os-services/{service_of(admin, pair.first.host)['id']}"))

@@ -1,4 +1,4 @@
-"""Servers that get another size or another host, over HTTP on two fake hosts: what is seen, and where guests are."""
+"""Resize and cold migration over HTTP on two fake hosts."""
 
 import pytest
 
@@ -21,7 +21,7 @@ _LIVE = {"host": None, "block_migration": "auto"}
 
 
 def usage(admin):
-    """(servers, cores, MiB) that count against the quota of the project."""
+    """Return (servers, cores, MiB) charged to the quota of the project."""
     found = admin.get("/limits")["limits"]["absolute"]
     return found["totalInstancesUsed"], found["totalCoresUsed"], found["totalRAMUsed"]
 
@@ -42,7 +42,7 @@ def resized(admin, uuid, flavor):
 
 
 # --- resize ------------------------------------------------------------------------------------------
-def test_a_resized_server_waits_for_its_word_and_keeps_what_was_confirmed(pair, admin, server, large):
+def test_resize_and_confirm_moves_the_server_with_the_new_flavor(pair, admin, server, large):
     before = usage(admin)
     shown = resized(admin, server, large)
     assert (shown["OS-EXT-SRV-ATTR:host"], shown["flavor"]["vcpus"], shown["OS-EXT-STS:power_state"]) == (SECOND, 2, 1)
@@ -67,7 +67,7 @@ def test_a_resized_server_waits_for_its_word_and_keeps_what_was_confirmed(pair, 
     assert events_of(admin, server, "confirmResize") == [("compute_confirm_resize", "Success", pair.first.host)]
 
 
-def test_a_reverted_server_is_as_it_was(pair, admin, server, large):
+def test_revert_resize_restores_flavor_host_and_usage(pair, admin, server, large):
     before = admin.server(server)
     counted = usage(admin)
     resized(admin, server, large)
@@ -86,7 +86,7 @@ def test_a_reverted_server_is_as_it_was(pair, admin, server, large):
 
 
 @pytest.mark.parametrize("word", ["confirmResize", "revertResize"])
-def test_a_server_that_was_off_stays_off(pair, admin, server, large, word):
+def test_resize_of_a_stopped_server_keeps_it_stopped(pair, admin, server, large, word):
     admin.action(server, "os-stop")
     admin.wait(server, "SHUTOFF")
     assert resized(admin, server, large)["OS-EXT-STS:power_state"] == 4
@@ -94,7 +94,7 @@ def test_a_server_that_was_off_stays_off(pair, admin, server, large, word):
     assert admin.wait(server, "SHUTOFF")["OS-EXT-STS:power_state"] == 4
 
 
-def test_a_server_that_waits_for_its_word_can_be_deleted(pair, admin, server, large):
+def test_delete_server_in_verify_resize(pair, admin, server, large):
     before = usage(admin)
     resized(admin, server, large)
     admin.delete(f"/servers/{server}", expect=204)
@@ -104,7 +104,7 @@ def test_a_server_that_waits_for_its_word_can_be_deleted(pair, admin, server, la
     assert (used(admin, pair.first.host), used(admin, SECOND)) == ((0, 0), (0, 0))
 
 
-def test_what_a_server_that_waits_for_its_word_cannot_do(pair, admin, server, large):
+def test_actions_refused_in_verify_resize(pair, admin, server, large):
     resized(admin, server, large)
     for action, value in (("os-stop", None), ("reboot", {"type": "SOFT"}), ("resize", {"flavorRef": pair.flavor}),
                           ("migrate", None), ("os-migrateLive", _LIVE)):
@@ -113,7 +113,7 @@ def test_what_a_server_that_waits_for_its_word_cannot_do(pair, admin, server, la
 
 
 @pytest.mark.parametrize("word", ["confirmResize", "revertResize"])
-def test_a_server_may_be_resized_where_it_is_if_the_operator_allows_it(suite, admin, image_id, flavor, large, word):
+def test_resize_on_the_same_host_requires_allow_resize_to_same_host(suite, admin, image_id, flavor, large, word):
     uuid = admin.boot(flavor, image_id)
     admin.wait(uuid, "ACTIVE")
     admin.action(uuid, "resize", {"flavorRef": large})
@@ -134,7 +134,7 @@ def test_a_server_may_be_resized_where_it_is_if_the_operator_allows_it(suite, ad
     assert (driver.disk(uuid).gb, driver.disk(uuid, aside=True)) == (vcpus, None)
 
 
-def test_a_server_for_which_there_is_no_host_is_as_before(pair, admin, server):
+def test_resize_without_valid_host_keeps_the_server_unchanged(pair, admin, server):
     before, counted = admin.server(server), usage(admin)
     admin.action(server, "resize", {"flavorRef": admin.flavor(ram=10 ** 9)}, expect=202)
     shown = admin.wait(server, "ACTIVE")
@@ -148,7 +148,7 @@ def test_a_server_for_which_there_is_no_host_is_as_before(pair, admin, server):
 @pytest.mark.parametrize(("where", "verb"), [
     ("first", "check_resize"), ("first", "open_disks"), ("second", "receive_disks"), ("second", "finish_move"),
     ("second", "power_on")])
-def test_a_resize_that_fails_leaves_the_server_where_and_as_it_was(pair, admin, server, large, where, verb):
+def test_failed_resize_keeps_the_server_on_the_source_with_its_flavor(pair, admin, server, large, where, verb):
     counted = usage(admin)
     getattr(pair, where).machine.driver.behaviour.failure[verb] = 1.0
     admin.action(server, "resize", {"flavorRef": large})
@@ -163,7 +163,7 @@ def test_a_resize_that_fails_leaves_the_server_where_and_as_it_was(pair, admin, 
     assert resized(admin, server, large)["OS-EXT-SRV-ATTR:host"] == SECOND
 
 
-def test_a_guest_that_could_not_be_put_back_is_by_a_hard_reboot(pair, admin, server, large):
+def test_hard_reboot_repairs_server_after_failed_resize_rollback(pair, admin, server, large):
     pair.second.machine.driver.behaviour.failure["receive_disks"] = 1.0
     pair.first.machine.driver.behaviour.failure["revert_move"] = 1.0
     admin.action(server, "resize", {"flavorRef": large})
@@ -178,7 +178,7 @@ def test_a_guest_that_could_not_be_put_back_is_by_a_hard_reboot(pair, admin, ser
 
 
 @pytest.mark.parametrize("verb", ["destroy", "revert_move"])
-def test_a_revert_that_fails_leaves_one_guest_that_a_user_can_go_on_with(pair, admin, server, large, verb):
+def test_failed_revert_resize_leaves_a_single_repairable_guest(pair, admin, server, large, verb):
     resized(admin, server, large)
     for host in (pair.first, pair.second):
         host.machine.driver.behaviour.failure[verb] = 1.0
@@ -202,7 +202,7 @@ def test_a_revert_that_fails_leaves_one_guest_that_a_user_can_go_on_with(pair, a
     assert (used(admin, pair.first.host), used(admin, SECOND)) == ((1, 1), (0, 0))
 
 
-def test_a_resize_to_a_smaller_disk_fails_and_changes_nothing(pair, admin, large, image_id):
+def test_resize_to_a_smaller_disk_fails_without_changes(pair, admin, large, image_id):
     uuid = admin.boot(large, image_id)
     admin.wait(uuid, "ACTIVE")
     admin.action(uuid, "resize", {"flavorRef": pair.flavor})
@@ -210,7 +210,7 @@ def test_a_resize_to_a_smaller_disk_fails_and_changes_nothing(pair, admin, large
     assert error_of(admin, uuid, "resize").startswith("Resize error: ")
 
 
-def test_a_resize_is_seen_while_it_goes_on(pair, admin, server, large):
+def test_running_resize_shows_status_and_task_state(pair, admin, server, large):
     pair.second.machine.driver.behaviour.latency["receive_disks"] = 1.5
     admin.action(server, "resize", {"flavorRef": large})
     shown = wait_for(lambda: (found := admin.server(server))["OS-EXT-STS:task_state"] == "resize_finish" and found)
@@ -223,19 +223,19 @@ def test_a_resize_is_seen_while_it_goes_on(pair, admin, server, large):
     ("same", 400, "When resizing, instances must change flavor!"),
     ("unknown", 400, "Flavor unknown could not be found."),
     ("diskless", 400, "Resize to zero disk flavor is not allowed.")])
-def test_resizes_that_are_refused(pair, admin, server, wanted, code, message):
+def test_resize_to_same_unknown_or_diskless_flavor_is_refused(pair, admin, server, wanted, code, message):
     flavor = {"same": pair.flavor, "diskless": admin.flavor(disk=0)}.get(wanted, wanted)
     assert refused(lambda: admin.action(server, "resize", {"flavorRef": flavor})) == (code, message)
     assert admin.get("/os-migrations", instance_uuid=server)["migrations"] == []
 
 
-def test_a_word_without_a_resize_is_a_conflict(pair, admin, server):
+def test_confirm_or_revert_without_a_resize_is_a_conflict(pair, admin, server):
     for word in ("confirmResize", "revertResize"):
         assert refused(lambda word=word: admin.action(server, word)) == (
             409, f"Cannot '{word}' instance {server} while it is in vm_state active")
 
 
-def test_a_resize_stays_within_the_quota(pair, admin, server, large):
+def test_resize_above_the_cores_quota_is_refused(pair, admin, server, large):
     count, cores, ram = usage(admin)
     admin.put("/os-quota-sets/p", {"quota_set": {"cores": cores, "force": True}})
     try:
@@ -249,7 +249,7 @@ def test_a_resize_stays_within_the_quota(pair, admin, server, large):
         admin.delete("/os-quota-sets/p")
 
 
-def test_a_smaller_server_counts_less_when_it_is_confirmed(pair, admin, image_id, server):
+def test_resize_to_smaller_flavor_frees_quota_on_confirm(pair, admin, image_id, server):
     uuid = admin.boot(admin.flavor(ram=512, vcpus=4), image_id)
     admin.wait(uuid, "ACTIVE")
     count, cores, ram = usage(admin)
@@ -260,7 +260,7 @@ def test_a_smaller_server_counts_less_when_it_is_confirmed(pair, admin, image_id
     assert usage(admin) == (count, cores - 3, ram - 384)
 
 
-def test_a_resize_is_confirmed_by_itself_after_its_time(pair, admin, server, large):
+def test_resize_is_confirmed_automatically_after_the_confirm_window(pair, admin, server, large):
     resized(admin, server, large)
     CONF.set_override("resize_confirm_window", 1)
     try:
@@ -271,7 +271,7 @@ def test_a_resize_is_confirmed_by_itself_after_its_time(pair, admin, server, lar
     assert newest_action(admin, server, "confirmResize")["user_id"] is None
 
 
-def test_a_confirmation_needs_the_source(pair, admin, server, large):
+def test_confirm_resize_is_refused_while_the_source_host_is_down(pair, admin, server, large):
     resized(admin, server, large)
     set_service(admin, pair.first.host, forced_down=True)
     try:
@@ -286,7 +286,7 @@ def test_a_confirmation_needs_the_source(pair, admin, server, large):
 
 # --- cold migration ----------------------------------------------------------------------------------
 @pytest.mark.parametrize("value", [None, {"host": SECOND}])
-def test_a_server_migrates_with_its_size(pair, admin, server, value):
+def test_cold_migration_keeps_the_flavor(pair, admin, server, value):
     counted = usage(admin)
     admin.action(server, "migrate", value, expect=202)
     shown = admin.wait(server, "VERIFY_RESIZE")
@@ -301,7 +301,7 @@ def test_a_server_migrates_with_its_size(pair, admin, server, value):
     assert usage(admin) == counted
 
 
-def test_migrations_that_are_refused(pair, admin, member, server):
+def test_invalid_cold_migration_requests_are_refused(pair, admin, member, server):
     assert refused(lambda: admin.action(server, "migrate", {"host": pair.first.host})) == (
         400, "Cannot migrate to the host where the server exists.")
     assert refused(lambda: admin.action(server, "migrate", {"host": "nowhere"})) == (
@@ -313,7 +313,7 @@ def test_migrations_that_are_refused(pair, admin, member, server):
         409, f"Cannot 'migrate' instance {server} while it is in vm_state paused")
 
 
-def test_a_host_to_migrate_to_that_cannot_be_used_is_no_valid_host(suite, pair, admin, server):
+def test_cold_migration_to_a_disabled_host_fails_with_no_valid_host(suite, pair, admin, server):
     set_service(admin, SECOND, status="disabled")
     wait_scheduler(suite, SECOND, False)
     admin.action(server, "migrate", {"host": SECOND})

@@ -1,4 +1,4 @@
-"""Servers that get new disks, over HTTP on fake hosts: what stays, what changes, and what a failure leaves."""
+"""Rebuild over HTTP on fake hosts: preserved and replaced attributes, refusals and failures."""
 
 import base64
 import uuid
@@ -28,8 +28,8 @@ def refusal(client, server, image, version=_LATEST, **values):
     return refused(lambda: client.action(server, "rebuild", {"imageRef": image, **values}, version=version))
 
 
-# --- its life ------------------------------------------------------------------------------------------
-def test_a_rebuilt_server_has_new_disks_and_is_the_same_server(admin, server, driver, image_id, new_image):
+# --- successful rebuilds -------------------------------------------------------------------------------
+def test_rebuild_replaces_disks_and_keeps_the_server_identity(admin, server, driver, image_id, new_image):
     before, disk, image = admin.server(server), driver.disk(server), new_image(hw_disk_bus="scsi")
     shown = rebuild(admin, server, image, name="again", description="anew", metadata={"new": "2"},
                     accessIPv4="192.0.2.1", accessIPv6="2001:db8:0::1", hostname="fresh", adminPass="secret-pass")
@@ -48,7 +48,7 @@ def test_a_rebuilt_server_has_new_disks_and_is_the_same_server(admin, server, dr
         ("rebuild_server", "Success", None), ("compute_rebuild_instance", "Success", CONF.host)]
 
 
-def test_a_stopped_server_stays_stopped(admin, server, driver, image_id):
+def test_rebuild_of_a_stopped_server_keeps_it_stopped(admin, server, driver, image_id):
     admin.action(server, "os-stop")
     admin.wait(server, "SHUTOFF")
     disk = driver.disk(server)
@@ -59,7 +59,7 @@ def test_a_stopped_server_stays_stopped(admin, server, driver, image_id):
     admin.wait(server, "ACTIVE")
 
 
-def test_what_a_request_does_not_name_stays(admin, server, image_id):
+def test_rebuild_keeps_attributes_missing_from_the_request(admin, server, image_id):
     before = admin.server(server, version=_LATEST)
     rebuild(admin, server, image_id)
     admin.wait(server, "ACTIVE")
@@ -68,7 +68,7 @@ def test_what_a_request_does_not_name_stays(admin, server, image_id):
     assert different <= {"updated", "OS-SRV-USG:launched_at"}
 
 
-def test_a_key_and_user_data_can_be_set_and_unset(admin, server, image_id):
+def test_rebuild_sets_and_unsets_key_name_and_user_data(admin, server, image_id):
     admin.post("/os-keypairs", {"keypair": {"name": "k"}}, version="2.1")
     try:
         data = base64.b64encode(b"#!").decode()
@@ -91,14 +91,14 @@ def test_a_key_and_user_data_can_be_set_and_unset(admin, server, image_id):
     ("2.75", {"OS-EXT-STS:vm_state", "OS-EXT-SRV-ATTR:host", "host_status", "server_groups"},
      {"OS-EXT-SRV-ATTR:user_data"}),
     ("2.100", {"scheduler_hints", "pinned_availability_zone"}, {"OS-EXT-SRV-ATTR:user_data"})])
-def test_what_the_answer_has_by_version(admin, server, image_id, version, there, not_there):
+def test_rebuild_response_fields_by_microversion(admin, server, image_id, version, there, not_there):
     shown = rebuild(admin, server, image_id, version=version)
     assert there <= shown.keys()
     assert not not_there & shown.keys()
     admin.wait(server, "ACTIVE")
 
 
-def test_files_are_those_of_the_request(admin, server, image_id, suite):
+def test_rebuild_accepts_personality_files_before_2_57(admin, server, image_id, suite):
     files = [{"path": "/etc/motd", "contents": base64.b64encode(b"hello").decode()}]
     rebuild(admin, server, image_id, version="2.1", personality=files)
     admin.wait(server, "ACTIVE")
@@ -107,14 +107,14 @@ def test_files_are_those_of_the_request(admin, server, image_id, suite):
         400, "Bad personality format: missing contents")
 
 
-def test_the_location_is_the_servers(admin, server, image_id):
+def test_rebuild_response_location_is_the_server_url(admin, server, image_id):
     response = admin.session.post(f"{admin.url}/v2.1/servers/{server}/action",
                                   json={"rebuild": {"imageRef": image_id}}, timeout=60)
     assert (response.status_code, response.headers["Location"]) == (202, f"{admin.url}/v2.1/servers/{server}")
     admin.wait(server, "ACTIVE")
 
 
-def test_a_password_is_shown_if_passwords_are(admin, server, image_id):
+def test_rebuild_omits_admin_pass_without_enable_instance_password(admin, server, image_id):
     CONF.set_override("enable_instance_password", False, "api")
     try:
         assert "adminPass" not in rebuild(admin, server, image_id)
@@ -123,8 +123,8 @@ def test_a_password_is_shown_if_passwords_are(admin, server, image_id):
     admin.wait(server, "ACTIVE")
 
 
-# --- what is refused -------------------------------------------------------------------------------------
-def test_images_that_cannot_be(suite, admin, server, image_id, new_image):
+# --- refusals --------------------------------------------------------------------------------------------
+def test_rebuild_with_invalid_images_is_refused(suite, admin, server, image_id, new_image):
     unknown = str(uuid.uuid4())
     for image, words in (
             (unknown, "Can not find requested image"),
@@ -140,7 +140,7 @@ def test_images_that_cannot_be(suite, admin, server, image_id, new_image):
     assert admin.server(server)["status"] == "ACTIVE"
 
 
-def test_the_state_and_the_lock_are_looked_at(admin, member, server, image_id):
+def test_rebuild_of_locked_or_paused_server_is_refused(admin, member, server, image_id):
     admin.action(server, "lock")
     assert refusal(member, server, image_id) == (409, f"Instance {server} is locked")
     admin.action(server, "unlock")
@@ -150,13 +150,13 @@ def test_the_state_and_the_lock_are_looked_at(admin, member, server, image_id):
         409, f"Cannot 'rebuild' instance {server} while it is in vm_state paused")
 
 
-def test_certificates_need_signatures_that_are_verified(admin, server, image_id):
+def test_rebuild_with_certificates_requires_signature_verification(admin, server, image_id):
     code, message = refusal(admin, server, image_id, trusted_image_certificates=["one"])
     assert (code, "are not verified" in message) == (400, True)
 
 
-# --- what fails ------------------------------------------------------------------------------------------
-def test_an_image_that_the_host_cannot_run_leaves_the_old_one(admin, server, driver, image_id, new_image):
+# --- failures --------------------------------------------------------------------------------------------
+def test_rebuild_with_unsupported_image_keeps_the_old_disk(admin, server, driver, image_id, new_image):
     disk = driver.disk(server)
     rebuild(admin, server, new_image(hw_architecture="s390x"))
     shown = admin.wait(server, "ERROR")
@@ -168,12 +168,12 @@ def test_an_image_that_the_host_cannot_run_leaves_the_old_one(admin, server, dri
     admin.wait(server, "ACTIVE")
 
 
-def test_an_image_that_needs_another_trait_is_refused_by_the_scheduler(admin, server, image_id, new_image):
+def test_rebuild_with_image_requiring_a_missing_trait_fails(admin, server, image_id, new_image):
     rebuild(admin, server, new_image(**{"trait:CUSTOM_NOT_HERE": "required"}))
     assert admin.wait(server, "ERROR")["image"]["id"] == image_id
 
 
-def test_a_host_that_is_full_or_disabled_is_no_matter(suite, admin, server, new_image):
+def test_rebuild_works_on_a_disabled_host(suite, admin, server, new_image):
     service = admin.get("/os-services", host=CONF.host, binary="nova-compute")["services"][0]["id"]
     admin.put(f"/os-services/{service}", {"status": "disabled"})
     try:
@@ -185,7 +185,7 @@ def test_a_host_that_is_full_or_disabled_is_no_matter(suite, admin, server, new_
 
 @pytest.mark.parametrize("repair", ["rebuild", "reboot", "stop"])
 @pytest.mark.parametrize(("verb", "done"), [("rebuild", False), ("spawn", True)])
-def test_a_failure_leaves_an_error_that_can_be_repaired(
+def test_server_can_be_repaired_after_a_failed_rebuild(
         admin, server, driver, image_id, new_image, repair, verb, done, capsys):
     disk, image = driver.disk(server), new_image()
     driver.behaviour.failure[verb] = 1.0
@@ -198,7 +198,7 @@ def test_a_failure_leaves_an_error_that_can_be_repaired(
         rebuild(admin, server, image)
     elif repair == "reboot":
         admin.action(server, "reboot", {"type": "HARD"})
-    else:  # a guest that is gone is as off as can be
+    else:  # a missing guest counts as stopped
         admin.action(server, "os-stop")
         admin.wait(server, "SHUTOFF")
         assert (manage.main(["audit", "--settle", "0.1"]), capsys.readouterr().out) == (0, "")
@@ -207,7 +207,7 @@ def test_a_failure_leaves_an_error_that_can_be_repaired(
     assert (shown["OS-EXT-STS:power_state"], used(admin, CONF.host)[1]) == (1, 1)
 
 
-def test_a_delete_goes_past_a_rebuild(admin, server, hold, image_id, driver):
+def test_delete_server_during_rebuild(admin, server, hold, image_id, driver):
     held = hold("disks.replace")
     rebuild(admin, server, image_id)
     held.wait_until_begun()

@@ -1,4 +1,4 @@
-"""Servers that are started from another disk, over HTTP on fake hosts, and get back to their own."""
+"""Rescue and unrescue over HTTP on fake hosts."""
 
 import datetime
 import uuid
@@ -35,9 +35,9 @@ def refusal(client, server, version="2.96", **values):
     return refused(lambda: client.action(server, "rescue", values or None, version=version))
 
 
-# --- its life ------------------------------------------------------------------------------------------
+# --- successful rescues --------------------------------------------------------------------------------
 @pytest.mark.parametrize("stopped", [False, True])
-def test_a_server_is_rescued_and_runs_again(admin, server, driver, image_id, stopped):
+def test_rescue_and_unrescue_a_server(admin, server, driver, image_id, stopped):
     disk = driver.disk(server)
     if stopped:
         admin.action(server, "os-stop")
@@ -45,7 +45,7 @@ def test_a_server_is_rescued_and_runs_again(admin, server, driver, image_id, sto
     assert rescue(admin, server, adminPass="secret-pass") == {"adminPass": "secret-pass"}
     shown = admin.wait(server, "RESCUE")
     assert (shown["OS-EXT-STS:vm_state"], shown["OS-EXT-STS:power_state"]) == ("rescued", 1)
-    assert driver.guest(server).rescued == image_id, "its own image"
+    assert driver.guest(server).rescued == image_id, "the rescue image is not the server's own image"
     assert events_of(admin, server, "rescue") == [("compute_rescue_instance", "Success", CONF.host)]
     admin.action(server, "unrescue", expect=202)
     assert admin.wait(server, "ACTIVE")["OS-EXT-STS:power_state"] == 1
@@ -54,7 +54,7 @@ def test_a_server_is_rescued_and_runs_again(admin, server, driver, image_id, sto
     assert used(admin, CONF.host)[1] == 1
 
 
-def test_the_image_is_the_named_one_or_the_hosts_or_its_own(admin, server, driver, new_image):
+def test_rescue_uses_the_requested_image_or_the_rescue_image_of_the_host(admin, server, driver, new_image):
     named, configured = new_image(), new_image()
     CONF.set_override("rescue_image_id", configured, "libvirt")
     try:
@@ -68,15 +68,15 @@ def test_the_image_is_the_named_one_or_the_hosts_or_its_own(admin, server, drive
         CONF.clear_override("rescue_image_id", "libvirt")
 
 
-def test_a_server_that_was_rescued_for_too_long_runs_from_its_own_disk_again(suite, admin, server, driver):
+def test_server_is_unrescued_after_rescue_timeout(suite, admin, server, driver):
     core, engine = suite.conductor.core, suite.conductor.engine
     rescue(admin, server)
     admin.wait(server, "RESCUE")
-    overdue.unrescue(core, engine)  # nobody set a time
+    overdue.unrescue(core, engine)  # no rescue_timeout is set
     CONF.set_override("rescue_timeout", 3600)
     try:
         overdue.unrescue(core, engine)
-        assert admin.server(server)["status"] == "RESCUE", "it is not an hour yet"
+        assert admin.server(server)["status"] == "RESCUE", "the server was unrescued before its timeout"
         since = (utcnow() - datetime.timedelta(seconds=3601)).isoformat()
         set_columns(core, tables.instances, tables.instances.c.uuid == server, system_metadata={"rescued_at": since})
         overdue.unrescue(core, engine)
@@ -88,7 +88,7 @@ def test_a_server_that_was_rescued_for_too_long_runs_from_its_own_disk_again(sui
     assert admin.server(server)["status"] == "ACTIVE"
 
 
-def test_a_password_is_shown_if_passwords_are(admin, server):
+def test_rescue_omits_admin_pass_without_enable_instance_password(admin, server):
     CONF.set_override("enable_instance_password", False, "api")
     try:
         assert rescue(admin, server) == {}
@@ -97,7 +97,7 @@ def test_a_password_is_shown_if_passwords_are(admin, server):
     admin.wait(server, "RESCUE")
 
 
-def test_what_a_rescued_server_can_and_cannot_do(suite, admin, server, image_id):
+def test_actions_allowed_and_refused_while_rescued(suite, admin, server, image_id):
     rescue(admin, server)
     admin.wait(server, "RESCUE")
     for action, value in (("os-stop", None), ("os-start", None), ("reboot", {"type": "HARD"}), ("pause", None),
@@ -110,15 +110,15 @@ def test_what_a_rescued_server_can_and_cannot_do(suite, admin, server, image_id)
     admin.wait_gone(server)
 
 
-def test_only_a_rescued_server_is_unrescued(admin, member, server):
+def test_unrescue_of_active_and_rescue_of_locked_server_are_refused(admin, member, server):
     assert refused(lambda: admin.action(server, "unrescue")) == (
         409, f"Cannot 'unrescue' instance {server} while it is in vm_state active")
     admin.action(server, "lock")
     assert refusal(member, server) == (409, f"Instance {server} is locked")
 
 
-# --- what is refused -------------------------------------------------------------------------------------
-def test_images_that_cannot_be(suite, server, new_image):
+# --- refusals --------------------------------------------------------------------------------------------
+def test_rescue_with_invalid_images_is_refused(suite, server, new_image):
     member = Client(suite.url, user="m", roles="member,reader")
     for image in (str(uuid.uuid4()), new_image(visibility="private", owner="other")):
         assert refusal(member, server, rescue_image_ref=image) == (400, "Can not find requested image")
@@ -141,8 +141,7 @@ def from_volume(suite, admin, flavor, image_id, driver):
     wait_for(lambda: not books.index(context.admin()), reason="volumes are left")
 
 
-def test_a_server_that_boots_from_a_volume_needs_2_87_and_a_stable_image(
-        admin, from_volume, driver, new_image):
+def test_rescue_of_volume_backed_server_requires_2_87_and_stable_image(admin, from_volume, driver, new_image):
     stable = new_image(**_STABLE)
     told = f"Instance {from_volume} cannot be rescued: Cannot rescue a volume-backed instance"
     assert refusal(admin, from_volume, version="2.86", rescue_image_ref=stable) == (400, told)
@@ -158,7 +157,7 @@ def test_a_server_that_boots_from_a_volume_needs_2_87_and_a_stable_image(
     admin.wait(from_volume, "ACTIVE")
 
 
-def test_a_host_has_to_be_able_to_rescue_beside_volumes(suite, admin, from_volume, new_image):
+def test_rescue_of_volume_backed_server_requires_the_host_trait(suite, admin, from_volume, new_image):
     core, node = suite.conductor.core, admin.server(from_volume)["OS-EXT-SRV-ATTR:hypervisor_hostname"]
     before = core.db.read(lambda connection: compute_nodes.states(connection, None, 1))[0].traits
     set_columns(core, tables.providers, tables.providers.c.name == node, traits=["COMPUTE_NODE"])
@@ -169,9 +168,9 @@ def test_a_host_has_to_be_able_to_rescue_beside_volumes(suite, admin, from_volum
     assert (code, "COMPUTE_RESCUE_BFV" in message) == (400, True)
 
 
-# --- what fails ------------------------------------------------------------------------------------------
+# --- failures --------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("verb", ["rescue", "unrescue"])
-def test_a_failure_leaves_an_error_that_a_hard_reboot_repairs(admin, server, driver, verb):
+def test_hard_reboot_repairs_server_after_failed_rescue_or_unrescue(admin, server, driver, verb):
     disk = driver.disk(server)
     if verb == "unrescue":
         rescue(admin, server)
@@ -188,7 +187,7 @@ def test_a_failure_leaves_an_error_that_a_hard_reboot_repairs(admin, server, dri
     admin.wait(server, "RESCUE")
 
 
-def test_a_delete_goes_past_a_rescue(admin, server, hold, driver):
+def test_delete_server_during_rescue(admin, server, hold, driver):
     held = hold("rescue.begin")
     rescue(admin, server)
     held.wait_until_begun()

@@ -1,4 +1,4 @@
-"""Shelving servers and taking them from the shelf again, over HTTP."""
+"""Shelve, offload and unshelve over HTTP."""
 
 import os
 import threading
@@ -53,7 +53,7 @@ def images():
 
 @pytest.fixture
 def kept(suite):
-    """Shelved servers keep their host until somebody says otherwise."""
+    """Keep shelved servers on their host until they are offloaded explicitly."""
     CONF.set_override("shelved_offload_time", -1)
     yield
     CONF.clear_override("shelved_offload_time")
@@ -75,7 +75,7 @@ def steps(admin, uuid, action):
     return [event[:2] for event in events_of(admin, uuid, action)]
 
 
-def test_a_shelved_server_gives_its_host_back_and_comes_again(suite, admin, server, driver, networks):
+def test_shelve_offloads_the_server_and_unshelve_restores_it(suite, admin, server, driver, networks):
     assert used(admin, suite.compute.host) == (1, 1)
     quota = admin.get("/limits")["limits"]["absolute"]["totalCoresUsed"]
     admin.action(server, "shelve")
@@ -102,7 +102,7 @@ def test_a_shelved_server_gives_its_host_back_and_comes_again(suite, admin, serv
 
 
 @pytest.mark.parametrize(("way", "status"), [("os-stop", "SHUTOFF"), ("pause", "PAUSED"), ("suspend", "SUSPENDED")])
-def test_whatever_it_did_before_it_runs_afterwards(admin, server, way, status):
+def test_unshelve_starts_a_server_that_was_not_running_when_shelved(admin, server, way, status):
     admin.action(server, way)
     admin.wait(server, status)
     admin.action(server, "shelve")
@@ -111,7 +111,7 @@ def test_whatever_it_did_before_it_runs_afterwards(admin, server, way, status):
     assert admin.wait(server, "ACTIVE")["OS-EXT-STS:power_state"] == 1
 
 
-def test_a_server_may_be_shelved_on_its_host(admin, member, server, driver, kept):
+def test_shelve_without_offload_keeps_the_server_on_its_host(admin, member, server, driver, kept):
     member.action(server, "shelve")
     shown = admin.wait(server, "SHELVED")
     assert (shown["OS-EXT-SRV-ATTR:host"], shown["OS-EXT-STS:power_state"]) == (driver.host, 4)
@@ -136,8 +136,8 @@ def test_a_server_may_be_shelved_on_its_host(admin, member, server, driver, kept
         409, f"Cannot 'shelveOffload' instance {server} while it is in vm_state shelved_offloaded")
 
 
-def test_the_guest_of_a_server_on_the_shelf_does_not_run(admin, server, driver, kept):
-    """The host may have been declared down during an unshelve, and returns."""
+def test_running_guest_of_a_shelved_server_is_powered_off(admin, server, driver, kept):
+    """The guest may run when a host returns that was declared down during an unshelve."""
     admin.action(server, "shelve")
     admin.wait(server, "SHELVED")
     driver.change_by_itself(server, states.RUNNING)
@@ -149,7 +149,7 @@ def test_the_guest_of_a_server_on_the_shelf_does_not_run(admin, server, driver, 
 
 
 @pytest.mark.parametrize(("seconds", "status"), [(0, "SHELVED_OFFLOADED"), (3600, "SHELVED"), (-1, "SHELVED")])
-def test_who_is_on_the_shelf_for_long_gives_the_host_back(suite, admin, server, seconds, status):
+def test_shelved_server_is_offloaded_after_shelved_offload_time(suite, admin, server, seconds, status):
     CONF.set_override("shelved_offload_time", -1)
     try:
         admin.action(server, "shelve")
@@ -161,7 +161,7 @@ def test_who_is_on_the_shelf_for_long_gives_the_host_back(suite, admin, server, 
         CONF.clear_override("shelved_offload_time")
 
 
-def test_addresses_stay_the_servers_while_it_is_on_the_shelf(admin, flavor, image_id, networks):
+def test_offloaded_server_keeps_its_fixed_ips(admin, flavor, image_id, networks):
     network = networks.create(context.admin(), Network(
         uuid=new_uuid(), label="shelf", cidr="10.21.0.0/29", gateway="", bridge=""))
     uuid = admin.boot(flavor, image_id, name="web", networks=[{"uuid": network.uuid}])
@@ -175,7 +175,7 @@ def test_addresses_stay_the_servers_while_it_is_on_the_shelf(admin, flavor, imag
     networks.delete(context.admin(), network.uuid)
 
 
-def test_the_name_of_an_image_is_no_longer_than_image_services_take(admin, flavor, image_id, nothing_left):
+def test_shelved_image_name_is_truncated_to_255_characters(admin, flavor, image_id, nothing_left):
     uuid = admin.boot(flavor, image_id, name="x" * 255)
     admin.wait(uuid, "ACTIVE")
     admin.action(uuid, "shelve")
@@ -184,7 +184,7 @@ def test_the_name_of_an_image_is_no_longer_than_image_services_take(admin, flavo
     assert DirectoryStore().show(None, saved).name == "x" * 247 + "-shelved"
 
 
-def test_volumes_stay_the_servers_and_can_be_attached_on_the_shelf(admin, server, driver):
+def test_offloaded_server_keeps_volumes_and_accepts_new_attachments(admin, server, driver):
     volumes = [admin.post("/os-volumes", {"volume": {"size": 1}}, version=OLD)["volume"]["id"] for _ in range(2)]
 
     def attach(volume):
@@ -205,7 +205,7 @@ def test_volumes_stay_the_servers_and_can_be_attached_on_the_shelf(admin, server
         admin.delete(f"/os-volumes/{volume}", version=OLD)
 
 
-def test_a_server_that_boots_from_a_volume_needs_no_image(admin, flavor, image_id, driver, nothing_left):
+def test_shelve_of_volume_backed_server_creates_no_image(admin, flavor, image_id, driver, nothing_left):
     device = {"boot_index": 0, "uuid": image_id, "source_type": "image", "destination_type": "volume",
               "volume_size": 1, "delete_on_termination": True}
     uuid = admin.boot(flavor, "", name="web", block_device_mapping_v2=[device])
@@ -223,11 +223,10 @@ def test_a_server_that_boots_from_a_volume_needs_no_image(admin, flavor, image_i
                                               ("compute_unshelve_instance", "Success")]
 
 
-# --- what goes wrong ---------------------------------------------------------------------------------------
+# --- failures ----------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(("way", "status"), [(None, "ACTIVE"), ("os-stop", "SHUTOFF"), ("pause", "ACTIVE")])
 @pytest.mark.parametrize("verb", ["power_off", "snapshot"])
-def test_a_server_that_cannot_be_saved_stays_and_leaves_no_image(
-        admin, server, driver, verb, way, status, nothing_left):
+def test_failed_shelve_keeps_the_server_and_deletes_the_image(admin, server, driver, verb, way, status, nothing_left):
     if way:
         admin.action(server, way)
         wait_for(lambda: admin.server(server)["OS-EXT-STS:task_state"] is None)
@@ -240,7 +239,7 @@ def test_a_server_that_cannot_be_saved_stays_and_leaves_no_image(
     assert images() == nothing_left
 
 
-def test_a_saved_server_whose_host_does_not_let_it_go_is_shelved_there(admin, server, driver):
+def test_failed_offload_leaves_the_server_shelved_on_its_host(admin, server, driver):
     driver.behaviour.failure["destroy"] = 1.0
     admin.action(server, "shelve")
     shown = admin.wait_idle(server)
@@ -253,7 +252,7 @@ def test_a_saved_server_whose_host_does_not_let_it_go_is_shelved_there(admin, se
     admin.wait(server, "ACTIVE")
 
 
-def test_no_host_for_a_shelved_server_is_no_fault_of_it(admin, server, suite):
+def test_unshelve_without_valid_host_keeps_server_offloaded_without_fault(admin, server, suite):
     admin.action(server, "shelve")
     admin.wait(server, "SHELVED_OFFLOADED")
     service = admin.get("/os-services", binary="nova-compute")["services"][0]
@@ -270,7 +269,7 @@ def test_no_host_for_a_shelved_server_is_no_fault_of_it(admin, server, suite):
         wait_scheduler(suite, suite.compute.host, True)
 
 
-def test_a_shelved_server_that_does_not_start_stays_on_the_shelf(suite, admin, server, driver):
+def test_failed_unshelve_keeps_the_server_offloaded(suite, admin, server, driver):
     admin.action(server, "shelve")
     admin.wait(server, "SHELVED_OFFLOADED")
     driver.behaviour.failure["spawn"] = 1.0
@@ -287,8 +286,7 @@ def test_a_shelved_server_that_does_not_start_stays_on_the_shelf(suite, admin, s
 
 
 @pytest.mark.parametrize("fault", ["a step after the start fails", "the host fails"])
-def test_a_failed_unshelve_leaves_the_power_state_of_a_server_without_a_guest(suite, admin, server, driver,
-                                                                              monkeypatch, fault):
+def test_failed_unshelve_leaves_power_state_shutdown(suite, admin, server, driver, monkeypatch, fault):
     admin.action(server, "shelve")
     admin.wait(server, "SHELVED_OFFLOADED")
     assert admin.wait_idle(server)["OS-EXT-STS:power_state"] == states.SHUTDOWN
@@ -304,7 +302,7 @@ def test_a_failed_unshelve_leaves_the_power_state_of_a_server_without_a_guest(su
         "SHELVED_OFFLOADED", None, states.SHUTDOWN)
 
 
-def test_a_server_whose_image_was_deleted_on_the_shelf_is_lost(admin, server):
+def test_unshelve_after_image_deletion_puts_the_server_in_error(admin, server):
     admin.action(server, "shelve")
     admin.wait(server, "SHELVED_OFFLOADED")
     saved = shelved_image(admin)["id"]
@@ -313,7 +311,7 @@ def test_a_server_whose_image_was_deleted_on_the_shelf_is_lost(admin, server):
     assert admin.wait(server, "ERROR")["fault"]["message"] == f"Image {saved} could not be found."
 
 
-def test_an_image_that_cannot_be_deleted_does_not_stop_the_server(admin, server, monkeypatch):
+def test_unshelve_succeeds_when_its_image_cannot_be_deleted(admin, server, monkeypatch):
     admin.action(server, "shelve")
     admin.wait(server, "SHELVED_OFFLOADED")
     with monkeypatch.context() as patch:
@@ -329,7 +327,7 @@ def test_an_image_that_cannot_be_deleted_does_not_stop_the_server(admin, server,
 
 
 @pytest.mark.parametrize("verb", ["power.off", "snapshots.take", "guests.destroy"])
-def test_a_delete_in_the_middle_of_shelving_wins(admin, server, driver, hold, verb):
+def test_delete_server_during_shelve(admin, server, driver, hold, verb):
     held = hold(verb)
     admin.action(server, "shelve")
     held.wait_until_begun()
@@ -339,7 +337,7 @@ def test_a_delete_in_the_middle_of_shelving_wins(admin, server, driver, hold, ve
     wait_for(lambda: (driver.guests.all(), driver.disk(server)) == ([], None))
 
 
-def test_a_delete_in_the_middle_of_unshelving_wins(admin, server, driver, hold):
+def test_delete_server_during_unshelve(admin, server, driver, hold):
     admin.action(server, "shelve")
     admin.wait(server, "SHELVED_OFFLOADED")
     held = hold("guests.spawn")
@@ -351,7 +349,7 @@ def test_a_delete_in_the_middle_of_unshelving_wins(admin, server, driver, hold):
     wait_for(lambda: (driver.guests.all(), driver.disk(server)) == ([], None))
 
 
-def test_a_reset_in_the_middle_of_shelving_takes_it_back(admin, server, driver, hold, nothing_left, monkeypatch):
+def test_reset_state_during_shelve_restarts_the_guest(admin, server, driver, hold, nothing_left, monkeypatch):
     """The host reports its guest, which shelving has shut down, before it receives the order to start it again."""
     reported, send, after_refusal = threading.Event(), StepExecutor.send, Runner._after_refusal
 
@@ -388,8 +386,7 @@ def given_up(admin, server, hold):
     return held
 
 
-def test_who_was_reset_while_the_host_was_given_back_comes_again_there_when_nothing_is_left(
-        suite, admin, server, driver, hold):
+def test_unshelve_waits_for_the_pending_offload_of_the_only_host(suite, admin, server, driver, hold):
     held = given_up(admin, server, hold)
     admin.action(server, "unshelve")
     db = suite.conductor.core.db
@@ -400,8 +397,8 @@ def test_who_was_reset_while_the_host_was_given_back_comes_again_there_when_noth
     assert newest_action(admin, server, "unshelve")["message"] is None
 
 
-def test_who_comes_again_has_its_host_remove_at_once_what_is_left(suite, admin, server, driver):
-    """Hosts look for that every few minutes only."""
+def test_unshelve_requests_immediate_removal_of_evicted_guest(suite, admin, server, driver):
+    """The periodic check for leftover guests runs only every few minutes."""
     admin.action(server, "shelve")
     admin.wait(server, "SHELVED_OFFLOADED")
     db = suite.conductor.core.db
@@ -411,7 +408,7 @@ def test_who_comes_again_has_its_host_remove_at_once_what_is_left(suite, admin, 
     assert db.read(lambda connection: evictions.hosts(connection, server)) == []
 
 
-def test_nobody_waits_for_ever_for_a_host_that_removes_nothing(admin, server, hold, monkeypatch):
+def test_unshelve_fails_when_its_host_does_not_remove_the_old_guest(admin, server, hold, monkeypatch):
     monkeypatch.setattr(placing, "MAX_POLLS", 2)
     held = given_up(admin, server, hold)
     admin.action(server, "unshelve")
@@ -422,7 +419,7 @@ def test_nobody_waits_for_ever_for_a_host_that_removes_nothing(admin, server, ho
     admin.wait(server, "ACTIVE")
 
 
-def test_who_has_another_host_waits_for_none(admin, pair, hold):
+def test_unshelve_uses_another_host_while_the_offload_is_pending(admin, pair, hold):
     server = pair.boot()
     held = given_up(admin, server, hold)
     admin.action(server, "unshelve")
@@ -432,14 +429,14 @@ def test_who_has_another_host_waits_for_none(admin, pair, hold):
 
 
 def waiting(db, server):
-    """The actions of a server that are parked."""
+    """Return the parked actions of a server."""
     table = tables.actions
     return db.read(lambda connection: connection.execute(sa.select(table.c.action.label("name")).where(
         table.c.instance_uuid == server, table.c.outcome.is_(None), table.c.owner.is_(None),
         table.c.waits_for.is_not(None))).all())
 
 
-def test_a_delete_waits_for_an_image_service_that_is_away(admin, server, monkeypatch):
+def test_delete_of_offloaded_server_retries_image_deletion(admin, server, monkeypatch):
     admin.action(server, "shelve")
     admin.wait(server, "SHELVED_OFFLOADED")
     real, away = DirectoryStore.delete, [True]
@@ -456,7 +453,7 @@ def test_a_delete_waits_for_an_image_service_that_is_away(admin, server, monkeyp
     assert away == []
 
 
-def test_a_shelved_server_leaves_a_host_that_is_down(suite, admin, pair, kept):
+def test_offload_from_a_host_that_is_down_and_unshelve_elsewhere(suite, admin, pair, kept):
     uuid = admin.boot(pair.flavor, pair.image_id, name="web", availability_zone=f"nova:{SECOND}")
     admin.wait(uuid, "ACTIVE")
     admin.action(uuid, "shelve")
@@ -467,18 +464,18 @@ def test_a_shelved_server_leaves_a_host_that_is_down(suite, admin, pair, kept):
     admin.wait(uuid, "SHELVED_OFFLOADED")
     admin.action(uuid, "unshelve")
     assert admin.wait(uuid, "ACTIVE")["OS-EXT-SRV-ATTR:host"] == pair.first.host
-    assert pair.where(uuid) == ([pair.first.host, SECOND], [pair.first.host, SECOND]), "nobody has told it yet"
+    assert pair.where(uuid) == ([pair.first.host, SECOND], [pair.first.host, SECOND]), "the down host removed its guest"
     pair.second.reconciler.compare()
     assert pair.only_on(uuid, pair.first)
     set_service(admin, SECOND, forced_down=False)
 
 
-# --- where to ------------------------------------------------------------------------------------------------
+# --- destinations --------------------------------------------------------------------------------------------
 def pinned(client, uuid):
     return client.server(uuid, version="2.96")["pinned_availability_zone"]
 
 
-def test_a_shelved_server_goes_where_it_is_told_to(admin, pair, member):
+def test_unshelve_to_requested_zone_or_host(admin, pair, member):
     aggregate = admin.post("/os-aggregates", {"aggregate": {"name": "east", "availability_zone": "east"}})["aggregate"]
     path = f"/os-aggregates/{aggregate['id']}/action"
     admin.post(path, {"add_host": {"host": SECOND}})
@@ -503,7 +500,7 @@ def test_a_shelved_server_goes_where_it_is_told_to(admin, pair, member):
         admin.action(uuid, "shelve")
         admin.wait(uuid, "SHELVED_OFFLOADED")
         admin.action(uuid, "unshelve", {"host": SECOND})
-        assert admin.wait_idle(uuid)["status"] == "SHELVED_OFFLOADED", "second is in no zone named nova"
+        assert admin.wait_idle(uuid)["status"] == "SHELVED_OFFLOADED", "the second host is not in the zone nova"
         assert pinned(admin, uuid) == "nova"
         assert refused(lambda: member.action(uuid, "unshelve", {"host": SECOND}))[0] == 403
         assert refused(lambda: admin.action(uuid, "unshelve", {"host": "nowhere"})) == (
@@ -518,7 +515,7 @@ def test_a_shelved_server_goes_where_it_is_told_to(admin, pair, member):
         admin.delete(f"/os-aggregates/{aggregate['id']}")
 
 
-def test_a_host_that_fails_is_not_the_last_one(admin, pair):
+def test_unshelve_retries_on_another_host_after_a_failed_spawn(admin, pair):
     uuid = pair.boot(name="web")
     admin.action(uuid, "shelve")
     admin.wait(uuid, "SHELVED_OFFLOADED")

@@ -1,11 +1,11 @@
-"""The shutdown timeout of a guest: that of its image, else that of its host."""
+"""Shutdown timeout of a guest: the timeout of its image, or else of its host."""
 
 import pytest
 
 from nova.conf import CONF
 from tests.functional.several_hosts import refused
 
-# Action -> (its value, the verb of the hypervisor that gets the timeout, the status afterwards).
+# Action -> (kind of its argument, driver method that receives the timeout, resulting status).
 _ACTIONS = {
     "os-stop": (None, "power.off", "SHUTOFF"),
     "shelve": (None, "power.off", "SHELVED"),
@@ -18,7 +18,7 @@ _ACTIONS = {
 
 @pytest.fixture
 def timeouts(pair, monkeypatch):
-    """The timeouts that the hypervisor was given, by verb; it waits for nobody."""
+    """Return the timeouts passed to the fake driver, by method; the driver does not wait."""
     given = {}
     driver = pair.first.machine.driver
     for verb in ("power.off", "power.reboot", "rescue.begin", "disks.replace", "cold_migration.open_disks"):
@@ -36,7 +36,7 @@ def timeouts(pair, monkeypatch):
 @pytest.mark.parametrize(("action", "value", "seconds"), [
     *((action, "300", 300) for action in _ACTIONS), ("os-stop", "0", 0), ("os-stop", None, 60),
     ("os-stop", "999999999999999999999999", 3300)])
-def test_a_guest_gets_the_time_that_its_image_says(pair, admin, new_image, timeouts, action, value, seconds):
+def test_shutdown_timeout_comes_from_the_image_or_the_host(pair, admin, new_image, timeouts, action, value, seconds):
     assert CONF.shutdown_timeout == 60
     image = new_image(**({"os_shutdown_timeout": value} if value is not None else {}))
     server = admin.boot(pair.flavor, image, availability_zone=f"nova:{pair.first.host}")
@@ -49,14 +49,13 @@ def test_a_guest_gets_the_time_that_its_image_says(pair, admin, new_image, timeo
 
 
 @pytest.mark.parametrize("value", ["soon", "-1", "1.5", "", "٣٠"])
-def test_a_shutdown_timeout_that_is_no_number_is_refused_by_name(admin, new_image, flavor, value):
+def test_non_numeric_shutdown_timeout_is_refused(admin, new_image, flavor, value):
     code, message = refused(lambda: admin.boot(flavor, new_image(os_shutdown_timeout=value)))
     assert (code, "os_shutdown_timeout" in message) == (400, True)
 
 
 @pytest.mark.parametrize(("value", "seconds"), [("0", 0), ("300", 300), (None, None)])
-def test_a_soft_reboot_waits_as_long_as_the_image_says_else_as_the_hypervisor_is_configured(
-        pair, admin, new_image, timeouts, value, seconds):
+def test_soft_reboot_timeout_comes_from_the_image_or_the_hypervisor(pair, admin, new_image, timeouts, value, seconds):
     image = new_image(**({"os_shutdown_timeout": value} if value is not None else {}))
     server = admin.boot(pair.flavor, image, availability_zone=f"nova:{pair.first.host}")
     admin.wait(server, "ACTIVE")

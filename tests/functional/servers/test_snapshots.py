@@ -1,4 +1,4 @@
-"""Images that are made of servers, over HTTP."""
+"""Snapshots and backups of servers over HTTP."""
 
 import json
 import os
@@ -16,7 +16,7 @@ from tests.functional.several_hosts import error_of, events_of, refused
 
 @pytest.fixture(autouse=True)
 def no_image_left(suite, image_id):
-    """Check that every test leaves no images; pending removals of files do not count."""
+    """Check that the test leaves no snapshot files on the host, and delete its images."""
     yield
     snapshots = os.path.join(CONF.state_path, "fake-snapshots")
     assert not os.path.isdir(snapshots) or os.listdir(snapshots) == []
@@ -38,7 +38,7 @@ def image_of(client, image_id):
 
 
 def saved(client, server, image_id):
-    """The image once its server is free again; it is there."""
+    """Return the image after the task of the server has ended."""
     client.wait_idle(server)
     return image_of(client, image_id)
 
@@ -49,7 +49,7 @@ def images(client):
 
 @pytest.mark.parametrize(("way", "status"), [(None, "ACTIVE"), ("os-stop", "SHUTOFF"), ("pause", "PAUSED"),
                                              ("suspend", "SUSPENDED")])
-def test_an_image_of_a_server_belongs_to_its_project_and_tells_what_it_is_of(
+def test_create_image_sets_owner_and_metadata_of_the_server(
         suite, admin, member, server, image_id, driver, way, status):
     DirectoryStore().set_properties(None, image_id, {}, replace=True)
     if way:
@@ -72,7 +72,7 @@ def test_an_image_of_a_server_belongs_to_its_project_and_tells_what_it_is_of(
     assert made not in [each["id"] for each in images(stranger)]
 
 
-def test_the_answer_names_the_image_which_is_known_then(member, server, hold):
+def test_create_image_returns_the_id_of_an_image_in_saving(member, server, hold):
     upload = hold("snapshots.take")
     made = member.action(server, "createImage", {"name": "s"})["image_id"]
     assert image_of(member, made)["status"] == "SAVING"
@@ -87,7 +87,7 @@ def test_the_answer_names_the_image_which_is_known_then(member, server, hold):
     assert saved(member, server, made)["name"] == "old"
 
 
-def test_the_image_of_another_projects_server_is_shared_with_that_project(suite, member, server):
+def test_image_created_by_an_operator_is_shared_with_the_servers_project(suite, member, server):
     operator = Client(suite.url, project="operators", user="o")
     made = operator.action(server, "createImage", {"name": "look"})["image_id"]
     operator.wait_idle(server)
@@ -95,7 +95,7 @@ def test_the_image_of_another_projects_server_is_shared_with_that_project(suite,
     assert refused(lambda: member.call("DELETE", f"/images/{made}", version="2.35"))[0] == 403
 
 
-def test_what_fails_on_the_host_leaves_no_image_and_the_server_as_it_was(admin, server, driver):
+def test_failed_snapshot_deletes_the_image_and_keeps_the_server_active(admin, server, driver):
     driver.behaviour.failure["snapshot"] = 1.0
     made = admin.action(server, "createImage", {"name": "s"})["image_id"]
     admin.wait_idle(server)
@@ -104,8 +104,7 @@ def test_what_fails_on_the_host_leaves_no_image_and_the_server_as_it_was(admin, 
     assert refused(lambda: image_of(admin, made))[0] == 404
 
 
-def test_what_fails_while_the_image_service_is_away_leaves_no_image_when_that_is_back(
-        admin, server, driver, monkeypatch):
+def test_failed_snapshot_deletes_the_image_after_image_service_outage(admin, server, driver, monkeypatch):
     monkeypatch.setattr(step_executor, "MAX_TRIES", 1)
     driver.behaviour.failure["snapshot"] = 1.0
     with monkeypatch.context() as patch:
@@ -119,7 +118,7 @@ def test_what_fails_while_the_image_service_is_away_leaves_no_image_when_that_is
     wait_for(lambda: made not in [each["id"] for each in images(admin)], 30)
 
 
-def test_a_delete_in_the_middle_wins_and_leaves_no_image(admin, server, hold):
+def test_delete_server_during_snapshot_leaves_no_image(admin, server, hold):
     copying = hold("snapshots.take")
     made = admin.action(server, "createImage", {"name": "s"})["image_id"]
     copying.wait_until_begun()
@@ -129,7 +128,7 @@ def test_a_delete_in_the_middle_wins_and_leaves_no_image(admin, server, hold):
     assert refused(lambda: image_of(admin, made))[0] == 404
 
 
-def test_an_image_that_its_owner_deletes_meanwhile_does_not_come_back(admin, server, hold):
+def test_image_deleted_during_snapshot_is_not_recreated(admin, server, hold):
     copying = hold("snapshots.take")
     made = admin.action(server, "createImage", {"name": "s"})["image_id"]
     copying.wait_until_begun()
@@ -142,14 +141,14 @@ def test_an_image_that_its_owner_deletes_meanwhile_does_not_come_back(admin, ser
 
 
 @pytest.mark.parametrize("name", ["owner", "visibility", "id", "os_glance_stage"])
-def test_metadata_do_not_decide_whose_an_image_is(member, server, name):
+def test_create_image_with_reserved_metadata_names_is_refused(member, server, name):
     before = images(member)
     code, text = refused(lambda: member.action(server, "createImage", {"name": "s", "metadata": {name: "public"}}))
     assert (code, text) == (400, f"Invalid input received: metadata: {name} is no property of an image that users set")
     assert images(member) == before
 
 
-def test_the_quota_for_metadata_counts_until_2_39(admin, member, server):
+def test_image_metadata_quota_applies_before_2_39(admin, member, server):
     admin.put("/os-quota-sets/" + member.project, {"quota_set": {"metadata_items": 1}})
     body = {"createImage": {"name": "s", "metadata": {"a": "1", "b": "2"}}}
     with pytest.raises(Failed) as failed:
@@ -160,7 +159,7 @@ def test_the_quota_for_metadata_counts_until_2_39(admin, member, server):
     admin.delete("/os-quota-sets/" + member.project)
 
 
-def test_what_is_inherited_of_the_servers_image(member, flavor, image_id):
+def test_snapshot_inherits_image_properties_except_signature_and_cache(member, flavor, image_id):
     store = DirectoryStore()
     kept = {"hw_disk_bus": "sata", "os_type": "linux"}
     store.set_properties(None, image_id, {**kept, "img_signature": "x", "cache_in_nova": "1"}, replace=True)
@@ -184,7 +183,7 @@ def backup(client, server, rotation, kind="daily", **more):
     return made
 
 
-def test_backups_take_turns_by_their_type(admin, server):
+def test_backups_rotate_per_backup_type(admin, server):
     weekly = backup(admin, server, 1, "weekly")
     one = backup(admin, server, 2)
     two = backup(admin, server, "2")
@@ -199,7 +198,7 @@ def test_backups_take_turns_by_their_type(admin, server):
     assert [event[:2] for event in events_of(admin, server, "createBackup")] == [("compute_backup_instance", "Success")]
 
 
-def test_a_rotation_of_0_keeps_none(admin, server):
+def test_backup_rotation_of_0_deletes_all_backups(admin, server):
     one = backup(admin, server, 1)
     two = backup(admin, server, 0)
     assert not {one, two} & {each["id"] for each in images(admin)}
@@ -208,15 +207,15 @@ def test_a_rotation_of_0_keeps_none(admin, server):
     admin.wait_idle(server)
 
 
-def test_nobody_waits_for_an_image_that_will_not_be(admin, server, monkeypatch):
-    """An image deleted at once, and an image whose creation failed."""
+def test_create_backup_does_not_wait_for_a_missing_image(admin, server, monkeypatch):
+    """Cover an image that is deleted at once and an image whose creation fails."""
     def full(*_args, **_more):
         raise exception.QuotaLimit("Maximum number of images exceeded")
 
     show, looks = DirectoryStore.show, []
 
     def gone(store, ctx, image_id, token=None):
-        if token:  # a user's, not Nova's own
+        if token:  # a request of a user, not of Nova
             looks.append(image_id)
             raise exception.ImageNotFound(image_id=image_id)
         return show(store, ctx, image_id, token)
@@ -231,7 +230,7 @@ def test_nobody_waits_for_an_image_that_will_not_be(admin, server, monkeypatch):
     assert looks == []
 
 
-def test_backups_of_others_and_protected_ones_stay(admin, server, flavor, image_id):
+def test_rotation_keeps_protected_backups_and_backups_of_other_servers(admin, server, flavor, image_id):
     other = admin.boot(flavor, image_id)
     admin.wait(other, "ACTIVE")
     theirs = backup(admin, other, 1)
@@ -244,7 +243,7 @@ def test_backups_of_others_and_protected_ones_stay(admin, server, flavor, image_
     assert {theirs, protected, mine} <= {each["id"] for each in images(admin)}
 
 
-def test_a_rotation_that_fails_keeps_the_new_backup(admin, server, monkeypatch):
+def test_failed_rotation_keeps_the_new_backup(admin, server, monkeypatch):
     def broken(*_args, **_more):
         raise RuntimeError("no list")
 
@@ -255,7 +254,7 @@ def test_a_rotation_that_fails_keeps_the_new_backup(admin, server, monkeypatch):
     assert error_of(admin, server, "createBackup") == "Unexpected error: RuntimeError"
 
 
-def test_a_lock_does_not_keep_from_images(admin, member, server):
+def test_locked_server_allows_snapshots_and_backups(admin, member, server):
     admin.action(server, "lock", None)
     member.action(server, "createImage", {"name": "s"})
     admin.wait_idle(server)
@@ -263,7 +262,7 @@ def test_a_lock_does_not_keep_from_images(admin, member, server):
     assert refused(lambda: member.action(server, "shelve")) == (409, f"Instance {server} is locked")
 
 
-def test_states_in_which_no_image_is_made(admin, server):
+def test_snapshot_and_backup_in_error_state_are_refused(admin, server):
     for action in ({"createImage": {"name": "s"}}, {"createBackup": {"name": "b", "backup_type": "d", "rotation": 1}}):
         (name, value), = action.items()
         admin.action(server, "os-resetState", {"state": "error"})

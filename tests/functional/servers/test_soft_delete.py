@@ -1,4 +1,4 @@
-"""Servers that are soft-deleted: restored, deleted at last, or reclaimed."""
+"""Soft-deleted servers: restore, force delete and reclaim."""
 
 import datetime
 
@@ -30,7 +30,7 @@ _QUOTA = ("instances", "cores", "ram")
 
 @pytest.fixture
 def patient(suite, admin):
-    """Deleted servers may be restored for an hour."""
+    """Enable soft delete with a reclaim interval of one hour."""
     CONF.set_override("reclaim_instance_interval", 3600)
     yield
     CONF.clear_override("reclaim_instance_interval")
@@ -67,7 +67,7 @@ def age(suite, uuid, seconds):
     suite.conductor.core.db.write(lambda connection: servers.update(connection, uuid, {"soft_deleted_at": since}))
 
 
-def test_a_soft_deleted_server_is_off_and_hidden_and_keeps_its_place(suite, admin, driver, server):
+def test_soft_deleted_server_is_stopped_hidden_and_keeps_its_allocation(suite, admin, driver, server):
     before = used(admin, suite.compute.host)
     shown = soft_deleted(admin, server)
     assert shown["OS-EXT-STS:vm_state"] == "soft-delete"
@@ -79,7 +79,7 @@ def test_a_soft_deleted_server_is_off_and_hidden_and_keeps_its_place(suite, admi
     assert events_of(admin, server, "delete") == [("compute_soft_delete_instance", "Success", suite.compute.host)]
 
 
-def test_it_is_restored_and_counts_again(suite, admin, driver, server):
+def test_restored_server_runs_and_counts_towards_the_quota(suite, admin, driver, server):
     before = charged(admin)
     soft_deleted(admin, server)
     assert charged(admin) == [0, 0, 0] != before
@@ -89,7 +89,7 @@ def test_it_is_restored_and_counts_again(suite, admin, driver, server):
     assert events_of(admin, server, "restore") == [("compute_restore_instance", "Success", suite.compute.host)]
 
 
-def test_there_must_be_room_in_the_quota_for_it(suite, patient, flavor, image_id):
+def test_restore_above_the_quota_is_refused(suite, patient, flavor, image_id):
     client = Client(suite.url, project="soft", user="s")
     first = client.boot(flavor, image_id)
     client.wait(first, "ACTIVE")
@@ -107,8 +107,8 @@ def test_there_must_be_room_in_the_quota_for_it(suite, patient, flavor, image_id
     client.delete("/os-quota-sets/soft")
 
 
-def test_what_waits_is_bounded_by_the_quota_too(suite, patient, flavor, image_id):
-    """Or a project would have room on hosts and addresses without end: boot, delete, boot, delete …"""
+def test_soft_deleted_servers_are_limited_by_the_quota(suite, patient, flavor, image_id):
+    """Prevent unlimited use of hosts and addresses by repeated boot and delete."""
     client = Client(suite.url, project="hoard", user="h")
     client.put("/os-quota-sets/hoard", {"quota_set": {"instances": 2}})
 
@@ -122,7 +122,7 @@ def test_what_waits_is_bounded_by_the_quota_too(suite, patient, flavor, image_id
     for uuid in waiting:
         client.wait(uuid, "SOFT_DELETED")
     client.wait_gone(boot_and_delete())
-    client.delete(f"/servers/{waiting[0]}", expect=204)  # again: it waits on
+    client.delete(f"/servers/{waiting[0]}", expect=204)  # the server stays soft-deleted
     assert [client.server(uuid)["status"] for uuid in waiting] == ["SOFT_DELETED", "SOFT_DELETED"]
     client.put("/os-quota-sets/hoard", {"quota_set": {"instances": 5, "cores": 2}})
     client.wait_gone(boot_and_delete())
@@ -131,9 +131,8 @@ def test_what_waits_is_bounded_by_the_quota_too(suite, patient, flavor, image_id
     client.delete("/os-quota-sets/hoard")
 
 
-def test_a_delete_that_is_repeated_while_the_first_is_under_way_does_not_delete_for_good(suite, patient, flavor,
-                                                                                         image_id, hold):
-    """The server already waits, so it does not count as one more waiting server."""
+def test_repeated_delete_during_soft_delete_stays_a_soft_delete(suite, patient, flavor, image_id, hold):
+    """A server that is being soft-deleted does not count as a further soft-deleted server."""
     client = Client(suite.url, project="twice", user="t")
     client.put("/os-quota-sets/twice", {"quota_set": {"instances": 1}})
     uuid = client.boot(flavor, image_id)
@@ -148,7 +147,7 @@ def test_a_delete_that_is_repeated_while_the_first_is_under_way_does_not_delete_
     client.delete("/os-quota-sets/twice")
 
 
-def test_a_second_delete_gives_it_no_more_time_and_no_less(suite, admin, server):
+def test_second_delete_keeps_the_soft_deletion_time(suite, admin, server):
     soft_deleted(admin, server)
     age(suite, server, 1800)
     before = _since(suite, server)
@@ -161,13 +160,13 @@ def _since(suite, uuid):
 
 
 @pytest.mark.parametrize("action", ["os-start", "os-stop", "reboot", "pause", "suspend", "resize", "evacuate"])
-def test_nothing_else_can_be_done_with_it(admin, server, flavor, action):
+def test_actions_on_a_soft_deleted_server_are_refused(admin, server, flavor, action):
     soft_deleted(admin, server)
     body = {"reboot": {"type": "HARD"}, "resize": {"flavorRef": flavor}, "evacuate": {}}.get(action)
     assert refused(lambda: admin.action(server, action, body))[0] == 409
 
 
-def test_a_delete_that_was_promised_is_not_given_up_for_an_evacuation(suite, admin, server, hold):
+def test_evacuation_during_soft_delete_is_refused(suite, admin, server, hold):
     held = hold("power.off")
     admin.delete(f"/servers/{server}", expect=204)
     held.wait_until_begun()
@@ -182,19 +181,19 @@ def test_a_delete_that_was_promised_is_not_given_up_for_an_evacuation(suite, adm
         wait_scheduler(suite, suite.compute.host, True)
 
 
-def test_only_what_is_soft_deleted_can_be_restored(admin, server):
+def test_restore_of_an_active_server_is_refused(admin, server):
     assert refused(lambda: admin.action(server, "restore")) == (
         409, f"Cannot 'restore' instance {server} while it is in vm_state active")
 
 
-def test_a_locked_server_is_neither_deleted_nor_restored_by_its_owner(admin, member, server):
+def test_delete_and_restore_of_a_locked_server_by_its_owner_are_refused(admin, member, server):
     admin.action(server, "lock")
     assert refused(lambda: member.delete(f"/servers/{server}")) == (409, f"Instance {server} is locked")
     soft_deleted(admin, server)
     assert refused(lambda: member.action(server, "restore"))[0] == 409
 
 
-def test_what_never_ran_is_deleted_at_once(patient, admin, driver, flavor, image_id):
+def test_server_that_failed_to_build_is_deleted_immediately(patient, admin, driver, flavor, image_id):
     driver.behaviour.failure["spawn"] = 1.0
     uuid = admin.boot(flavor, image_id)
     admin.wait(uuid, "ERROR")
@@ -204,7 +203,7 @@ def test_what_never_ran_is_deleted_at_once(patient, admin, driver, flavor, image
 
 @pytest.fixture
 def other(admin, flavor, image_id):
-    """Create another server, which counts."""
+    """Create another server, which counts towards the quota."""
     uuid = admin.boot(flavor, image_id)
     admin.wait(uuid, "ACTIVE")
     yield uuid
@@ -212,7 +211,7 @@ def other(admin, flavor, image_id):
     admin.wait_gone(uuid)
 
 
-def test_force_delete_does_not_wait_nor_count_it_twice(admin, driver, server, other):
+def test_force_delete_of_a_soft_deleted_server_frees_quota_once(admin, driver, server, other):
     soft_deleted(admin, server)
     admin.action(server, "forceDelete", expect=202)
     admin.wait_gone(server)
@@ -220,7 +219,7 @@ def test_force_delete_does_not_wait_nor_count_it_twice(admin, driver, server, ot
     assert charged(admin) == [1, 1, 128]
 
 
-def test_it_is_reclaimed_when_its_time_is_over(suite, admin, driver, server, other):
+def test_soft_deleted_server_is_reclaimed_after_the_reclaim_interval(suite, admin, driver, server, other):
     soft_deleted(admin, server)
     look(suite)
     assert admin.wait(server, "SOFT_DELETED")
@@ -231,7 +230,7 @@ def test_it_is_reclaimed_when_its_time_is_over(suite, admin, driver, server, oth
     assert charged(admin) == [1, 1, 128]
 
 
-def test_the_oldest_are_due_first_and_so_many_at_a_time(suite, patient, admin, flavor, image_id):
+def test_due_soft_deleted_servers_are_listed_oldest_first_up_to_a_limit(suite, patient, admin, flavor, image_id):
     uuids = [admin.boot(flavor, image_id) for _number in range(3)]
     for number, uuid in enumerate(uuids):
         admin.wait(uuid, "ACTIVE")
@@ -246,7 +245,7 @@ def test_the_oldest_are_due_first_and_so_many_at_a_time(suite, patient, admin, f
     assert due(2001.5, 5) == [uuids[2]]
 
 
-def test_the_wall_clock_of_a_conductor_does_not_decide_when_it_is_reclaimed(suite, admin, server, monkeypatch):
+def test_reclaim_uses_the_clock_of_the_database(suite, admin, server, monkeypatch):
     """A wrong clock may make the deletion appear old; all conductors use the database's clock."""
     soft_deleted(admin, server)
     age(suite, server, 3601)
@@ -259,8 +258,8 @@ def test_the_wall_clock_of_a_conductor_does_not_decide_when_it_is_reclaimed(suit
     admin.wait_gone(server)
 
 
-def test_whoever_restores_it_in_time_keeps_it(suite, admin, server):
-    """A conductor has found that it is due; meanwhile its user had it back, and perhaps deleted it anew."""
+def test_reclaim_of_a_server_restored_in_the_meantime_is_refused(suite, admin, server):
+    """A conductor lists the server as due; meanwhile its user restores it and possibly deletes it again."""
     soft_deleted(admin, server)
     due = utcnow()
     admin.action(server, "restore")
@@ -274,7 +273,7 @@ def test_whoever_restores_it_in_time_keeps_it(suite, admin, server):
     assert admin.wait(server, "SOFT_DELETED")
 
 
-def test_a_resize_that_waited_for_a_word_is_confirmed(admin, pair, patient):
+def test_soft_delete_in_verify_resize_confirms_the_resize(admin, pair, patient):
     uuid = pair.boot()
     larger = admin.flavor(vcpus=2)
     admin.action(uuid, "resize", {"flavorRef": larger})
@@ -287,7 +286,7 @@ def test_a_resize_that_waited_for_a_word_is_confirmed(admin, pair, patient):
     assert charged(admin)[:2] == [1, 2]
 
 
-def test_a_host_that_cannot_power_it_off_leaves_it_as_it_was(admin, driver, server):
+def test_soft_delete_keeps_the_server_active_when_power_off_fails(admin, driver, server):
     driver.behaviour.failure["power_off"] = 1.0
     before = charged(admin)
     admin.delete(f"/servers/{server}", expect=204)
@@ -297,7 +296,7 @@ def test_a_host_that_cannot_power_it_off_leaves_it_as_it_was(admin, driver, serv
     assert "configured to fail at power_off" in error_of(admin, server, "delete")
 
 
-def test_a_host_that_cannot_start_it_leaves_it_soft_deleted(suite, admin, driver, server):
+def test_restore_keeps_the_server_soft_deleted_when_power_on_fails(suite, admin, driver, server):
     soft_deleted(admin, server)
     since = _since(suite, server)
     driver.behaviour.failure["power_on"] = 1.0
@@ -307,7 +306,7 @@ def test_a_host_that_cannot_start_it_leaves_it_soft_deleted(suite, admin, driver
     assert (charged(admin), _since(suite, server)) == ([0, 0, 0], since)
 
 
-def test_a_delete_in_the_middle_of_a_restore_wins(admin, server, hold):
+def test_force_delete_during_restore(admin, server, hold):
     soft_deleted(admin, server)
     power_on = hold("power.on")
     admin.action(server, "restore")
@@ -318,7 +317,7 @@ def test_a_delete_in_the_middle_of_a_restore_wins(admin, server, hold):
     assert charged(admin) == [0, 0, 0]
 
 
-def test_a_delete_that_fails_in_the_middle_of_a_restore_leaves_it_soft_deleted(admin, driver, server, hold):
+def test_failed_delete_during_restore_leaves_the_server_soft_deleted(admin, driver, server, hold):
     before = charged(admin)
     soft_deleted(admin, server)
     power_on = hold("power.on")
@@ -335,22 +334,22 @@ def test_a_delete_that_fails_in_the_middle_of_a_restore_leaves_it_soft_deleted(a
     assert charged(admin) == before
 
 
-def test_reset_state_brings_it_back(admin, server):
+def test_reset_state_restores_a_soft_deleted_server(admin, server):
     before = charged(admin)
     soft_deleted(admin, server)
     admin.action(server, "os-resetState", {"state": "active"})
-    admin.wait(server, "ACTIVE", "SHUTOFF")  # its guest is off, and the power sync may have found that already
+    admin.wait(server, "ACTIVE", "SHUTOFF")  # the guest is off, and the power-state sync may have run
     assert charged(admin) == before
 
 
-def test_a_guest_that_runs_though_its_server_is_soft_deleted_is_powered_off(admin, driver, server):
+def test_running_guest_of_a_soft_deleted_server_is_powered_off(admin, driver, server):
     soft_deleted(admin, server)
     driver.change_by_itself(server, states.RUNNING)
     wait_for(lambda: driver.guests.power_state(server) == states.SHUTDOWN)
     assert admin.wait(server, "SOFT_DELETED")["OS-EXT-STS:power_state"] == states.SHUTDOWN
 
 
-def test_a_host_that_was_down_powers_the_guest_off_when_it_is_back(suite, admin, driver, server):
+def test_returning_host_powers_off_guests_of_soft_deleted_servers(suite, admin, driver, server):
     host = suite.compute.host
     set_service(admin, host, forced_down=True)
     wait_scheduler(suite, host, False)
@@ -363,8 +362,7 @@ def test_a_host_that_was_down_powers_the_guest_off_when_it_is_back(suite, admin,
     assert driver.guests.power_state(server) == states.SHUTDOWN
 
 
-def test_a_rescued_server_is_restored_from_its_own_disks_though_its_host_never_heard_of_the_delete(
-        suite, admin, driver, server):
+def test_restore_after_rescue_and_soft_delete_on_a_down_host_uses_own_disk(suite, admin, driver, server):
     host = suite.compute.host
     admin.action(server, "rescue")
     admin.wait(server, "RESCUE")
@@ -378,7 +376,7 @@ def test_a_rescued_server_is_restored_from_its_own_disks_though_its_host_never_h
     assert (driver.guest(server).rescued, driver.guests.power_state(server)) == ("", states.RUNNING)
 
 
-def test_what_it_costs(suite, admin, server):
+def test_soft_delete_and_restore_message_and_statement_count(suite, admin, server):
     _none, messages, statements = measured(suite, admin, lambda: admin.delete(f"/servers/{server}"))
     assert admin.server(server)["status"] == "SOFT_DELETED"
     assert sum(messages.values()) <= 6, messages
@@ -389,7 +387,7 @@ def test_what_it_costs(suite, admin, server):
     assert len(statements) <= 19, statements
 
 
-def test_looking_for_what_is_due_uses_an_index(suite):
+def test_query_for_due_soft_deleted_servers_uses_an_index(suite):
     """The search runs every few seconds among all current and deleted servers."""
     asked = []
 

@@ -1,4 +1,4 @@
-"""A size of 0 is a size: servers whose root disk has 0 GiB (as large as its image) go through every operation."""
+"""Operations on servers with a root disk size of 0 GiB (the disk is as large as the image)."""
 
 import pytest
 
@@ -10,7 +10,7 @@ _LIVE = {"host": None, "block_migration": "auto"}
 
 @pytest.fixture
 def small(admin):
-    """A flavor without disk of its own, and a larger one."""
+    """Return a flavor with a root disk size of 0, and the same flavor with two vCPUs."""
     return admin.flavor(disk=0), admin.flavor(disk=0, vcpus=2)
 
 
@@ -29,7 +29,7 @@ def _resize(admin, server, flavor, end):
 
 
 def _round_trip(admin, server, small):
-    """Resize, confirm, resize, revert: the second move finds what the first one brought."""
+    """Resize and confirm, then resize and revert with the disks of the first resize."""
     _resize(admin, server, small[1], "confirmResize")
     _resize(admin, server, small[0], "revertResize")
 
@@ -86,11 +86,11 @@ _LIVES = [_round_trip, _resize_to_a_larger_disk, _migrate, _live_migrate, _shelv
 
 
 @pytest.mark.parametrize("life", _LIVES, ids=[life.__name__.strip("_") for life in _LIVES])
-def test_a_server_without_a_disk_size_goes_on(pair, admin, server, small, life):
+def test_server_with_zero_disk_size_runs_after_each_operation(pair, admin, server, small, life):
     life(admin, server, small)
     host = pair.first if admin.server(server)["OS-EXT-SRV-ATTR:host"] != SECOND else pair.second
     wait_for(lambda: pair.where(server) == ([host.host], [host.host]), reason="it has its disk, on its host alone")
-    # What a guest needs to be started from: its disk.
+    # Starting the guest requires its disk.
     for verb in (["reboot", {"type": "HARD"}], ["os-stop"], ["os-start"]):
         admin.action(server, *verb)
         shown = admin.wait(server, "SHUTOFF" if verb[0] == "os-stop" else "ACTIVE")

@@ -1,6 +1,6 @@
-"""A server of one interface in a process of its own, to freeze and to kill.
+"""An RPC server with one interface in its own process, which tests freeze and kill.
 
-It answers with its host's name, after as many seconds as it is asked to take, and prints what it begins.
+The server replies with its host name after the requested number of seconds, and prints each call that begins.
 """
 
 from __future__ import annotations
@@ -46,13 +46,14 @@ class Clerk:
         return self.host
 
     def note(self, ctx: context.RequestContext, name: str) -> None:
-        os.write(sys.stdout.fileno(), f"begins {name}.\n".encode())  # whole lines, also of threads beside each other
+        os.write(sys.stdout.fileno(), f"begins {name}.\n".encode())  # one write per line: threads are concurrent
 
     shout = note
 
 
 def configure(directory: pathlib.Path, url: str, seconds: int = 3, **rabbit: Any) -> pathlib.Path:
-    """A configuration file for this broker: calls wait ``seconds``, ``rabbit`` are options of its driver."""
+    """Write a configuration file for the broker. ``seconds`` is the RPC timeout, ``rabbit`` are options of the
+    driver."""
     file = directory / "nova.conf"
     file.write_text(f"[DEFAULT]\ntransport_url = {url}\nrpc_response_timeout = {seconds}\n[oslo_messaging_rabbit]\n"
                     + "".join(f"{name} = {value}\n" for name, value in rabbit.items()))
@@ -65,7 +66,7 @@ def transport(config: pathlib.Path) -> Any:
 
 
 def start(config: pathlib.Path, host: str) -> Process:
-    """Returns when it listens."""
+    """Start the server and wait until it listens."""
     process = Process(host, [sys.executable, "-m", "tests.integration.bus.bus_desk", str(config), host],
                       config.parent / f"{host}.log", env={"PYTHONPATH": str(ROOT)})
     process.start()

@@ -1,4 +1,4 @@
-"""Options of operators for RabbitMQ: quorum queues, clusters. Each uses a private broker that supports it."""
+"""RabbitMQ options that operators may set: quorum queues and clusters. Each test uses a private broker."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def kinds_of_queues(rabbit: Rabbit, url: str, name: str) -> str:
 
 
 # --- quorum queues --------------------------------------------------------------------------------------
-def test_quorum_queues_keep_what_is_in_them_when_the_broker_is_killed(rabbitmq: Rabbit) -> None:
+def test_quorum_queues_keep_messages_when_the_broker_is_killed(rabbitmq: Rabbit) -> None:
     url = rabbitmq.new_vhost()
     with small(url, **_QUORUM) as nova:
         said = kinds_of_queues(rabbitmq, url, "conductor")
@@ -61,7 +61,7 @@ def test_quorum_queues_keep_what_is_in_them_when_the_broker_is_killed(rabbitmq: 
 # --- clusters -------------------------------------------------------------------------------------------
 @pytest.fixture(scope="module")
 def brokers() -> Iterator[list[Rabbit]]:
-    """Three brokers that are one."""
+    """Start three brokers as one cluster."""
     with contextlib.ExitStack() as stack:
         made: list[Rabbit] = []
         directories = []
@@ -90,7 +90,7 @@ def _join(rabbit: Rabbit, directory: pathlib.Path, all_of_them: list[Rabbit]) ->
     cookie.chmod(0o400)
     owner = directory.stat()
     shutil.chown(cookie, owner.st_uid, owner.st_gid)
-    # One directory of names for all of them: the first one's.
+    # All nodes use the epmd of the first node.
     rabbit._epmd = all_of_them[0]._epmd
     rabbit._server._env["ERL_EPMD_PORT"] = all_of_them[0]._server._env["ERL_EPMD_PORT"]
 
@@ -114,9 +114,9 @@ def running_nodes(rabbit: Rabbit) -> int:
 @pytest.mark.parametrize(("victim", "options"), [
     pytest.param(0, _QUORUM, id="quorum-queues"),
     pytest.param(1, {}, id="classic-queues", marks=pytest.mark.slow)])
-def test_servers_boot_on_when_a_broker_of_a_cluster_dies(brokers: list[Rabbit], victim: int,
-                                                         options: dict[str, Any]) -> None:
-    """Quorum queues need a majority (two of three); classic ones of the dead broker are made anew on another."""
+def test_servers_boot_when_a_broker_of_a_cluster_dies(brokers: list[Rabbit], victim: int,
+                                                      options: dict[str, Any]) -> None:
+    """Quorum queues need a majority (two of three); classic queues of the dead broker are redeclared on another."""
     eventually(lambda: running_nodes(brokers[2]) == 3, 120, "the three brokers are one", interval=1)
     url = url_of(brokers[:2] if not options else brokers, f"t{victim}")
     with small(url, **options) as nova:
@@ -126,7 +126,7 @@ def test_servers_boot_on_when_a_broker_of_a_cluster_dies(brokers: list[Rabbit], 
         with concurrent.futures.ThreadPoolExecutor(4) as pool:
             accepted += filter(None, pool.map(lambda number: try_boot(nova, f"during-{number}"), range(8)))
         nova.api_returns(60)
-        # A server whose answer was lost may exist, too.
+        # A server may exist although the response to its POST was lost.
         nova.all_active(sorted(set(accepted) | set(nova.api.servers())), _SETTLE)
         nova.delete_all(_SETTLE)
         nova.audit()

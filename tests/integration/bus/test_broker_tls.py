@@ -1,4 +1,4 @@
-"""A broker that speaks TLS only, and only with those who have a certificate: what doc/operations.md says to set."""
+"""A broker that accepts only TLS connections with client certificates, configured as in doc/operations.md."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ HOST = "left.example"
 
 @dataclasses.dataclass
 class Secured:
-    """``port`` is that of TLS; the certificate is for 127.0.0.1, and not for 127.0.0.2, where it listens, too."""
+    """A broker with TLS on ``port``. The certificate is valid for 127.0.0.1 but not for 127.0.0.2, which the broker
+    also listens on."""
 
     rabbit: Rabbit
     authority: Authority
@@ -76,7 +77,7 @@ def desk(directory: pathlib.Path, url: str, **options: Any) -> Iterator[Desk]:
 
 
 def says(directory: pathlib.Path, url: str, **options: Any) -> bool:
-    """Return the state of a service's connection with these options."""
+    """Return True if a service connects with these options."""
     with desk(directory, url, **options) as there:
         try:
             there.shout(CTX, "hello")
@@ -85,8 +86,8 @@ def says(directory: pathlib.Path, url: str, **options: Any) -> bool:
         return True
 
 
-def test_broker_and_client_vouch_for_themselves(
-        secured: Secured, tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_tls_broker_and_client_verify_each_others_certificate(secured: Secured, tmp_path: pathlib.Path,
+                                                              caplog: pytest.LogCaptureFixture) -> None:
     good = secured.options("service")
     assert says(tmp_path, secured.url(), **good)
     assert not says(tmp_path, secured.url(), **{**good, "ssl_ca_file": secured.other.file})
@@ -109,19 +110,19 @@ def urls(secured: Secured, *hosts: str) -> str:
     return f"rabbit://{','.join(f'{account}@{host}:{secured.port}' for host in hosts)}/{vhost}"
 
 
-def test_each_of_several_brokers_has_a_name_of_its_own(secured: Secured, tmp_path: pathlib.Path) -> None:
+def test_tls_verifies_the_name_of_the_broker_that_is_connected(secured: Secured, tmp_path: pathlib.Path) -> None:
     url = urls(secured, "127.0.0.1", "127.0.0.3")
     assert all(says(tmp_path, url, **secured.options("service")) for _time in range(6))  # the order is random
 
 
-def test_none_of_several_brokers_may_have_another_name(secured: Secured, tmp_path: pathlib.Path) -> None:
+def test_tls_refuses_a_broker_whose_certificate_has_another_name(secured: Secured, tmp_path: pathlib.Path) -> None:
     url = urls(secured, "127.0.0.2", "127.0.0.3")
     assert not any(says(tmp_path, url, **secured.options("service")) for _time in range(3))
 
 
 @pytest.fixture(scope="module")
 def enrolled(secured: Secured, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, pathlib.Path, str]:
-    """The control plane's URL, the directory with keys and the host's files, and what enrolling has said."""
+    """Return the control plane's URL, the directory with keys and host files, and the output of the enrolment."""
     directory, url = tmp_path_factory.mktemp("keys"), secured.url()
     rabbit = "".join(f"{name} = {value}\n" for name, value in secured.options("control").items())
     config = directory / "manage.conf"
@@ -144,7 +145,8 @@ def host_options(directory: pathlib.Path) -> dict[str, dict[str, Any]]:
     return {section: dict(parser[section]) for section in parser.sections()}
 
 
-def test_enrolling_says_what_a_host_needs_for_tls(secured: Secured, enrolled: tuple[str, pathlib.Path, str]) -> None:
+def test_host_enrolment_writes_the_tls_options_of_the_host(secured: Secured,
+                                                           enrolled: tuple[str, pathlib.Path, str]) -> None:
     _url, directory, said = enrolled
     assert host_options(directory)["oslo_messaging_rabbit"] == {
         "ssl": "true", "ssl_ca_file": secured.authority.file, "ssl_cert_file": f"/etc/nova/{HOST}.pem",
@@ -152,9 +154,10 @@ def test_enrolling_says_what_a_host_needs_for_tls(secured: Secured, enrolled: tu
     assert f"/etc/nova/{HOST}.pem" in said
 
 
-def test_servers_boot_over_tls_also_after_the_broker_was_away(
-        secured: Secured, enrolled: tuple[str, pathlib.Path, str]) -> None:
-    """A host has its own account, key and certificate. Heartbeats of idle connections and the pools go on as well."""
+def test_servers_boot_over_tls_after_a_broker_restart(secured: Secured,
+                                                      enrolled: tuple[str, pathlib.Path, str]) -> None:
+    """The host has its own account, key and certificate. Heartbeats and connection pools also work after the
+    restart."""
     url, directory, _said = enrolled
     own = host_options(directory)
     own["rpc"]["key_file"] = str(directory / f"{HOST}.key")

@@ -1,4 +1,4 @@
-"""Nova's driver and the one of oslo.messaging on the same broker: services of both understand each other."""
+"""Interoperability of Nova's driver and the oslo.messaging driver on the same broker."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def connect(rabbitmq: Rabbit, tmp_path: pathlib.Path) -> Iterator[Connect]:
 
 @pytest.mark.parametrize(("servers", "clients"), [("nova", "oslo"), ("oslo", "nova"), ("oslo", "oslo"),
                                                   ("nova", "nova")])
-def test_services_of_both_drivers_understand_each_other(connect: Connect, servers: str, clients: str) -> None:
+def test_nova_and_oslo_drivers_interoperate(connect: Connect, servers: str, clients: str) -> None:
     implementation = Server()
     server = bus.serve(connect(servers), Echo.topic, "h1", [(Echo, implementation)], threads=4)
     try:
@@ -101,7 +101,7 @@ def test_services_of_both_drivers_understand_each_other(connect: Connect, server
         server.wait()
 
 
-def test_a_notification_waits_for_its_first_consumer(connect: Connect, rabbitmq: Rabbit) -> None:
+def test_notification_is_stored_until_its_first_consumer_connects(connect: Connect, rabbitmq: Rabbit) -> None:
     transport = connect("nova")
     driver_of(transport).send_notification(
         messaging.Target(topic="notifications.info"), {"user_id": "u"},
@@ -123,7 +123,7 @@ def test_a_notification_waits_for_its_first_consumer(connect: Connect, rabbitmq:
         listener.wait()
 
 
-def test_idle_connections_outlive_the_brokers_restart(connect: Connect, rabbitmq: Rabbit) -> None:
+def test_idle_connections_are_reopened_after_the_broker_closes_them(connect: Connect, rabbitmq: Rabbit) -> None:
     server = bus.serve(connect("nova"), Echo.topic, "h1", [(Echo, Server())], threads=2)
     client = bus.client(connect("nova"), Echo)
     try:
@@ -136,8 +136,8 @@ def test_idle_connections_outlive_the_brokers_restart(connect: Connect, rabbitmq
         server.wait()
 
 
-def test_idle_connections_stay_open(connect: Connect, rabbitmq: Rabbit) -> None:
-    """RabbitMQ sends heartbeats; the driver handles each one without a wait for another frame, and sends its own."""
+def test_idle_connections_stay_open_with_heartbeats(connect: Connect, rabbitmq: Rabbit) -> None:
+    """RabbitMQ sends heartbeats; the driver processes them without waiting for another frame, and sends its own."""
     heartbeat = 2
     server = bus.serve(connect("nova", heartbeat_timeout_threshold=heartbeat), Echo.topic, "h1", [(Echo, Server())],
                        threads=2)

@@ -1,4 +1,4 @@
-"""Queues that are lost, with the broker or alone, while those who listen at them live on."""
+"""Queues that are lost, with or without the broker, while their consumers keep running."""
 
 from __future__ import annotations
 
@@ -20,12 +20,13 @@ from tests.integration.rabbit import Rabbit
 from tests.integration.wire import Wire
 
 CTX = context.RequestContext(user_id="u", project_id="p", roles=["member"], overwrite=False)
-# Whoever has lost the broker is back soon after it is.
+# Clients reconnect soon after the broker is available again.
 _SOON = {"rabbit_interval_max": 1, "kombu_reconnect_delay": 0.2}
 
 
 class Wired(World):
-    """A server, and a client whose way to the broker can be blocked. Answers wait ``patience`` seconds for it."""
+    """A server, and a client with a blockable connection to the broker. Replies wait ``patience`` seconds for the
+    client's queue."""
 
     def __init__(self, rabbit: Rabbit, directory: pathlib.Path, patience: int) -> None:
         self.wire = Wire(rabbit.port)
@@ -58,8 +59,7 @@ def answered(desk: Any, name: str) -> bool:
         return False
 
 
-def test_a_caller_whose_queue_was_missing_for_long_is_answered_as_soon_as_it_has_it_again(
-        new_world: Callable[..., Wired]) -> None:
+def test_caller_receives_replies_again_after_its_reply_queue_was_missing(new_world: Callable[..., Wired]) -> None:
     world = new_world(patience=1)
     assert world.desk.ask(CTX, "before") == "one"
     with concurrent.futures.ThreadPoolExecutor() as pool:
@@ -72,8 +72,8 @@ def test_a_caller_whose_queue_was_missing_for_long_is_answered_as_soon_as_it_has
         eventually(lambda: answered(world.desk, "after"), 40, "the caller is answered")
 
 
-def test_an_answer_waits_for_its_caller_who_is_back_later_than_the_server(
-        new_world: Callable[..., Wired], rabbitmq: Rabbit) -> None:
+def test_reply_is_delivered_to_a_caller_that_reconnects_after_the_server(new_world: Callable[..., Wired],
+                                                                         rabbitmq: Rabbit) -> None:
     world = new_world(patience=10)
     assert world.desk.ask(CTX, "before") == "one"
     with concurrent.futures.ThreadPoolExecutor() as pool:
@@ -81,15 +81,15 @@ def test_an_answer_waits_for_its_caller_who_is_back_later_than_the_server(
         eventually(lambda: "meanwhile" in world.begun("one"), 30, "the server works on it")
         world.wire.block()
         rabbitmq.kill()
-        time.sleep(11)  # the broker is away for longer than an answer waits for a queue that is missing
+        time.sleep(11)  # longer than a reply waits for a missing queue
         rabbitmq.start()
         eventually(lambda: world.queues("desk"), 60, "the server is back")
-        time.sleep(1.5)  # with all its connections
+        time.sleep(1.5)  # until all connections of the server are open
         world.wire.unblock()
         assert asked.result(300) == "one"
 
 
-def test_a_caller_whose_queue_is_deleted_is_answered_again(new_world: Callable[..., Wired]) -> None:
+def test_deleted_reply_queue_is_redeclared_by_the_caller(new_world: Callable[..., Wired]) -> None:
     world = new_world()
     assert world.desk.ask(CTX, "before") == "one"
     for number in range(5):
@@ -98,7 +98,7 @@ def test_a_caller_whose_queue_is_deleted_is_answered_again(new_world: Callable[.
 
 
 @pytest.mark.parametrize("queue", ["desk", "desk.one"])
-def test_a_server_whose_queue_is_deleted_listens_again(new_world: Callable[..., Wired], queue: str) -> None:
+def test_deleted_server_queue_is_redeclared_by_the_server(new_world: Callable[..., Wired], queue: str) -> None:
     world = new_world()
     desk = world.desk if queue == "desk" else bus.at(world.desk, "one")
     for number in range(5):
@@ -116,7 +116,7 @@ class Listener(Clerk):
         self.heard.add(name)
 
 
-def test_a_server_whose_queue_for_news_is_deleted_hears_news_again(new_world: Callable[..., Wired]) -> None:
+def test_deleted_fanout_queue_is_redeclared_by_the_server(new_world: Callable[..., Wired]) -> None:
     world, two = new_world(), Listener("two")
     server = bus.serve(world.transport, Desk.topic, two.host, [(Desk, two)])
     news = server.listener.queues[-1].name

@@ -25,12 +25,12 @@ from tests.integration.rabbit import Rabbit
 from tests.unit.conductor.books import Books
 
 CTX = context.RequestContext(user_id="u", project_id="p", roles=["member"], overwrite=False)
-# What a frozen server may have on its way to it: [oslo_messaging_rabbit]rabbit_qos_prefetch_count.
+# Number of unacknowledged messages sent to a frozen server: [oslo_messaging_rabbit]rabbit_qos_prefetch_count.
 PREFETCH = 4
 
 
 class World:
-    """Servers of one broker's vhost, and a client of theirs (which reaches the broker by ``port``)."""
+    """Servers on one vhost, and their client, which connects to the broker through ``port``."""
 
     def __init__(self, rabbit: Rabbit, directory: pathlib.Path, port: int | None = None, **options: Any) -> None:
         self._rabbit = rabbit
@@ -51,7 +51,7 @@ class World:
                 if line.startswith("begins ")]
 
     def queues(self, *names: str) -> dict[str, int]:
-        """The messages that are ready in those of these queues that exist."""
+        """Return the number of ready messages of those of these queues that exist."""
         found = {}
         with self._connect() as connection:
             for name in names:
@@ -98,7 +98,7 @@ def new_world(rabbitmq: Rabbit, tmp_path: pathlib.Path) -> Iterator[Callable[...
 
 
 def answers(world: World, count: int, seconds: float = 0.0, callers: int = 16) -> collections.Counter[str]:
-    """Return how often each server answered, and "" for no answer."""
+    """Return the number of replies of each server, and of calls without a reply under ""."""
     def ask(number: int) -> str:
         try:
             return world.desk.ask(CTX, f"call {number}", seconds)
@@ -109,8 +109,8 @@ def answers(world: World, count: int, seconds: float = 0.0, callers: int = 16) -
         return collections.Counter(pool.map(ask, range(count)))
 
 
-def test_a_frozen_server_costs_a_handful_of_calls_and_the_others_answer(new_world: Callable[..., World]) -> None:
-    world = new_world("one", "two", seconds=15)  # whoever is merely slow, on a busy machine, is not frozen
+def test_frozen_server_fails_at_most_prefetch_count_calls(new_world: Callable[..., World]) -> None:
+    world = new_world("one", "two", seconds=15)  # long enough for a server on a busy machine
     assert set(answers(world, 200)) == {"one", "two"}
     world.processes["one"].freeze()
     found = answers(world, 400)
@@ -118,7 +118,7 @@ def test_a_frozen_server_costs_a_handful_of_calls_and_the_others_answer(new_worl
     assert found[""] <= PREFETCH, found
 
 
-def test_a_server_that_thaws_does_not_run_what_nobody_waits_for_any_more(new_world: Callable[..., World]) -> None:
+def test_thawed_server_skips_expired_calls(new_world: Callable[..., World]) -> None:
     world = new_world("one")
     assert world.desk.ask(CTX, "before") == "one"
     world.processes["one"].freeze()
@@ -139,9 +139,9 @@ def test_a_server_that_thaws_does_not_run_what_nobody_waits_for_any_more(new_wor
 
 
 @pytest.mark.parametrize("clock", ["shared", "of another machine"])
-def test_of_many_calls_none_begins_after_its_caller_has_given_up(
-        new_world: Callable[..., World], monkeypatch: pytest.MonkeyPatch, clock: str) -> None:
-    """Four threads get ten times what they can do in time, and the process is frozen for a while in between."""
+def test_no_call_starts_after_its_deadline_on_an_overloaded_server(new_world: Callable[..., World],
+                                                                   monkeypatch: pytest.MonkeyPatch, clock: str) -> None:
+    """Send four threads ten times the calls that they can serve in time, and freeze the process in between."""
     if clock != "shared":
         monkeypatch.setattr(deadlines, "_own_clock", lambda: clock)
     world = new_world("one", seconds=2)
@@ -168,7 +168,7 @@ def test_of_many_calls_none_begins_after_its_caller_has_given_up(
     assert late == []
 
 
-def test_the_broker_keeps_a_call_no_longer_than_it_may_be_run(new_world: Callable[..., World]) -> None:
+def test_broker_expires_a_call_at_its_deadline(new_world: Callable[..., World]) -> None:
     world = new_world("one", seconds=10)
     assert world.desk.ask(CTX, "before") == "one"
     world.processes["one"].freeze()
@@ -182,7 +182,7 @@ def test_the_broker_keeps_a_call_no_longer_than_it_may_be_run(new_world: Callabl
     assert 0 < int(message.properties["expiration"]) <= 9000
 
 
-def test_a_server_that_is_full_leaves_the_rest_to_the_others(new_world: Callable[..., World]) -> None:
+def test_messages_go_to_another_server_when_one_is_full(new_world: Callable[..., World]) -> None:
     world = new_world("one", "two")
     with concurrent.futures.ThreadPoolExecutor() as pool:
         slow = [pool.submit(bus.within(bus.at(world.desk, "one"), 20).ask, CTX, f"slow {number}", 4)
@@ -195,13 +195,13 @@ def test_a_server_that_is_full_leaves_the_rest_to_the_others(new_world: Callable
     eventually(lambda: len(world.begun("one") + world.begun("two")) == 100 + len(slow), 20, "the rest is done")
 
 
-def test_when_all_servers_are_killed_calls_are_refused_within_seconds_and_soon_at_once(
+def test_calls_fail_within_seconds_and_then_at_once_when_all_servers_are_killed(
         new_world: Callable[..., World]) -> None:
     world = new_world("one", "two")
     assert answers(world, 50)[""] == 0
     for process in world.processes.values():
         process.kill()
-    time.sleep(1.2)  # nobody has answered lately
+    time.sleep(1.2)  # no server has replied recently
     seconds = []
     for _number in range(3):
         started = time.monotonic()
@@ -215,7 +215,7 @@ def test_when_all_servers_are_killed_calls_are_refused_within_seconds_and_soon_a
     assert "anybody?" not in world.begun("three")
 
 
-def test_when_all_servers_are_frozen_calls_are_refused_at_once_until_one_thaws(new_world: Callable[..., World]) -> None:
+def test_calls_fail_at_once_when_all_servers_are_frozen_until_one_thaws(new_world: Callable[..., World]) -> None:
     world = new_world("one", "two")
     assert answers(world, 50)[""] == 0
     for process in world.processes.values():
@@ -233,7 +233,7 @@ def test_when_all_servers_are_frozen_calls_are_refused_at_once_until_one_thaws(n
     eventually(lambda: answers(world, 1)["two"] == 1, 20, "the one that has thawed answers")
 
 
-def test_a_server_that_is_restarted_alone_is_waited_for(new_world: Callable[..., World]) -> None:
+def test_call_waits_for_the_restart_of_the_only_server(new_world: Callable[..., World]) -> None:
     world = new_world("one")
     assert world.desk.ask(CTX, "before") == "one"
     world.processes["one"].kill()
@@ -247,7 +247,7 @@ def test_a_server_that_is_restarted_alone_is_waited_for(new_world: Callable[...,
     server.wait()
 
 
-def test_a_host_that_is_gone_is_known_at_once_to_whoever_asks_it(new_world: Callable[..., World]) -> None:
+def test_call_to_a_killed_host_fails_at_once(new_world: Callable[..., World]) -> None:
     world = new_world("one", "two")
     assert bus.at(world.desk, "one").ask(CTX, "hello") == "one"
     world.processes["one"].kill()
@@ -258,7 +258,7 @@ def test_a_host_that_is_gone_is_known_at_once_to_whoever_asks_it(new_world: Call
     assert bus.at(world.desk, "two").ask(CTX, "hello") == "two"
 
 
-def test_messages_to_a_host_that_is_gone_are_forgotten(new_world: Callable[..., World]) -> None:
+def test_messages_to_a_dead_host_expire(new_world: Callable[..., World]) -> None:
     world = new_world("one")
     world.processes["one"].kill()
     brief = bus.within(bus.at(world.desk, "one"), 2)
@@ -268,12 +268,12 @@ def test_messages_to_a_host_that_is_gone_are_forgotten(new_world: Callable[..., 
     eventually(lambda: world.queues("desk.one")["desk.one"] == 0, 10, "the broker has forgotten them")
 
 
-def test_a_host_that_is_deleted_leaves_no_queue(new_world: Callable[..., World]) -> None:
+def test_forgetting_a_dead_host_deletes_its_queue(new_world: Callable[..., World]) -> None:
     world = new_world("one", "two")
     world.processes["one"].kill()
     bus.at(world.desk, "one").note(CTX, "order")
     eventually(lambda: bus.forget(world.transport, Desk.topic, "one"), 10, "the broker knows that it is gone")
-    bus.forget(world.transport, Desk.topic, "two")  # it listens: nothing happens to it
+    bus.forget(world.transport, Desk.topic, "two")  # has a consumer, so its queue stays
     assert world.queues("desk.one", "desk.two") == {"desk.two": 0}
     assert bus.at(world.desk, "two").ask(CTX, "hello") == "two"
 
@@ -289,16 +289,16 @@ def test_deleting_a_service_deletes_its_queue(new_world: Callable[..., World], t
     world.processes["one"].kill()
     bus.at(world.desk, "one").note(CTX, "order")
     eventually(lambda: listeners(world.transport, "desk.one") == 0, 10, "the broker knows that it is gone")
-    for service in made.values():  # the other one listens, and will register again
+    for service in made.values():  # compute-two still has a consumer and would register again
         Services(core).delete(CTX, service.uuid)
     core.db.close()
     assert world.queues("desk.one", "desk.two") == {"desk.two": 0}
 
 
-def test_the_queue_of_a_process_that_died_is_forgotten_with_the_news_in_it(new_world: Callable[..., World]) -> None:
+def test_fanout_queue_of_a_dead_process_expires(new_world: Callable[..., World]) -> None:
     world = new_world("one", rabbit_transient_queues_ttl=2)
     world.desk.shout(CTX, "news")
     eventually(lambda: "news" in world.begun("one"), 10, "it hears the news")
     world.processes["one"].kill()
-    # The exchange is there as long as a queue is bound to it.
+    # The exchange exists as long as a queue is bound to it.
     eventually(lambda: not world.exists("desk_fanout"), 20, "nobody keeps news for it", interval=0.5)

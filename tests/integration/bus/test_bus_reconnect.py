@@ -20,7 +20,7 @@ CLIENTS = 12
 
 
 def pause_before_coming_back(rabbit: Rabbit, vhost: str, directory: pathlib.Path) -> float:
-    """The seconds until one client whose connection was cut makes another one."""
+    """Return the seconds until a client reconnects after its connection was cut."""
     directory.mkdir()
     wire, conf = Wire(rabbit.port), cfg.ConfigOpts()
     conf(["--config-file", str(configure(directory, vhost.replace(str(rabbit.port), str(wire.port))))])
@@ -39,8 +39,7 @@ def pause_before_coming_back(rabbit: Rabbit, vhost: str, directory: pathlib.Path
         wire.close()
 
 
-def test_clients_that_lost_their_broker_do_not_come_back_at_the_same_moment(
-        rabbitmq: Rabbit, tmp_path: pathlib.Path) -> None:
+def test_clients_reconnect_at_different_moments(rabbitmq: Rabbit, tmp_path: pathlib.Path) -> None:
     vhost = rabbitmq.new_vhost()
     with concurrent.futures.ThreadPoolExecutor(CLIENTS) as pool:
         pauses = list(pool.map(lambda number: pause_before_coming_back(rabbitmq, vhost, tmp_path / str(number)),

@@ -1,4 +1,4 @@
-"""A server's life over HTTP through all services as processes, on RabbitMQ and each database."""
+"""The life cycle of a server over HTTP with all services as processes, on RabbitMQ and each database."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def nova(request: pytest.FixtureRequest, rabbitmq: Rabbit) -> Iterator[Cluster]:
         yield cluster
 
 
-def test_a_server_lives_through_its_power_states(nova: Cluster) -> None:
+def test_server_goes_through_all_power_states(nova: Cluster) -> None:
     uuid = nova.api.boot("life", metadata={"key": "välue"})
     server = nova.api.wait(uuid, "ACTIVE")
     assert server["OS-EXT-SRV-ATTR:host"] in ("compute-1", "compute-2")
@@ -43,7 +43,7 @@ def test_a_server_lives_through_its_power_states(nova: Cluster) -> None:
     nova.audit()
 
 
-def test_many_servers_of_one_request_spread_over_the_hosts(nova: Cluster) -> None:
+def test_servers_of_a_multi_create_request_are_spread_over_hosts(nova: Cluster) -> None:
     nova.api.boot("several", min_count=6, max_count=6)
     ids = list(nova.api.servers())
     assert len(ids) == 6
@@ -54,7 +54,7 @@ def test_many_servers_of_one_request_spread_over_the_hosts(nova: Cluster) -> Non
     nova.audit()
 
 
-def test_the_log_of_every_service_tells_the_request(nova: Cluster) -> None:
+def test_every_service_logs_the_request_id(nova: Cluster) -> None:
     response = nova.api.request("POST", "/servers", {"server": {"name": "traced", "flavorRef": "tiny",
                                                                 "imageRef": nova.api.image_id, "networks": "auto"}})
     request_id, uuid = response.headers["X-Openstack-Request-Id"], response.json()["server"]["id"]
@@ -66,5 +66,5 @@ def test_the_log_of_every_service_tells_the_request(nova: Cluster) -> None:
     nova.delete_all()
 
 
-def test_the_upgrade_check_is_content(nova: Cluster) -> None:
+def test_upgrade_check_succeeds(nova: Cluster) -> None:
     assert "services are up" in nova.status("upgrade", "check")

@@ -1,4 +1,4 @@
-"""Transactions go on when their database server was away for a moment."""
+"""Transactions across restarts of the database server."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SECRET = "correcthorse"
 
 
 @pytest.mark.parametrize("start", [start_postgresql, start_mariadb])
-def test_a_killed_database_is_waited_for(start: object) -> None:
+def test_transaction_is_retried_after_a_database_restart(start: object) -> None:
     with start() as server:  # type: ignore[operator]
         database = Database(server.new_database())
 
@@ -44,7 +44,7 @@ def test_a_killed_database_is_waited_for(start: object) -> None:
 
 
 @pytest.mark.parametrize("start", [start_postgresql, start_mariadb])
-def test_a_database_that_stays_away_is_a_clean_error(start: object) -> None:
+def test_unreachable_database_raises_service_unavailable(start: object) -> None:
     with start() as server:  # type: ignore[operator]
         database = Database(server.new_database(), max_retries=3)
         server.kill()
@@ -55,7 +55,7 @@ def test_a_database_that_stays_away_is_a_clean_error(start: object) -> None:
 
 @pytest.mark.parametrize(("start", "user", "why"), [
     (start_postgresql, "nobody", 'role "nobody" does not exist'), (start_mariadb, "nobody", "Access denied")])
-def test_a_server_that_does_not_let_us_in_says_why(start: object, user: str, why: str) -> None:
+def test_refused_database_connection_reports_the_reason(start: object, user: str, why: str) -> None:
     with start() as server:  # type: ignore[operator]
         url = sa.make_url(server.new_database())
         with pytest.raises(exception.DatabaseUnusable, match=why) as raised:
@@ -78,18 +78,18 @@ def _release_one(connection: sa.Connection) -> None:
 
 @pytest.mark.parametrize(("change", "left"), [(_take_one, 3), (_release_one, 1)])
 @pytest.mark.parametrize("start", [start_postgresql, start_mariadb])
-def test_quota_is_taken_and_given_back_in_one_order_of_locks(
-        start: object, change: Callable[[sa.Connection], None], left: int) -> None:
-    """The holder of the project's row can lock the user's row, or two transactions would wait for each other."""
+def test_quota_changes_lock_the_project_row_before_the_user_row(start: object, change: Callable[[sa.Connection], None],
+                                                                left: int) -> None:
+    """Two transactions that lock the rows in different orders would deadlock."""
     with start() as server:  # type: ignore[operator]
         url = server.new_database()
         migrate.sync(url)
         database = Database(url)
         table = tables.quota_usages
-        for user in ("u", ""):  # so that the user's row comes first in the file
+        for user in ("u", ""):  # so that the user's row is the first one in the table
             database.write(lambda connection, user=user: connection.execute(sa.insert(table).values(
                 project_id="p", user_id=user, instances=2, cores=2, ram=2)))
-        # A table that is known to be small is read from its beginning, not by its index.
+        # The planner scans a table that it knows to be small instead of using the index.
         database.write(lambda connection: connection.execute(sa.text(
             "ANALYZE quota_usages" if database.dialect == "postgresql" else "ANALYZE TABLE quota_usages")))
         changing = threading.Thread(target=database.write, args=(change,))
@@ -97,7 +97,7 @@ def test_quota_is_taken_and_given_back_in_one_order_of_locks(
             connection.execute(sa.select(table).where(table.c.user_id == "").with_for_update())
             changing.start()
             changing.join(1.0)
-            assert changing.is_alive(), "it waits for the project's row"
+            assert changing.is_alive(), "the transaction does not wait for the project's row"
             connection.execute(sa.select(table).where(table.c.user_id == "u").with_for_update(nowait=True))
         changing.join(10.0)
         used = database.read(lambda connection: connection.execute(sa.select(table.c.instances)).scalars().all())
@@ -107,7 +107,7 @@ def test_quota_is_taken_and_given_back_in_one_order_of_locks(
 
 @pytest.mark.parametrize(("start", "endless"), [
     (start_postgresql, ENDLESS), (start_mariadb, "SELECT COUNT(*) FROM seq_1_to_1000000000 WHERE SHA2(seq, 512) = ''")])
-def test_a_statement_that_takes_too_long_is_cancelled_and_not_tried_again(start: object, endless: str) -> None:
+def test_statement_beyond_the_timeout_is_cancelled_and_not_retried(start: object, endless: str) -> None:
     with start() as server:  # type: ignore[operator]
         database = Database(server.new_database(), statement_seconds=1)
         cancelled_once(database, endless)
@@ -115,8 +115,7 @@ def test_a_statement_that_takes_too_long_is_cancelled_and_not_tried_again(start:
 
 
 @pytest.mark.parametrize("start", [start_postgresql, start_mariadb])
-def test_what_no_column_takes_is_refused_and_not_repeated_in_logs(
-        start: object, caplog: pytest.LogCaptureFixture) -> None:
+def test_invalid_column_values_are_refused_and_not_logged(start: object, caplog: pytest.LogCaptureFixture) -> None:
     with start() as server:  # type: ignore[operator]
         url = server.new_database()
         migrate.sync(url)
@@ -139,7 +138,7 @@ def test_what_no_column_takes_is_refused_and_not_repeated_in_logs(
 
 
 @pytest.mark.parametrize("start", [start_postgresql, start_mariadb])
-def test_a_lock_that_is_not_had_in_time_is_waited_for_again(start: object) -> None:
+def test_transaction_is_retried_after_a_lock_timeout(start: object) -> None:
     with start() as server:  # type: ignore[operator]
         url = server.new_database()
         migrate.sync(url)

@@ -1,4 +1,4 @@
-"""Pages of servers by several sort keys, on PostgreSQL and MariaDB with their own order of texts and nulls."""
+"""Pages of servers by several sort keys, with the collation and NULL order of PostgreSQL and MariaDB."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from tests.unit.conductor.database.test_list_pages import (  # noqa: F401
     cut_pages,
-    test_pages_by_several_sort_keys_continue_where_the_last_one_ended,
+    test_pages_by_several_sort_keys_continue_after_the_marker,
     two_projects,
 )
 

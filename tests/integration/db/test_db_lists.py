@@ -1,4 +1,4 @@
-"""Lists of many servers on PostgreSQL and MariaDB: what each statement reads."""
+"""Query plans of server lists on PostgreSQL and MariaDB."""
 
 from __future__ import annotations
 

@@ -18,8 +18,8 @@ def database_url(request: pytest.FixtureRequest) -> str:
     return str(request.getfixturevalue(request.param).new_database())
 
 
-def test_indexes_of_a_full_table_are_made_beside_its_writers(postgresql: Server) -> None:
-    """Indexes are created after the upgrade and without locks; an interrupted one is created again."""
+def test_indexes_of_a_large_table_are_created_concurrently(postgresql: Server) -> None:
+    """Indexes are created after the upgrade and without table locks; an invalid index is created again."""
     url = postgresql.new_database()
     migrate.sync(url, "0025")
     database, noted = Database(url), list[str]()

@@ -1,4 +1,4 @@
-"""The conductor's resources on PostgreSQL and MariaDB: the same behaviour as on SQLite."""
+"""Unit tests of the conductor's resources, on PostgreSQL and MariaDB instead of SQLite."""
 
 from __future__ import annotations
 
@@ -64,13 +64,13 @@ def core(books: Books) -> Books:
 
 
 def impatient(core: Books, connection: sa.Connection) -> None:
-    """Set the lock timeout of the database to a second."""
+    """Set the lock timeout of the connection to one second."""
     connection.execute(sa.text("SET SESSION innodb_lock_wait_timeout = 1" if core.db.dialect != "postgresql"
                                else "SET LOCAL lock_timeout = '1s'"))
 
 
-def test_boots_on_one_network_do_not_wait_for_one_another(core: Books) -> None:
-    """The second of two open transactions takes an address before the first has ended."""
+def test_concurrent_address_allocations_on_a_network_do_not_block(core: Books) -> None:
+    """The second of two open transactions allocates an address before the first one commits."""
     made = Networks(core).create(ctx(), Network(uuid="", label="n", cidr="10.0.0.0/24", gateway="", bridge="",
                                                 cidr_v6="fd00::/64"))
     taken = []
@@ -85,20 +85,20 @@ def test_boots_on_one_network_do_not_wait_for_one_another(core: Books) -> None:
     assert again == taken[1]
 
 
-def test_a_server_that_wants_a_share_while_another_one_leaves_it_keeps_the_access(core: Books) -> None:
-    """Whoever leaves waits for the one that comes, and sees it."""
+def test_concurrent_share_access_request_keeps_the_access(core: Books) -> None:
+    """Releasing the last known access waits for an open transaction that requests the access."""
     core.db.write(lambda connection: share_accesses.want(connection, "x", "h1", "s1"))
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         with core.db.engine.connect() as coming, coming.begin():
             assert share_accesses.want(coming, "x", "h1", "s2")
             last = pool.submit(core.db.write, lambda connection: share_accesses.leave(connection, "x", "h1", "s1"))
-            assert concurrent.futures.wait([last], 1).not_done, "it waits"
+            assert concurrent.futures.wait([last], 1).not_done, "the release does not wait for the open transaction"
         assert not last.result(30)
 
 
-def test_placements_on_one_network_do_not_wait_for_one_another(
+def test_concurrent_placements_on_a_network_lock_only_their_node(
         core: Books, selections: dict[str, Selection]) -> None:  # noqa: F811
-    """All locks of a placement, on two nodes: a transaction waits for its node only."""
+    """A placement on one node does not wait for an open placement on another node."""
     made = Networks(core).create(ctx(), Network(uuid="", label="n", cidr="10.0.0.0/24", gateway="", bridge=""))
 
     def place(host: str, connection: sa.Connection) -> ConductorControl:
@@ -114,7 +114,7 @@ def test_placements_on_one_network_do_not_wait_for_one_another(
         with core.db.engine.connect() as second, second.begin():
             impatient(core, second)
             placed.append(place("b", second))
-            with pytest.raises(Exception, match=r"(?i)lock"):  # the test can tell: this one does wait
+            with pytest.raises(Exception, match=r"(?i)lock"):  # proves that the test detects lock waits
                 place("a", second)
     addresses = {ctl.instance.network_info[0].fixed_ips[0].address for ctl in placed}
     assert addresses == {"10.0.0.2", "10.0.0.3"}
@@ -125,7 +125,7 @@ def hold_node(connection: sa.Connection, uuid: str) -> None:
     connection.execute(sa.select(nodes.c.id).where(nodes.c.uuid == uuid).with_for_update())
 
 
-def test_a_claim_that_is_given_back_is_not_in_the_way_of_who_has_the_node(
+def test_releasing_a_claim_takes_no_lock_before_the_node_lock(
         core: Books, selections: dict[str, Selection]) -> None:  # noqa: F811
     instance, node = claimed(core, selections["a"], asking()), selections["a"].node_uuid
     with core.db.engine.connect() as first, first.begin():
@@ -133,14 +133,14 @@ def test_a_claim_that_is_given_back_is_not_in_the_way_of_who_has_the_node(
         hold_node(first, node)
         with core.db.engine.connect() as second, second.begin() as undone:
             impatient(core, second)
-            with pytest.raises(Exception, match=r"(?i)lock"):  # it waits for the node
+            with pytest.raises(Exception, match=r"(?i)lock"):  # waits for the lock of the node
                 allocations.release(second, instance.uuid)
-            compute_nodes.remove(first, [node])  # and holds nothing that this needs
+            compute_nodes.remove(first, [node])  # succeeds, as the waiting transaction has no locks
             undone.rollback()
 
 
 @pytest.mark.parametrize("had", ["a", "b"])
-def test_who_writes_two_nodes_holds_none_while_he_waits_for_the_first(
+def test_writer_of_two_nodes_locks_them_in_order(
         core: Books, selections: dict[str, Selection], had: str) -> None:  # noqa: F811
     instance = claimed(core, selections[had], asking())
     first_one, second_one = sorted(selections[host].node_uuid for host in "ab")

@@ -1,4 +1,4 @@
-"""Databases over TLS, by what doc/security.md says of the URL of [database]connection."""
+"""Database connections over TLS, with the options of [database]connection in doc/security.md."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ WAYS = [(kind, query) for kind, queries in VERIFIED.items() for query in queries
 
 @dataclasses.dataclass
 class Secured:
-    """A server that lets nobody in without TLS, and two authorities: that of its certificate, and another one."""
+    """A server that requires TLS, the authority of its certificate, and another authority."""
 
     server: Server
     authority: Authority
@@ -62,7 +62,8 @@ def secured() -> Iterator[dict[str, Secured]]:
 
 
 @pytest.mark.parametrize(("kind", "query"), WAYS)
-def test_connections_are_encrypted_also_after_a_restart(secured: dict[str, Secured], kind: str, query: str) -> None:
+def test_tls_database_connections_are_encrypted_after_a_restart(secured: dict[str, Secured], kind: str,
+                                                                query: str) -> None:
     it = secured[kind]
     url = it.url(query)
     migrate.sync(url)
@@ -77,7 +78,8 @@ def test_connections_are_encrypted_also_after_a_restart(secured: dict[str, Secur
 
 
 @pytest.mark.parametrize(("kind", "query"), WAYS)
-def test_a_server_that_nobody_vouches_for_is_refused(secured: dict[str, Secured], kind: str, query: str) -> None:
+def test_database_certificate_of_an_unknown_authority_is_refused(secured: dict[str, Secured], kind: str,
+                                                                 query: str) -> None:
     it = secured[kind]
     with pytest.raises(exception.DatabaseUnusable, match=r"cannot be used: .*(?i:certificate verify failed)") as raised:
         readiness.check(it.url(query, it.other.file))
@@ -85,34 +87,36 @@ def test_a_server_that_nobody_vouches_for_is_refused(secured: dict[str, Secured]
 
 
 @pytest.mark.parametrize(("kind", "query"), WAYS)
-def test_a_server_of_another_name_is_refused(secured: dict[str, Secured], kind: str, query: str) -> None:
+def test_database_certificate_for_another_host_name_is_refused(secured: dict[str, Secured], kind: str,
+                                                               query: str) -> None:
     with pytest.raises(exception.DatabaseUnusable, match=r"(?i)(not match host name|name mismatch).*localhost"):
         readiness.check(secured[kind].url(query, host="localhost"))
 
 
 @pytest.mark.parametrize(("kind", "query"), WAYS)
-def test_a_file_that_is_missing_is_named(secured: dict[str, Secured], kind: str, query: str) -> None:
+def test_missing_tls_file_of_the_database_is_named_in_the_error(secured: dict[str, Secured], kind: str,
+                                                                query: str) -> None:
     with pytest.raises(exception.DatabaseUnusable, match="/no/such/file"):
         readiness.check(secured[kind].url(query, "/no/such/file"))
 
 
 @pytest.mark.parametrize("kind", PLAIN)
-def test_nobody_gets_in_without_tls_where_the_server_demands_it(secured: dict[str, Secured], kind: str) -> None:
+def test_unencrypted_connection_to_a_tls_only_database_is_refused(secured: dict[str, Secured], kind: str) -> None:
     with pytest.raises(exception.DatabaseUnusable, match=r"no encryption|Access denied"):
         readiness.check(secured[kind].url(PLAIN[kind]))
 
 
 @pytest.mark.parametrize(("kind", "query"), WAYS)
-def test_a_server_without_tls_is_refused(secured: dict[str, Secured], request: pytest.FixtureRequest, kind: str,
-                                         query: str) -> None:
+def test_database_server_without_tls_is_refused(secured: dict[str, Secured], request: pytest.FixtureRequest, kind: str,
+                                                query: str) -> None:
     plain = dataclasses.replace(secured[kind], server=request.getfixturevalue(kind))
     with pytest.raises(exception.DatabaseUnusable, match=r"does not support SSL|doesn't support it"):
         readiness.check(plain.url(query))
 
 
 @pytest.mark.parametrize(("kind", "query"), WAYS)
-def test_operators_are_told_in_one_line(secured: dict[str, Secured], tmp_path: pathlib.Path, kind: str,
-                                        query: str) -> None:
+def test_db_sync_reports_tls_errors_in_one_line(secured: dict[str, Secured], tmp_path: pathlib.Path, kind: str,
+                                                query: str) -> None:
     config = tmp_path / "nova.conf"
     for ca, reason in ((secured[kind].other.file, "certificate verify failed"), ("/no/such/file", "/no/such/file")):
         config.write_text(f"[database]\nconnection = {secured[kind].url(query, ca)}\n")
@@ -126,15 +130,18 @@ def test_operators_are_told_in_one_line(secured: dict[str, Secured], tmp_path: p
 
 
 def contexts(database: Database, count: int) -> list[object]:
-    """The contexts of TLS of so many connections of MariaDB that are open at the same time."""
+    """Return the TLS contexts of ``count`` MariaDB connections that are open at the same time."""
     with contextlib.ExitStack() as stack:
         opened = [stack.enter_context(database.engine.connect()) for _ in range(count)]
         return [one.connection.dbapi_connection.ctx for one in opened]  # type: ignore[union-attr]
 
 
-def test_connections_without_files_of_tls_share_a_context_and_are_encrypted_if_the_server_can(
-        secured: dict[str, Secured], request: pytest.FixtureRequest) -> None:
-    """A context has all certificates of the machine: 0.9 MB for each connection of a conductor."""
+def test_mariadb_connections_without_tls_files_share_one_context(secured: dict[str, Secured],
+                                                                 request: pytest.FixtureRequest) -> None:
+    """A context holds all certificates of the machine: 0.9 MB for each connection of a conductor.
+
+    Connections are encrypted if the server supports TLS.
+    """
     made = []
     for server in (secured["mariadb"].server, request.getfixturevalue("mariadb")):
         url = dataclasses.replace(secured["mariadb"], server=server).url("")
@@ -146,8 +153,8 @@ def test_connections_without_files_of_tls_share_a_context_and_are_encrypted_if_t
     assert len({id(one) for one in made}) == 1
 
 
-def test_new_connections_read_the_files_of_tls_again(secured: dict[str, Secured]) -> None:
-    """An operator may have replaced them."""
+def test_new_mariadb_connections_read_tls_files_again(secured: dict[str, Secured]) -> None:
+    """An operator may have replaced the files."""
     database = Database(secured["mariadb"].url("ssl_ca={ca}"))
     with contextlib.closing(database):
         first, second = contexts(database, 2)

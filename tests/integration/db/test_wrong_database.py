@@ -1,4 +1,4 @@
-"""nova-compute and databases that are not the one it registered with: real processes, on a real broker."""
+"""nova-compute with a database other than the one it registered with: real processes on a real broker."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def copied(source: pathlib.Path, target: pathlib.Path) -> None:
 
 
 def restart_on(nova: Cluster, database: pathlib.Path) -> None:
-    """Restart all services but nova-compute, with another database."""
+    """Restart all services except nova-compute with another database."""
     nova.stop(*nova.processes)
     text = nova.config.read_text()
     url = next(line for line in text.splitlines() if line.startswith("connection"))
@@ -42,7 +42,7 @@ def guests(nova: Cluster) -> list[str]:
 
 
 def refusal(nova: Cluster) -> str:
-    """Start nova-compute, which must end by itself; the one line that says why."""
+    """Start nova-compute, wait until it exits, and return its CRITICAL log line."""
     compute = nova.processes["compute-1"]
     told = compute.log.stat().st_size
     compute.start()
@@ -53,7 +53,7 @@ def refusal(nova: Cluster) -> str:
     return line
 
 
-def test_a_host_refuses_a_database_of_another_deployment_and_its_guests_wait_for_the_right_one(nova: Cluster) -> None:
+def test_compute_refuses_a_database_of_another_deployment(nova: Cluster) -> None:
     uuid = nova.api.boot("kept")
     nova.api.wait(uuid, "ACTIVE")
     before = guests(nova)
@@ -72,7 +72,7 @@ def test_a_host_refuses_a_database_of_another_deployment_and_its_guests_wait_for
     nova.audit()
 
 
-def test_a_host_starts_with_a_restored_older_database_and_keeps_guests_that_it_does_not_know(nova: Cluster) -> None:
+def test_compute_keeps_unknown_guests_with_a_restored_older_database(nova: Cluster) -> None:
     copied(nova.directory / "nova.sqlite", nova.directory / "older.sqlite")
     uuid = nova.api.boot("unknown")
     nova.api.wait(uuid, "ACTIVE")
@@ -86,7 +86,7 @@ def test_a_host_starts_with_a_restored_older_database_and_keeps_guests_that_it_d
     assert guests(nova) == before
 
 
-def test_a_host_that_cannot_tell_its_deployment_says_so_and_ends(nova: Cluster) -> None:
+def test_compute_exits_when_its_deployment_file_is_invalid(nova: Cluster) -> None:
     nova.stop("compute-1")
     (nova.directory / "deployment").write_text("ours\n")
     assert "deployment does not contain a deployment id" in refusal(nova)

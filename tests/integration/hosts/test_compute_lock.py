@@ -1,4 +1,4 @@
-"""Two nova-computes of one host on one state_path: the second one ends, and says why."""
+"""Two nova-compute processes of one host with one state_path: the second one exits with an error."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LOCK = "nova-compute-{}.lock"
 
 @pytest.fixture
 def config(tmp_path: pathlib.Path) -> pathlib.Path:
-    """Return the configuration of a host whose broker does not answer: its nova-compute waits and holds its lock."""
+    """Return the configuration of a host whose broker is unreachable: nova-compute waits and holds its lock."""
     file = tmp_path / "nova.conf"
     file.write_text(f"[DEFAULT]\ntransport_url = rabbit://n:n@127.0.0.1:1/\nstate_path = {tmp_path}\nhost = one\n"
                     "compute_driver = fake\n[network]\ndriver = none\n")
@@ -40,7 +40,7 @@ def command(host: str, config: pathlib.Path) -> list[str]:
     return [*command_of("compute"), "--config-file", str(config), "--config-file", str(own)]
 
 
-def test_a_second_one_ends_with_an_error_and_a_code(first: Process, config: pathlib.Path) -> None:
+def test_second_compute_of_a_host_exits_with_an_error(first: Process, config: pathlib.Path) -> None:
     second = subprocess.run(command("one", config), env=environment(), capture_output=True, text=True, timeout=120,
                             check=False)
     assert second.returncode == os.EX_TEMPFAIL
@@ -49,8 +49,8 @@ def test_a_second_one_ends_with_an_error_and_a_code(first: Process, config: path
     assert first.running()
 
 
-def test_a_lock_file_that_nobody_holds_is_none(first: Process, config: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    """A killed container leaves such a file; a host of another name is another host."""
+def test_stale_compute_lock_file_is_taken_over(first: Process, config: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    """A killed container leaves a lock file. A compute service with another host name has its own lock."""
     lock = tmp_path / LOCK.format("one")
     other = Process("other", command("two", config), tmp_path / "other.log", env=environment())
     again = Process("again", command("one", config), tmp_path / "again.log", env=environment())

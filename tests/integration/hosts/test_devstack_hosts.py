@@ -1,4 +1,4 @@
-"""NOVA_HOSTS=2 of devstack/stack.sh: the second host as its scripts make it, without a cloud around it."""
+"""NOVA_HOSTS=2 of devstack/stack.sh: the second host as the scripts create it, without a cloud."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tools.hosts.site import Site
 pytestmark = [needs_hosts, pytest.mark.root]
 
 _DEVSTACK = ROOT / "devstack"
-# What stack.sh does of it; the test starts the programs itself, and there is no broker to have accounts with.
+# The parts of stack.sh that the tests need. The tests start the programs themselves, and there is no broker.
 _SCRIPT = """
 for file in common config supervisor nova hosts; do . "$DEVSTACK_DIR/lib/$file.sh"; done
 load_options
@@ -51,7 +51,7 @@ print(json.dumps([CONF.host, CONF.my_ip, oslo_messaging.TransportURL.parse(CONF)
 
 
 class Stack:
-    """A DATA_DIR, and addresses that nothing else on this machine has."""
+    """A DATA_DIR, and networks that no other interface of this machine uses."""
 
     def __init__(self, directory: pathlib.Path) -> None:
         self.directory = directory
@@ -92,10 +92,10 @@ def stack() -> Iterator[Stack]:
         made.run("remove_hosts")
 
 
-def test_the_second_host_is_a_machine_of_its_own_beside_this_one_and_leaves_nothing(stack: Stack) -> None:
+def test_second_devstack_host_is_isolated_and_removed_completely(stack: Stack) -> None:
     stack.run("prepare_hosts_network; prepare_hosts")
     programs = stack.programs()
-    assert next(iter(programs)) == "host2"  # its power comes first, what runs on it afterwards
+    assert next(iter(programs)) == "host2"  # the host must be powered on before its programs
     assert programs.keys() == {"host2", "host2-virtlogd", "host2-libvirtd", "host2-nova-compute",
                                "host2-nova-metadata"}
     bridge = Site(stack.directory / "hosts").switch.bridge
@@ -111,14 +111,14 @@ def test_the_second_host_is_a_machine_of_its_own_beside_this_one_and_leaves_noth
         eventually(lambda: "QEMU" in stack.on_second("virsh", "-c", "qemu:///system", "version"), 60,
                    "its libvirtd answers")
         assert stack.on_second("ping", "-c", "1", "-W", "5", f"{stack.network}.1")
-        # Its files are its own, at the paths of this machine; nova-compute is started among them.
+        # The host has its own files at the paths of this machine, and nova-compute runs with those files.
         stack.on_second("touch", f"{stack.directory}/nova/of-host2")
         assert not (stack.directory / "nova/of-host2").exists()
         enter = programs["host2-nova-compute"].partition(str(stack.directory / "venv"))[0]
         seen = subprocess.run([*shlex.split(enter), "ls", f"{stack.directory}/nova"], check=True, capture_output=True,
                               text=True, timeout=60)
         assert seen.stdout.split() == ["of-host2"]
-        stack.run("prepare_hosts_network; prepare_hosts")  # stack.sh run again
+        stack.run("prepare_hosts_network; prepare_hosts")  # a second run of stack.sh
         assert stack.programs() == programs
         assert stack.on_second("hostname") == "stack-host2"
         stack.run("prepare_hosts", hosts=1)
@@ -130,7 +130,7 @@ def test_the_second_host_is_a_machine_of_its_own_beside_this_one_and_leaves_noth
     assert not [name for name in os.listdir("/sys/class/net") if name.startswith(bridge)]
 
 
-def test_nova_finds_itself_and_its_neighbours_on_the_second_host(stack: Stack) -> None:
+def test_second_devstack_host_has_its_own_addresses_and_key(stack: Stack) -> None:
     stack.run("prepare_hosts_network; prepare_hosts")
     own = stack.directory / "etc/nova/host2.conf"
     assert own.stat().st_mode & 0o077 == 0

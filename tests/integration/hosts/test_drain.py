@@ -1,4 +1,4 @@
-"""A server of the bus that stops: what it has begun is answered, everything else goes to the others at once."""
+"""Graceful shutdown of an RPC server: running calls finish, and new messages go to other servers."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def desks(transport: messaging.RPCTransport) -> Iterator[tuple[dict[str, Clerk],
         server.wait()
 
 
-def test_what_a_stopping_server_has_begun_is_answered_and_the_rest_goes_to_the_others_at_once(
+def test_stopping_server_finishes_its_calls_and_new_ones_go_to_others(
         transport: messaging.RPCTransport, desks: tuple[dict[str, Clerk], dict[str, Any]]) -> None:
     clerks, servers = desks
     client = bus.client(transport, Desk)
@@ -79,7 +79,7 @@ def test_what_a_stopping_server_has_begun_is_answered_and_the_rest_goes_to_the_o
         for number in range(20):
             assert client.ask(CTX) == "second"
             client.note(CTX, str(number))
-        assert time.monotonic() - started < 5, "some waited for the server that stops"
+        assert time.monotonic() - started < 5, "calls waited for the stopping server"
         assert not slow.done()
         clerks["first"].let_go.set()
         assert slow.result(10) == "first"
@@ -88,7 +88,7 @@ def test_what_a_stopping_server_has_begun_is_answered_and_the_rest_goes_to_the_o
     assert clerks["first"].notes == []
 
 
-def test_a_connection_that_does_not_close_in_order_is_dropped_and_what_was_begun_goes_on(
+def test_stopping_server_drops_a_connection_that_does_not_close_cleanly(
         transport: messaging.RPCTransport, desks: tuple[dict[str, Clerk], dict[str, Any]],
         monkeypatch: pytest.MonkeyPatch) -> None:
     """The broker may report the end of a deleted queue's consumer before it confirms the deletion."""
@@ -109,8 +109,8 @@ def test_a_connection_that_does_not_close_in_order_is_dropped_and_what_was_begun
     servers["first"].wait()
 
 
-def test_a_server_that_stops_while_the_broker_is_away_finishes_what_it_has_begun(
-        rabbitmq: Rabbit, transport: messaging.RPCTransport) -> None:
+def test_server_finishes_its_calls_when_stopped_without_a_broker(rabbitmq: Rabbit,
+                                                                 transport: messaging.RPCTransport) -> None:
     clerk, client = Clerk("only"), bus.client(transport, Desk)
     server = bus.serve(transport, "desk", "only", [(Desk, clerk)])
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
@@ -122,7 +122,7 @@ def test_a_server_that_stops_while_the_broker_is_away_finishes_what_it_has_begun
             bus.stop_taking(server)
             assert time.monotonic() - started < 20
             ended = pool.submit(server.wait)
-            assert not ended.done(), "it did not wait for what it has begun"
+            assert not ended.done(), "the server stopped before its call finished"
         finally:
             clerk.let_go.set()
             rabbitmq.start()
@@ -130,7 +130,7 @@ def test_a_server_that_stops_while_the_broker_is_away_finishes_what_it_has_begun
         assert asked.exception(60) is None or isinstance(asked.exception(), exception.ServiceUnavailable)
 
 
-def test_no_message_is_lost_when_servers_come_and_go(transport: messaging.RPCTransport) -> None:
+def test_no_message_is_lost_when_servers_start_and_stop(transport: messaging.RPCTransport) -> None:
     client = bus.client(transport, Desk)
     steady = Clerk("steady")
     server = bus.serve(transport, "desk", "steady", [(Desk, steady)])

@@ -1,4 +1,4 @@
-"""Compute hosts with keys and broker accounts of their own, as nova-manage makes them, on a real RabbitMQ."""
+"""Compute hosts with their own keys and broker accounts, created by nova-manage, on a real RabbitMQ."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _EXCHANGE = "openstack"
 
 @pytest.fixture(scope="module")
 def rabbit() -> Iterator[tuple[Rabbit, int]]:
-    """A broker with the management plugin, and the port of that."""
+    """Start a broker with the management plugin and return it with the plugin's port."""
     port = free_port()
     settings = f"management.tcp.ip = 127.0.0.1\nmanagement.tcp.port = {port}\n"
     with start_rabbitmq(("rabbitmq_management",), settings) as it:
@@ -82,21 +82,21 @@ def nova(enrolled: Enrolled) -> Iterator[Cluster]:
         yield cluster
 
 
-def test_only_their_owner_reads_the_files(enrolled: Enrolled) -> None:
+def test_host_key_and_configuration_files_have_mode_0600(enrolled: Enrolled) -> None:
     files = [path for path in enrolled.directory.iterdir() if path != enrolled.config]
     assert sorted(path.name for path in files) == sorted(
         ["master.key", *(f"{host}.{kind}" for host in _HOSTS for kind in ("key", "conf"))])
     assert {path.stat().st_mode & 0o777 for path in files} == {0o600}
 
 
-def test_hosts_with_their_own_accounts_carry_servers(enrolled: Enrolled, nova: Cluster) -> None:
-    """The servers also move, and the broker restarts without its transient objects."""
+def test_servers_boot_and_migrate_on_hosts_with_their_own_accounts(enrolled: Enrolled, nova: Cluster) -> None:
+    """The broker also restarts without its transient objects."""
     servers = [nova.api.boot("one", networks="none", availability_zone=f"nova:{host}") for host in _HOSTS]
     nova.all_active(servers, 60)
     nova.api.action(servers[0], "os-migrateLive", {"host": _HOSTS[1], "block_migration": "auto"})
     eventually(lambda: nova.api.show(servers[0])["OS-EXT-SRV-ATTR:host"] == _HOSTS[1], 60, "it has moved")
     nova.all_active(servers, 60)
-    nova.audit()  # which hosts are asked for, and answer
+    nova.audit()  # the audit queries all hosts
     enrolled.rabbit.kill()
     enrolled.rabbit.start()
     nova.wait_ready()
@@ -133,22 +133,22 @@ def _publish(channel: amqp.Channel, exchange: str, key: str) -> None:
 
 
 @pytest.mark.parametrize("attempt", _ATTEMPTS)
-def test_the_account_of_a_host_may_do_nothing_else(enrolled: Enrolled, nova: Cluster, attempt: str) -> None:
+def test_broker_account_of_a_host_has_no_further_permissions(enrolled: Enrolled, nova: Cluster, attempt: str) -> None:
     with enrolled.connect(_HOSTS[0]) as connection:
         with pytest.raises(amqp.AccessRefused):
             _ATTEMPTS[attempt](connection.channel())
         assert not connection.channel().queue_declare("conductor", passive=True).message_count
 
 
-def test_no_command_line_shows_a_password(enrolled: Enrolled, nova: Cluster) -> None:
+def test_no_password_in_command_lines(enrolled: Enrolled, nova: Cluster) -> None:
     secrets = [enrolled.options(host)["DEFAULT"]["transport_url"].split(":")[2].partition("@")[0] for host in _HOSTS]
     shown = [path.read_bytes() for process in nova.processes.values()
              for path in [pathlib.Path(f"/proc/{process.pid}/cmdline")]]
     assert not [line for line in shown for secret in secrets if secret.encode() in line]
 
 
-def test_a_host_that_is_revoked_is_shut_out(enrolled: Enrolled, nova: Cluster) -> None:
-    """Run last: its connections end, and it does not come back."""
+def test_revoked_host_account_cannot_connect(enrolled: Enrolled, nova: Cluster) -> None:
+    """Runs last: the connections of the revoked host are closed for good."""
     assert f"{_HOSTS[1]}:2 in [rpc]key_generations" in enrolled.manage("revoke", _HOSTS[1])
     with pytest.raises(amqp.AccessRefused):
         enrolled.connect(_HOSTS[1]).connect()

@@ -1,4 +1,4 @@
-"""tools/hosts: hosts of namespaces behave like machines, and leave nothing behind."""
+"""tools/hosts: hosts made of namespaces behave like machines and are removed completely."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _DOMAIN = """\
 <devices><disk type='file' device='disk'><driver name='qemu' type='raw' cache='none'/><source file='{disk}'/>
 <target dev='vda' bus='virtio'/></disk><serial type='pty'/><memballoon model='none'/></devices></domain>
 """
-# Left behind by whoever runs it: a site with a host that is on, and a process there.
+# Create a site with a running host and a process on it, to be abandoned when this program is killed.
 _ABANDON = """
 import subprocess, sys, time
 from tools.hosts import Site
@@ -58,7 +58,7 @@ def pings(source: RealHost, target: RealHost) -> bool:
     return " 1 received" in source.host.run(["ping", "-c", "1", "-W", "1", target.name], check=False)
 
 
-def test_a_host_sees_itself_and_its_neighbour_only(pair: tuple[RealHost, RealHost]) -> None:
+def test_host_is_isolated_and_reaches_its_neighbour(pair: tuple[RealHost, RealHost]) -> None:
     first, second = pair
     assert first.host.run(["hostname"]) == "nova-host1\n"
     assert first.host.run(["ls", "/sys/class/net"]).split() == ["lo", "mgmt0"]
@@ -75,8 +75,7 @@ def test_a_host_sees_itself_and_its_neighbour_only(pair: tuple[RealHost, RealHos
     assert {line.rpartition(":")[2] for line in groups} <= {f"/{cgroups.LEAF}", "/"}
 
 
-def test_a_loss_of_power_ends_every_process_and_keeps_the_disk(hosts: RealHosts,
-                                                               pair: tuple[RealHost, RealHost]) -> None:
+def test_power_loss_kills_all_processes_and_keeps_the_disk(hosts: RealHosts, pair: tuple[RealHost, RealHost]) -> None:
     first, second = pair
     state, shared = hosts.site.state / "kept", hosts.site.shared / "kept"
     second.host.run(["sh", "-c", f"echo its > {state}; echo all > {shared}; setsid sleep 1000 > /dev/null 2>&1 &"])
@@ -93,7 +92,7 @@ def test_a_loss_of_power_ends_every_process_and_keeps_the_disk(hosts: RealHosts,
     eventually(lambda: pings(first, second), 10, "the host that returned is reached")
 
 
-def test_a_host_without_its_cable_is_not_reached(pair: tuple[RealHost, RealHost]) -> None:
+def test_host_with_a_cut_cable_is_unreachable(pair: tuple[RealHost, RealHost]) -> None:
     first, second = pair
     second.host.cut()
     try:
@@ -104,9 +103,9 @@ def test_a_host_without_its_cable_is_not_reached(pair: tuple[RealHost, RealHost]
     eventually(lambda: pings(first, second), 10, "the host is reached again")
 
 
-def test_hosts_answer_the_machine_and_cannot_begin_to_talk_to_it(tmp_path: pathlib.Path) -> None:
-    """Like the hosts of devstack, behind whose external addresses are servers; the networks belong to this process
-    only."""
+def test_hosts_reply_to_the_machine_but_cannot_connect_to_it(tmp_path: pathlib.Path) -> None:
+    """The hosts of devstack need this, as servers have addresses behind them. The networks are private to this
+    process."""
     network = f"10.{100 + os.getpid() // 256 % 100}.{os.getpid() % 256 & 254}"
     outside = f"{network.rsplit('.', 1)[0]}.{int(network.rsplit('.', 1)[1]) + 1}"
     site = Site.create(tmp_path / "site", own=False, network=network, outside=outside)
@@ -127,7 +126,7 @@ def test_hosts_answer_the_machine_and_cannot_begin_to_talk_to_it(tmp_path: pathl
 
 
 @pytest.mark.slow
-def test_a_frozen_host_does_nothing_until_it_thaws(hosts: RealHosts, pair: tuple[RealHost, RealHost]) -> None:
+def test_frozen_host_runs_nothing_until_it_thaws(hosts: RealHosts, pair: tuple[RealHost, RealHost]) -> None:
     first, _second = pair
     ticks = hosts.site.shared / "ticks"
     first.host.run(["sh", "-c", f"(while :; do echo >> {ticks}; sleep 0.01; done) > /dev/null 2>&1 &"])
@@ -144,9 +143,9 @@ def test_a_frozen_host_does_nothing_until_it_thaws(hosts: RealHosts, pair: tuple
 
 
 @pytest.mark.parametrize("storage", ["shared", "copied"])
-def test_a_guest_goes_on_counting_across_a_migration(hosts: RealHosts, pair: tuple[RealHost, RealHost], storage: str,
-                                                     guest_image: pathlib.Path) -> None:
-    """Between the two libvirtds alone, so that a failure of Nova's own is told from one of the hosts."""
+def test_guest_keeps_running_during_a_libvirt_migration(hosts: RealHosts, pair: tuple[RealHost, RealHost], storage: str,
+                                                        guest_image: pathlib.Path) -> None:
+    """Migrate with libvirt alone, to separate failures of the hosts from failures of Nova."""
     first, second = pair
     disk = (hosts.site.shared if storage == "shared" else hosts.site.state) / "disk.img"
     definition = hosts.site.shared / f"{storage}.xml"
@@ -158,7 +157,7 @@ def test_a_guest_goes_on_counting_across_a_migration(hosts: RealHosts, pair: tup
     with GuestShell(first, storage) as shell:
         shell.run(count_in_background("sleep 0.1"))
         before = int(shell.run("cat /tmp/count"))
-    # libvirt does not know that a directory of this machine is shared by its hosts
+    # libvirt does not know that the hosts share this directory
     how = ["--unsafe"] if storage == "shared" else ["--copy-storage-all"]
     first.virsh("migrate", "--live", "--p2p", *how, storage, f"qemu+tcp://{second.name}/system", timeout=120)
     assert (storage in first.domains(), storage in second.domains()) == (False, True)
@@ -170,7 +169,7 @@ def test_a_guest_goes_on_counting_across_a_migration(hosts: RealHosts, pair: tup
     second.virsh("destroy", storage)
 
 
-def test_what_a_killed_owner_leaves_is_removed_by_the_next() -> None:
+def test_site_of_a_killed_process_is_removed_by_sweep() -> None:
     owner = subprocess.Popen([sys.executable, "-c", _ABANDON], stdout=subprocess.PIPE, text=True, cwd=ROOT,
                              stderr=subprocess.DEVNULL)
     try:

@@ -1,6 +1,6 @@
-"""Several services of every kind, stopped, started and reloaded while clients boot and delete: nothing is lost.
+"""Several services of each kind are stopped, started and reloaded while clients boot and delete servers.
 
-Whatever is told to stop finishes what it has begun; no request is answered with a 5xx.
+No operation is lost: a stopping service finishes its requests, and no request is answered with a 5xx status.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from tests.integration.processes import eventually, free_port
 from tests.integration.rabbit import Rabbit
 
 _SETTLE = 60.0
-# A conductor refuses a request after 5 s without the database; some of them pass while the answer is under way.
+# A conductor refuses requests after 5 s without the database; requests under way may see a shorter outage.
 _DATABASE_TIMEOUT = 4.0
 
 
 class ManyCluster(Cluster):
-    """Two APIs with two workers each, on ports of their own."""
+    """A cluster with two APIs on different ports, with two workers each."""
 
     def __init__(self, transport_url: str, database_url: str) -> None:
         options = {"fake": {"latency": "spawn:0.2,destroy:0.05"}, "api": {"workers": 2},
@@ -51,7 +51,7 @@ class ManyCluster(Cluster):
         return psutil.Process(self.processes[name].pid).children()
 
     def terminate(self, name: str) -> float:
-        """SIGTERM, and the seconds until it has ended; it must end by itself and in order."""
+        """Send SIGTERM and return the seconds until the service exits by itself."""
         process, started = psutil.Process(self.processes[name].pid), time.monotonic()
         self._wanted.discard(name)
         process.terminate()
@@ -60,13 +60,13 @@ class ManyCluster(Cluster):
 
 
     def start_and_wait(self, name: str) -> None:
-        """Start it; returns when it works."""
+        """Start the service and wait until it is ready."""
         log = self.processes[name].log
         before = log.stat().st_size
         self.start(name)
         said = "is ready" if "-" in name else "Listening"
         eventually(lambda: said in log.read_bytes()[before:].decode(), 60, f"{name} works")
-        time.sleep(0.3)  # its other worker
+        time.sleep(0.3)  # until its second worker is ready
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +77,7 @@ def cluster(rabbitmq: Rabbit, postgresql: Server) -> Iterator[ManyCluster]:
 
 @pytest.fixture
 def nova(cluster: ManyCluster) -> Iterator[ManyCluster]:
-    """The cluster; the test leaves it as it found it, and nobody has complained."""
+    """The cluster. Restores all services after the test and checks for tracebacks in the logs."""
     ends = {name: process.log.stat().st_size for name, process in cluster.processes.items()}
     yield cluster
     cluster.restore(_SETTLE)
@@ -87,10 +87,10 @@ def nova(cluster: ManyCluster) -> Iterator[ManyCluster]:
 
 
 class Clients:
-    """Clients that boot and delete until told to end; they ask the other API when one refuses the connection.
+    """Clients that boot and delete servers until stopped. They switch to the other API when a connection is refused.
 
-    ``bad``: answers that nobody should see. ``unavailable``: requests refused since the database was away for more than
-    5 s. ``lost``: connections that ended without an answer.
+    ``bad``: unexpected 5xx responses. ``unavailable``: requests refused because the database was down for more than 5
+    s. ``lost``: connections closed without a response.
     """
 
     def __init__(self, nova: ManyCluster, count: int = 4) -> None:
@@ -98,7 +98,7 @@ class Clients:
         self.deleted: list[str] = []
         self.bad: list[str] = []
         self.unavailable: list[str] = []
-        self.outage = 0.0  # of the database, in seconds
+        self.outage = 0.0  # duration of the database outage, in seconds
         self.lost: list[str] = []
         self.slowest = 0.0
         self._nova = nova
@@ -126,7 +126,7 @@ class Clients:
             uuid = answer.json()["server"]["id"]
             self._ask(clients, turn, "GET", f"/servers/{uuid}")
             if round_ % 2:
-                # a DELETE without an answer has promised nothing
+                # a DELETE without a response guarantees nothing
                 if self._ask(clients, turn, "DELETE", f"/servers/{uuid}") is not None:
                     self.deleted.append(uuid)
             else:
@@ -157,7 +157,7 @@ class Clients:
 
 @contextlib.contextmanager
 def busy(nova: ManyCluster) -> Iterator[Clients]:
-    """Clients at work while the block runs; afterwards everything they were promised is so."""
+    """Run clients during the block, then check that all accepted requests were carried out."""
     clients = Clients(nova)
     try:
         eventually(lambda: len(clients.kept) > 4, 30, "the clients are at work")
@@ -186,13 +186,13 @@ def replace(nova: ManyCluster, *names: str) -> Callable[[], None]:
     ("api", "api2", "api", "api2"),
     ("compute-1", "compute-2"),
 ], ids=lambda names: names[0].partition("-")[0])
-def test_services_are_replaced_one_after_the_other(nova: ManyCluster, names: tuple[str, ...]) -> None:
+def test_restarting_services_in_turn_loses_no_request(nova: ManyCluster, names: tuple[str, ...]) -> None:
     with busy(nova) as clients:
         replace(nova, *names)()
     assert clients.lost == []
 
 
-def test_services_come_and_go_at_the_same_time(nova: ManyCluster) -> None:
+def test_restarting_services_concurrently_loses_no_request(nova: ManyCluster) -> None:
     with busy(nova) as clients, concurrent.futures.ThreadPoolExecutor(4) as pool:
         for work in [pool.submit(replace(nova, *names)) for names in (
                 ("conductor-1", "conductor-2") * 2, ("scheduler-1", "scheduler-2") * 2, ("api", "api2") * 2)]:
@@ -200,7 +200,7 @@ def test_services_come_and_go_at_the_same_time(nova: ManyCluster) -> None:
     assert clients.lost == []
 
 
-def test_workers_that_are_killed_are_replaced(nova: ManyCluster) -> None:
+def test_killed_workers_are_replaced(nova: ManyCluster) -> None:
     """Only the response of a killed API worker is lost."""
     with busy(nova) as clients:
         for name in ("api", "api2", "api"):
@@ -214,7 +214,7 @@ def test_workers_that_are_killed_are_replaced(nova: ManyCluster) -> None:
 
 
 @pytest.mark.parametrize("name", ["api", "conductor-1", "scheduler-1"])
-def test_a_reload_replaces_the_workers_and_nobody_notices(nova: ManyCluster, name: str) -> None:
+def test_reload_replaces_workers_without_lost_requests(nova: ManyCluster, name: str) -> None:
     before = {worker.pid for worker in nova.workers(name)}
     with busy(nova) as clients:
         os.kill(nova.processes[name].pid, signal.SIGHUP)
@@ -224,7 +224,7 @@ def test_a_reload_replaces_the_workers_and_nobody_notices(nova: ManyCluster, nam
     assert clients.lost == []
 
 
-def test_clients_that_keep_their_connection_are_told_to_close_it(nova: ManyCluster) -> None:
+def test_stopping_api_closes_keep_alive_connections_in_order(nova: ManyCluster) -> None:
     client = Client(nova.urls[1])
     assert client.request("GET", "/flavors").headers.get("Connection") != "close"
     psutil.Process(nova.processes["api2"].pid).terminate()
@@ -240,7 +240,7 @@ def test_clients_that_keep_their_connection_are_told_to_close_it(nova: ManyClust
 
 
 def slowly(nova: ManyCluster, latency: str) -> None:
-    """Set the latency of the hypervisors from their next start on."""
+    """Set the latency of the fake hypervisors, effective from their next start."""
     text = nova.config.read_text()
     nova.config.write_text("\n".join(
         f"latency = {latency}" if line.startswith("latency = ") else line for line in text.split("\n")))
@@ -259,14 +259,14 @@ def slow_hypervisors(nova: ManyCluster) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("slow_hypervisors")
-def test_a_compute_finishes_what_it_has_begun_and_comes_back_for_the_rest(nova: ManyCluster) -> None:
+def test_stopped_compute_finishes_running_builds_and_resumes_the_others(nova: ManyCluster) -> None:
     ids = nova.boot_many(30)
     names = ("compute-1", "compute-2")
     time.sleep(2)
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
         seconds = list(pool.map(nova.terminate, names))
     print(f"the computes ended in {seconds} s")
-    assert max(seconds) < 15, "orders that were not begun were waited for"
+    assert max(seconds) < 15, "nova-compute waited for orders that had not started"
     servers = nova.api.servers()
     assert {"ACTIVE", "BUILD"} == {servers[uuid]["status"] for uuid in ids}
     nova.start(*names)
@@ -275,7 +275,7 @@ def test_a_compute_finishes_what_it_has_begun_and_comes_back_for_the_rest(nova: 
 
 @pytest.mark.usefixtures("slow_hypervisors")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_second_signal_ends_a_service_at_once(nova: ManyCluster, number: signal.Signals) -> None:
+def test_second_signal_stops_a_service_at_once(nova: ManyCluster, number: signal.Signals) -> None:
     ids = nova.boot_many(4)
     time.sleep(1)
     process = nova.processes["compute-1"]
@@ -290,8 +290,8 @@ def test_a_second_signal_ends_a_service_at_once(nova: ManyCluster, number: signa
     nova.all_active(ids, _SETTLE)
 
 
-def test_another_conductor_goes_on_at_once_with_what_one_leaves(nova: ManyCluster, tmp_path: pathlib.Path) -> None:
-    """Builds without a scheduler wait in their conductor, whose lease is 20 s."""
+def test_another_conductor_resumes_operations_of_a_stopped_conductor(nova: ManyCluster, tmp_path: pathlib.Path) -> None:
+    """Builds without a scheduler wait in the conductor, whose lease is 20 s."""
     schedulers = ("scheduler-1", "scheduler-2", "scheduler-3")
     nova.stop(*schedulers, "conductor-2", "conductor-3")
     ids = nova.boot_many(12)
@@ -303,7 +303,7 @@ def test_another_conductor_goes_on_at_once_with_what_one_leaves(nova: ManyCluste
     print(f"active {time.monotonic() - started:.1f} s after the conductor ended")
 
 
-def test_no_connection_is_shared_by_processes(nova: ManyCluster) -> None:
+def test_processes_share_no_connection(nova: ManyCluster) -> None:
     """A connection opened before the fork of workers would deliver replies to the wrong worker."""
     for name, process in nova.processes.items():
         family = [psutil.Process(process.pid), *nova.workers(name)]
@@ -314,8 +314,7 @@ def test_no_connection_is_shared_by_processes(nova: ManyCluster) -> None:
 
 
 # --- the database ----------------------------------------------------------------------------------------
-def test_connections_that_the_database_drops_are_made_anew_and_nobody_notices(
-        nova: ManyCluster, postgresql: Server) -> None:
+def test_dropped_database_connections_are_reopened_without_lost_requests(nova: ManyCluster, postgresql: Server) -> None:
     engine = sa.create_engine(postgresql.admin_url, poolclass=sa.pool.NullPool, isolation_level="AUTOCOMMIT")
     dropped = 0
     with busy(nova) as clients:
@@ -329,7 +328,7 @@ def test_connections_that_the_database_drops_are_made_anew_and_nobody_notices(
     assert clients.lost == []
 
 
-def test_a_database_that_is_restarted_is_waited_for(nova: ManyCluster, postgresql: Server) -> None:
+def test_database_restart_loses_no_request(nova: ManyCluster, postgresql: Server) -> None:
     with busy(nova) as clients:
         started = time.monotonic()
         postgresql.kill()
@@ -340,8 +339,8 @@ def test_a_database_that_is_restarted_is_waited_for(nova: ManyCluster, postgresq
     assert clients.lost == []
 
 
-# --- what operators see ----------------------------------------------------------------------------------
-def test_every_worker_is_listed_with_what_it_does(nova: ManyCluster) -> None:
+# --- status of services ----------------------------------------------------------------------------------
+def test_service_list_shows_every_worker(nova: ManyCluster) -> None:
     def listed() -> dict[tuple[str, str], set[int]]:
         return {(service["binary"], service["host"]): {load["pid"] for load in service["load"] or []}
                 for service in json.loads(nova.manage("service", "list", "--json"))}

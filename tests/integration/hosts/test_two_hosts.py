@@ -1,4 +1,4 @@
-"""Two real hosts of one cloud: each with its own libvirtd, network and disk, and real guests (emulated CPU)."""
+"""A cloud of two hosts, each with its own libvirtd, network, disk and real guests (emulated CPU)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def cloud(request: pytest.FixtureRequest, rabbitmq: Rabbit, hosts: RealHosts,
         yield made
 
 
-def test_each_host_boots_the_guest_that_is_sent_there(cloud: RealCloud) -> None:
+def test_server_boots_on_the_requested_host(cloud: RealCloud) -> None:
     first, second = cloud.hosts.hosts
     known = {node["hypervisor_hostname"] for node in cloud.api.get("/os-hypervisors/detail")["hypervisors"]}
     assert known == {"nova-host1", "nova-host2"}

@@ -1,4 +1,4 @@
-"""A live migration that is broken on its way ends: the guest runs on one host, and the other one has nothing of it."""
+"""Failures during a live migration: the guest runs on one host, and the other host is cleaned up."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from tests.integration.real_cloud import BOOT, RealCloud, real_cloud
 
 pytestmark = [needs_hosts, pytest.mark.root]
 
-# So slow (in MiB/s) that something can be broken meanwhile.
+# Slow enough (in MiB/s) to inject a fault during the migration.
 _OPTIONS = {"libvirt": {"live_migration_bandwidth": 8, "live_migration_monitor_interval": 1}}
-# Seconds until a broken migration has ended, on a loaded machine: libvirtd gives a silent peer up after half a minute.
+# Seconds until a failed migration ends on a loaded machine: libvirtd drops a silent peer after half a minute.
 _END = 180.0
-# Seconds until a host has told of its inventory once more: [DEFAULT]update_resources_interval, and the load.
+# Seconds until a host has reported its inventory again: [DEFAULT]update_resources_interval plus load.
 _REPORT = 120.0
 
 
@@ -40,7 +40,7 @@ def cloud(rabbitmq: Rabbit, hosts: RealHosts, guest_image: pathlib.Path) -> Iter
 
 @pytest.fixture(scope="module")
 def guest(cloud: RealCloud) -> str:
-    """A guest on the first host, where every test finds it and leaves it."""
+    """A guest on the first host. Every test leaves it there."""
     return cloud.booted("moving", cloud.trio, networks=cloud.wide_network())
 
 
@@ -56,10 +56,10 @@ def nothing_left(cloud: RealCloud, guest: str) -> Iterator[None]:
     cloud.nova.audit()
 
 
-def test_a_guest_stays_when_qemu_is_killed_at_the_destination(cloud: RealCloud, guest: str) -> None:
+def test_migration_fails_when_qemu_is_killed_at_the_destination(cloud: RealCloud, guest: str) -> None:
     _first, second = cloud.hosts.hosts
     cloud.api.action(guest, "os-migrateLive", {"host": second.name, "block_migration": "auto"})
-    # Its start is awaited, not the first bytes: the migration of a small guest may end before a request shows them.
+    # Wait for the process rather than for progress: a small guest may have migrated before progress is reported.
     eventually(lambda: qemu_processes(second), _END, "QEMU runs on the other host", interval=0.02)
     kill_qemu(second)
     stayed(cloud, guest)
@@ -68,8 +68,8 @@ def test_a_guest_stays_when_qemu_is_killed_at_the_destination(cloud: RealCloud, 
 @pytest.mark.slow
 @pytest.mark.parametrize(("room", "status"), [(20_000, "error"), (None, "failed")],
                          ids=["with what does not change", "with what the guest wrote"])
-def test_a_guest_stays_when_the_destination_has_no_room(cloud: RealCloud, guest: str, guest_image: pathlib.Path,
-                                                        room: int | None, status: str) -> None:
+def test_migration_fails_when_the_destination_disk_is_full(cloud: RealCloud, guest: str, guest_image: pathlib.Path,
+                                                           room: int | None, status: str) -> None:
     first, second = cloud.hosts.hosts
     if room is None:
         with cloud.shell(guest) as shell:
@@ -84,14 +84,13 @@ def test_a_guest_stays_when_the_destination_has_no_room(cloud: RealCloud, guest:
         eventually(lambda: not second.leftovers(cloud.instances), 60, "the room is free again", interval=1.0)
     finally:
         second.host.run(["umount", "-l", str(cloud.instances)])
-    # Its nova-compute may have told meanwhile that it is small; the other tests want to migrate to it.
+    # nova-compute may have reported the small disk; later tests need the real size.
     eventually(lambda: size(cloud, second) == before, _REPORT, f"{second.name} is as large as before", interval=1.0)
 
 
 @pytest.mark.slow
-def test_a_migration_ends_when_a_destination_that_was_cut_off_is_back(cloud: RealCloud, guest: str) -> None:
-    """The direction that stays open matters: libvirt gives up on a silent peer after a while, QEMU waits much
-    longer."""
+def test_migration_ends_after_the_destination_was_disconnected(cloud: RealCloud, guest: str) -> None:
+    """libvirt drops a silent peer after a while; QEMU waits much longer."""
     first, second = cloud.hosts.hosts
     leave(cloud, guest, second)
     second.host.cut()
@@ -105,7 +104,7 @@ def test_a_migration_ends_when_a_destination_that_was_cut_off_is_back(cloud: Rea
 
 
 @pytest.mark.slow
-def test_a_migration_ends_when_nova_compute_is_killed_at_the_destination(cloud: RealCloud, guest: str) -> None:
+def test_migration_ends_when_compute_is_killed_at_the_destination(cloud: RealCloud, guest: str) -> None:
     first, second = cloud.hosts.hosts
     leave(cloud, guest, second)
     cloud.nova.kill(f"compute-{second.name}")
@@ -120,22 +119,22 @@ def test_a_migration_ends_when_nova_compute_is_killed_at_the_destination(cloud: 
 
 
 def leave(cloud: RealCloud, uuid: str, host: RealHost) -> None:
-    """The guest is on its way: QEMU waits for it on the other host, and its disk is being sent."""
+    """Start a live migration and wait until data is being transferred."""
     cloud.api.action(uuid, "os-migrateLive", {"host": host.name, "block_migration": "auto"})
     eventually(lambda: sent(cloud, uuid) > 0, _END, "something is being sent", interval=0.1)
     assert host.domains() == [name_of(cloud, uuid)]
 
 
 def size(cloud: RealCloud, host: RealHost) -> int:
-    """GiB of disk that Nova knows of; the newest microversions do not show it."""
+    """Return the disk size of the host in GiB. The newest microversions do not show it."""
     shown = cloud.api.get("/os-hypervisors/detail", version="2.87")["hypervisors"]
     return next(int(one["local_gb"]) for one in shown if one["service"]["host"] == host.name)
 
 
 def sent(cloud: RealCloud, uuid: str) -> int:
     found = cloud.api.get(f"/servers/{uuid}/migrations")["migrations"]
-    assert found or cloud.api.show(uuid)["OS-EXT-STS:task_state"], "the migration ended before anything was broken"
-    # Its disk goes first and takes the longest; its memory may be over before anybody does something about it.
+    assert found or cloud.api.show(uuid)["OS-EXT-STS:task_state"], "the migration ended before the fault was injected"
+    # The disk is transferred first and takes longest; the memory may be complete before the fault.
     return sum((one["disk_processed_bytes"] or 0) + (one["memory_processed_bytes"] or 0) for one in found)
 
 
@@ -151,7 +150,7 @@ def settled(cloud: RealCloud, uuid: str) -> Any:
 
 
 def stayed(cloud: RealCloud, uuid: str) -> Any:
-    """The migration failed, and the guest runs on where it was; the migration."""
+    """Check that the migration failed and the guest still runs on its host; return the migration."""
     migration = settled(cloud, uuid)
     assert migration["status"] in ("failed", "error"), migration
     assert cloud.host_of(uuid) is cloud.hosts.hosts[0]
@@ -160,7 +159,7 @@ def stayed(cloud: RealCloud, uuid: str) -> Any:
 
 
 def returned(cloud: RealCloud, uuid: str) -> None:
-    """The guest goes back to the first host, where the other tests expect it."""
+    """Migrate the guest back to the first host for the other tests."""
     eventually(lambda: all(service["state"] == "up" for service in cloud.api.get("/os-services")["services"]), 60,
                "all services are back")
     cloud.api.action(uuid, "os-migrateLive", {"host": cloud.hosts.hosts[0].name, "block_migration": "auto"})

@@ -1,4 +1,4 @@
-"""Real guests on two hosts reach one another, and move: while they run, and while they are resized."""
+"""Connectivity, live migration and resize of real guests on two hosts."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from tests.integration.real_cloud import BOOT, RealCloud, real_cloud
 
 pytestmark = [needs_hosts, pytest.mark.root]
 
-# So slow that a migration takes long enough to be looked at (in MiB/s).
+# Slow enough (in MiB/s) to observe the progress of a migration.
 _OPTIONS = {"libvirt": {"live_migration_bandwidth": 24, "live_migration_monitor_interval": 1}}
-# Seconds that a migration of a small guest may take on a loaded machine.
+# Maximum duration of a small guest's migration on a loaded machine, in seconds.
 _MIGRATION = 120.0
-# Who logs in by the console may ping, by this.
+# Allows the console user of the guest to run ping.
 _MAY_PING = base64.b64encode(b"#!/bin/sh\ncp /bin/busybox /run/ping\nchmod 4755 /run/ping\n").decode()
-# /os-security-group-rules ended with it.
+# The last microversion with /os-security-group-rules.
 _OLD = "2.35"
-# Of these ten come every second.
+# Ten per second.
 _PINGS = 400
 
 
@@ -51,7 +51,7 @@ def cloud(rabbitmq: Rabbit, hosts: RealHosts, guest_image: pathlib.Path) -> Iter
 
 @pytest.fixture
 def pair(cloud: RealCloud) -> Iterator[tuple[str, str]]:
-    """A guest on each of the hosts; nothing is left of them afterwards."""
+    """Boot a guest on each host, and check afterwards that nothing is left of the guests."""
     uuids = [cloud.boot(f"on-{host.name}", cloud.trio, on=host, networks=cloud.wide_network(), user_data=_MAY_PING)
              for host in cloud.hosts.hosts]
     for uuid in uuids:
@@ -61,8 +61,7 @@ def pair(cloud: RealCloud) -> Iterator[tuple[str, str]]:
 
 
 @migrates_emulated
-def test_a_guest_keeps_counting_and_stays_reachable_while_it_migrates_to_the_host_of_its_peer(
-        cloud: RealCloud, pair: tuple[str, str]) -> None:
+def test_live_migrated_guest_keeps_running_and_stays_reachable(cloud: RealCloud, pair: tuple[str, str]) -> None:
     first, second = cloud.hosts.hosts
     moving, peer = pair
     with cloud.shell(moving) as shell:
@@ -70,13 +69,13 @@ def test_a_guest_keeps_counting_and_stays_reachable_while_it_migrates_to_the_hos
     target = cloud.address(moving)
     with cloud.shell(peer) as shell:
         shell.run(f"/run/ping -c 3 -A -W 5 {target}")
-        # Not the shell's own child: busybox's shell may take the end of a job for the end of its input.
+        # Not a child of the shell: busybox's shell may take the end of a job for the end of its input.
         shell.run(f"((/run/ping -q -c {_PINGS} -i 0.1 -W 5 {target} > /tmp/pings 2>&1; echo ended >> /tmp/pings) &)")
     with cloud.shell(moving) as shell:
         before = int(shell.run("cat /tmp/count"))
 
     told = migrated(cloud, moving, second)
-    assert told, "it was to be seen while it ran"
+    assert told, "no progress was reported during the migration"
     for progress in told:
         assert progress["memory_total_bytes"] >= 128 << 20
         assert progress["disk_total_bytes"] > 0
@@ -94,7 +93,7 @@ def test_a_guest_keeps_counting_and_stays_reachable_while_it_migrates_to_the_hos
         lost = re.search(r"(\d+)% packet loss", pings)
         assert lost, pings[-300:]
         assert int(lost[1]) <= 2, pings[-300:]
-        # back, to where it came from: now over the tunnel again
+        # Migrate back, so that the traffic uses the tunnel again.
         assert migrated(cloud, moving, first)
         shell.run(f"/run/ping -c 3 -A -W 5 {target}")
     with cloud.shell(moving) as shell:
@@ -102,7 +101,7 @@ def test_a_guest_keeps_counting_and_stays_reachable_while_it_migrates_to_the_hos
     cloud.nova.audit()
 
 
-def test_a_resized_guest_has_its_new_sizes_and_a_reverted_one_the_old(cloud: RealCloud) -> None:
+def test_resized_guest_has_the_new_sizes_and_a_reverted_one_the_old(cloud: RealCloud) -> None:
     first, second = cloud.hosts.hosts
     uuid = cloud.booted("sized", cloud.trio, networks=cloud.wide_network())
     small = sizes(cloud, uuid)
@@ -122,7 +121,7 @@ def test_a_resized_guest_has_its_new_sizes_and_a_reverted_one_the_old(cloud: Rea
             assert cloud.note(uuid) == "sized"
             reverted = sizes(cloud, uuid)
             assert reverted["disk"] == small["disk"]
-            assert abs(reverted["memory"] - small["memory"]) < 1024, "more than what kernels differ by"
+            assert abs(reverted["memory"] - small["memory"]) < 1024, "the memory differs by more than kernels vary"
     assert [len(host.domains()) for host in (first, second)] == [0, 1]
     eventually(lambda: uuid not in first.host.run(["ls", str(cloud.instances)]), 30, "the source has let go of it")
     cloud.nothing_left()
@@ -139,7 +138,7 @@ def sizes(cloud: RealCloud, uuid: str) -> dict[str, int]:
 
 
 def migrated(cloud: RealCloud, uuid: str, host: RealHost) -> list[dict[str, Any]]:
-    """Migrate the running guest there; what was told of it while it ran."""
+    """Live-migrate the guest to the host and return the migration progress reported meanwhile."""
     told: list[dict[str, Any]] = []
     cloud.api.action(uuid, "os-migrateLive", {"host": host.name, "block_migration": "auto"})
 

@@ -1,6 +1,6 @@
-"""Real compute hosts (see tools/hosts) for tests: switched on with a libvirtd, and nothing left of them at the end.
+"""Real compute hosts (see tools/hosts) for tests, with a libvirtd each, removed completely at the end.
 
-A host meets nothing else of the machine: from in there only the broker can be reached, at the address of the switch.
+From a host only the broker is reachable, at the address of the switch.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _BOOT = 60.0
 
 
 class RealHost:
-    """A host and what runs on it from the start. ``host`` has its commands, its cable and so on."""
+    """A host and its daemons. ``host`` runs commands and controls power and cable."""
 
     def __init__(self, host: Host) -> None:
         self.host = host
@@ -42,7 +42,7 @@ class RealHost:
                          for name, command in host.libvirt_commands().items()}
 
     def power_on(self) -> None:
-        """Returns when its libvirtd answers."""
+        """Switch the host on and wait until its libvirtd answers."""
         self._power.start()
         eventually(self._booted, _BOOT, f"{self.name} boots\n{self._power.tail()}")
         for daemon in self._daemons.values():
@@ -50,7 +50,7 @@ class RealHost:
         eventually(self._answers, _BOOT, f"libvirtd of {self.name} answers\n{self.libvirt_log()}")
 
     def power_off(self) -> None:
-        """A loss of power: every process in there is killed, whoever started it. Its disk stays."""
+        """Simulate a loss of power: kill every process on the host and keep its disk."""
         self.host.power_off()
         for process in (self._power, *self._daemons.values()):
             process.kill()
@@ -67,12 +67,12 @@ class RealHost:
         return self.host.run(["virsh", "-q", "-c", "qemu:///system", *arguments], **more)
 
     def domains(self) -> list[str]:
-        """The names of the guests that libvirt knows, whatever their state."""
+        """Return the names of all libvirt domains in any state."""
         return self.virsh("list", "--all", "--name").split()
 
     def leftovers(self, instances: pathlib.Path | None) -> list[str]:
-        """Return leftovers of guests that should have been removed with the last one; ``instances`` as the host sees it
-        (None: shared with other hosts)."""
+        """Return leftovers of deleted guests. ``instances`` is the path on the host, or None if shared with other
+        hosts."""
         files = [] if instances is None else self.host.run([
             "find", str(instances), "-mindepth", "1", "-maxdepth", "1", "-type", "d", "-not", "-name", "[_.]*"],
             check=False).split()
@@ -85,7 +85,7 @@ class RealHost:
             *(f"file {path}" for path in files)]
 
     def clear(self, instances: pathlib.Path) -> None:
-        """Clean the hosts for another cloud. Leftovers of a failed test are destroyed with their guests and disks."""
+        """Clean the host for another cloud. Leftovers of a failed test are destroyed with their guests and disks."""
         disk = self.host.directory / "disk"
         if self.host.pid is None or self.leftovers(instances):
             self.power_off()
@@ -115,11 +115,11 @@ class RealHost:
 
 
 class RealHosts:
-    """``count`` hosts, nova-host1 and so on, that are on. ``own``: where each has one more directory of its own."""
+    """``count`` running hosts named nova-host1 and so on. ``own`` is the path of a further private directory."""
 
     def __init__(self, count: int, own: str = "") -> None:
         troubles = sweep()
-        assert not troubles, f"an earlier run left what cannot be removed: {troubles}"
+        assert not troubles, f"cannot remove leftovers of an earlier run: {troubles}"
         self.site = Site.temporary()
         self._relays: dict[int, PortRelay] = {}
         self._switch = Process("switch", self.site.switch.power_command(), self.site.directory / "switch.log")
@@ -144,7 +144,7 @@ class RealHosts:
         self.site.remove()
 
     def options(self) -> Options:
-        """Return further options of nova.conf for the services that belong to no host."""
+        """Return options of nova.conf for services that run outside the hosts."""
         return {
             "DEFAULT": {"compute_driver": "libvirt", "reserved_host_memory_mb": 0, "shutdown_timeout": 20},
             "libvirt": {"virt_type": "qemu"},
@@ -153,8 +153,8 @@ class RealHosts:
         }
 
     def places(self, rabbit: Rabbit, transport_url: str, instances: pathlib.Path | None = None) -> list[Place]:
-        """Return directories for a :class:`Cluster` with this ``transport_url``; the hosts reach its broker from now
-        on. Each host has its own state_path; ``instances`` is the instances_path, for example a shared one."""
+        """Return the places for a :class:`Cluster` with this ``transport_url``, and connect the hosts to its broker.
+        Each host has its own state_path; ``instances`` is the instances_path, for example a shared one."""
         if rabbit.port not in self._relays:
             self._relays[rabbit.port] = PortRelay(self.site.switch.netns, self.site.switch.address, rabbit.port)
         url = transport_url.replace("127.0.0.1", self.site.switch.address)

@@ -1,4 +1,4 @@
-"""The libvirt driver of one host in a process of its own, asked over a socket: two hosts have two configurations.
+"""The libvirt driver of a host in its own process, called over a socket, as two hosts need two configurations.
 
 ::
 
@@ -27,7 +27,7 @@ _KEY = b"tests"
 
 
 class _Host:
-    """The methods of a remote driver: its verbs, and helpers of the tests."""
+    """The methods that a remote driver offers: methods of the driver, and helpers of the tests."""
 
     def __init__(self, name: str) -> None:
         from nova.virt.libvirt.driver import LibvirtDriver
@@ -56,7 +56,7 @@ class _Host:
 
 
 class RemoteDriver:
-    """The driver of a host, or a role or method of it; every call may come from any thread."""
+    """A proxy for a driver, or for an attribute or method of the driver. Thread-safe."""
 
     def __init__(self, path: str, verb: str = "") -> None:
         self._path, self._verb = path, verb

@@ -1,4 +1,4 @@
-"""Two compute hosts on one machine: each with namespaces, a libvirtd and a driver process of its own, and a cable."""
+"""Two compute hosts on one machine, each with its own namespaces, libvirtd and driver process, joined by a cable."""
 
 from __future__ import annotations
 
@@ -24,20 +24,21 @@ from tests.integration.libvirt.driver_host import RemoteDriver
 from tests.integration.libvirt_fixtures import PrivateLibvirt, kernel_disks, wait_for
 from tests.paths import ROOT
 
-# Prints a line that only a guest with its old root disk can print, at every boot but the first, and its sizes.
+# At every boot but the first, prints a line stored on the root disk, the memory size and the disk size.
 NOTE = """#!/bin/sh
 echo 'the note of the first boot' > /var/lib/note
 echo 'cat /var/lib/note; grep MemTotal /proc/meminfo; echo "sectors $(cat /sys/block/vda/size)"' >> /etc/init.d/boot
 sync
 """
-# Counts for ever, twice a second.
+# Prints a counter twice a second.
 COUNT = """#!/bin/sh
 ( i=0; while :; do i=$((i + 1)); echo "tick $i" > /dev/ttyS0; usleep 500000; done ) &
 """
 
 
 class LabHost:
-    """``state``: its state_path, seen from outside; inside it is at the same place on both hosts, as usual."""
+    """A compute host. ``state`` is its state_path outside the mount namespace; inside, the path is the same on both
+    hosts."""
 
     def __init__(self, base: str, name: str, address: str) -> None:
         self.name, self.address = name, address
@@ -67,12 +68,12 @@ class LabHost:
         return int(self.libvirt.inside()[2])
 
     def start_driver(self, shared: bool = False, **libvirt: Any) -> None:
-        """``shared``: both hosts see the same instances_path."""
+        """Start the driver process. ``shared``: both hosts use the same instances_path."""
         self.stop_driver()
         default: dict[str, Any] = {"state_path": self._inside, "my_ip": self.address, "host": self.name}
         if shared:
             default["instances_path"] = self._shared
-        # Serial ports are TCP ports here, and screens are on: both go where the destination has them.
+        # Serial ports are TCP ports and screens are enabled, so that migrations must map both to the destination.
         options = {"": default, "serial_console": {"enabled": True}, "vnc": {"enabled": True},
                    "spice": {"enabled": True},
                    "libvirt": {"virt_type": "qemu", "connection_uri": self.libvirt.uri, **libvirt}}
@@ -84,7 +85,7 @@ class LabHost:
         wait_for(lambda: os.path.exists(self._socket), 60, f"the driver of {self.name} starts")
 
     def stop_driver(self) -> None:
-        """End the driver as a crash of nova-compute would."""
+        """Kill the driver process as a crash of nova-compute would."""
         if self._process is not None:
             self._process.kill()
             self._process.wait(10)
@@ -97,7 +98,7 @@ class LabHost:
         return set(os.listdir(place)) if os.path.isdir(place) else set()
 
     def processes(self, program: str) -> list[int]:
-        """Return the processes of this host."""
+        """Return the PIDs of the program's processes on this host."""
         found = []
         for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
             with contextlib.suppress(OSError):
@@ -126,7 +127,7 @@ class LabHost:
 
 
 def _cable(one: LabHost, two: LabHost) -> None:
-    """A pair of devices joins the two; everything between them goes over it."""
+    """Connect the two hosts with a pair of veth devices."""
     subprocess.run(["ip", "link", "add", "lab0", "netns", str(one.pid), "type", "veth", "peer", "name", "lab0", "netns",
                     str(two.pid)], check=True, timeout=30)
     for host, other in ((one, two), (two, one)):
@@ -165,7 +166,7 @@ def hosts_fixture(lab_hosts: tuple[LabHost, LabHost]) -> Iterator[tuple[LabHost,
 
 
 def boot(host: LabHost, instance: Instance, image: pathlib.Path, script: str = NOTE) -> BootFiles:
-    """Start a guest that stands on an image of the host's cache and runs a script at its first boot."""
+    """Start a guest from an image in the host's cache, with a script that runs at its first boot."""
     instance.user_data = script
     drive = os.path.join(host.place, "drive.iso")
     import base64

@@ -31,7 +31,7 @@ def cloud(request: pytest.FixtureRequest, rabbitmq: Rabbit, hosts: RealHosts,
 
 
 @pytest.mark.parametrize("cloud", ["sqlite"], indirect=True)
-def test_a_real_guest_lives_through_its_power_states(cloud: RealCloud) -> None:
+def test_guest_goes_through_all_power_states(cloud: RealCloud) -> None:
     uuid = cloud.boot("real", cloud.trio)
     cloud.api.wait(uuid, "ACTIVE", BOOT)
     cloud.wait_for_login(uuid, "real")
@@ -49,8 +49,8 @@ def test_a_real_guest_lives_through_its_power_states(cloud: RealCloud) -> None:
     cloud.nothing_left()
 
 
-def test_a_killed_compute_finishes_its_boots_after_a_restart(cloud: RealCloud) -> None:
-    """Two guests start when nova-compute dies, on each database, and both start exactly once."""
+def test_boots_resume_after_compute_was_killed(cloud: RealCloud) -> None:
+    """nova-compute is killed while two guests boot; afterwards each guest starts exactly once."""
     names = {cloud.boot("from-kernel", cloud.trio): "from-kernel",
              cloud.boot("from-disk", cloud.disk, config_drive=True): "from-disk"}
     eventually(cloud.hosts.hosts[0].domains, 60, "the first guest is defined", interval=0.05)

@@ -1,4 +1,4 @@
-"""Files that one host serves to another: as many bytes come as were told, whatever is served."""
+"""Disk files served to another host: exactly the announced number of bytes is accepted."""
 
 from __future__ import annotations
 
@@ -33,14 +33,15 @@ def served(tmp_path: pathlib.Path) -> Iterator[tuple[str, disk_server.Served]]:
         CONF.clear_override("state_path")
 
 
-def test_a_file_comes_as_it_is(served: tuple[str, disk_server.Served], tmp_path: pathlib.Path) -> None:
+def test_served_file_is_copied_sparsely(served: tuple[str, disk_server.Served], tmp_path: pathlib.Path) -> None:
     disk_server.fetch(*served, "disk", len(CONTENT), str(tmp_path / "copy"))
     assert (tmp_path / "copy").read_bytes() == CONTENT
-    assert (tmp_path / "copy").stat().st_blocks * 512 < MIB, "what is empty takes no room"
+    assert (tmp_path / "copy").stat().st_blocks * 512 < MIB, "the copy is not sparse"
 
 
 @pytest.mark.parametrize("told", [512, MIB, 2 * MIB])
-def test_no_more_comes_than_was_told(served: tuple[str, disk_server.Served], tmp_path: pathlib.Path, told: int) -> None:
+def test_file_larger_than_announced_is_not_copied(served: tuple[str, disk_server.Served], tmp_path: pathlib.Path,
+                                                  told: int) -> None:
     with pytest.raises(exception.MigrationError, match="could not be copied"):
         disk_server.fetch(*served, "disk", told, str(tmp_path / "copy"))
     assert (tmp_path / "copy").stat().st_blocks * 512 <= told

@@ -1,4 +1,4 @@
-"""Faults in the middle of real boots: the whole suite in this process, real guests, a libvirtd of the tests' own."""
+"""Faults during boots of real guests: all services in this process, with a private libvirtd."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.integration.libvirt_fixtures import PrivateLibvirt, needs_libvirt, wa
 
 pytestmark = needs_libvirt
 
-# The file system of the guests' disks: what it holds must be at least a GiB, or there is no inventory.
+# Size of the guests' file system: at least one GiB, or the host reports no disk inventory.
 _DISK = 1 << 30
 # MiB for cached images.
 _CACHE = 256
@@ -40,18 +40,18 @@ def _forget_options() -> None:
 
 
 class Room:
-    """The suite, its hypervisor, and a file system for the guests of its own."""
+    """All services, the hypervisor, and a private file system for the guests."""
 
     def __init__(self, place: str) -> None:
         self.place = place
         self.instances = os.path.join(place, "instances")
-        with contextlib.ExitStack() as undo:  # a room that is made in half leaves nothing behind
+        with contextlib.ExitStack() as undo:  # so that a failure during setup cleans up
             self._make(undo)
             self._undo = undo.pop_all()
 
     def _make(self, undo: contextlib.ExitStack) -> None:
         os.mkdir(self.instances)
-        # mounted before libvirtd gets its namespaces, so that both see it
+        # mounted before libvirtd gets its namespaces, so that libvirtd sees the file system, too
         size = _DISK + (_CACHE << 20)
         subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size},mode=755", "tmpfs", self.instances],
                        check=True)
@@ -85,7 +85,7 @@ class Room:
         self.suite.compute.stop()
 
     def start_compute(self) -> None:
-        """A new service, as after a restart of the process."""
+        """Start a new compute service, as after a restart of the process."""
         fresh = ComputeService(self.suite.transport)
         fresh.start()
         services = self.suite._services
@@ -100,7 +100,7 @@ class Room:
         return self.admin.boot(self.flavor, image, **values)
 
     def fault(self, uuid: str) -> str:
-        """The message of a server that ends in ERROR."""
+        """Wait for the server to go to ERROR and return its fault message."""
         shown = self.admin.wait(uuid, "ERROR", "ACTIVE", seconds=60)
         assert shown["status"] == "ERROR"
         assert shown["OS-EXT-SRV-ATTR:host"] is None
@@ -108,7 +108,7 @@ class Room:
         return str(shown["fault"]["message"])
 
     def domains(self) -> list[str]:
-        """The uuids of all domains, running or not."""
+        """Return the UUIDs of all domains in any state."""
         return sorted(self.libvirt.run("virsh", "-c", self.libvirt.uri, "list", "--all", "--uuid").split())
 
     def usage(self) -> list[int]:
@@ -116,7 +116,7 @@ class Room:
         return [node[name] for name in ("vcpus_used", "memory_mb_used", "local_gb_used", "running_vms")]
 
     def guest_files(self) -> list[str]:
-        """Return the files on the guests' file system beside cached images, and the file that fills it."""
+        """Return the files of guests, without cached images and the file that fills the disk."""
         return sorted(set(os.listdir(self.instances)) - {"_base", "filler"})
 
     def partial_images(self) -> list[str]:
@@ -157,7 +157,7 @@ def shared_room() -> Iterator[Room]:
 
 @pytest.fixture
 def room(shared_room: Room) -> Iterator[Room]:
-    """The room; after the test nothing of its servers is left anywhere."""
+    """The shared room. Deletes all servers after the test and checks that nothing of them is left."""
     yield shared_room
     shared_room.delete_all()
     assert shared_room.domains() == []
@@ -174,13 +174,13 @@ def good(shared_room: Room, guest_image: pathlib.Path) -> str:
 
 
 def qcow2(room: Room, size: str) -> str:
-    """The path of an empty image of this virtual size."""
+    """Create an empty image of this virtual size and return its path."""
     path = os.path.join(room.place, f"{new_uuid()}.qcow2")
     subprocess.run(["qemu-img", "create", "-q", "-f", "qcow2", path, size], check=True)
     return path
 
 
-def test_an_image_that_is_deleted_before_its_download(room: Room, guest_image: pathlib.Path) -> None:
+def test_boot_fails_when_the_image_is_deleted_before_the_download(room: Room, guest_image: pathlib.Path) -> None:
     networks = bus.client(room.suite.transport, Networks)
     network = networks.create(context.admin(), Network(uuid=new_uuid(), label="n", cidr="10.77.0.0/29", gateway="",
                                                        bridge="")).uuid
@@ -196,7 +196,7 @@ def test_an_image_that_is_deleted_before_its_download(room: Room, guest_image: p
     assert room.domains() == []
     assert room.guest_files() == []
     assert room.usage() == before
-    networks.delete(context.admin(), network)  # it would refuse while an address is in use
+    networks.delete(context.admin(), network)  # fails while an address is in use
 
 
 @pytest.mark.parametrize(("damage", "reason"), [
@@ -206,7 +206,7 @@ def test_an_image_that_is_deleted_before_its_download(room: Room, guest_image: p
     ("gone", "could not be found."),
     ("with a backing file", "it refers to another file"),
 ])
-def test_an_image_whose_data_is_corrupt(room: Room, guest_image: pathlib.Path, damage: str, reason: str) -> None:
+def test_boot_from_a_corrupt_image_fails(room: Room, guest_image: pathlib.Path, damage: str, reason: str) -> None:
     path = pathlib.Path(qcow2(room, "1M"))
     if damage == "other content":
         path.write_bytes(b"no disk at all" * 100)
@@ -233,7 +233,7 @@ def test_an_image_whose_data_is_corrupt(room: Room, guest_image: pathlib.Path, d
     assert not [name for name in os.listdir(os.path.join(room.instances, "_base")) if name.startswith(image)]
 
 
-def test_an_image_larger_than_the_flavors_disk(room: Room) -> None:
+def test_boot_fails_when_the_image_is_larger_than_the_flavor_disk(room: Room) -> None:
     image = room.add_image(qcow2(room, "2G"))
     message = room.fault(room.boot(image))
     assert message == ("Flavor's disk is too small for requested image. Flavor disk is 1073741824 bytes, "
@@ -244,7 +244,7 @@ def test_an_image_larger_than_the_flavors_disk(room: Room) -> None:
     assert (failed.value.code, failed.value.message) == (400, message)
 
 
-def test_a_full_disk(room: Room, good: str, guest_image: pathlib.Path) -> None:
+def test_boot_fails_when_the_disk_of_the_host_is_full(room: Room, good: str, guest_image: pathlib.Path) -> None:
     fresh = room.add_image(guest_image / "nova-guest.qcow2")
     with room.full_disk():
         message = room.fault(room.boot(fresh))
@@ -255,13 +255,13 @@ def test_a_full_disk(room: Room, good: str, guest_image: pathlib.Path) -> None:
     uuid = room.boot(fresh)
     room.admin.wait(uuid, "ACTIVE", seconds=60)
     room.delete_all()
-    with room.full_disk():  # the image is cached now: what has no room is the guest's own disk
+    with room.full_disk():  # the image is cached now, so the guest's own disk has no space
         message = room.fault(room.boot(fresh))
         assert message.startswith("The host has not enough free disk space: ")
         assert room.guest_files() == []
 
 
-def test_libvirtd_is_killed_in_the_middle_of_boots(room: Room, good: str) -> None:
+def test_boots_resume_after_libvirtd_was_killed(room: Room, good: str) -> None:
     made = [room.boot(good), room.boot(good)]
     wait_for(lambda: all(room.admin.server(uuid)["OS-EXT-SRV-ATTR:host"] for uuid in made), 10, "they are placed")
     room.libvirt.kill_daemon()
@@ -277,8 +277,7 @@ def test_libvirtd_is_killed_in_the_middle_of_boots(room: Room, good: str) -> Non
     assert sorted(running) == sorted(made)
 
 
-def test_libvirtd_that_stays_away_is_an_error_with_the_cause(room: Room, good: str,
-                                                             monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unavailable_libvirtd_is_reported_in_the_fault(room: Room, good: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from nova.compute import runner
 
     monkeypatch.setattr(runner, "_HYPERVISOR_TIMEOUT", 2.0)
@@ -297,14 +296,14 @@ def test_libvirtd_that_stays_away_is_an_error_with_the_cause(room: Room, good: s
     wait_for(lambda: room.domains() == [uuid], 30, "only the good server's domain is there")
     room.admin.action(uuid, "pause")
     room.admin.wait(uuid, "PAUSED", seconds=30)
-    # what could not be cleared up then goes at the next comparison
+    # The next reconciliation removes what could not be cleaned up.
     room.suite.compute.reconciler.compare()
     assert room.guest_files() == [uuid]
     room.admin.delete(f"/servers/{failed}")
     room.admin.wait_gone(failed)
 
 
-def test_a_compute_that_is_stopped_in_the_middle_of_boots(room: Room, good: str) -> None:
+def test_boots_resume_after_compute_was_stopped(room: Room, good: str) -> None:
     made = [room.boot(good) for _ in range(3)]
     room.stop_compute()
     late = room.boot(good)

@@ -1,4 +1,4 @@
-"""Metadata say where libvirt has placed the devices of a guest, and so does its config drive."""
+"""Device addresses in the metadata service and the config drive, compared with libvirt."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def interface(bridge: str, number: int, **fields: Any) -> VIF:
 
 
 def devices(driver: Any, instance: Any) -> dict[str, tuple[str, str]]:
-    """Bus and address by tag, or by MAC address, as the metadata of the guest say now."""
+    """Return bus and address of each device in the guest's metadata, by tag or MAC address."""
     instance.device_addresses = driver.guests.device_addresses(instance.uuid)
     return {"".join(device["tags"]) or device["mac"]: (device["bus"], device["address"])
             for device in openstack.devices(instance, openstack.ROCKY)}
@@ -51,7 +51,7 @@ def hexadecimal(address: dict[str, str]) -> str:
 
 
 @pytest.mark.parametrize("machine", ["pc", "q35"])
-def test_the_guest_finds_its_devices_where_its_metadata_say(
+def test_metadata_contain_the_pci_addresses_of_devices(
         driver: Any, guest_image: pathlib.Path, libvirt_daemon: PrivateLibvirt, bridge: str, volume: Any,
         machine: str) -> None:
     instance = server({"hw_machine_type": machine}, network_info=[interface(bridge, 1, tag="uplink")],
@@ -76,9 +76,9 @@ def test_the_guest_finds_its_devices_where_its_metadata_say(
         wait_for_console(driver, instance, f"pci {address}: [1af4:".encode())
 
     driver.power.reboot(instance, hard=True)
-    assert devices(driver, instance) == found, "they last over a power cycle"
+    assert devices(driver, instance) == found, "addresses changed with a power cycle"
     driver.power.off(instance)
-    assert devices(driver, instance) == found, "and are told of a guest that is off"
+    assert devices(driver, instance) == found, "addresses of a stopped guest are missing"
 
 
 @pytest.mark.parametrize(("properties", "bus", "address"), [
@@ -87,16 +87,16 @@ def test_the_guest_finds_its_devices_where_its_metadata_say(
     ({"hw_disk_bus": "ide"}, "ide", "0:0:0:0"),
     ({"hw_disk_bus": "usb"}, "usb", "0:"),
 ], ids=["scsi", "sata", "ide", "usb"])
-def test_disks_of_other_buses(driver: Any, guest_image: pathlib.Path, properties: dict[str, str], bus: str,
-                              address: str) -> None:
+def test_metadata_contain_disk_addresses_on_other_buses(driver: Any, guest_image: pathlib.Path,
+                                                        properties: dict[str, str], bus: str, address: str) -> None:
     instance = server(properties, block_devices=[BlockDevice(source="image", boot_index=0, tag="root")])
     boot(driver, instance, kernel_disks(guest_image))
     found = devices(driver, instance)["root"]
     assert (found[0], found[1][:len(address)]) == (bus, address)
 
 
-def test_a_config_drive_tells_it_as_well(driver: Any, guest_image: pathlib.Path, state: pathlib.Path,
-                                         bridge: str) -> None:
+def test_config_drive_contains_device_addresses(driver: Any, guest_image: pathlib.Path, state: pathlib.Path,
+                                                bridge: str) -> None:
     store = DirectoryStore(str(state / "images"))
     store.add(str(guest_image / "nova-guest.qcow2"), Image(id="i", disk_format="qcow2"))
     instance = server(network_info=[interface(bridge, 3, tag="uplink")], config_drive=True,
@@ -111,7 +111,7 @@ def test_a_config_drive_tells_it_as_well(driver: Any, guest_image: pathlib.Path,
     assert told["uplink"][0] == told["root"][0] == "pci"
     assert told == devices(driver, instance)
     host.spawn()
-    assert on_drive(instance) == told, "a step that is repeated leaves the drive of a running guest alone"
+    assert on_drive(instance) == told, "a repeated step rewrote the config drive of a running guest"
 
 
 def on_drive(instance: Any) -> dict[str, tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""Real guests with CPUs and a NUMA cell of their host for themselves."""
+"""Real guests with dedicated CPUs and a NUMA cell."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def events_fixture() -> list[Any]:
 
 @pytest.fixture(name="cpus")
 def cpus_fixture(state: pathlib.Path) -> Iterator[tuple[int, int]]:
-    """(shared, dedicated): the first two CPUs of this machine."""
+    """Return the shared and the dedicated CPU: the first two CPUs of this machine."""
     CONF.set_override("cpu_shared_set", "0", "compute")
     CONF.set_override("cpu_dedicated_set", "1", "compute")
     yield 0, 1
@@ -39,8 +39,8 @@ def domain(daemon: PrivateLibvirt, instance: Any) -> ET.Element:
     return ET.fromstring(daemon.run("virsh", "-c", daemon.uri, "dumpxml", instance.uuid))
 
 
-def test_a_real_guest_runs_on_the_cpus_and_the_cell_that_it_has(
-        cpus: tuple[int, int], driver: Any, libvirt_daemon: PrivateLibvirt, guest_image: pathlib.Path) -> None:
+def test_guest_is_pinned_to_its_dedicated_cpu(cpus: tuple[int, int], driver: Any, libvirt_daemon: PrivateLibvirt,
+                                              guest_image: pathlib.Path) -> None:
     shared, dedicated = cpus
     [node] = driver.nodes()
     assert {name: node.inventory(name).total for name in ("VCPU", PCPU)} == {"VCPU": 1, PCPU: 1}

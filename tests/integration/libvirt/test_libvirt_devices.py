@@ -1,4 +1,4 @@
-"""Volumes and interfaces come and go while real guests run, and when they are off."""
+"""Attach and detach volumes and interfaces of running and stopped guests."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def short_patience(state: pathlib.Path) -> Any:
 
 @pytest.fixture(name="volume")
 def volume_fixture(state: pathlib.Path) -> Any:
-    """Makes connected volumes of 64 MiB."""
+    """Return a function that creates connected volumes of 64 MiB."""
     def make(number: int, name: str | None = None, **fields: Any) -> BlockDevice:
         path = state / f"volume-{number}"
         if not path.exists():
@@ -62,7 +62,7 @@ def disks_of(root: ET.Element) -> dict[str, str]:
 
 
 def addresses(root: ET.Element) -> dict[str, str]:
-    """Return the addresses of disks and interfaces."""
+    """Return the addresses of disks and interfaces by device name or MAC address."""
     found = {}
     for item in root.findall("devices/disk") + root.findall("devices/interface"):
         name = item.find("target").get("dev") if item.tag == "disk" else item.find("mac").get("address")
@@ -71,8 +71,8 @@ def addresses(root: ET.Element) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("machine", [pytest.param("pc", marks=pytest.mark.slow), "q35"])
-def test_volumes_come_and_go_while_the_guest_runs(driver: Any, guest_image: pathlib.Path, volume: Any, machine: str,
-                                                  libvirt_daemon: PrivateLibvirt) -> None:
+def test_volumes_are_attached_and_detached_while_the_guest_runs(driver: Any, guest_image: pathlib.Path, volume: Any,
+                                                                machine: str, libvirt_daemon: PrivateLibvirt) -> None:
     instance = server({"hw_machine_type": machine})
     boot(driver, instance, kernel_disks(guest_image))
     wait_for_console(driver, instance, LOGIN)
@@ -87,7 +87,7 @@ def test_volumes_come_and_go_while_the_guest_runs(driver: Any, guest_image: path
 
     instance.block_devices = [first, second]
     driver.power.reboot(instance, hard=True)
-    assert addresses(domain(libvirt_daemon, instance)) == addresses(running), "they last over a power cycle"
+    assert addresses(domain(libvirt_daemon, instance)) == addresses(running), "addresses changed with a power cycle"
     wait_for_console(driver, instance, LOGIN, 2)
 
     for _ in range(2):
@@ -99,13 +99,13 @@ def test_volumes_come_and_go_while_the_guest_runs(driver: Any, guest_image: path
     driver.power.reboot(instance, hard=True)
     after = addresses(domain(libvirt_daemon, instance))
     assert after == {name: where for name, where in addresses(running).items() if name in after}
-    assert set(after) == {"vda", "vdc"}, "who describes a volume without its connection means the one it has"
+    assert set(after) == {"vda", "vdc"}, "a reboot without the connection of the volume did not reuse the existing one"
 
 
-def test_a_volume_with_a_snapshot_stands_on_what_was_told_and_not_on_what_its_file_says(
+def test_volume_with_a_snapshot_uses_the_given_backing_chain(
         driver: Any, guest_image: pathlib.Path, volume: Any, libvirt_daemon: PrivateLibvirt,
         state: pathlib.Path) -> None:
-    """Whoever has the share may change the file after it was looked at."""
+    """Clients of the share may change the backing file name in the header after it was checked."""
     device = volume(1, "/dev/vdb")
     first, newest = device.connection.path, str(state / "volume-1.snapshot")
     qemuimg.create_overlay(newest, first, "raw", 64 << 20)
@@ -122,8 +122,8 @@ def test_a_volume_with_a_snapshot_stands_on_what_was_told_and_not_on_what_its_fi
     assert disks_of(domain(libvirt_daemon, instance)) == {"vda": "disk"}
 
 
-def test_devices_of_a_guest_that_is_off(driver: Any, guest_image: pathlib.Path, volume: Any,
-                                        libvirt_daemon: PrivateLibvirt) -> None:
+def test_volumes_are_attached_and_detached_while_the_guest_is_off(driver: Any, guest_image: pathlib.Path, volume: Any,
+                                                                  libvirt_daemon: PrivateLibvirt) -> None:
     instance = server()
     boot(driver, instance, kernel_disks(guest_image))
     driver.power.off(instance)
@@ -134,7 +134,8 @@ def test_devices_of_a_guest_that_is_off(driver: Any, guest_image: pathlib.Path, 
     assert driver.guests.power_state(instance.uuid) == states.SHUTDOWN
 
 
-def test_interfaces_come_and_go(driver: Any, guest_image: pathlib.Path, libvirt_daemon: PrivateLibvirt) -> None:
+def test_interfaces_are_attached_and_detached(driver: Any, guest_image: pathlib.Path,
+                                              libvirt_daemon: PrivateLibvirt) -> None:
     libvirt_daemon.run("ip", "link", "add", "br-plug", "type", "bridge")
     instance = server()
     boot(driver, instance, kernel_disks(guest_image))
@@ -155,22 +156,23 @@ def test_interfaces_come_and_go(driver: Any, guest_image: pathlib.Path, libvirt_
     assert set(addresses(domain(libvirt_daemon, instance, "--inactive"))) == {"vda"}
 
 
-def test_a_guest_that_keeps_its_device_is_told_of_and_may_be_asked_again(
-        driver: Any, guest_image: pathlib.Path, volume: Any, libvirt_daemon: PrivateLibvirt) -> None:
+def test_ignored_detach_request_raises_and_can_be_repeated(driver: Any, guest_image: pathlib.Path, volume: Any,
+                                                           libvirt_daemon: PrivateLibvirt) -> None:
     CONF.set_override("device_detach_timeout", 1, "libvirt")
     instance = server(block_devices=[volume(1)])
     boot(driver, instance, kernel_disks(guest_image))
     driver.power.pause(instance)
     with pytest.raises(exception.DeviceDetachFailed, match=r"volume-1.*ignored 2 requests"):
         driver.volumes.detach(instance, volume(1))
-    assert "vdb" in disks_of(domain(libvirt_daemon, instance, "--inactive")), "what it has is what is defined"
+    assert "vdb" in disks_of(domain(libvirt_daemon, instance, "--inactive")), "the device is undefined"
     driver.power.unpause(instance)
     CONF.set_override("device_detach_timeout", 60, "libvirt")
     driver.volumes.detach(instance, volume(1))
     assert disks_of(domain(libvirt_daemon, instance)) == {"vda": "disk"}
 
 
-def test_what_cannot_be_attached(driver: Any, guest_image: pathlib.Path, volume: Any, state: pathlib.Path) -> None:
+def test_attaching_an_unusable_volume_fails(driver: Any, guest_image: pathlib.Path, volume: Any,
+                                            state: pathlib.Path) -> None:
     instance = server()
     with pytest.raises(exception.GuestNotFound):
         driver.volumes.attach(instance, volume(1))
@@ -185,7 +187,7 @@ def test_what_cannot_be_attached(driver: Any, guest_image: pathlib.Path, volume:
         driver.volumes.attach(instance, missing)
 
 
-def test_a_server_boots_from_its_volume(driver: Any, guest_image: pathlib.Path, state: pathlib.Path) -> None:
+def test_server_boots_from_a_volume(driver: Any, guest_image: pathlib.Path, state: pathlib.Path) -> None:
     path = state / "root.qcow2"
     subprocess.run(["qemu-img", "convert", "-f", "qcow2", "-O", "qcow2", str(guest_image / "nova-guest.qcow2"),
                     str(path)], check=True, timeout=60)

@@ -1,4 +1,4 @@
-"""Real guests (QEMU, emulated CPU) through their whole life by the libvirt driver."""
+"""The life cycle of real guests (QEMU, emulated CPU) with the libvirt driver."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def files(instance: Any) -> set[str]:
     return set(os.listdir(os.path.join(CONF.instances_path, instance.uuid)))
 
 
-def test_a_guest_that_starts_paused_does_nothing_before_it_may(driver: Any, guest_image: pathlib.Path) -> None:
+def test_paused_guest_does_not_run_before_unpause(driver: Any, guest_image: pathlib.Path) -> None:
     instance, disks = server(), kernel_disks(guest_image)
     driver.disks.prepare(instance, disks)
     for _ in range(2):
@@ -58,7 +58,7 @@ def test_a_guest_that_starts_paused_does_nothing_before_it_may(driver: Any, gues
     assert driver.consoles.output(instance) == b""
     driver.power.unpause(instance)
     wait_for_console(driver, instance, LOGIN)
-    # One that runs is not stopped by that.
+    # A running guest is not paused by another spawn.
     driver.guests.spawn(instance, disks, paused=True)
     assert driver.guests.power_state(instance.uuid) == states.RUNNING
     driver.power.off(instance)
@@ -67,8 +67,8 @@ def test_a_guest_that_starts_paused_does_nothing_before_it_may(driver: Any, gues
     driver.guests.destroy(instance)
 
 
-def test_a_whole_life(driver: Any, guest_image: pathlib.Path, events: list[GuestStatus],
-                      libvirt_daemon: PrivateLibvirt) -> None:
+def test_guest_life_cycle(driver: Any, guest_image: pathlib.Path, events: list[GuestStatus],
+                          libvirt_daemon: PrivateLibvirt) -> None:
     instance = server()
     boot(driver, instance, kernel_disks(guest_image))
     assert driver.guests.power_state(instance.uuid) == states.RUNNING
@@ -77,7 +77,7 @@ def test_a_whole_life(driver: Any, guest_image: pathlib.Path, events: list[Guest
     assert driver.consoles.output(instance, 3).count(b"\n") in (2, 3)
     wait_for(lambda: reported(events, instance.uuid, states.RUNNING), 10, "the start is reported")
 
-    # again: the same guest runs on
+    # A repeated spawn does not restart the guest.
     number = libvirt_daemon.run("virsh", "-c", libvirt_daemon.uri, "domid", instance.uuid)
     boot(driver, instance, kernel_disks(guest_image))
     assert libvirt_daemon.run("virsh", "-c", libvirt_daemon.uri, "domid", instance.uuid) == number
@@ -94,21 +94,21 @@ def test_a_whole_life(driver: Any, guest_image: pathlib.Path, events: list[Guest
     for _ in range(2):
         driver.power.resume(instance)
         assert driver.guests.power_state(instance.uuid) == states.RUNNING
-    assert driver.consoles.output(instance).count(LOGIN) == 1, "the guest continued, it did not boot"
+    assert driver.consoles.output(instance).count(LOGIN) == 1, "the guest booted instead of resuming"
 
     started = time.monotonic()
     driver.power.reboot(instance, hard=False, timeout=60)
-    assert time.monotonic() - started < 60, "the guest shut down by itself"
+    assert time.monotonic() - started < 60, "the guest did not shut down by itself"
     log = wait_for_console(driver, instance, LOGIN, 2)
     assert b"reboot: Power down" in log
 
     driver.power.reboot(instance, hard=False, timeout=0)
     log = wait_for_console(driver, instance, LOGIN, 3)
-    assert log.count(b"reboot: Power down") == 1, "a soft reboot without any time is a hard one"
+    assert log.count(b"reboot: Power down") == 1, "a soft reboot without a timeout must be a hard reboot"
 
     driver.power.reboot(instance, hard=True)
     log = wait_for_console(driver, instance, LOGIN, 4)
-    assert log.count(b"reboot: Power down") == 1, "a hard reboot does not ask, and the log is kept"
+    assert log.count(b"reboot: Power down") == 1, "a hard reboot must not request a shutdown, and must keep the log"
 
     driver.power.off(instance, timeout=60)
     assert driver.guests.power_state(instance.uuid) == states.SHUTDOWN
@@ -132,14 +132,14 @@ def test_a_whole_life(driver: Any, guest_image: pathlib.Path, events: list[Guest
         driver.consoles.output(instance)
 
 
-def test_a_bootable_disk_grows_to_the_flavor(driver: Any, guest_image: pathlib.Path, state: pathlib.Path,
-                                             libvirt_daemon: PrivateLibvirt) -> None:
+def test_bootable_disk_is_resized_to_the_flavor(driver: Any, guest_image: pathlib.Path, state: pathlib.Path,
+                                                libvirt_daemon: PrivateLibvirt) -> None:
     instance = server({"hw_machine_type": "q35", "hw_qemu_guest_agent": "true"}, flavor={"root_gb": 2})
     base = ImageCache().fetch(
         "image", lambda path, admit: shutil.copyfile(guest_image / "nova-guest.qcow2", path) and None, "qcow2", 2 << 30)
     boot(driver, instance, BootFiles(root=base))
     wait_for_console(driver, instance, LOGIN)
-    assert os.stat(base).st_uid == 0, "a guest that breaks out cannot change what others stand on"
+    assert os.stat(base).st_uid == 0, "a guest that breaks out could change the cached image of other guests"
     size = libvirt_daemon.run("virsh", "-c", libvirt_daemon.uri, "domblkinfo", instance.uuid, "vda")
     assert f"{2 << 30}" in size.split("\n")[0]
     assert driver.disks.used_images() == [base]
@@ -156,7 +156,7 @@ def test_a_bootable_disk_grows_to_the_flavor(driver: Any, guest_image: pathlib.P
     assert libvirt_daemon.run("find", "/var/lib/libvirt/qemu/save", "-type", "f") == ""
 
 
-def test_every_disk_reaches_the_guest(driver: Any, guest_image: pathlib.Path, state: pathlib.Path) -> None:
+def test_guest_sees_all_its_disks(driver: Any, guest_image: pathlib.Path, state: pathlib.Path) -> None:
     drive = state / "drive.iso"
     (state / "content").mkdir()
     (state / "content" / "hello").write_text("hello")
@@ -171,7 +171,7 @@ def test_every_disk_reaches_the_guest(driver: Any, guest_image: pathlib.Path, st
     assert files(instance) >= {"disk", "disk.eph0", "disk.eph1", "disk.swap", "disk.config", "kernel", "ramdisk"}
     log = wait_for_console(driver, instance, LOGIN)
     for line in (b"vda", b"vdb", b"vdc", b"vdd", b"sr0"):
-        assert line in log, f"{line!r} is not seen by the guest's kernel"
+        assert line in log, f"the guest's kernel does not log {line!r}"
 
 
 @pytest.mark.parametrize("properties", [
@@ -181,15 +181,16 @@ def test_every_disk_reaches_the_guest(driver: Any, guest_image: pathlib.Path, st
     {"hw_disk_bus": "usb", "hw_usb_model": "qemu-xhci", "hw_boot_menu": "true"},
     {"hw_cpu_cores": "2", "hw_serial_port_count": "2", "hw_time_hpet": "true", "os_type": "windows"},
 ], ids=["scsi", "sata", "ide", "usb", "cpu"])
-def test_hardware_variants_start(driver: Any, guest_image: pathlib.Path, properties: dict[str, str]) -> None:
+def test_guests_with_hardware_variants_start(driver: Any, guest_image: pathlib.Path,
+                                             properties: dict[str, str]) -> None:
     instance = server(properties, flavor={"vcpus": 2})
     boot(driver, instance, BootFiles(root=str(guest_image / "nova-guest.qcow2"), root_format="qcow2"))
     assert driver.guests.power_state(instance.uuid) == states.RUNNING
 
 
 @pytest.mark.parametrize("secure", ["disabled", "required"])
-def test_uefi_variables_survive_a_reboot_and_go_with_the_server(driver: Any, guest_image: pathlib.Path, secure: str,
-                                                                libvirt_daemon: PrivateLibvirt) -> None:
+def test_uefi_variables_survive_a_reboot_and_are_deleted_with_the_server(
+        driver: Any, guest_image: pathlib.Path, secure: str, libvirt_daemon: PrivateLibvirt) -> None:
     if "COMPUTE_FIRMWARE_UEFI" not in driver.nodes()[0].provider.traits:
         pytest.skip("no UEFI firmware is installed")
 
@@ -201,15 +202,15 @@ def test_uefi_variables_survive_a_reboot_and_go_with_the_server(driver: Any, gue
     assert driver.guests.power_state(instance.uuid) == states.RUNNING
     first = variables()
     assert first
-    assert not os.stat(os.path.join(CONF.instances_path, instance.uuid, "disk")).st_mode & 0o077, "for nobody else"
+    assert not os.stat(os.path.join(CONF.instances_path, instance.uuid, "disk")).st_mode & 0o077, "not private"
     driver.power.reboot(instance, hard=True)
     assert variables() == first
     driver.guests.destroy(instance)
     assert variables() == ""
 
 
-def test_an_interface_is_attached_to_its_bridge(driver: Any, guest_image: pathlib.Path,
-                                                libvirt_daemon: PrivateLibvirt) -> None:
+def test_interface_is_attached_to_its_bridge(driver: Any, guest_image: pathlib.Path,
+                                             libvirt_daemon: PrivateLibvirt) -> None:
     libvirt_daemon.run("ip", "link", "add", "br-life", "type", "bridge")
     vif = VIF(id="v", network_id="n", label="l", mac="fa:16:3e:11:22:33", bridge="br-life",
               devname="tap0123456789", mtu=1400)
@@ -224,7 +225,8 @@ def test_an_interface_is_attached_to_its_bridge(driver: Any, guest_image: pathli
     assert "tap0123456789" not in libvirt_daemon.run("ip", "link")
 
 
-def test_a_deaf_guest_is_stopped_and_rebooted_all_the_same(driver: Any, guest_image: pathlib.Path) -> None:
+def test_guest_that_ignores_acpi_is_stopped_and_rebooted_after_the_timeout(driver: Any,
+                                                                           guest_image: pathlib.Path) -> None:
     instance = server({"os_command_line": "acpi=off panic=0"})
     boot(driver, instance, kernel_disks(guest_image))
     wait_for_console(driver, instance, LOGIN)
@@ -238,7 +240,7 @@ def test_a_deaf_guest_is_stopped_and_rebooted_all_the_same(driver: Any, guest_im
     assert driver.guests.power_state(instance.uuid) == states.SHUTDOWN
 
 
-def test_delete_and_hard_reboot_do_not_wait_for_a_slow_guest(driver: Any, guest_image: pathlib.Path) -> None:
+def test_delete_and_hard_reboot_do_not_wait_for_a_soft_reboot(driver: Any, guest_image: pathlib.Path) -> None:
     instance = server({"os_command_line": "acpi=off"})
     boot(driver, instance, kernel_disks(guest_image))
     for verb in (lambda: driver.power.reboot(instance, hard=True), lambda: driver.guests.destroy(instance)):
@@ -271,7 +273,7 @@ def test_hard_reboot_works_from_any_state(driver: Any, guest_image: pathlib.Path
         assert driver.guests.power_state(instance.uuid) == states.RUNNING
 
 
-def test_what_is_asked_of_no_guest(driver: Any) -> None:
+def test_operations_on_a_missing_guest_raise_guest_not_found(driver: Any) -> None:
     instance = server()
     for verb in (driver.power.pause, driver.power.unpause, driver.power.suspend, driver.power.resume, driver.power.off,
                  lambda one: driver.power.reboot(one, hard=False), lambda one: driver.guests.power_state(one.uuid)):
@@ -285,7 +287,7 @@ def test_what_is_asked_of_no_guest(driver: Any) -> None:
         driver.guests.remove_orphan("../../etc")
 
 
-def test_pausing_a_guest_that_is_off_is_a_conflict(driver: Any, guest_image: pathlib.Path) -> None:
+def test_pause_of_a_stopped_guest_raises_invalid_state(driver: Any, guest_image: pathlib.Path) -> None:
     instance = server()
     boot(driver, instance, kernel_disks(guest_image))
     driver.power.off(instance)
@@ -294,8 +296,8 @@ def test_pausing_a_guest_that_is_off_is_a_conflict(driver: Any, guest_image: pat
             verb(instance)
 
 
-def test_foreign_guests_are_not_ours(driver: Any, guest_image: pathlib.Path, state: pathlib.Path,
-                                     events: list[GuestStatus], libvirt_daemon: PrivateLibvirt) -> None:
+def test_foreign_guests_are_ignored(driver: Any, guest_image: pathlib.Path, state: pathlib.Path,
+                                    events: list[GuestStatus], libvirt_daemon: PrivateLibvirt) -> None:
     definition = state / "foreign.xml"
     definition.write_text("<domain type='qemu'><name>foreign</name><memory unit='MiB'>32</memory>"
                           "<os><type arch='x86_64'>hvm</type></os></domain>")
@@ -316,8 +318,8 @@ def test_foreign_guests_are_not_ours(driver: Any, guest_image: pathlib.Path, sta
         libvirt_daemon.run("virsh", "-c", libvirt_daemon.uri, "destroy", "foreign")
 
 
-def test_a_guest_that_stops_by_itself_is_reported(driver: Any, guest_image: pathlib.Path,
-                                                  events: list[GuestStatus], libvirt_daemon: PrivateLibvirt) -> None:
+def test_shutdown_inside_the_guest_is_reported(driver: Any, guest_image: pathlib.Path, events: list[GuestStatus],
+                                               libvirt_daemon: PrivateLibvirt) -> None:
     instance = server()
     boot(driver, instance, kernel_disks(guest_image))
     wait_for_console(driver, instance, LOGIN)
@@ -325,8 +327,8 @@ def test_a_guest_that_stops_by_itself_is_reported(driver: Any, guest_image: path
     wait_for(lambda: reported(events, instance.uuid, states.SHUTDOWN), 60, "the shutdown is reported")
 
 
-def test_libvirtd_dies_and_returns(driver: Any, guest_image: pathlib.Path, events: list[GuestStatus],
-                                   libvirt_daemon: PrivateLibvirt) -> None:
+def test_operations_resume_after_a_libvirtd_restart(driver: Any, guest_image: pathlib.Path, events: list[GuestStatus],
+                                                    libvirt_daemon: PrivateLibvirt) -> None:
     CONF.set_override("reconnect_timeout", 2, "libvirt")
     try:
         instance, second = server(), server()
@@ -343,7 +345,7 @@ def test_libvirtd_dies_and_returns(driver: Any, guest_image: pathlib.Path, event
         with pytest.raises(exception.HypervisorUnavailable):
             driver.nodes()
         assert time.monotonic() - started < 15
-        assert [type(error) for error in lost] == [exception.HypervisorUnavailable], "it is told once"
+        assert [type(error) for error in lost] == [exception.HypervisorUnavailable], "not reported exactly once"
 
         CONF.set_override("reconnect_timeout", 30, "libvirt")
         outcome: list[object] = []
@@ -352,11 +354,11 @@ def test_libvirtd_dies_and_returns(driver: Any, guest_image: pathlib.Path, event
         time.sleep(1)
         libvirt_daemon.start_daemon()
         waiting.join(timeout=40)
-        assert outcome == [None], "an action that libvirtd's restart interrupts goes on"
-        assert driver.guests.power_state(instance.uuid) == states.RUNNING, "guests run on without libvirtd"
+        assert outcome == [None], "an action interrupted by a restart of libvirtd did not continue"
+        assert driver.guests.power_state(instance.uuid) == states.RUNNING, "the guest died with libvirtd"
         assert driver.guests.power_state(second.uuid) == states.RUNNING
 
-        # events flow again, although nobody asked for anything
+        # Events are received again although no call was made in between.
         libvirt_daemon.kill_daemon()
         libvirt_daemon.start_daemon()
         time.sleep(3)
@@ -366,9 +368,8 @@ def test_libvirtd_dies_and_returns(driver: Any, guest_image: pathlib.Path, event
         CONF.clear_override("reconnect_timeout", "libvirt")
 
 
-def test_what_changed_while_libvirt_was_away_is_reported(driver: Any, guest_image: pathlib.Path,
-                                                         events: list[GuestStatus],
-                                                         libvirt_daemon: PrivateLibvirt) -> None:
+def test_guest_crash_without_libvirtd_is_reported_after_its_restart(
+        driver: Any, guest_image: pathlib.Path, events: list[GuestStatus], libvirt_daemon: PrivateLibvirt) -> None:
     instance = server()
     boot(driver, instance, kernel_disks(guest_image))
     wait_for(lambda: reported(events, instance.uuid, states.RUNNING), 10, "the start is reported")
@@ -381,7 +382,7 @@ def test_what_changed_while_libvirt_was_away_is_reported(driver: Any, guest_imag
                          for event in events), 30, "the crash is reported")
 
 
-def test_the_node(driver: Any) -> None:
+def test_driver_reports_the_compute_node(driver: Any) -> None:
     node, = driver.nodes()
     assert node.hypervisor_hostname == driver.host == node.host
     assert (node.hypervisor_type, node.hypervisor_version // 1000000) == ("QEMU", node.hypervisor_version // 1000000)
@@ -398,14 +399,14 @@ def test_the_node(driver: Any) -> None:
     assert "load average" in node.uptime
 
 
-def test_ratios_of_the_operator(driver: Any) -> None:
+def test_inventory_uses_configured_ratios_and_reservations(driver: Any) -> None:
     CONF.set_override("cpu_allocation_ratio", 2.5)
     CONF.set_override("reserved_host_disk_mb", 1500)
     CONF.set_override("size_limit_mb", 3072, "image_cache")
     try:
         inventories = driver.nodes()[0].provider.inventories
         assert inventories["VCPU"].ratio == 2.5
-        assert inventories["DISK_GB"].reserved == 2 + 3, "images get no room that guests were promised"
+        assert inventories["DISK_GB"].reserved == 2 + 3, "the image cache limit is not reserved"
         CONF.set_override("size_limit_mb", 0, "image_cache")
         assert driver.nodes()[0].provider.inventories["DISK_GB"].reserved == 2
         CONF.set_override("size_limit_mb", 1 << 40, "image_cache")
@@ -416,8 +417,8 @@ def test_ratios_of_the_operator(driver: Any) -> None:
         CONF.clear_override("reserved_host_disk_mb")
 
 
-def test_a_host_configured_otherwise(state: pathlib.Path, guest_image: pathlib.Path,
-                                     libvirt_daemon: PrivateLibvirt) -> None:
+def test_guest_uses_the_configured_cpu_disk_and_display_options(state: pathlib.Path, guest_image: pathlib.Path,
+                                                                libvirt_daemon: PrivateLibvirt) -> None:
     values = {"cpu_mode": "custom", "cpu_models": ["NoSuchCPU", "Nehalem"], "cpu_model_extra_flags": ["-sse4.2"],
               "hw_machine_type": ["x86_64=q35"], "disk_cachemodes": ["file=unsafe"], "hw_disk_discard": "unmap",
               "sysinfo_serial": "none", "mem_stats_period_seconds": 0}
@@ -456,7 +457,7 @@ def test_a_host_configured_otherwise(state: pathlib.Path, guest_image: pathlib.P
         CONF.clear_override("enabled", "vnc")
 
 
-def test_a_host_that_cannot_do_what_is_configured(state: pathlib.Path) -> None:
+def test_unsupported_cpu_mode_is_refused_at_start(state: pathlib.Path) -> None:
     CONF.set_override("cpu_mode", "host-passthrough", "libvirt")
     try:
         one = LibvirtDriver("h")
@@ -467,7 +468,7 @@ def test_a_host_that_cannot_do_what_is_configured(state: pathlib.Path) -> None:
         CONF.clear_override("cpu_mode", "libvirt")
 
 
-def test_no_libvirt_at_all(state: pathlib.Path) -> None:
+def test_driver_start_fails_without_libvirtd(state: pathlib.Path) -> None:
     CONF.set_override("connection_uri", f"qemu+unix:///system?socket={state}/nothing", "libvirt")
     CONF.set_override("reconnect_timeout", 2, "libvirt")
     one = LibvirtDriver("h")
@@ -481,7 +482,7 @@ def test_no_libvirt_at_all(state: pathlib.Path) -> None:
     one.stop()
 
 
-def test_disks_that_are_kept_start_again(driver: Any, guest_image: pathlib.Path) -> None:
+def test_guest_with_retained_disks_starts_again(driver: Any, guest_image: pathlib.Path) -> None:
     instance = server()
     boot(driver, instance, kernel_disks(guest_image))
     driver.guests.destroy(instance, keep_disks=True)
@@ -491,7 +492,7 @@ def test_disks_that_are_kept_start_again(driver: Any, guest_image: pathlib.Path)
     assert driver.guests.power_state(instance.uuid) == states.RUNNING
 
 
-def test_the_service_is_restarted(driver: Any, guest_image: pathlib.Path) -> None:
+def test_restarted_driver_lists_existing_guests_without_events(driver: Any, guest_image: pathlib.Path) -> None:
     instance = server()
     boot(driver, instance, kernel_disks(guest_image))
     driver.power.pause(instance)
@@ -501,16 +502,16 @@ def test_the_service_is_restarted(driver: Any, guest_image: pathlib.Path) -> Non
     next_one.start(events.append)
     try:
         assert next_one.guests.all() == [GuestStatus(uuid=instance.uuid, power_state=states.POWER_SUSPENDED)]
-        assert events == [], "what is known from the start is no event"
+        assert events == [], "the initial state was reported as an event"
         next_one.power.resume(instance)
-        assert next_one.guests.power_state(instance.uuid) == states.RUNNING, "it was paused when it was suspended"
+        assert next_one.guests.power_state(instance.uuid) == states.RUNNING, "the guest was paused before its suspend"
         next_one.guests.destroy(instance)
         assert next_one.guests.all() == []
     finally:
         next_one.stop()
 
 
-def test_many_at_once_and_one_many_times(driver: Any, guest_image: pathlib.Path) -> None:
+def test_concurrent_and_repeated_spawns_succeed(driver: Any, guest_image: pathlib.Path) -> None:
     instances = [server(flavor={"memory_mb": 64}) for _ in range(3)]
     failures: list[BaseException] = []
 
@@ -529,7 +530,7 @@ def test_many_at_once_and_one_many_times(driver: Any, guest_image: pathlib.Path)
     assert sorted(guest.uuid for guest in driver.guests.all()) == sorted(instance.uuid for instance in instances)
 
 
-def test_two_guests_of_one_name(driver: Any, guest_image: pathlib.Path) -> None:
+def test_guest_with_a_duplicate_domain_name_is_refused(driver: Any, guest_image: pathlib.Path) -> None:
     first = server()
     boot(driver, first, kernel_disks(guest_image))
     second = server(id=first.id)
@@ -540,8 +541,9 @@ def test_two_guests_of_one_name(driver: Any, guest_image: pathlib.Path) -> None:
     assert [guest.uuid for guest in driver.guests.all()] == [first.uuid]
 
 
-def test_a_libvirtd_that_hangs(driver: Any, guest_image: pathlib.Path, libvirt_daemon: PrivateLibvirt,
-                               monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hanging_libvirtd_raises_hypervisor_unavailable(
+        driver: Any, guest_image: pathlib.Path, libvirt_daemon: PrivateLibvirt,
+        monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nova.virt.libvirt.host.KEEPALIVE_INTERVAL", 1)
     monkeypatch.setattr("nova.virt.libvirt.host.KEEPALIVE_COUNT", 2)
     CONF.set_override("reconnect_timeout", 0, "libvirt")
@@ -560,7 +562,7 @@ def test_a_libvirtd_that_hangs(driver: Any, guest_image: pathlib.Path, libvirt_d
     one.stop()
 
 
-def test_a_machine_that_does_not_exist_is_noticed_before_disks_are_made(driver: Any, guest_image: pathlib.Path) -> None:
+def test_unknown_machine_type_is_refused_before_disks_are_created(driver: Any, guest_image: pathlib.Path) -> None:
     instance = server({"hw_machine_type": "pdp11"})
     with pytest.raises(exception.InvalidInput, match="pdp11"):
         driver.disks.prepare(instance, kernel_disks(guest_image))

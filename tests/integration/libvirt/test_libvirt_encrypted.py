@@ -1,4 +1,4 @@
-"""Real guests with encrypted volumes: QEMU decrypts what a guest reads, and libvirt has the key while it is needed."""
+"""Real guests with encrypted volumes: QEMU decrypts the data, and libvirt has the key only while it is needed."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ pytestmark = needs_libvirt
 
 NEVER = threading.Event()
 PASSPHRASE = "5eed" * 16
-# qemu-img measures how fast the machine derives keys, which fails by chance on a virtual one.
+# qemu-img measures the speed of key derivation, which fails at random on virtual machines.
 _TRIES = 40
 _QCOW2 = ".qcow2"
 _both = pytest.mark.parametrize("suffix", ["", _QCOW2], ids=["luks", "qcow2"])
-# Writes at its first boot, and reads at each.
+# Writes at the first boot, and reads at every boot.
 WRITE = """#!/bin/sh
 echo precious > /dev/vdb
 echo 'echo "it read $(head -c 8 /dev/vdb)"' >> /etc/init.d/boot
@@ -51,11 +51,11 @@ echo "it wrote $(head -c 8 /dev/vdb)"
 
 @pytest.fixture(autouse=True)
 def configured(state: pathlib.Path) -> None:
-    """Guests are looked for in the state_path of the test."""
+    """Set the state_path in which guests are searched."""
 
 
 def formatted(path: pathlib.Path, passphrase: str = PASSPHRASE, size: str = "32M") -> pathlib.Path:
-    """Format the volume as the volume service does: in LUKS or, for such file names, in qcow2 with LUKS inside."""
+    """Format the volume as the volume service does: as LUKS or, for the suffix .qcow2, as qcow2 with LUKS."""
     kind, options = ("qcow2", "encrypt.format=luks,encrypt.key-secret=s,encrypt.iter-time=200") if (
         path.suffix == _QCOW2) else ("luks", "key-secret=s,iter-time=200")
     for _ in range(_TRIES):
@@ -85,7 +85,7 @@ def device(path: pathlib.Path, key: str | None = PASSPHRASE, name: str = "/dev/v
 
 
 def away(volume: BlockDevice) -> BlockDevice:
-    """Return the device as for a detach: without a key."""
+    """Return the device without its key, as for a detach."""
     return msgspec.structs.replace(volume, connection=None)
 
 
@@ -100,19 +100,19 @@ def boot(driver: LibvirtDriver, image: pathlib.Path, state: pathlib.Path, instan
 
 
 def secrets(daemon: PrivateLibvirt) -> list[str]:
-    """The ids of those that libvirtd knows."""
+    """Return the UUIDs of all secrets in libvirtd."""
     lines = daemon.run("virsh", "-c", daemon.uri, "secret-list").splitlines()[2:]
     return sorted(line.split()[0] for line in lines if line.strip())
 
 
 def named(daemon: PrivateLibvirt, instance: Instance, *options: str) -> list[str]:
-    """The ids of those that the guest's definition names."""
+    """Return the UUIDs of the secrets in the guest's definition."""
     root = ET.fromstring(daemon.run("virsh", "-c", daemon.uri, "dumpxml", "--security-info", instance.uuid, *options))
     return sorted(item.get("uuid", "") for item in root.findall("devices/disk/source/encryption/secret"))
 
 
 @_both
-def test_a_guest_reads_and_writes_an_encrypted_volume(
+def test_guest_reads_and_writes_an_encrypted_volume(
         driver: LibvirtDriver, guest_image: pathlib.Path, state: pathlib.Path, libvirt_daemon: PrivateLibvirt,
         suffix: str) -> None:
     path = formatted(state / f"volume{suffix}")
@@ -136,7 +136,7 @@ def test_a_guest_reads_and_writes_an_encrypted_volume(
     assert decrypted(path).startswith(b"precious")
 
 
-def test_it_comes_and_goes_while_the_guest_runs_and_nothing_is_left(
+def test_encrypted_volume_is_attached_and_detached_without_leftovers(
         driver: LibvirtDriver, guest_image: pathlib.Path, state: pathlib.Path, libvirt_daemon: PrivateLibvirt) -> None:
     first, second = device(formatted(state / "one")), device(formatted(state / "two", "0dd" * 8), "0dd" * 8, "/dev/vdc")
     instance = server()
@@ -146,7 +146,7 @@ def test_it_comes_and_goes_while_the_guest_runs_and_nothing_is_left(
         driver.volumes.attach(instance, volume)
     assert len(secrets(libvirt_daemon)) == 2
     assert named(libvirt_daemon, instance) == named(libvirt_daemon, instance, "--inactive") == secrets(libvirt_daemon)
-    # libvirtd forgets keys when it ends; who starts the guest brings them along.
+    # libvirtd loses secrets when it stops; starting the guest defines them again.
     libvirt_daemon.kill_daemon()
     libvirt_daemon.start_daemon()
     assert secrets(libvirt_daemon) == []
@@ -167,8 +167,8 @@ def test_it_comes_and_goes_while_the_guest_runs_and_nothing_is_left(
     assert secrets(libvirt_daemon) == []
 
 
-def test_a_wrong_key_is_told_and_is_not_left(
-        driver: LibvirtDriver, guest_image: pathlib.Path, state: pathlib.Path, libvirt_daemon: PrivateLibvirt) -> None:
+def test_wrong_volume_key_is_reported_and_removed(driver: LibvirtDriver, guest_image: pathlib.Path, state: pathlib.Path,
+                                                  libvirt_daemon: PrivateLibvirt) -> None:
     wrong = device(formatted(state / "volume"), "f00" * 8)
     instance = server()
     boot(driver, guest_image, state, instance)
@@ -179,10 +179,9 @@ def test_a_wrong_key_is_told_and_is_not_left(
 
 
 @_both
-def test_one_takes_the_place_of_another(
-        driver: LibvirtDriver, guest_image: pathlib.Path, state: pathlib.Path, libvirt_daemon: PrivateLibvirt,
-        suffix: str) -> None:
-    """An unencrypted volume, and one with another key, replaces it; its own key is removed."""
+def test_encrypted_volume_is_swapped(driver: LibvirtDriver, guest_image: pathlib.Path, state: pathlib.Path,
+                                     libvirt_daemon: PrivateLibvirt, suffix: str) -> None:
+    """An unencrypted volume and an encrypted one are replaced by encrypted ones; the old key is removed."""
     plain, new, other = state / "plain", formatted(state / f"new{suffix}"), formatted(
         state / f"other{suffix}", "0dd" * 8)
     subprocess.run(["qemu-img", "create", "-q", "-f", "raw", str(plain), "32M"], check=True, timeout=60)
@@ -209,9 +208,9 @@ def test_one_takes_the_place_of_another(
     assert decrypted(other, "0dd" * 8).startswith(b"precious")
 
 
-def test_a_move_takes_the_key_along(
+def test_cold_migration_removes_the_key_and_revert_restores_it(
         driver: LibvirtDriver, guest_image: pathlib.Path, state: pathlib.Path, libvirt_daemon: PrivateLibvirt) -> None:
-    """Off and away: libvirt here has nothing to do with the volume any more; put back, it has."""
+    """The host has no key of the volume while the disks are open for a move."""
     volume = device(formatted(state / "volume"))
     instance = server(block_devices=[volume])
     boot(driver, guest_image, state, instance)
@@ -225,7 +224,7 @@ def test_a_move_takes_the_key_along(
 
 
 @migrates_emulated
-def test_a_running_guest_takes_it_along(hosts: tuple[LabHost, LabHost], guest_image: pathlib.Path) -> None:
+def test_live_migration_moves_the_volume_key(hosts: tuple[LabHost, LabHost], guest_image: pathlib.Path) -> None:
     one, two = hosts
     pool = pathlib.Path(one.place).parent / "pool"
     pool.mkdir(mode=0o755, exist_ok=True)
@@ -249,8 +248,8 @@ def test_a_running_guest_takes_it_along(hosts: tuple[LabHost, LabHost], guest_im
     assert secrets(two.libvirt) == []
 
 
-def test_what_was_prepared_for_a_migration_is_taken_back(hosts: tuple[LabHost, LabHost],
-                                                         guest_image: pathlib.Path) -> None:
+def test_rolled_back_live_migration_removes_the_volume_key(hosts: tuple[LabHost, LabHost],
+                                                           guest_image: pathlib.Path) -> None:
     one, two = hosts
     pool = pathlib.Path(one.place).parent / "pool"
     pool.mkdir(mode=0o755, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Volumes that become larger under real guests, which see it while they run."""
+"""Extension of volumes attached to real guests."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def sees(driver: LibvirtDriver, instance: Instance, size: int) -> None:
 
 
 def has(daemon: PrivateLibvirt, instance: Instance) -> int:
-    """The bytes of the guest's disk, as its hypervisor knows it."""
+    """Return the capacity of the guest's disk in bytes, as reported by libvirt."""
     told = daemon.run("virsh", "-c", daemon.uri, "domblkinfo", instance.uuid, "vdb")
     return int(next(line.split()[1] for line in told.splitlines() if line.startswith("Capacity")))
 
@@ -49,7 +49,7 @@ def made(path: pathlib.Path, disk_format: str) -> BlockDevice:
 
 
 @pytest.mark.parametrize("disk_format", ["raw", pytest.param("qcow2", marks=pytest.mark.slow)])
-def test_a_running_guest_sees_the_new_size_and_its_file_has_it(
+def test_running_guest_sees_the_new_size_of_an_extended_volume(
         driver: LibvirtDriver, guest_image: pathlib.Path, state: pathlib.Path, libvirt_daemon: PrivateLibvirt,
         disk_format: str) -> None:
     volume = made(state / "volume", disk_format)
@@ -62,12 +62,12 @@ def test_a_running_guest_sees_the_new_size_and_its_file_has_it(
         assert driver.volumes.is_extended(instance, volume, 2)
     sees(driver, instance, 2 * _GIB)
     assert size_of(state / "volume", disk_format) == 2 * _GIB
-    assert driver.volumes.extend(instance, volume, 1), "it is that large"
-    assert has(libvirt_daemon, instance) == 2 * _GIB, "nothing becomes smaller"
+    assert driver.volumes.extend(instance, volume, 1), "extending to a smaller size must succeed"
+    assert has(libvirt_daemon, instance) == 2 * _GIB, "the volume shrank"
 
 
-def test_what_the_volume_service_made_larger_itself_is_seen_by_a_paused_guest_when_it_goes_on(
-        driver: LibvirtDriver, guest_image: pathlib.Path, state: pathlib.Path) -> None:
+def test_paused_guest_sees_a_volume_extended_by_the_service(driver: LibvirtDriver, guest_image: pathlib.Path,
+                                                            state: pathlib.Path) -> None:
     volume = made(state / "volume", "raw")
     instance = server(block_devices=[volume])
     boot(driver, guest_image, state, instance, _LOOK)
@@ -81,8 +81,8 @@ def test_what_the_volume_service_made_larger_itself_is_seen_by_a_paused_guest_wh
 
 @pytest.mark.parametrize("inside", [pytest.param(True, id="the header is in the volume"), pytest.param(
     False, id="the header is beside it", marks=pytest.mark.slow)])
-def test_an_encrypted_volume_becomes_as_large_as_the_volume_service_would_have_made_it(
-        driver: LibvirtDriver, guest_image: pathlib.Path, state: pathlib.Path, inside: bool) -> None:
+def test_encrypted_volume_is_extended_with_its_header_size(driver: LibvirtDriver, guest_image: pathlib.Path,
+                                                           state: pathlib.Path, inside: bool) -> None:
     path = formatted(state / "volume", size=str(_GIB))
     header = path.stat().st_size - _GIB
     if inside:
@@ -103,8 +103,8 @@ def test_an_encrypted_volume_becomes_as_large_as_the_volume_service_would_have_m
 
 
 @pytest.mark.slow
-def test_an_encrypted_volume_of_a_size_that_none_has_is_left_alone(
-        driver: LibvirtDriver, guest_image: pathlib.Path, state: pathlib.Path) -> None:
+def test_encrypted_volume_of_an_unexpected_size_is_not_extended(driver: LibvirtDriver, guest_image: pathlib.Path,
+                                                                state: pathlib.Path) -> None:
     path = formatted(state / "volume", size="512M")
     volume, before = device(path, PASSPHRASE), path.stat().st_size
     volume.encryption = VolumeEncryption(key_id="x", encrypted_passphrase="")
@@ -117,8 +117,8 @@ def test_an_encrypted_volume_of_a_size_that_none_has_is_left_alone(
 
 
 @pytest.mark.slow
-def test_a_guest_that_is_off_sees_what_is_there_when_it_starts(
-        driver: LibvirtDriver, guest_image: pathlib.Path, state: pathlib.Path) -> None:
+def test_stopped_guest_sees_an_extended_volume_at_its_next_start(driver: LibvirtDriver, guest_image: pathlib.Path,
+                                                                 state: pathlib.Path) -> None:
     volume = made(state / "volume", "raw")
     instance = server(block_devices=[volume])
     assert not driver.volumes.extend(instance, volume, 2), "there is no guest"
@@ -130,17 +130,17 @@ def test_a_guest_that_is_off_sees_what_is_there_when_it_starts(
     driver.power.off(instance)
     assert not driver.volumes.extend(instance, volume, 2)
     assert not driver.volumes.is_extended(instance, volume, 2)
-    assert size_of(state / "volume", "raw") == _GIB, "who made it larger is the volume service"
+    assert size_of(state / "volume", "raw") == _GIB, "the driver extended a volume of a stopped guest"
     os.truncate(state / "volume", 2 * _GIB)
     driver.power.on(instance)
     sees(driver, instance, 2 * _GIB)
 
 
-def test_what_qemu_refuses_is_told_and_changes_nothing(
+def test_refused_volume_extension_is_reported_and_changes_nothing(
         driver: LibvirtDriver, guest_image: pathlib.Path, state: pathlib.Path, libvirt_daemon: PrivateLibvirt) -> None:
     volume = made(state / "volume", "qcow2")
     instance = server(block_devices=[volume])
     boot(driver, guest_image, state, instance, _LOOK)
     with pytest.raises(exception.VolumeExtendFailed, match="was not extended"):
-        driver.volumes.extend(instance, volume, (1 << 33) - 1)  # no such file is so large
+        driver.volumes.extend(instance, volume, (1 << 33) - 1)  # larger than any file
     assert has(libvirt_daemon, instance) == size_of(state / "volume", "qcow2") == _GIB

@@ -1,4 +1,4 @@
-"""Virtual hardware of real guests: what is requested is what they have, and hosts report what their QEMU has."""
+"""Virtual hardware of real guests: guests get the requested devices, and hosts report what their QEMU supports."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from tests.integration.libvirt_fixtures import PrivateLibvirt, kernel_disks, nee
 pytestmark = needs_libvirt
 LOGIN = b"login:"
 
-# Writes what follows it to the serial port, and leaves the boot to the next device (INT 18h), as an installer's "boot
-# from local disk" does.
+# Writes the string after it to the serial port and boots the next device (INT 18h), as the "boot from local disk" entry
+# of an installer does.
 _NEXT_DEVICE = bytes.fromhex("fc0e1f e80000 5e 83c611 ac 84c0 7406 baf803 ee ebf5 cd18")
 _HELLO = b"from the CD to the local disk\r\n"
 
@@ -43,7 +43,7 @@ def domain(daemon: PrivateLibvirt, instance: Any) -> ET.Element:
 
 @pytest.fixture(name="installer")
 def installer_fixture(state: pathlib.Path) -> pathlib.Path:
-    """An ISO image that has the next device booted."""
+    """Create an ISO image that boots the next device."""
     tree = state / "iso"
     tree.mkdir()
     (tree / "boot.bin").write_bytes((_NEXT_DEVICE + _HELLO + b"\0").ljust(2048, b"\0"))
@@ -54,9 +54,8 @@ def installer_fixture(state: pathlib.Path) -> pathlib.Path:
     return image
 
 
-def test_an_installer_boots_from_the_volume_that_comes_after_it(
-        driver: Any, guest_image: pathlib.Path, installer: pathlib.Path, state: pathlib.Path,
-        libvirt_daemon: PrivateLibvirt) -> None:
+def test_installer_image_boots_the_next_volume(driver: Any, guest_image: pathlib.Path, installer: pathlib.Path,
+                                               state: pathlib.Path, libvirt_daemon: PrivateLibvirt) -> None:
     volume = state / "volume.qcow2"
     subprocess.run(["cp", str(guest_image / "nova-guest.qcow2"), str(volume)], check=True, timeout=60)
     connection = VolumeConnection(volume_id="v", path=str(volume), serial="v", format="qcow2")
@@ -64,15 +63,15 @@ def test_an_installer_boots_from_the_volume_that_comes_after_it(
         BlockDevice(source="volume", destination="volume", volume_id="v", boot_index=1, connection=connection)])
     boot(driver, instance, BootFiles(root=str(installer), root_format="raw"))
     log = wait_for_console(driver, instance, LOGIN)
-    assert _HELLO.strip() in log, "the CD comes first"
+    assert _HELLO.strip() in log, "the CD was not booted first"
     orders = {disk.get("device"): disk.find("boot").get("order")
               for disk in domain(libvirt_daemon, instance).findall("devices/disk")}
     assert orders == {"cdrom": "1", "disk": "2"}
 
 
-def test_an_image_for_i686_has_a_guest_of_32_bits(driver: Any, guest_image: pathlib.Path,
-                                                  libvirt_daemon: PrivateLibvirt) -> None:
-    # The kernel of the image is one of 64 bits, and says early what CPU it has found.
+def test_i686_image_starts_a_32_bit_guest(driver: Any, guest_image: pathlib.Path,
+                                          libvirt_daemon: PrivateLibvirt) -> None:
+    # The image has a 64-bit kernel, which reports the detected CPU early.
     instance = server({"hw_architecture": "i386", "os_command_line": "earlyprintk=serial,ttyS0"})
     assert set(requested_resources(instance.flavor, instance.image).required) <= set(
         driver.nodes()[0].provider.traits)
@@ -83,7 +82,7 @@ def test_an_image_for_i686_has_a_guest_of_32_bits(driver: Any, guest_image: path
     wait_for_console(driver, instance, b"requires an x86-64 CPU, but only detected an i686 CPU")
 
 
-def test_an_architecture_without_qemu_is_kept_away_and_refused_by_name(driver: Any, guest_image: pathlib.Path) -> None:
+def test_architecture_without_qemu_has_no_trait_and_is_refused(driver: Any, guest_image: pathlib.Path) -> None:
     node, instance = driver.nodes()[0], server({"hw_architecture": "s390x"})
     assert "COMPUTE_ARCH_S390X" in requested_resources(instance.flavor, instance.image).required
     assert "COMPUTE_ARCH_S390X" not in node.provider.traits
@@ -93,8 +92,8 @@ def test_an_architecture_without_qemu_is_kept_away_and_refused_by_name(driver: A
             driver.guests.config(server(properties))
 
 
-def test_a_guest_with_packed_rings_and_without_a_sign_of_its_hypervisor_runs(
-        driver: Any, guest_image: pathlib.Path, libvirt_daemon: PrivateLibvirt) -> None:
+def test_guest_with_packed_rings_and_hidden_hypervisor_runs(driver: Any, guest_image: pathlib.Path,
+                                                            libvirt_daemon: PrivateLibvirt) -> None:
     instance = server({"hw_virtio_packed_ring": "true", "img_hide_hypervisor_id": "true", "hw_input_bus": "virtio"})
     boot(driver, instance, kernel_disks(guest_image))
     wait_for_console(driver, instance, LOGIN)
@@ -104,12 +103,12 @@ def test_a_guest_with_packed_rings_and_without_a_sign_of_its_hypervisor_runs(
     host = types.SimpleNamespace(virsh=lambda *words: libvirt_daemon.run("virsh", "-c", libvirt_daemon.uri, *words))
     with GuestShell(host, instance.uuid) as shell:  # type: ignore[arg-type]
         assert "hypervisor" not in shell.run("grep ^flags /proc/cpuinfo").split()
-        # (feature 34 of virtio devices)
+        # feature 34 of virtio devices: packed rings
         assert shell.run("cut -c35 /sys/block/vda/device/features").strip() == "1"
 
 
-def test_a_host_says_whether_it_limits_the_rates_of_interfaces(driver: Any, guest_image: pathlib.Path,
-                                                               libvirt_daemon: PrivateLibvirt) -> None:
+def test_bandwidth_trait_matches_support_of_interface_limits(driver: Any, guest_image: pathlib.Path,
+                                                             libvirt_daemon: PrivateLibvirt) -> None:
     libvirt_daemon.run("ip", "link", "add", "br-rates", "type", "bridge")
     vif = VIF(id="v", network_id="n", label="l", mac="fa:16:3e:11:22:55", bridge="br-rates", devname="tap-rates")
     instance = server({}, {"quota:vif_inbound_average": "1000", "quota:vif_outbound_average": "1000"},
@@ -123,14 +122,14 @@ def test_a_host_says_whether_it_limits_the_rates_of_interfaces(driver: Any, gues
     libvirt_daemon.run("ip", "link", "del", "br-rates")
 
 
-# What makes a property take effect, and rescues apart, which have tests of their own.
+# Further properties that a property needs to take effect. Rescue properties have separate tests.
 _BESIDE = {"hw_scsi_model": {"hw_disk_bus": "scsi"}}
 
 
 @pytest.mark.slow
-def test_every_value_that_a_host_reports_starts(driver: Any, guest_image: pathlib.Path,
-                                                libvirt_daemon: PrivateLibvirt) -> None:
-    """Over a hundred guests, each paused."""
+def test_guest_starts_with_every_supported_property_value(driver: Any, guest_image: pathlib.Path,
+                                                          libvirt_daemon: PrivateLibvirt) -> None:
+    """Over a hundred guests, each started paused."""
     have = set(driver.nodes()[0].provider.traits)
     covered = collections.Counter()
     libvirt_daemon.run("ip", "link", "add", "br-values", "type", "bridge")

@@ -1,4 +1,4 @@
-"""The image cache and the disks of guests, with real qemu-img: formats, crashes, full disks."""
+"""The image cache and the disks of guests with real qemu-img: formats, crashes, full disks."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def facts(path: str | pathlib.Path) -> dict[str, Any]:
 
 
 def make(place: pathlib.Path, kind: str, size: int = 8 * MIB, *options: str) -> pathlib.Path:
-    """An image of this (qemu) format with some data."""
+    """Create an image of this qemu-img format with some data."""
     raw, path = place / "data.raw", place / f"data.{kind}"
     raw.write_bytes(b"nova" * 1024)
     os.truncate(raw, size)
@@ -78,7 +78,7 @@ def entries(cache: ImageCache) -> list[str]:
 
 @pytest.fixture
 def impostor(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], pathlib.Path]]:
-    """Puts a script in the place of qemu-img; returns a directory where any user may write, its $PLACE."""
+    """Replace qemu-img by a script. Return a world-writable directory, which is $PLACE in the script."""
     with tempfile.TemporaryDirectory() as name:
         place = pathlib.Path(name)
         place.chmod(0o777)
@@ -97,7 +97,7 @@ def impostor(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], pathli
     ("raw", "raw", "raw"), ("raw", "ami", "raw"), ("raw", "aki", "raw"), ("qcow2", "qcow2", "qcow2"),
     ("vmdk", "vmdk", "qcow2"), ("vdi", "vdi", "qcow2"), ("vpc", "vhd", "qcow2"), ("vhdx", "vhdx", "qcow2"),
 ])
-def test_every_format_that_is_offered(state: pathlib.Path, kind: str, disk_format: str, kept: str) -> None:
+def test_supported_image_formats_are_cached(state: pathlib.Path, kind: str, disk_format: str, kept: str) -> None:
     path = ImageCache().fetch("one", copier(make(state, kind)), disk_format)
     assert os.path.basename(path) == f"one.{kept}"
     assert cached_format(disk_format) == kept
@@ -108,25 +108,25 @@ def test_every_format_that_is_offered(state: pathlib.Path, kind: str, disk_forma
     assert back.read_bytes()[:4096] == b"nova" * 1024
 
 
-def test_streamed_vmdk(state: pathlib.Path) -> None:
+def test_stream_optimized_vmdk_is_cached(state: pathlib.Path) -> None:
     path = ImageCache().fetch("one", copier(make(state, "vmdk", 8 * MIB, "-o", "subformat=streamOptimized")), "vmdk")
     assert facts(path)["virtual-size"] == 8 * MIB
 
 
-def test_a_fixed_vhd(state: pathlib.Path) -> None:
+def test_fixed_vhd_is_cached(state: pathlib.Path) -> None:
     path = ImageCache().fetch("one", copier(make(state, "vpc", 8 * MIB, "-o", "subformat=fixed")), "vhd")
     assert facts(path)["format"] == "qcow2"
 
 
-def test_raw_where_the_operator_wants_it(state: pathlib.Path) -> None:
+def test_images_are_cached_as_raw_when_configured(state: pathlib.Path) -> None:
     CONF.set_override("force_raw_images", True)
     path = ImageCache().fetch("one", copier(make(state, "qcow2")), "qcow2")
     assert path.endswith("one.raw")
     assert os.stat(path).st_size == 8 * MIB
-    assert os.stat(path).st_blocks * 512 < MIB, "it is sparse"
+    assert os.stat(path).st_blocks * 512 < MIB, "the file is not sparse"
 
 
-def test_many_builds_download_once(state: pathlib.Path) -> None:
+def test_concurrent_builds_download_an_image_once(state: pathlib.Path) -> None:
     source, calls, paths = make(state, "qcow2"), [], []
 
     def slow(path: str, admit: Callable[[int], None]) -> None:
@@ -144,7 +144,7 @@ def test_many_builds_download_once(state: pathlib.Path) -> None:
     assert paths == [paths[0]] * 8
 
 
-def test_a_failed_download_leaves_nothing_and_may_be_repeated(state: pathlib.Path) -> None:
+def test_failed_download_leaves_no_files_and_can_be_repeated(state: pathlib.Path) -> None:
     def broken(path: str, admit: Callable[[int], None]) -> None:
         pathlib.Path(path).write_bytes(b"half")
         raise exception.ImageBackendUnavailable(reason="gone")
@@ -155,7 +155,7 @@ def test_a_failed_download_leaves_nothing_and_may_be_repeated(state: pathlib.Pat
     assert os.path.exists(ImageCache().fetch("one", copier(make(state, "qcow2")), "qcow2"))
 
 
-def test_the_rest_of_a_crash_is_done_again(state: pathlib.Path) -> None:
+def test_partial_files_of_a_crash_are_replaced_or_removed(state: pathlib.Path) -> None:
     cache = ImageCache()
     os.makedirs(cache.directory)
     pathlib.Path(cache.directory, "one.part").write_bytes(b"half")
@@ -169,7 +169,8 @@ def test_the_rest_of_a_crash_is_done_again(state: pathlib.Path) -> None:
     ("qcow2", "raw"), ("qcow2", "ami"), ("qcow2", "vmdk"), ("raw", "qcow2"), ("raw", "vmdk"), ("vmdk", "raw"),
     ("vhdx", "raw"), ("vdi", "raw"), ("raw", "iso"), ("raw", "vhd"), ("raw", "ploop"), ("raw", None),
 ])
-def test_an_image_that_is_not_what_it_says(state: pathlib.Path, kind: str, disk_format: str | None) -> None:
+def test_image_of_another_format_than_declared_is_refused(state: pathlib.Path, kind: str,
+                                                          disk_format: str | None) -> None:
     with pytest.raises(exception.ImageUnacceptable, match="one"):
         ImageCache().fetch("one", copier(make(state, kind)), disk_format)
     assert not os.path.isdir(ImageCache().directory) or entries(ImageCache()) == []
@@ -200,7 +201,7 @@ def _truncated(place: pathlib.Path) -> pathlib.Path:
 
 
 def _lying_header(place: pathlib.Path) -> pathlib.Path:
-    """A table of clusters that would take more memory than anybody has."""
+    """Create an image with a cluster table that would need more memory than any host has."""
     path = make(place, "qcow2")
     with open(path, "r+b") as file:
         file.seek(24)
@@ -227,17 +228,17 @@ def test_dangerous_images_are_refused(state: pathlib.Path, build: Callable[[path
     path = build(state)
     with pytest.raises(exception.ImageUnacceptable) as refusal:
         ImageCache().fetch("one", copier(path), disk_format)
-    assert str(state) not in refusal.value.message, "no path of the host is told"
+    assert str(state) not in refusal.value.message, "the error contains a path of the host"
     assert entries(ImageCache()) == []
 
 
 @pytest.mark.parametrize("image_id", ["../up", "a/b", "", ".hidden", "a\0b"])
-def test_an_id_that_is_no_file_name(image_id: str) -> None:
+def test_invalid_image_id_is_refused(image_id: str) -> None:
     with pytest.raises(exception.ImageUnacceptable):
         ImageCache().fetch(image_id, lambda path, admit: None, "raw")
 
 
-def test_cleaning_goes_by_use_and_age(state: pathlib.Path) -> None:
+def test_cleaning_removes_old_unused_images(state: pathlib.Path) -> None:
     cache = ImageCache()
     old, used, young = (cache.fetch(name, copier(make(state, "qcow2")), "qcow2") for name in ("old", "used", "young"))
     long_ago = time.time() - 90000
@@ -246,10 +247,10 @@ def test_cleaning_goes_by_use_and_age(state: pathlib.Path) -> None:
     assert cache.clean({used}) == [old]
     assert os.path.exists(used)
     assert os.path.exists(young)
-    assert cache.clean(set()) == [], "it was in use a moment ago"
+    assert cache.clean(set()) == [], "an image in use a moment ago was removed"
 
 
-def test_cleaning_as_configured(state: pathlib.Path) -> None:
+def test_cleaning_follows_the_configuration(state: pathlib.Path) -> None:
     cache = ImageCache()
     path = cache.fetch("one", copier(make(state, "qcow2")), "qcow2")
     hour_ago = time.time() - 3600
@@ -260,11 +261,11 @@ def test_cleaning_as_configured(state: pathlib.Path) -> None:
     CONF.set_override("remove_unused_base_images", True, "image_cache")
     assert cache.clean(set()) == [path]
     fresh = cache.fetch("two", copier(make(state, "qcow2")), "qcow2")
-    assert cache.clean(set()) == [], "a build may be about to use it"
+    assert cache.clean(set()) == [], "an image that a build may be about to use was removed"
     assert os.path.exists(fresh)
 
 
-def test_cleaning_leaves_a_running_download_alone(state: pathlib.Path) -> None:
+def test_cleaning_ignores_a_running_download(state: pathlib.Path) -> None:
     cache, source, removed = ImageCache(), make(state, "qcow2"), []
 
     def download(path: str, admit: Callable[[int], None]) -> None:
@@ -275,15 +276,15 @@ def test_cleaning_leaves_a_running_download_alone(state: pathlib.Path) -> None:
     assert removed == []
 
 
-# --- its room ----------------------------------------------------------------------------------------
+# --- size limit of the cache -------------------------------------------------------------------------
 def random(place: pathlib.Path, size: int) -> pathlib.Path:
     path = place / f"random{size}.raw"
     path.write_bytes(os.urandom(size))
     return path
 
 
-def test_an_image_that_would_expand_beyond_its_disk_is_not_converted(
-        state: pathlib.Path, impostor: Callable[[str], pathlib.Path]) -> None:
+def test_image_that_would_exceed_the_disk_is_not_converted(state: pathlib.Path,
+                                                           impostor: Callable[[str], pathlib.Path]) -> None:
     source = make(state, "vmdk", 64 * MIB, "-o", "subformat=streamOptimized")
     assert source.stat().st_size < 2 * MIB
     place = impostor(f'mkdir -p $PLACE/$1; exec {shutil.which("qemu-img")} "$@"')
@@ -296,7 +297,7 @@ def test_an_image_that_would_expand_beyond_its_disk_is_not_converted(
 
 
 @pytest.mark.parametrize(("disk_format", "size"), [("raw", 17), ("qcow2", 34)], ids=["raw", "qcow2 with its tables"])
-def test_an_image_that_is_too_large_is_not_downloaded(state: pathlib.Path, disk_format: str, size: int) -> None:
+def test_image_larger_than_the_disk_is_not_downloaded(state: pathlib.Path, disk_format: str, size: int) -> None:
     def download(path: str, admit: Callable[[int], None]) -> None:
         admit(size * MIB)
         raise AssertionError("it was admitted")
@@ -305,7 +306,7 @@ def test_an_image_that_is_too_large_is_not_downloaded(state: pathlib.Path, disk_
         ImageCache().fetch("one", download, disk_format, 16 * MIB)
 
 
-def test_the_cache_does_not_outgrow_its_limit(state: pathlib.Path) -> None:
+def test_cache_size_limit_evicts_the_least_recently_used_image(state: pathlib.Path) -> None:
     CONF.set_override("size_limit_mb", 20, "image_cache")
     used: set[str] = set()
     cache = ImageCache(used=lambda: used)
@@ -315,11 +316,11 @@ def test_the_cache_does_not_outgrow_its_limit(state: pathlib.Path) -> None:
         used.add(path) if name == "used" else None
     assert 18 * MIB <= cache.space.used() <= 20 * MIB
     cache.fetch("new", copier(random(state, 6 * MIB)), "raw")
-    assert entries(cache) == ["new.raw", "old.raw", "used.raw"], "what was unused for longest went"
+    assert entries(cache) == ["new.raw", "old.raw", "used.raw"], "the least recently used image was not removed"
     with pytest.raises(exception.DiskFull, match="image cache"):
         cache.fetch("big", copier(random(state, 15 * MIB)), "raw")
     assert "used.raw" in entries(cache)
-    assert "new.raw" in entries(cache), "a build may be about to use it"
+    assert "new.raw" in entries(cache), "an image that a build may be about to use was removed"
     with pytest.raises(exception.DiskFull):
         cache.fetch("huge", copier(random(state, 21 * MIB)), "raw")
     CONF.set_override("size_limit_mb", 0, "image_cache")
@@ -327,7 +328,7 @@ def test_the_cache_does_not_outgrow_its_limit(state: pathlib.Path) -> None:
     assert cache.space.reserved() == cache.space.used() > 20 * MIB
 
 
-def test_what_others_are_about_to_write_counts_until_they_are_gone(state: pathlib.Path) -> None:
+def test_cache_space_is_reserved_during_downloads(state: pathlib.Path) -> None:
     CONF.set_override("size_limit_mb", 20, "image_cache")
     small = copier(random(state, 6 * MIB))
 
@@ -339,11 +340,11 @@ def test_what_others_are_about_to_write_counts_until_they_are_gone(state: pathli
 
     with pytest.raises(exception.ImageBackendUnavailable):
         ImageCache().fetch("one", download, "raw")
-    assert ImageCache().fetch("other", small, "raw"), "what failed takes no room"
+    assert ImageCache().fetch("other", small, "raw"), "a failed download still reserves space"
     assert ImageCache().fetch("more", copier(random(state, 12 * MIB)), "raw")
 
 
-def test_converting_takes_room_before_it_begins(state: pathlib.Path) -> None:
+def test_cache_space_is_reserved_before_conversion(state: pathlib.Path) -> None:
     source = state / "data.vmdk"
     img("convert", "-f", "raw", "-O", "vmdk", str(random(state, 12 * MIB)), str(source))
     CONF.set_override("size_limit_mb", 20, "image_cache")
@@ -356,11 +357,11 @@ def test_converting_takes_room_before_it_begins(state: pathlib.Path) -> None:
 
 # --- disks -----------------------------------------------------------------------------------------
 def _files(instance: Any) -> set[str]:
-    """Return the files of the guest without their owner."""
+    """Return the files of the guest without the owner file."""
     return set(os.listdir(directories.directory(instance.uuid))) - {"owner"}
 
 
-def test_the_root_disk_has_the_size_of_the_flavor(state: pathlib.Path) -> None:
+def test_root_disk_has_the_size_of_the_flavor(state: pathlib.Path) -> None:
     base = str(make(state, "qcow2"))
     for root_gb, size in ((0, 8 * MIB), (3, 3 << 30)):
         instance = server(flavor={"root_gb": root_gb})
@@ -376,14 +377,14 @@ def test_the_root_disk_has_the_size_of_the_flavor(state: pathlib.Path) -> None:
     assert not os.path.exists(directories.directory(instance.uuid))
 
 
-def test_the_name_of_a_cached_image_tells_its_format(state: pathlib.Path) -> None:
+def test_format_of_a_cached_image_is_taken_from_its_name(state: pathlib.Path) -> None:
     path = ImageCache().fetch("one", copier(make(state, "raw")), "ami")
     instance = server(flavor={"root_gb": 0})
     disk_making.make(instance, BootFiles(root=path), "h")
     assert facts(disks.inspect_disks(instance).root.path)["backing-filename-format"] == "raw"
 
 
-def test_a_config_drive_may_be_made_in_its_place(state: pathlib.Path) -> None:
+def test_config_drive_can_be_created_in_the_guest_directory(state: pathlib.Path) -> None:
     instance = server()
     place = pathlib.Path(directories.directory(instance.uuid))
     place.mkdir(parents=True)
@@ -392,10 +393,10 @@ def test_a_config_drive_may_be_made_in_its_place(state: pathlib.Path) -> None:
     disk_making.make(instance, BootFiles(root=str(make(state, "qcow2")), config_drive=str(drive)), "h")
     found = disks.inspect_disks(instance).config_drive
     assert (found.path, found.format, found.device) == (str(drive), "raw", "cdrom")
-    assert drive.stat().st_mode & 0o777 == 0o600, "it may hold a password"
+    assert drive.stat().st_mode & 0o777 == 0o600, "the drive may contain a password and must be private"
 
 
-def test_an_image_larger_than_the_flavor(state: pathlib.Path) -> None:
+def test_root_disk_of_an_image_larger_than_the_flavor_is_refused(state: pathlib.Path) -> None:
     for kind in ("raw", "qcow2"):
         instance = server(flavor={"root_gb": 1})
         base = make(state, kind, (1 << 30) + MIB)
@@ -404,7 +405,7 @@ def test_an_image_larger_than_the_flavor(state: pathlib.Path) -> None:
         assert _files(instance) == set()
 
 
-def test_what_is_there_is_kept_and_what_is_half_is_made_again(state: pathlib.Path) -> None:
+def test_existing_disks_are_reused_and_partial_ones_created_again(state: pathlib.Path) -> None:
     base, kernel = make(state, "qcow2"), state / "vmlinuz"
     kernel.write_bytes(b"kernel")
     wanted = BootFiles(root=str(base), root_format="qcow2", kernel=str(kernel))
@@ -423,7 +424,7 @@ def test_what_is_there_is_kept_and_what_is_half_is_made_again(state: pathlib.Pat
 
 
 @pytest.mark.parametrize(("filesystem", "kind"), [(None, "ext4"), ("ext3", "ext3"), ("swap", "ext4")])
-def test_ephemeral_disks_have_a_file_system(state: pathlib.Path, filesystem: str | None, kind: str) -> None:
+def test_ephemeral_and_swap_disks_are_formatted(state: pathlib.Path, filesystem: str | None, kind: str) -> None:
     devices = [BlockDevice(source="blank", size_gb=1, guest_format=filesystem)]
     instance = server(flavor={"ephemeral_gb": 1, "swap": 16}, block_devices=devices)
     disk_making.make(instance, BootFiles(root=str(make(state, "qcow2")), root_format="qcow2"), "h")
@@ -438,7 +439,7 @@ def test_ephemeral_disks_have_a_file_system(state: pathlib.Path, filesystem: str
         assert f"LABEL={label}" in shown
 
 
-def test_unusable_disks_are_explained(state: pathlib.Path) -> None:
+def test_unusable_disks_are_refused_with_a_reason(state: pathlib.Path) -> None:
     base = str(make(state, "qcow2"))
     for wanted, instance, word in (
             (BootFiles(root=str(state / "none")), server(), "cache"),
@@ -452,7 +453,7 @@ def test_unusable_disks_are_explained(state: pathlib.Path) -> None:
         assert not any(name.endswith(".part") for name in _files(instance))
 
 
-def test_an_iso_stays_as_large_as_it_is(state: pathlib.Path) -> None:
+def test_iso_root_keeps_its_size(state: pathlib.Path) -> None:
     instance = server(disk_format="iso", flavor={"root_gb": 1})
     disk_making.make(instance, BootFiles(root=str(make(state, "raw")), root_format="raw"), "h")
     root = disks.inspect_disks(instance).root
@@ -460,7 +461,7 @@ def test_an_iso_stays_as_large_as_it_is(state: pathlib.Path) -> None:
     assert facts(root.path)["virtual-size"] == 8 * MIB
 
 
-def test_a_removal_that_was_cut_short_is_finished(state: pathlib.Path) -> None:
+def test_interrupted_disk_removal_is_completed(state: pathlib.Path) -> None:
     instance = server()
     disk_making.make(instance, BootFiles(root=str(make(state, "qcow2")), root_format="qcow2"), "h")
     place = directories.directory(instance.uuid)
@@ -470,14 +471,14 @@ def test_a_removal_that_was_cut_short_is_finished(state: pathlib.Path) -> None:
     assert os.listdir(CONF.instances_path) == []
 
 
-def test_no_root_disk_no_start(state: pathlib.Path) -> None:
+def test_missing_root_disk_is_refused(state: pathlib.Path) -> None:
     with pytest.raises(exception.InvalidDiskInfo, match="root disk"):
         disks.inspect_disks(server())
     assert disks.inspect_disks(server(image=None)).root is None
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to mount a small file system")
-def test_a_full_disk_is_told_and_leaves_nothing_half(state: pathlib.Path) -> None:
+def test_full_disk_raises_disk_full_and_leaves_no_partial_files(state: pathlib.Path) -> None:
     source = state / "random.raw"
     source.write_bytes(os.urandom(6 * MIB))
     small = state / "small"
@@ -504,7 +505,7 @@ def test_a_full_disk_is_told_and_leaves_nothing_half(state: pathlib.Path) -> Non
         subprocess.run(["umount", str(small)], check=True, timeout=10)
 
 
-def test_what_a_tool_says_of_the_host_is_told_to_nobody(
+def test_output_of_a_failed_tool_is_logged_but_not_reported_to_users(
         state: pathlib.Path, impostor: Callable[[str], pathlib.Path], caplog: pytest.LogCaptureFixture) -> None:
     source = make(state, "vmdk")
     impostor('echo "Could not open /etc/nova/secret: Permission denied" >&2; exit 1')
@@ -515,10 +516,10 @@ def test_what_a_tool_says_of_the_host_is_told_to_nobody(
     for error in (refusal.value, failure.value):
         assert "qemu-img failed" in error.message
         assert "/" not in error.message
-    assert "Could not open /etc/nova/secret" in caplog.text, "operators read it in the log"
+    assert "Could not open /etc/nova/secret" in caplog.text, "the output is missing in the log"
 
 
-def test_a_tool_that_takes_too_long_or_too_much_is_stopped() -> None:
+def test_tool_is_stopped_after_its_time_and_cpu_limits() -> None:
     started = time.monotonic()
     with pytest.raises(exception.InvalidDiskInfo, match="longer"):
         qemuimg.run(["sleep", "60"], timeout=0.5)
@@ -527,7 +528,7 @@ def test_a_tool_that_takes_too_long_or_too_much_is_stopped() -> None:
     assert time.monotonic() - started < 20
 
 
-def test_each_format_is_known_by_its_content(state: pathlib.Path) -> None:
+def test_image_formats_are_detected_by_content(state: pathlib.Path) -> None:
     for kind in ("qcow2", "vmdk", "vdi", "vhdx", "qed"):
         assert set(image_formats.inspect(str(make(state, kind)))) == {"raw", kind}
     assert set(image_formats.inspect(str(state / "data.raw"))) == {"raw"}
@@ -536,7 +537,7 @@ def test_each_format_is_known_by_its_content(state: pathlib.Path) -> None:
 
 # --- qemu-img and the host -------------------------------------------------------------------------
 @pytest.mark.parametrize("embedded", [False, True])
-def test_a_descriptor_that_names_files_of_the_host_opens_and_tells_nothing(
+def test_vmdk_descriptor_with_host_paths_is_refused_without_opening_files(
         state: pathlib.Path, impostor: Callable[[str], pathlib.Path], embedded: bool) -> None:
     place = impostor(f'mkdir -p $PLACE/called; exec {shutil.which("qemu-img")} "$@"')
     there, told = place / "there", set()
@@ -550,13 +551,13 @@ def test_a_descriptor_that_names_files_of_the_host_opens_and_tells_nothing(
         with pytest.raises(exception.ImageUnacceptable) as refusal:
             ImageCache().fetch("one", copier(state / "bad.vmdk"), "vmdk")
         told.add(refusal.value.message)
-    assert len(told) == 1, "whether a file is there is not told"
+    assert len(told) == 1, "the error reveals whether a file exists"
     assert str(place) not in told.pop()
-    assert not (place / "called").exists(), "no tool gets to see it"
+    assert not (place / "called").exists(), "qemu-img was run on the descriptor"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become another user")
-def test_who_reads_images_may_do_little_else(state: pathlib.Path, impostor: Callable[[str], pathlib.Path]) -> None:
+def test_qemu_img_runs_with_restricted_privileges(state: pathlib.Path, impostor: Callable[[str], pathlib.Path]) -> None:
     place = impostor("""echo "{\\"uid\\": $(id -u), \\"groups\\": \\"$(id -G)\\", \\"cpu\\": $(ulimit -t),"
         grep NoNewPrivs /proc/self/status | sed 's/.*:\\t\\(.*\\)/"rises": \\1,/'
         echo "\\"memory\\": $(ulimit -v), \\"written\\": $(ulimit -f), \\"secrets\\": \\"$OS_PASSWORD\\"}" """)
@@ -575,7 +576,7 @@ def test_who_reads_images_may_do_little_else(state: pathlib.Path, impostor: Call
     assert not (place / "opened").exists()
 
 
-def test_converting_writes_no_more_than_the_disk_is_large(state: pathlib.Path) -> None:
+def test_conversion_writes_at_most_the_size_of_the_disk(state: pathlib.Path) -> None:
     source = state / "random.raw"
     source.write_bytes(os.urandom(40 * MIB))
     source.chmod(0o644)
@@ -587,7 +588,7 @@ def test_converting_writes_no_more_than_the_disk_is_large(state: pathlib.Path) -
     assert (state / "out").stat().st_uid == os.geteuid()
 
 
-def test_a_user_that_is_not_there_is_named(state: pathlib.Path) -> None:
+def test_missing_images_user_is_named_in_the_error(state: pathlib.Path) -> None:
     CONF.set_override("images_user", "nobody-here", "libvirt")
     try:
         if os.geteuid() == 0:

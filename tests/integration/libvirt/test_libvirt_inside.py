@@ -1,4 +1,4 @@
-"""Actions of the libvirt driver inside real guests: with the agent, without it, and after a soft delete."""
+"""Actions inside real guests: quiesce, passwords and crash dumps, with and without the QEMU guest agent."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.integration.libvirt_fixtures import (
 
 pytestmark = needs_libvirt
 
-# As much of the QEMU guest agent as is asked for: it answers that it is there, and prints what it is told.
+# A minimal QEMU guest agent: answers sync requests and prints commands.
 _AGENT = """#!/bin/sh
 for port in /sys/class/virtio-ports/*; do
     [ "$(cat $port/name)" = org.qemu.guest_agent.0 ] && device=/dev/${port##*/}
@@ -47,7 +47,7 @@ done
     done
 ) &
 """
-# One that brings file systems to rest, and refuses it while they are.
+# An agent that freezes file systems, and refuses a second freeze.
 _RESTS = _AGENT.replace("""*guest-fsfreeze-*) echo "agent: says nothing" ;;""", """\
 *guest-fsfreeze-freeze*) if [ -e /tmp/rests ]; then
                     echo '{"error": {"class": "GenericError", "desc": "it is at rest"}}' >&3
@@ -58,7 +58,7 @@ _LISTENS = "name='org.qemu.guest_agent.0' state='connected'"
 
 
 def started(driver: Any, daemon: PrivateLibvirt, image: pathlib.Path, state: pathlib.Path, **fields: Any) -> Any:
-    """A running guest whose agent listens, and libvirt has heard of it."""
+    """Start a guest and wait until libvirt reports its agent as connected."""
     instance = server({"hw_qemu_guest_agent": "yes", **fields.pop("properties", {})}, config_drive=True,
                       user_data=base64.b64encode(fields.pop("agent", _AGENT).encode()).decode(), **fields)
     drive = state / f"{instance.uuid}.iso"
@@ -72,7 +72,7 @@ def started(driver: Any, daemon: PrivateLibvirt, image: pathlib.Path, state: pat
 
 @pytest.mark.parametrize(("properties", "user"), [
     ({}, "root"), ({"os_type": "windows"}, "Administrator"), ({"os_admin_user": "mary"}, "mary")])
-def test_the_agent_in_the_guest_sets_the_password_of_its_administrator(
+def test_guest_agent_sets_the_administrator_password(
         driver: Any, libvirt_daemon: PrivateLibvirt, guest_image: pathlib.Path, state: pathlib.Path,
         properties: dict[str, str], user: str) -> None:
     instance = started(driver, libvirt_daemon, guest_image, state, properties=properties)
@@ -84,10 +84,10 @@ def test_the_agent_in_the_guest_sets_the_password_of_its_administrator(
     assert f'"{user}"'.encode() in told
 
 
-def test_an_agent_that_says_nothing_holds_nobody_up(
+def test_silent_guest_agent_does_not_block_snapshots(
         driver: Any, libvirt_daemon: PrivateLibvirt, guest_image: pathlib.Path, state: pathlib.Path,
         monkeypatch: pytest.MonkeyPatch) -> None:
-    """The agent is a tenant's program: it must not block the threads of all snapshots of the host."""
+    """The agent is a program of the project: it must not block the snapshot threads of the host."""
     monkeypatch.setattr(agent, "REST", 2)
     instance = started(driver, libvirt_daemon, guest_image, state, properties={"os_require_quiesce": "yes"})
     ended: list[Exception] = []
@@ -107,7 +107,7 @@ def test_an_agent_that_says_nothing_holds_nobody_up(
     assert driver.guests.power_state(instance.uuid) == states.RUNNING
 
 
-def test_a_guest_stays_at_rest_while_snapshots_of_all_its_volumes_are_taken(
+def test_guest_stays_quiesced_while_all_its_volumes_are_snapshotted(
         driver: Any, libvirt_daemon: PrivateLibvirt, guest_image: pathlib.Path, state: pathlib.Path) -> None:
     share = Share(state / "share")
     instance = started(driver, libvirt_daemon, guest_image, state, properties={"os_require_quiesce": "yes"},
@@ -120,13 +120,13 @@ def test_a_guest_stays_at_rest_while_snapshots_of_all_its_volumes_are_taken(
     assert b"agent: goes on" not in log
     driver.snapshots.unquiesce(instance)
     wait_for_console(driver, instance, b"agent: goes on")
-    # By itself it is at rest for that moment, and no longer.
+    # Without an explicit quiesce, the guest is quiesced for the duration of one snapshot.
     driver.volume_files.snapshot(instance, share.grow("volume.2", "volume.1", "volume"))
     wait_for_console(driver, instance, b"agent: goes on", 2)
 
 
-def test_a_guest_without_an_agent_keeps_its_password(driver: Any, guest_image: pathlib.Path) -> None:
-    for properties in ({}, {"hw_qemu_guest_agent": "yes"}):  # no channel to one; nobody at its other end
+def test_set_password_fails_without_a_guest_agent(driver: Any, guest_image: pathlib.Path) -> None:
+    for properties in ({}, {"hw_qemu_guest_agent": "yes"}):  # without a channel; with a channel but no agent
         instance = server(properties)
         driver.disks.prepare(instance, kernel_disks(guest_image))
         driver.guests.spawn(instance, kernel_disks(guest_image))
@@ -139,7 +139,7 @@ def test_a_guest_without_an_agent_keeps_its_password(driver: Any, guest_image: p
         driver.guests.set_password(instance, "a new word")
 
 
-def test_a_crash_dump_is_an_interrupt_that_the_guest_cannot_ignore(driver: Any, guest_image: pathlib.Path) -> None:
+def test_crash_dump_sends_an_nmi_to_the_guest(driver: Any, guest_image: pathlib.Path) -> None:
     instance = server()
     driver.disks.prepare(instance, kernel_disks(guest_image))
     driver.guests.spawn(instance, kernel_disks(guest_image))

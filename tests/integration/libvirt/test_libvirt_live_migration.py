@@ -1,4 +1,4 @@
-"""Real guests move between two hosts while they run: with their disks, and on shared storage."""
+"""Live migration of real guests between two hosts, with local disks and on shared storage."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def ticks(host: LabHost, instance: Instance) -> list[int]:
 
 
 def wait_for_ticks(host: LabHost, instance: Instance, more_than: int = 0) -> int:
-    """The guest goes on counting."""
+    """Wait until the guest has counted beyond ``more_than``."""
     end = time.monotonic() + 120
     while not (found := [number for number in ticks(host, instance) if number > more_than]):
-        assert time.monotonic() < end, f"it does not count beyond {more_than}: {console(host, instance)[-300:]!r}"
+        assert time.monotonic() < end, f"the counter stays below {more_than}: {console(host, instance)[-300:]!r}"
         time.sleep(0.5)
     return max(found)
 
@@ -65,7 +65,7 @@ def finished(hosts: Hosts, instance: Instance, target: MigrationTarget, there: I
 
 
 class Running(threading.Thread):
-    """A live migration in a thread of its own; ``error``: what it ended with."""
+    """A live migration in its own thread. ``error`` is the exception that ended the migration."""
 
     def __init__(self, host: LabHost, instance: Instance, target: MigrationTarget) -> None:
         super().__init__(daemon=True)
@@ -99,7 +99,7 @@ class Running(threading.Thread):
 
 @migrates_emulated
 @pytest.mark.parametrize("shared", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["block", "shared"])
-def test_a_process_in_the_guest_counts_on(hosts: Hosts, guest_image: pathlib.Path, shared: bool) -> None:
+def test_guest_process_continues_during_live_migration(hosts: Hosts, guest_image: pathlib.Path, shared: bool) -> None:
     one, two = hosts
     if shared:
         for host in hosts:
@@ -118,7 +118,7 @@ def test_a_process_in_the_guest_counts_on(hosts: Hosts, guest_image: pathlib.Pat
     before = wait_for_ticks(one, instance)
     one.driver.live_migrate(instance, target)
     told = one.driver.progress()
-    assert all(progress.memory_total >= 128 << 20 for progress in told), "disks that go first do not hide the memory"
+    assert all(progress.memory_total >= 128 << 20 for progress in told), "the progress of disks hides the memory"
     assert all(bool(progress.disk_total) != shared for progress in told)
     assert told[-1].percent == 100
     assert told[-1].memory_processed > 0
@@ -126,12 +126,12 @@ def test_a_process_in_the_guest_counts_on(hosts: Hosts, guest_image: pathlib.Pat
     assert two.driver.guests.power_state(instance.uuid) == states.RUNNING
     finished(hosts, instance, target, there)
     wait_for_ticks(two, instance, more_than=before)
-    assert 1 not in ticks(two, instance) or shared, "it did not boot: it went on"
+    assert 1 not in ticks(two, instance) or shared, "the guest booted instead of continuing"
     assert "master br-two" in two.run("ip", "link", "show", "taplive")
     assert one.files(shared) == ({"_base", instance.uuid} if shared else {"_base"})
     assert one.processes("qemu-storage-daemon") == []
 
-    one.driver.guests.destroy(instance)  # an order that came far too late
+    one.driver.guests.destroy(instance)  # a late order, after the migration
     two.driver.power.reboot(there, hard=True)
     wait_for_text(two, instance, b"nova guest ready")
     two.driver.guests.destroy(there)
@@ -139,14 +139,14 @@ def test_a_process_in_the_guest_counts_on(hosts: Hosts, guest_image: pathlib.Pat
 
 
 @pytest.mark.slow
-def test_a_migration_that_is_not_wanted_any_more_leaves_the_guest(hosts: Hosts, guest_image: pathlib.Path) -> None:
+def test_cancelled_live_migration_keeps_the_guest_on_the_source(hosts: Hosts, guest_image: pathlib.Path) -> None:
     one, two = hosts
     one.start_driver(live_migration_bandwidth=1, live_migration_monitor_interval=1)
     instance = started(hosts, guest_image)
     for stop in (one.driver.cancel, lambda: one.run("virsh", "-c", one.libvirt.uri, "domjobabort", instance.uuid)):
         running = Running(one, instance, prepared(hosts, instance))
         running.wait_until_it_sends()
-        assert two.driver.guests.all() == [], "it is not there yet"
+        assert two.driver.guests.all() == [], "the destination lists the guest before its arrival"
         with pytest.raises(exception.GuestNotFound):
             two.driver.guests.power_state(instance.uuid)
         stop()
@@ -160,7 +160,7 @@ def test_a_migration_that_is_not_wanted_any_more_leaves_the_guest(hosts: Hosts, 
 
 
 @pytest.mark.slow
-def test_a_migration_goes_on_without_nova_compute_and_is_found_again(hosts: Hosts, guest_image: pathlib.Path) -> None:
+def test_live_migration_continues_without_compute_and_is_resumed(hosts: Hosts, guest_image: pathlib.Path) -> None:
     one, two = hosts
     one.start_driver(live_migration_bandwidth=8, live_migration_monitor_interval=1)
     instance = started(hosts, guest_image)
@@ -168,7 +168,7 @@ def test_a_migration_goes_on_without_nova_compute_and_is_found_again(hosts: Host
     running = Running(one, instance, target)
     running.wait_until_it_sends()
     one.start_driver(live_migration_monitor_interval=1)
-    assert running.ended() is not None, "it died with its process"
+    assert running.ended() is not None, "the call did not end with its process"
     one.driver.live_migrate(instance, target)
     with pytest.raises(exception.MigrationError, match="guest arrived"):
         two.driver.live_target.rollback(instance, target)
@@ -177,7 +177,7 @@ def test_a_migration_goes_on_without_nova_compute_and_is_found_again(hosts: Host
 
 
 @pytest.mark.slow
-def test_a_migration_is_forced_to_its_end(hosts: Hosts, guest_image: pathlib.Path) -> None:
+def test_live_migration_is_forced_to_complete(hosts: Hosts, guest_image: pathlib.Path) -> None:
     one, two = hosts
     one.start_driver(live_migration_bandwidth=8, live_migration_monitor_interval=1)
     instance = started(hosts, guest_image)
@@ -192,7 +192,7 @@ def test_a_migration_is_forced_to_its_end(hosts: Hosts, guest_image: pathlib.Pat
 
 
 @pytest.mark.slow
-def test_a_migration_that_takes_too_long_is_given_up(hosts: Hosts, guest_image: pathlib.Path) -> None:
+def test_live_migration_is_aborted_after_the_completion_timeout(hosts: Hosts, guest_image: pathlib.Path) -> None:
     one, two = hosts
     one.start_driver(live_migration_bandwidth=1, live_migration_completion_timeout=1)
     instance = started(hosts, guest_image)
@@ -204,7 +204,7 @@ def test_a_migration_that_takes_too_long_is_given_up(hosts: Hosts, guest_image: 
     assert one.driver.guests.power_state(instance.uuid) == states.RUNNING
 
 
-def test_what_cannot_come_is_told_beforehand(hosts: Hosts, guest_image: pathlib.Path) -> None:
+def test_live_migration_checks_refuse_incompatible_guests(hosts: Hosts, guest_image: pathlib.Path) -> None:
     one, two = hosts
     instance = server()
     with pytest.raises(exception.MigrationPreCheckError, match="does not run"):
@@ -226,7 +226,7 @@ def test_what_cannot_come_is_told_beforehand(hosts: Hosts, guest_image: pathlib.
 
 
 @pytest.mark.slow
-def test_volumes_come_along(hosts: Hosts, guest_image: pathlib.Path) -> None:
+def test_live_migration_uses_volume_paths_of_the_destination(hosts: Hosts, guest_image: pathlib.Path) -> None:
     one, two = hosts
     pool = pathlib.Path(one.place).parent / "pool"
     pool.mkdir(mode=0o755, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Real guests move between two hosts while they are off: resize, cold migration, and the way back."""
+"""Cold moves of real guests between two hosts: resize, cold migration and revert."""
 
 from __future__ import annotations
 
@@ -46,20 +46,20 @@ def arrive(host: LabHost, instance: Instance, source: DiskSource) -> None:
     host.driver.power.on(instance)
 
 
-def test_a_guest_is_resized_on_another_host(hosts: Hosts, guest_image: pathlib.Path) -> None:
+def test_guest_is_resized_on_another_host(hosts: Hosts, guest_image: pathlib.Path) -> None:
     one, two = hosts
     instance = server()
     boot(one, instance, guest_image)
     wait_for_text(one, instance, ENDED)
     one.driver.cold_migration.check_resize(instance, bigger())
     source = leave(one, instance)
-    assert source.key not in " ".join(_command_lines(one)), "the key is for those who may read the file"
+    assert source.key not in " ".join(_command_lines(one)), "the key is visible in a command line"
 
     instance.flavor = bigger()
     arrive(two, instance, source)
     log = wait_for_text(two, instance, b"sectors ")
-    assert NOTE in log, "its disk came along"
-    assert b"sectors 4194304" in log, "2 GiB"
+    assert NOTE in log, "the disk was not copied"
+    assert b"sectors 4194304" in log, "the disk does not have 2 GiB"
     assert 150_000 < int(log.split(b"MemTotal:")[1].split()[0]) < 192 * 1024
     assert two.files() == {"_base", instance.uuid}
     for _ in range(2):
@@ -73,7 +73,7 @@ def test_a_guest_is_resized_on_another_host(hosts: Hosts, guest_image: pathlib.P
 
 
 @pytest.mark.slow
-def test_a_reverted_guest_is_what_it_was(hosts: Hosts, guest_image: pathlib.Path) -> None:
+def test_reverted_resize_restores_flavor_and_disk(hosts: Hosts, guest_image: pathlib.Path) -> None:
     one, two = hosts
     instance = server()
     boot(one, instance, guest_image)
@@ -99,7 +99,7 @@ def test_a_reverted_guest_is_what_it_was(hosts: Hosts, guest_image: pathlib.Path
 
 @pytest.mark.slow
 @pytest.mark.parametrize("shared", [False, True], ids=["its own host", "shared storage"])
-def test_disks_that_are_seen_are_not_sent(hosts: Hosts, guest_image: pathlib.Path, shared: bool) -> None:
+def test_resize_on_the_same_storage_does_not_copy_disks(hosts: Hosts, guest_image: pathlib.Path, shared: bool) -> None:
     one, two = hosts
     if shared:
         for host in hosts:
@@ -110,7 +110,7 @@ def test_disks_that_are_seen_are_not_sent(hosts: Hosts, guest_image: pathlib.Pat
     boot(one, instance, guest_image)
     wait_for_text(one, instance, ENDED)
     source = leave(one, instance)
-    one.driver.cold_migration.close_disks(instance)  # nobody needs it
+    one.driver.cold_migration.close_disks(instance)  # not needed, as no disk is copied
     instance.flavor = bigger()
     arrive(two, instance, source)
     log = wait_for_text(two, instance, b"sectors ")
@@ -118,18 +118,18 @@ def test_disks_that_are_seen_are_not_sent(hosts: Hosts, guest_image: pathlib.Pat
     assert b"sectors 4194304" in log
     assert one.files(shared) == {"_base", instance.uuid, f"{instance.uuid}_resize"}
     if shared:
-        # An order that came far too late.
+        # A late order.
         one.driver.guests.destroy(instance)
         assert two.driver.guests.power_state(instance.uuid) == states.RUNNING
     one.driver.cold_migration.confirm(instance)
-    assert one.files(shared) == {"_base", instance.uuid}, "the disks that another host uses are never removed"
+    assert one.files(shared) == {"_base", instance.uuid}, "disks in use by another host were removed"
     two.driver.power.reboot(instance, hard=True)
     two.driver.guests.destroy(instance)
     assert one.files(shared) == {"_base"}
 
 
 @pytest.mark.slow
-def test_a_reverted_guest_on_shared_storage(hosts: Hosts, guest_image: pathlib.Path) -> None:
+def test_resize_on_shared_storage_is_reverted(hosts: Hosts, guest_image: pathlib.Path) -> None:
     one, two = hosts
     for host in hosts:
         host.start_driver(shared=True)
@@ -139,18 +139,18 @@ def test_a_reverted_guest_on_shared_storage(hosts: Hosts, guest_image: pathlib.P
     arrive(two, instance, source)
     two.driver.guests.destroy(instance)
     one.driver.cold_migration.revert(instance)
-    two.driver.guests.destroy(instance)  # late, again
+    two.driver.guests.destroy(instance)  # a repeated late order
     assert one.files(shared=True) == {"_base", instance.uuid}
     one.driver.power.on(instance)
     assert one.driver.guests.power_state(instance.uuid) == states.RUNNING
 
 
 @pytest.mark.slow
-def test_disks_that_a_lost_host_had_set_aside_are_put_back_by_another(hosts: Hosts, guest_image: pathlib.Path) -> None:
+def test_disks_set_aside_by_a_failed_host_are_restored_by_another_host(hosts: Hosts, guest_image: pathlib.Path) -> None:
     one, two = hosts
     instance = server()
     two.driver.cold_migration.revert(instance)
-    assert not two.driver.disks.exist(instance), "of a host with a storage of its own there is nothing to put back"
+    assert not two.driver.disks.exist(instance), "disks exist without shared storage"
     for host in hosts:
         host.start_driver(shared=True)
     boot(one, instance, guest_image)
@@ -161,21 +161,21 @@ def test_disks_that_a_lost_host_had_set_aside_are_put_back_by_another(hosts: Hos
     for _ in range(2):
         two.driver.cold_migration.revert(instance)
     assert two.driver.disks.exist(instance)
-    two.driver.guests.destroy(instance, keep_disks=True)  # given up, and tried again
+    two.driver.guests.destroy(instance, keep_disks=True)  # a failed evacuation, to be repeated
     assert two.driver.guests.all() == []
     assert two.files(shared=True) == {"_base", instance.uuid}
     boot(two, instance, guest_image)
     wait_for_text(two, instance, NOTE)
     one.start_driver(shared=True)
     one.driver.guests.remove_orphan(instance.uuid, keep_disks=True)
-    one.driver.guests.destroy(instance)  # an order that came far too late
+    one.driver.guests.destroy(instance)  # a late order
     assert two.driver.guests.power_state(instance.uuid) == states.RUNNING
     assert one.files(shared=True) == {"_base", instance.uuid}
     assert one.processes("qemu-storage-daemon") == []
 
 
 @pytest.mark.slow
-def test_served_disks_outlive_nova_compute_and_need_the_key(hosts: Hosts, guest_image: pathlib.Path) -> None:
+def test_disk_server_survives_compute_and_requires_its_key(hosts: Hosts, guest_image: pathlib.Path) -> None:
     one, two = hosts
     instance = server()
     boot(one, instance, guest_image)
@@ -204,7 +204,7 @@ def test_served_disks_outlive_nova_compute_and_need_the_key(hosts: Hosts, guest_
 
 
 @pytest.mark.slow
-def test_a_copy_goes_on_where_it_was_cut_and_old_files_do_not_count(hosts: Hosts, guest_image: pathlib.Path) -> None:
+def test_interrupted_disk_copy_is_resumed(hosts: Hosts, guest_image: pathlib.Path) -> None:
     one, two = hosts
     instance = server()
     boot(one, instance, guest_image)
@@ -218,7 +218,7 @@ def test_a_copy_goes_on_where_it_was_cut_and_old_files_do_not_count(hosts: Hosts
     (place / "kernel").unlink()
     (place / "kernel.part").write_bytes(b"half")
     two.driver.cold_migration.receive_disks(instance, source)
-    assert os.stat(place / "disk").st_ino == whole, "what is complete is not copied again"
+    assert os.stat(place / "disk").st_ino == whole, "a complete file was copied again"
     assert (place / "kernel").stat().st_size == (guest_image / "vmlinuz").stat().st_size
     assert not (place / "kernel.part").exists()
     two.driver.cold_migration.finish(instance)
@@ -226,7 +226,7 @@ def test_a_copy_goes_on_where_it_was_cut_and_old_files_do_not_count(hosts: Hosts
     wait_for_text(two, instance, NOTE)
 
 
-def test_a_disk_does_not_shrink(hosts: Hosts, guest_image: pathlib.Path) -> None:
+def test_disk_cannot_shrink(hosts: Hosts, guest_image: pathlib.Path) -> None:
     one, _two = hosts
     instance = server(flavor={"root_gb": 2})
     boot(one, instance, guest_image)
@@ -239,7 +239,7 @@ def _command_lines(host: LabHost) -> list[str]:
     return [pathlib.Path(f"/proc/{pid}/cmdline").read_text() for pid in host.processes("qemu-storage-daemon")]
 
 
-def test_what_moves_nowhere(hosts: Hosts) -> None:
+def test_cold_migration_without_a_guest_fails(hosts: Hosts) -> None:
     one, _two = hosts
     instance: Any = server()
     with pytest.raises(exception.GuestNotFound):

@@ -1,4 +1,4 @@
-"""Real guests (QEMU, emulated CPU) that get new disks in place of their own."""
+"""Replacement of the disks of real guests (QEMU, emulated CPU) in a rebuild."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ LOGIN = b"login:"
 
 
 def files(instance: Any) -> dict[str, int]:
-    """The inodes of the guest's files by their names."""
+    """Return the inodes of the guest's files by name."""
     place = os.path.join(CONF.instances_path, instance.uuid)
     return {name: os.stat(os.path.join(place, name)).st_ino for name in os.listdir(place)}
 
 
 @pytest.mark.parametrize("keep", [True, pytest.param(False, marks=pytest.mark.slow)])
-def test_a_guest_gets_new_disks_and_may_keep_its_ephemeral_ones(driver: Any, guest_image: pathlib.Path,
+def test_rebuild_replaces_disks_and_optionally_keeps_ephemerals(driver: Any, guest_image: pathlib.Path,
                                                                 keep: bool) -> None:
     instance = server(flavor={"ephemeral_gb": 1, "swap": 16})
     driver.disks.prepare(instance, kernel_disks(guest_image))
@@ -50,7 +50,7 @@ def test_a_guest_gets_new_disks_and_may_keep_its_ephemeral_ones(driver: Any, gue
     wait_for_console(driver, again, LOGIN)
 
     running = files(again)
-    driver.disks.replace(again, whole, "first", keep_ephemerals=keep)  # its order came once more
+    driver.disks.replace(again, whole, "first", keep_ephemerals=keep)  # a repeated order
     assert (driver.guests.power_state(again.uuid), files(again)) == (states.RUNNING, running)
     driver.disks.replace(again, whole, "second", keep_ephemerals=keep)
     assert files(again)["disk"] != running["disk"]
@@ -58,7 +58,7 @@ def test_a_guest_gets_new_disks_and_may_keep_its_ephemeral_ones(driver: Any, gue
     assert os.listdir(CONF.instances_path) == []
 
 
-def test_a_guest_keeps_its_disks_until_it_can_have_the_new_ones(driver: Any, guest_image: pathlib.Path) -> None:
+def test_refused_rebuild_keeps_disks_and_guest(driver: Any, guest_image: pathlib.Path) -> None:
     instance, disks = server(), kernel_disks(guest_image)
     driver.disks.prepare(instance, disks)
     driver.guests.spawn(instance, disks)
@@ -73,8 +73,8 @@ def test_a_guest_keeps_its_disks_until_it_can_have_the_new_ones(driver: Any, gue
     wait_for_console(driver, instance, LOGIN)
 
 
-def test_what_is_left_of_a_guest_is_no_hindrance(driver: Any, guest_image: pathlib.Path) -> None:
-    """Neither nothing, nor disks that a move set aside and could not put back."""
+def test_rebuild_succeeds_without_disks_or_with_disks_set_aside(driver: Any, guest_image: pathlib.Path) -> None:
+    """Disks may be missing, or set aside by a move that could not restore them."""
     instance, disks = server(), kernel_disks(guest_image)
     driver.disks.replace(instance, disks, "first")
     driver.guests.spawn(instance, disks)

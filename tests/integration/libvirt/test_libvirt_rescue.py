@@ -1,4 +1,4 @@
-"""Real guests (QEMU, emulated CPU) that are started from another disk and get back to their own."""
+"""Rescue and unrescue of real guests (QEMU, emulated CPU)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def names(instance: Any) -> set[str]:
 
 
 def disks_of(libvirt_daemon: PrivateLibvirt, instance: Any) -> dict[str, str]:
-    """The names of the guest's disks -> their files."""
+    """Return the file of each disk of the guest by device name."""
     text = libvirt_daemon.run("virsh", "-c", libvirt_daemon.uri, "dumpxml", instance.uuid)
     return {item.find("target").get("dev"): os.path.basename(item.find("source").get("file"))  # type: ignore[union-attr]
             for item in ET.fromstring(text).findall("devices/disk")}
@@ -35,8 +35,8 @@ def disks_of(libvirt_daemon: PrivateLibvirt, instance: Any) -> dict[str, str]:
 @pytest.mark.parametrize(("properties", "expected"), [
     pytest.param({}, {"vda": "disk.rescue", "vdb": "disk", "vdc": "disk.eph0"}, id="first", marks=pytest.mark.slow),
     pytest.param(_STABLE, {"vda": "disk", "vdb": "disk.eph0", "sda": "disk.rescue"}, id="stable")])
-def test_a_guest_is_rescued_and_gets_back(driver: Any, guest_image: pathlib.Path, libvirt_daemon: PrivateLibvirt,
-                                          properties: dict[str, str], expected: dict[str, str]) -> None:
+def test_guest_is_rescued_and_unrescued(driver: Any, guest_image: pathlib.Path, libvirt_daemon: PrivateLibvirt,
+                                        properties: dict[str, str], expected: dict[str, str]) -> None:
     instance = server(flavor={"ephemeral_gb": 1})
     driver.disks.prepare(instance, kernel_disks(guest_image))
     driver.guests.spawn(instance, kernel_disks(guest_image))
@@ -50,7 +50,7 @@ def test_a_guest_is_rescued_and_gets_back(driver: Any, guest_image: pathlib.Path
     assert disks_of(libvirt_daemon, instance) == expected
     wait_for_console(driver, instance, LOGIN, 2)
     assert driver.disks.used_images() == [str(guest_image / "nova-guest.qcow2"), str(guest_image / "rootfs.img")]
-    driver.rescue.begin(instance, image, whole)  # its order came once more
+    driver.rescue.begin(instance, image, whole)  # a repeated order
     assert disks_of(libvirt_daemon, instance) == expected
 
     for _ in range(2):
@@ -61,8 +61,8 @@ def test_a_guest_is_rescued_and_gets_back(driver: Any, guest_image: pathlib.Path
     wait_for_console(driver, instance, LOGIN, 3)
 
 
-def test_a_hard_reboot_and_a_delete_leave_nothing_of_a_rescue(driver: Any, guest_image: pathlib.Path,
-                                                              libvirt_daemon: PrivateLibvirt) -> None:
+def test_hard_reboot_and_delete_remove_rescue_disks(driver: Any, guest_image: pathlib.Path,
+                                                    libvirt_daemon: PrivateLibvirt) -> None:
     instance, disks = server(), kernel_disks(guest_image)
     driver.disks.prepare(instance, disks)
     driver.guests.spawn(instance, disks)
@@ -76,8 +76,8 @@ def test_a_hard_reboot_and_a_delete_leave_nothing_of_a_rescue(driver: Any, guest
     assert os.listdir(CONF.instances_path) == []
 
 
-def test_what_cannot_be_leaves_the_guest_as_it_is(driver: Any, guest_image: pathlib.Path,
-                                                  libvirt_daemon: PrivateLibvirt) -> None:
+def test_refused_rescue_leaves_the_guest_unchanged(driver: Any, guest_image: pathlib.Path,
+                                                   libvirt_daemon: PrivateLibvirt) -> None:
     instance, disks = server(), kernel_disks(guest_image)
     driver.disks.prepare(instance, disks)
     driver.guests.spawn(instance, disks)

@@ -1,4 +1,4 @@
-"""Directories of the host in real guests (virtiofs)."""
+"""Host directories shared with real guests (virtiofs)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.integration.libvirt_fixtures import (
 
 pytestmark = needs_libvirt
 
-# What the guest does with its share, again and again from each of its starts on.
+# Mounts the share at each boot, prints a file and writes another one.
 _USES = """#!/bin/sh
 mkdir -p /mnt/docs
 (
@@ -35,12 +35,12 @@ mkdir -p /mnt/docs
 """
 
 
-def test_a_host_that_can_says_so(driver: Any) -> None:
+def test_host_with_virtiofs_reports_the_trait(driver: Any) -> None:
     assert VIRTIO_FS in driver.nodes()[0].provider.traits
 
 
-def test_a_guest_reads_and_writes_a_directory_of_the_host_while_it_has_the_share(
-        driver: Any, libvirt_daemon: PrivateLibvirt, guest_image: pathlib.Path, state: pathlib.Path) -> None:
+def test_guest_reads_and_writes_a_shared_directory(driver: Any, libvirt_daemon: PrivateLibvirt,
+                                                   guest_image: pathlib.Path, state: pathlib.Path) -> None:
     mapping = ShareMapping(uuid=new_uuid(), share_id=new_uuid(), tag="docs", status=INACTIVE)
     instance = server({}, config_drive=True, user_data=base64.b64encode(_USES.encode()).decode())
     pool = LocalShares(str(state / "shares"))

@@ -1,4 +1,4 @@
-"""Snapshots of real guests (QEMU, emulated CPU): of ones that run, are paused, are suspended, and are off."""
+"""Snapshots of real guests (QEMU, emulated CPU) that are running, paused, suspended or stopped."""
 
 from __future__ import annotations
 
@@ -51,8 +51,7 @@ def is_the_same_disk(path: str, disk: str) -> bool:
 
 
 @pytest.mark.parametrize("doing", ["running", "paused", "suspended", "off"])
-def test_the_whole_disk_of_a_guest_is_copied_and_the_guest_stays_what_it_is(
-        driver: Any, guest_image: pathlib.Path, doing: str) -> None:
+def test_snapshot_copies_the_disk_and_keeps_the_power_state(driver: Any, guest_image: pathlib.Path, doing: str) -> None:
     instance = boot(driver, guest_image)
     if doing != "running":
         {"paused": driver.power.pause, "suspended": driver.power.suspend, "off": driver.power.off}[doing](instance)
@@ -61,25 +60,24 @@ def test_the_whole_disk_of_a_guest_is_copied_and_the_guest_stays_what_it_is(
     assert driver.snapshots.take(instance, ONE, NOBODY) == made
     told = told_of(made.path)
     assert (made.format, told["virtual-size"], told.get("backing-filename")) == ("qcow2", 1 << 30, None)
-    assert told["actual-size"] < 300 << 20, "what the disk does not use takes no room"
+    assert told["actual-size"] < 300 << 20, "unused blocks take space"
     if doing != "running":
         assert is_the_same_disk(made.path, file_of(instance, "disk"))
     assert driver.guests.power_state(instance.uuid) == before
     other = driver.snapshots.take(instance, OTHER, NOBODY)
-    assert other.path != made.path, "of another time"
+    assert other.path != made.path, "a second snapshot reused the file"
     assert not os.path.exists(made.path)
     driver.snapshots.discard(instance)
     driver.snapshots.discard(instance)
     assert not os.path.exists(other.path)
     if doing == "suspended":
         driver.power.resume(instance)
-        assert driver.consoles.output(instance).count(b"login:") == 1, "the guest continued, it did not boot"
+        assert driver.consoles.output(instance).count(b"login:") == 1, "the guest booted instead of resuming"
     driver.guests.destroy(instance)
     assert not os.path.exists(file_of(instance, ""))
 
 
-def test_a_guest_that_must_be_brought_to_rest_and_cannot_has_no_snapshot(
-        driver: Any, guest_image: pathlib.Path) -> None:
+def test_snapshot_fails_when_a_required_quiesce_is_impossible(driver: Any, guest_image: pathlib.Path) -> None:
     instance = boot(driver, guest_image, {"os_require_quiesce": "yes"})
     with pytest.raises(exception.InstanceQuiesceFailed) as refused:
         driver.snapshots.take(instance, ONE, NOBODY)
@@ -88,11 +86,10 @@ def test_a_guest_that_must_be_brought_to_rest_and_cannot_has_no_snapshot(
     with pytest.raises(exception.InstanceQuiesceFailed):
         driver.snapshots.take(asks, ONE, NOBODY)
     driver.power.off(instance)
-    assert driver.snapshots.take(instance, ONE, NOBODY).path == file_of(instance, f"snapshot-{ONE}"), "it is at rest"
+    assert driver.snapshots.take(instance, ONE, NOBODY).path == file_of(instance, f"snapshot-{ONE}"), "no quiesce"
 
 
-def test_a_snapshot_that_is_not_wanted_any_more_leaves_the_guest_and_no_file(
-        driver: Any, guest_image: pathlib.Path) -> None:
+def test_cancelled_snapshot_leaves_no_file(driver: Any, guest_image: pathlib.Path) -> None:
     instance = boot(driver, guest_image)
     stopped = threading.Event()
     stopped.set()
@@ -100,12 +97,12 @@ def test_a_snapshot_that_is_not_wanted_any_more_leaves_the_guest_and_no_file(
         driver.snapshots.take(instance, ONE, stopped)
     assert driver.guests.power_state(instance.uuid) == states.RUNNING
     assert [name for name in os.listdir(file_of(instance, "")) if name.startswith("snapshot")] == []
-    assert driver.snapshots.take(instance, ONE, NOBODY).format == "qcow2", "the next one is made"
+    assert driver.snapshots.take(instance, ONE, NOBODY).format == "qcow2", "the next snapshot failed"
 
 
-def test_a_snapshot_is_broken_off_before_the_host_is_full(driver: Any, guest_image: pathlib.Path) -> None:
+def test_snapshot_is_aborted_before_the_disk_is_full(driver: Any, guest_image: pathlib.Path) -> None:
     class Filling(threading.Event):
-        """A disk whose free space is used up between the start of the copy and the next check."""
+        """An event that simulates a disk which fills up between the start of the copy and the next check."""
 
         def is_set(self) -> bool:
             CONF.set_override("reserved_host_disk_mb", (shutil.disk_usage(CONF.instances_path).free >> 20) + 1024)
@@ -122,12 +119,12 @@ def test_a_snapshot_is_broken_off_before_the_host_is_full(driver: Any, guest_ima
             driver.power.off(instance)
     finally:
         CONF.clear_override("reserved_host_disk_mb")
-    assert driver.snapshots.take(instance, ONE, NOBODY).format == "qcow2", "the next one is made"
+    assert driver.snapshots.take(instance, ONE, NOBODY).format == "qcow2", "the next snapshot failed"
 
 
 @pytest.mark.parametrize("alone", [False, True], ids=["of-another-one", "that-it-was-shelved-in"])
-def test_a_guest_boots_from_a_snapshot(driver: Any, guest_image: pathlib.Path, alone: bool) -> None:
-    """A server stands alone that was shelved: its image goes, and moves know disks that stand on the server's own."""
+def test_guest_boots_from_a_snapshot(driver: Any, guest_image: pathlib.Path, alone: bool) -> None:
+    """An unshelved server gets a disk without a backing file, because its shelved image is deleted afterwards."""
     instance = boot(driver, guest_image)
     path = str(pathlib.Path(CONF.state_path, "copy.qcow2"))
     shutil.copyfile(driver.snapshots.take(instance, ONE, NOBODY).path, path)

@@ -1,4 +1,4 @@
-"""Volume swaps under real guests: after any interruption the guest has one of both volumes with all data."""
+"""Volume swaps of real guests: after any interruption the guest has one of the two volumes with all data."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Make = Callable[..., BlockDevice]
 
 @pytest.fixture(name="volume")
 def volume_fixture(state: pathlib.Path) -> Make:
-    """Makes connected volumes, those with ``fill`` of data."""
+    """Return a function that creates connected volumes, filled with random data if ``fill``."""
     def make(name: str, fill: bool = False, disk_format: str = "raw", size: int = _SIZE, **fields: Any) -> BlockDevice:
         path = state / name
         subprocess.run(["qemu-img", "create", "-q", "-f", disk_format, str(path), f"{size}M"], check=True, timeout=60)
@@ -52,14 +52,14 @@ def running(driver: LibvirtDriver, guest_image: pathlib.Path, *volumes: BlockDev
 
 
 def place(daemon: PrivateLibvirt, instance: Any, *options: str) -> tuple[str, str]:
-    """The file and the serial number of the disk vdb, as the guest runs or (--inactive) starts next."""
+    """Return file and serial number of the disk vdb in the running or (--inactive) persistent definition."""
     root = ET.fromstring(daemon.run("virsh", "-c", daemon.uri, "dumpxml", instance.uuid, *options))
     disk, = (disk for disk in root.findall("devices/disk") if disk.find("target").get("dev") == "vdb")
     return os.path.basename(disk.find("source").get("file")), disk.findtext("serial")
 
 
 def begin_slowly(daemon: PrivateLibvirt, instance: Any, new: BlockDevice) -> None:
-    """Start the swap with a copy that takes a minute."""
+    """Start a copy that takes a minute."""
     daemon.run("virsh", "-c", daemon.uri, "blockcopy", instance.uuid, "vdb", new.connection.path, "--raw",
                "--reuse-external", "--transient-job", "--bandwidth", "1")
 
@@ -76,7 +76,7 @@ def content(state: pathlib.Path, name: str, disk_format: str = "raw") -> bytes:
 
 
 @pytest.mark.parametrize("disk_format", ["raw", "qcow2"])
-def test_a_guest_goes_on_with_the_new_volume_and_knows_it_as_the_old_one(
+def test_volume_swap_keeps_data_and_serial_number(
         driver: LibvirtDriver, guest_image: pathlib.Path, volume: Make, state: pathlib.Path,
         libvirt_daemon: PrivateLibvirt, disk_format: str) -> None:
     old, other = volume("old", fill=True), volume("new", disk_format=disk_format)
@@ -85,19 +85,18 @@ def test_a_guest_goes_on_with_the_new_volume_and_knows_it_as_the_old_one(
     for _ in range(2):
         driver.volume_swaps.swap(instance, old, new, NEVER)
     assert place(libvirt_daemon, instance) == place(libvirt_daemon, instance, "--inactive") == ("new", "old")
-    assert driver.volume_swaps.cancel(instance, new), "it is too late for that"
+    assert driver.volume_swaps.cancel(instance, new), "a completed swap cannot be cancelled"
     instance.block_devices = [new]
     driver.power.reboot(instance, hard=True)
-    assert place(libvirt_daemon, instance) == ("new", "old"), "it lasts over a power cycle"
+    assert place(libvirt_daemon, instance) == ("new", "old"), "the swap was lost with a power cycle"
     driver.volumes.detach(instance, msgspec.structs.replace(new, connection=None))
     driver.guests.destroy(instance)
     assert content(state, "new", disk_format) == content(state, "old")
 
 
-def test_a_copy_that_ends_by_itself_fails(
-        driver: LibvirtDriver, guest_image: pathlib.Path, volume: Make,
-        libvirt_daemon: PrivateLibvirt) -> None:
-    """QEMU copies to nothing of another size."""
+def test_volume_swap_to_a_volume_of_another_size_fails(driver: LibvirtDriver, guest_image: pathlib.Path, volume: Make,
+                                                       libvirt_daemon: PrivateLibvirt) -> None:
+    """QEMU ends such a copy by itself."""
     old, other = volume("old"), volume("new", size=2 * _SIZE)
     instance = running(driver, guest_image, old)
     with pytest.raises(exception.VolumeSwapFailed, match="broken off"):
@@ -107,9 +106,8 @@ def test_a_copy_that_ends_by_itself_fails(
 
 
 @pytest.mark.parametrize("paused", [False, True])
-def test_a_copy_that_is_cancelled_leaves_the_guest_with_its_volume(
-        driver: LibvirtDriver, guest_image: pathlib.Path, volume: Make,
-        libvirt_daemon: PrivateLibvirt, paused: bool) -> None:
+def test_cancelled_volume_swap_keeps_the_old_volume(driver: LibvirtDriver, guest_image: pathlib.Path, volume: Make,
+                                                    libvirt_daemon: PrivateLibvirt, paused: bool) -> None:
     old, other = volume("old", fill=True), volume("new")
     instance = running(driver, guest_image, old)
     if paused:
@@ -126,12 +124,11 @@ def test_a_copy_that_is_cancelled_leaves_the_guest_with_its_volume(
     assert "No current block job" in jobs(libvirt_daemon, instance)
     assert place(libvirt_daemon, instance) == place(libvirt_daemon, instance, "--inactive") == ("old", "old")
     driver.volume_swaps.swap(instance, old, new, NEVER)
-    assert place(libvirt_daemon, instance) == ("new", "old"), "it may be asked for again"
+    assert place(libvirt_daemon, instance) == ("new", "old"), "a second swap failed"
 
 
-def test_a_copy_that_another_process_began_is_gone_on_with_or_ended(
-        driver: LibvirtDriver, guest_image: pathlib.Path, volume: Make,
-        libvirt_daemon: PrivateLibvirt) -> None:
+def test_volume_copy_of_a_dead_process_is_resumed_or_cancelled(driver: LibvirtDriver, guest_image: pathlib.Path,
+                                                               volume: Make, libvirt_daemon: PrivateLibvirt) -> None:
     old, other = volume("old", fill=True), volume("new")
     instance = running(driver, guest_image, old)
     new = msgspec.structs.replace(old.swapped(other, False), connection=other.connection)
@@ -148,9 +145,8 @@ def test_a_copy_that_another_process_began_is_gone_on_with_or_ended(
     assert place(libvirt_daemon, instance) == ("new", "old")
 
 
-def test_a_guest_that_goes_off_meanwhile_has_its_volume(
-        driver: LibvirtDriver, guest_image: pathlib.Path, volume: Make,
-        libvirt_daemon: PrivateLibvirt) -> None:
+def test_volume_swap_fails_when_the_guest_stops(driver: LibvirtDriver, guest_image: pathlib.Path, volume: Make,
+                                                libvirt_daemon: PrivateLibvirt) -> None:
     old, other = volume("old", fill=True), volume("new")
     instance = running(driver, guest_image, old)
     new = msgspec.structs.replace(old.swapped(other, False), connection=other.connection)
@@ -158,7 +154,7 @@ def test_a_guest_that_goes_off_meanwhile_has_its_volume(
     with concurrent.futures.ThreadPoolExecutor() as pool:
         running_swap = pool.submit(driver.volume_swaps.swap, instance, old, new, NEVER)
         libvirt_daemon.run("virsh", "-c", libvirt_daemon.uri, "destroy", instance.uuid)
-        # QEMU ends the copy before itself, and whoever looks in between sees that alone.
+        # QEMU ends the copy before itself; a check in between sees only the ended copy.
         with pytest.raises((exception.GuestNotRunning, exception.VolumeSwapFailed)):
             running_swap.result(30)
     assert place(libvirt_daemon, instance, "--inactive") == ("old", "old")
@@ -167,9 +163,8 @@ def test_a_guest_that_goes_off_meanwhile_has_its_volume(
     assert not driver.volume_swaps.cancel(instance, new)
 
 
-def test_what_cannot_be_swapped(
-        driver: LibvirtDriver, guest_image: pathlib.Path, volume: Make, state: pathlib.Path,
-        libvirt_daemon: PrivateLibvirt) -> None:
+def test_volume_swap_without_guest_or_volume_fails(driver: LibvirtDriver, guest_image: pathlib.Path, volume: Make,
+                                                   state: pathlib.Path, libvirt_daemon: PrivateLibvirt) -> None:
     old, other, strange = volume("old"), volume("new"), volume("strange")
     new = msgspec.structs.replace(old.swapped(other, False), connection=other.connection)
     assert not driver.volume_swaps.cancel(server(), new), "there is no such guest"

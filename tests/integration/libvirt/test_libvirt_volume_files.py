@@ -1,4 +1,4 @@
-"""Volumes that are files, with snapshots, under real guests: whatever happens, a guest has files that fit together."""
+"""File-backed volumes with snapshots under real guests: the guest always has a consistent backing chain."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _WRITTEN = 16
 
 
 class Share:
-    """A volume's files, as a volume service makes them: those below are named without their directory."""
+    """The files of a volume as a volume service creates them, with backing files named without a directory."""
 
     def __init__(self, path: pathlib.Path) -> None:
         self.path = path
@@ -39,7 +39,7 @@ class Share:
         qemuimg.create(str(path / "volume"), "qcow2", _SIZE)
 
     def device(self, *names: str) -> BlockDevice:
-        """The volume connected by these files, the newest first."""
+        """Return the volume connected with these files, the newest first."""
         first, *below = (str(self.path / name) for name in names)
         connection = VolumeConnection(volume_id="volume", serial="volume", path=first, format="qcow2",
                                       below=[(path, "qcow2") for path in below])
@@ -57,14 +57,15 @@ class Share:
         return QemuTools().backing_file(str(self.path / name), "qcow2")
 
     def write(self, name: str, offset: int, pattern: int) -> None:
-        """Data in a file that nobody uses, from this MiB on: more than a job copies before it looks at its speed."""
+        """Write a pattern at this MiB to an unused file: more data than a job copies before it checks its bandwidth
+        limit."""
         _qemu_io(self.path / name, f"write -P {pattern} {offset}M {_WRITTEN}M")
 
     def has(self, name: str, offset: int, pattern: int) -> None:
         _qemu_io(self.path / name, f"read -P {pattern} {offset}M {_WRITTEN}M")
 
     def is_whole(self) -> None:
-        """Check the data written before, between and (slowly()) during the merges of files."""
+        """Check the data written before, between and (by slowly()) during the merges of files."""
         for position, pattern in enumerate((0xaa, 0xbb, 0xcc)):
             self.has("volume.2", position * _WRITTEN, pattern)
         subprocess.run(["qemu-img", "check", "-f", "qcow2", str(self.path / "volume.2")], check=True, timeout=60,
@@ -94,14 +95,14 @@ def instance_fixture(driver: LibvirtDriver, guest_image: pathlib.Path, share: Sh
 
 
 def defined(daemon: PrivateLibvirt, instance: Any) -> str:
-    """The file with which the guest starts next."""
+    """Return the volume file in the persistent definition of the guest."""
     root = ET.fromstring(daemon.run("virsh", "-c", daemon.uri, "dumpxml", instance.uuid, "--inactive"))
     disk, = (disk for disk in root.findall("devices/disk") if disk.find("target").get("dev") == "vdb")
     return os.path.basename(disk.find("source").get("file"))
 
 
 def writes(daemon: PrivateLibvirt, instance: Any, offset: int, pattern: int) -> None:
-    """The guest's device writes to the volume, as when the guest does."""
+    """Write to the volume through the guest's device."""
     root = ET.fromstring(daemon.run("virsh", "-c", daemon.uri, "dumpxml", instance.uuid))
     alias, = (disk.find("alias").get("name") for disk in root.findall("devices/disk")
               if disk.find("target").get("dev") == "vdb")
@@ -112,7 +113,7 @@ def writes(daemon: PrivateLibvirt, instance: Any, offset: int, pattern: int) -> 
 
 
 def slowly(daemon: PrivateLibvirt, instance: Any, share: Share, way: str) -> tuple[str | None, str | None]:
-    """Begin what the driver begins, as a job of minutes; returns what it is told then."""
+    """Start the driver's block job slowly, for minutes; return the ``top`` and ``base`` arguments of the merge."""
     def path(name: str) -> str:
         return str(share.path / name)
 
@@ -145,8 +146,8 @@ def three(driver: LibvirtDriver, instance: Any, share: Share, daemon: PrivateLib
     return new
 
 
-def test_a_guest_writes_to_a_new_file_and_starts_with_it(
-        driver: LibvirtDriver, instance: Any, share: Share, libvirt_daemon: PrivateLibvirt) -> None:
+def test_volume_snapshot_switches_the_guest_to_a_new_file(driver: LibvirtDriver, instance: Any, share: Share,
+                                                          libvirt_daemon: PrivateLibvirt) -> None:
     new = share.grow("volume")
     assert driver.volume_files.names(instance, new) == ["volume"]
     for _again in range(2):
@@ -166,11 +167,11 @@ def test_a_guest_writes_to_a_new_file_and_starts_with_it(
 @pytest.mark.parametrize(("top", "base", "left"), [
     ("volume.1", "volume", ["volume.2", "volume"]), ("volume", None, ["volume.2", "volume"]),
     (None, None, ["volume.2"])])
-def test_files_are_put_together_and_keep_the_names_of_those_below(
-        driver: LibvirtDriver, instance: Any, share: Share, libvirt_daemon: PrivateLibvirt,
-        top: str | None, base: str | None, left: list[str], restarted: bool) -> None:
+def test_merge_of_volume_files_keeps_relative_backing_names(
+        driver: LibvirtDriver, instance: Any, share: Share, libvirt_daemon: PrivateLibvirt, top: str | None,
+        base: str | None, left: list[str], restarted: bool) -> None:
     device = three(driver, instance, share)
-    if restarted:  # with what Nova says of the files, not what libvirt found
+    if restarted:  # with the backing chain from Nova, not the chain detected by libvirt
         instance.block_devices = [device]
         driver.power.reboot(instance, hard=True)
     for _again in range(2):
@@ -183,8 +184,8 @@ def test_files_are_put_together_and_keep_the_names_of_those_below(
     share.has("volume.2", 0, 0xaa)
 
 
-def test_a_job_that_is_cancelled_or_was_begun_by_another_process(
-        driver: LibvirtDriver, instance: Any, share: Share, libvirt_daemon: PrivateLibvirt) -> None:
+def test_block_job_is_cancelled_or_resumed(driver: LibvirtDriver, instance: Any, share: Share,
+                                           libvirt_daemon: PrivateLibvirt) -> None:
     device, cancelled = three(driver, instance, share), threading.Event()
 
     def virsh(*command: str) -> str:
@@ -210,15 +211,15 @@ def test_a_job_that_is_cancelled_or_was_begun_by_another_process(
 
 
 @pytest.mark.parametrize("way", list(_LEFT))
-def test_libvirt_is_killed_in_the_middle_of_it(
-        driver: LibvirtDriver, instance: Any, share: Share, libvirt_daemon: PrivateLibvirt, way: str) -> None:
+def test_merge_completes_after_libvirtd_was_killed(driver: LibvirtDriver, instance: Any, share: Share,
+                                                   libvirt_daemon: PrivateLibvirt, way: str) -> None:
     device = three(driver, instance, share, libvirt_daemon)
     top, base = slowly(libvirt_daemon, instance, share, way)
     with concurrent.futures.ThreadPoolExecutor() as pool:
         goes_on = pool.submit(driver.volume_files.merge, instance, device, top, base, NEVER)
         libvirt_daemon.kill_daemon()
         libvirt_daemon.start_daemon()
-        assert "No current block job" not in job(libvirt_daemon, instance), "QEMU goes on"
+        assert "No current block job" not in job(libvirt_daemon, instance), "QEMU did not continue the job"
         libvirt_daemon.run("virsh", "-c", libvirt_daemon.uri, "blockjob", instance.uuid, "vdb", "--bandwidth", "0")
         goes_on.result(60)
     assert driver.volume_files.names(instance, device) == _LEFT[way]
@@ -228,8 +229,8 @@ def test_libvirt_is_killed_in_the_middle_of_it(
 
 
 @pytest.mark.parametrize("way", list(_LEFT))
-def test_the_guest_is_killed_in_the_middle_of_it(
-        driver: LibvirtDriver, instance: Any, share: Share, libvirt_daemon: PrivateLibvirt, way: str) -> None:
+def test_merge_can_be_repeated_after_the_guest_was_killed(driver: LibvirtDriver, instance: Any, share: Share,
+                                                          libvirt_daemon: PrivateLibvirt, way: str) -> None:
     device = three(driver, instance, share, libvirt_daemon)
     top, base = slowly(libvirt_daemon, instance, share, way)
     name = instance.name_by(CONF.instance_name_template)
@@ -248,8 +249,8 @@ def test_the_guest_is_killed_in_the_middle_of_it(
     share.is_whole()
 
 
-def test_what_cannot_be_done(
-        driver: LibvirtDriver, instance: Any, share: Share, libvirt_daemon: PrivateLibvirt) -> None:
+def test_invalid_volume_snapshots_and_merges_are_refused(driver: LibvirtDriver, instance: Any, share: Share,
+                                                         libvirt_daemon: PrivateLibvirt) -> None:
     new = share.grow("volume")
     for wrong in (share.device("volume.1", "other"), msgspec.structs.replace(new, connection=msgspec.structs.replace(
             new.connection, protocol="rbd")), msgspec.structs.replace(new, serial="stranger")):

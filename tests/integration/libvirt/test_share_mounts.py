@@ -1,4 +1,4 @@
-"""Shares that a host mounts, in a mount namespace of their own; a directory stands for what an NFS server exports."""
+"""Mounts of shares in a private mount namespace, with a directory in place of an NFS export."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.paths import ROOT
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
-# As mount.nfs would: server:/path is the directory /path of this machine; what it was asked for is noted.
+# Replaces mount.nfs: server:/path is the directory /path of this machine. Logs its arguments.
 _HELPER = """#!/bin/sh
 echo "$@" >> {log}
 for last; do :; done
@@ -79,13 +79,13 @@ assert list((place / "pool").iterdir()) == []
 """
 
 
-def test_a_share_is_mounted_for_each_server_and_unmounted_also_of_a_removed_guest(tmp_path: pathlib.Path) -> None:
+def test_share_is_mounted_per_server_and_unmounted_with_its_guest(tmp_path: pathlib.Path) -> None:
     helper, log = tmp_path / "mount.nfs", tmp_path / "log"
     helper.write_text(_HELPER.format(log=log))
     helper.chmod(0o755)
     story = tmp_path / "story.py"
     story.write_text(textwrap.dedent(_STORY.format()))
-    # mount(8) looks for the helper of a type in /sbin alone
+    # mount(8) searches helpers of file system types only in /sbin
     setup = f"""
         set -e
         mount --make-rprivate /

@@ -1,4 +1,4 @@
-"""Config drives as a guest would read them."""
+"""Config drives as a guest reads them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def out(*argv):
 
 
 @needs_iso
-def test_iso9660(tmp_path):
+def test_config_drive_is_built_as_iso9660(tmp_path):
     path = tmp_path / "disk.config"
     path.write_text("an older drive")
     config_drive.build(make(), str(path), SETTINGS, admin_pass="secret")
@@ -37,7 +37,7 @@ def test_iso9660(tmp_path):
 
 
 @needs_vfat
-def test_vfat(tmp_path):
+def test_config_drive_is_built_as_vfat(tmp_path):
     path = tmp_path / "disk.config"
     config_drive.build(make(), str(path), SETTINGS, format="vfat")
     assert path.stat().st_size == 64 * 1024 * 1024

@@ -1,4 +1,4 @@
-"""A guest reads its metadata at 169.254.169.254, through the bus, and nobody else's."""
+"""Access of guests to their metadata at 169.254.169.254 through the message bus."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = [needs_root, pytest.mark.root]
 
 
 class Conductor:
-    """Answers for the instances of this test; everything else is not there."""
+    """Serves the instances of this test; all other methods return None."""
 
     def __init__(self):
         self.instances = []
@@ -86,7 +86,7 @@ def ready(guest):
     raise AssertionError("the metadata service does not answer")
 
 
-def test_guests_of_equal_addresses_read_their_own(lab, service):
+def test_guests_with_equal_addresses_read_their_own_metadata(lab, service):
     one, two = Net(), Net()
     mine, theirs = one.instance(5, hostname="mine"), two.instance(5, hostname="theirs")
     service.instances += [mine, theirs]
@@ -104,7 +104,7 @@ def test_guests_of_equal_addresses_read_their_own(lab, service):
     assert service.instances[0].system_metadata == {}
 
 
-def test_a_forged_address_reads_nothing(lab, service):
+def test_guest_with_a_forged_address_cannot_read_metadata(lab, service):
     net = Net()
     thief, victim = net.instance(5), net.instance(6, hostname="victim")
     service.instances += [thief, victim]
@@ -115,7 +115,7 @@ def test_a_forged_address_reads_nothing(lab, service):
     assert fetch(guest, "/latest/meta-data/hostname", "--interface", "10.77.0.6")[0] == 0
 
 
-def test_a_network_that_comes_again_is_served_again(lab, service):
+def test_metadata_is_served_again_on_a_recreated_network(lab, service):
     net = Net()
     instance = net.instance(5)
     service.instances.append(instance)

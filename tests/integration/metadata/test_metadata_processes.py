@@ -1,4 +1,4 @@
-"""nova-metadata as root: what reads the requests of guests is not."""
+"""nova-metadata started as root: its worker that reads requests of guests has no privileges."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def service(lab, tmp_path):
 
 @pytest.fixture
 def service_of_a_home(lab, tmp_path):
-    """Start a service whose code only root can read, and without a broker."""
+    """Start a service whose code only root can read, without a broker."""
     home = tmp_path / "home"
     shutil.copytree(pathlib.Path(nova.__file__).parent, home / "nova", ignore=shutil.ignore_patterns("__pycache__"))
     home.chmod(0o700)
@@ -65,7 +65,7 @@ def answered(guest, path=""):
     return done.stdout if done.stdout != "000" else ""
 
 
-def test_the_process_that_answers_guests_has_no_privileges(lab, service):
+def test_metadata_worker_has_no_privileges(lab, service):
     instance = Net().instance(5)
     lab.driver.plug(instance, rules())
     guest = lab.guest(instance)
@@ -83,7 +83,7 @@ def test_the_process_that_answers_guests_has_no_privileges(lab, service):
 
 
 @pytest.mark.parametrize("which", ["root", "answering"])
-def test_neither_process_stays_without_the_other(lab, service, which):
+def test_metadata_parent_and_worker_exit_together(lab, service, which):
     [answering] = eventually(lambda: children(service.pid), 60, f"there are two\n{service.tail()}")
     eventually(lambda: b"listens on" in service.log.read_bytes(), 60, "it has started")
     os.kill(service.pid if which == "root" else answering, signal.SIGKILL)
@@ -91,7 +91,7 @@ def test_neither_process_stays_without_the_other(lab, service, which):
     eventually(lambda: not pathlib.Path(f"/proc/{answering}").exists(), 30, "the second has ended")
 
 
-def test_who_may_not_read_the_code_still_finds_the_broker(lab, service_of_a_home):
+def test_metadata_worker_without_access_to_the_code_tries_the_broker(lab, service_of_a_home):
     instance = Net().instance(6)
     lab.driver.plug(instance, rules())
     guest = lab.guest(instance)

@@ -1,4 +1,4 @@
-"""The metadata service's HTTP server over real sockets, with patient and impatient clients."""
+"""The HTTP server of the metadata service over real sockets, with well-behaved and slow clients."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from nova.api.guest_metadata.service import listen
 
 
 class App:
-    """Says what it was asked; /slow waits, /big is long, /bad breaks."""
+    """Echoes requests; /slow waits, /big has a long response, /bad raises an error."""
 
     def __init__(self):
         self.go = threading.Event()
@@ -36,7 +36,7 @@ class App:
 
 @contextlib.contextmanager
 def serving(**options):
-    """A server of one network: itself, what answers behind it, and its port."""
+    """Start a server for one network and yield server, application and port."""
     app = App()
     server = Server(app, **options)
     server.start()
@@ -82,7 +82,7 @@ def test_requests_reach_the_application(served):
     assert get(port, "/big")[1] == b"x" * 3_000_000
 
 
-def test_a_body_in_pieces_and_100_continue(served):
+def test_split_request_body_with_100_continue(served):
     _server, _app, port = served
     with socket.create_connection(("127.0.0.1", port), 5) as sock:
         sock.sendall(b"POST /x HTTP/1.1\r\nHost: m\r\nContent-Le")
@@ -109,7 +109,7 @@ def test_a_body_in_pieces_and_100_continue(served):
     (b"POST / HTTP/1.1\r\nHost: m\r\nTransfer-Encoding: chunked\r\n\r\nno\r\n0\r\n\r\n", b"400"),
     (b"GET / HTTP/1.1\r\nHost: m\r\nX: " + b"y" * 20000 + b"\r\n\r\n", b"431"),
 ])
-def test_broken_requests_get_a_clear_answer(served, request_, status):
+def test_malformed_requests_are_refused_with_their_status(served, request_, status):
     _server, app, port = served
     assert raw(port, request_).split()[1] == status
     assert app.seen == []
@@ -118,18 +118,18 @@ def test_broken_requests_get_a_clear_answer(served, request_, status):
 @pytest.mark.parametrize("request_", [
     b"GET /x HTTP/1.0\n\n", b"GET /x HTTP/1.0\r\n\r\n", b"GET http://169.254.169.254/x HTTP/1.1\r\nHost: m\r\n\r\n",
     b"GET /x HTTP/1.1\nHost: m\nX: a\n folded\n\n"])
-def test_simple_clients_are_understood(served, request_):
+def test_simple_http_clients_are_answered(served, request_):
     _server, _app, port = served
     assert raw(port, request_).endswith(b"\r\n\r\n/x")
 
 
-def test_a_broken_application_is_a_bare_500(served):
+def test_application_error_returns_an_empty_500_response(served):
     _server, _app, port = served
     status, body = get(port, "/bad")
     assert (status, body) == (500, b"")
 
 
-def test_silent_connections_do_not_block_others(served, monkeypatch):
+def test_silent_connections_do_not_block_other_connections(served, monkeypatch):
     _server, _app, port = served
     monkeypatch.setattr(server_module, "PER_PEER", 50)
     silent = [socket.create_connection(("127.0.0.1", port)) for _ in range(20)]
@@ -138,7 +138,7 @@ def test_silent_connections_do_not_block_others(served, monkeypatch):
         sock.close()
 
 
-def test_one_peer_has_few_connections(served):
+def test_connections_per_peer_are_limited(served):
     _server, _app, port = served
     silent = [socket.create_connection(("127.0.0.1", port)) for _ in range(server_module.PER_PEER)]
     time.sleep(0.1)
@@ -150,10 +150,10 @@ def test_one_peer_has_few_connections(served):
     assert get(port, "/fine")[0] == 200
 
 
-# --- tenants: by the third number of their addresses ----------------------------------------------------
+# --- projects, distinguished by the third number of their addresses --------------------------------------
 @pytest.fixture
 def shared():
-    """A server with one thread, for two tenants."""
+    """Start a server with one thread for two projects."""
     with serving(threads=1, tenant_of=lambda _network, address: address.split(".")[2]) as made:
         yield made
 
@@ -163,7 +163,7 @@ def connected(port, address):
 
 
 def asked(port, address, path):
-    """A connection that has asked for this."""
+    """Open a connection and send a request."""
     sock = connected(port, address)
     sock.sendall(f"GET {path} HTTP/1.1\r\nHost: m\r\n\r\n".encode())
     return sock
@@ -178,19 +178,19 @@ def answer(sock):
 
 
 @pytest.mark.parametrize(("per_tenant", "total"), [(10, 1000), (1000, 20)])
-def test_a_tenant_with_many_guests_takes_no_connection_from_another(shared, monkeypatch, per_tenant, total):
+def test_project_with_many_guests_does_not_block_another_project(shared, monkeypatch, per_tenant, total):
     server, _app, port = shared
     monkeypatch.setattr(server_module, "PER_TENANT", per_tenant)
     monkeypatch.setattr(server_module, "TOTAL", total)
     silent = [connected(port, f"127.0.1.{number}") for number in range(1, 41)]
     assert b"/quiet" in answer(asked(port, "127.0.2.1", "/quiet"))
-    assert b"/noisy" in answer(asked(port, "127.0.1.99", "/noisy")), "the oldest that are silent make room"
+    assert b"/noisy" in answer(asked(port, "127.0.1.99", "/noisy")), "the oldest silent connections were not closed"
     assert len(server.connections) <= min(per_tenant, total) + 1
     for sock in silent:
         sock.close()
 
 
-def test_tenants_take_turns_for_the_threads(shared):
+def test_threads_are_shared_fairly_between_projects(shared):
     _server, app, port = shared
     noisy = [asked(port, "127.0.1.1", "/slow")]
     while not app.seen:
@@ -205,7 +205,7 @@ def test_tenants_take_turns_for_the_threads(shared):
     assert [environ["PATH_INFO"] for environ in app.seen].index("/quiet") <= 2
 
 
-def test_a_connection_has_a_deadline(served, monkeypatch):
+def test_incomplete_request_is_closed_at_the_deadline(served, monkeypatch):
     _server, _app, port = served
     monkeypatch.setattr(server_module, "DEADLINE", 0.2)
     started = time.monotonic()
@@ -213,7 +213,7 @@ def test_a_connection_has_a_deadline(served, monkeypatch):
     assert time.monotonic() - started < 3
 
 
-def test_sockets_come_and_go(served):
+def test_removed_socket_refuses_connections(served):
     server, _app, port = served
     server.remove("one")
     time.sleep(0.1)
@@ -221,7 +221,7 @@ def test_sockets_come_and_go(served):
         get(port, "/")
 
 
-def test_stop_finishes_what_has_begun(served):
+def test_stop_finishes_running_requests(served):
     server, app, port = served
     answers = []
     asking = threading.Thread(target=lambda: answers.append(get(port, "/slow")))

@@ -1,4 +1,4 @@
-"""The metadata service behind Neutron's agent, which asks over TLS (its options auth_ca_cert and nova_client_*)."""
+"""The metadata service behind Neutron's agent over TLS (options auth_ca_cert and nova_client_* of the agent)."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def options(**values: object) -> Iterator[None]:
 
 @pytest.fixture
 def service(authority: Authority) -> Iterator[int]:
-    """Return the port of the service. Proxies need a certificate."""
+    """Start the service with required client certificates for proxies and return its port."""
     server = authority.issue("metadata")
     with options(listen="127.0.0.1", port=free_port(), namespaces=False, metadata_proxy_shared_secret=SECRET,
                  tls_cert_file=server.certificate, tls_key_file=server.key, tls_client_ca_file=authority.file):
@@ -78,7 +78,7 @@ def service(authority: Authority) -> Iterator[int]:
 
 def ask(port: int, ca: str, client: Pair | None = None, scheme: str = "https",
         path: str = "/openstack/latest/meta_data.json") -> requests.Response:
-    """Send a request as Neutron's metadata agent does."""
+    """Send a request as Neutron's metadata agent does and return the response."""
     uuid = INSTANCE.uuid
     headers = {"X-Instance-ID": uuid, "X-Tenant-ID": "p1", "X-Forwarded-For": "10.0.0.5",
                "X-Instance-ID-Signature": hmac.new(SECRET.encode(), uuid.encode(), hashlib.sha256).hexdigest()}
@@ -86,15 +86,16 @@ def ask(port: int, ca: str, client: Pair | None = None, scheme: str = "https",
                         cert=(client.certificate, client.key) if client else None)
 
 
-def test_a_proxy_with_a_certificate_is_answered_over_tls(service: int, authority: Authority) -> None:
+def test_proxy_with_a_valid_certificate_is_answered_over_tls(service: int, authority: Authority) -> None:
     answer = ask(service, authority.file, authority.issue("agent"))
     assert (answer.status_code, answer.json()["uuid"]) == (200, INSTANCE.uuid)
 
 
-def test_nobody_else_is(service: int, authority: Authority, tmp_path: pathlib.Path) -> None:
+def test_proxy_without_a_valid_certificate_is_refused(service: int, authority: Authority,
+                                                      tmp_path: pathlib.Path) -> None:
     others = Authority(tmp_path)
     for client in (None, others.issue("agent")):
-        with pytest.raises(requests.ConnectionError):  # TLS 1.3: only what is asked after the handshake fails
+        with pytest.raises(requests.ConnectionError):  # in TLS 1.3, only requests after the handshake fail
             ask(service, authority.file, client)
     with pytest.raises(requests.exceptions.SSLError, match="CERTIFICATE_VERIFY_FAILED"):
         ask(service, others.file, authority.issue("agent"))
@@ -103,8 +104,8 @@ def test_nobody_else_is(service: int, authority: Authority, tmp_path: pathlib.Pa
     assert ask(service, authority.file, authority.issue("agent")).status_code == 200
 
 
-def test_who_does_not_begin_tls_is_sent_away(
-        service: int, authority: Authority, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connections_without_tls_handshake_are_closed(service: int, authority: Authority,
+                                                      monkeypatch: pytest.MonkeyPatch) -> None:
     silent = [socket.create_connection(("127.0.0.1", service), 30) for _ in range(20)]
     assert ask(service, authority.file, authority.issue("agent")).status_code == 200
     began = time.monotonic()
@@ -114,7 +115,7 @@ def test_who_does_not_begin_tls_is_sent_away(
     assert time.monotonic() - began < 30
 
 
-def test_guests_are_answered_in_the_clear_beside_it(authority: Authority) -> None:
+def test_plain_and_tls_ports_are_served_together(authority: Authority) -> None:
     def application(environ, start):  # type: ignore[no-untyped-def]
         body = environ["wsgi.url_scheme"].encode()
         start("200 OK", [("Content-Length", str(len(body)))])
@@ -140,8 +141,8 @@ def configuration(directory: pathlib.Path, **options: object) -> list[str]:
     return [*command_of("metadata"), "--config-file", str(config)]
 
 
-def test_as_root_it_reads_a_key_that_nobody_else_may(authority: Authority, tmp_path: pathlib.Path) -> None:
-    """The process that answers has given up being root by then."""
+def test_metadata_started_as_root_reads_a_private_key_file(authority: Authority, tmp_path: pathlib.Path) -> None:
+    """The worker has dropped root privileges before it serves requests."""
     pair, port = authority.issue("roots"), free_port()
     os.chmod(pair.key, 0o600)
     made = Process("metadata", configuration(tmp_path, port=port, tls_cert_file=pair.certificate,
@@ -154,7 +155,7 @@ def test_as_root_it_reads_a_key_that_nobody_else_may(authority: Authority, tmp_p
         made.kill()
 
 
-def test_files_that_cannot_be_used_end_it_with_a_line_that_names_them(tmp_path: pathlib.Path) -> None:
+def test_unusable_tls_files_end_the_service_with_a_clear_error(tmp_path: pathlib.Path) -> None:
     command = configuration(tmp_path, tls_cert_file=tmp_path / "missing.pem")
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, cwd="/",
                           env={**os.environ, **environment()})

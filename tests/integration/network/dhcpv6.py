@@ -1,4 +1,4 @@
-"""A DHCPv6 client for guests of tests: one exchange with rapid commit (RFC 8415)."""
+"""A DHCPv6 client for test guests: one exchange with rapid commit (RFC 8415)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _options(data):
 
 
 def ask(client, seconds, device="eth0"):
-    """The address that a server on the link gives; None without an answer."""
+    """Return the address assigned by a server on the link, or None without a reply."""
     message = (struct.pack("!B", _SOLICIT) + b"tid" + _option(_CLIENT_ID, client) + _option(_ELAPSED, b"\0\0")
                + _option(_RAPID_COMMIT, b"") + _option(_IA_NA, struct.pack("!III", 1, 0, 0)))
     index = socket.if_nametoindex(device)
@@ -34,7 +34,7 @@ def ask(client, seconds, device="eth0"):
             try:
                 sock.sendto(message, ("ff02::1:2", 547, 0, index))
                 answer = sock.recv(2000)
-            except OSError:  # nobody answers, or our own address is tentative
+            except OSError:  # no reply, or the client's own address is tentative
                 time.sleep(0.1)
                 continue
             for code, value in _options(answer[4:]) if answer[0] == _REPLY else ():

@@ -1,4 +1,6 @@
-"""The network back end of one host, in a process there: told what to do line by line, and asking back.
+"""The network back end of one host in a process on that host, controlled by JSON lines.
+
+Requests of the test, and requests of the agent to the conductor in the test::
 
     {"id": 1, "do": "plug", "args": {...}}   →   {"done": 1, "answer": ..., "error": null}
     {"ask": 7, "what": "rules", "args": {...}}                ←   {"answered": 7, "answer": [...]}
@@ -21,7 +23,7 @@ from nova.objects.servers.instance import Instance
 
 
 class Desk:
-    """Asks the test, which has the conductor."""
+    """A proxy for the conductor, which runs in the test process."""
 
     def __init__(self, say):
         self._say = say

@@ -1,7 +1,7 @@
-"""Several hosts with linuxnet, a conductor that they ask, and guests that move from host to host.
+"""Several hosts with linuxnet, their conductor, and guests that move between hosts.
 
-A guest is a namespace outside of all hosts, with a cable into one of them: what runs in it goes on when the cable is
-put into another host, as in a live migration.
+A guest is a namespace outside of all hosts, with a cable to one of them. Its processes keep running when the cable is
+moved to another host, as in a live migration.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tools.hosts.site import sweep
 
 
 class Conductor(Books):
-    """A conductor whose messages reach the hosts. ``deaf`` hosts hear none."""
+    """A conductor whose messages reach the hosts, except ``deaf`` ones."""
 
     def __init__(self, url):
         super().__init__(url)
@@ -54,7 +54,7 @@ class _Proxy:
 
 
 class Host:
-    """A host that is on, and its agent."""
+    """A running host and its agent."""
 
     def __init__(self, core, host, power, state):
         self.core, self.host, self.name = core, host, host.name
@@ -113,13 +113,13 @@ class Host:
         return self.host.run(argv, **more)
 
     def targets(self, net):
-        """Return the destinations of the network's broadcasts on this host."""
+        """Return the VXLAN broadcast destinations of the network on this host."""
         device = f"nvx{net.id.replace('-', '')[:11]}"
         shown = json.loads(self.run("bridge", "-json", "fdb", "show", "dev", device, check=False) or "[]")
         return {entry["dst"] for entry in shown if entry["mac"] == "00:00:00:00:00:00"}
 
     def traces(self):
-        """Whatever a network needs on a host."""
+        """Return links, namespaces and nftables tables of the host."""
         links = {line.split(":")[1].strip().split("@")[0] for line in self.run("ip", "-o", "link").splitlines()}
         return links - {"lo", "mgmt0"}, self.run("ip", "netns", "list"), self.run("nft", "list", "tables")
 
@@ -129,7 +129,7 @@ class Host:
 
 
 class Guest(linuxnet_lab.Guest):
-    """A guest with its cable in ``host``."""
+    """A guest with its cable plugged into ``host``."""
 
     def __init__(self, vif, folder, host):
         self.vif, self.folder, self.host = vif, folder, None
@@ -142,7 +142,7 @@ class Guest(linuxnet_lab.Guest):
         sh("ip", "-n", self.ns, "link", "set", "eth0", "up")
 
     def plug_into(self, host):
-        """Put the cable into this host, whose network is ready for it."""
+        """Move the cable to a host on which the network is already set up."""
         move = ("ip", "link", "set", self.vif.devname, "netns", str(host.host.pid))
         if self.host is None:
             sh(*move)
@@ -196,14 +196,14 @@ class Hosts:
             made.do("start", instances=[])
 
     def network(self, vni=5, **more):
-        """A network in tunnels, in the books and for guests."""
+        """Create a VXLAN network in the database, and return it for guests."""
         net = linuxnet_lab.Net(vni=vni, **more)
         Networks(self.core).create(ctx(), Network(
             uuid=net.id, label=net.id, cidr=f"{net.prefix}.0/24", gateway="", bridge="", vni=vni))
         return net
 
     def boot(self, host, instance, *rules):
-        """A guest on this host with its addresses configured."""
+        """Start a guest on this host with its addresses configured."""
         host.do("plug", instance=instance, rules=RuleSet(rules=list(rules)))
         guest = Guest(instance.network_info[0], self.folder, host)
         self.guests.append(guest)

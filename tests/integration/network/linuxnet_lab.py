@@ -1,4 +1,4 @@
-"""Guests for tests of linuxnet: namespaces on veth pairs where libvirt would attach taps."""
+"""Guests for tests of linuxnet: namespaces on veth pairs in place of libvirt's taps."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def wait(condition, seconds=5):
 
 
 class Net:
-    """A network, and instances on it. ``v6`` is its IPv6 prefix (of 64 bits), if it has one."""
+    """A network that creates instances. ``v6``: an IPv6 prefix of 64 bits, if any."""
 
     def __init__(self, cidr="10.77.0", v6=None, mode="slaac", **more):
         self.id = str(uuid.uuid4())
@@ -97,7 +97,7 @@ def rules(*found, version=0):
 
 
 class Guest:
-    """A namespace that plays the guest of one VIF."""
+    """A namespace that acts as the guest of one VIF."""
 
     def __init__(self, vif, folder):
         self.vif = vif
@@ -117,7 +117,7 @@ class Guest:
         return sh("ip", "netns", "exec", self.ns, *argv, check=check, timeout=timeout)
 
     def dhcp(self, tries=3, name=None):
-        """Return the offer of the DHCP server, or None. ``name``: the host name that the guest sends."""
+        """Return the offer of the DHCP server, or None. ``name``: the host name sent by the guest."""
         file, script = self.folder / f"{self.ns}.env", self.folder / f"{self.ns}.sh"
         script.write_text(UDHCPC.format(file=file))
         script.chmod(0o755)
@@ -130,7 +130,7 @@ class Guest:
         return dict(line.split("=", 1) for line in bound.read_text().splitlines() if "=" in line)
 
     def static(self, gateway=None):
-        """The address by hand."""
+        """Configure the guest's address and default route statically."""
         fixed = self.vif.fixed_ips[0]
         sh("ip", "-n", self.ns, "address", "replace", f"{fixed.address}/{fixed.prefix}", "dev", "eth0")
         sh("ip", "-n", self.ns, "route", "replace", "default", "via", gateway or fixed.gateway)
@@ -148,7 +148,7 @@ class Guest:
         return True
 
     def addresses_v6(self, seconds=10):
-        """The global addresses that it has, once it has any, and they are not tentative."""
+        """Wait until the guest has global addresses that are not tentative, and return them."""
         deadline = time.monotonic() + seconds
         while True:
             shown = json.loads(self.run("ip", "-6", "-json", "address", "show", "dev", "eth0").stdout)
@@ -159,7 +159,7 @@ class Guest:
             time.sleep(0.1)
 
     def dhcp_v6(self, seconds=5, client=b"\0\3\0\1guest1"):
-        """The address that the DHCPv6 server gives, and configures it; None without an answer."""
+        """Configure and return the address assigned by the DHCPv6 server, or return None without a reply."""
         address = netns.call(self.ns, lambda: dhcpv6.ask(client, seconds))
         if address:
             sh("ip", "-n", self.ns, "address", "replace", f"{address}/64", "dev", "eth0", "nodad")
@@ -186,7 +186,7 @@ def connects(address, port, timeout=3.0):
 
 
 class Listener:
-    """Accepts TCP connections in a namespace (None: the root namespace) and says who called."""
+    """Accept TCP connections in a namespace (None: the root namespace) and record the peers."""
 
     def __init__(self, namespace, address, port, answer=b"hello"):
         def listen():
@@ -217,13 +217,13 @@ class Listener:
 
 
 class Lab:
-    """A LinuxNetwork with its own state path, an outside world behind its uplink, and guests."""
+    """A LinuxNetwork with its own state path, an external network behind its uplink, and guests."""
 
     def __init__(self, folder):
         self.folder = folder
         mark = uuid.uuid4().hex[:8]
         self.outside, self.uplink = f"to{mark}", f"tu{mark}"
-        # Several labs may be up at the same time.
+        # Several labs may exist at the same time.
         link = f"198.19.{int(mark[:2], 16)}.{int(mark[2:4], 16) & 252}"
         base = ipaddress.ip_address(link)
         self.here, self.beyond = str(base + 1), str(base + 2)
@@ -244,7 +244,7 @@ class Lab:
         self.driver = self.fresh()
 
     def fresh(self):
-        """A driver as after a restart of the service."""
+        """Return a new driver, as after a restart of the service."""
         driver = LinuxNetwork()
         self.networks.append(driver)
         return driver
@@ -255,7 +255,7 @@ class Lab:
         return made
 
     def booted(self, instance, rules=()):
-        """A plugged guest with its address configured."""
+        """Plug an instance and return its guest with its address configured."""
         self.driver.plug(instance, RuleSet(rules=list(rules)))
         guest = self.guest(instance)
         guest.static()
@@ -291,12 +291,12 @@ def lab_fixture(tmp_path):
 
 
 def frame(source, target, kind, payload):
-    """An Ethernet frame."""
+    """Return an Ethernet frame."""
     return bytes.fromhex(target.replace(":", "")) + bytes.fromhex(source.replace(":", "")) + kind + payload
 
 
 def udp_packet(source, sport, dport):
-    """A datagram to 10.77.0.6."""
+    """Return a UDP packet to 10.77.0.6."""
     head = struct.pack("!BBHHHBBH4s4s", 0x45, 0, 32, 0, 0, 64, 17, 0, socket.inet_aton(source),
                        socket.inet_aton("10.77.0.6"))
     total = sum(struct.unpack("!10H", head))

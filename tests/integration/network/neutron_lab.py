@@ -1,7 +1,7 @@
 """A real Neutron (ML2/OVN) for one real compute host: its API and OVN on this machine, Open vSwitch on the host.
 
-Neutron is not one of Nova's requirements: NOVA_TEST_NEUTRON names the directory of a virtual environment that has it
-(with uWSGI and PyMySQL); OVN and Open vSwitch are the system's. Without Keystone: whoever asks is the administrator.
+Neutron is not a requirement of Nova: NOVA_TEST_NEUTRON names a virtual environment with Neutron, uWSGI and PyMySQL. OVN
+and Open vSwitch are those of the system. Without Keystone, all clients are administrators.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ ovn_sb_connection = unix:{directory}/sb.sock
 
 
 class NeutronLab:
-    """``url`` is the API's; ``directory`` is seen by the host at the same path."""
+    """``url`` is the URL of the API. ``directory`` has the same path on the host."""
 
     def __init__(self, directory: pathlib.Path, database: str, nova: str, host: RealHost) -> None:
         self.directory, self.host = directory, host
@@ -104,9 +104,9 @@ class NeutronLab:
         for process in reversed(self._processes):
             process.kill()
 
-    # --- users -----------------------------------------------------------------------------------------
+    # --- API -----------------------------------------------------------------------------------------------
     def network(self, project: str, cidr: str) -> str:
-        """The id of a network with a subnet."""
+        """Create a network with a subnet and return its id."""
         network = self.ask("POST", "/networks", {"network": {"name": "ovn", "tenant_id": project}})["network"]["id"]
         self.ask("POST", "/subnets", {"subnet": {"network_id": network, "cidr": cidr, "ip_version": 4,
                                                  "tenant_id": project}})
@@ -123,7 +123,7 @@ class NeutronLab:
         assert answer.status_code < 400, f"{method} {path}: {answer.status_code} {answer.text[:2000]}"
         return answer.json() if answer.content else None
 
-    # --- what it consists of -----------------------------------------------------------------------------
+    # --- processes -----------------------------------------------------------------------------------------
     def _start_ovn(self) -> None:
         for name in ("nb", "sb"):
             self._check(["ovsdb-tool", "create", f"{self.directory}/{name}.db", f"/usr/share/ovn/ovn-{name}.ovsschema"])
@@ -134,7 +134,7 @@ class NeutronLab:
                                f"--ovnsb-db=unix:{self.directory}/sb.sock", f"--unixctl={self.directory}/northd.ctl"])
 
     def _start_switch(self) -> None:
-        """Start the switch where libvirt and Nova expect it; packets go through user space."""
+        """Start the switch with the sockets that libvirt and Nova expect, and a user-space datapath."""
         host = self.host.host
         for path in ("/run/openvswitch", "/run/ovn"):
             host.run(["mkdir", "-p", path])

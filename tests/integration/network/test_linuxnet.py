@@ -1,4 +1,4 @@
-"""Networks on a host for real: namespaces play the guests."""
+"""Networks on a host, with namespaces as guests."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.integration.processes import free_port
 pytestmark = [needs_root, pytest.mark.root]
 
 
-def test_dhcp_gives_the_reserved_address_routes_and_mtu(lab):
+def test_dhcp_offers_the_reserved_address_routes_and_mtu(lab):
     net = Net()
     server = net.instance(5, hostname="web")
     lab.driver.plug(server, rules())
@@ -36,7 +36,7 @@ def test_dhcp_gives_the_reserved_address_routes_and_mtu(lab):
     assert offer["staticroutes"].split() == ["169.254.169.254/32", "10.77.0.1", "0.0.0.0/0", "10.77.0.1"]
 
 
-def test_a_stranger_gets_no_address(lab):
+def test_unknown_mac_address_gets_no_dhcp_address(lab):
     net = Net()
     known, stranger = net.instance(5), net.instance(6, security=False)
     lab.driver.plug(known, rules())
@@ -44,7 +44,7 @@ def test_a_stranger_gets_no_address(lab):
     assert guest.dhcp(tries=2) is None
 
 
-def test_an_address_serves_its_next_owner_at_once(lab):
+def test_reused_address_is_offered_to_its_next_owner_at_once(lab):
     net = Net()
     first, second, stays = net.instance(5), net.instance(5), net.instance(9)
     lab.driver.plug(stays, rules())
@@ -56,7 +56,7 @@ def test_an_address_serves_its_next_owner_at_once(lab):
     assert lab.guest(second).dhcp()["ip"] == "10.77.0.5"
 
 
-def test_dhcp_answers_have_complete_checksums(lab):
+def test_dhcp_replies_have_complete_checksums(lab):
     net = Net()
     server = net.instance(5)
     lab.driver.plug(server, rules())
@@ -76,7 +76,7 @@ def test_dhcp_answers_have_complete_checksums(lab):
 
 
 def _udp_checksum(found):
-    """The sum over an IPv4 UDP frame with its pseudo header: 0xffff if its checksum is right."""
+    """Return the checksum over an IPv4 UDP frame with its pseudo header; 0xffff if the frame's checksum is correct."""
     length = struct.unpack("!H", found[38:40])[0]
     data = found[26:34] + b"\0\x11" + found[38:40] + found[34:34 + length] + b"\0" * (length % 2)
     total = sum(struct.unpack(f"!{len(data) // 2}H", data))
@@ -85,7 +85,7 @@ def _udp_checksum(found):
     return total
 
 
-def test_guests_of_two_networks_with_the_same_addresses_are_apart(lab):
+def test_networks_with_the_same_addresses_are_isolated(lab):
     one, two = Net(), Net()
     guest, peer = lab.booted(one.instance(5), [FilterRule()]), lab.booted(two.instance(6), [FilterRule()])
     near = lab.booted(one.instance(7), [FilterRule()])
@@ -94,21 +94,21 @@ def test_guests_of_two_networks_with_the_same_addresses_are_apart(lab):
     assert peer.reaches("10.77.0.1")
 
 
-def test_networks_do_not_reach_one_another_through_the_host(lab):
+def test_networks_cannot_reach_each_other_through_the_host(lab):
     one, two = Net(), Net("10.78.0")
     guest, peer = lab.booted(one.instance(5), [FilterRule()]), lab.booted(two.instance(6), [FilterRule()])
     lab.listen(peer.ns, "0.0.0.0", 22)
     assert not guest.pings("10.78.0.6")
     assert not guest.pings("10.78.0.1")
     assert not guest.connects("10.78.0.6", 22, 0.5)
-    # Nor a namespace the link of another.
+    # A guest cannot reach the link address of another namespace either.
     links = [line.split()[3].split("/")[0] for line in sh("ip", "-n", two.namespace, "-o", "-4", "address", "show",
                                                           "dev", "out").stdout.splitlines()]
     assert links
     assert not guest.pings(links[0])
 
 
-def test_guests_reach_the_outside_behind_the_hosts_address(lab):
+def test_guests_reach_external_addresses_with_source_nat(lab):
     net = Net()
     guest = lab.booted(net.instance(5))
     beyond = lab.listen(lab.outside, lab.beyond, 8080)
@@ -119,7 +119,7 @@ def test_guests_reach_the_outside_behind_the_hosts_address(lab):
 
 @pytest.fixture(name="other_address")
 def other_address_fixture():
-    """Return another address of the host."""
+    """Add another address to the host and return it."""
     sh("ip", "address", "add", "198.18.77.1/32", "dev", "lo")
     yield "198.18.77.1"
     sh("ip", "address", "del", "198.18.77.1/32", "dev", "lo")
@@ -127,7 +127,7 @@ def other_address_fixture():
 
 @pytest.fixture(name="option")
 def option_fixture():
-    """Sets options of [network] for a test."""
+    """Return a function that sets options of [network] for a test."""
     names = []
 
     def set_option(name, value):
@@ -138,7 +138,7 @@ def option_fixture():
         CONF.clear_override(name, group="network")
 
 
-def test_guests_reach_no_address_of_the_host(lab, other_address):
+def test_guests_cannot_reach_addresses_of_the_host(lab, other_address):
     net = Net()
     guest = lab.booted(net.instance(5))
     lab.listen(None, "0.0.0.0", 8082)
@@ -150,13 +150,13 @@ def test_guests_reach_no_address_of_the_host(lab, other_address):
             netns.call(guest.ns, lambda address=address: _send(address, 8082))
             with pytest.raises(TimeoutError):
                 sock.recv(100)
-    # Nor by the bridge, addressing the host's own MAC.
+    # A guest cannot reach the host through the bridge with the host's MAC address either.
     sh("ip", "-n", guest.ns, "route", "add", f"{other_address}/32", "dev", "eth0")
     assert not guest.pings(other_address)
     assert "lladdr" not in guest.run("ip", "neigh", "show", other_address).stdout
 
 
-def test_an_option_opens_services_of_the_host(lab, option, other_address):
+def test_host_services_option_opens_ports_of_the_host(lab, option, other_address):
     opened, closed, datagrams = free_port(), free_port(), free_port()
     option("host_services", [f"tcp/{opened}", "icmp", f"udp/{datagrams}@{other_address}"])
     guest = lab.booted(Net().instance(5))
@@ -172,7 +172,7 @@ def test_an_option_opens_services_of_the_host(lab, option, other_address):
         assert sock.recv(100) == b"frame"
 
 
-def test_name_servers_on_the_host_answer_questions_only(lab, other_address):
+def test_guests_reach_only_port_53_of_name_servers_on_the_host(lab, other_address):
     server = Net().instance(5)
     server.network_info[0].fixed_ips[0].dns = [other_address]
     guest = lab.booted(server)
@@ -182,7 +182,7 @@ def test_name_servers_on_the_host_answer_questions_only(lab, other_address):
     assert not guest.connects(other_address, 8086, 0.5)
 
 
-def test_an_option_closes_networks_behind_the_uplink(lab, option):
+def test_unreachable_option_blocks_networks_behind_the_uplink(lab, option):
     guest = lab.booted(Net().instance(5))
     assert guest.reaches(lab.beyond)
     option("unreachable", [f"{lab.beyond}/31"])
@@ -193,13 +193,13 @@ def test_an_option_closes_networks_behind_the_uplink(lab, option):
 
 @pytest.mark.parametrize(("name", "value"), [
     ("host_services", "tcp/65536"), ("host_services", "tcp/1@300.0.0.1"), ("unreachable", "everything")])
-def test_a_bad_option_is_named(lab, option, name, value):
+def test_invalid_network_option_is_named_in_the_error(lab, option, name, value):
     option(name, [value])
     with pytest.raises(exception.NetworkSetupError, match=name):
         lab.driver.plug(Net().instance(5), rules())
 
 
-def test_guests_do_not_get_into_the_tunnels_between_hosts(lab, option):
+def test_guests_cannot_send_to_the_vxlan_port(lab, option):
     option("host_services", ["udp/4789", "udp/4790"])
     guest = lab.booted(Net().instance(5))
     assert guest.reaches(lab.beyond)
@@ -227,7 +227,7 @@ def _send(address, port):
         sock.sendto(b"frame", (address, port))
 
 
-def test_guests_reach_no_other_network_of_the_host(lab):
+def test_guests_cannot_reach_other_networks_of_the_host(lab):
     guest = lab.booted(Net().instance(5))
     inner, port = f"ti{lab.outside[2:]}", f"tm{lab.outside[2:]}"
     sh("ip", "netns", "add", inner)
@@ -257,17 +257,17 @@ def test_guests_reach_no_other_network_of_the_host(lab):
         sh("ip", "netns", "del", inner)
 
 
-def test_the_host_does_not_track_what_it_bridges(lab):
+def test_bridged_packets_are_not_tracked_by_the_host(lab):
     try:
         with open("/proc/sys/net/bridge/bridge-nf-call-iptables") as file:
             if file.read().strip() != "1":
                 pytest.skip("bridged packets do not reach the host's IP filters here")
     except FileNotFoundError:
         pytest.skip("no br_netfilter")
-    net = Net(f"10.{uuid.uuid4().int % 200 + 20}.{uuid.uuid4().int % 250}")  # other tests leave entries
+    net = Net(f"10.{uuid.uuid4().int % 200 + 20}.{uuid.uuid4().int % 250}")  # other tests leave conntrack entries
     guest, _peer = lab.booted(net.instance(5)), lab.booted(net.instance(6), [PING])
     lab.listen(lab.outside, lab.beyond, 8080)
-    assert guest.connects(lab.beyond, 8080)  # something is tracked at all
+    assert guest.connects(lab.beyond, 8080)  # proves that connections are tracked
     assert guest.reaches(f"{net.prefix}.6")
     with open("/proc/net/nf_conntrack") as file:
         tracked = file.read()
@@ -275,7 +275,7 @@ def test_the_host_does_not_track_what_it_bridges(lab):
     assert f"src={net.prefix}.5" not in tracked
 
 
-def test_without_nat_there_is_no_way_out(lab):
+def test_guests_without_nat_cannot_reach_external_addresses(lab):
     CONF.set_override("nat", False, group="network")
     try:
         guest = lab.booted(Net().instance(5))
@@ -286,7 +286,7 @@ def test_without_nat_there_is_no_way_out(lab):
         CONF.clear_override("nat", group="network")
 
 
-def test_the_outside_does_not_reach_guests(lab):
+def test_external_clients_cannot_reach_guests(lab):
     net = Net()
     guest = lab.booted(net.instance(5), [FilterRule()])
     lab.listen(guest.ns, "0.0.0.0", 22)
@@ -296,7 +296,7 @@ def test_the_outside_does_not_reach_guests(lab):
     assert sh("ip", "-o", "address", "show", "dev", net.bridge).stdout == ""
 
 
-def test_the_metadata_address_answers_in_the_namespace(lab):
+def test_metadata_address_is_reachable_on_port_80_only(lab):
     net = Net()
     server = net.instance(5)
     lab.driver.plug(server, rules())
@@ -328,12 +328,12 @@ def _dnsmasq(lab, net):
 def _alive(pid):
     try:
         with open(f"/proc/{pid}/cmdline") as file:
-            return file.read() != ""  # a zombie has none
+            return file.read() != ""  # empty for a zombie
     except OSError:
         return False
 
 
-def test_a_vif_on_a_network_that_is_up_costs_one_process(lab, monkeypatch):
+def test_vif_on_an_active_network_is_plugged_with_one_command(lab, monkeypatch):
     net = Net()
     lab.driver.plug(net.instance(5), rules())
     spawned = []
@@ -343,7 +343,7 @@ def test_a_vif_on_a_network_that_is_up_costs_one_process(lab, monkeypatch):
     assert len(spawned) == 1
 
 
-def test_unplug_leaves_nothing(lab):
+def test_unplug_removes_all_resources_of_the_networks(lab):
     one, two = Net(), Net("10.78.0")
     servers = [one.instance(5), one.instance(6), instance([one.vif(7), two.vif(7)])]
     for server in servers:
@@ -368,12 +368,12 @@ def _links():
 
 
 def _traces(lab, *nets):
-    """Return the names of links, namespaces and tables of nftables that this host has for the networks."""
+    """Return the links, namespaces and nftables tables that exist for the networks."""
     names = [*_links(), *(line.split()[0] for line in sh("ip", "netns", "list").stdout.splitlines())]
     return [*(name for name in names for net in nets if net.id[:8] in name), *lab.tables()]
 
 
-def test_many_guests_at_once(lab):
+def test_concurrent_plugs_and_unplugs_leave_nothing(lab):
     nets = [Net(), Net(), Net("10.78.0")]
     servers = [net.instance(number) for net in nets for number in range(5, 13)]
     servers += [instance([net.vif(20 + number) for net in nets]) for number in range(4)]
@@ -382,12 +382,12 @@ def test_many_guests_at_once(lab):
         table = sh("nft", "list", "table", "bridge", f"nova_{lab.tag}").stdout
         assert all(vif.devname in table for server in servers for vif in server.network_info)
         list(pool.map(lab.driver.unplug, servers))
-        # Some come while others go.
+        # Plug and unplug concurrently.
         list(pool.map(lambda server: (lab.driver.plug(server, rules()), lab.driver.unplug(server)), servers))
     assert _traces(lab, *nets) == []
 
 
-def test_a_restart_repairs_what_is_broken(lab):
+def test_driver_start_repairs_filters_dhcp_and_gateway(lab):
     net = Net()
     server = net.instance(5)
     guest = lab.booted(server, [PING])
@@ -410,12 +410,12 @@ def _uuid_of(lab, net, vif):
     return next(guest.uuid for guest in driver._state.guests(net.id) if guest.vifs[0].id == vif.id)
 
 
-def test_a_restart_after_a_reboot_makes_all_again_with_the_rules(lab):
+def test_driver_start_after_a_reboot_recreates_networks_and_rules(lab):
     net = Net()
     server = net.instance(5)
     lab.driver.plug(server, rules(PING))
     pid = _dnsmasq(lab, net)
-    # What a reboot takes: processes, devices, namespaces, tables and /run. The records stay.
+    # A reboot removes processes, devices, namespaces, tables and /run. The records stay.
     os.kill(pid, signal.SIGKILL)
     sh("ip", "link", "del", net.bridge)
     sh("ip", "netns", "del", net.namespace)
@@ -430,8 +430,8 @@ def test_a_restart_after_a_reboot_makes_all_again_with_the_rules(lab):
     assert ping.returncode == 0
 
 
-def test_a_restart_keeps_the_network_of_guests_that_nobody_knows(lab):
-    """Another service decides whether they may stay; then one call with a uuid removes everything."""
+def test_driver_start_keeps_networks_of_unknown_guests(lab):
+    """The reconciliation decides on such guests; a single call with the UUID removes their networks."""
     net, other = Net(), Net("10.78.0")
     stays, orphan = net.instance(5), instance([net.vif(6), other.vif(6)])
     lab.driver.plug(stays, rules())
@@ -455,7 +455,7 @@ def test_a_restart_keeps_the_network_of_guests_that_nobody_knows(lab):
     assert [vif.devname for vif in orphan.network_info if vif.devname in table] == []
 
 
-def test_interfaces_come_and_go_one_by_one(lab):
+def test_interfaces_are_plugged_and_unplugged_individually(lab):
     net, other = Net(), Net("10.78.0")
     server = net.instance(5)
     guest = lab.booted(server)
@@ -473,7 +473,7 @@ def test_interfaces_come_and_go_one_by_one(lab):
     assert [vif.devname in table for vif in (guest.vif, *more)] == [True, False, False]
     assert netns.identity(other.namespace) is None
     assert guest.dhcp()["ip"] == "10.77.0.5"
-    # A late refresh, and a restart, know no more of them.
+    # Neither a late refresh nor a restart restores the interfaces.
     server.network_info = [guest.vif]
     lab.driver.refresh_rules(server.uuid, rules(PING, version=4))
     lab.fresh().start([server])
@@ -483,7 +483,7 @@ def test_interfaces_come_and_go_one_by_one(lab):
     assert lab.tables() == []
 
 
-def test_plugging_anew_removes_what_the_guest_has_no_more(lab):
+def test_plug_removes_interfaces_that_the_guest_no_longer_has(lab):
     net, other = Net(), Net("10.78.0")
     server = instance([net.vif(5), net.vif(6), other.vif(7)])
     lab.driver.plug(server, rules())
@@ -496,7 +496,7 @@ def test_plugging_anew_removes_what_the_guest_has_no_more(lab):
     assert lab.guest(server).dhcp()["ip"] == "10.77.0.5"
 
 
-def test_a_dead_dhcp_server_is_started_again(lab, monkeypatch):
+def test_dead_dhcp_server_is_restarted(lab, monkeypatch):
     monkeypatch.setattr("nova.network.linux.driver.WATCH_INTERVAL", 0.1)
     net = Net()
     driver = lab.fresh()
@@ -507,7 +507,7 @@ def test_a_dead_dhcp_server_is_started_again(lab, monkeypatch):
     assert wait(lambda: _dnsmasq(lab, net) != pid and _alive(_dnsmasq(lab, net)))
 
 
-def test_an_operators_bridge_is_used_and_kept(lab):
+def test_existing_bridge_is_used_and_preserved(lab):
     net = Net()
     sh("ip", "link", "add", net.bridge, "type", "bridge")
     try:
@@ -522,8 +522,8 @@ def test_an_operators_bridge_is_used_and_kept(lab):
         sh("ip", "link", "del", net.bridge)
 
 
-def test_hosts_joined_by_a_wire_have_each_their_own_gateway(lab):
-    """The other host is a namespace with a gateway of the same address behind the bridge's interface."""
+def test_hosts_on_a_shared_physical_network_use_their_own_gateway(lab):
+    """A namespace behind the bridge's interface acts as the other host, with the same gateway address."""
     wire, far = f"tw{lab.outside[2:]}", f"tf{lab.outside[2:]}"
     sh("ip", "netns", "add", far)
     sh("ip", "link", "add", wire, "type", "veth", "peer", "name", "eth0", "netns", far)

@@ -1,4 +1,4 @@
-"""nft itself reads the packet filters that are made (and changes nothing)."""
+"""Syntax check of the generated packet filters by nft, without applying them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ rules = st.lists(st.builds(
 @needs_nft
 @settings(max_examples=30, deadline=None)
 @given(rules)
-def test_nft_takes_whatever_rules_there_are(found):
+def test_nft_accepts_filters_for_arbitrary_rules(found):
     for one in (vif(), vif(v6={})):
         lines = guest_filters.guest("nova_unit", one, state_files.network_of_vif(one), RuleSet(rules=found, groups=[7]))
         group = GroupFilter(id=7, rules=[*found, FilterRule(group=7), FilterRule(protocol="tcp", group=8)],
@@ -49,7 +49,7 @@ def test_nft_takes_whatever_rules_there_are(found):
 
 
 @needs_nft
-def test_nft_takes_all_tables():
+def test_nft_accepts_all_tables():
     net = state_files.network_of_vif(vif(bridge_interface="eth9", v6={}))
     net.link = 3
     base = filters.base("nova_unit")

@@ -1,4 +1,4 @@
-"""Floating addresses with packets: from outside to a guest, back, and from guest to guest."""
+"""Packets to and from floating IPs, from external clients and between guests."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def booted(lab, server, address, version=1):
 
 @pytest.fixture
 def outside(lab):
-    """Machines behind the uplink resolve floating addresses on the link."""
+    """Return a function that connects to a floating IP from behind the uplink and returns True on success."""
     for address in (FLOATING, OTHER):
         sh("ip", "-n", lab.outside, "route", "add", f"{address}/32", "dev", "eth0", "src", lab.beyond)
 
@@ -38,7 +38,7 @@ def outside(lab):
     return reaches
 
 
-def test_a_server_is_reached_by_its_floating_address_and_speaks_from_it(lab, outside):
+def test_floating_ip_is_used_for_both_directions(lab, outside):
     guest = booted(lab, Net().instance(5), FLOATING)
     inside, beyond = lab.listen(guest.ns, "10.77.0.5", 22), lab.listen(lab.outside, lab.beyond, 80)
     assert wait(lambda: outside(FLOATING))
@@ -47,7 +47,7 @@ def test_a_server_is_reached_by_its_floating_address_and_speaks_from_it(lab, out
     assert wait(lambda: beyond.peers == [FLOATING])
 
 
-def test_a_running_server_gets_one_and_loses_it(lab, outside):
+def test_floating_ip_is_added_to_and_removed_from_a_running_server(lab, outside):
     server = Net().instance(5)
     guest = booted(lab, server, None)
     lab.listen(guest.ns, "10.77.0.5", 22)
@@ -55,7 +55,7 @@ def test_a_running_server_gets_one_and_loses_it(lab, outside):
     assert not outside(FLOATING)
     lab.driver.refresh_rules(server.uuid, rules(server, FLOATING, 2))
     assert wait(lambda: outside(FLOATING))
-    lab.driver.refresh_rules(server.uuid, rules(server, None, 1))  # comes late
+    lab.driver.refresh_rules(server.uuid, rules(server, None, 1))  # a late message
     assert outside(FLOATING)
     lab.driver.refresh_rules(server.uuid, rules(server, None, 3))
     assert not outside(FLOATING)
@@ -65,7 +65,7 @@ def test_a_running_server_gets_one_and_loses_it(lab, outside):
     assert shown == ""
 
 
-def test_what_the_server_does_not_let_in_stays_out(lab, outside):
+def test_security_rules_apply_to_floating_ips(lab, outside):
     server = Net().instance(5)
     lab.driver.plug(server, RuleSet(version=1, rules=[FilterRule(protocol="tcp", from_port=80, to_port=80)],
                                     floating={server.network_info[0].id: FLOATING}))
@@ -77,7 +77,7 @@ def test_what_the_server_does_not_let_in_stays_out(lab, outside):
     assert not outside(FLOATING, 22)
 
 
-def test_servers_of_networks_that_overlap_reach_each_other_by_floating_addresses_alone(lab, outside):
+def test_servers_of_overlapping_networks_connect_by_floating_ips_only(lab, outside):
     here, there = booted(lab, Net().instance(5), FLOATING), booted(lab, Net().instance(5), OTHER)
     without = booted(lab, Net("10.79.0").instance(6), None)
     servers = [lab.listen(guest.ns, "10.77.0.5", 22) for guest in (here, there)]
@@ -86,10 +86,10 @@ def test_servers_of_networks_that_overlap_reach_each_other_by_floating_addresses
     assert wait(lambda: servers[1].peers[-1] == FLOATING)
     assert without.connects(FLOATING, 22)
     assert not without.connects("10.77.0.5", 22, 0.5)
-    assert here.connects(FLOATING, 22)  # its own
+    assert here.connects(FLOATING, 22)  # its own floating IP
 
 
-def test_they_go_with_the_server_and_outlive_a_restart(lab, outside):
+def test_floating_ip_survives_a_restart_and_is_removed_with_its_server(lab, outside):
     net = Net()
     server, stays = net.instance(5), net.instance(6)
     guest = booted(lab, server, FLOATING)
@@ -104,7 +104,7 @@ def test_they_go_with_the_server_and_outlive_a_restart(lab, outside):
     lab.driver = fresh
 
 
-def test_what_was_lost_while_nobody_looked_is_not_answered_for(lab, outside):
+def test_floating_ip_removed_during_downtime_is_removed_at_start(lab, outside):
     server = Net().instance(5)
     guest = booted(lab, server, FLOATING)
     lab.listen(guest.ns, "10.77.0.5", 22)
@@ -117,7 +117,7 @@ def test_what_was_lost_while_nobody_looked_is_not_answered_for(lab, outside):
     assert not outside(FLOATING)
 
 
-def test_the_host_itself_reaches_them(lab, outside):
+def test_host_reaches_floating_ips(lab, outside):
     guest = booted(lab, Net().instance(5), FLOATING)
     lab.listen(guest.ns, "10.77.0.5", 22)
     assert wait(lambda: connects(FLOATING, 22))

@@ -1,4 +1,4 @@
-"""Flushed packet filters of a host, as after a restart of nftables. Namespaces act as guests."""
+"""Flushed packet filters of a host, as after a restart of nftables, with namespaces as guests."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ pytestmark = [needs_root, pytest.mark.root]
 
 @pytest.fixture(name="watched")
 def watched_fixture(lab, monkeypatch):
-    """A lab whose driver looks after its filters all the time."""
+    """Return a lab whose driver checks its filters every 0.1 s."""
     monkeypatch.setattr("nova.network.linux.driver.WATCH_INTERVAL", 0.1)
     lab.driver.start([])
     return lab
@@ -62,7 +62,7 @@ def _heard(sock):
     return found
 
 
-def test_flushed_filters_are_made_again(watched, caplog, monkeypatch):
+def test_flushed_filters_are_restored(watched, caplog, monkeypatch):
     lab, net = watched, Net()
     counted = []
     monkeypatch.setattr("nova.telemetry.metrics.FILTERS_RESTORED.inc", lambda: counted.append("restored"))
@@ -79,9 +79,9 @@ def test_flushed_filters_are_made_again(watched, caplog, monkeypatch):
     assert not peer.connects("10.77.0.5", 23, 0.5)
     assert guest.reaches(lab.beyond)
     after = sh("nft", "-s", "list", "table", "bridge", f"nova_{lab.tag}").stdout
-    # Apart from the mark of guests whose connections have to be learned anew.
+    # Except the mark of guests whose connections must be learned again.
     assert len(after.splitlines()) >= len(before.splitlines())
-    # What is unplugged stays so.
+    # Filters of an unplugged guest are not restored.
     lab.driver.unplug(server)
     caplog.clear()
     flush(lab)
@@ -91,8 +91,8 @@ def test_flushed_filters_are_made_again(watched, caplog, monkeypatch):
     assert guest.vif.devname not in table
 
 
-def test_a_guest_that_comes_after_a_flush_does_not_hide_it(lab):
-    """The new devices are a change of the service itself; all other missing filters are an external change."""
+def test_new_guest_after_a_flush_does_not_hide_missing_filters(lab):
+    """Only the devices of the new guest are a change of the service; other missing filters are an external change."""
     net = Net()
     guest = lab.booted(net.instance(5), [SSH])
     lab.listen(guest.ns, "0.0.0.0", 22)
@@ -103,8 +103,8 @@ def test_a_guest_that_comes_after_a_flush_does_not_hide_it(lab):
     assert not peer.connects("10.77.0.5", 23, 0.5)
 
 
-def test_a_connection_outlives_a_flush(watched, caplog):
-    """The guest may only receive on the connection."""
+def test_connection_survives_a_flush(watched, caplog):
+    """The client's guest only receives on the connection."""
     lab, net = watched, Net()
     guest, peer = lab.booted(net.instance(5), [SSH]), lab.booted(net.instance(6))
     server = netns.call(guest.ns, lambda: socket.create_server(("10.77.0.5", 22)))
@@ -114,7 +114,7 @@ def test_a_connection_outlives_a_flush(watched, caplog):
     assert wait(lambda: "filters of guests are restored" in caplog.text, 20)
     for sock in (taken, client):
         sock.settimeout(20)
-    # The client's guest has no rules, and did not send anything since.
+    # The client's guest has no rules and has not sent anything since the flush.
     taken.sendall(b"answer")
     assert client.recv(100) == b"answer"
     client.sendall(b"more")
@@ -123,7 +123,7 @@ def test_a_connection_outlives_a_flush(watched, caplog):
         sock.close()
 
 
-def test_while_nova_compute_is_away_a_flush_closes_everything(watched):
+def test_flush_without_a_running_service_blocks_all_traffic(watched):
     lab, net = watched, Net()
     one, two, free = net.instance(5), net.instance(6), net.instance(7, security=False)
     guest, peer, heard = lab.booted(one, [FilterRule()]), lab.booted(two, [FilterRule()]), lab.booted(free)
@@ -139,12 +139,12 @@ def test_while_nova_compute_is_away_a_flush_closes_everything(watched):
     assert not guest.pings(lab.beyond)
     assert not guest.connects(lab.here, 8083, 0.5)
     assert not guest.connects("198.18.77.9", 8083, 0.5)
-    # Also for what takes another's name.
+    # Frames with a forged source address are blocked, too.
     sock = netns.call(heard.ns, ear)
     forged = frame("fa:16:3e:00:00:99", "ff:ff:ff:ff:ff:ff", b"\x08\x00", b"forged" * 10)
     guest.raw(forged)
     assert forged not in _heard(sock)
-    # The next start opens what the rules allow.
+    # The next start of the service restores the rules.
     lab.fresh().start([one, two, free])
     assert guest.reaches("10.77.0.6")
     assert guest.reaches("10.77.0.1")
@@ -152,8 +152,8 @@ def test_while_nova_compute_is_away_a_flush_closes_everything(watched):
     assert peer.reaches("10.77.0.5")
 
 
-def test_on_a_wire_of_the_host_a_guest_keeps_its_name_also_without_filters(watched):
-    """The wire has no gate, since the host uses it otherwise; the guest's own port has."""
+def test_anti_spoofing_on_a_physical_network_works_without_filters(watched):
+    """The physical interface has no egress guard because the host uses it, too; the guest's port has one."""
     lab = watched
     wire, far = f"tw{lab.outside[2:]}", f"tf{lab.outside[2:]}"
     sh("ip", "netns", "add", far)
@@ -162,7 +162,7 @@ def test_on_a_wire_of_the_host_a_guest_keeps_its_name_also_without_filters(watch
         sh("ip", "-n", far, "link", "set", "eth0", "up")
         net = Net(bridge_interface=wire, v6="fd00:77")
         guest = lab.booted(net.instance(5))
-        # All that a guest does when it starts goes through its gate.
+        # The guard passes everything that a guest sends when it starts.
         assert wait(lambda: gated(guest.vif.devname), 20)
         assert guest.dhcp()["ip"] == "10.77.0.5"
         assert guest.addresses_v6() == [guest.vif.addresses(6)[0]]
@@ -199,7 +199,7 @@ def _arp(mac, address):
     return b"\0\1\x08\0\6\4\0\1" + bytes.fromhex(mac.replace(":", "")) + socket.inet_aton(address) + bytes(28)
 
 
-def test_what_others_do_with_their_own_filters_changes_nothing(watched, caplog):
+def test_foreign_nftables_changes_are_ignored(watched, caplog):
     lab, net = watched, Net()
     lab.booted(net.instance(5), [SSH])
     name = f"lab_{lab.tag}"
@@ -214,7 +214,7 @@ def test_what_others_do_with_their_own_filters_changes_nothing(watched, caplog):
             sh("nft", "delete", "table", family, name, check=False)
 
 
-def test_a_chain_that_somebody_changed_is_made_again(watched, caplog):
+def test_changed_chain_is_restored(watched, caplog):
     lab, net = watched, Net()
     guest, peer = lab.booted(net.instance(5)), lab.booted(net.instance(6))
     lab.listen(guest.ns, "0.0.0.0", 22)
@@ -226,7 +226,7 @@ def test_a_chain_that_somebody_changed_is_made_again(watched, caplog):
     assert guest.reaches("10.77.0.1")
 
 
-def test_a_port_that_nobody_plugged_is_closed(lab):
+def test_port_that_is_not_plugged_is_blocked(lab):
     net = Net()
     guest, away = lab.booted(net.instance(5), [FilterRule()]), net.instance(6)
     stranger = lab.guest(away)
@@ -241,7 +241,7 @@ def test_a_port_that_nobody_plugged_is_closed(lab):
     assert guest.reaches("10.77.0.6")
 
 
-def test_interfaces_of_several_networks_are_gated(watched):
+def test_interfaces_on_several_networks_have_egress_guards(watched):
     lab, one, two = watched, Net(), Net("10.78.0", v6="fd00:78")
     server = instance([one.vif(5), two.vif(5)])
     lab.driver.plug(server, rules(PING))

@@ -1,4 +1,4 @@
-"""Security groups on a host: each is there once, whoever is in it. Namespaces play the guests."""
+"""Security group filters on a host, shared by all guests of a group, with namespaces as guests."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ANYBODY, MEMBERS = (FilterRule(protocol="tcp", from_port=22, to_port=22, sources
 
 @pytest.fixture(name="told")
 def told_fixture(monkeypatch):
-    """The commands that nft is given, run by run."""
+    """Return the list of commands passed to nft, by run."""
     runs: list[list[str]] = []
     monkeypatch.setattr("nova.network.linux.commands.nft",
                         lambda lines, real=commands.nft: (runs.append(lines), real(lines)))
@@ -35,7 +35,7 @@ def rules(*found, version=1, group=WEB):
 
 
 def members(*addresses, version=1, group=APP):
-    """Return the members in the first network with these addresses."""
+    """Return a group filter with members at these addresses of the first network."""
     return GroupFilter(id=group, members_version=version, members=list(addresses),
                        macs=[mac_of(int(address.rpartition(".")[2].rpartition(":")[2])) for address in addresses])
 
@@ -45,7 +45,7 @@ def mac_of(number, net=0):
 
 
 class Net(linuxnet_lab.Net):
-    """A network whose interfaces have MAC addresses that follow from their numbers."""
+    """A network whose interfaces have MAC addresses derived from their numbers."""
 
     def __init__(self, number=0, **more):
         super().__init__(**more)
@@ -68,7 +68,7 @@ def listening(lab, server, *filters, **more):
     return guest
 
 
-def test_who_comes_to_a_group_is_let_in_and_who_leaves_is_not(lab):
+def test_changed_group_members_are_admitted_or_refused(lab):
     net = Net()
     listening(lab, net.instance(5), rules(MEMBERS), members("10.77.0.7"))
     peer, other = booted(lab, net.instance(6), groups=()), booted(lab, net.instance(7), groups=())
@@ -79,18 +79,18 @@ def test_who_comes_to_a_group_is_let_in_and_who_leaves_is_not(lab):
     lab.driver.refresh_groups([members("10.77.0.6", version=3)])
     assert not other.connects("10.77.0.5", 22, 0.5)
     lab.driver.refresh_groups([members("10.77.0.7", "10.77.0.6", version=2)])
-    assert not other.connects("10.77.0.5", 22, 0.5), "what is older changes nothing"
+    assert not other.connects("10.77.0.5", 22, 0.5), "an older update was applied"
 
 
-def test_who_has_the_address_of_a_member_on_another_network_is_not_let_in(lab):
-    """Networks may have the same addresses: a member is one interface, and nobody else."""
+def test_address_of_a_member_on_another_network_is_refused(lab):
+    """Networks may have the same addresses, so a member is identified by its interface."""
     for net in (Net(), Net(1)):
         listening(lab, net.instance(5), rules(MEMBERS), members("10.77.0.6"))
         peer = booted(lab, net.instance(6), groups=())
         assert peer.connects("10.77.0.5", 22, 3.0 if net.number == 0 else 0.5) is (net.number == 0)
 
 
-def test_rules_of_a_group_hold_for_all_its_guests(lab):
+def test_group_rules_apply_to_all_guests_of_the_group(lab):
     net = Net()
     leaver = net.instance(6)
     one, two = listening(lab, net.instance(5), rules()), listening(lab, leaver)
@@ -98,7 +98,7 @@ def test_rules_of_a_group_hold_for_all_its_guests(lab):
     lab.driver.refresh_groups([rules(ANYBODY, version=3)])
     assert one.connects("10.77.0.6", 22)
     assert two.connects("10.77.0.5", 22)
-    # A server that leaves the group, and one that comes with an order that is late.
+    # A server that leaves the group, and a server plugged with an outdated order.
     lab.driver.refresh_rules(leaver.uuid, RuleSet(version=4))
     assert not one.connects("10.77.0.6", 22, 0.5)
     assert two.connects("10.77.0.5", 22)
@@ -106,7 +106,7 @@ def test_rules_of_a_group_hold_for_all_its_guests(lab):
     assert one.connects(third.vif.addresses()[0], 22)
 
 
-def test_what_was_told_before_the_first_guest_came_is_not_forgotten(lab):
+def test_group_update_before_the_first_guest_is_applied(lab):
     net = Net()
     lab.driver.refresh_groups([rules(version=3)])
     assert lab.tables() == []
@@ -117,7 +117,7 @@ def test_what_was_told_before_the_first_guest_came_is_not_forgotten(lab):
 
 @pytest.mark.parametrize("change", [members("10.77.0.9", "10.77.0.10", version=2), rules(ANYBODY, version=2)],
                          ids=["member", "rule"])
-def test_a_change_is_one_run_of_nft_that_does_not_grow_with_guests(lab, told, change):
+def test_group_change_is_one_nft_run_independent_of_the_guests(lab, told, change):
     net = Net()
     sizes = []
     for number in (5, 6, 7):
@@ -131,11 +131,11 @@ def test_a_change_is_one_run_of_nft_that_does_not_grow_with_guests(lab, told, ch
         [lines] = told
         sizes.append(len("\n".join(lines)))
         lab.driver.refresh_groups([each])
-        assert len(told) == 1, "what is so already is not made again"
+        assert len(told) == 1, "an unchanged group was applied again"
     assert len(set(sizes)) == 1
 
 
-def test_groups_outlive_a_restart_and_a_flush(lab, caplog, monkeypatch):
+def test_groups_survive_a_restart_and_a_flush(lab, caplog, monkeypatch):
     net = Net()
     servers = [net.instance(number) for number in (5, 6, 7)]
     guest = listening(lab, servers[0], rules(MEMBERS), members("10.77.0.6"))
@@ -154,13 +154,13 @@ def test_groups_outlive_a_restart_and_a_flush(lab, caplog, monkeypatch):
 
 
 def compared(lab):
-    """Make an external change, so that all filters are compared."""
+    """Change the nftables from outside, so that the driver compares all filters."""
     for verb in ("add", "delete"):
         sh("nft", verb, "table", "ip", f"lab_{lab.tag}")
     lab.driver._filters.verify()
 
 
-def test_guests_that_come_and_go_look_like_nobody_elses_change(lab, caplog):
+def test_plugging_guests_is_not_reported_as_an_external_change(lab, caplog):
     net = Net()
     one, two = net.instance(5), net.instance(6)
     with caplog.at_level(logging.WARNING):
@@ -175,7 +175,7 @@ def test_guests_that_come_and_go_look_like_nobody_elses_change(lab, caplog):
         lab.driver.refresh_groups([rules(version=2), members(version=2)])
         compared(lab)
     assert "Another program changed" not in caplog.text
-    # But a rule in the chain of a group that somebody else made is found.
+    # A rule added to a group chain by another program is detected.
     sh("nft", "add", "rule", "bridge", f"nova_{lab.tag}", f"group_{WEB}", "accept")
     lab.driver._filters.verify()
     assert "Another program changed" in caplog.text
@@ -184,7 +184,7 @@ def test_guests_that_come_and_go_look_like_nobody_elses_change(lab, caplog):
 
 
 class Desk:
-    """Answers what hosts ask, and keeps what they know."""
+    """Answers the polls of hosts and records their known versions."""
 
     def __init__(self):
         self.known = {}
@@ -199,7 +199,7 @@ class Desk:
         return []
 
 
-def test_a_host_asks_for_what_it_was_not_told_and_forgets_what_nobody_needs(lab, monkeypatch):
+def test_host_polls_missing_groups_and_removes_unused_ones(lab, monkeypatch):
     monkeypatch.setattr("nova.network.linux.poller.INTERVAL", 0.1)
     net, desk = Net(), Desk()
     one, two = net.instance(5), net.instance(6)
@@ -209,7 +209,7 @@ def test_a_host_asks_for_what_it_was_not_told_and_forgets_what_nobody_needs(lab,
     assert sorted(os.listdir(groups)) == ["5.json", "6.json", "8.json"]
     lab.driver.connect("h1", desk)
     lab.driver.start([one, two])
-    # It was not told who is in the group that the rules of the first one name.
+    # The members of the group named by the first guest's rules are still unknown.
     assert wait(lambda: desk.known == {one.uuid: 0, two.uuid: 7}), desk.known
     lab.driver.unplug(two)
     back = FilterRule(group=WEB)
@@ -222,7 +222,7 @@ def test_a_host_asks_for_what_it_was_not_told_and_forgets_what_nobody_needs(lab,
     assert not [name for number in (5, 6, 8) for name in (f"group_{number}", f"members_{number}") if name in table]
 
 
-def test_rules_that_the_last_release_recorded_hold_until_the_host_has_asked(lab, monkeypatch):
+def test_rules_recorded_by_the_last_release_apply_until_the_first_poll(lab, monkeypatch):
     monkeypatch.setattr("nova.network.linux.poller.INTERVAL", 0.1)
     net, desk = Net(), Desk()
     server = net.instance(5)

@@ -1,4 +1,4 @@
-"""Networks in VXLAN between hosts, each a machine of its own made of namespaces."""
+"""VXLAN networks between hosts, each of which is made of namespaces."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def hosts_fixture(tmp_path_factory):
 
 @pytest.fixture(name="cloud")
 def cloud_fixture(hosts):
-    """The hosts, empty."""
+    """Return the hosts without guests; check that each test leaves nothing on them."""
     hosts.core.reset()
     hosts.core.told.clear()
     before = [host.traces() for host in hosts.hosts]
@@ -80,11 +80,11 @@ def test_guests_on_different_hosts_reach_each_other(cloud):
     assert peer.addresses_v6() == [v6(peer)]
     assert guest.reaches(v6(peer))
     assert peer.reaches(v6(guest))
-    # A packet as large as the network takes.
+    # A packet with the MTU of the network.
     assert guest.run("busybox", "ping", "-c", "1", "-W", "1", "-s", str(1450 - 28), v4(peer)).returncode == 0
 
 
-def test_rules_hold_between_hosts(cloud):
+def test_rules_apply_between_hosts(cloud):
     one, two, _three = cloud.hosts
     net = cloud.network(v6="fd00:77")
     guest, peer = cloud.boot(one, net.instance(5), SSH), cloud.boot(two, net.instance(6))
@@ -97,7 +97,7 @@ def test_rules_hold_between_hosts(cloud):
         sock.close()
 
 
-def test_every_host_serves_its_own_guests(cloud):
+def test_each_host_serves_dhcp_and_gateway_to_its_own_guests(cloud):
     one, two, _three = cloud.hosts
     net = cloud.network(v6="fd00:77")
     for number, host in ((5, one), (6, two)):
@@ -105,23 +105,23 @@ def test_every_host_serves_its_own_guests(cloud):
         guest.run("ip", "address", "flush", "dev", "eth0", "scope", "global")
         assert guest.dhcp()["ip"] == f"10.77.0.{number}"
         assert guest.reaches("10.77.0.1")
-    # Nothing of the gateways gets from one host to the other.
+    # Gateway traffic does not pass between hosts.
     two.run("ip", "netns", "exec", net.namespace, "ip", "link", "set", "gw", "down")
     assert cloud.guests[0].reaches("10.77.0.1")
     assert not cloud.guests[1].pings("10.77.0.1")
 
 
-def test_networks_are_apart(cloud):
+def test_vxlan_networks_are_isolated(cloud):
     one, two, _three = cloud.hosts
     net, other = cloud.network(), cloud.network(vni=6, cidr="10.78.0")
-    other.prefix = "10.77.0"  # the guests cannot tell
+    other.prefix = "10.77.0"  # same addresses on both networks
     guest, stranger = cloud.boot(one, net.instance(5), ANYBODY), cloud.boot(two, other.instance(6), ANYBODY)
     friend = cloud.boot(two, net.instance(7), ANYBODY)
     assert guest.reaches(v4(friend))
     assert not guest.pings(v4(stranger))
 
 
-def test_a_host_joins_and_leaves_with_its_first_and_last_guest(cloud):
+def test_host_joins_and_leaves_a_network_with_its_guests(cloud):
     one, two, three = cloud.hosts
     net = cloud.network()
     servers = [net.instance(number) for number in (5, 6, 7)]
@@ -129,7 +129,7 @@ def test_a_host_joins_and_leaves_with_its_first_and_last_guest(cloud):
         host.do("plug", instance=server, rules={})
     eventually(lambda: one.targets(net) == addresses(two, three), 5, "all know of one another")
     assert (two.targets(net), three.targets(net)) == (addresses(one, three), addresses(one, two))
-    # A second guest costs no message.
+    # A second guest needs no message.
     asked, told = len(two.asked), len(cloud.core.told)
     more = net.instance(8)
     two.do("plug", instance=more, rules={})
@@ -146,7 +146,7 @@ def netns_of(host):
     return host.run("ip", "netns", "list").split()
 
 
-def test_a_restarted_host_asks_for_what_it_missed(cloud):
+def test_restarted_host_polls_missed_peers(cloud):
     one, two, _three = cloud.hosts
     net = cloud.network()
     server = net.instance(5)
@@ -159,7 +159,7 @@ def test_a_restarted_host_asks_for_what_it_missed(cloud):
     eventually(lambda: one.targets(net) == addresses(two), 5, "it asked")
 
 
-def test_a_restarted_host_learns_of_the_rules_that_it_missed(cloud):
+def test_restarted_host_polls_missed_security_rules(cloud):
     one, _two, _three = cloud.hosts
     net = cloud.network()
     server = net.instance(5)
@@ -169,7 +169,7 @@ def test_a_restarted_host_learns_of_the_rules_that_it_missed(cloud):
     cloud.core.db.write(lambda connection: security_groups.add_members(connection, [group.id], [server.uuid]))
     guest, peer = cloud.boot(one, server, PING), cloud.boot(one, net.instance(6))
     assert peer.reaches(v4(guest))
-    # The server is on no host, as far as the rows say: nobody is told.
+    # The server has no host in the database, so no host is notified.
     groups.add_rule(ctx("p"), SecurityGroupRule(parent_group_id=group.id, protocol="tcp", from_port=22, to_port=22))
     one.restart(server)
     eventually(lambda: not peer.pings(v4(guest)), 10, "the rules of the rows hold")
@@ -178,7 +178,7 @@ def test_a_restarted_host_learns_of_the_rules_that_it_missed(cloud):
     sock.close()
 
 
-def test_what_is_older_than_what_is_known_changes_nothing(cloud):
+def test_outdated_peers_are_ignored(cloud):
     one, two, _three = cloud.hosts
     net = cloud.network()
     one.do("plug", instance=net.instance(5), rules={})
@@ -188,8 +188,8 @@ def test_what_is_older_than_what_is_known_changes_nothing(cloud):
     assert one.targets(net) == addresses(two)
 
 
-def test_a_guest_that_moves_keeps_its_connections(cloud):
-    """The guest is plugged on both hosts; QEMU announces the guest on its new host."""
+def test_live_migrated_guest_keeps_its_connections(cloud):
+    """The guest is plugged on both hosts, and QEMU announces the guest on the new host."""
     one, two, three = cloud.hosts
     net = cloud.network(v6="fd00:77")
     server = net.instance(5)
@@ -211,16 +211,16 @@ def test_a_guest_that_moves_keeps_its_connections(cloud):
     for ping in pings:
         out = ping.communicate(timeout=30)[0]
         sent, received = map(int, re.search(r"(\d+) packets transmitted, (\d+) packets received", out).groups())
-        assert received >= sent - 5, out  # 50 a second, and the cable is nowhere for a moment
+        assert received >= sent - 5, out  # 50 pings per second, and the cable is unplugged for a moment
     for stream in streams:
         stream.check()
-    # It asks its new host: same addresses, same gateway, no neighbour has to be asked anew.
+    # The new host has the same addresses and gateway; neighbours need no new resolution.
     assert guest.dhcp()["ip"] == "10.77.0.5"
     assert guest.reaches("10.77.0.1")
     assert guest.reaches("fd00:77::1")
 
 
-def test_a_silent_guest_is_found_where_it_was_announced(cloud):
+def test_silent_guest_is_reachable_at_its_announced_host(cloud):
     one, two, three = cloud.hosts
     net = cloud.network()
     server = net.instance(5)
@@ -233,11 +233,11 @@ def test_a_silent_guest_is_found_where_it_was_announced(cloud):
         guest.raw(_announcement(guest.vif.mac))
         return peer.reaches(v4(guest), 2)
 
-    # More than once, as QEMU does: on a busy machine the cable may be a moment late.
+    # Repeated as by QEMU, since the cable may be late on a busy machine.
     assert any(announced() for _ in range(3))
 
 
-def test_a_guest_that_moves_lets_in_nothing_new(cloud):
+def test_live_migrated_guest_accepts_no_new_connections(cloud):
     one, two, three = cloud.hosts
     net = cloud.network()
     server = net.instance(5)
@@ -250,16 +250,16 @@ def test_a_guest_that_moves_lets_in_nothing_new(cloud):
     assert guest.reaches(v4(peer))
     sock = _listen(guest, v4(guest))
     with contextlib.closing(sock), contextlib.closing(netns.call(peer.ns, ear)) as heard:
-        # One packet may be lost on the way, as any.
+        # A packet may be lost on the way.
         refused = any(_answers(heard, peer, guest, ACK) == {RST} for _ in range(5))
-        assert refused, "an acknowledgement of a connection that is unknown here reaches the guest"
-        # Its answer was the guest's first word to this peer: no foot in the door.
+        assert refused, "the guest did not receive the ACK of an unknown connection"
+        # The guest's RST was its first packet to this peer, and must not open the filter.
         for _ in range(3):
             assert _answers(heard, peer, guest, SYN) <= {RST}
 
 
 def _answers(heard, peer, guest, flags):
-    """The flags of what comes from the guest's port 22 within half a second of a segment to it."""
+    """Send a segment to the guest's port 22 and return the TCP flags of its replies within half a second."""
     peer.raw(_segment(peer, guest, flags))
     answers, deadline = set(), time.monotonic() + 0.5
     while (left := deadline - time.monotonic()) > 0:
@@ -272,7 +272,7 @@ def _answers(heard, peer, guest, flags):
 
 
 def _segment(peer, guest, flags):
-    """A TCP segment from port 4444 to port 22."""
+    """Return a TCP segment from port 4444 to port 22."""
     tcp = struct.pack("!HHIIBBHHH", 4444, 22, 1, 1, 5 << 4, flags, 1000, 0, 0)
     ends = socket.inet_aton(v4(peer)) + socket.inet_aton(v4(guest))
     tcp = tcp[:16] + _checksum(ends + struct.pack("!HH", 6, len(tcp)) + tcp) + tcp[18:]
@@ -288,7 +288,7 @@ def _checksum(data):
 
 
 def _announcement(mac):
-    """A RARP request, as QEMU sends when a guest has moved."""
+    """Return a RARP request as sent by QEMU after a migration."""
     raw = bytes.fromhex(mac.replace(":", ""))
     return frame(mac, "ff:ff:ff:ff:ff:ff", b"\x80\x35", b"\0\1\x08\0\6\4\0\3" + raw + bytes(4) + raw + bytes(4))
 
@@ -318,8 +318,8 @@ def _eventually_connects(guest, address, port):
 
 
 class Stream:
-    """A connection on which ``peer`` says something to ``guest`` all the time. The guest opens it where its rules let
-    nobody in, and never says anything."""
+    """A connection on which ``peer`` sends continuously. The guest opens it if its rules admit no clients, and never
+    sends."""
 
     def __init__(self, guest, peer, address=None):
         listens, opens = (guest, peer) if address else (peer, guest)

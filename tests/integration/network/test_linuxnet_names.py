@@ -1,4 +1,4 @@
-"""Names in the DNS of a network. Namespaces play the guests."""
+"""Host names in the DNS of a network, with namespaces as guests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.integration.network.linuxnet_lab import Net, needs_root, rules, wait
 pytestmark = [needs_root, pytest.mark.root]
 
 
-def test_names_resolve_on_the_network(lab):
+def test_host_names_resolve_on_their_network(lab):
     net = Net()
     asking, named = net.instance(5), net.instance(6, hostname="db")
     lab.driver.plug(named, rules())
@@ -25,7 +25,7 @@ def test_names_resolve_on_the_network(lab):
     assert "10.77.0.6" in answer.stdout
 
 
-def test_no_guest_takes_the_name_of_what_others_trust(lab):
+def test_guest_cannot_take_reserved_or_existing_host_names(lab):
     net = Net()
     asking, named = net.instance(5), net.instance(6, hostname="db")
     evil, worse = net.instance(7, hostname="Metadata"), net.instance(8, hostname="not a name!")
@@ -44,7 +44,7 @@ def test_no_guest_takes_the_name_of_what_others_trust(lab):
     assert not [name for name, answer in found.items() if "10.77.0.7" in answer or "10.77.0.8" in answer]
 
 
-def test_a_name_is_that_of_the_guest_that_had_it_first(lab):
+def test_duplicate_host_name_belongs_to_its_first_guest(lab):
     net = Net()
     asking, first, second = net.instance(5), net.instance(6, hostname="db"), net.instance(7, hostname="DB")
     for server in (asking, first, second):
@@ -61,7 +61,7 @@ def test_a_name_is_that_of_the_guest_that_had_it_first(lab):
     lab.fresh().start([second, asking, first])
     assert other.dhcp(name="db")["ip"] == "10.77.0.7"
     assert found() == ["10.77.0.6"]
-    # It is free again with its owner, or when that is called otherwise.
+    # The name is free again when its owner is renamed or removed.
     first.hostname = "database"
     lab.driver.plug(first, rules())
     lab.driver.plug(second, rules())
@@ -81,19 +81,19 @@ def served(domain="example.test", version=1, gone=False, **names):
 
 
 def answer(guest, name):
-    """The addresses that the guest's dnsmasq gives for a name."""
+    """Return the addresses with which the guest's dnsmasq answers for a name."""
     found = guest.run("busybox", "nslookup", "-type=a", name, guest.vif.fixed_ips[0].gateway).stdout
     return [line.split()[-1] for line in found.split("Name:", 1)[-1].splitlines() if line.startswith("Address")
             and not line.endswith(":53")]
 
 
 def answers(guest, name, wanted):
-    """Return True if it answers within a while; it is notified by a signal."""
+    """Return True if the name resolves to these addresses within a while. dnsmasq reloads names on a signal."""
     return wait(lambda: answer(guest, name) == wanted)
 
 
 class Asked:
-    """The conductor, as the network's back end knows it."""
+    """A conductor for the network back end that records its polls."""
 
     def __init__(self, *domains):
         self.domains = {domain.domain: domain for domain in domains}
@@ -111,7 +111,7 @@ class Asked:
         return []
 
 
-def test_names_of_floating_addresses_are_answered_on_each_network(lab):
+def test_floating_ip_names_resolve_on_each_network(lab):
     blue, green = (lab.booted(Net(cidr).instance(5)) for cidr in ("10.77.0", "10.78.0"))
     assert answer(blue, "www.example.test") == []
     lab.driver.refresh_names([served(www="203.0.113.7", mail="203.0.113.8"), served("other.test", 1, a="203.0.113.9")])
@@ -120,7 +120,7 @@ def test_names_of_floating_addresses_are_answered_on_each_network(lab):
         assert answers(guest, "A.Other.test", ["203.0.113.9"])
 
 
-def test_a_name_that_changed_or_went_is_answered_no_more_and_the_older_never_wins(lab):
+def test_changed_and_removed_floating_ip_names_are_updated(lab):
     guest = lab.booted(Net().instance(5))
     lab.driver.refresh_names([served(version=2, www="203.0.113.7", mail="203.0.113.8")])
     assert answers(guest, "mail.example.test", ["203.0.113.8"])
@@ -138,7 +138,7 @@ def test_a_name_that_changed_or_went_is_answered_no_more_and_the_older_never_win
     assert answer(guest, "www.example.test") == []
 
 
-def test_names_outlive_the_service_and_are_asked_for_when_it_starts(lab):
+def test_floating_ip_names_survive_a_restart_and_are_polled_at_start(lab):
     server = Net().instance(5)
     guest = lab.booted(server)
     lab.driver.refresh_names([served(version=2, www="203.0.113.7"), served("old.test", 1, a="203.0.113.1")])
@@ -152,15 +152,15 @@ def test_names_outlive_the_service_and_are_asked_for_when_it_starts(lab):
     assert answers(guest, "a.new.test", ["203.0.113.2"])
     assert answer(guest, "a.old.test") == []
     assert desk.questions[0] == ("here", {"example.test": 2, "old.test": 1})
-    assert wait(lambda: len(desk.questions) == 2)  # there is nothing more
+    assert wait(lambda: len(desk.questions) == 2)  # no further changes
 
 
-def test_a_network_that_comes_when_the_names_are_known_answers_for_them(lab):
+def test_new_network_resolves_known_floating_ip_names(lab):
     lab.driver.refresh_names([served(www="203.0.113.7")])
     assert answer(lab.booted(Net().instance(5)), "www.example.test") == ["203.0.113.7"]
 
 
-def test_a_dnsmasq_that_died_answers_for_them_again(lab):
+def test_restarted_dnsmasq_resolves_floating_ip_names(lab):
     net = Net()
     server = net.instance(5)
     guest = lab.booted(server)
@@ -172,7 +172,7 @@ def test_a_dnsmasq_that_died_answers_for_them_again(lab):
     assert answers(guest, "www.example.test", ["203.0.113.7"])
 
 
-def test_nobody_names_what_the_network_itself_has_names_for(lab):
+def test_floating_ip_names_cannot_replace_names_of_the_network(lab):
     guest = lab.booted(Net().instance(5, hostname="db"))
     assert guest.dhcp()["hostname"] == "db"
     lab.driver.refresh_names([served("novalocal", 1, metadata="203.0.113.7", db="203.0.113.8", new="203.0.113.9"),
@@ -185,7 +185,7 @@ def test_nobody_names_what_the_network_itself_has_names_for(lab):
     assert answer(guest, "evil.test") == []
 
 
-def test_nothing_is_left_of_them_with_the_last_network(lab):
+def test_floating_ip_names_are_removed_with_the_last_network(lab):
     server = Net().instance(5)
     lab.booted(server)
     lab.driver.refresh_names([served(www="203.0.113.7")])

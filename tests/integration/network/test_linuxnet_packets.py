@@ -1,4 +1,4 @@
-"""Fragments and ICMP errors obey the rules of guests. Namespaces play the guests."""
+"""Security rules for fragments and ICMP errors, with namespaces as guests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RULE = FilterRule(protocol="udp", from_port=OPEN, to_port=OPEN)
 
 
 class Pair:
-    """A guest with one open port, and a peer that sends what it likes. ``version`` of IP."""
+    """A guest with one open port, and an unrestricted peer. ``version`` is the IP version."""
 
     def __init__(self, lab, version):
         net = Net(v6="fd00:77" if version == 6 else None)
@@ -37,7 +37,7 @@ class Pair:
     def packet(self, protocol, payload, source=None, number=None, offset=0, more=False):
         """Return a packet from the peer (or ``source``) to the guest.
 
-        ``number``, ``offset`` (octets) and ``more``: a fragment.
+        ``number``, ``offset`` (octets) and ``more`` describe a fragment.
         """
         source, target = socket.inet_pton(self.family, source or self.other), socket.inet_pton(self.family, self.own)
         if self.version == 4:
@@ -50,11 +50,11 @@ class Pair:
         return struct.pack("!IHBB", 0x60000000, len(payload), protocol, 64) + source + target + payload
 
     def arrive(self, *packets):
-        """Return which of these packets the guest receives, sent one after the other."""
+        """Send these packets to the guest, and return which of them arrive."""
         sock = netns.call(self.guest.ns, ear)
         kind = b"\x08\x00" if self.version == 4 else b"\x86\xdd"
         frames = [frame(self.peer.vif.mac, self.guest.vif.mac, kind, packet) for packet in packets]
-        # What comes last in any case.
+        # a marker that always arrives last
         last = frame(self.peer.vif.mac, self.guest.vif.mac, kind, self.packet(UDP, udp(OPEN, b"last")))
         for one in (*frames, last):
             self.peer.raw(one)
@@ -90,7 +90,7 @@ def pair_fixture(lab, request):
     return Pair(lab, request.param)
 
 
-def test_later_fragments_obey_the_rule_of_the_first(pair):
+def test_later_fragments_follow_the_rule_of_the_first_fragment(pair):
     def halves(number, port):
         return (pair.packet(UDP, udp(port, b"a" * 16, length=32), number=number, more=True),
                 pair.packet(UDP, b"b" * 8, number=number, offset=24))
@@ -98,12 +98,12 @@ def test_later_fragments_obey_the_rule_of_the_first(pair):
     allowed, refused = halves(7, OPEN), halves(8, CLOSED)
     assert pair.arrive(*allowed) == [True, True]
     assert pair.arrive(*refused) == [False, False]
-    # Alone, with another's number, or in the wake of one that was let in before.
+    # A single fragment, one with another id, and one after an admitted datagram.
     assert pair.arrive(pair.packet(UDP, b"b" * 8, number=9, offset=24)) == [False]
     assert pair.arrive(allowed[0], halves(7, CLOSED)[0], allowed[1]) == [True, False, False]
 
 
-def test_large_datagrams_reach_open_ports_only(pair):
+def test_fragmented_datagrams_reach_open_ports_only(pair):
     heard = {port: pair.socket(pair.guest, pair.own, port) for port in (OPEN, CLOSED)}
     sender = pair.socket(pair.peer, pair.other, 4000)
     for port in (CLOSED, OPEN):
@@ -112,7 +112,7 @@ def test_large_datagrams_reach_open_ports_only(pair):
     heard[CLOSED].settimeout(0.5)
     with pytest.raises(TimeoutError):
         heard[CLOSED].recv(6000)
-    # And as the answer to a question, whatever the rules.
+    # A fragmented reply is admitted without a rule.
     asking = pair.socket(pair.guest, pair.own, 4001)
     asking.sendto(b"question", (pair.other, 4000))
     sender.sendto(b"y" * 5000, (pair.own, 4001))
@@ -122,7 +122,7 @@ def test_large_datagrams_reach_open_ports_only(pair):
 
 
 def quoted(pair, protocol, payload, target=None, source=None):
-    """An error about a packet that the guest (or ``source``) is said to have sent to ``target`` (None: the peer)."""
+    """Return an ICMP error about a packet from the guest (or ``source``) to ``target`` (None: the peer)."""
     family = pair.family
     source, target = socket.inet_pton(family, source or pair.own), socket.inet_pton(family, target or pair.other)
     if pair.version == 4:
@@ -132,7 +132,7 @@ def quoted(pair, protocol, payload, target=None, source=None):
     return pair.packet(ICMPV6, b"\2\0\0\0\0\0\5\0" + inner)
 
 
-def test_errors_about_what_a_guest_sent_are_let_in_and_no_others(pair):
+def test_only_icmp_errors_about_packets_of_the_guest_are_admitted(pair):
     mine = pair.socket(pair.guest, pair.own, 4002)
     mine.sendto(b"hello", (pair.other, 9))
     mine.close()
@@ -148,8 +148,8 @@ def test_errors_about_what_a_guest_sent_are_let_in_and_no_others(pair):
     assert pair.arrive(about, *others) == [True, *[False] * len(others)]
 
 
-def test_errors_about_answers_of_a_guest_are_let_in(pair):
-    """The rule let the question in: what comes of the answer belongs to it."""
+def test_icmp_errors_about_replies_of_a_guest_are_admitted(pair):
+    """The rule admitted the request, so errors about the reply are related to it."""
     server, client = pair.socket(pair.guest, pair.own, OPEN), pair.socket(pair.peer, pair.other, 4000)
     client.sendto(b"question", (pair.own, OPEN))
     server.sendto(b"answer", server.recvfrom(100)[1])
@@ -159,7 +159,7 @@ def test_errors_about_answers_of_a_guest_are_let_in(pair):
     assert pair.arrive(quoted(pair, UDP, udp(4000, b"answer", source=OPEN))) == [True]
 
 
-def test_a_guest_learns_that_a_port_is_closed(lab):
+def test_guest_receives_port_unreachable_errors(lab):
     net = Net()
     guest, _peer = lab.booted(net.instance(5)), lab.booted(net.instance(6), [FilterRule()])
     assert guest.reaches("10.77.0.6")

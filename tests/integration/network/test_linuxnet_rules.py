@@ -1,4 +1,4 @@
-"""Packets that guests may send and receive, on real networks: namespaces act as guests."""
+"""Packets that guests may send and receive, on real networks with namespaces as guests."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ROUTER_ADVERTISEMENT = (struct.pack("!IHBB", 0x60000000, 16, 58, 255) + socket.i
 pytestmark = [needs_root, pytest.mark.root]
 
 
-def test_ingress_is_closed_until_a_rule_opens_it(lab):
+def test_ingress_is_blocked_until_a_rule_admits_it(lab):
     net = Net()
     server, other = net.instance(5), net.instance(6)
     guest, peer = lab.booted(server), lab.booted(other)
@@ -47,7 +47,7 @@ def test_ingress_is_closed_until_a_rule_opens_it(lab):
     assert not peer.connects("10.77.0.5", 22, 0.5)
 
 
-def test_the_namespace_reaches_a_guest_as_the_rules_say(lab):
+def test_security_rules_apply_to_packets_from_the_namespace(lab):
     net = Net()
     server = net.instance(5)
     guest = lab.booted(server)
@@ -59,8 +59,8 @@ def test_the_namespace_reaches_a_guest_as_the_rules_say(lab):
     assert reach()
 
 
-def test_the_namespace_answers_what_it_is_there_for_and_nothing_else(lab):
-    """The namespace serves only DHCP, DNS and metadata on its own addresses, whatever listens there."""
+def test_namespace_serves_only_dhcp_dns_and_metadata(lab):
+    """Other listeners on the addresses of the namespace are not reachable."""
     net = Net(v6="fd00:77")
     guest = lab.booted(net.instance(5))
     assert guest.addresses_v6()
@@ -70,7 +70,7 @@ def test_the_namespace_answers_what_it_is_there_for_and_nothing_else(lab):
             assert guest.connects(address, port, 0.5) is ((address, port) == ("169.254.169.254", 80))
         with contextlib.closing(netns.call(net.namespace, lambda address=address: _heard_at(address))) as sock:
             netns.call(net.namespace, lambda address=address: _tell(address))
-            assert sock.recv(100) == b"told", "from where it is"
+            assert sock.recv(100) == b"told", "not reachable within the namespace"
             netns.call(guest.ns, lambda address=address: _tell(address))
             with pytest.raises(TimeoutError):
                 sock.recv(100)
@@ -91,7 +91,7 @@ def _tell(address):
         sock.sendto(b"told", (address, 8081))
 
 
-def test_rules_name_their_sources(lab):
+def test_rules_admit_only_their_sources(lab):
     net = Net()
     server = net.instance(5)
     rules = [FilterRule(protocol="tcp", from_port=22, to_port=22, sources=["10.77.0.6/32", "10.77.0.6/31"])]
@@ -102,13 +102,13 @@ def test_rules_name_their_sources(lab):
     assert not refused.connects("10.77.0.5", 22, 0.5)
 
 
-def test_replies_come_back_whatever_the_rules(lab):
+def test_replies_are_admitted_without_rules(lab):
     net = Net()
     guest, peer = lab.booted(net.instance(5)), lab.booted(net.instance(6), [SSH, PING, FilterRule(protocol="udp")])
     lab.listen(peer.ns, "0.0.0.0", 22)
     assert guest.reaches("10.77.0.6")
     assert guest.connects("10.77.0.6", 22)
-    # The same for UDP, and a second datagram from elsewhere stays out.
+    # The same applies to UDP; a datagram from another port is refused.
     echo = netns.call(peer.ns, lambda: _udp("10.77.0.6", 5353))
     mine = netns.call(guest.ns, lambda: _udp("10.77.0.5", 4000))
     other = netns.call(peer.ns, lambda: _udp("10.77.0.6", 5354))
@@ -123,7 +123,7 @@ def test_replies_come_back_whatever_the_rules(lab):
         sock.close()
 
 
-def test_large_packets_pass_in_fragments(lab):
+def test_large_pings_pass_in_fragments(lab):
     net = Net()
     guest, peer = lab.booted(net.instance(5)), lab.booted(net.instance(6), [PING])
     assert guest.run("busybox", "ping", "-c", "1", "-W", "1", "-s", "4000", "10.77.0.6").returncode == 0
@@ -138,7 +138,7 @@ def _udp(address, port):
     return sock
 
 
-def test_forged_addresses_go_nowhere(lab):
+def test_packets_with_forged_addresses_are_dropped(lab):
     net = Net()
     server = net.instance(5)
     guest, peer = lab.booted(server), lab.booted(net.instance(6), [FilterRule()])
@@ -153,9 +153,9 @@ def test_forged_addresses_go_nowhere(lab):
     assert peer.reaches("10.77.0.1")
 
 
-def test_forged_frames_are_not_heard(lab):
+def test_forged_frames_are_dropped(lab):
     net = Net()
-    # The one that listens is not protected: what it hears, the other could send.
+    # The receiver is unfiltered, so a missing frame was dropped at the sender.
     guest, peer = lab.booted(net.instance(5)), lab.booted(net.instance(6, security=False))
     mac, all_ = guest.vif.mac, "ff:ff:ff:ff:ff:ff"
     forged = {
@@ -176,7 +176,7 @@ def test_forged_frames_are_not_heard(lab):
         heard.append(sock.recv(2000))
     sock.close()
     assert fine in heard
-    # A tag is taken off before the frame is heard.
+    # The VLAN tag is removed before the frame is received.
     bodies = [one[14:] for one in heard]
     assert [name for name, one in forged.items() if one[14:] in bodies or one[18:] in bodies] == []
 
@@ -186,7 +186,7 @@ def _arp(address, mac, target):
             + bytes.fromhex(target.mac.replace(":", "")) + socket.inet_aton(target.fixed_ips[0].address))
 
 
-def test_an_unfiltered_interface(lab):
+def test_interface_without_port_security_is_not_filtered(lab):
     net = Net()
     free, other = net.instance(5, security=False), net.instance(6)
     guest, peer = lab.booted(free), lab.booted(other)
@@ -195,7 +195,7 @@ def test_an_unfiltered_interface(lab):
     assert peer.reaches("10.77.0.7")
 
 
-def test_older_rules_never_replace_newer_ones(lab):
+def test_outdated_rules_are_ignored(lab):
     net = Net()
     server = net.instance(5)
     guest, peer = lab.booted(server), lab.booted(net.instance(6))
@@ -203,7 +203,7 @@ def test_older_rules_never_replace_newer_ones(lab):
     lab.driver.refresh_rules(server.uuid, rules(version=7))
     lab.driver.refresh_rules(server.uuid, rules(SSH, version=6))
     assert not peer.connects("10.77.0.5", 22, 0.5)
-    # An order that comes late, also after a restart.
+    # A late order, also after a restart.
     for driver in (lab.driver, lab.fresh()):
         driver.start([server])
         driver.plug(server, rules(SSH, version=6))
@@ -212,7 +212,7 @@ def test_older_rules_never_replace_newer_ones(lab):
     assert peer.connects("10.77.0.5", 22)
 
 
-def test_rules_that_came_before_the_guest_are_kept_for_it(lab):
+def test_rules_received_before_the_guest_are_applied(lab):
     net = Net()
     server = net.instance(5)
     lab.driver.refresh_rules(server.uuid, rules(version=7))

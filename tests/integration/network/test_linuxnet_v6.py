@@ -1,4 +1,4 @@
-"""IPv6 of guests for real: namespaces play the guests."""
+"""IPv6 of guests, with namespaces as guests."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ def v6(guest):
 
 
 def booted(lab, server, *found):
-    """A plugged guest that has both addresses."""
+    """Plug a guest and wait until it has both addresses."""
     guest = lab.booted(server, found)
     assert guest.addresses_v6() == [v6(guest)]
     return guest
 
 
-def test_a_guest_makes_the_address_that_its_row_says(lab, net):
+def test_guest_configures_its_recorded_slaac_address(lab, net):
     guest = booted(lab, net.instance(5))
     shown = guest.run("ip", "-6", "route").stdout
     assert "fd00:77::/64" in shown
-    assert "default" not in shown, "IPv6 ends in the namespace"
+    assert "default" not in shown, "there must be no IPv6 route beyond the namespace"
     assert guest.dhcp()["ip"] == "10.77.0.5"
     assert guest.reaches("fd00:77::1")
     assert guest.run("cat", "/proc/sys/net/ipv6/conf/eth0/mtu").stdout.strip() == "1450"
@@ -47,7 +47,7 @@ def test_a_guest_makes_the_address_that_its_row_says(lab, net):
     assert "fd00:77::1" in answer.stdout
 
 
-def test_dhcp_gives_both_addresses_of_the_row(lab):
+def test_dhcp_assigns_the_recorded_ipv4_and_ipv6_addresses(lab):
     net = Net(v6="fd00:78", mode="dhcpv6-stateful")
     server, stays = net.instance(5), net.instance(9)
     for one in (stays, server):
@@ -55,9 +55,9 @@ def test_dhcp_gives_both_addresses_of_the_row(lab):
     guest = lab.guest(server)
     assert guest.dhcp_v6() == "fd00:78::5"
     assert guest.dhcp()["ip"] == "10.77.0.5"
-    assert guest.addresses_v6() == ["fd00:78::5"], "no address by router advertisement"
+    assert guest.addresses_v6() == ["fd00:78::5"], "an address was configured by router advertisement"
     assert guest.reaches("fd00:78::1")
-    # The next guest with the address, also with the MAC address, has another client identifier.
+    # The next guest with the same address and MAC address has another client identifier.
     guest.remove()
     lab.driver.unplug(server)
     again = net.instance(5, mac=server.network_info[0].mac)
@@ -65,13 +65,13 @@ def test_dhcp_gives_both_addresses_of_the_row(lab):
     assert lab.guest(again).dhcp_v6(client=b"\0\3\0\1guest2") == "fd00:78::5"
 
 
-def test_a_stranger_gets_no_address_by_dhcp(lab):
+def test_unknown_mac_address_gets_no_dhcpv6_address(lab):
     net = Net(v6="fd00:78", mode="dhcpv6-stateful")
     lab.driver.plug(net.instance(5), rules())
     assert lab.guest(net.instance(6, security=False)).dhcp_v6(seconds=2) is None
 
 
-def test_ingress_is_closed_until_a_rule_for_ipv6_opens_it(lab, net):
+def test_ipv6_ingress_is_blocked_until_a_rule_admits_it(lab, net):
     server = net.instance(5)
     guest, peer = booted(lab, server), booted(lab, net.instance(6))
     lab.listen(guest.ns, "::", 22)
@@ -83,12 +83,12 @@ def test_ingress_is_closed_until_a_rule_for_ipv6_opens_it(lab, net):
     lab.driver.refresh_rules(server.uuid, rules(*only, version=2))
     assert peer.reaches(v6(guest))
     assert peer.connects(v6(guest), 22)
-    assert not netns.call(net.namespace, lambda: connects(v6(guest), 22, 0.5)), "another source"
+    assert not netns.call(net.namespace, lambda: connects(v6(guest), 22, 0.5)), "another source was admitted"
     lab.driver.refresh_rules(server.uuid, rules(version=3))
     assert not peer.pings(v6(guest))
 
 
-def test_replies_come_back_whatever_the_rules(lab, net):
+def test_ipv6_replies_are_admitted_without_rules(lab, net):
     guest = booted(lab, net.instance(5))
     peer = booted(lab, net.instance(6), SSH, PING, FilterRule(protocol="udp"))
     lab.listen(peer.ns, "::", 22)
@@ -107,7 +107,7 @@ def test_replies_come_back_whatever_the_rules(lab, net):
         mine.recv(100)
     for sock in (echo, mine, other):
         sock.close()
-    # An error about what it sent: nobody listens there.
+    # An ICMP error: there is no listener on the port.
     refused = netns.call(guest.ns, lambda: socket.socket(socket.AF_INET6, socket.SOCK_DGRAM))
     refused.settimeout(2)
     refused.connect((v6(peer), 9))
@@ -124,7 +124,7 @@ def _udp(address, port):
     return sock
 
 
-def test_forged_addresses_go_nowhere(lab, net):
+def test_ipv6_packets_with_forged_addresses_are_dropped(lab, net):
     guest, peer = booted(lab, net.instance(5)), booted(lab, net.instance(6), FilterRule())
     assert guest.reaches(v6(peer))
     sh("ip", "-n", guest.ns, "address", "add", "fd00:77::77/64", "dev", "eth0", "nodad")
@@ -133,8 +133,8 @@ def test_forged_addresses_go_nowhere(lab, net):
     assert guest.reaches(v6(peer))
 
 
-def test_forged_frames_are_not_heard(lab, net):
-    # The one that listens is not protected: what it hears, the other could send.
+def test_forged_ipv6_frames_are_dropped(lab, net):
+    # The receiver is unfiltered, so a missing frame was dropped at the sender.
     guest, peer = booted(lab, net.instance(5)), booted(lab, net.instance(6, security=False))
     mac, local = guest.vif.mac, _link_local(guest)
     router = state_files.network_of_vif(guest.vif).router
@@ -166,7 +166,7 @@ def test_forged_frames_are_not_heard(lab, net):
         assert {name for name, one in forged.items() if one in heard} == passed
 
 
-def test_advertisements_come_from_the_networks_router_only(lab, net):
+def test_router_advertisements_of_guests_are_dropped(lab, net):
     guest, rogue = booted(lab, net.instance(5), FilterRule()), lab.booted(net.instance(6, security=False))
     advert = (b"\x86\0\0\0\x40\0\x07\x08" + bytes(8) + b"\3\4\x40\xc0" + struct.pack("!II", 3600, 3600) + bytes(4)
               + socket.inet_pton(socket.AF_INET6, "fd00:bad::"))
@@ -176,14 +176,14 @@ def test_advertisements_come_from_the_networks_router_only(lab, net):
     assert "default" not in guest.run("ip", "-6", "route").stdout
 
 
-def test_the_namespace_offers_nothing_else(lab, net):
+def test_namespace_serves_only_dns_over_ipv6(lab, net):
     guest = booted(lab, net.instance(5))
     lab.listen(net.namespace, "::", 8080)
     assert not guest.connects("fd00:77::1", 8080, 0.5)
     assert guest.connects("fd00:77::1", 53)
 
 
-def test_a_network_without_ipv6_has_none(lab):
+def test_network_without_ipv6_drops_ipv6_packets(lab):
     net = Net()
     guest, peer = lab.booted(net.instance(5)), lab.booted(net.instance(6, security=False))
     assert peer.addresses_v6(seconds=1) == []
@@ -234,7 +234,7 @@ def _icmp(mac, source, target, message, options=False):
 
 
 def _hidden(mac, source, message):
-    """The first fragment of a packet that does not say yet what it is: a destination header comes first."""
+    """Return the first fragment of a packet whose protocol is hidden behind a destination options header."""
     return _ip6(mac, source, "ff02::1", 44, b"\x3c\0\0\1" + b"\0\0\0\1" + b"\x3a\0\1\4\0\0\0\0" + message[:8])
 
 

@@ -1,4 +1,4 @@
-"""A real guest on a port of a real Neutron (ML2/OVN): it gets its address, and nothing is left when Nova is killed."""
+"""A real guest on ports of a real Neutron (ML2/OVN): it gets its address, and ports are cleaned up after a crash."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def cloud(rabbitmq: Rabbit, hosts: RealHosts, lab: NeutronLab, api_port: int,
         yield made
 
 
-def test_a_guest_has_its_ports_and_leaves_none(cloud: RealCloud, lab: NeutronLab) -> None:
+def test_guest_uses_neutron_ports_and_deletes_its_own(cloud: RealCloud, lab: NeutronLab) -> None:
     network = lab.network(PROJECT, "10.99.0.0/24")
     mine = lab.port(network, PROJECT)
     uuid = cloud.boot("one", cloud.trio, networks=[{"port": mine}])
@@ -59,7 +59,7 @@ def test_a_guest_has_its_ports_and_leaves_none(cloud: RealCloud, lab: NeutronLab
     path = f"/servers/{uuid}/os-interface/{second['port_id']}"
     eventually(lambda: cloud.api.get(path)["interfaceAttachment"]["port_state"] == "ACTIVE", BOOT, "it is plugged")
     with cloud.shell(uuid) as shell:
-        # By DHCP, which OVN answers.
+        # OVN answers DHCP.
         address = port["fixed_ips"][0]["ip_address"]
         eventually(lambda: address in shell.run("ip -4 address show"), BOOT, "the guest has its address", interval=1)
         assert second["mac_addr"] in shell.run("ip link show")
@@ -72,7 +72,7 @@ def test_a_guest_has_its_ports_and_leaves_none(cloud: RealCloud, lab: NeutronLab
     cloud.nova.audit()
 
 
-def test_nova_killed_in_the_middle_of_boots_leaves_no_port(cloud: RealCloud, lab: NeutronLab) -> None:
+def test_killed_services_during_boots_leave_no_neutron_port(cloud: RealCloud, lab: NeutronLab) -> None:
     network = lab.network(PROJECT, "10.98.0.0/24")
     uuids = [cloud.boot(f"killed-{number}", cloud.trio, networks=[{"uuid": network}]) for number in range(2)]
     eventually(lambda: lab.ports(device_id=uuids[0]) or lab.ports(device_id=uuids[1]), BOOT, "a port is made",

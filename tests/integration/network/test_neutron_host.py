@@ -1,4 +1,4 @@
-"""A host's half of Neutron on a real database of Open vSwitch (without the switch)."""
+"""Neutron ports of a host on a real Open vSwitch database (without the switch)."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ def as_libvirt_plugs(instance: Instance) -> None:
 
 
 @pytest.mark.usefixtures("switch")
-def test_what_guests_have_is_known_and_removed_by_guest_and_by_port(monkeypatch: pytest.MonkeyPatch) -> None:
-    # There is no switch that would take the changes up.
+def test_switch_ports_are_listed_and_removed_by_guest_and_by_vif(monkeypatch: pytest.MonkeyPatch) -> None:
+    # No switch daemon is running that would apply the changes.
     monkeypatch.setattr("nova.network.neutron.host.COMMAND", ("ovs-vsctl", "--no-wait"))
     network, one, other = NeutronHostNetwork(), guest(new_uuid(), new_uuid()), guest(new_uuid())
     network.plug(one, RuleSet())
@@ -77,7 +77,7 @@ def test_what_guests_have_is_known_and_removed_by_guest_and_by_port(monkeypatch:
 
 
 @pytest.mark.usefixtures("switch")
-def test_a_host_without_the_bridge_plugs_nothing() -> None:
+def test_plug_fails_without_the_integration_bridge() -> None:
     vsctl("del-br", "br-int")
     with pytest.raises(exception.NetworkSetupError):
         NeutronHostNetwork().plug(guest(new_uuid()), RuleSet())

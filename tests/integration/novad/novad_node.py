@@ -1,4 +1,4 @@
-"""A node with novad, podman and a registry of its own, all on loopback and below one directory."""
+"""A node with its own novad, podman and registry, on loopback and below one directory."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from nova.novad.runtime import service
 from nova.novad.runtime.service import PodmanService
 
-NEEDED = ("docker-registry", "busybox", "runc")  # beside what novad itself looks for
-# Writes its version to its data, and says so; "broken" ends at once.
+NEEDED = ("docker-registry", "busybox", "runc")  # in addition to the programs that novad requires
+# Prints its version and appends it to its data; the version "broken" exits at once.
 _PROGRAM = """\
 echo "version {version} starts"
 /bin/busybox echo {version} >> /data/written
@@ -36,7 +36,7 @@ default_ulimits = ["nofile=4096:4096", "nproc=4096:4096"]
 
 
 def missing() -> str:
-    """Return the reason why this machine cannot have such a node, or ""."""
+    """Return the reason why this machine cannot run such a node, or ""."""
     if os.geteuid() != 0:
         return "needs root"
     absent = dict.fromkeys([*service.missing(), *(name for name in NEEDED if shutil.which(name) is None)])
@@ -50,11 +50,12 @@ def free_port() -> int:
 
 
 class Registry:
-    """``push(name, version)`` puts an image of a program there. ``tls``: files of its certificate, and of the key."""
+    """A registry. ``push(name, version)`` builds and pushes an image of a program. ``tls``: certificate and key
+    file."""
 
     def __init__(self, directory: pathlib.Path, tls: tuple[str, str] | None = None) -> None:
         self.directory = directory
-        self.run = pathlib.Path(tempfile.mkdtemp(prefix="novad-", dir="/run"))  # podman wants a short path
+        self.run = pathlib.Path(tempfile.mkdtemp(prefix="novad-", dir="/run"))  # podman needs a short path
         self.host = f"127.0.0.1:{free_port()}"
         secured = f", tls: {{certificate: {tls[0]}, key: {tls[1]}}}" if tls else ""
         (directory / "registry.yml").write_text(
@@ -70,7 +71,7 @@ class Registry:
 
     def push(self, name: str, version: str, broken: bool = False, program: str = _PROGRAM,
              declared: str = "") -> None:
-        """``declared``: more lines of its Dockerfile."""
+        """Build and push an image of the program. ``declared``: further lines of the Dockerfile."""
         place = self.directory / "build"
         place.mkdir(exist_ok=True)
         shutil.copy(shutil.which("busybox") or "", place / "busybox")
@@ -100,10 +101,10 @@ class Registry:
 
 
 class Node:
-    """``kill()`` and ``start()`` novad as the machine would; ``nova(...)`` are commands of its user.
+    """A novad. ``kill()`` and ``start()`` act as the machine would; ``nova(...)`` runs commands of the user.
 
-    ``address``: tls://… for one elsewhere, whose ``options`` say more, and whose commands begin with ``inside`` (a
-    namespace of the network) and have ``variables``. Without ``platform`` it is told by another one what to run.
+    ``address``: tls://… for a remote node, with ``options`` of its configuration; its commands run with ``inside`` (a
+    network namespace) and ``variables``. A node without ``platform`` is controlled by another node.
     """
 
     def __init__(self, directory: pathlib.Path, platform: str, kind: str = "toml", *, address: str = "",
@@ -154,11 +155,11 @@ class Node:
         return done
 
     def written(self, component: str) -> list[str]:
-        """The versions that have written to its data."""
+        """Return the versions that have written to the component's data."""
         return (self.data / "volumes" / component / "state" / "written").read_text().split()
 
     def podman(self, *words: str) -> str:
-        """Run podman in novad's storage, beside novad."""
+        """Run podman with novad's storage."""
         place, run = self.data / "podman", PodmanService(self.data / "podman").run
         return subprocess.run(
             [*self.inside, "podman", "--root", str(place / "storage"), "--runroot", str(run / "root"), "--tmpdir",
@@ -174,7 +175,7 @@ class Node:
             wait_for(lambda: self.nova("remove", "--yes", check=False).returncode == 0, "that all is removed", self.log)
         finally:
             self.kill(signal.SIGTERM)
-            # podman's last clean-ups would mount things again.
+            # podman's last cleanups would mount again.
             wait_for(lambda: not runs_in(self.directory), "the end of podman's processes", self.log)
             unmount(self.directory)
             run = PodmanService(self.data / "podman").run
@@ -193,7 +194,7 @@ def node(directory: pathlib.Path, platform: str, kind: str = "toml", inside: Seq
 
 
 def runs_in(directory: pathlib.Path) -> list[str]:
-    """Processes that have the directory in their command."""
+    """Return the PIDs of processes with the directory in their command line."""
     found = []
     for place in pathlib.Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):

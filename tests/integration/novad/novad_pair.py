@@ -1,4 +1,4 @@
-"""Two nodes as namespaces of the network, on a bridge of their own, with a novad, podman and TLS each."""
+"""Two nodes as network namespaces on a private bridge, each with novad, podman and TLS."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _sh(*words: str) -> None:
 
 @contextlib.contextmanager
 def _bridge(addresses: dict[str, str]) -> Iterator[None]:
-    """Namespaces by name, with one address each, on a bridge of their own."""
+    """Create network namespaces by name, with one address each, on a private bridge."""
     bridge = f"nvb{os.getpid()}"
     _sh("ip", "link", "add", bridge, "type", "bridge")
     try:
@@ -51,20 +51,21 @@ def _bridge(addresses: dict[str, str]) -> Iterator[None]:
 
 
 class Pair:
-    """``control`` has the platform file; ``compute`` is told by it. Their namespaces: ``spaces``, by name."""
+    """A control node with the platform file, and the compute node that it controls. ``spaces``: namespaces by node
+    name."""
 
     def __init__(self, nodes: Mapping[str, Node], spaces: Mapping[str, str]) -> None:
         self.control, self.compute = nodes["control"], nodes["compute"]
         self.spaces = spaces
 
     def states(self) -> dict[tuple[str, str], str]:
-        """{(node, component): version} of what runs."""
+        """Return {(node, component): version} of the running components."""
         return {(one["Node"], one["Component"]): one["Image"].rpartition(":")[2]
                 for one in json.loads(self.control.nova("platform-info", "-f", "json").stdout)
                 if one["State"] == "running"}
 
     def listed(self) -> dict[str, str]:
-        """{node: state}, as the control node lists them."""
+        """Return {node: state} as listed by the control node."""
         listed = self.control.nova("nodes", "list", "-f", "json", check=False)
         return {one["Node"]: one["State"] for one in json.loads(listed.stdout)} if listed.returncode == 0 else {}
 
@@ -81,7 +82,8 @@ class Pair:
 @contextlib.contextmanager
 def pair(directory: pathlib.Path, platform: str, kind: str = "toml", *, options: Mapping[str, str],
          ports: Mapping[int, int]) -> Iterator[Pair]:
-    """``options`` (of novad.toml) by node. ``ports``: those of 127.0.0.1 that are ports out here."""
+    """Start both nodes. ``options`` are lines of novad.toml by node; ``ports`` maps ports of 127.0.0.1 inside the nodes
+    to ports outside."""
     secrets = {"control": _SECRET, "compute": node_secret(_SECRET, "compute")}
     spaces = {name: f"nvn{os.getpid()}{name[:3]}" for name in ADDRESSES}
     nodes = {}

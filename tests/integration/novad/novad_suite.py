@@ -1,4 +1,4 @@
-"""The suite of etc/novad/nova.yaml in tests: its images, built and in a registry, and how it runs on a node."""
+"""The deployment of etc/novad/nova.yaml in tests: its images, and access to it on a node."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from tests.integration.novad.novad_node import Node, Registry
 from tests.paths import ROOT
 from tools.images import oci
 
-# What is built is kept for the next run, as build.sh does by itself.
+# Build results are reused by the next run, as in build.sh.
 OUTPUT = pathlib.Path(os.environ.get("NOVA_IMAGES", "/var/lib/nova-images"))
 START = (ROOT / "tools/images/rootfs/nova/usr/local/bin/start").read_text()
 IMAGES = ("database", "rabbitmq", "memcached", "keystone", "glance", "nova-conductor", "nova-scheduler", "nova-api",
           "nova-metadata", "nova-novncproxy", "nova-serialproxy", "nova-spicehtml5proxy", "nova-compute")
-LONG = 900  # seconds that a deployment of everything may take on a machine that has much else to do
+LONG = 900  # maximum duration of a full deployment on a busy machine, in seconds
 
 
 def build(output: pathlib.Path = OUTPUT, **options: str) -> None:
@@ -32,7 +32,7 @@ def build(output: pathlib.Path = OUTPUT, **options: str) -> None:
 
 
 class Images(Registry):
-    """A registry that has the suite's images, and such as are made of them."""
+    """A registry with the images of the deployment and images derived from them."""
 
     def __init__(self, directory: pathlib.Path) -> None:
         super().__init__(directory)
@@ -45,7 +45,7 @@ class Images(Registry):
             oci.push(f"nova/{name}:{self.version}", self.layout, self.host, ["stable"])
 
     def derive(self, name: str, tag: str, start: str) -> None:
-        """An image with another start, pushed as another version."""
+        """Push an image with another start script as another version."""
         place = self.directory / tag
         (place / "usr/local/bin").mkdir(parents=True)
         (place / "usr/local/bin/start").write_text(start)
@@ -67,7 +67,7 @@ class Images(Registry):
 
 
 class Suite:
-    """The suite on a node, and its administrator, in the node's ``namespace`` of the network if it has one."""
+    """The deployment on a node, and its administrator. ``namespace``: the network namespace of the node, if any."""
 
     def __init__(self, node: Node, name: str, keystone: str = "http://127.0.0.1:5000/v3", namespace: str = "") -> None:
         self.node, self.name, self.keystone, self.namespace = node, name, keystone, namespace

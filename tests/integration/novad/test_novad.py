@@ -68,7 +68,7 @@ def versions(node: Node) -> dict[str, str]:
     return {row[0]: row[4].rpartition(":")[2] for row in rows[1:] if row[2] == "running"}
 
 
-def test_a_port_of_a_container_is_published_wherever_the_file_says(registry: Registry, tmp_path: pathlib.Path) -> None:
+def test_container_port_is_published_at_all_its_addresses(registry: Registry, tmp_path: pathlib.Path) -> None:
     name, ports = f"t{os.getpid()}", [("127.0.0.1", novad_node.free_port()), ("127.0.0.2", novad_node.free_port())]
     program = "/bin/busybox mkdir /w\necho here > /w/x\nexec /bin/busybox httpd -f -p 80 -h /w\n"
     registry.push("web", "1", program=program)
@@ -82,7 +82,7 @@ def test_a_port_of_a_container_is_published_wherever_the_file_says(registry: Reg
                 assert answer.read() == b"here\n"
 
 
-def test_a_platform_is_deployed_upgraded_and_goes_back_with_its_data(node: Node) -> None:
+def test_platform_is_deployed_upgraded_and_rolled_back_with_its_data(node: Node) -> None:
     out = node.nova("deploy").stdout
     assert "db: runs version 1" in out
     assert versions(node) == {"db": "1", "web": "1"}
@@ -103,8 +103,7 @@ def test_a_platform_is_deployed_upgraded_and_goes_back_with_its_data(node: Node)
     assert (versions(node), node.written("db")) == ({"db": "1", "web": "2"}, ["1", "1"])
 
 
-def test_data_that_an_image_stores_at_a_volume_of_its_own_are_named_or_refused(
-        registry: Registry, tmp_path: pathlib.Path) -> None:
+def test_undeclared_volume_of_an_image_is_refused(registry: Registry, tmp_path: pathlib.Path) -> None:
     for version in "12":
         registry.push("keeper", version, declared='VOLUME ["/data", "/cache"]\n')
     text = f'name = "v{os.getpid()}"\n[components.db]\nimage = "{registry.host}/keeper"\nversion = "VERSION"\n' \
@@ -128,7 +127,7 @@ def test_data_that_an_image_stores_at_a_volume_of_its_own_are_named_or_refused(
 
 @contextlib.contextmanager
 def component_that_wrote(registry: Registry, tmp_path: pathlib.Path, lines: str) -> Iterator[Node]:
-    """A node whose component web has the secret in $KEY, and has run the shell commands ``lines``."""
+    """Start a node whose component web has the secret in $KEY and has run the shell commands ``lines``."""
     name = f"l{os.getpid()}"
     registry.push("writer", "1", program=f"{lines}echo end\nexec /bin/busybox sleep 1000\n")
     text = (f'name = "{name}"\n[secrets.key]\n[components.web]\nimage = "{registry.host}/writer"\nversion = "1"\n'
@@ -139,8 +138,8 @@ def component_that_wrote(registry: Registry, tmp_path: pathlib.Path, lines: str)
         yield node
 
 
-def test_a_secret_where_podman_cuts_a_line_of_a_log_is_masked(registry: Registry, tmp_path: pathlib.Path) -> None:
-    """podman stores 8 KiB of a line together: each line has the secret at another place around that."""
+def test_secret_split_by_podmans_log_line_limit_is_masked(registry: Registry, tmp_path: pathlib.Path) -> None:
+    """podman splits lines at 8 KiB. Each line has the secret at a different offset around that limit."""
     lines = ("for start in $(/bin/busybox seq 8152 8196); do\n/bin/busybox printf %0${start}d 0\necho \"$KEY\"\n"
              "echo between >&2\ndone\n")
     with component_that_wrote(registry, tmp_path, lines) as node:
@@ -151,9 +150,9 @@ def test_a_secret_where_podman_cuts_a_line_of_a_log_is_masked(registry: Registry
 
 
 @pytest.mark.parametrize("how", ["--no-follow", "--follow"])
-def test_a_secret_whose_parts_were_written_one_after_the_other_is_masked_in_the_last_lines_of_a_log(
-        registry: Registry, tmp_path: pathlib.Path, how: str) -> None:
-    """podman's own choice of the last lines puts such parts into another order."""
+def test_secret_written_in_parts_is_masked_in_the_log_tail(registry: Registry, tmp_path: pathlib.Path,
+                                                           how: str) -> None:
+    """podman's own tail would return such parts in another order."""
     half, pause = "?" * 16, "/bin/busybox sleep 0.2\n"
     lines = (f'for line in 1 2 3; do\n/bin/busybox printf %s "$line ${{KEY%{half}}}"\n{pause}'
              f'echo between >&2\n{pause}echo "${{KEY#{half}}}"\n{pause}done\n')
@@ -166,7 +165,7 @@ def test_a_secret_whose_parts_were_written_one_after_the_other_is_masked_in_the_
         assert shown == [f"1 {MASK}", "between", f"2 {MASK}", "between", f"3 {MASK}", "end"]
 
 
-def test_a_container_that_was_killed_is_started_again_and_one_that_is_gone_is_made(node: Node) -> None:
+def test_killed_container_is_restarted_and_a_removed_one_recreated(node: Node) -> None:
     node.nova("deploy")
     node.podman("kill", f"{node.name}-db")  # type: ignore[attr-defined]
     wait_for(lambda: node.written("db") == ["1", "1"], "the database", node.log)
@@ -176,7 +175,7 @@ def test_a_container_that_was_killed_is_started_again_and_one_that_is_gone_is_ma
 
 
 @pytest.mark.slow
-def test_containers_go_on_without_novad(node: Node) -> None:
+def test_containers_keep_running_without_novad(node: Node) -> None:
     node.nova("deploy")
     node.kill(signal.SIGTERM)
     node.start()
@@ -185,7 +184,7 @@ def test_containers_go_on_without_novad(node: Node) -> None:
 
 @pytest.mark.parametrize("moment", ["db: starting", *(pytest.param(moment, marks=pytest.mark.slow) for moment in (
     "db: fetching", "db: backing up", "web: waiting until"))])
-def test_a_novad_that_is_killed_in_a_deployment_puts_the_platform_back(node: Node, moment: str) -> None:
+def test_deployment_is_rolled_back_after_novad_was_killed(node: Node, moment: str) -> None:
     node.nova("deploy")
     before = {name: node.written(name) for name in ("db", "web")}
     with subprocess.Popen(node.command("deploy", "db=2", "web=2"), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,

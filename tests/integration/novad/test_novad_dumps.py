@@ -1,4 +1,4 @@
-"""A component's own dump command, with real containers."""
+"""Backup and restore with a component's dump command, with real containers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ stop_timeout = 1
 """
 
 
-def test_it_is_backed_up_while_it_runs_and_restored_with_the_image_that_wrote_it(
+def test_running_component_is_dumped_and_restored_with_its_image(
         registry: Registry, tmp_path: pathlib.Path) -> None:  # noqa: F811
     with novad_node.node(tmp_path, _PLATFORM.format(name=f"d{os.getpid()}", host=registry.host)) as node:
         node.nova("deploy")
@@ -36,7 +36,7 @@ def test_it_is_backed_up_while_it_runs_and_restored_with_the_image_that_wrote_it
         out = node.nova("backup", "create").stdout
         assert "db: dumping its data" in out
         assert "stopping" not in out
-        assert node.written("db") == ["1"]  # it was not started again
+        assert node.written("db") == ["1"]  # the component was not restarted
         dump, = (node.data / "backups/db").glob("*/.dump")
         assert len(content) < dump.stat().st_size < len(content) + (1 << 20)
 

@@ -1,4 +1,4 @@
-"""etc/novad/platform.toml, as it is shipped: a registry of the test's own stands in for docker.io."""
+"""The shipped etc/novad/platform.toml, with a private registry in place of docker.io."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.root, pytest.mark.skipif(bool(novad_node.missing()), r
 
 
 def _busybox(registry: Registry, version: str) -> None:
-    """Debian's build of what docker.io has as library/busybox."""
+    """Push Debian's busybox as the image library/busybox of docker.io."""
     place = registry.directory / version
     (place / "bin").mkdir(parents=True)
     (place / "release").write_text(version)
@@ -50,7 +50,7 @@ def node(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[No
                 f'[[registry]]\nprefix = "docker.io"\nlocation = "{registry.host}"\n')
             monkeypatch.setenv("CONTAINERS_REGISTRIES_CONF", str(tmp_path / "registries.conf"))
             monkeypatch.setenv("SSL_CERT_FILE", ca.file)
-            # with the umask of its unit
+            # with the umask of the systemd unit
             with novad_node.node(tmp_path / "node", text.replace("8000", str(port)), inside=(
                     "sh", "-c", 'umask 077; exec "$@"', "sh")) as made:
                 made.port = port  # type: ignore[attr-defined]
@@ -65,7 +65,7 @@ def visit(node: Node) -> str:
         return str(answer.read().decode().strip())
 
 
-def test_the_shipped_example_runs_and_its_data_go_back_with_its_version(node: Node) -> None:
+def test_shipped_example_is_deployed_upgraded_and_rolled_back(node: Node) -> None:
     assert set(platform.load(SHIPPED).components) == {"store", "page"}
     node.nova("deploy")
     assert [visit(node) for _time in range(2)] == ["Visits: 1", "Visits: 2"]
@@ -75,7 +75,7 @@ def test_the_shipped_example_runs_and_its_data_go_back_with_its_version(node: No
     assert visit(node) == "Visits: 3"
     name = f"e{os.getpid()}-store"
     assert node.podman("exec", name, "cat", "/release") == "1.36"
-    # nobody else knows the key
+    # requests without the key are refused
     refused = node.podman("exec", name, "sh", "-c", "printf 'GET /visits.sh HTTP/1.0\\r\\n\\r\\n' | nc 127.0.0.1 8080")
     assert refused.startswith("HTTP/1.1 403")
     assert visit(node) == "Visits: 4"

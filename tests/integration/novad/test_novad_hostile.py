@@ -1,5 +1,6 @@
-"""Faults of novad's environment: a frozen podman, a registry with wrong content, a full disk, occupied ports, and data
-that would misdirect a copy."""
+"""Faults of novad's environment: a frozen podman, corrupt registry content, full disks, occupied ports and hostile
+data.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +52,8 @@ def running(directory: pathlib.Path, host: str, more: str = "") -> Iterator[Node
 
 
 class Liar(http.server.BaseHTTPRequestHandler):
-    """Between podman and the registry; ``how`` it changes what passes by, where ``what`` is in the path."""
+    """A proxy between podman and the registry that falsifies responses. ``how``: the kind of fault; ``what``: the part
+    of the path that selects requests."""
 
     behind = ""
     how, what = "", "/blobs/"
@@ -100,7 +102,7 @@ def liar(registry: Registry) -> Iterator[str]:  # noqa: F811
 
 
 @pytest.mark.slow
-def test_a_registry_that_lies_is_not_believed(liar: str, tmp_path: pathlib.Path) -> None:
+def test_corrupt_registry_content_is_refused(liar: str, tmp_path: pathlib.Path) -> None:
     with running(tmp_path, liar) as node:
         node.nova("deploy")
         for what in ("/blobs/", "/manifests/"):
@@ -115,7 +117,8 @@ def test_a_registry_that_lies_is_not_believed(liar: str, tmp_path: pathlib.Path)
 
 
 @pytest.mark.slow
-def test_a_port_that_is_taken_puts_all_back(registry: Registry, tmp_path: pathlib.Path) -> None:  # noqa: F811
+def test_deployment_with_an_occupied_port_is_rolled_back(
+        registry: Registry, tmp_path: pathlib.Path) -> None:  # noqa: F811
     with socket.create_server(("127.0.0.1", 0)) as taken, running(tmp_path, registry.host, f"""
 [components.web]
 image = "HOST/toy"
@@ -134,7 +137,7 @@ stop_timeout = 1
 
 
 @pytest.mark.slow
-def test_a_podman_service_that_is_frozen_is_said_and_replaced(registry: Registry,  # noqa: F811
+def test_frozen_podman_service_is_reported_and_replaced(registry: Registry,  # noqa: F811
                                                               tmp_path: pathlib.Path) -> None:
     with running(tmp_path, registry.host) as node:
         node.nova("deploy")
@@ -150,9 +153,9 @@ def test_a_podman_service_that_is_frozen_is_said_and_replaced(registry: Registry
 
 
 @pytest.mark.slow
-def test_a_hundred_health_checks_leave_no_process_behind(registry: Registry,  # noqa: F811
+def test_health_checks_leave_no_processes(registry: Registry,  # noqa: F811
                                                          tmp_path: pathlib.Path) -> None:
-    """conmon of a command ends two seconds behind it, and a command whose time was over is killed."""
+    """conmon exits two seconds after its command, and a command beyond its timeout is killed."""
     with running(tmp_path, registry.host) as node:
         node.nova("deploy")
         runtime = Podman(str(PodmanService(node.data / "podman").run / "podman.sock"))
@@ -162,7 +165,7 @@ def test_a_hundred_health_checks_leave_no_process_behind(registry: Registry,  # 
         assert runtime.execute(name, ("/bin/busybox", "sleep", "1000"), 0.5)[0] == 124
         code, output = runtime.execute(name, ("/bin/busybox", "yes"), 0.5)
         assert (code, len(output)) == (124, 1 << 16)
-        # podman's service, the container's conmon, and two for each of the health checks of the last seconds
+        # podman's service, the container's conmon, and two processes for each recent health check
         wait_for(lambda: len(processes(node)) <= 14, "the end of all commands", lambda: str(processes(node)))
         inside = node.podman("exec", name, "/bin/busybox", "ps")
         assert "sleep 1000" not in inside
@@ -181,7 +184,7 @@ def processes(node: Node) -> list[str]:
     return found
 
 
-def test_what_is_in_volumes_leads_no_copy_astray(tmp_path: pathlib.Path) -> None:
+def test_backup_and_restore_do_not_follow_links_in_volumes(tmp_path: pathlib.Path) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "secret").write_text("of others")
@@ -225,8 +228,8 @@ def test_what_is_in_volumes_leads_no_copy_astray(tmp_path: pathlib.Path) -> None
 VOLUMES = (Volume(name="rows", destination="/rows"),)
 
 
-def test_a_disk_that_is_full_in_the_middle_of_a_copy_loses_nothing(tmp_path: pathlib.Path,
-                                                                   monkeypatch: pytest.MonkeyPatch) -> None:
+def test_disk_that_fills_up_during_a_backup_loses_no_data(tmp_path: pathlib.Path,
+                                                          monkeypatch: pytest.MonkeyPatch) -> None:
     small = tmp_path / "small"
     small.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m", "none", small], check=True)
@@ -256,9 +259,9 @@ def test_a_disk_that_is_full_in_the_middle_of_a_copy_loses_nothing(tmp_path: pat
 
 
 @pytest.mark.parametrize("rest", [0, 1 << 20])
-def test_a_component_that_fills_the_disk_is_put_back_all_the_same(tmp_path: pathlib.Path, rest: int,
-                                                                  monkeypatch: pytest.MonkeyPatch) -> None:
-    """The former data need the room that the new ones take, and the journal needs some, too."""
+def test_component_that_fills_the_disk_is_rolled_back(tmp_path: pathlib.Path, rest: int,
+                                                      monkeypatch: pytest.MonkeyPatch) -> None:
+    """Restored data need the space of the new data, and the journal needs space, too."""
     small = tmp_path / "small"
     small.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=32m", "none", small], check=True)
@@ -289,7 +292,7 @@ def test_a_component_that_fills_the_disk_is_put_back_all_the_same(tmp_path: path
 
 
 @pytest.mark.parametrize("how", ["mount", "link"])
-def test_a_volume_on_a_disk_of_its_own_is_backed_up_and_put_back(tmp_path: pathlib.Path, how: str) -> None:
+def test_volume_on_its_own_disk_is_backed_up_and_restored(tmp_path: pathlib.Path, how: str) -> None:
     data = Data(tmp_path / "data")
     volume, disk = data.volume("db", "rows"), tmp_path / "disk"
     disk.mkdir()

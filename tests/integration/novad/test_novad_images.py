@@ -1,4 +1,4 @@
-"""Images that a small disk has no room for, with a real podman and a real registry."""
+"""Images that do not fit on a small disk, with a real podman and a real registry."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.integration.novad.test_novad import versions
 
 pytestmark = [pytest.mark.root, pytest.mark.skipif(bool(novad_node.missing()), reason=novad_node.missing())]
 
-_DISK = 128 << 20  # bytes of podman's disk
+_DISK = 128 << 20  # size of podman's disk in bytes
 _PLATFORM = """\
 name = "{name}"
 [secrets.key]
@@ -33,7 +33,7 @@ stop_timeout = 1
 
 @pytest.fixture(scope="module")
 def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
-    """Start a registry with images of a program; one larger than the disk, and one that is too large when unpacked."""
+    """Start a registry with images of a program, one larger than the disk, and one too large when unpacked."""
     made = Registry(tmp_path_factory.mktemp("registry"))
     try:
         made.push("toy", "1")
@@ -49,7 +49,7 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
 
 @pytest.fixture(scope="module")
 def node(registry: Registry, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
-    """A novad whose podman has a small disk of its own. Each test leaves it as it found it."""
+    """Start a novad whose podman has its own small disk. Each test restores the node."""
     directory = tmp_path_factory.mktemp("node")
     small = directory / "data/podman"
     small.mkdir(parents=True)
@@ -60,7 +60,7 @@ def node(registry: Registry, tmp_path_factory: pytest.TempPathFactory) -> Iterat
             made.nova("deploy")
             yield made
     finally:
-        subprocess.run(["umount", "-l", small], check=False, capture_output=True)  # where the node did not stop
+        subprocess.run(["umount", "-l", small], check=False, capture_output=True)  # if the node did not stop
 
 
 def free(node: Node) -> int:
@@ -69,7 +69,7 @@ def free(node: Node) -> int:
 
 @contextlib.contextmanager
 def kept_full(node: Node, filling: pathlib.Path) -> Iterator[None]:
-    """Fill podman's disk, also with what is freed meanwhile: the container that is replaced frees some."""
+    """Keep podman's disk full, including the space freed by the replaced container."""
     started, done = threading.Event(), threading.Event()
 
     def fill() -> None:
@@ -90,7 +90,7 @@ def kept_full(node: Node, filling: pathlib.Path) -> Iterator[None]:
         thread.join()
 
 
-def test_an_image_that_the_disk_has_no_room_for_is_refused_before_it_is_pulled(node: Node) -> None:
+def test_image_larger_than_the_disk_is_refused_before_the_pull(node: Node) -> None:
     before = free(node)
     failed = node.nova("deploy", "db=large", check=False)
     assert (failed.returncode, "toy:large has layers of 78 MiB, which take more" in failed.stderr) == (1, True), (
@@ -99,7 +99,7 @@ def test_an_image_that_the_disk_has_no_room_for_is_refused_before_it_is_pulled(n
     assert versions(node) == {"db": "1"}
 
 
-def test_an_image_that_grows_when_it_is_unpacked_leaves_room_on_the_disk(node: Node) -> None:
+def test_pull_is_cancelled_when_the_unpacked_image_fills_the_disk(node: Node) -> None:
     before = free(node)
     failed = node.nova("deploy", "db=bomb", check=False)
     assert (failed.returncode, "the pull was cancelled, since less than 64 MiB" in failed.stderr) == (1, True), (
@@ -109,7 +109,7 @@ def test_an_image_that_grows_when_it_is_unpacked_leaves_room_on_the_disk(node: N
     assert node.written("db") == ["1"]
 
 
-def test_a_full_disk_is_named_when_a_container_cannot_be_made(node: Node) -> None:
+def test_full_disk_is_reported_when_a_container_cannot_be_created(node: Node) -> None:
     filling = node.data / "podman/filling"
     with kept_full(node, filling):
         failed = node.nova("secrets", "rotate", "key", check=False)

@@ -1,7 +1,7 @@
-"""The suite with real guests, by the libvirt of the node: etc/novad/nova-libvirt.yaml, as it is shipped.
+"""The shipped etc/novad/nova-libvirt.yaml with real guests on the libvirt of the node.
 
-The node is a host of its own (tools/hosts) with libvirtd, podman and novad. What the test changes of the files is what
-any operator may: a platform file of its own, based on the one that is shipped.
+The node is a separate host (tools/hosts) with libvirtd, podman and novad. The test changes only what an operator may
+change: it has its own platform file, based on the shipped one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tests.paths import ROOT
 pytestmark = [pytest.mark.root, pytest.mark.slow, pytest.mark.timeout(3600), needs_hosts,
               pytest.mark.skipif(bool(novad_node.missing()), reason=novad_node.missing())]
 
-# Guests are emulated, and there is no way out of the host.
+# Guests are emulated, and the host has no external network.
 _OWN = """\
 base: {repo}/etc/novad/nova-libvirt.yaml
 name: {name}
@@ -49,7 +49,7 @@ _STATE = "/var/lib/nova"
 
 
 class RealSuite(Suite):
-    """The suite on a host with libvirt."""
+    """The deployment on a host with libvirt."""
 
     def __init__(self, node: Node, name: str, host: RealHost) -> None:
         super().__init__(node, name, namespace=host.host.netns)
@@ -65,7 +65,7 @@ class RealSuite(Suite):
         return str(self.ask(lambda cloud: cloud.compute.get_server_console_output(server)["output"]))
 
     def wait_for_login(self, server: str, name: str, count: int) -> None:
-        """The guest has learned its name from nova-metadata, and asks for a login for the ``count``th time."""
+        """Wait for the ``count``th login prompt of the guest, with the host name from nova-metadata."""
         eventually(lambda: self.console(server).count(f"{name} login:") >= count, LONG, f"{name} asks for a login",
                    interval=2.0)
 
@@ -73,7 +73,7 @@ class RealSuite(Suite):
         self.ask(lambda cloud: cloud.compute.wait_for_server(cloud.compute.get_server(server), status, wait=LONG))
 
     def guests(self) -> list[int]:
-        """QEMU's processes on the host."""
+        """Return the PIDs of QEMU processes on the host."""
         return [pid for pid, each in self.host.host.processes().items() if each.startswith("qemu-system")]
 
     def serves_addresses(self) -> bool:
@@ -99,7 +99,7 @@ def suite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealSuite]:
 
 @pytest.fixture(scope="module")
 def server(suite: RealSuite, guest_image: pathlib.Path) -> str:
-    """A guest that has booted once."""
+    """Boot a guest once and return its id."""
     suite.manage("network", "create", "--name", "lan", "--cidr", "10.77.0.0/24")
 
     def boot(cloud: Any) -> str:
@@ -115,7 +115,7 @@ def server(suite: RealSuite, guest_image: pathlib.Path) -> str:
     return server
 
 
-def test_a_guest_boots_with_an_address_and_the_name_that_it_was_told(suite: RealSuite, server: str) -> None:
+def test_guest_boots_with_address_and_host_name(suite: RealSuite, server: str) -> None:
     assert len(suite.host.domains()) == len(suite.guests()) == 1
     assert suite.serves_addresses()
     address = suite.ask(lambda cloud: next(iter(cloud.compute.get_server(server).addresses.values()))[0]["addr"])
@@ -124,7 +124,7 @@ def test_a_guest_boots_with_an_address_and_the_name_that_it_was_told(suite: Real
     assert re.search(r"source=(metadata-service|ec2)\b", suite.console(server))
 
 
-def test_its_screen_is_seen_through_the_proxy(suite: RealSuite, server: str) -> None:
+def test_novnc_proxy_transmits_the_guest_screen(suite: RealSuite, server: str) -> None:
     """QEMU's screen is transmitted through nova-novncproxy to a client on the node."""
     url = suite.ask(lambda cloud: cloud.compute.create_server_remote_console(
         server, protocol="vnc", type="novnc")["url"])
@@ -135,7 +135,7 @@ def test_its_screen_is_seen_through_the_proxy(suite: RealSuite, server: str) -> 
         with connect(f"ws://127.0.0.1:6080/?token={token}", compression=None, proxy=None) as console:
             console.send(greeting + b"\x01")
             heard = b""
-            while len(heard) < len(greeting) + 4 + 24:  # up to what QEMU says of the screen
+            while len(heard) < len(greeting) + 4 + 24:  # up to the screen size in QEMU's ServerInit message
                 heard += bytes(console.recv(timeout=60, decode=False))
             return heard
 
@@ -145,7 +145,7 @@ def test_its_screen_is_seen_through_the_proxy(suite: RealSuite, server: str) -> 
     assert (width, height) >= (640, 400)
 
 
-def test_it_stops_and_starts(suite: RealSuite, server: str) -> None:
+def test_guest_stops_and_starts(suite: RealSuite, server: str) -> None:
     suite.ask(lambda cloud: cloud.compute.stop_server(server))
     suite.wait(server, "SHUTOFF")
     assert suite.guests() == []
@@ -154,8 +154,7 @@ def test_it_stops_and_starts(suite: RealSuite, server: str) -> None:
     suite.wait_for_login(server, "real", 2)
 
 
-def test_it_lives_on_when_its_compute_is_started_again_or_upgraded_and_goes_on_to_obey(
-        suite: RealSuite, server: str) -> None:
+def test_guest_survives_restart_and_upgrade_of_nova_compute(suite: RealSuite, server: str) -> None:
     guests, was = suite.guests(), suite.container("nova-compute")
     suite.node.nova("restart", "nova-compute", timeout=LONG)
     suite.node.nova("deploy", "nova-compute=next", timeout=LONG)
@@ -171,7 +170,7 @@ def test_it_lives_on_when_its_compute_is_started_again_or_upgraded_and_goes_on_t
     assert suite.console(server).count("real login:") == 3
 
 
-def test_nothing_of_it_is_left_on_the_node_when_it_is_deleted(suite: RealSuite, server: str) -> None:
+def test_deleted_guest_leaves_nothing_on_the_node(suite: RealSuite, server: str) -> None:
     suite.ask(lambda cloud: cloud.compute.delete_server(server))
     eventually(lambda: not suite.host.domains(), LONG, "the guest is gone")
     eventually(lambda: suite.host.host.run(["find", f"{_STATE}/instances", "-mindepth", "1", "-maxdepth", "1", "-name",

@@ -1,4 +1,4 @@
-"""Two nodes as namespaces of the network, with a novad, podman and TLS each: they find each other by mDNS."""
+"""Two nodes as network namespaces, each with novad, podman and TLS, which discover each other by mDNS."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
         registry.stop()
 
 
-def test_the_control_node_finds_the_other_and_brings_the_accepted_role_there(pair: Pair) -> None:
+def test_control_node_discovers_and_deploys_to_the_accepted_node(pair: Pair) -> None:
     wait_for(pair.ready, "the other node", pair.log)
     seen = json.loads(pair.compute.nova("discover", "-t", "3", "-f", "json").stdout)
     assert {one["Node"]: one["Addresses"] for one in seen} == {
@@ -77,7 +77,7 @@ def test_the_control_node_finds_the_other_and_brings_the_accepted_role_there(pai
 @pytest.mark.parametrize("moment", ["compute/agent: starting", *(pytest.param(moment, marks=pytest.mark.slow)
                                                                  for moment in (
     "compute/agent: fetching", "db: starting", "compute/agent: backing up", "compute/agent: waiting"))])
-def test_whoever_is_killed_in_the_middle_both_end_as_they_were(pair: Pair, victim: str, moment: str) -> None:
+def test_deployment_is_rolled_back_on_both_nodes_after_novad_was_killed(pair: Pair, victim: str, moment: str) -> None:
     wait_for(pair.ready, "the other node", pair.log)
     pair.control.nova("deploy")
     node: Node = getattr(pair, victim)
@@ -94,11 +94,11 @@ def test_whoever_is_killed_in_the_middle_both_end_as_they_were(pair: Pair, victi
             "undone", "done") and pair.states() == {("control", "db"): "1", ("compute", "agent"): "1"}
 
     wait_for(settled, "the former versions", pair.log)
-    # the one before may have been started again on its data, the other one has left nothing
+    # The old version may have been restarted with its data; the new version has left none.
     assert {*pair.control.written("db"), *pair.compute.written("agent")} == {"1"}
 
 
-def test_an_upgrade_and_the_way_back_are_those_of_both(pair: Pair) -> None:
+def test_upgrade_and_rollback_apply_to_both_nodes(pair: Pair) -> None:
     wait_for(pair.ready, "the other node", pair.log)
     pair.control.nova("deploy")
     pair.control.nova("deploy", "db=2", "agent=2")

@@ -1,4 +1,4 @@
-"""A registry on loopback that has another image behind a tag, as whoever takes its port could have."""
+"""A local registry that serves another image for a tag, as a process that takes over its port could."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def planned(node: Node) -> dict[str, str]:
     return {key: row[key] for key in ("Action", "Digest")}
 
 
-def test_an_image_that_was_exchanged_is_refused_until_its_digest_is_named(tmp_path: pathlib.Path) -> None:
+def test_changed_image_of_a_tag_is_refused_until_its_digest_is_given(tmp_path: pathlib.Path) -> None:
     registry = Registry(tmp_path)
     try:
         registry.push("toy", "stable")

@@ -1,4 +1,4 @@
-"""Files of a running novad, as accounts without privileges on its node find them."""
+"""Access of unprivileged accounts on the node to the files of a running novad."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.integration.novad.novad_node import Node, Registry
 pytestmark = [pytest.mark.root, pytest.mark.skipif(bool(novad_node.missing()), reason=novad_node.missing())]
 
 _NOBODY = 65534
-# Component "front" runs as nobody, and its file has the value of a secret; "store" is root, and means no good.
+# Component "front" runs as nobody and has a secret in its file; "store" runs as root and is hostile.
 _PLATFORM = """\
 name = "{name}"
 networks = ["inner"]
@@ -48,7 +48,7 @@ _PROGRAM = """\
 /bin/busybox echo {version} >> /data/written
 while true; do /bin/busybox echo alive; /bin/busybox sleep 1; done
 """
-# Prints, as JSON, each path below the roots that this account lists, reads, or connects to.
+# Prints, as JSON, the paths below the roots that this account can list, read, or connect to.
 _WALKER = """
 import json, os, stat, sys
 
@@ -81,7 +81,7 @@ print(json.dumps(found))
 
 @pytest.fixture(scope="module")
 def place() -> Iterator[pathlib.Path]:
-    """A directory that every account of the machine can enter."""
+    """Create a directory that every account of the machine can enter."""
     directory = pathlib.Path(tempfile.mkdtemp(prefix="novad-private-", dir="/var/tmp"))
     directory.chmod(0o755)
     yield directory
@@ -96,7 +96,7 @@ def node(place: pathlib.Path) -> Iterator[Node]:
         registry.push("toy", "1", program=_PROGRAM)
         (place / "node").mkdir()
         (place / "node/data").mkdir()
-        (place / "node/data").chmod(0o755)  # as an earlier release, or an administrator, has left it
+        (place / "node/data").chmod(0o755)  # as left by an earlier release or an administrator
         with novad_node.node(place / "node", _PLATFORM.format(name=f"p{os.getpid()}", host=registry.host)) as made:
             made.nova("deploy")
             made.nova("backup", "create")
@@ -106,21 +106,21 @@ def node(place: pathlib.Path) -> Iterator[Node]:
 
 
 def reached(uid: int, *roots: pathlib.Path) -> list[str]:
-    """The paths that an account reaches below these."""
+    """Return the paths below the roots that an account can access."""
     done = subprocess.run(["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups", "/usr/bin/python3", "-c",
                            _WALKER, *map(str, roots)], capture_output=True, text=True, check=True, timeout=60, cwd="/")
     found: list[str] = json.loads(done.stdout)
     return found
 
 
-def test_other_accounts_reach_nothing_that_novad_keeps(node: Node, place: pathlib.Path) -> None:
+def test_other_accounts_cannot_access_files_of_novad(node: Node, place: pathlib.Path) -> None:
     run = PodmanService(node.data / "podman").run
     made: dict[pathlib.Path, os.stat_result] = {}
     for path in (*node.data.rglob("*"), *run.rglob("*")):
-        with contextlib.suppress(FileNotFoundError):  # of a health check that has ended meanwhile
+        with contextlib.suppress(FileNotFoundError):  # removed by a health check that has ended
             made[path] = path.lstat()
     ours = {path: about for path, about in made.items() if "podman" not in path.parts}
-    assert len([path for path, about in ours.items() if about.st_mode & stat.S_ISUID]) >= 2, "in volume and backup"
+    assert len([path for path, about in ours.items() if about.st_mode & stat.S_ISUID]) >= 2, "no set-uid files"
     assert {path.relative_to(node.data).parts[0] for path, about in ours.items() if about.st_uid == _NOBODY} >= {
         "volumes", "files"}
     sockets = [path for path, about in made.items() if stat.S_ISSOCK(about.st_mode)]
@@ -134,8 +134,8 @@ def test_other_accounts_reach_nothing_that_novad_keeps(node: Node, place: pathli
     assert f"Restricted {node.data} to its owner" in (node.directory / "novad.log").read_text()
 
 
-def test_what_podman_leaves_elsewhere_tells_other_accounts_nothing(node: Node) -> None:
-    """Directories of the node that podman and its helpers use whatever their root is."""
+def test_other_accounts_cannot_access_podman_files_elsewhere(node: Node) -> None:
+    """podman and its helpers use some directories of the node independently of their root."""
     idents = node.podman("ps", "-a", "-q", "--no-trunc").split()
     assert len(idents) == 2
     named = []
@@ -150,7 +150,7 @@ def test_what_podman_leaves_elsewhere_tells_other_accounts_nothing(node: Node) -
     assert reached(_NOBODY, *named) == []
 
 
-def test_set_uid_programs_and_devices_have_no_effect_in_what_novad_mounts(node: Node) -> None:
+def test_novad_mounts_are_nosuid_and_nodev(node: Node) -> None:
     for component, destinations in (("store", {"/data"}), ("front", {"/data", "/etc/front.conf"})):
         table = node.podman("exec", f"p{os.getpid()}-{component}", "/bin/busybox", "cat", "/proc/self/mountinfo")
         options = {line.split()[4]: set(line.split()[5].split(",")) for line in table.splitlines()}

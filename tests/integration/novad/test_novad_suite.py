@@ -1,4 +1,5 @@
-"""Nova's own suite from containers: tools/images builds it, novad runs it, users boot servers, and it goes back."""
+"""Nova deployed from containers: built by tools/images, run by novad, used to boot servers, upgraded and rolled
+back."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from tests.integration.novad.novad_node import free_port
 from tests.integration.novad.novad_suite import IMAGES, LONG, OUTPUT, START, Images, Suite, build, left
 from tests.paths import ROOT
 
-# Before the conductor of an image below does anything else, with Nova's account of the database.
+# Runs before the conductor of a derived image, with Nova's database account.
 _SQL = """\
 python - <<'PYTHON'
 import configparser, sqlalchemy
@@ -36,7 +37,7 @@ pytestmark = [pytest.mark.root, pytest.mark.slow, pytest.mark.timeout(3600),
 
 
 def conductor(*statements: str, end: str = "") -> str:
-    """The start of a conductor that changes the database first; ``end``: instead of going on."""
+    """Return the start script of a conductor that changes the database first. ``end`` runs instead of the conductor."""
     before, _line, after = START.partition("shift\n")
     return f"{before}shift\n{_SQL.format(statements=list(statements))}{end}{after}"
 
@@ -83,7 +84,7 @@ def server(suite: Suite) -> Any:
         return cloud.compute.wait_for_server(made, wait=300)
 
 
-def test_a_server_boots_and_every_component_tells_its_version(suite: Suite, server: Any, images: Images) -> None:
+def test_server_boots_and_components_report_their_versions(suite: Suite, server: Any, images: Images) -> None:
     assert (server.status, server.name) == ("ACTIVE", "first")
     found = suite.versions()
     assert set(found) == set(IMAGES)
@@ -93,7 +94,7 @@ def test_a_server_boots_and_every_component_tells_its_version(suite: Suite, serv
         f"nova {images.version}"}
 
 
-def test_images_and_answers_have_no_secrets(suite: Suite, images: Images) -> None:
+def test_images_logs_and_responses_contain_no_secrets(suite: Suite, images: Images) -> None:
     values = [file.read_text() for file in (suite.node.data / "secrets").iterdir()]
     assert len(values) == 8
     told = "".join(suite.node.nova(*words).stdout for words in (
@@ -103,7 +104,7 @@ def test_images_and_answers_have_no_secrets(suite: Suite, images: Images) -> Non
     assert not [value for value in values if value in told]
 
 
-def test_a_broken_conductor_goes_back_by_itself_with_the_database_as_it_was(suite: Suite, server: Any) -> None:
+def test_broken_conductor_upgrade_is_rolled_back_with_its_database(suite: Suite, server: Any) -> None:
     failed = suite.node.nova("deploy", "nova-conductor=broken", check=False, timeout=LONG)
     assert (failed.returncode, "The previous state was restored" in failed.stderr) == (1, True)
     assert suite.tables() == set()
@@ -114,7 +115,7 @@ def test_a_broken_conductor_goes_back_by_itself_with_the_database_as_it_was(suit
         assert [one.status for one in cloud.compute.servers()] == ["ACTIVE"]
 
 
-def test_a_rollback_brings_back_the_image_and_the_data_of_two_versions_ago(suite: Suite, server: Any) -> None:
+def test_rollback_restores_image_and_data_of_two_versions_ago(suite: Suite, server: Any) -> None:
     for number in (2, 3):
         suite.node.nova("deploy", f"nova-conductor=r{number}", timeout=LONG)
     assert suite.tables() == {"release_2", "release_3"}
@@ -130,14 +131,14 @@ def test_a_rollback_brings_back_the_image_and_the_data_of_two_versions_ago(suite
         assert cloud.compute.wait_for_server(extra, wait=300).status == "ACTIVE"
 
 
-def test_nothing_is_left_of_it_when_it_is_removed(suite: Suite) -> None:
+def test_removed_deployment_leaves_nothing_on_the_node(suite: Suite) -> None:
     suite.node.nova("remove", "--yes", "--remove-volumes", "--remove-secrets", timeout=LONG)
     assert left(suite.node, suite.name) == []
     assert suite.versions() == {}
 
 
-def test_the_same_sources_give_the_same_images(images: Images, tmp_path: pathlib.Path) -> None:
-    """Nova's own layer; CHECK=True of build.sh shows it of all."""
+def test_image_build_is_reproducible(images: Images, tmp_path: pathlib.Path) -> None:
+    """Covers Nova's own layer; build.sh with CHECK=True covers all layers."""
     for name in ("layers", "oci"):
         shutil.copytree(OUTPUT / name, tmp_path / name)
     (tmp_path / "layers/nova.stamp").unlink()

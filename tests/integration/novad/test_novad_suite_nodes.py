@@ -1,4 +1,4 @@
-"""The suite on two nodes: etc/novad/nova-nodes.yaml as it is shipped, with control on one and computes on both."""
+"""The shipped etc/novad/nova-nodes.yaml on two nodes: control on one node, compute on both."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.root, pytest.mark.slow, pytest.mark.timeout(3600), nee
 _OPTIONS = {"control": f'roles = ["control", "compute"]\nnodes = [{{address = "tls://{ADDRESSES["compute"]}:'
             '18080", node = "compute", roles = ["compute"]}]\n',
             "compute": 'roles = ["compute"]\n'}
-# What nova-compute does with an image; the fake driver has no disks that it would be for.
+# Downloads an image as nova-compute does; the fake driver has no disks.
 _DOWNLOAD = """\
 import glob, os, sys
 from nova import conf, context, image
@@ -61,7 +61,7 @@ def image(suite: Suite) -> str:
         name="blank", disk_format="raw", container_format="bare", data=bytes(1 << 20)).id))
 
 
-def test_one_deployment_brings_control_to_one_node_and_compute_to_both(pair: Pair, suite: Suite) -> None:
+def test_deployment_places_control_on_one_node_and_compute_on_both(pair: Pair, suite: Suite) -> None:
     assert set(pair.states()) == {*(("control", name) for name in IMAGES), ("compute", "nova-compute")}
     told = json.loads(pair.control.nova("platform-info", "-f", "json").stdout)
     assert len({one["Version"] for one in told if one["Component"].startswith("nova-")}) == 1
@@ -70,7 +70,7 @@ def test_one_deployment_brings_control_to_one_node_and_compute_to_both(pair: Pai
 
 
 @pytest.mark.parametrize("host", ["compute", "control"])
-def test_a_server_boots_on_either_node(suite: Suite, image: str, host: str) -> None:
+def test_server_boots_on_either_node(suite: Suite, image: str, host: str) -> None:
     def boot(cloud: Any) -> Any:
         flavor = cloud.compute.create_flavor(name=host, ram=64, vcpus=1, disk=1)
         made = cloud.compute.create_server(name=f"on-{host}", image_id=image, flavor_id=flavor.id, networks="none",
@@ -81,12 +81,12 @@ def test_a_server_boots_on_either_node(suite: Suite, image: str, host: str) -> N
     assert (server.status, server.compute_host, server.hypervisor_hostname) == ("ACTIVE", host, host)
 
 
-def test_the_other_node_has_images_from_the_control_node(pair: Pair, suite: Suite, image: str) -> None:
+def test_compute_node_downloads_images_from_the_control_node(pair: Pair, suite: Suite, image: str) -> None:
     assert pair.compute.podman("exec", f"{suite.name}-nova-compute", "python", "-c", _DOWNLOAD, image) == "1048576\n"
 
 
 def reached(pair: Pair) -> list[int]:
-    """Return the ports of the suite that the other node reaches."""
+    """Return the ports of the control node that the compute node reaches."""
     def answers(port: int) -> bool:
         with contextlib.closing(socket.socket()) as asked:
             asked.settimeout(3)
@@ -100,8 +100,7 @@ def filtered(pair: Pair, *words: str) -> None:
     netns.call(pair.spaces["control"], lambda: subprocess.run(["nft", *words], check=True, timeout=30))
 
 
-def test_other_nodes_reach_what_hosts_need_and_those_that_the_operator_shuts_out_nothing(
-        pair: Pair, suite: Suite) -> None:
+def test_other_nodes_reach_only_required_and_unfiltered_ports(pair: Pair, suite: Suite) -> None:
     assert reached(pair) == [5000, 5672, 9292]
     [rules] = re.findall(r"^\$ nft '(.*)'$", (ROOT / "doc/novad.md").read_text(), re.MULTILINE)
     for address, answer in ((ADDRESSES["compute"], [5000, 5672, 9292]), ("10.213.7.3", [])):
@@ -112,7 +111,7 @@ def test_other_nodes_reach_what_hosts_need_and_those_that_the_operator_shuts_out
             filtered(pair, "delete table inet suite")
 
 
-def test_nothing_is_left_on_either_node_when_it_is_removed(pair: Pair, suite: Suite) -> None:
+def test_removed_deployment_leaves_nothing_on_either_node(pair: Pair, suite: Suite) -> None:
     pair.control.nova("remove", "--yes", "--remove-volumes", "--remove-secrets", timeout=LONG)
     assert pair.states() == {}
     assert [left(node, suite.name) for node in (pair.control, pair.compute)] == [[], []]

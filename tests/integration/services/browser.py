@@ -1,4 +1,4 @@
-"""Debian's Chromium, without a screen, as operators' and users' browsers are."""
+"""Debian's headless Chromium, for tests of web pages."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ CHROMIUM, DRIVER = "chromium", "chromedriver"
 
 @contextlib.contextmanager
 def start_browser(profile: pathlib.Path) -> Iterator[webdriver.Chrome]:
-    """A browser with a fresh profile; skips the test where there is none.
+    """Start a browser with a fresh profile, or skip the test if the browser is not installed.
 
-    It knows no names (only addresses), so it asks nobody outside of this machine.
+    The browser resolves no names, so it connects only to addresses of this machine.
     """
     chromium, driver = shutil.which(CHROMIUM), shutil.which(DRIVER)
     if not (chromium and driver):

@@ -1,4 +1,4 @@
-"""A small Keystone: gives tokens for passwords, tells whose a token is, and what project there is."""
+"""A minimal Keystone: issues tokens for passwords, validates tokens and shows projects."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ _PROJECT = "p" * 32
 
 
 class KeystoneServer:
-    """``tokens``: the roles of each token that is good. ``passwords``: the token that is given for each."""
+    """The server. ``tokens`` maps valid tokens to their roles, ``passwords`` maps passwords to the tokens issued for
+    them."""
 
     def __init__(self, tokens: dict[str, str], passwords: dict[str, str]) -> None:
         self.tokens, self.passwords = tokens, passwords
-        # (method, path, what came as X-Auth-Token, what it was asked about)
+        # (method, path, X-Auth-Token, X-Subject-Token) of each request
         self.seen: list[tuple[str, str, str, str]] = []
         handler = type("Handler", (_Handler,), {"keystone": self})
         self._http = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
@@ -33,7 +34,7 @@ class KeystoneServer:
                 "user_domain_name": "Default", "project_name": "service", "project_domain_name": "Default"}
 
     def describe(self, roles: str) -> dict[str, Any]:
-        """A token with these roles, as Keystone does."""
+        """Return a token document with these roles, as Keystone does."""
         domain = {"id": "default", "name": "Default"}
         endpoints = [{"id": interface, "interface": interface, "region": "R", "region_id": "R", "url": self.url}
                      for interface in ("public", "internal", "admin")]
@@ -50,7 +51,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def log_message(self, *_args: Any) -> None:
-        """Quiet."""
+        """Suppress request logs."""
 
     def _answer(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
@@ -63,7 +64,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
                                          "links": [{"rel": "self", "href": keystone.url}]}})
         elif self.command == "POST" and self.path == "/v3/auth/tokens":
             given = json.loads(body)["auth"]["identity"]
-            if "token" in given["methods"]:  # the same rights for the same caller
+            if "token" in given["methods"]:  # a new token with the same rights
                 token = given["token"]["id"] if given["token"]["id"] in keystone.tokens else ""
                 self._send(201 if token else 401, keystone.describe(keystone.tokens.get(token, "")), token)
                 return

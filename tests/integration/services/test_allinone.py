@@ -1,4 +1,4 @@
-"""The suite as one process, as somebody tries it who has neither root nor broker nor hypervisor."""
+"""nova-allinone: all services in one process, without root, broker and hypervisor."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def running(tmp_path: pathlib.Path) -> Iterator[Client]:
     assert "Traceback" not in process.log.read_text()
 
 
-def test_a_server_moves_between_the_hosts_that_one_process_plays(client: Client) -> None:
+def test_allinone_migrates_a_server_between_its_fake_hosts(client: Client) -> None:
     services = client.get("/os-services")["services"]
     assert {(each["binary"], each["host"]) for each in services if each["binary"] == "nova-compute"} == {
         ("nova-compute", "rack-000"), ("nova-compute", "rack-001")}
@@ -39,7 +39,7 @@ def test_a_server_moves_between_the_hosts_that_one_process_plays(client: Client)
     client.wait_gone([server])
 
 
-def test_a_database_that_is_not_the_one_it_ran_with_is_refused_in_one_line(tmp_path: pathlib.Path) -> None:
+def test_allinone_refuses_another_database_in_one_line(tmp_path: pathlib.Path) -> None:
     with start_allinone(tmp_path, "") as (process, _url, _image):
         pass
     for file in (tmp_path / "state").glob("nova.sqlite*"):

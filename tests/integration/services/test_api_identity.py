@@ -1,4 +1,4 @@
-"""Does a project exist: what counts of Keystone's answers."""
+"""Validation of project ids with Keystone."""
 
 import http.server
 import threading
@@ -13,7 +13,7 @@ from nova.conf import CONF
 
 
 class Keystone(http.server.BaseHTTPRequestHandler):
-    """Knows what to answer for each project by its name."""
+    """Answers requests for a project with a status that depends on the project's name."""
 
     seen = []
 
@@ -52,30 +52,30 @@ def request(**changes):
 
 
 @pytest.mark.parametrize("project", ["known", "secret", "broken"])
-def test_a_project_that_is_not_surely_missing_exists(keystone, project):
+def test_project_exists_unless_keystone_answers_not_found(keystone, project):
     identity.check_project(request(), project)
     assert Keystone.seen == [(f"/identity/v3/projects/{project}", "t")]
 
 
-def test_a_missing_project_is_refused(keystone):
+def test_missing_project_is_refused(keystone):
     with pytest.raises(identity.UnknownProject, match="Project ID missing is not a valid project") as caught:
         identity.check_project(request(), "missing")
     assert caught.value.code == 400
 
 
-def test_a_name_is_no_path(keystone):
+def test_project_id_is_quoted_in_the_keystone_url(keystone):
     with pytest.raises(identity.UnknownProject):
         identity.check_project(request(), "../users/known")
     assert Keystone.seen == [("/identity/v3/projects/..%2Fusers%2Fknown", "t")]
 
 
-def test_the_own_project_and_callers_without_a_token_are_not_looked_up(keystone):
+def test_own_project_and_requests_without_token_are_not_validated(keystone):
     identity.check_project(request(), "own")
     identity.check_project(request(auth_token=None), "missing")
     assert Keystone.seen == []
 
 
-def test_without_keystone_every_project_exists(keystone):
+def test_project_is_not_validated_without_keystone(keystone):
     keystone.shutdown()
     keystone.server_close()
     identity.check_project(request(), "missing")

@@ -1,4 +1,4 @@
-"""nova-api as a process: workers on one socket, keep-alive, and a stop that loses no request."""
+"""nova-api as a process: workers on one socket, keep-alive and graceful shutdown."""
 
 import concurrent.futures
 import os
@@ -31,7 +31,7 @@ def _free_port():
 
 @pytest.fixture
 def process(tmp_path):
-    """A running nova-api (nobody answers on its bus) and its URL."""
+    """Start nova-api without other services, and return the process and its URL."""
     port = _free_port()
     config = tmp_path / "nova.conf"
     config.write_text(_CONF.format(port=port))
@@ -59,10 +59,10 @@ def _wait_until_up(url, started):
     raise AssertionError("nova-api did not come up")
 
 
-def test_a_stop_answers_what_is_in_flight(process):
+def test_stopping_api_answers_requests_in_flight(process):
     started, url = process
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
-        # Each waits for a conductor that is not there, until the call times out.
+        # Each request waits for a missing conductor until the call times out.
         waiting = [pool.submit(requests.get, f"{url}/v2.1/servers", timeout=60) for _ in range(8)]
         time.sleep(1)
         started.send_signal(signal.SIGTERM)
@@ -72,7 +72,7 @@ def test_a_stop_answers_what_is_in_flight(process):
     assert started.wait(60) == 0
 
 
-def test_a_connection_serves_many_requests_even_after_errors(process):
+def test_keep_alive_connection_serves_requests_after_errors(process):
     _started, url = process
     with requests.Session() as session:
         for _ in range(3):

@@ -1,4 +1,4 @@
-"""Consoles through processes of their own: many that are idle, and a real guest's screen in a real browser."""
+"""Console proxies as processes: many idle consoles, and a real guest's screen in a real browser."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from tests.integration.services.browser import start_browser
 
 IDLE = 1000
 MEBIBYTE = 1 << 20
-# Where the consoles of a host behind a switch of its own are seen from here: on the loopback interface.
+# The consoles of a host in its own network are reachable at this address of the loopback interface.
 ADDRESS = "127.59.0.1"
-# Of the pixels, those that are as blue as the command makes the terminal.
+# Returns the share of pixels with the blue to which the test sets the terminal.
 _BLUE = """
 const canvas = document.querySelector('canvas');
 if (!canvas || !canvas.width) { return 0; }
@@ -38,7 +38,7 @@ for (let at = 0; at < data.length; at += 4) {
 }
 return blue / (data.length / 4);
 """
-# Types a line into the WebSocket of a serial port, and answers all that came until a word was there.
+# Types lines into the WebSocket of a serial port and returns the output once it contains a word.
 _TYPE = """
 const [url, lines, word, done] = arguments;
 const socket = new WebSocket(url, ['binary']), decoder = new TextDecoder();
@@ -51,7 +51,7 @@ socket.onmessage = (event) => {
     if (heard.includes(word)) { socket.onclose = null; socket.close(); done(heard); }
 };
 """
-# And those that are light: text on a dark screen.
+# Returns the share of light pixels: text on a dark screen.
 _LIGHT = _BLUE.replace("data[at] < 40 && data[at + 1] < 40 && data[at + 2] > 120", "data[at] > 120")
 
 
@@ -87,7 +87,7 @@ def idle(rabbitmq: Rabbit) -> Iterator[tuple[Cluster, int]]:
 
 
 async def _open(url: str, count: int) -> list[ClientConnection]:
-    """Open that many idle consoles, twenty at a time."""
+    """Open ``count`` idle consoles, twenty at a time."""
     turns, ready = asyncio.Semaphore(20), b"RFB 003.008\n\x01\x01"
 
     async def one() -> ClientConnection:
@@ -103,8 +103,8 @@ async def _open(url: str, count: int) -> list[ClientConnection]:
     return await asyncio.gather(*(one() for _number in range(count)))
 
 
-def test_a_thousand_idle_consoles_are_no_burden(idle: tuple[Cluster, int]) -> None:
-    """150 MB is what one proxy may have; it is never much of that before."""
+def test_console_proxy_holds_a_thousand_idle_consoles(idle: tuple[Cluster, int]) -> None:
+    """The proxy may use 150 MB of memory."""
     nova, port = idle
     uuid = nova.api.boot("looked-at")
     nova.api.wait(uuid, "ACTIVE", 30)
@@ -123,7 +123,7 @@ def test_a_thousand_idle_consoles_are_no_burden(idle: tuple[Cluster, int]) -> No
     print(f"memory of a proxy: {before:.0f} MiB, with {IDLE} idle consoles {used:.0f} MiB; {threads} threads")
     assert used < 150
     assert threads < 40
-    # Nothing is left of browsers that are gone.
+    # Connections of closed consoles are removed.
     files = len(proxy.open_files())
     eventually(lambda: len(proxy.net_connections("tcp")) < 50, 60, f"all connections are closed ({files})")
 
@@ -139,10 +139,9 @@ def hosts() -> Iterator[RealHosts]:
 @pytest.mark.root
 @pytest.mark.skipif(not all(pathlib.Path("/usr/share", pages).is_dir() for pages in ("novnc", "spice-html5")),
                     reason="Debian's novnc and spice-html5 are not installed")
-def test_a_browser_shows_a_guests_screen_and_types_into_it(
-        rabbitmq: Rabbit, hosts: RealHosts, guest_image: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    """A command makes the terminal blue; where the picture shows it, the guest has answered. By SPICE it is the same
-    picture, and another command makes it dark again. On its serial port it is what a line brings back."""
+def test_browser_shows_the_guest_screen_and_sends_keys(rabbitmq: Rabbit, hosts: RealHosts, guest_image: pathlib.Path,
+                                                       tmp_path: pathlib.Path) -> None:
+    """The typed commands change the color of the terminal over VNC and SPICE, and print a line on the serial port."""
     port = free_port()
     inside = hosts.hosts[0].host.netns
     settings = {**options(port, server_listen=ADDRESS, server_proxyclient_address=ADDRESS),
@@ -172,7 +171,7 @@ def test_a_browser_shows_a_guests_screen_and_types_into_it(
         keys = browser.find_element(By.TAG_NAME, "canvas")
         slowly = ActionChains(browser).click(keys).pause(1)
         for key in [*r"printf '\033[40m'; clear", Keys.ENTER]:
-            slowly.send_keys(key).pause(0.2)  # the guest's keyboard holds a few keys only, and SPICE does not wait
+            slowly.send_keys(key).pause(0.2)  # the guest buffers only a few keys, and SPICE does not wait
         slowly.perform()
         eventually(lambda: browser.execute_script(_BLUE) < 0.1, 60, "the screen is dark again", interval=0.5)
         browser.set_script_timeout(60)

@@ -1,4 +1,4 @@
-"""Load balancers and reverse proxies of Debian in front of the API and the metadata service."""
+"""Debian's load balancers and reverse proxies in front of the API and the metadata service."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import requests
 from tests.integration.allinone import start_allinone
 from tests.integration.processes import Process, eventually, free_port
 
-# Health checks as operators write them: HAProxy's name of the back end, and the lines of its configuration.
+# Health checks by name of the HAProxy back end, with the lines of its configuration.
 CHECKS = {
     "default": "option httpchk",
     "head": "option httpchk HEAD /",
@@ -89,7 +89,7 @@ FRONT_ENDS: dict[str, Callable[[pathlib.Path, dict[str, int], int], list[str]]] 
 
 @pytest.fixture(name="ports", scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, int]]:
-    """The ports of the API and of the metadata service."""
+    """Start Nova and return the ports of the API and the metadata service."""
     base, metadata = tmp_path_factory.mktemp("nova"), free_port()
     options = (f"[network]\ndriver = linuxnet\n[metadata]\nport = {metadata}\n"
                "[cors]\nallowed_origin = https://ui.example.com\n")
@@ -100,7 +100,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, int]
 
 @pytest.fixture(name="front", params=sorted(FRONT_ENDS))
 def fronted(request: pytest.FixtureRequest, ports: dict[str, int], tmp_path: pathlib.Path) -> Iterator[str]:
-    """The URL of a front end."""
+    """Start a front end and return its URL."""
     if shutil.which(request.param) is None:
         pytest.skip(f"{request.param} is not installed")
     front = free_port()
@@ -118,8 +118,8 @@ def _listens(port: int) -> bool:
         return client.connect_ex(("127.0.0.1", port)) == 0
 
 
-def test_requests_through_a_front_end_are_answered_over_connections_that_stay_open(front: str) -> None:
-    """A client that keeps its connection, and one that does not; small and large answers; bodies; errors."""
+def test_front_end_forwards_requests_over_persistent_connections(front: str) -> None:
+    """Requests with and without keep-alive, with small and large responses, bodies and errors."""
     headers = {"X-Auth-Token": "admin:admin"}
     flavor = {"flavor": {"name": f"f{time.monotonic_ns()}", "vcpus": 1, "ram": 128, "disk": 1}}
     with requests.Session() as session:
@@ -136,7 +136,7 @@ def test_requests_through_a_front_end_are_answered_over_connections_that_stay_op
         assert session.get(f"{front}/v2.1/openapi", headers=headers, timeout=30).json()["openapi"]
 
 
-def test_a_preflight_passes_a_front_end(front: str) -> None:
+def test_front_end_forwards_cors_preflight_requests(front: str) -> None:
     answer = requests.options(f"{front}/v2.1/servers", timeout=30, headers={
         "Origin": "https://ui.example.com", "Access-Control-Request-Method": "POST",
         "Access-Control-Request-Headers": "x-auth-token"})
@@ -144,7 +144,7 @@ def test_a_preflight_passes_a_front_end(front: str) -> None:
 
 
 @pytest.mark.skipif(shutil.which("haproxy") is None, reason="haproxy is not installed")
-def test_usual_health_checks_of_haproxy_find_both_services_up(ports: dict[str, int], tmp_path: pathlib.Path) -> None:
+def test_haproxy_health_checks_succeed(ports: dict[str, int], tmp_path: pathlib.Path) -> None:
     process = Process("haproxy", _haproxy(tmp_path, ports, free_port()), tmp_path / "haproxy.log")
     process.start()
     try:
@@ -158,7 +158,7 @@ def test_usual_health_checks_of_haproxy_find_both_services_up(ports: dict[str, i
 
 
 def _states(base: pathlib.Path) -> dict[str, str]:
-    """The result of the last health check by back end."""
+    """Return the status of the last health check by back end."""
     with socket.socket(socket.AF_UNIX) as client:
         client.connect(str(base / "haproxy.sock"))
         client.sendall(b"show stat\n")
@@ -169,7 +169,7 @@ def _states(base: pathlib.Path) -> dict[str, str]:
     return {row["pxname"]: row["check_status"].lstrip("* ") for row in rows if row["svname"] == "one"}
 
 
-# Requests of front ends and simple clients, and the status that each deserves at both services.
+# Requests of front ends and simple clients, with the status expected from both services.
 RAW = {
     b"OPTIONS / HTTP/1.0\r\n\r\n": 200,
     b"OPTIONS * HTTP/1.1\r\nHost: x\r\n\r\n": 200,
@@ -181,14 +181,14 @@ RAW = {
     b"HEAD /healthcheck HTTP/1.0\r\nConnection: keep-alive\r\n\r\n": 200,
     b"GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n": 200,
     b"GET / HTTP/1.1\r\nHost:\r\n\r\n": 200,
-    b"GET / HTTP/1.1\r\n\r\n": 400,  # RFC 9112 section 3.2: a request of HTTP/1.1 has a Host
+    b"GET / HTTP/1.1\r\n\r\n": 400,  # RFC 9112 section 3.2: a request of HTTP/1.1 has a Host header
     b"GET http://api.example.com/ HTTP/1.1\r\nHost: api.example.com\r\n\r\n": 200,
     b"GET * HTTP/1.1\r\nHost: x\r\n\r\n": 400,
 }
 
 
 @pytest.mark.parametrize("service", SERVICES)
-def test_requests_without_host_or_with_old_http_are_answered(ports: dict[str, int], service: str) -> None:
+def test_requests_without_host_or_with_http_1_0_are_answered(ports: dict[str, int], service: str) -> None:
     found = {}
     for text in RAW:
         with socket.create_connection(("127.0.0.1", ports[service]), 10) as client:

@@ -1,4 +1,4 @@
-"""The Glance back end against a small server that speaks images v2 and breaks when told to."""
+"""The Glance back end against a small server that implements the images API v2 and injects failures."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         return self._send(200, image)
 
     def _keystone(self, glance, path, body):
-        """Just enough of Keystone: tokens by password, and a catalog that names this server as Glance."""
+        """Answer as Keystone: issue tokens for the password, with a catalog that names this server as Glance."""
         if path != "/v3/auth/tokens":
             return self._send(200, {"version": {"id": "v3.14", "status": "stable", "links": [
                 {"rel": "self", "href": glance.url + "/v3/"}]}})
@@ -197,7 +197,7 @@ def test_index_follows_pages_up_to_the_limit(glance, store):
 
 
 @pytest.mark.parametrize("wrong", [{"size": "large"}, {"name": 7}, {"min_ram": None, "min_disk": [1]}])
-def test_what_is_no_image_is_not_taken_for_one(glance, store, wrong):
+def test_image_with_invalid_fields_raises_backend_unavailable(glance, store, wrong):
     glance.add("i1", **wrong)
     with pytest.raises(exception.ImageBackendUnavailable):
         store.show(CTX, "i1")
@@ -206,13 +206,13 @@ def test_what_is_no_image_is_not_taken_for_one(glance, store, wrong):
 
 
 @pytest.mark.parametrize("body", [b"<html>", b"[]", b"[" * 100_000, b""])
-def test_an_answer_that_is_no_json_is_no_image(glance, store, body):
+def test_invalid_json_from_glance_raises_backend_unavailable(glance, store, body):
     glance.images["i1"] = body
     with pytest.raises(exception.ImageBackendUnavailable):
         store.show(CTX, "i1")
 
 
-def test_download_is_checked_and_tried_again(glance, store, tmp_path):
+def test_download_is_verified_and_retried(glance, store, tmp_path):
     glance.add("i1")
     glance.cuts = 2
     told = []
@@ -221,7 +221,7 @@ def test_download_is_checked_and_tried_again(glance, store, tmp_path):
     assert told == [len(DATA)]
 
 
-def test_damaged_or_missing_data_is_refused(glance, store, tmp_path):
+def test_download_of_damaged_or_missing_data_is_refused(glance, store, tmp_path):
     glance.add("damaged", os_hash_value="0" * 128)
     glance.add("empty")
     glance.add("queued", status="queued")
@@ -232,7 +232,7 @@ def test_damaged_or_missing_data_is_refused(glance, store, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_no_more_is_written_than_was_admitted(glance, store, tmp_path):
+def test_download_writes_no_more_than_the_admitted_size(glance, store, tmp_path):
     def refuse(size):
         raise exception.DiskFull(reason=f"{size} bytes")
 
@@ -248,7 +248,7 @@ def test_no_more_is_written_than_was_admitted(glance, store, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_properties_are_merged_or_replaced(glance, store):
+def test_glance_properties_are_merged_or_replaced(glance, store):
     glance.add("i1", odd="x")
     assert store.set_properties(CTX, "i1", {"a/b~c": "1"}, False).properties == {
         "hw_disk_bus": "virtio", "odd": "x", "a/b~c": "1"}
@@ -262,7 +262,7 @@ def test_properties_are_merged_or_replaced(glance, store):
     assert store.set_properties(CTX, "i1", {"more": "z"}, True, max_properties=1).properties == {"more": "z"}
 
 
-def test_delete(glance, store):
+def test_deleted_image_is_not_found(glance, store):
     glance.add("i1")
     store.delete(CTX, "i1")
     with pytest.raises(exception.ImageNotFound):
@@ -273,7 +273,7 @@ WANTED = Image(id="s1", name="copy", owner="p1", min_disk=1, min_ram=64, visibil
                properties={"image_type": "snapshot"})
 
 
-def test_an_image_is_made_once_and_gets_its_data_once(glance, store, tmp_path):
+def test_repeated_create_and_upload_are_idempotent(glance, store, tmp_path):
     source = tmp_path / "disk"
     source.write_bytes(DATA)
     glance.failures = [503]
@@ -292,7 +292,7 @@ def test_an_image_is_made_once_and_gets_its_data_once(glance, store, tmp_path):
     assert [request[0] for request in glance.requests].count("PUT") == 1
 
 
-def test_data_of_an_image_that_is_gone_or_has_another_sender_are_refused(glance, store, tmp_path):
+def test_upload_to_a_missing_or_saving_image_is_refused(glance, store, tmp_path):
     source = tmp_path / "disk"
     source.write_bytes(DATA)
     with pytest.raises(exception.ImageNotFound):
@@ -304,11 +304,11 @@ def test_data_of_an_image_that_is_gone_or_has_another_sender_are_refused(glance,
     assert glance.data == {}
 
 
-def test_who_has_sent_all_data_waits_until_they_are_put_away(glance, store, tmp_path):
-    """Storing takes longer than any other response, and sending the data again would not help."""
+def test_upload_waits_until_glance_has_stored_the_data(glance, store, tmp_path):
+    """Storing takes longer than any other request, and a second upload would not help."""
     source = tmp_path / "disk"
     source.write_bytes(DATA)
-    CONF.set_override("timeout", 1, group="glance")  # which counts from the first request on
+    CONF.set_override("timeout", 1, group="glance")  # starts with the first request
     CONF.set_override("num_retries", 0, group="glance")
     glance.storing = 3.0
     try:
@@ -320,7 +320,7 @@ def test_who_has_sent_all_data_waits_until_they_are_put_away(glance, store, tmp_
     assert store.show(CTX, "s1").status == "active"
 
 
-def test_all_data_are_sent_again_with_a_new_token(glance, keystone, store, tmp_path):
+def test_upload_is_repeated_with_a_new_token(glance, keystone, store, tmp_path):
     source = tmp_path / "disk"
     source.write_bytes(DATA)
     store.create(CTX, WANTED)
@@ -329,7 +329,7 @@ def test_all_data_are_sent_again_with_a_new_token(glance, keystone, store, tmp_p
     assert glance.data == {"s1": DATA}
 
 
-def test_errors_are_those_of_the_interface(glance, store):
+def test_glance_errors_are_mapped_to_exceptions(glance, store):
     glance.add("i1")
     with pytest.raises(exception.ImageNotFound):
         store.show(CTX, "nothing")
@@ -341,7 +341,7 @@ def test_errors_are_those_of_the_interface(glance, store):
         store.show(CTX, "i1", token="expired")
 
 
-def test_a_failing_glance_is_asked_again_then_unavailable(glance, store):
+def test_failed_glance_requests_are_retried_then_unavailable(glance, store):
     glance.add("i1")
     glance.failures = [503, 500]
     assert store.show(CTX, "i1").id == "i1"
@@ -351,7 +351,7 @@ def test_a_failing_glance_is_asked_again_then_unavailable(glance, store):
     assert len(glance.failures) == 10 - 1 - CONF.glance.num_retries
 
 
-def test_no_glance_is_unavailable(glance, store):
+def test_unreachable_glance_raises_backend_unavailable(glance, store):
     CONF.set_override("endpoint_override", "http://127.0.0.1:1", group="glance")
     with pytest.raises(exception.ImageBackendUnavailable):
         store.show(CTX, "i1")
@@ -369,12 +369,12 @@ def keystone(glance):
     yield values
     for name in values:
         CONF.clear_override(name, group="glance")
-    # Some of them are required: whoever reads a configuration after us in this process would have to have them.
+    # Some of these options are required and would be missing for later tests in this process.
     CONF.clear()
     CONF.unregister_opts(options, group="glance")
 
 
-def test_the_service_has_its_own_token_and_finds_glance_in_the_catalog(glance, keystone, store):
+def test_glance_requests_use_the_service_token_and_the_catalog(glance, keystone, store):
     glance.add("i1")
     store.show(CTX, "i1")
     assert glance.requests[-1][3]["X-Auth-Token"] == "service-1"
@@ -383,7 +383,7 @@ def test_the_service_has_its_own_token_and_finds_glance_in_the_catalog(glance, k
     assert glance.tokens == 1
 
 
-def test_a_revoked_token_of_the_service_is_renewed(glance, keystone, store):
+def test_revoked_service_token_is_renewed(glance, keystone, store):
     glance.add("i1")
     store.show(CTX, "i1")
     glance.revoked.add("service-1")
@@ -391,7 +391,7 @@ def test_a_revoked_token_of_the_service_is_renewed(glance, keystone, store):
     assert glance.requests[-1][3]["X-Auth-Token"] == "service-2"
 
 
-def test_wrong_credentials_of_the_service_say_so_without_them(glance, keystone, store):
+def test_error_for_wrong_service_credentials_hides_the_password(glance, keystone, store):
     glance.add("i1")
     CONF.set_override("password", "wrong", group="glance")
     with pytest.raises(exception.ImageBackendUnavailable) as caught:

@@ -1,7 +1,7 @@
-"""Keystone and Glance as devstack serves them, asked all sorts of things over one connection that is kept.
+"""Keystone and Glance as served by devstack, with many kinds of requests over one keep-alive connection.
 
-They are found in NOVA_TEST_KEYSTONE: a virtual environment with keystone, glance and gunicorn. NOVA_TEST_KEPT_SECONDS
-says for how long they are asked (3600: what clients of a stack do in an hour).
+NOVA_TEST_KEYSTONE names a virtual environment with keystone, glance and gunicorn. NOVA_TEST_KEPT_SECONDS is the
+duration of the test (3600 simulates an hour of a stack's clients).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.paths import ROOT
 HOME = pathlib.Path(os.environ.get("NOVA_TEST_KEYSTONE", "/nowhere"))
 DEVSTACK = ROOT / "devstack"
 SECONDS = float(os.environ.get("NOVA_TEST_KEPT_SECONDS", "10"))
-# For how long a server keeps an idle connection: as devstack says where there is the time to wait for its end.
+# Keep-alive timeout of the server in seconds: the value of devstack if the test is long enough to wait for it.
 KEPT = 75 if SECONDS >= 600 else 2
 _PASSWORD = "right"
 _START = 180.0
@@ -122,7 +122,7 @@ def glance(keystone: Service, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 
 class Kept:
-    """A client with one connection, that tries nothing twice; ``connections``: how many there were, in turn."""
+    """A client with one connection and without retries. ``connections`` counts the connections opened so far."""
 
     def __init__(self, url: str, token: str) -> None:
         self.url, self.token, self.connections = url, token, 0
@@ -192,8 +192,8 @@ def _ask_glance(client: Kept) -> None:
 
 
 @pytest.mark.parametrize(("name", "ask"), [("keystone", _ask_keystone), ("glance", _ask_glance)])
-def test_a_connection_that_is_kept_serves_whatever_is_asked(
-        name: str, ask: Any, keystone: Service, request: pytest.FixtureRequest) -> None:
+def test_keep_alive_connection_serves_all_kinds_of_requests(name: str, ask: Any, keystone: Service,
+                                                            request: pytest.FixtureRequest) -> None:
     service: Service = request.getfixturevalue(name)
     until = time.monotonic() + SECONDS
     client = Kept(service.url, _token(keystone))
@@ -201,7 +201,7 @@ def test_a_connection_that_is_kept_serves_whatever_is_asked(
     ask(client)
     assert client.connections == 1
     gaps = 0
-    # Shorter and longer than the server keeps it: then it says so, and a client that looks takes another one.
+    # Pauses shorter and longer than the keep-alive timeout. After a longer one, the client must reconnect.
     for pause in itertools.cycle((0.0, KEPT / 2, 0.1, KEPT * 1.5)):
         time.sleep(pause)
         if pause > KEPT:

@@ -1,6 +1,6 @@
-"""Services killed in the middle of builds: every accepted server ends ACTIVE, and the books balance.
+"""Services killed during builds: every accepted server becomes ACTIVE, and records stay consistent.
 
-One cluster serves all tests: each has to leave it as it found it, which is itself what is tested.
+All tests share one cluster, and each test restores the cluster.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tests.integration.databases import Server
 from tests.integration.processes import eventually
 from tests.integration.rabbit import Rabbit
 
-# Lease, a lost call's timeout and a restart, on a loaded machine.
+# Lease, timeout of a lost call and restart, on a loaded machine.
 _SETTLE = 90.0
 _COMPUTES = ("compute-1", "compute-2", "compute-3")
 
@@ -31,14 +31,14 @@ def cluster(rabbitmq: Rabbit, postgresql: Server) -> Iterator[Cluster]:
 
 @pytest.fixture
 def nova(cluster: Cluster) -> Iterator[Cluster]:
-    """The cluster; whatever the test killed must take up work again, and deleting everything leaves nothing."""
+    """The cluster. Restores the services after the test, deletes all servers and audits the records."""
     yield cluster
     cluster.restore(_SETTLE)
     cluster.audit()
 
 
 def try_boot(nova: Cluster, name: str) -> str | None:
-    """The id of the server; None if the request was refused because a part of Nova was away."""
+    """Boot a server and return its id, or None if the request was refused because a service is unavailable."""
     try:
         response = nova.api.request("POST", "/servers", {"server": {
             "name": name, "flavorRef": "tiny", "imageRef": nova.api.image_id, "networks": "auto"}})
@@ -52,13 +52,13 @@ def refuses(nova: Cluster) -> bool:
     try:
         return nova.api.request("GET", "/servers", timeout=15).status_code == 503
     except requests.ConnectionError:
-        return False  # it does not listen yet
+        return False  # the API does not listen yet
 
 
 def storm(nova: Cluster, disturb: Callable[[], None], before: int = 24, during: int = 8) -> list[str]:
-    """Ask for servers, ``disturb`` when some of them run and some do not, and ask for more meanwhile.
+    """Boot servers, call ``disturb`` when some are ACTIVE and some are not, and boot more meanwhile.
 
-    Returns the servers that were accepted. A request whose answer got lost may have made a server too.
+    Return the accepted servers. A request without a response may have created a server, too.
     """
     accepted = nova.boot_many(before, "before")
     in_the_middle(nova)
@@ -96,12 +96,12 @@ def restart(nova: Cluster, *names: str) -> Callable[[], None]:
     ("compute-1",), _COMPUTES, ("conductor-1",), ("conductor-1", "conductor-2"), ("scheduler-1", "scheduler-2"),
     ("conductor-1", "scheduler-1", "compute-1", "api"),
 ], ids="+".join)
-def test_builds_survive_killed_services(nova: Cluster, names: tuple[str, ...]) -> None:
+def test_builds_resume_after_services_are_killed(nova: Cluster, names: tuple[str, ...]) -> None:
     settles(nova, storm(nova, restart(nova, *names)))
 
 
-def test_builds_survive_a_killed_broker(nova: Cluster, rabbitmq: Rabbit) -> None:
-    """Meanwhile requests are refused soon, by an API that has just started, too, rather than left to wait."""
+def test_builds_resume_after_the_broker_is_killed(nova: Cluster, rabbitmq: Rabbit) -> None:
+    """Without the broker, a running and a restarted API refuse requests quickly."""
     def disturb() -> None:
         rabbitmq.kill()
         assert nova.api.request("GET", "/servers", timeout=15).status_code == 503
@@ -113,7 +113,7 @@ def test_builds_survive_a_killed_broker(nova: Cluster, rabbitmq: Rabbit) -> None
     settles(nova, storm(nova, disturb))
 
 
-def test_builds_survive_a_killed_database(nova: Cluster, postgresql: Server) -> None:
+def test_builds_resume_after_the_database_is_killed(nova: Cluster, postgresql: Server) -> None:
     def disturb() -> None:
         postgresql.kill()
         postgresql.restart()
@@ -121,7 +121,7 @@ def test_builds_survive_a_killed_database(nova: Cluster, postgresql: Server) -> 
     settles(nova, storm(nova, disturb))
 
 
-def test_builds_go_elsewhere_when_their_host_stays_away(nova: Cluster) -> None:
+def test_builds_are_rescheduled_when_their_host_stays_down(nova: Cluster) -> None:
     accepted = storm(nova, lambda: nova.kill("compute-2"))
     nova.wait_settled(accepted, _SETTLE)
     servers = nova.api.servers()
@@ -130,11 +130,11 @@ def test_builds_go_elsewhere_when_their_host_stays_away(nova: Cluster) -> None:
     assert not late or {server["OS-EXT-SRV-ATTR:host"] for server in late} <= {"compute-1", "compute-3"}
     nova.start("compute-2")
     nova.wait_ready()
-    # It removes the guests that went elsewhere in the meantime.
+    # The host removes the guests that were rescheduled to other hosts.
     eventually(nova.books_balance, 20, "the returned host has cleared up", interval=1)
 
 
-def test_builds_survive_a_conductor_that_freezes_for_longer_than_its_leases(nova: Cluster) -> None:
+def test_builds_survive_a_conductor_frozen_beyond_its_leases(nova: Cluster) -> None:
     def disturb() -> None:
         nova.freeze("conductor-1")
         time.sleep(6)
@@ -143,7 +143,7 @@ def test_builds_survive_a_conductor_that_freezes_for_longer_than_its_leases(nova
     settles(nova, storm(nova, disturb))
 
 
-def test_deletes_during_builds_while_services_die_leave_nothing(nova: Cluster) -> None:
+def test_deletes_during_builds_and_service_failures_leave_no_records(nova: Cluster) -> None:
     accepted = nova.boot_many(24, "short")
     in_the_middle(nova)
     nova.kill("compute-1", "conductor-2")
@@ -156,7 +156,7 @@ def test_deletes_during_builds_while_services_die_leave_nothing(nova: Cluster) -
     nova.audit()
 
 
-def test_an_orderly_stop_and_start_of_every_service_in_the_middle_loses_nothing(nova: Cluster) -> None:
+def test_restart_of_all_services_during_builds_loses_no_server(nova: Cluster) -> None:
     accepted = nova.boot_many(24, "kept")
     in_the_middle(nova)
     names = list(nova.processes)

@@ -1,4 +1,4 @@
-"""Conductors that are frozen or away, seen from those who ask them."""
+"""Requests and reports while conductors are frozen or down."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def cluster(rabbitmq: Rabbit, postgresql: Server) -> Iterator[Cluster]:
 
 @pytest.fixture
 def nova(cluster: Cluster) -> Iterator[Cluster]:
-    """The cluster; afterwards everything runs, nothing is left, and the books balance."""
+    """The cluster. Restores the services after the test, deletes all servers and audits the records."""
     yield cluster
     for name in _CONDUCTORS:
         cluster.thaw(name)
@@ -41,7 +41,7 @@ def nova(cluster: Cluster) -> Iterator[Cluster]:
 
 
 def try_boot(nova: Cluster, name: str) -> str | None:
-    """The id of the server, or None if the request was refused; it must be one of the two."""
+    """Boot a server and return its id, or None if the request was refused with 503."""
     answer = Client(nova.api.url).request("POST", "/servers", {"server": {
         "name": name, "flavorRef": "tiny", "imageRef": nova.api.image_id, "networks": "none"}}, timeout=60)
     assert answer.status_code in (202, 503), answer.text
@@ -49,16 +49,16 @@ def try_boot(nova: Cluster, name: str) -> str | None:
 
 
 @pytest.mark.parametrize("frozen", _CONDUCTORS)
-def test_no_live_host_counts_as_down_while_one_conductor_of_two_is_frozen(nova: Cluster, frozen: str) -> None:
+def test_hosts_stay_up_while_one_of_two_conductors_is_frozen(nova: Cluster, frozen: str) -> None:
     nova.freeze(frozen)
     down: list[str] = []
     looks = 0
     until = time.monotonic() + 3 * _DOWN
     while time.monotonic() < until or looks < 3:
-        assert time.monotonic() < until + 120, "hardly any request was answered"
+        assert time.monotonic() < until + 120, "almost no request was answered"
         try:
             shown = {service["host"]: service["state"] for service in nova.api.get("/os-services")["services"]}
-        except AssertionError:  # the frozen one has this request
+        except AssertionError:  # the request went to the frozen conductor
             continue
         looks += 1
         down += [host for host in _COMPUTES if shown[host] != "up"]
@@ -67,27 +67,27 @@ def test_no_live_host_counts_as_down_while_one_conductor_of_two_is_frozen(nova: 
 
 
 def refused(nova: Cluster) -> float | None:
-    """The seconds after which a request was refused; None if it was answered."""
+    """Return the seconds until a request was refused, or None if the request succeeded."""
     started = time.monotonic()
     answer = Client(nova.api.url).request("GET", "/servers", timeout=60)
     assert answer.status_code in (200, 503), answer.text
     return time.monotonic() - started if answer.status_code == 503 else None
 
 
-def test_when_all_conductors_are_killed_requests_hold_no_thread(nova: Cluster) -> None:
+def test_requests_fail_fast_when_all_conductors_are_killed(nova: Cluster) -> None:
     nova.kill(*_CONDUCTORS)
     time.sleep(1.5)
     with concurrent.futures.ThreadPoolExecutor(64) as pool:
         first = list(pool.map(lambda _number: refused(nova), range(64)))
         after = list(pool.map(lambda _number: refused(nova), range(64)))
     assert None not in first + after
-    assert max(filter(None, first)) < 30, first  # threads of the API: all of them wait a moment for a restart
+    assert max(filter(None, first)) < 30, first  # all API threads wait a moment for a restart
     assert max(filter(None, after)) < 2, after
     nova.start(*_CONDUCTORS)
     eventually(lambda: refused(nova) is None, 30, "requests are answered again")
 
 
-def test_when_all_conductors_are_frozen_requests_are_soon_refused_at_once(nova: Cluster) -> None:
+def test_requests_fail_at_once_when_all_conductors_are_frozen(nova: Cluster) -> None:
     for name in _CONDUCTORS:
         nova.freeze(name)
     eventually(lambda: (refused(nova) or 60) < 0.5, 40, "requests are refused at once")
@@ -97,11 +97,8 @@ def test_when_all_conductors_are_frozen_requests_are_soon_refused_at_once(nova: 
     eventually(lambda: refused(nova) is None, 30, "requests are answered again")
 
 
-def test_a_post_that_was_refused_has_made_nothing(nova: Cluster) -> None:
-    """Whatever a frozen conductor had been sent is refused, and not done when it thaws.
-
-    What one had committed before it could answer is taken back.
-    """
+def test_refused_post_creates_no_server(nova: Cluster) -> None:
+    """A thawed conductor skips expired requests and compensates requests that it had committed but not answered."""
     accepted: list[str] = []
     refusals: list[str] = []
     end = threading.Event()
@@ -133,8 +130,8 @@ def test_a_post_that_was_refused_has_made_nothing(nova: Cluster) -> None:
     nova.wait_settled(accepted, _SETTLE)
 
 
-def test_a_named_request_makes_one_server_however_often_and_wherever_it_is_asked(nova: Cluster) -> None:
-    """The client repeats it until it is accepted, on twelve connections, while conductors are killed."""
+def test_requests_with_one_idempotency_key_create_one_server(nova: Cluster) -> None:
+    """Twelve clients repeat the request until it is accepted, while conductors are killed."""
     def ask(_number: int) -> str:
         def accepted() -> str | None:
             answer = Client(nova.api.url).request("POST", "/servers", {"server": {
@@ -156,7 +153,7 @@ def test_a_named_request_makes_one_server_however_often_and_wherever_it_is_asked
     nova.wait_settled(answers, _SETTLE)
 
 
-def test_one_frozen_conductor_of_two_costs_the_users_a_handful_of_requests(nova: Cluster) -> None:
+def test_one_frozen_conductor_of_two_fails_at_most_four_requests(nova: Cluster) -> None:
     nova.freeze("conductor-1")
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
         refusals = [seconds for seconds in pool.map(lambda _number: refused(nova), range(200)) if seconds]

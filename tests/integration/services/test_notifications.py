@@ -1,4 +1,4 @@
-"""Notifications over a real RabbitMQ: none is lost when conductors are killed between a commit and sending."""
+"""Notifications over a real RabbitMQ: delivery after conductors are killed between commit and send."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LIFE = ["instance.create.start", "instance.create.end", "instance.delete.start"
 
 
 class Broker:
-    """The broker of the notifications: away until it is opened."""
+    """The broker of the notifications, unreachable until it is opened."""
 
     def __init__(self, rabbitmq: Rabbit) -> None:
         self.port, self._real = free_port(), urlsplit(rabbitmq.new_vhost())
@@ -43,7 +43,7 @@ class Broker:
                 while message := channel.basic_get(_QUEUE, no_ack=True):
                     found.append(json.loads(json.loads(message.body)["oslo.message"]))
             except amqp.NotFound:
-                pass  # nobody has sent anything yet
+                pass  # no notification has been sent yet
         return found
 
 
@@ -60,8 +60,8 @@ def nova(rabbitmq: Rabbit, broker: Broker) -> Iterator[Cluster]:
         yield made
 
 
-def test_none_is_lost_when_all_conductors_are_killed_before_they_could_send(nova: Cluster, broker: Broker) -> None:
-    """The broker is away meanwhile, which holds nothing up."""
+def test_pending_notifications_are_sent_after_conductors_were_killed(nova: Cluster, broker: Broker) -> None:
+    """Operations do not wait for the unavailable broker."""
     ids = nova.boot_many(6)
     nova.all_active(ids, 60)
     for uuid in ids[:3]:
@@ -85,7 +85,7 @@ def test_none_is_lost_when_all_conductors_are_killed_before_they_could_send(nova
     eventually(all_told, 90, "the end of each server is told", interval=0.5)
     assert [found for message in told if (found := wrong(message))] == []
     for uuid in ids:
-        # one that came twice has the same id
+        # A notification that was sent twice has the same id.
         own = {message["message_id"]: message["event_type"] for message in told
                if message["payload"]["nova_object.data"].get("uuid") == uuid}
         assert list(own.values()) == _LIFE

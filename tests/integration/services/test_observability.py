@@ -1,4 +1,4 @@
-"""Metrics and traces of separate processes on a real broker and database."""
+"""Metrics and traces of service processes on a real broker and database."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WORKERS = {"api": 2, "conductor": 2, "scheduler": 2, "compute": 1, "metadata": 1
 
 
 class Collector:
-    """Takes spans by OTLP over HTTP, as a real one does."""
+    """A collector of spans by OTLP over HTTP."""
 
     def __init__(self) -> None:
         self.spans: list[dict[str, Any]] = []
@@ -57,7 +57,7 @@ class Collector:
                         "attributes": _values(span.attributes)})
 
     def of(self, request_id: str) -> list[dict[str, Any]]:
-        """The trace of a request."""
+        """Return the spans of a request's trace."""
         spans = list(self.spans)
         traces = {span["trace"] for span in spans
                   if not span["parent"] and span["attributes"].get("openstack.request_id") == request_id}
@@ -78,7 +78,7 @@ def collector() -> Iterator[Collector]:
 
 @pytest.fixture(scope="module")
 def ports() -> dict[str, int]:
-    """The first of as many free ports in a row as a service has workers."""
+    """Return the first port of each service, with as many consecutive free ports as the service has workers."""
     first = free_port(10 * index + worker for index, workers in enumerate(WORKERS.values())
                       for worker in range(workers))
     return {service: first + 10 * index for index, service in enumerate(WORKERS)}
@@ -104,7 +104,7 @@ def nova(rabbitmq: Rabbit, postgresql: Server, collector: Collector,
 
 
 def page(port: int) -> dict[tuple[str, ...], float]:
-    """{(sample, label=value...): value}; nothing while nobody listens there."""
+    """Return {(sample, label=value...): value}, empty if no worker listens on the port."""
     try:
         text = requests.get(f"http://127.0.0.1:{port}/metrics", timeout=5).text
     except requests.ConnectionError:
@@ -115,7 +115,7 @@ def page(port: int) -> dict[tuple[str, ...], float]:
 
 @pytest.fixture
 def total(ports: dict[str, int]) -> Any:
-    """The sum of a sample over the workers of a service."""
+    """Return a function that sums a sample over the workers of a service."""
     def total(service: str, *sample: str) -> float:
         return sum(page(ports[service] + worker).get(sample, 0) for worker in range(WORKERS[service]))
 
@@ -123,14 +123,14 @@ def total(ports: dict[str, int]) -> Any:
 
 
 def boot(nova: Cluster, name: str) -> tuple[str, str]:
-    """The id and the request id of a server that was asked for."""
+    """Boot a server and return its id and the request id."""
     response = nova.api.request("POST", "/servers", {"server": {
         "name": name, "flavorRef": "tiny", "imageRef": nova.api.image_id, "networks": "auto"}})
     assert response.status_code == 202, response.text
     return response.json()["server"]["id"], response.headers["x-openstack-request-id"]
 
 
-def test_every_worker_of_every_service_can_be_scraped(nova: Cluster, ports: dict[str, int], total: Any) -> None:
+def test_every_worker_exports_metrics(nova: Cluster, ports: dict[str, int], total: Any) -> None:
     def missing() -> list[str]:
         return [f"{service} {worker}" for service, workers in WORKERS.items() for worker in range(workers)
                 if not any(sample[0] == "nova_build_info" and sample[1] == f"service=nova-{service}"
@@ -155,7 +155,7 @@ def test_every_worker_of_every_service_can_be_scraped(nova: Cluster, ports: dict
                            "step=start") == 1,
             "queue": total("compute", "nova_bus_queue_seconds_count", "method=compute.run") == 1,
             "guests": total("compute", "nova_compute_guests", "power_state=running") == 1,
-            "hosts": total("conductor", "nova_services", "binary=nova-compute", "state=up") == 2,  # each sees one
+            "hosts": total("conductor", "nova_services", "binary=nova-compute", "state=up") == 2,  # one per worker
             "statements": total("conductor", "nova_db_statements_total", "verb=insert") > 3,
             "process": page(ports["compute"])["process_resident_memory_bytes",] > 10e6,
         }
@@ -171,7 +171,7 @@ def _option(nova: Cluster, section: str, name: str) -> str:
 
 
 def path_to(spans: list[dict[str, Any]], last: str) -> list[str]:
-    """"service: span" from the root to the span ``last``."""
+    """Return the path from the root to the span ``last`` as "service: span"."""
     by_id = {span["id"]: span for span in spans}
     at = next(span for span in spans if span["name"] == last)
     names = [f"{at['service']}: {at['name']}"]
@@ -181,7 +181,7 @@ def path_to(spans: list[dict[str, Any]], last: str) -> list[str]:
     return names[::-1]
 
 
-def test_a_boot_is_one_tree_over_all_processes(nova: Cluster, collector: Collector) -> None:
+def test_trace_of_a_boot_spans_all_services(nova: Cluster, collector: Collector) -> None:
     server_id, request_id = boot(nova, "traced")
     nova.api.wait(server_id, "ACTIVE")
 
@@ -204,7 +204,7 @@ def test_a_boot_is_one_tree_over_all_processes(nova: Cluster, collector: Collect
     assert len([span for span in spans if not span["parent"]]) == 1
 
 
-def test_a_host_that_was_killed_goes_on_in_the_same_trace(nova: Cluster, collector: Collector, total: Any) -> None:
+def test_resumed_build_of_a_killed_compute_continues_its_trace(nova: Cluster, collector: Collector, total: Any) -> None:
     server_id, request_id = boot(nova, "killed")
     eventually(lambda: nova.api.show(server_id)["OS-EXT-STS:task_state"] == "networking", 10, "the host has it",
                interval=0.02)
@@ -221,8 +221,8 @@ def test_a_host_that_was_killed_goes_on_in_the_same_trace(nova: Cluster, collect
 
 
 @pytest.mark.parametrize("name", ["api", "conductor", "scheduler"])
-def test_after_a_reload_the_new_workers_have_the_ports_of_the_old(nova: Cluster, ports: dict[str, int],
-                                                                  name: str) -> None:
+def test_reloaded_workers_use_the_metrics_ports_of_the_old_ones(nova: Cluster, ports: dict[str, int],
+                                                                name: str) -> None:
     def born() -> set[float]:
         pages = [page(ports[name] + worker) for worker in range(WORKERS[name])]
         return {numbers["process_start_time_seconds",] for numbers in pages if numbers}
@@ -235,7 +235,7 @@ def test_after_a_reload_the_new_workers_have_the_ports_of_the_old(nova: Cluster,
     nova.api.wait(server_id, "ACTIVE")
 
 
-def test_the_last_spans_of_a_service_are_sent_before_it_ends(nova: Cluster, collector: Collector) -> None:
+def test_last_spans_are_sent_before_a_service_exits(nova: Cluster, collector: Collector) -> None:
     server_id, request_id = boot(nova, "last")
     nova.api.wait(server_id, "ACTIVE")
     nova.stop("compute-1")
@@ -246,7 +246,7 @@ def test_the_last_spans_of_a_service_are_sent_before_it_ends(nova: Cluster, coll
         nova.wait_ready()
 
 
-def test_nova_does_not_need_its_collector(nova: Cluster, collector: Collector) -> None:
+def test_boot_succeeds_without_the_trace_collector(nova: Cluster, collector: Collector) -> None:
     collector.server.shutdown()
     collector.server.server_close()
     for name in ("blind-1", "blind-2"):

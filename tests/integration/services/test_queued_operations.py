@@ -1,4 +1,4 @@
-"""Operations that wait behind others, on PostgreSQL and MariaDB, where transactions run beside one another."""
+"""Queued operations on PostgreSQL and MariaDB, where transactions run concurrently."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.unit.engine.test_engine_properties import CTX, Machine
 
 
 class Slow(Operation):
-    """An operation whose acceptance takes a while and that runs beside others."""
+    """An operation with a slow accept phase that may run concurrently with others."""
 
     name = action = "slow"
     rules = Rules(label="slow", beside=True)
@@ -47,7 +47,7 @@ def machine(request):
         made.close()
 
 
-def test_what_is_accepted_while_the_operation_before_it_ends_is_done(machine):
+def test_operation_accepted_while_another_one_ends_is_executed(machine):
     uuid = machine.uuids[0]
     machine.interfaces_come_and_go(0, 0, "attach")
     machine.deliver_order(0, twice=False, fails=0.0)
@@ -57,7 +57,7 @@ def test_what_is_accepted_while_the_operation_before_it_ends_is_done(machine):
     try:
         assert Slow.begun.wait(60)
         ending.start()
-        time.sleep(1.0)  # it comes as far as it can
+        time.sleep(1.0)  # until it waits for the accepting transaction
     finally:
         Slow.may_go_on.set()
         accepting.join()

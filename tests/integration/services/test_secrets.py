@@ -1,4 +1,4 @@
-"""Secrets of users and operators are in no log of a whole run with all kinds of faults."""
+"""Secrets of users and operators do not appear in the logs of a run with many kinds of faults."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.integration.rabbit import Rabbit
 from tests.integration.services.keystone_server import KeystoneServer
 from tests.integration.services.test_image_glance import Glance
 
-# Each is sent somewhere, and is nowhere else by chance: tokens to and by Nova, what it has them for, and the rest.
+# Each secret is sent to Nova or by Nova, and appears nowhere else by chance.
 SECRETS = {what: "/qZ+".join(hashlib.sha256(what.encode()).hexdigest()[start:start + 12] for start in (0, 12))
            for what in ("created", "failed", "evacuated", "refused", "script", "file", "database", "users-token",
                         "bad-token", "beside-token", "novas-token", "novas-password")}
@@ -43,14 +43,14 @@ def _within(text: str) -> set[str]:
 
 
 def leaks(logs: Mapping[str, str]) -> list[tuple[str, str]]:
-    """(log, what is in it)"""
+    """Return pairs of a log and the name of a secret in that log."""
     return [(name, what) for what, secret in SECRETS.items() for name, text in logs.items()
             if any(spelled in text for spelled in spellings(secret))]
 
 
 @pytest.fixture(scope="module")
 def database() -> Iterator[Server]:
-    with start_postgresql() as server:  # it lets everybody in, whatever the password
+    with start_postgresql() as server:  # accepts any password
         yield server
 
 
@@ -71,7 +71,7 @@ def glance() -> Iterator[Glance]:
 
 
 class WithGlance(Cluster):
-    """A cloud whose images are in Glance."""
+    """A cloud with its images in Glance."""
 
     glance: Glance
 
@@ -100,7 +100,7 @@ def boot(nova: Cluster, password: str, host: str) -> str:
 
 
 def refuse(nova: Cluster) -> None:
-    """Cause errors that name the fault and not the value."""
+    """Send invalid requests; the errors must name the fault but not the value."""
     server = {"name": "n", "flavorRef": "tiny", "imageRef": nova.api.image_id, "networks": "auto"}
     for wrong in ({"adminPass": LONG}, {"name": "n" * 255, "max_count": 2, "adminPass": SECRETS["refused"]},
                   {"user_data": encoded(SECRETS["refused"] * 2000)}, {"imageRef": "", "adminPass": SECRETS["refused"]}):
@@ -120,7 +120,7 @@ def ask_with_tokens(nova: Cluster) -> None:
     assert nova.api.request("GET", "/images", version="2.1").status_code == 200
 
 
-def test_a_secret_is_found_however_it_is_spelled() -> None:
+def test_secret_search_finds_all_encodings_of_a_secret() -> None:
     for what, secret in SECRETS.items():
         packed = [encoded("x" * before + part + "tail") for before in range(6) for part in (secret, encoded(secret))]
         url = sa.make_url("postgresql://nova@db/nova").set(password=secret).render_as_string(hide_password=False)
@@ -128,8 +128,8 @@ def test_a_secret_is_found_however_it_is_spelled() -> None:
             assert leaks({"api.log": f"INFO {text}."}) == [("api.log", what)]
 
 
-def test_no_secret_is_in_any_log_of_a_whole_run(
-        nova: Cluster, database: Server, rabbitmq: Rabbit, keystone: KeystoneServer, glance: Glance) -> None:
+def test_logs_contain_no_secrets(nova: Cluster, database: Server, rabbitmq: Rabbit, keystone: KeystoneServer,
+                                 glance: Glance) -> None:
     built = boot(nova, SECRETS["created"], "compute-1")
     nova.api.wait(built, "ACTIVE")
     nova.stop("compute-2")

@@ -1,6 +1,6 @@
-"""The hard policies of server groups hold with two conductors and two schedulers that know nothing of one another.
+"""Hard policies of server groups with two conductors and two independent schedulers.
 
-NOVA_GROUPS=500 looks longer than CI does.
+NOVA_GROUPS=500 runs longer than CI does.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from tests.integration.databases import Server
 from tests.integration.rabbit import Rabbit
 
 GROUPS = int(os.environ.get("NOVA_GROUPS", "40"))
-# Groups at the same time, and requests for each at the same moment.
+# Groups at the same time, and concurrent requests for each.
 _SIDE_BY_SIDE = 4
 _MEMBERS = 3
-# The share of starts that fail where hosts are to fail: such a member goes on to its next alternate.
+# Share of failing starts if hosts fail; such a member is rescheduled to its next alternate.
 _FAILING = 0.3
 
 Hosts = collections.Counter[str]
@@ -38,19 +38,20 @@ def nova(request: pytest.FixtureRequest, rabbitmq: Rabbit, postgresql: Server) -
 
 
 def split(hosts: Hosts) -> bool:
-    """Affinity is violated."""
+    """Return True if affinity is violated."""
     return len(hosts) > 1
 
 
 def crowded(hosts: Hosts) -> bool:
-    """Anti-affinity is violated."""
+    """Return True if anti-affinity is violated."""
     return any(members > 1 for members in hosts.values())
 
 
 @pytest.mark.parametrize(("policy", "violated"), [("affinity", split), ("anti-affinity", crowded)])
 @pytest.mark.parametrize("together", [False, True], ids=["requests", "one-request"])
-def test_no_group_is_violated(nova: Cluster, policy: str, violated: Callable[[Hosts], bool], together: bool) -> None:
-    """Members come in requests of their own at the same moment, or in one; their hosts may fail."""
+def test_concurrent_boots_do_not_violate_server_group_policies(
+        nova: Cluster, policy: str, violated: Callable[[Hosts], bool], together: bool) -> None:
+    """Members are booted in concurrent requests or in one request; hosts may fail."""
     with concurrent.futures.ThreadPoolExecutor(_SIDE_BY_SIDE) as groups, \
             concurrent.futures.ThreadPoolExecutor(_SIDE_BY_SIDE * _MEMBERS) as requests:
         def run(number: int) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""The status page in a real browser, with Keystone asking for a token."""
+"""The status page in a real browser, with authentication by Keystone."""
 
 from __future__ import annotations
 
@@ -46,7 +46,8 @@ def browser(tmp_path: pathlib.Path) -> Iterator[webdriver.Chrome]:
 
 
 def text(browser: webdriver.Chrome, css: str) -> str:
-    """Return the text of the first selected element, "" while there is none (tables are refilled all the time)."""
+    """Return the text of the first selected element, or "" without such an element, as tables are refilled all the
+    time."""
     return str(browser.execute_script("return document.querySelector(arguments[0])?.innerText ?? ''", css)).strip()
 
 
@@ -55,7 +56,7 @@ def enter(browser: webdriver.Chrome, token: str) -> None:
     browser.find_element(By.CSS_SELECTOR, "#enter button").click()
 
 
-def test_an_operator_sees_hosts_and_what_failed_and_nobody_else_does(nova: Client, browser: webdriver.Chrome) -> None:
+def test_status_page_shows_hosts_and_failures_to_admins_only(nova: Client, browser: webdriver.Chrome) -> None:
     nova.wait(nova.boot("good", networks="none"), "ACTIVE")
     nova.post("/flavors", {"flavor": {"name": "odd", "id": "odd", "vcpus": 1, "ram": 128, "disk": 1}})
     nova.post("/flavors/odd/os-extra_specs", {"extra_specs": {"resources:CUSTOM_NOWHERE": "1"}})
@@ -65,7 +66,7 @@ def test_an_operator_sees_hosts_and_what_failed_and_nobody_else_does(nova: Clien
     enter(browser, "a-members")
     eventually(lambda: "not allowed to see the status" in text(browser, "#message"), 20, "a member is refused")
     assert not browser.find_element(By.ID, "shown").is_displayed()
-    complaints(browser)  # the two refusals
+    complaints(browser)  # drops the messages of the two refusals
     enter(browser, "an-admins")
     eventually(lambda: HOSTILE in text(browser, "#failures tbody"), 20, "the failure is shown")
     assert "No valid host" in text(browser, "#failures tbody")
@@ -82,7 +83,7 @@ def test_an_operator_sees_hosts_and_what_failed_and_nobody_else_does(nova: Clien
     assert complaints(browser) == []
 
 
-def test_it_renews_itself_and_says_when_nova_is_away(nova: Client, browser: webdriver.Chrome) -> None:
+def test_status_page_refreshes_and_reports_an_unreachable_api(nova: Client, browser: webdriver.Chrome) -> None:
     browser.get(nova.url.replace("/v2.1", "/status"))
     eventually(lambda: text(browser, "#message") == "Enter a token.", 20, "it asks for a token")
     enter(browser, "an-admins")

@@ -1,4 +1,4 @@
-"""A Barbican of the tests' own, found in NOVA_TEST_BARBICAN: a virtual environment with barbican and uwsgi."""
+"""A private Barbican from the virtual environment NOVA_TEST_BARBICAN, which has barbican and uwsgi."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ application = deploy.loadapp("config:{paste}", name="main")
 
 
 class Barbican:
-    """A Barbican API with its own database; ``identity`` is its [keystone_authtoken].
+    """A Barbican API with its own database. ``identity`` is its [keystone_authtoken].
 
     stop() ends all its processes. ``directory`` is created if it is missing.
     """

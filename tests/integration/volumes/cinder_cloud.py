@@ -1,4 +1,4 @@
-"""A small cloud with real guests whose volumes a real Cinder keeps: fixtures."""
+"""Fixtures for a small cloud with real guests and volumes of a real Cinder."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def cloud_fixture(rabbitmq: Rabbit, hosts: RealHosts, guest_image: pathlib.Path,
 @contextlib.contextmanager
 def cinder_cloud(rabbit: Rabbit, hosts: RealHosts, image: pathlib.Path, cinder: RealCinder,
                  **more: Mapping[str, Any]) -> Iterator[RealCloud]:
-    """The hosts can mount what Cinder exports, and Cinder knows whom to ask. ``more``: further sections of nova.conf.
-    """
+    """Start a cloud whose hosts can mount the exports of Cinder, and register Nova with Cinder. ``more``: further
+    sections of nova.conf."""
     for host in hosts.hosts:
-        if not host.host.run(["find", "/usr/sbin", "-name", cinder.HELPER]):  # it has not met them, or they were off
+        if not host.host.run(["find", "/usr/sbin", "-name", cinder.HELPER]):  # a new host, or one that was switched off
             host.host.run(cinder.helper())
     options = {
         "volume": {"driver": "cinder"}, "cinder": cinder.options(), "api": {"auth_strategy": "keystone"},

@@ -1,4 +1,4 @@
-"""Embedded shares of a cluster, made as nova-manage does it."""
+"""Embedded shares of a cluster, created as by nova-manage."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from nova.objects.volumes.share import Share
 from tests.integration.cluster import Cluster
 from tests.integration.processes import eventually
 
-# Of the clients.
+# The project of the clients.
 _PROJECT = "p" * 32
 
 
 def new_share(nova: Cluster) -> str:
-    """A share of the clients' project."""
+    """Create a share of the clients' project and return its id."""
     with contextlib.closing(Database(nova.database_url)) as db:
         share = Share(uuid=new_uuid(), project_id=_PROJECT)
         return db.write(lambda connection: shares.create(connection, share)).uuid
@@ -28,5 +28,5 @@ def statuses(nova: Cluster, server: str) -> list[str]:
 
 
 def wait_given(nova: Cluster, server: str, seconds: float) -> None:
-    """The server, which is off, has its share."""
+    """Wait until the stopped server has access to its share."""
     eventually(lambda: statuses(nova, server) == ["inactive"], seconds, f"{server} has its share")

@@ -1,8 +1,8 @@
-"""A Cinder of the tests' own, with its NFS driver, and a Keystone for it.
+"""A private Cinder with its NFS driver, and a Keystone for it.
 
-They are found in NOVA_TEST_CINDER (a virtual environment with cinder, keystone, uwsgi and PyMySQL), else on the PATH;
-keys of encrypted volumes are in a Barbican (NOVA_TEST_BARBICAN).
-No NFS is needed: where it is mounted, mount(8) finds a helper that binds the exported directory in place of a mount.
+Both are searched in NOVA_TEST_CINDER (a virtual environment with cinder, keystone, uwsgi and PyMySQL), else on the
+PATH. Keys of encrypted volumes are in a Barbican (NOVA_TEST_BARBICAN). NFS is not needed: mount(8) uses a helper that
+bind-mounts the exported directory.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from tests.integration.volumes.barbican_server import Barbican
 
 _PROGRAMS = ("cinder-manage", "cinder-volume", "cinder-scheduler", "keystone-manage", "uwsgi")
 _PASSWORD = "right"
-# A cold start of Python programs as large as these on a loaded machine.
+# Cold start of large Python programs on a loaded machine.
 _START = 180.0
 
 
 def environment() -> pathlib.Path | None:
-    """The virtual environment with these services; None: they are not installed."""
+    """Return the virtual environment with these services, or None if they are not installed."""
     named = os.environ.get("NOVA_TEST_CINDER")
     found = shutil.which("cinder-volume", path=str(pathlib.Path(named, "bin")) if named else None)
     home = pathlib.Path(found).parent.parent if found else None
@@ -45,7 +45,7 @@ needs_cinder = pytest.mark.skipif(
 
 @pytest.fixture(name="cinder", scope="module")
 def cinder_fixture(request: pytest.FixtureRequest, rabbitmq: Rabbit, mariadb: Server) -> Iterator[RealCinder]:
-    """A module's own parametrization of it may say the format of volumes."""
+    """Start a Cinder. A module may parametrize the fixture with the volume format."""
     with real_cinder(rabbitmq, mariadb, getattr(request, "param", "raw")) as made:
         yield made
 
@@ -53,7 +53,7 @@ def cinder_fixture(request: pytest.FixtureRequest, rabbitmq: Rabbit, mariadb: Se
 @contextlib.contextmanager
 def real_cinder(rabbit: Rabbit, mariadb: Server, disk_format: str = "raw", backends: Sequence[str] = ("nfs",),
                 keys: bool = False) -> Iterator[RealCinder]:
-    """Return a :class:`RealCinder`."""
+    """Start a :class:`RealCinder` and stop it at the end."""
     directory = pathlib.Path(tempfile.mkdtemp(prefix="nova-cinder-", dir="/tmp"))
     directory.chmod(0o755)
     made = RealCinder(directory, rabbit, mariadb, disk_format, backends, keys)
@@ -66,11 +66,11 @@ def real_cinder(rabbit: Rabbit, mariadb: Server, disk_format: str = "raw", backe
 
 
 class RealCinder:
-    """``directory`` must be reachable for all; everything that was started ends with stop().
+    """Cinder and Keystone. ``directory`` must be accessible for all users; stop() ends all processes.
 
-    Volumes are files in ``disk_format``, and have snapshots where Nova was introduced, also while a guest has them.
-    Each of the ``backends`` has an export of its own, ``exports[NAME]``, and volumes of the type NAME; without a type
-    they may be in any. With ``keys`` there is a Barbican, and volumes of the type NAME-luks are encrypted.
+    Volumes are files in ``disk_format``. After introduce_nova(), attached volumes can have snapshots, too. Each of the
+    ``backends`` has its own export, ``exports[NAME]``, and the volume type NAME; a volume without a type may be on any
+    of them. With ``keys`` there is a Barbican, and volumes of the type NAME-luks are encrypted.
     """
 
     # The program that mounts the exports.
@@ -92,14 +92,14 @@ class RealCinder:
         self.barbican = Barbican(directory / "barbican", self.middleware()) if keys else None
         self._write(rabbit.new_vhost(), mariadb.new_database())
 
-    # --- how others mount what it exports ------------------------------------------------------------
+    # --- mounts of its exports -----------------------------------------------------------------------
     def mounting(self) -> list[str]:
         """Return the beginning of a command line whose process can mount the exports, in its own mount namespace."""
         return ["unshare", "--mount", "--propagation", "private", "sh", "-c",
                 f'{" ".join(self.helper())} && exec "$@"', "sh"]
 
     def helper(self) -> list[str]:
-        """A command after which whoever shares this process's room of mounts can mount the exports."""
+        """Return a command after which processes in the same mount namespace can mount the exports."""
         return ["mount", "-t", "overlay", "-o", f"lowerdir={self.directory}/helper:/usr/sbin", "overlay", "/usr/sbin"]
 
     # --- the services --------------------------------------------------------------------------------
@@ -130,17 +130,17 @@ class RealCinder:
         return "\n".join(process.tail()[-3000:] for process in self._processes)
 
     def options(self) -> dict[str, Any]:
-        """[cinder] for a Nova that asks this service with Nova's own rights."""
+        """Return [cinder] of a Nova that uses this Cinder with a service user."""
         return {"auth_type": "password", "auth_url": self.keystone, "username": "nova", "password": _PASSWORD,
                 "project_name": "service", "user_domain_id": "default", "project_domain_id": "default"}
 
     def middleware(self) -> dict[str, Any]:
-        """[keystone_authtoken] for services whose users Keystone knows."""
+        """Return [keystone_authtoken] for services with users from this Keystone."""
         return {**self.options(), "www_authenticate_uri": self.keystone, "service_token_roles": "service",
                 "service_token_roles_required": True}
 
     def keys(self) -> dict[str, dict[str, Any]]:
-        """The sections for whoever asks the Barbican, and their users."""
+        """Return the configuration sections for clients of the Barbican."""
         assert self.barbican is not None
         return {"key_manager": {"backend": "barbican"}, "barbican": {
             "auth_endpoint": self.keystone, "barbican_endpoint": self.barbican.url}}
@@ -154,7 +154,7 @@ class RealCinder:
 
     # --- its API -------------------------------------------------------------------------------------
     def token(self) -> str:
-        """The administrator's."""
+        """Return the administrator's token."""
         return self._token
 
     def ask(self, method: str, path: str, body: Any = None) -> Any:
@@ -172,7 +172,7 @@ class RealCinder:
         return uuid
 
     def drop(self, uuid: str) -> None:
-        """A volume that nobody has."""
+        """Delete a detached volume."""
         self.ask("DELETE", f"/volumes/{uuid}")
         eventually(lambda: uuid not in {each["id"] for each in self.ask("GET", "/volumes")["volumes"]}, 60,
                    f"volume {uuid} is deleted", interval=0.3)
@@ -181,7 +181,7 @@ class RealCinder:
         eventually(lambda: self.volume(uuid)["status"] == status, 90, f"volume {uuid} is {status}", interval=0.3)
 
     def snapshot(self, volume: str) -> str:
-        """A new one of a volume, whoever has it."""
+        """Create a snapshot of the volume, attached or not, and return its id."""
         uuid = str(self.ask("POST", "/snapshots", {"snapshot": {"volume_id": volume, "force": True}})["snapshot"]["id"])
         eventually(lambda: self.ask("GET", f"/snapshots/{uuid}")["snapshot"]["status"] != "creating", 90,
                    f"snapshot {uuid} is made", interval=0.3)

@@ -1,6 +1,6 @@
-"""Certificates of signed images and keys of encrypted volumes in a real Barbican, asked with the caller's own token.
+"""Certificates of signed images and keys of encrypted volumes in a real Barbican, read with the caller's token.
 
-Barbican is found in NOVA_TEST_BARBICAN: a virtual environment with barbican and uwsgi.
+Barbican is in NOVA_TEST_BARBICAN: a virtual environment with barbican and uwsgi.
 """
 
 from __future__ import annotations
@@ -65,8 +65,7 @@ def stored(made: Any) -> str:
     return str(API(CONF).store(caller("owner"), X509(made.public_bytes(Encoding.DER))))
 
 
-def test_a_certificate_that_the_caller_keeps_there_is_found_and_trusted(barbican: Barbican,
-                                                                        tmp_path: pathlib.Path) -> None:
+def test_certificate_in_barbican_is_loaded_and_verifies_an_image(barbican: Barbican, tmp_path: pathlib.Path) -> None:
     root, signer = signing.rsa_key(), signing.rsa_key()
     authority = stored(signing.certificate(root, "root", authority=True))
     certificate = signing.certificate(signer, "signer", root, "root")
@@ -81,7 +80,7 @@ def test_a_certificate_that_the_caller_keeps_there_is_found_and_trusted(barbican
         signatures.verify(image, str(tmp_path / "disk"))
 
 
-def test_a_certificate_of_another_authority_is_not_trusted(barbican: Barbican) -> None:
+def test_certificate_of_an_untrusted_authority_is_refused(barbican: Barbican) -> None:
     stranger, other = signing.rsa_key(), signing.rsa_key()
     image = image_of(stored(signing.certificate(stranger, "stranger", authority=True)), stranger)
     other_authority = stored(signing.certificate(other, "other", authority=True))
@@ -89,7 +88,7 @@ def test_a_certificate_of_another_authority_is_not_trusted(barbican: Barbican) -
         signatures.certificate_of(caller("owner"), image, [other_authority])
 
 
-def test_one_that_is_not_there_or_not_for_the_caller_is_the_requests_fault(barbican: Barbican) -> None:
+def test_missing_or_foreign_certificate_makes_the_image_unacceptable(barbican: Barbican) -> None:
     key = signing.rsa_key()
     kept = stored(signing.certificate(key, "signer", authority=True))
     for token, ident in (("owner", new_uuid()), ("nobody", kept), ("owner", "../containers")):
@@ -98,8 +97,8 @@ def test_one_that_is_not_there_or_not_for_the_caller_is_the_requests_fault(barbi
 
 
 @pytest.mark.parametrize("listens", [False, True], ids=["gone", "frozen"])
-def test_nothing_boots_unverified_while_it_is_away(barbican: Barbican, monkeypatch: pytest.MonkeyPatch,
-                                                   listens: bool) -> None:
+def test_unavailable_barbican_refuses_unverified_images(barbican: Barbican, monkeypatch: pytest.MonkeyPatch,
+                                                        listens: bool) -> None:
     monkeypatch.setattr(key_manager, "_TIMEOUT", 1.0)
     key = signing.rsa_key()
     image = image_of(stored(signing.certificate(key, "signer", authority=True)), key)
@@ -115,8 +114,8 @@ def test_nothing_boots_unverified_while_it_is_away(barbican: Barbican, monkeypat
             CONF.set_override("barbican_endpoint", barbican.url, group="barbican")
 
 
-def test_the_key_of_a_volume_is_had_with_its_owners_token_alone(barbican: Barbican,
-                                                                caplog: pytest.LogCaptureFixture) -> None:
+def test_volume_key_is_readable_with_its_owners_token_only(barbican: Barbican,
+                                                           caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     value = os.urandom(32)
     ident = str(API(CONF).store(caller("owner"), SymmetricKey("AES", 256, value)))
@@ -129,7 +128,7 @@ def test_the_key_of_a_volume_is_had_with_its_owners_token_alone(barbican: Barbic
 
 
 @pytest.mark.parametrize("listens", [False, True], ids=["gone", "frozen"])
-def test_a_key_is_not_waited_for_for_ever(barbican: Barbican, monkeypatch: pytest.MonkeyPatch, listens: bool) -> None:
+def test_volume_key_request_times_out(barbican: Barbican, monkeypatch: pytest.MonkeyPatch, listens: bool) -> None:
     monkeypatch.setattr(key_manager, "_TIMEOUT", 1.0)
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))

@@ -1,4 +1,4 @@
-"""Volumes of a real Cinder on NFS in servers, the caller known to a real Keystone."""
+"""Volumes of a real Cinder on NFS attached to servers, with users from a real Keystone."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ def path(server: str, volume: str = "") -> str:
 
 
 def disk_of(nova: Cluster, volume: str) -> pathlib.Path:
-    """The volume's file as the compute host sees it."""
+    """Return the path of the volume's file in the mount namespace of the compute host."""
     root = pathlib.Path(f"/proc/{nova.processes[f'compute-{_HOST}'].pid}/root")
     found = list(root.joinpath(*nova.directory.parts[1:], "mnt").glob(f"*/volume-{volume}"))
     assert len(found) == 1, found
     return found[0]
 
 
-def test_a_volume_is_attached_on_nfs_and_detached(nova: Cluster, cinder: RealCinder, server: str) -> None:
+def test_nfs_volume_is_attached_and_detached(nova: Cluster, cinder: RealCinder, server: str) -> None:
     volume = cinder.new()
     nova.api.post(path(server), {"volumeAttachment": {"volumeId": volume}})
     cinder.wait(volume, "in-use")
@@ -71,7 +71,7 @@ def test_a_volume_is_attached_on_nfs_and_detached(nova: Cluster, cinder: RealCin
     assert nova.api.get(path(server))["volumeAttachments"] == []
 
 
-def test_servers_boot_from_volumes(nova: Cluster, cinder: RealCinder, server: str) -> None:
+def test_servers_boot_from_cinder_volumes(nova: Cluster, cinder: RealCinder, server: str) -> None:
     system = cinder.new()
     cinder.ask("POST", f"/volumes/{system}/action", {"os-set_bootable": {"bootable": True}})
     booted = nova.api.boot("booted", imageRef="", availability_zone=f"nova:{_HOST}", block_device_mapping_v2=[
@@ -91,7 +91,8 @@ def test_servers_boot_from_volumes(nova: Cluster, cinder: RealCinder, server: st
 
 
 @pytest.mark.parametrize("name", ["conductor-1", f"compute-{_HOST}"])
-def test_a_service_is_killed_in_the_middle(nova: Cluster, cinder: RealCinder, server: str, name: str) -> None:
+def test_cinder_attachment_completes_after_a_service_was_killed(nova: Cluster, cinder: RealCinder, server: str,
+                                                                name: str) -> None:
     volume = cinder.new()
     nova.api.post(path(server), {"volumeAttachment": {"volumeId": volume}})
     eventually(lambda: cinder.volume(volume)["status"] != "available", 60, "it has begun", interval=0.05)
@@ -107,7 +108,7 @@ def test_a_service_is_killed_in_the_middle(nova: Cluster, cinder: RealCinder, se
     cinder.wait(volume, "available")
 
 
-def test_a_volume_goes_where_its_server_goes(nova: Cluster, cinder: RealCinder, server: str) -> None:
+def test_cinder_attachment_follows_migrations_of_the_server(nova: Cluster, cinder: RealCinder, server: str) -> None:
     volume = cinder.new()
     nova.api.post(path(server), {"volumeAttachment": {"volumeId": volume}})
     cinder.wait(volume, "in-use")
@@ -133,8 +134,7 @@ _MOVES = [
     ("migrate", None, "VERIFY_RESIZE", _HOST), ("confirmResize", None, "ACTIVE", _HOST)]
 
 
-def test_cinder_is_asked_how_large_a_volume_is_and_understands_what_it_is_told_of_that(
-        nova: Cluster, cinder: RealCinder, server: str) -> None:
+def test_volume_extended_event_reports_the_result_to_cinder(nova: Cluster, cinder: RealCinder, server: str) -> None:
     """Cinder's NFS driver does not extend attached volumes, but it accepts the report."""
     volume = cinder.new()
     nova.api.post(path(server), {"volumeAttachment": {"volumeId": volume}})
@@ -162,6 +162,6 @@ def test_cinder_is_asked_how_large_a_volume_is_and_understands_what_it_is_told_o
     told("Error")
     newest = nova.api.get(f"/servers/{server}/os-instance-actions")["instanceActions"][0]
     events = nova.api.get(f"/servers/{server}/os-instance-actions/{newest['request_id']}")["instanceAction"]["events"]
-    assert "Invalid volume" in str(events), "that action there is, and nothing waits for it"
+    assert "Invalid volume" in str(events), "the reported action was not processed by Cinder"
     assert cinder.volume(volume)["size"] == 1
     act("os-reset_status", status="in-use")

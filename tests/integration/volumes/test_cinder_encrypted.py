@@ -1,4 +1,4 @@
-"""Encrypted volumes of a real Cinder, their keys in a real Barbican, in real guests that move."""
+"""Encrypted volumes of a real Cinder with keys in a real Barbican, used by real guests that are moved."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.integration.volumes.test_cinder_snapshots import ALWAYS_OPEN, wait_fo
 
 pytestmark = [needs_hosts, needs_cinder, needs_barbican, pytest.mark.root]
 
-# qemu-img measures how fast the machine derives keys, which fails by chance on a virtual one.
+# qemu-img measures the speed of key derivation, which fails at random on virtual machines.
 _TRIES = 10
 _TEXT = "this was written by a guest"
 _READ = "head -n 1 /dev/vdb"
@@ -49,7 +49,7 @@ def cloud_fixture(rabbitmq: Rabbit, hosts: RealHosts, guest_image: pathlib.Path,
 
 
 def made_as(cinder: RealCinder, volume: str) -> str:
-    """The status of a volume that was made; "": not yet."""
+    """Return the status of a volume whose creation has ended, or ""."""
     status = str(cinder.volume(volume)["status"])
     return status if status in ("available", "error") else ""
 
@@ -71,11 +71,11 @@ def text_of(cloud: RealCloud, server: str) -> str:
 
 
 def secrets(hosts: RealHosts) -> list[list[str]]:
-    """The lines that each host's libvirt has of secrets."""
+    """Return the lines of secrets listed by each host's libvirt."""
     return [host.virsh("secret-list").split("\n")[:-1] for host in hosts.hosts]
 
 
-def test_what_a_guest_writes_is_encrypted_and_is_read_again(cloud: RealCloud, cinder: RealCinder) -> None:
+def test_guest_data_on_an_encrypted_cinder_volume_is_encrypted(cloud: RealCloud, cinder: RealCinder) -> None:
     volume = encrypted(cinder)
     server = cloud.boot("guest", cloud.trio, user_data=ALWAYS_OPEN)
     cloud.api.wait(server, "ACTIVE", BOOT)
@@ -85,10 +85,10 @@ def test_what_a_guest_writes_is_encrypted_and_is_read_again(cloud: RealCloud, ci
     cinder.wait(volume, "in-use")
     with cloud.shell(server) as shell:
         wait_for_volume(shell)
-        assert "1048576 vdb" in shell.run("cat /proc/partitions"), "all that was asked for is the guest's"
+        assert "1048576 vdb" in shell.run("cat /proc/partitions"), "the guest does not see the whole size"
         shell.run(f"echo {_TEXT} > /dev/vdb; sync")
     file = cinder.files()[f"volume-{volume}"]
-    header = Qcow2Header(str(file))  # as Cinder makes it
+    header = Qcow2Header(str(file))  # the format that Cinder creates
     assert header.luks
     assert _TEXT.encode() not in file.read_bytes()
     cloud.api.delete(f"{path}/{volume}")
@@ -108,7 +108,7 @@ def test_what_a_guest_writes_is_encrypted_and_is_read_again(cloud: RealCloud, ci
 
 
 @migrates_emulated
-def test_it_goes_where_its_server_goes(cloud: RealCloud, cinder: RealCinder) -> None:
+def test_encrypted_cinder_volume_follows_migrations_of_its_server(cloud: RealCloud, cinder: RealCinder) -> None:
     volume = encrypted(cinder)
     first, second = cloud.hosts.hosts
     server = cloud.boot("guest", cloud.trio, on=first, user_data=ALWAYS_OPEN, block_device_mapping_v2=[

@@ -1,4 +1,4 @@
-"""Real guests with volumes of a real Cinder on NFS: what is written to one is there when it is attached again."""
+"""Real guests with volumes of a real Cinder on NFS."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.integration.volumes.test_volumes_guests import OPEN
 pytestmark = [needs_hosts, needs_cinder, pytest.mark.root]
 
 
-def test_what_a_guest_wrote_is_there_when_its_volume_is_attached_again(cloud: RealCloud, cinder: RealCinder) -> None:
+def test_data_on_a_cinder_volume_survives_detach_and_attach(cloud: RealCloud, cinder: RealCinder) -> None:
     volume = cinder.new()
     server = cloud.boot("guest", cloud.trio, user_data=OPEN)
     cloud.api.wait(server, "ACTIVE", BOOT)

@@ -1,4 +1,4 @@
-"""Images of a server that lives on volumes of a real Cinder, and servers that are made from them."""
+"""Images of volume-backed servers on a real Cinder, and servers booted from these images."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from tests.integration.volumes.test_cinder_snapshots import ALWAYS_OPEN
 
 pytestmark = [needs_hosts, needs_cinder, pytest.mark.root]
 
-# /images ended with it.
+# The last microversion with /images.
 _OLD = "2.35"
 
 
 def system_volume(cinder: RealCinder, image: pathlib.Path) -> str:
-    """A volume with the bootable disk of the guest image."""
+    """Create a volume with the bootable disk of the guest image."""
     volume = cinder.new()
     file = cinder.files()[f"volume-{volume}"]
     size = file.stat().st_size
@@ -42,7 +42,7 @@ def booted(cloud: RealCloud, name: str, image: str = "", **fields: object) -> st
 
 
 def saved(cloud: RealCloud, server: str, name: str) -> str:
-    """The image, as soon as it can be used."""
+    """Create an image of the server, wait until it is active, and return its id."""
     image = str(cloud.api.action(server, "createImage", {"name": name})["image_id"])
 
     def look() -> bool:
@@ -54,8 +54,8 @@ def saved(cloud: RealCloud, server: str, name: str) -> str:
     return image
 
 
-def test_a_server_that_lives_on_volumes_is_saved_and_another_is_made_of_it(
-        cloud: RealCloud, cinder: RealCinder, guest_image: pathlib.Path) -> None:
+def test_server_boots_from_an_image_of_a_volume_backed_server(cloud: RealCloud, cinder: RealCinder,
+                                                              guest_image: pathlib.Path) -> None:
     system, data = system_volume(cinder, guest_image), cinder.new()
     first = booted(cloud, "first", block_device_mapping_v2=[
         {"source_type": "volume", "uuid": system, "destination_type": "volume", "boot_index": 0},
@@ -84,7 +84,7 @@ def test_a_server_that_lives_on_volumes_is_saved_and_another_is_made_of_it(
         cinder.wait(volume, "available")
         cinder.drop(volume)
 
-    # The guest goes on with what its volumes are put together from, also after a start.
+    # After the deletion of the snapshots, the first guest still has all its data, also after a reboot.
     assert cloud.api.request("DELETE", f"/images/{image}", version=_OLD).status_code == 204
     for snapshot in snapshots:
         cinder.drop_snapshot(snapshot)

@@ -1,4 +1,4 @@
-"""The only conductor is killed while it talks to a volume service: another one finds what was done, and ends it."""
+"""The only conductor is killed during a request to the volume service; a new conductor completes the operation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.integration.processes import eventually
 from tests.integration.rabbit import Rabbit
 
 _PROJECT = "p" * 32
-# A lease, a start of a conductor and a pause or two, on a loaded machine.
+# A lease, the start of a conductor and some pauses on a loaded machine.
 _SETTLE = 120.0
 
 
@@ -50,7 +50,7 @@ def settles(cinder: CinderService, volume: str, status: str, servers: list[str])
 
 
 def killed_at(nova: Cluster, cinder: CinderService, verb: str, after: bool, act: Any) -> None:
-    """Kill the conductor when the service has done (``after``), or was asked for, what ``verb`` says."""
+    """Kill the conductor before or (``after``) after the service has executed the request ``verb``."""
     asked, release = cinder.hold(verb, after)
     act()
     assert asked.wait(60)
@@ -64,7 +64,8 @@ _MOMENTS = pytest.mark.parametrize("after", [False, True], ids=["before", "after
 
 @_MOMENTS
 @pytest.mark.parametrize("verb", ["create_attachment", "update_attachment", "complete_attachment"])
-def test_an_attachment_goes_on(nova: Cluster, cinder: CinderService, server: str, verb: str, after: bool) -> None:
+def test_attachment_completes_after_the_conductor_was_killed(nova: Cluster, cinder: CinderService, server: str,
+                                                             verb: str, after: bool) -> None:
     volume = cinder.new(_PROJECT)
     killed_at(nova, cinder, verb, after, lambda: attach(nova, server, volume))
     settles(cinder, volume, "in-use", [server])
@@ -74,7 +75,8 @@ def test_an_attachment_goes_on(nova: Cluster, cinder: CinderService, server: str
 
 @_MOMENTS
 @pytest.mark.parametrize("verb", ["os-begin_detaching", "delete_attachment"])
-def test_a_detachment_goes_on(nova: Cluster, cinder: CinderService, server: str, verb: str, after: bool) -> None:
+def test_detachment_completes_after_the_conductor_was_killed(nova: Cluster, cinder: CinderService, server: str,
+                                                             verb: str, after: bool) -> None:
     volume = cinder.new(_PROJECT)
     attach(nova, server, volume)
     settles(cinder, volume, "in-use", [server])
@@ -85,7 +87,8 @@ def test_a_detachment_goes_on(nova: Cluster, cinder: CinderService, server: str,
     eventually(lambda: not nova.api.get(path(server))["volumeAttachments"], 60, "the server has no volume")
 
 
-def test_a_volume_that_was_made_for_a_server_is_found_again(nova: Cluster, cinder: CinderService, server: str) -> None:
+def test_created_volume_is_reused_after_the_conductor_was_killed(nova: Cluster, cinder: CinderService,
+                                                                 server: str) -> None:
     before = set(cinder.volumes)
     other: list[str] = []
     disk = {"source_type": "blank", "destination_type": "volume", "volume_size": 1, "delete_on_termination": True}

@@ -1,4 +1,4 @@
-"""A real Cinder makes and deletes snapshots of files that a real guest writes to: it loses nothing of what it wrote."""
+"""Snapshots of attached volumes by a real Cinder while a real guest writes; no data are lost."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = [needs_hosts, needs_cinder, pytest.mark.root,
 _MIB = 4
 # The block in which the guest counts.
 _COUNT = 100 << 11
-# Also when it boots again.
+# The device is also opened after a reboot.
 ALWAYS_OPEN = base64.b64encode(base64.b64decode(OPEN) + b"""
 echo '::respawn:/bin/sh -c "chmod 666 /dev/vd[b-z]; sleep 1"' >> /etc/inittab
 sync
@@ -28,7 +28,7 @@ sync
 
 
 def booted(cloud: RealCloud, volume: str, user_data: str) -> str:
-    """A server that has had the volume from the beginning: of one that comes later the kernel speaks at the login."""
+    """Boot a server with the volume, because the kernel logs a later attachment to the console during the login."""
     server = cloud.boot("guest", cloud.trio, user_data=user_data, block_device_mapping_v2=[
         {"source_type": "volume", "uuid": volume, "destination_type": "volume"}])
     cloud.api.wait(server, "ACTIVE", BOOT)
@@ -44,7 +44,7 @@ def write(shell: GuestShell, place: int) -> None:
 def digest(shell: GuestShell, places: int) -> str:
     """Return the digest of the volume's content."""
     text = shell.run(f"dd if=/dev/vdb bs=1M count={places * _MIB} 2> /dev/null | md5sum", 120)
-    return text.split()[-2]  # behind what the kernel may have to say
+    return text.split()[-2]  # after a possible message of the kernel
 
 
 def wait_for_volume(shell: GuestShell) -> None:
@@ -57,14 +57,13 @@ def files(cinder: RealCinder, volume: str) -> set[str]:
     return {path.name.removeprefix(name) for path in cinder.export.iterdir() if path.name.startswith(name)}
 
 
-def test_a_guest_goes_on_while_its_volume_has_snapshots_and_has_them_no_more(
-        cloud: RealCloud, cinder: RealCinder) -> None:
+def test_guest_data_survive_creation_and_deletion_of_volume_snapshots(cloud: RealCloud, cinder: RealCinder) -> None:
     volume = cinder.new()
     server = booted(cloud, volume, OPEN)
     snapshots: list[str] = []
     with cloud.shell(server) as shell:
         wait_for_volume(shell)
-        # It never stops to write, either.
+        # The guest also writes continuously.
         shell.run("(n=0; while [ ! -e /tmp/stop ]; do n=$((n + 1)); echo $n | dd of=/dev/vdb bs=512 "
                   f"seek={_COUNT} conv=sync 2> /dev/null; echo $n > /tmp/written; sync; done) & true")
         write(shell, 0)
@@ -73,7 +72,7 @@ def test_a_guest_goes_on_while_its_volume_has_snapshots_and_has_them_no_more(
             write(shell, place)
         whole = shell.run("cat /tmp/part0 /tmp/part1 /tmp/part2 /tmp/part3 | md5sum").split()[-2]
         assert {"", *(f".{each}" for each in snapshots)} < files(cinder, volume)
-        # Those in the middle go into the oldest file, the newest takes all that is left into the one that is written.
+        # Inner snapshots are merged into the oldest file, the last one is merged into the active file.
         for each in (snapshots[1], snapshots[0], snapshots[2]):
             cinder.drop_snapshot(each)
             assert digest(shell, 4) == whole
@@ -85,7 +84,7 @@ def test_a_guest_goes_on_while_its_volume_has_snapshots_and_has_them_no_more(
         cloud.api.delete(f"{path}/{volume}")
         cinder.wait(volume, "available")
         eventually(lambda: "vdb" not in shell.run("cat /proc/partitions"), 30, "the guest has let go of its volume")
-        # Once more, so that the guest remembers nothing of it but what is there.
+        # Attach again, so that the guest has no cached data.
         cloud.api.post(path, {"volumeAttachment": {"volumeId": volume}})
         cinder.wait(volume, "in-use")
         wait_for_volume(shell)
@@ -96,7 +95,7 @@ def test_a_guest_goes_on_while_its_volume_has_snapshots_and_has_them_no_more(
     cinder.wait(volume, "available")
 
 
-def test_a_guest_is_started_again_with_all_files_of_its_volume(cloud: RealCloud, cinder: RealCinder) -> None:
+def test_guest_with_a_volume_snapshot_is_rebooted_and_keeps_its_data(cloud: RealCloud, cinder: RealCinder) -> None:
     volume = cinder.new()
     server = booted(cloud, volume, ALWAYS_OPEN)
     with cloud.shell(server) as shell:
@@ -108,7 +107,7 @@ def test_a_guest_is_started_again_with_all_files_of_its_volume(cloud: RealCloud,
     asked = cloud.console(server).count("guest login:")
     cloud.api.action(server, "reboot", {"type": "HARD"})
     cloud.api.wait(server, "ACTIVE", BOOT)
-    cloud.wait_for_login(server, "guest", asked + 1)  # who types while it boots may be taken for the user's name
+    cloud.wait_for_login(server, "guest", asked + 1)  # input during the boot could be taken for the user name
     with cloud.shell(server) as shell:
         wait_for_volume(shell)
         assert digest(shell, 2) == whole

@@ -1,4 +1,4 @@
-"""A real Cinder moves volumes from one of its back ends to another under real guests: Nova has these go over."""
+"""Migrations of attached volumes between back ends of a real Cinder, by volume swaps of Nova."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def cinder_fixture(rabbitmq: Rabbit, mariadb: Server) -> Iterator[RealCinder]:
 
 
 def booted(cloud: RealCloud, volume: str) -> str:
-    """A server that has had the volume from the beginning: of one that comes later the kernel speaks at the login."""
+    """Boot a server with the volume, because the kernel logs a later attachment to the console during the login."""
     server = cloud.boot("guest", cloud.trio, user_data=OPEN, block_device_mapping_v2=[
         {"source_type": "volume", "uuid": volume, "destination_type": "volume"}])
     cloud.api.wait(server, "ACTIVE", BOOT)
@@ -57,8 +57,7 @@ def wait_until_moved(cloud: RealCloud, cinder: RealCinder, volume: str, backend:
     eventually(cloud.nova.books_balance, 60, "Nova is done")
 
 
-def test_a_guest_goes_on_and_keeps_all_while_its_volume_is_retyped_to_another_back_end(
-        cloud: RealCloud, cinder: RealCinder) -> None:
+def test_guest_data_survive_a_retype_to_another_back_end(cloud: RealCloud, cinder: RealCinder) -> None:
     volume = cinder.new(volume_type="one")
     server = booted(cloud, volume)
     path = f"/servers/{server}/os-volume_attachments"
@@ -66,7 +65,7 @@ def test_a_guest_goes_on_and_keeps_all_while_its_volume_is_retyped_to_another_ba
         wait_for_volume(shell)
         shell.run("dd if=/dev/urandom of=/dev/vdb bs=1M count=16 2> /dev/null; sync", 120)
         whole = digest(shell)
-        # It never stops to write.
+        # The guest writes continuously.
         shell.run("(n=0; while [ ! -e /tmp/stop ]; do n=$((n + 1)); echo $n | dd of=/dev/vdb bs=512 "
                   f"seek={_COUNT} conv=sync 2> /dev/null; echo $n > /tmp/written; sync; done) & true")
         cinder.ask("POST", f"/volumes/{volume}/action", {"os-retype": {
@@ -86,7 +85,7 @@ def test_a_guest_goes_on_and_keeps_all_while_its_volume_is_retyped_to_another_ba
         shell.run("touch /tmp/stop; wait")
         counted = int(shell.run("cat /tmp/written"))
         assert counted > 0
-        # Once more, so that the guest remembers nothing of it but what is there.
+        # Attach again, so that the guest has no cached data.
         cloud.api.delete(f"{path}/{volume}")
         cinder.wait(volume, "available")
         eventually(lambda: "vdb" not in shell.run("cat /proc/partitions"), 30, "the guest has let go of its volume")
@@ -101,9 +100,9 @@ def test_a_guest_goes_on_and_keeps_all_while_its_volume_is_retyped_to_another_ba
     assert cinder.files() == {}
 
 
-def test_a_volume_that_was_moved_has_snapshots_and_is_moved_back(cloud: RealCloud, cinder: RealCinder) -> None:
-    """The volume's file has the name of another volume from then on."""
-    volume = cinder.new()  # of a type that may be anywhere
+def test_migrated_volume_is_snapshotted_and_migrated_back(cloud: RealCloud, cinder: RealCinder) -> None:
+    """After the migration, the volume's file has the name of another volume."""
+    volume = cinder.new()  # of a type without a fixed back end
     backends = ["two", "one"] if cinder.volume(volume)["os-vol-host-attr:host"].endswith("#one") else ["one", "two"]
     server = booted(cloud, volume)
     with cloud.shell(server) as shell:
@@ -127,7 +126,7 @@ def test_a_volume_that_was_moved_has_snapshots_and_is_moved_back(cloud: RealClou
     assert cinder.files() == {}
 
 
-def test_nobody_but_cinder_has_one_volume_take_the_place_of_another(cloud: RealCloud, cinder: RealCinder) -> None:
+def test_volume_swap_by_a_user_is_refused(cloud: RealCloud, cinder: RealCinder) -> None:
     old, new = cinder.new(volume_type="one"), cinder.new(volume_type="two")
     server = booted(cloud, old)
     refused = cloud.api.request("PUT", f"/servers/{server}/os-volume_attachments/{old}",

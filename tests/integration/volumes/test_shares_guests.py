@@ -1,4 +1,4 @@
-"""Shares and real guests on two hosts: what one writes the other one and the hosts read, and a server takes along."""
+"""Shares of real guests on two hosts: data are shared by guests and hosts, and a share follows its server."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.integration.volumes.embedded_shares import new_share, statuses, wait_
 
 pytestmark = [needs_hosts, pytest.mark.root]
 
-# Only root may mount, and who logs in by the console is somebody else; user data are run at the first start alone.
+# Only root may mount, and the console user is not root. User data run only at the first boot.
 _MOUNTS = base64.b64encode(b"""#!/bin/sh
 cat > /etc/mount-docs << END
 #!/bin/sh
@@ -51,7 +51,7 @@ def ready(shell: GuestShell) -> None:
 
 
 @pytest.mark.slow
-def test_a_share_is_what_servers_and_hosts_have_in_common_and_goes_along(cloud: RealCloud, hosts: RealHosts) -> None:
+def test_share_is_used_by_several_guests_and_follows_a_migration(cloud: RealCloud, hosts: RealHosts) -> None:
     api, share = cloud.api, new_share(cloud.nova)
     first, second = (cloud.boot(name, cloud.trio, on=host, user_data=_MOUNTS)
                      for name, host in zip(("first", "second"), hosts.hosts, strict=True))

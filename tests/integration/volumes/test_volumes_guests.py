@@ -1,4 +1,4 @@
-"""Volumes and real guests: what is written to one is there wherever it is attached next, and systems boot from them."""
+"""Volumes of real guests: data survive re-attachment, and guests boot from volumes."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from tests.integration.real_cloud import BOOT, RealCloud, real_cloud
 
 pytestmark = [needs_hosts, pytest.mark.root]
 
-# /os-volumes ended with it.
+# The last microversion with /os-volumes.
 _OLD = "2.35"
-# Of the first 16 MiB.
+# Digest of the first 16 MiB.
 _DIGEST = "head -c 16777216 /dev/vdb | md5sum"
-# Only root has the disks; who logs in by the console is somebody else.
+# Only root may open disks, and the console user is not root.
 OPEN = base64.b64encode(b"""#!/bin/sh
 (while :; do chmod 666 /dev/vd[b-z]; usleep 200000; done) > /dev/null 2>&1 &
 """).decode()
@@ -67,7 +67,7 @@ def started(cloud: RealCloud, name: str, image: str, **fields: Any) -> str:
 
 
 @pytest.mark.slow
-def test_what_a_guest_wrote_is_there_where_the_volume_is_attached_next(cloud: RealCloud) -> None:
+def test_data_on_a_volume_survive_attachment_to_another_server(cloud: RealCloud) -> None:
     volume = make(cloud)
     first = started(cloud, "first", cloud.trio)
     attach(cloud, first, volume)
@@ -96,7 +96,7 @@ def test_what_a_guest_wrote_is_there_where_the_volume_is_attached_next(cloud: Re
 
 
 @pytest.mark.slow
-def test_a_system_lives_on_a_volume(cloud: RealCloud) -> None:
+def test_server_boots_from_the_volume_of_a_deleted_server(cloud: RealCloud) -> None:
     first = started(cloud, "first", "", block_device_mapping_v2=[
         {"source_type": "image", "uuid": cloud.disk, "destination_type": "volume", "volume_size": 2, "boot_index": 0}])
     volume = cloud.api.show(first)["os-extended-volumes:volumes_attached"][0]["id"]
@@ -115,14 +115,14 @@ def test_a_system_lives_on_a_volume(cloud: RealCloud) -> None:
     eventually(lambda: not cloud.api.get("/os-volumes", _OLD)["volumes"], 30, "the volume went with its server")
 
 
-def test_a_guest_goes_on_with_another_volume_and_has_what_it_wrote(cloud: RealCloud) -> None:
+def test_guest_data_survive_a_volume_swap(cloud: RealCloud) -> None:
     old, new = make(cloud), make(cloud)
     server = started(cloud, "guest", cloud.trio)
     attach(cloud, server, old)
     with cloud.shell(server) as shell:
         eventually(lambda: "rw-rw-rw-" in shell.run("ls -l /dev/vdb || true"), 30, "the guest's user may write to it")
         shell.run("dd if=/dev/urandom of=/dev/vdb bs=1M count=16 2> /dev/null; sync", 120)
-        digest = shell.run(_DIGEST, 120).split()[-2]  # behind what the kernel may have to say
+        digest = shell.run(_DIGEST, 120).split()[-2]  # after a possible message of the kernel
         asked = cloud.api.request("PUT", f"/servers/{server}/os-volume_attachments/{old}",
                                   {"volumeAttachment": {"volumeId": new}})
         assert asked.status_code == 202, asked.text
@@ -130,7 +130,7 @@ def test_a_guest_goes_on_with_another_volume_and_has_what_it_wrote(cloud: RealCl
         wait_status(cloud, old, "available")
         shell.run("echo later | dd of=/dev/vdb bs=512 seek=1000000 conv=sync 2> /dev/null; sync")
         assert old.replace("-", "")[:16] in shell.run("cat /sys/block/vdb/serial").replace("-", ""), "the same disk"
-        # Once more, so that the guest remembers nothing of it but what is there.
+        # Attach again, so that the guest has no cached data.
         detach(cloud, server, new)
         eventually(lambda: "vdb" not in shell.run("cat /proc/partitions"), 30, "the guest has let go of its volume")
         attach(cloud, server, new)

@@ -1,16 +1,16 @@
-"""Stand-ins for the services behind the API that keep to their declared interface.
+"""Fake services behind the API that follow the declared interface.
 
-Arguments and answers go through the types of the bus, so a handler that passes what the real
-service would not understand fails here too.
+Arguments and results are encoded with the types of the bus, so a handler that passes arguments
+which the real service would refuse fails here too.
 """
 
 from nova.bus import Interface
 
 
 class Canned:
-    """An interface with prepared answers: a value, a function of the arguments, or an error to raise.
+    """A fake interface with canned results: a value, a function of the arguments, or an error to raise.
 
-    ``calls`` are (method, arguments) in their order.
+    ``calls`` is the list of (method, arguments) in call order.
     """
 
     def __init__(self, declared: type[Interface], **answers):
@@ -40,12 +40,12 @@ class Canned:
         return call
 
     def last(self, name):
-        """The arguments of the last call of a method."""
+        """Return the arguments of the last call of a method."""
         return [given for called, given in self.calls if called == name][-1]
 
 
 def stub(api, name, declared, **answers):
-    """Put canned answers behind the API, and return them."""
+    """Install a fake interface with canned results behind the API, and return it."""
     made = Canned(declared, **answers)
     setattr(api.behind, name, made)
     return made

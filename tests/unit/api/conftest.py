@@ -1,4 +1,4 @@
-"""The API as a WSGI application without a socket; what is behind it is replaced by plain objects."""
+"""The API as a WSGI application without a socket; plain objects replace the services behind the API."""
 
 import io
 import json
@@ -25,20 +25,20 @@ class Answer:
 
     @property
     def error(self):
-        """(key, code, message) of an error body."""
+        """Return (key, code, message) of an error body."""
         (key, value), = self.json.items()
         return key, value["code"], value["message"]
 
 
 class Behind(Clients):
-    """Clients whose interfaces are given objects: ``behind.servers = SomeServers()``."""
+    """Clients whose interfaces tests assign: ``behind.servers = SomeServers()``."""
 
     def __init__(self):
         super().__init__(lambda: None)
 
 
 class Client:
-    """Sends requests to the application; ``behind`` holds the services."""
+    """An HTTP client of the application; ``behind`` holds the fake services."""
 
     def __init__(self):
         self.behind = Behind()
@@ -84,7 +84,7 @@ def url(*segments):
 
 @pytest.fixture(autouse=True)
 def configuration():
-    """Nova's options with their defaults, and no authentication."""
+    """Register Nova's options with their defaults and the noauth strategy."""
     conf.register()
     CONF([], project="nova", default_config_files=[])
     CONF.set_override("auth_strategy", "noauth", group="api")

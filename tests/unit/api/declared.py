@@ -1,4 +1,4 @@
-"""Every schema for requests: of each route, in each microversion, and each of its parts."""
+"""The request schemas of all routes in all microversions, and their subschemas."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Schema = dict[str, Any]
 
 
 def every_schema() -> Iterator[tuple[str, Schema]]:
-    """(where, schema) of each body and query of a route that differs from those of the versions before."""
+    """Yield (location, schema) of each body and query whose schema differs from all earlier microversions."""
     for route in (*routes.ROUTES, *served.ROUTES):
         for kind, declared in (("body", route.spec.body), ("query", route.query)):
             known: list[Schema] = []
@@ -41,11 +41,11 @@ def _parts(schema: Schema) -> Iterator[Schema]:
 
 @functools.cache
 def every_part() -> dict[str, Schema]:
-    """Return all different schemas and their parts, by their text."""
+    """Return all distinct schemas and subschemas by their JSON text."""
     return {json.dumps(part, sort_keys=True): part for _where, schema in every_schema() for part in _parts(schema)}
 
 
-# Values of each kind, and those at the edges of types, lengths, formats and patterns.
+# Values of all types, including boundary values of lengths, formats and patterns.
 _STRINGS = (
     "", " ", "a", "a\n", "\n", "ab", "a-", "-a", "a b", " a", "a ", "A.b_c",
     "a,b", "a/b", "a:b", "/dev/vda", "/dev/xvda1",
@@ -61,7 +61,7 @@ VALUES: tuple[Any, ...] = (
 
 
 def example(schema: Schema) -> Any:
-    """A value that fits the schema, with all that it may have; the tests check that it fits."""
+    """Return a valid value with all optional properties. The tests check that it is valid."""
     if "enum" in schema:
         return schema["enum"][0]
     for name in ("oneOf", "anyOf"):

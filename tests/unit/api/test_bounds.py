@@ -1,4 +1,4 @@
-"""Every list and object in requests has an upper bound."""
+"""Upper bounds of lists in request schemas."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from nova.api.microversion import MAX
 
 
 def _lists(schema, path="body"):
-    """(where, schema) of all lists in a schema."""
+    """Yield (path, schema) of all lists in a schema."""
     if not isinstance(schema, dict):
         return
     if "array" in (schema.get("type") or []):
@@ -29,7 +29,7 @@ def _versions(declared, route):
 
 @pytest.mark.parametrize("route", [*routes.ROUTES, *served.ROUTES],
                          ids=lambda route: f"{route.method} {route.path} {route.action}")
-def test_every_list_of_a_request_has_a_bound(route):
+def test_every_list_in_request_schemas_has_max_items(route):
     for declared in filter(None, (route.spec.body, route.query)):
         for version in _versions(declared, route):
             unbound = {path for path, schema in _lists(declared.schema(version)) if "maxItems" not in schema}

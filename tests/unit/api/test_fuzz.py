@@ -1,4 +1,4 @@
-"""Whatever is sent, the answer is the caller's fault or a success: never a 5xx."""
+"""Fuzz tests of requests: every response is a success or a 4xx error, never a 5xx."""
 
 import json
 from urllib.parse import quote
@@ -70,14 +70,14 @@ def cloud(monkeypatch):
 
 @SETTINGS
 @given(place=st.sampled_from(list(_places(FULL))), value=VALUES, version=VERSIONS)
-def test_one_wrong_value_in_a_create_request(cloud, place, value, version):
+def test_create_server_with_a_random_value_never_returns_5xx(cloud, place, value, version):
     answer = cloud("POST", "/v2.1/servers", raw=_encoded(_with(FULL, place, value)), version=version)
     assert answer.status == 202 or 400 <= answer.status < 500, answer.text
 
 
 @SETTINGS
 @given(value=VALUES, legacy=st.booleans())
-def test_any_json_as_a_body(cloud, value, legacy):
+def test_random_json_bodies_never_return_5xx(cloud, value, legacy):
     for path in ("/servers", "/servers/uuid/action", "/servers/uuid/metadata", "/servers/uuid/tags"):
         method = "PUT" if path.endswith("tags") else "POST"
         answer = cloud(method, ("/v2" if legacy else "/v2.1") + path, raw=_encoded(value), version="2.104")
@@ -86,7 +86,7 @@ def test_any_json_as_a_body(cloud, value, legacy):
 
 @SETTINGS
 @given(raw=st.binary(max_size=60))
-def test_any_bytes_as_a_body(cloud, raw):
+def test_random_bytes_as_a_body_never_return_5xx(cloud, raw):
     assert cloud("POST", "/v2.1/servers", raw=raw).status < 500
 
 
@@ -96,7 +96,7 @@ _ACTIONS = [route for route in routes.ROUTES
 
 @SETTINGS
 @given(route=st.sampled_from(_ACTIONS), value=VALUES, version=VERSIONS)
-def test_any_argument_of_an_action(cloud, route, value, version):
+def test_random_action_arguments_never_return_5xx(cloud, route, value, version):
     answer = cloud("POST", "/v2.1/servers/uuid/action", raw=_encoded({route.action: value}), version=version)
     assert answer.status < 500, answer.text
 
@@ -108,14 +108,14 @@ _NAMES = st.sampled_from(["limit", "marker", "sort_key", "sort_dir", "status", "
 
 @SETTINGS
 @given(pairs=st.lists(st.tuples(_NAMES, st.text(max_size=12)), max_size=4), version=VERSIONS)
-def test_any_query(cloud, pairs, version):
+def test_random_query_parameters_never_return_5xx(cloud, pairs, version):
     query = "&".join(f"{name}={quote(value)}" for name, value in pairs)
     assert cloud("GET", f"/v2.1/servers/detail?{query}", version=version).status < 500
 
 
 @SETTINGS
 @given(query=st.text(alphabet="%&=;+abc0129ff", max_size=20))
-def test_any_raw_query(cloud, query):
+def test_random_query_strings_never_return_5xx(cloud, query):
     assert cloud("GET", f"/v2.1/servers?{query}").status < 500
 
 
@@ -124,12 +124,12 @@ def test_any_raw_query(cloud, query):
        segments=st.lists(st.one_of(st.text(max_size=8), st.sampled_from(
            ["servers", "detail", "uuid", "metadata", "tags", "action", "ips", "0123", "extensions", "\0", ".."])),
            max_size=5))
-def test_any_path(cloud, method, segments):
+def test_random_paths_never_return_5xx(cloud, method, segments):
     assert cloud(method, "/v2.1/" + "/".join(segments).replace("?", ""), version="2.104").status < 500
 
 
 @SETTINGS
 @given(header=st.sampled_from(["OpenStack-API-Version", "X-OpenStack-Nova-API-Version", "Content-Type", "Accept",
                                "X-OpenStack-Request-ID"]), value=st.text(max_size=20))
-def test_any_header(cloud, header, value):
+def test_random_headers_never_return_5xx(cloud, header, value):
     assert cloud("GET", "/v2.1/servers", headers={header: value.encode().decode("latin-1")}).status < 500

@@ -14,7 +14,7 @@ PATH = "/v2.1/images/i"
 
 
 class Store(ImageStore):
-    """Images in memory."""
+    """A fake image store in memory."""
 
     def __init__(self):
         self.kept = {"i": Image(id="i", name="cirros", size=10, min_disk=1, min_ram=64, status="active",
@@ -59,7 +59,7 @@ def store(api, monkeypatch):
     return made
 
 
-def test_an_image_in_full(api, store):
+def test_show_image_returns_all_fields(api, store):
     CONF.set_override("glance_link_prefix", "http://images/", group="api")
     try:
         shown = api.get(PATH).json["image"]
@@ -77,13 +77,13 @@ def test_an_image_in_full(api, store):
 @pytest.mark.parametrize(("status", "shown"), [
     ("queued", ("SAVING", 25)), ("saving", ("SAVING", 50)), ("active", ("ACTIVE", 100)), ("killed", ("ERROR", 0)),
     ("deleted", ("DELETED", 0)), ("deactivated", ("UNKNOWN", 0))])
-def test_the_status_of_an_image(api, store, status, shown):
+def test_image_status_and_progress_per_glance_status(api, store, status, shown):
     store.kept["i"].status = status
     found = api.get(PATH).json["image"]
     assert (found["status"], found["progress"]) == shown
 
 
-def test_a_snapshot_names_its_server(api, store):
+def test_snapshot_image_links_to_its_server(api, store):
     store.kept["i"].properties = {"instance_uuid": "s", "auto_disk_config": "False"}
     shown = api.get("/v2.1/images/detail").json["images"][0]
     assert shown["server"]["id"] == "s"
@@ -91,7 +91,7 @@ def test_a_snapshot_names_its_server(api, store):
     assert shown["OS-DCF:diskConfig"] == "MANUAL"
 
 
-def test_filters_are_those_of_the_image_service(api, store):
+def test_list_images_translates_filters_for_glance(api, store):
     api.get("/v2.1/images?name=n&status=saving&type=snapshot&minRam=1&minDisk=2&property-os=linux&limit=1&marker=m"
             "&server=http://api/servers/s&changes-since=2026-01-01T00:00:00%2B01:00&other=x",
             headers={"X-Auth-Token": "t"})
@@ -101,17 +101,17 @@ def test_filters_are_those_of_the_image_service(api, store):
 
 
 @pytest.mark.parametrize("query", ["limit=0", "limit=x", "changes-since=x", "minRam=x"])
-def test_filters_that_make_no_sense(api, store, query):
+def test_list_images_refuses_invalid_filters(api, store, query):
     assert api.get(f"/v2.1/images?{query}").error[1] == 400
 
 
-def test_a_full_page_links_to_the_next(api, store):
+def test_full_page_of_images_has_a_next_link(api, store):
     assert api.get("/v2.1/images?limit=1").json["images_links"] == [
         {"rel": "next", "href": "http://api:8774/v2.1/images?limit=1&marker=i"}]
     assert "images_links" not in api.get("/v2.1/images?limit=2").json
 
 
-def test_an_image_is_deleted(api, store):
+def test_delete_image_then_returns_404(api, store):
     assert api("DELETE", PATH).status == 204
     assert api("DELETE", PATH).error == ("itemNotFound", 404, "Image i could not be found.")
     assert api.get(PATH).error[1] == 404
@@ -119,13 +119,13 @@ def test_an_image_is_deleted(api, store):
 
 @pytest.mark.parametrize(("path", "last"), [("/images", 35), ("/images/detail", 35), ("/images/i", 35),
                                             ("/images/i/metadata", 38), ("/images/i/metadata/a", 38)])
-def test_the_proxy_ends(api, store, path, last):
+def test_images_proxy_ends_with_its_last_microversion(api, store, path, last):
     assert api.get(f"/v2.1{path}", version=f"2.{last}").status == 200
     assert api.get(f"/v2.1{path}", version=f"2.{last + 1}").error[1] == 404
 
 
 # -- metadata ---------------------------------------------------------------------------------------
-def test_metadata_is_merged_or_replaced(api, store):
+def test_image_metadata_is_merged_or_replaced(api, store):
     assert api.post(f"{PATH}/metadata", {"metadata": {"c": "d"}}).json == {"metadata": {"a": "b", "c": "d"}}
     assert api("PUT", f"{PATH}/metadata", {"metadata": {"e": "f"}}).json == {"metadata": {"e": "f"}}
     assert api("PUT", f"{PATH}/metadata/g", {"meta": {"g": "h"}}).json == {"meta": {"g": "h"}}
@@ -133,7 +133,7 @@ def test_metadata_is_merged_or_replaced(api, store):
     assert api.get(f"{PATH}/metadata/g").json == {"meta": {"g": "h"}}
 
 
-def test_an_item_is_deleted_once(api, store):
+def test_delete_image_metadata_item_twice_returns_404(api, store):
     assert api("DELETE", f"{PATH}/metadata/a").status == 204
     assert store.kept["i"].properties == {}
     for method in ("DELETE", "GET"):
@@ -142,12 +142,12 @@ def test_an_item_is_deleted_once(api, store):
 
 @pytest.mark.parametrize(("method", "path", "body"), [
     ("POST", "", {"metadata": {"c": "1", "d": "2"}}), ("PUT", "", {"metadata": {"c": "1", "d": "2", "e": "3"}})])
-def test_too_many_items_are_forbidden(api, store, method, path, body):
+def test_image_metadata_above_the_quota_returns_403(api, store, method, path, body):
     assert api(method, f"{PATH}/metadata{path}", body).error == ("forbidden", 403, "Image metadata limit exceeded")
     assert store.kept["i"].properties == {"a": "b"}
 
 
 @pytest.mark.parametrize("body", [{"meta": {"b": "1"}}, {"meta": {"a": "1", "b": "2"}}, {"meta": {}},
                                   {"meta": {"a": 1}}, {"meta": {"a": "x" * 256}}, {}])
-def test_an_item_that_makes_no_sense(api, store, body):
+def test_invalid_image_metadata_items_are_refused(api, store, body):
     assert api("PUT", f"{PATH}/metadata/a", body).error[1] == 400

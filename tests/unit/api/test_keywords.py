@@ -1,4 +1,4 @@
-"""The compiled keywords accept what jsonschema accepts, for every schema of the API and for a few others."""
+"""Comparison of the compiled validators with jsonschema, for all schemas of the API and for rare keywords."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from nova.api.validation import formats
 from nova.api.validation.schema import SchemaError, Validator
 from tests.unit.api.declared import VALUES, Schema, every_part, every_schema, example
 
-# Numbers that are text are our own (see the test below), so the comparison is without the limits for those.
+# Limits of numeric strings are an extension of Nova (see the test below), so the comparison omits them.
 _LIMITS = ("minimum", "maximum", "exclusiveMinimum")
 
 
@@ -26,7 +26,7 @@ def _checker() -> jsonschema.FormatChecker:
 
 
 def _reference(schema: Schema) -> Any:
-    # In JSON Schema "$" is the end of the text; in Python it is also before a final line break.
+    # In JSON Schema "$" matches the end of the text only; in Python also before a final line break.
     text = json.dumps(schema).replace('$"', r'\\Z"')
     return jsonschema.Draft202012Validator(json.loads(text), format_checker=_checker())
 
@@ -49,7 +49,7 @@ def _without_limits(schema: Any) -> Any:
 
 
 def _containers(schema: Schema) -> list[Any]:
-    """Lists and objects, and the schema's example with one value after the other replaced (parts have all VALUES)."""
+    """Return lists, objects, and variants of the schema's example in which a single property is replaced."""
     made: list[Any] = [[], {}, [{}], [[]], [1, 1.0], [1, True], ["a", "a"], [{"a": 1}, {"a": 1.0}], {"a": None}]
     whole = example(schema)
     made.append(whole)
@@ -66,7 +66,7 @@ def _containers(schema: Schema) -> list[Any]:
     return made
 
 
-def test_every_schema_accepts_what_jsonschema_accepts() -> None:
+def test_validators_of_all_schemas_agree_with_jsonschema() -> None:
     keywords: Counter[str] = Counter()
     verdicts: Counter[bool] = Counter()
     for schema in map(_without_limits, every_part().values()):
@@ -87,7 +87,7 @@ def test_every_schema_accepts_what_jsonschema_accepts() -> None:
     {"properties": {"a": {"type": "string"}}, "patternProperties": {"^a": {"maxLength": 1}, "b$": {"minLength": 1}},
      "additionalProperties": False},
     {"minProperties": 1, "maxProperties": 2}, {"minItems": 1, "maxItems": 0}, {"enum": [1, "a", None, True]}])
-def test_keywords_accept_what_jsonschema_accepts(schema: Schema) -> None:
+def test_validators_of_rare_keywords_agree_with_jsonschema(schema: Schema) -> None:
     theirs, ours = _reference(schema), Validator(schema)
     values = (None, True, 1, 1.0, 3, "a", [], {}, [1, 1.0], [1, True], [0, False], [[1], [True]], [[1], [1.0]],
               [{"a": 1, "b": 2}, {"b": 2.0, "a": 1}], [{"a": 1}, {"a": True}], [{}, {}], [[], []], [None, None], ["a"],
@@ -101,7 +101,7 @@ def test_keywords_accept_what_jsonschema_accepts(schema: Schema) -> None:
 @pytest.mark.parametrize(("value", "fits"), [
     (1, True), ("1", True), ("5", True), (6, False), ("6", False), ("0", False), (0, False), ("1" * 5000, False),
     ("nothing", True), (True, True), (None, True), (1.5, True), ("1.5", True), ("-1", False)])
-def test_limits_of_numbers_count_for_text_too(value: Any, fits: bool) -> None:
+def test_minimum_and_maximum_apply_to_numeric_strings(value: Any, fits: bool) -> None:
     assert _fits(Validator({"minimum": 1, "maximum": 5}), value) is fits
 
 
@@ -124,7 +124,7 @@ def test_limits_of_numbers_count_for_text_too(value: Any, fits: bool) -> None:
                                               "'string'"),
     ({"properties": {"a": {"oneOf": [{"type": "null"}, {"items": {"properties": {"b": {"type": "null"}}}}]}}},
      {"a": [{"b": 7}]}, "Invalid input for field/attribute b. Value: 7. 7 is not of type 'null'")])
-def test_a_failure_names_the_field_and_the_reason(schema: Schema, value: Any, message: str) -> None:
+def test_schema_error_contains_field_and_reason(schema: Schema, value: Any, message: str) -> None:
     with pytest.raises(SchemaError) as caught:
         Validator(schema).check(value)
     assert caught.value.message == message
@@ -132,12 +132,12 @@ def test_a_failure_names_the_field_and_the_reason(schema: Schema, value: Any, me
 
 @pytest.mark.parametrize("schema", [
     {"colour": 1}, {"format": "colour"}, {"pattern": "(?!a)"}, {"pattern": "(?!a)", "maxLength": 256}])
-def test_a_schema_that_cannot_be_checked_in_linear_time_is_refused(schema: Schema) -> None:
+def test_schemas_that_require_superlinear_checks_are_refused(schema: Schema) -> None:
     with pytest.raises(ValueError, match=r"unknown|RE2"):
         Validator(schema)
 
 
-def test_every_schema_has_an_example_that_fits() -> None:
+def test_example_of_every_schema_is_valid() -> None:
     for where, schema in every_schema():
         whole = example(schema)
         if "query" not in where and "oneOf" not in schema:

@@ -1,4 +1,4 @@
-"""Every text in requests has a maximum length, or a reason here why it needs none."""
+"""Maximum lengths of strings in request schemas, and the reasons for strings without a maximum."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ UNBOUNDED = {
                                                                               "of it is checked there",
     "PUT /servers/{server_id}/os-volume_attachments/{id} volumeAttachment.device": "not written",
 }
-# They are no longer than what they are.
+# Formats that bound the length.
 _FORMATS = frozenset({"uuid", "ipv4", "ipv6", "date-time"})
 
 
@@ -72,7 +72,7 @@ def _endless(schema: Any, path: str) -> Iterator[str]:
             yield from _endless(inner, path)
 
 
-def test_every_text_without_an_end_is_known() -> None:
+def test_every_string_without_a_max_length_is_listed_with_a_reason() -> None:
     found = {f"{route.method} {route.path.replace('/os-volumes_boot', '/servers')} {path}"
              for route in (*routes.ROUTES, *served.ROUTES) if route.spec.body is not None
              for version in {route.since, *route.spec.body.steps()} if route.since <= version <= route.until

@@ -1,6 +1,6 @@
-"""Every operation of the reference over HTTP, at its first and last version and beyond.
+"""Every operation of the API reference over HTTP, at its first and last microversion and outside of them.
 
-There is no conductor: a request that reaches its handler is 503, or a response that needs no conductor.
+Without a conductor, a request that reaches its handler returns 503 or a response that needs no conductor.
 """
 
 import functools
@@ -19,13 +19,13 @@ from tools import route_table
 NIL = "00000000-0000-0000-0000-000000000000"
 _DATA = json.loads((DATA / "api_reference.json").read_text())
 _LINES = {(line["method"], line["path"], line.get("action")): line for line in _DATA["operations"]}
-# What the reference cannot say in a schema.
+# Constraints that the schemas of the reference cannot express.
 _FITTING = {"networks": "none", "cidr": "10.0.0.0/24", "data": "Li4u", "zone": "zone", "network_id": NIL,
             "name": "name", "meta": {NIL: "value"}}
 
 
 class Nobody:
-    """A service that never answers."""
+    """A fake service that is never available."""
 
     def __getattr__(self, name):
         def call(*_args, **_kwargs):
@@ -69,7 +69,7 @@ def _schema(operation, version):
 
 
 def _smallest(schema, name=""):
-    """A value that fits: nothing that need not be there."""
+    """Return a valid value with the required properties only."""
     if name in _FITTING and "enum" not in schema:
         return _FITTING[name]
     for keyword in ("oneOf", "anyOf"):
@@ -93,7 +93,7 @@ def _smallest(schema, name=""):
 
 
 def _text(schema):
-    """Device names have a pattern of their own."""
+    """Return a valid string, for device patterns a device name."""
     return "/dev/vdb" if "/dev" in schema.get("pattern", "") else "1" * max(1, schema.get("minLength", 1))
 
 
@@ -106,7 +106,7 @@ def _body(operation, version):
 
 
 def _ask(api, operation, version, body=None):
-    # (Before 2.53 what is to be done with a service stands where its id is now.)
+    # Before 2.53, an action stands in place of the service id.
     known = {"/versions/{id}": "v2.1", "/extensions/{id}": "os-keypairs",
              "/os-services/{id}": "enable" if version < 53 and operation.method == "PUT" else NIL}
     path = re.sub(r"{\w+}", known.get(operation.path, NIL), operation.path)
@@ -114,7 +114,7 @@ def _ask(api, operation, version, body=None):
 
 
 def _is_reached(answer):
-    """Neither the router nor a schema said no."""
+    """Return True if neither the router nor a schema refused the request."""
     if answer.status in (404, 410):
         return answer.error[2] not in (errors.MISSING_RESOURCE, errors.NoLongerAvailable().message)
     return answer.status != 400 or not any(
@@ -123,14 +123,14 @@ def _is_reached(answer):
 
 
 @pytest.mark.parametrize("operation", SERVED)
-def test_it_is_served_at_the_first_and_the_last_of_its_versions(api, operation):
+def test_operation_is_served_at_its_first_and_last_microversion(api, operation):
     for version in (operation.since, operation.until):
         answer = _ask(api, operation, version, _body(operation, version))
         assert _is_reached(answer), (version, answer.status, answer.text)
 
 
 @pytest.mark.parametrize("operation", SERVED)
-def test_it_is_unknown_to_the_versions_before_and_after(api, operation):
+def test_operation_returns_404_outside_its_microversions(api, operation):
     for version in (operation.since - 1, operation.until + 1):
         if microversion.MIN <= version <= microversion.MAX:
             nearest = min(max(version, operation.since), operation.until)
@@ -139,7 +139,7 @@ def test_it_is_unknown_to_the_versions_before_and_after(api, operation):
 
 
 @pytest.mark.parametrize("operation", BODIES)
-def test_a_body_that_the_reference_refuses_is_refused(api, operation):
+def test_bodies_that_the_api_reference_refuses_return_400(api, operation):
     for version in (operation.since, operation.until):
         schema = _schema(operation, version)
         if schema is None:
@@ -150,7 +150,7 @@ def test_a_body_that_the_reference_refuses_is_refused(api, operation):
 
 
 def _wrong(schema, fitting, action):
-    """A body without each key that must be there, and with one that may not be there, on the first two levels."""
+    """Yield bodies that lack a required key or have an unknown key, on the first two levels."""
     if schema.get("additionalProperties") is False and action is None:
         yield {**fitting, "unknown": 1}
     for key in schema.get("required", ()):
@@ -166,12 +166,12 @@ def _wrong(schema, fitting, action):
 
 
 @pytest.mark.parametrize("operation", GONE)
-def test_what_upstream_removed_is_gone_in_every_version(api, operation):
+def test_operations_removed_upstream_return_410_in_every_microversion(api, operation):
     for version in range(microversion.MIN, microversion.MAX + 1):
         answer = _ask(api, operation, version, _body(operation, version))
         assert answer.error[:2] == ("computeFault", 410), version
 
 
-def test_nothing_that_upstream_serves_is_among_what_is_gone():
+def test_removed_operations_contain_no_operation_served_upstream():
     known = {one.shape for one in route_table.operations() if not one.gone}
     assert not [route for route in removed.routes() if (route.method, route.path, None) in known]

@@ -1,4 +1,4 @@
-"""The policy: its defaults, and the questions asked of it.
+"""Policy rules: defaults, roles, targets and scopes.
 
 ``tests/data/policy_defaults.json``: [name, check, operation, ...] of every rule.
 """
@@ -24,7 +24,7 @@ def ctx(*roles, user="me", project="mine", **kwargs):
     return made
 
 
-def test_the_defaults_are_those_of_the_reference():
+def test_policy_defaults_equal_upstream():
     found = [[rule.name, rule.check_str, *(f"{one['method']} {one['path']}" for one in getattr(rule, "operations", []))]
              for rule in policies.list_rules()]
     legacy = {route.policy for route in served.ROUTES} | {"os_compute_api:os-virtual-interfaces"}
@@ -33,7 +33,7 @@ def test_the_defaults_are_those_of_the_reference():
     assert legacy < {rule[0] for rule in found} | {None}
 
 
-def test_every_operation_is_for_tokens_of_a_project():
+def test_policy_rules_of_operations_have_project_scope():
     for rule in policies.list_rules():
         if getattr(rule, "operations", None):
             assert rule.scope_types == ["project"]
@@ -48,18 +48,18 @@ def test_every_operation_is_for_tokens_of_a_project():
     (("service",), "os_compute_api:os-server-external-events:create", True),
     (("admin",), "compute:servers:resize:cross_cell", False), ((), "os_compute_api:limits", True),
     (("admin",), "no:such:rule", False)])
-def test_roles(roles, rule, answer):
+def test_policy_rules_per_role(roles, rule, answer):
     assert policies.allowed(ctx(*roles), rule) == answer
 
 
-def test_the_target_is_ones_own_unless_given():
+def test_policy_target_defaults_to_the_callers_project_and_user():
     member = ctx("member")
     assert policies.allowed(member, "os_compute_api:servers:delete", {"project_id": "mine"})
     assert not policies.allowed(member, "os_compute_api:servers:delete", {"project_id": "other"})
     assert not policies.allowed(member, "os_compute_api:os-keypairs:show", {"user_id": "other"})
 
 
-def test_a_token_of_the_system_is_refused():
+def test_system_scoped_token_is_refused():
     with pytest.raises(exception.PolicyNotAuthorized, match="Policy doesn't allow os_compute_api:servers:show"):
         policies.authorize(ctx("admin", system_scope="all"), "os_compute_api:servers:show")
 
@@ -75,7 +75,7 @@ _CHECKS = st.recursive(
 @settings(max_examples=200, deadline=None, derandomize=True)
 @given(check=_CHECKS, roles=st.sets(st.sampled_from(["admin", "member"])),
        target=st.sampled_from([{}, {"project_id": "mine"}, {"project_id": "other", "user_id": "me"}]))
-def test_checks_mean_what_they_mean_to_oslo_policy(tmp_path_factory, check, roles, target):
+def test_policy_checks_agree_with_oslo_policy(tmp_path_factory, check, roles, target):
     file = tmp_path_factory.mktemp("policy") / "policy.yaml"
     file.write_text(json.dumps({"os_compute_api:limits": check}))
     CONF.set_override("policy_file", str(file), group="oslo_policy")

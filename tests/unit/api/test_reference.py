@@ -15,11 +15,11 @@ from nova.api.validation import fields
 from tests.paths import DATA
 
 DATA = json.loads((DATA / "api_reference.json").read_text())
-# Bounds of our own (see test_bounds.py), where the reference has none.
+# Bounds that Nova adds (see test_bounds.py) where the reference has no bound.
 _OURS = {"maxItems": (100, 255, 1000)}
-# Of the reference's errors: all drivers do what these are for, and a 500 is a bug.
+# Errors of the reference that do not apply: all drivers implement these operations, and a 500 is a bug.
 _NEVER = frozenset({500, 501})
-# Where it has the status of whatever says nothing else, and the action says 202, which tempest's schemas insist on.
+# The reference has the default status; the upstream action returns 202, which the schemas of tempest require.
 _SAYS_202 = ("addFloatingIp", "removeFloatingIp")
 _UNORDERED = frozenset({"enum", "required", "oneOf", "anyOf", "allOf"})
 
@@ -43,7 +43,7 @@ def _key(value):
 
 
 def _normal(schema):
-    """The same structure for schemas that mean the same."""
+    """Return a normal form, which is equal for equivalent schemas."""
     if not isinstance(schema, dict):
         return schema
     made = {}
@@ -71,7 +71,7 @@ def _one(value):
 
 
 def _shape(path):
-    """The path without the names of its parameters."""
+    """Return the path without the names of its parameters."""
     return "/".join("{}" if part.startswith("{") else part for part in path.split("/"))
 
 
@@ -100,7 +100,7 @@ def _schema_at(ranges, version):
 
 
 @pytest.mark.parametrize("route", ROUTES)
-def test_request_schemas_are_those_of_the_reference(route):
+def test_request_schemas_equal_the_api_reference(route):
     operation = _operation(route)
     if operation is None or operation.get("gone"):
         pytest.skip("not an operation with a schema")
@@ -115,7 +115,7 @@ def test_request_schemas_are_those_of_the_reference(route):
 
 
 @pytest.mark.parametrize("route", ROUTES)
-def test_query_schemas_are_those_of_the_reference(route):
+def test_query_schemas_equal_the_api_reference(route):
     operation = _operation(route)
     if operation is None or operation.get("gone"):
         pytest.skip("not an operation with a schema")
@@ -128,7 +128,7 @@ def test_query_schemas_are_those_of_the_reference(route):
 
 
 @pytest.mark.parametrize("route", ROUTES)
-def test_versions_and_statuses_are_those_of_the_reference(route):
+def test_microversions_and_status_codes_equal_the_api_reference(route):
     operation = _operation(route)
     if operation is None or operation.get("gone"):
         pytest.skip("not an operation of the reference")
@@ -141,7 +141,7 @@ def test_versions_and_statuses_are_those_of_the_reference(route):
 
 
 @pytest.mark.parametrize("route", ROUTES)
-def test_the_errors_of_the_reference_are_documented(route):
+def test_errors_of_the_api_reference_are_documented(route):
     operation = _operation(route)
     if operation is None or operation.get("gone"):
         pytest.skip("not an operation of the reference")
@@ -150,7 +150,7 @@ def test_the_errors_of_the_reference_are_documented(route):
 
 
 @pytest.mark.parametrize("route", ROUTES)
-def test_a_schema_changes_only_at_its_steps(route):
+def test_schema_changes_only_at_its_declared_microversions(route):
     """Versions between two steps share a compiled schema, so they must not differ."""
     for declared in (route.spec.body, route.query):
         if declared is None:
@@ -161,7 +161,7 @@ def test_a_schema_changes_only_at_its_steps(route):
                 assert declared.schema(version) == declared.schema(version - 1)
 
 
-def test_the_table_names_each_operation_of_a_version_once():
+def test_route_table_has_no_duplicate_operation_per_microversion():
     seen = set()
     for route in routes.ROUTES:
         for version in range(route.since, route.until + 1):

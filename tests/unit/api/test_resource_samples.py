@@ -1,6 +1,6 @@
-"""Answers have the keys and types that clients know, in the versions in which they changed.
+"""Keys and types of responses, in the microversions in which they changed.
 
-``tests/data/resource_samples.json``: per sample a request, the version, and the shape of the answer
+``tests/data/resource_samples.json``: per sample a request, the microversion, and the shape of the response
 (types in place of values, the first item of lists).
 """
 
@@ -110,7 +110,7 @@ def world(api, monkeypatch):
 NAMES = {"NODE": NODE, "SERVICE": SERVICE, "GROUP": GROUP, "SERVER": SERVER, "IMAGE": IMAGE, "NET": NETWORK,
          "SG": SECURITY_GROUP, "PROJECT": PROJECT}
 TYPES = {bool: "boolean", int: "integer", float: "number", str: "string", type(None): "null"}
-# What anybody may put in, so that samples name things that are not there.
+# Free-form objects, whose keys in the samples need not exist here.
 FREE = {"metadata", "cpu_info", "extra_specs"}
 
 
@@ -132,7 +132,7 @@ def differences(expected, value, path="$"):
 
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample["sample"])
-def test_an_answer_looks_like_the_sample(world, sample):
+def test_response_has_the_keys_and_types_of_the_sample(world, sample):
     path = "/".join(NAMES.get(part, part) for part in sample["path"].partition("?")[0].split("/"))
     query = sample["path"].partition("?")[2]
     world.headers = {"X-Project-Id": PROJECT}

@@ -1,6 +1,6 @@
-"""Checking a request costs no more than its size allows: every keyword of every schema, on input made to be slow.
+"""CPU time of request validation: every keyword of every schema, on adversarial input.
 
-Times are CPU times of the thread, measured against a loop of as many steps as the input has bytes; a check may take
+Times are CPU times of the thread, relative to a loop of as many steps as the input has bytes. A check may take
 :data:`_MOST` times as long, which a check that is quadratic in the input exceeds by orders of magnitude.
 """
 
@@ -28,15 +28,15 @@ from nova.objects import expression
 from tests.unit.api.conftest import Client
 from tests.unit.api.declared import Schema, every_part, every_schema, example
 
-# Bytes of a body or a query; a slow check is found with few, long before it would take for ever.
+# Bytes of a body or a query. The small sizes detect a slow check before the large size takes too long.
 _SIZES = (400, 4_000, 112_000)
 _MOST = 20
-# Seconds that are too few to say anything.
+# Seconds below which a measurement is noise.
 _NOISE = 0.005
 
 
 def _seconds(work: Callable[[], Any]) -> float:
-    """The least CPU time of a few runs, of which further ones follow only a slow one."""
+    """Return the minimum CPU time of up to four runs. Stops after a fast run."""
     least = float("inf")
     for _run in range(4):
         began = time.thread_time()
@@ -55,11 +55,11 @@ def _steps(number: int) -> None:
 
 @pytest.fixture(scope="module")
 def step() -> float:
-    """CPU seconds of a step of the loop."""
+    """Return the CPU seconds of a step of the calibration loop."""
     return min(_seconds(lambda: _steps(200_000)) for _run in range(3)) / 200_000
 
 
-# What patterns and formats are made of, repeated: almost a match, until the end.
+# Pieces of patterns and formats, to be repeated: almost a match until the last character.
 _REPEATED = ("a", "0", "-", "_", " ", "/", ".", ":", "a-", "a0", "1:", "0.", " 00", "é", "\xa0", "A ", "a:1, b",
              "(", "[a", "\\",
              r"\pL", r"(\W\pL){9}", "(a?){9}", "a|", "+", "2026-01-01T00:00:00")
@@ -96,7 +96,7 @@ def _objects(size: int) -> list[dict[str, Any]]:
 
 
 def _fitting(size: int, schema: Schema) -> Iterator[Any]:
-    """Long values of which each part fits the schema, and those with one part that does not."""
+    """Yield long values whose parts fit the schema, and long values with a single invalid part."""
     whole = example(schema)
     if isinstance(whole, str):
         longest = min(schema.get("maxLength", size), size)
@@ -120,13 +120,13 @@ def _values(size: int, schema: Schema) -> Iterator[Any]:
 
 
 def _of_the_right_type(values: Iterator[Any], schema: Schema) -> Iterator[Any]:
-    """Return the values without those that are refused by their type at once."""
+    """Return the values whose type the schema accepts."""
     right = compiled({"type": schema["type"]}) if "type" in schema else lambda _value: None
     return (value for value in values if right(value) is None)
 
 
 def _check_cost(size: int, step: float, check: Callable[[Any], Any], value: Any, what: str) -> float:
-    """The CPU seconds of a check. Fails if it takes too long."""
+    """Return the CPU seconds of a check. Fails if it takes too long."""
     spent = _seconds(lambda: check(value))
     most = _MOST * step * size + _NOISE
     assert spent < most, f"{what}: {spent * 1000:.1f} ms for {size} bytes: {str(value)[:80]}"
@@ -137,14 +137,14 @@ def _slowest(found: dict[int, tuple[float, str]]) -> str:
     return "; ".join(f"{size} bytes {spent * 1000:.1f} ms ({what[:150]})" for size, (spent, what) in found.items())
 
 
-def test_every_keyword_of_every_schema_costs_no_more_than_its_input_allows(step: float) -> None:
+def test_validation_time_of_every_schema_is_linear_in_the_input(step: float) -> None:
     keywords: Counter[str] = Counter()
     values = 0
     slowest = dict.fromkeys(_SIZES, (0.0, ""))
     for text, schema in every_part().items():
         keywords.update(schema.keys())
         check = compiled(schema)
-        # Of objects the parts are in the list themselves.
+        # The properties of objects are in the list themselves.
         for size in _SIZES[:2] if "properties" in schema and "patternProperties" not in schema else _SIZES:
             for value in _of_the_right_type(_values(size, schema), schema):
                 slowest[size] = max(slowest[size], (_check_cost(size, step, check, value, text), text))
@@ -154,8 +154,8 @@ def test_every_keyword_of_every_schema_costs_no_more_than_its_input_allows(step:
     assert values > 10_000
 
 
-def test_bodies_with_long_values_in_every_place_cost_no_more_than_they_are_long(step: float) -> None:
-    """The whole body with an error that repeats it, as a request has it answered: where several schemas nest."""
+def test_validation_time_of_bodies_with_long_values_is_linear(step: float) -> None:
+    """Validate whole bodies with nested schemas, including the error message that quotes the body."""
     size = 28_000
     slowest = {size: (0.0, "")}
     bodies = 0
@@ -206,8 +206,8 @@ _BODIES: dict[str, tuple[str, str, Any]] = {
 
 
 @pytest.mark.parametrize("what", _BODIES)
-def test_a_request_of_the_longest_body_is_refused_in_bounded_time(api: Client, step: float, what: str) -> None:
-    """The whole request: reading, validation and response."""
+def test_invalid_body_of_maximum_size_is_refused_in_linear_time(api: Client, step: float, what: str) -> None:
+    """Measure the whole request: parsing, validation and response."""
     path, version, body = _BODIES[what]
     raw = json.dumps(body, separators=(",", ":")).encode()
     assert 20_000 < len(raw) <= CONF.oslo_middleware.max_request_body_size
@@ -221,8 +221,8 @@ def test_a_request_of_the_longest_body_is_refused_in_bounded_time(api: Client, s
     assert set(answers) == {400}
 
 
-def test_values_of_extra_specs_are_checked_in_bounded_time(step: float) -> None:
-    """Each name with values of 255 characters that resemble lists, sizes or words."""
+def test_extra_spec_values_are_validated_in_bounded_time(step: float) -> None:
+    """Validate every name with values of 255 characters that resemble lists, sizes or words."""
     names = [*extra_specs.EXACT, "hw:numa_cpus.0", "hw:numa_mem.0", "resources1:VCPU", "trait:CUSTOM_A",
              "aggregate_instance_extra_specs:a", "capabilities:host:a"]
     slowest = (0.0, "")
@@ -238,8 +238,8 @@ def _refused_spec(name: str, value: str) -> None:
         extra_specs.validate(name, value)
 
 
-def test_expressions_of_users_are_compiled_in_bounded_time(step: float) -> None:
-    """Lists have 25 filters with an expression each; what is slow to compile is searched for literally."""
+def test_user_supplied_regular_expressions_compile_in_bounded_time(step: float) -> None:
+    """A list request has up to 25 expressions; an expression that is slow to compile is matched literally."""
     pieces = (r"\pL", r"\PN", r"[\pL\pN\pM\pS\pP\pZ]", r"(\W\pL){9}", r"\W", r"[^\W]", "[[:^alpha:]]", ".{99}",
               "(a?){300}", "((a?){30}){30}", "é", r"[\x{100}-\x{10ffff}]", "(", "a|", "(?i)(a|b)*", "[a-z]{1,9}")
     slowest = (0.0, "")

@@ -29,14 +29,14 @@ def volumes(api):
     return stub(api, "volumes", Volumes, index=[VOLUME], get=VOLUME, create=lambda volume: volume)
 
 
-def test_volumes_are_shown_in_lists_and_alone(api, volumes):
+def test_os_volumes_are_listed_and_shown(api, volumes):
     assert api.get(f"/v2.1/os-volumes/{UUID}", roles="reader").json == {"volume": SHOWN}
     assert volumes.last("get") == {"uuid": UUID, "project_id": "p"}
     for path in ("/os-volumes", "/os-volumes/detail"):
         assert api.get(f"/v2.1{path}", roles="reader").json == {"volumes": [SHOWN]}
 
 
-def test_a_volume_in_use_says_by_whom(api, volumes):
+def test_os_volume_in_use_shows_its_attachment(api, volumes):
     volumes.answers["get"] = Volume(uuid=UUID, project_id="p", size_gb=2, status="in-use", instance_uuid=SERVER,
                                     device_name="/dev/vdb", created_at=CREATED)
     assert api.get(f"/v2.1/os-volumes/{UUID}").json["volume"]["attachments"] == [
@@ -45,17 +45,17 @@ def test_a_volume_in_use_says_by_whom(api, volumes):
 
 @pytest.mark.parametrize(("query", "limit", "offset"), [
     ("", 1000, 0), ("?limit=3&offset=2", 3, 2), ("?limit=0", 1000, 0), ("?limit=5000", 1000, 0)])
-def test_lists_are_read_by_pages_of_the_own_project(api, volumes, query, limit, offset):
+def test_list_os_volumes_is_paginated_and_limited_to_the_project(api, volumes, query, limit, offset):
     api.get(f"/v2.1/os-volumes{query}", roles="admin")
     assert volumes.last("index") == {"project_id": "p", "limit": limit, "offset": offset}
 
 
 @pytest.mark.parametrize("query", ["?limit=-1", "?offset=x"])
-def test_pages_are_numbers(api, volumes, query):
+def test_list_os_volumes_refuses_invalid_limit_and_offset(api, volumes, query):
     assert api.get(f"/v2.1/os-volumes{query}").status == 400
 
 
-def test_a_volume_is_made_for_the_project(api, volumes):
+def test_create_os_volume_for_the_callers_project(api, volumes):
     body = {"volume": {"size": "10", "display_name": "data", "display_description": "mine",
                        "availability_zone": "nova", "metadata": {"a": "b"}}}
     answer = api.post("/v2.1/os-volumes", body)
@@ -69,18 +69,18 @@ def test_a_volume_is_made_for_the_project(api, volumes):
     ({"size": 0}, 400, "size"), ({"size": "many"}, 400, "size"), ({"display_name": "x" * 256}, 400, "display_name"),
     ({"metadata": {"a": 5}}, 400, "metadata"), ({"metadata": {"a" * 256: "b"}}, 400, "metadata"),
     ({"snapshot_id": OTHER}, 404, "Snapshot"), ({"volume_type": "ssd"}, 404, "ssd")])
-def test_what_cannot_be_made_is_refused(api, volumes, changes, status, message):
+def test_create_os_volume_refuses_invalid_fields(api, volumes, changes, status, message):
     answer = api.post("/v2.1/os-volumes", {"volume": {"size": 1, **changes}})
     assert answer.error[1] == status
     assert message in answer.error[2]
 
 
-def test_limits_are_forbidden(api, volumes):
+def test_create_os_volume_above_the_quota_returns_403(api, volumes):
     volumes.answers["create"] = exception.QuotaLimit("Quota exceeded: the project may have 10 volumes.")
     assert api.post("/v2.1/os-volumes", {"volume": {"size": 1}}).error[1] == 403
 
 
-def test_a_volume_is_deleted(api, volumes):
+def test_delete_os_volume_and_its_errors(api, volumes):
     assert api("DELETE", f"/v2.1/os-volumes/{UUID}", roles="member").status == 202
     assert volumes.last("delete") == {"uuid": UUID, "project_id": "p"}
     volumes.answers["delete"] = exception.VolumeNotFound(volume_id=UUID)
@@ -90,13 +90,13 @@ def test_a_volume_is_deleted(api, volumes):
 
 
 @pytest.mark.parametrize("method", ["GET", "DELETE"])
-def test_the_proxy_ends_with_2_35(api, volumes, method):
+def test_os_volumes_is_unavailable_from_2_36(api, volumes, method):
     assert api(method, f"/v2.1/os-volumes/{UUID}", version="2.35").status < 300
     assert api(method, f"/v2.1/os-volumes/{UUID}", version="2.36").error[1] == 404
     assert api.get("/v2.1/os-volumes", version="2.36").error[1] == 404
 
 
-def test_readers_change_nothing(api, volumes):
+def test_readers_cannot_create_or_delete_os_volumes(api, volumes):
     assert api.post("/v2.1/os-volumes", {"volume": {"size": 1}}, roles="reader").error[1] == 403
     assert api("DELETE", f"/v2.1/os-volumes/{UUID}", roles="reader").error[1] == 403
 
@@ -129,14 +129,14 @@ def servers(api, volumes):
     ("2.89", {"attachment_id": "a1", "bdm_uuid": "b1", "volumeId": UUID, "serverId": SERVER, "device": "/dev/vdb",
               "tag": "foo", "delete_on_termination": False}),
 ])
-def test_an_attachment_is_shown_as_the_version_has_it(api, servers, version, shown):
+def test_volume_attachment_fields_per_microversion(api, servers, version, shown):
     assert api.get(f"{PATH}/{UUID}", version=version, roles="reader").json == {"volumeAttachment": shown}
     listed = api.get(PATH, version=version, roles="reader").json["volumeAttachments"]
     assert listed[0] == shown
     assert [item["volumeId"] for item in listed] == [UUID, OTHER]
 
 
-def test_attachments_are_listed_by_pages(api, servers):
+def test_volume_attachments_are_paginated(api, servers):
     def ids(query):
         return [item["volumeId"] for item in api.get(f"{PATH}{query}", version="2.90").json["volumeAttachments"]]
 
@@ -145,14 +145,14 @@ def test_attachments_are_listed_by_pages(api, servers):
     assert api.get(f"{PATH}?colour=red", version="2.75").status == 400
 
 
-def test_a_volume_that_the_server_does_not_have_is_not_found(api, servers):
+def test_unattached_volume_returns_404(api, servers):
     nobody = SERVER
     for method, body in (("GET", None), ("PUT", {"volumeAttachment": {"volumeId": nobody}})):
         assert api(method, f"{PATH}/{nobody}", body, version="2.90").error[1:] == (
             404, f"Instance {SERVER} is not attached to volume {nobody}")
 
 
-def test_what_becomes_of_the_volume_is_changed(api, servers, volumes):
+def test_update_attachment_changes_delete_on_termination(api, servers, volumes):
     body = {"volumeAttachment": {"volumeId": UUID, "id": UUID, "serverId": SERVER, "device": "/dev/vdb", "tag": "foo",
                                  "delete_on_termination": True}}
     assert api("PUT", f"{PATH}/{UUID}", body, version="2.85", roles="member").status == 202
@@ -162,12 +162,12 @@ def test_what_becomes_of_the_volume_is_changed(api, servers, volumes):
 
 
 @pytest.mark.parametrize("change", [{"id": OTHER}, {"serverId": OTHER}, {"device": "/dev/vdc"}, {"tag": "bar"}])
-def test_nothing_else_of_an_attachment_can_be_changed(api, servers, change):
+def test_update_attachment_refuses_changes_of_other_fields(api, servers, change):
     body = {"volumeAttachment": {"volumeId": UUID, **change}}
     assert api("PUT", f"{PATH}/{UUID}", body, version="2.85").error[1] == 400
 
 
-def test_who_may_have_a_volume_take_the_place_of_another(api, servers):
+def test_swap_volume_requires_the_service_role(api, servers):
     action = Action(uuid="x", instance_uuid=SERVER, action="swap_volume", request_id="r", start_time=CREATED)
     servers.answers["operate"] = Accepted(action=action)
     body = {"volumeAttachment": {"volumeId": OTHER}}
@@ -198,7 +198,7 @@ def operations(servers):
     ("2.1", {}, {}), ("2.49", {"tag": "foo"}, {}), ("2.70", {"tag": "foo"}, {"tag": "foo"}),
     ("2.79", {"delete_on_termination": "on"}, {"tag": "foo", "delete_on_termination": True}),
     ("2.100", {}, {"tag": "foo", "delete_on_termination": True})])
-def test_attaching_answers_as_the_version_has_it(api, operations, version, body, shown):
+def test_attach_volume_response_per_microversion(api, operations, version, body, shown):
     answer = api.post(PATH, {"volumeAttachment": {"volumeId": UUID, "device": "/dev/vdc", **body}}, version=version,
                       roles="member")
     assert (answer.status, answer.json) == (200, {"volumeAttachment": {
@@ -208,22 +208,22 @@ def test_attaching_answers_as_the_version_has_it(api, operations, version, body,
             "volume_id": UUID, "device_name": "/dev/vdc", "tag": body.get("tag"),
             "delete_on_termination": "delete_on_termination" in body, "shelved": version != "2.1",
             "shares": version in ("2.70", "2.79", "2.100")}}
-    assert [name for name, _given in operations.calls] == ["operate"]  # no look at the server beside
+    assert [name for name, _given in operations.calls] == ["operate"]  # and no separate query of the server
 
 
-def test_attaching_lost_its_body(api, operations):
+def test_attach_volume_returns_an_empty_body_from_2_101(api, operations):
     answer = api.post(PATH, {"volumeAttachment": {"volumeId": UUID}}, version="2.101")
     assert (answer.status, answer.text) == (202, "")
 
 
 @pytest.mark.parametrize("body", [{}, {"volumeId": "x"}, {"volumeId": UUID, "device": "vdb"},
                                   {"volumeId": UUID, "tag": "a,b"}, {"volumeId": UUID, "colour": "red"}])
-def test_a_bad_attachment_is_refused(api, operations, body):
+def test_invalid_volume_attachments_are_refused(api, operations, body):
     assert api.post(PATH, {"volumeAttachment": body}, version="2.79").error[1] == 400
     assert operations.calls == []
 
 
-def test_detaching(api, operations):
+def test_detach_volume_starts_an_operation(api, operations):
     assert api("DELETE", f"{PATH}/{UUID}", version="2.20", roles="member").status == 202
     assert operations.last("operate") == {
         "uuid": SERVER, "operation": "detach_volume", "project_id": "p",
@@ -233,7 +233,7 @@ def test_detaching(api, operations):
 
 
 @pytest.mark.parametrize("method", ["POST", "DELETE"])
-def test_readers_neither_attach_nor_detach(api, operations, method):
+def test_readers_cannot_attach_or_detach_volumes(api, operations, method):
     body = {"volumeAttachment": {"volumeId": UUID}} if method == "POST" else None
     path = PATH if method == "POST" else f"{PATH}/{UUID}"
     assert api(method, path, body, roles="reader").error[1] == 403

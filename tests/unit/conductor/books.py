@@ -1,4 +1,4 @@
-"""A conductor's shared parts on a real database, with the bus replaced by lists of what was sent."""
+"""The core of a conductor on a real database, with the message bus replaced by lists of sent messages."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from nova.objects.volumes.volume import VolumeRemoval
 
 
 class Sent:
-    """Stands where the bus begins: keeps what was said to schedulers and to compute hosts."""
+    """A replacement of the message bus that records messages to schedulers and compute hosts."""
 
     def __init__(self) -> None:
         self.deltas: list[FleetDelta] = []
@@ -85,12 +85,12 @@ class _Host:
 
 @functools.cache
 def _broker() -> messaging.RPCTransport:
-    """Return a connection to a broker in memory, which has no queues."""
+    """Return a transport to an in-memory broker without queues."""
     return bus.connect(CONF, url="nova-memory://books")
 
 
 class Books(Core):
-    """A Core for tests; ``sent`` is what left the process, ``counter`` the statements that ran."""
+    """A Core for tests; ``sent`` records the sent messages, ``counter`` the executed statements."""
 
     def __init__(self, url: str) -> None:
         self.sent = Sent()
@@ -104,18 +104,18 @@ class Books(Core):
         return _Host(self.sent, host)
 
     def told(self) -> dict[str, list[GroupFilter]]:
-        """Host -> what it was told of security groups since the last time."""
+        """Return the security group updates sent since the last call, by host."""
         self.filters.flush(everything=True)
         told, self.sent.filters = self.sent.filters, []
-        assert len(dict(told)) == len(told), "a host was told twice"
+        assert len(dict(told)) == len(told), "a host received two messages"
         return dict(told)
 
     def statements(self) -> list[str]:
-        """Return the statements since the last call, without the beginnings of transactions."""
+        """Return the statements since the last call, without BEGIN."""
         return self.counter.take()
 
     def reset(self) -> None:
-        """Reset to the rows of a new database, without messages and counts."""
+        """Delete all rows, recorded messages and counts."""
         def transaction(connection: sa.Connection) -> None:
             for table in tables.metadata.tables.values():
                 if table is not tables.deployment:
@@ -134,7 +134,7 @@ def ctx(project: str = "p1", user: str = "u1") -> context.RequestContext:
 
 def node(host: str, name: str | None = None, vcpus: int = 8, memory_mb: int = 16384, ratio: float = 4.0,
          **changes: Any) -> ComputeNode:
-    """A node as a driver reports it: without a uuid."""
+    """Return a node as reported by a driver, without a uuid."""
     return ComputeNode(
         host=host, hypervisor_hostname=name or host, hypervisor_type="fake", hypervisor_version=1000,
         host_ip="192.0.2.1", cpu_info={"arch": "x86_64", "features": ["sse"]},
@@ -146,7 +146,7 @@ def node(host: str, name: str | None = None, vcpus: int = 8, memory_mb: int = 16
 
 
 def at(node_uuid: str, **changes: Any) -> Selection:
-    """A choice of a scheduler: that node."""
+    """Return the selection of a node by a scheduler."""
     return Selection(node_uuid=node_uuid, host="h", node="n", **changes)
 
 
@@ -155,7 +155,7 @@ def flavor(name: str = "m1.tiny", **changes: Any) -> Flavor:
 
 
 def server(core: Core, host: str | None = None, project: str = "p1", **changes: Any) -> Instance:
-    """A server's row, as if it had been built on ``host``."""
+    """Insert the row of a server built on ``host`` and return it."""
     instance = Instance(uuid=new_uuid(), project_id=project, user_id="u1", display_name="vm", hostname="vm", host=host,
                         flavor=flavor(), created_at=utcnow(), **changes)
     core.db.write(lambda connection: servers.insert(connection, [instance]))

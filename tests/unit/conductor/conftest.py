@@ -1,4 +1,4 @@
-"""A migrated SQLite file for every test."""
+"""Fixtures of conductor tests: a migrated SQLite database for every test."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def database_url(tmp_path: pathlib.Path) -> str:
 
 @pytest.fixture(autouse=True)
 def own_clock() -> Iterator[None]:
-    """Reset the process's knowledge of the database's clock between tests."""
+    """Reset the state of the database clock between tests."""
     clock.reset()
     yield
     clock.reset()
@@ -30,7 +30,7 @@ def own_clock() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def empty_database(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """A file with the schema; making it anew for each test would take longer than many a test."""
+    """Return a database file with the schema; creating the schema in every test would be slow."""
     conf.register()
     path = tmp_path_factory.mktemp("schema") / "nova.sqlite"
     migrate.sync(f"sqlite:///{path}")
@@ -47,7 +47,7 @@ def core(database_url: str, empty_database: pathlib.Path) -> Iterator[Books]:
 
 @pytest.fixture
 def host(core: Books) -> Books:
-    """The books, with a nova-compute of the host h1 that has just registered."""
+    """Return the core with a registered nova-compute on host h1."""
     Heartbeat(core).register(ctx(), "h1", "nova-compute", "compute", 1)
     core.sent.take()
     core.statements()
@@ -56,7 +56,7 @@ def host(core: Books) -> Books:
 
 @pytest.fixture
 def settings() -> Iterator[Callable[..., None]]:
-    """``settings(name, value, group=None)``, undone after the test."""
+    """Yield ``settings(name, value, group=None)``, which overrides an option until the end of the test."""
     conf.register()
     changed: list[tuple[str, str | None]] = []
 

@@ -1,4 +1,4 @@
-"""Passwords of servers are in the database only while they are needed, and only encrypted."""
+"""Encryption of server passwords, which are stored only as long as they are needed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def file(tmp_path: pathlib.Path) -> pathlib.Path:
     return tmp_path / "keys" / "secret.keys"
 
 
-def test_what_is_sealed_can_be_opened_by_whoever_has_the_file(file: pathlib.Path) -> None:
+def test_secret_encrypted_with_the_key_file_is_decrypted_with_it(file: pathlib.Path) -> None:
     token = SecretCipher(str(file)).encrypt("pässword")
     assert token is not None
     assert "ssword" not in token
@@ -41,13 +41,13 @@ def test_what_is_sealed_can_be_opened_by_whoever_has_the_file(file: pathlib.Path
     assert SecretCipher(str(file)).encrypt(None) is SecretCipher(str(file)).decrypt(None) is None
 
 
-def test_the_file_is_made_for_its_owner_alone(file: pathlib.Path) -> None:
+def test_secret_key_file_is_private_to_its_owner(file: pathlib.Path) -> None:
     SecretCipher(str(file)).encrypt("x")
     assert (mode(file), mode(file.parent)) == (0o600, 0o700)
     assert [each.name for each in file.parent.iterdir()] == [file.name]
 
 
-def test_secrets_stay_readable_while_keys_are_replaced(file: pathlib.Path) -> None:
+def test_secrets_stay_readable_during_key_rotation(file: pathlib.Path) -> None:
     cipher = SecretCipher(str(file))
     token = cipher.encrypt("old")
     first, second = file.read_text().strip(), key()
@@ -61,7 +61,7 @@ def test_secrets_stay_readable_while_keys_are_replaced(file: pathlib.Path) -> No
     assert cipher.try_decrypt(token) is None
 
 
-def test_a_running_conductor_goes_on_when_the_file_is_lost_and_makes_no_other(file: pathlib.Path) -> None:
+def test_running_conductor_survives_the_loss_of_the_key_file(file: pathlib.Path) -> None:
     cipher = SecretCipher(str(file))
     token = cipher.encrypt("x")
     file.unlink()
@@ -70,17 +70,18 @@ def test_a_running_conductor_goes_on_when_the_file_is_lost_and_makes_no_other(fi
 
 
 @pytest.mark.parametrize(("text", "why"), [("", "contains no key"), ("abc\n", "is not a key"), ("é\n", "is not a key")])
-def test_a_file_without_keys_says_so(core: Books, file: pathlib.Path, text: str, why: str) -> None:
+def test_key_file_without_a_valid_key_is_reported(core: Books, file: pathlib.Path, text: str, why: str) -> None:
     file.parent.mkdir()
     file.write_text(text)
     with pytest.raises(SecretKeyUnusable, match=why):
         SecretCipher(str(file)).check(core.db)
     with pytest.raises(exception.ServiceUnavailable) as raised:
         SecretCipher(str(file)).encrypt("x")
-    assert str(file) not in str(raised.value), "it is told to users"
+    assert str(file) not in str(raised.value), "the error for users contains the path of the key file"
 
 
-def test_a_conductor_with_other_keys_does_not_start(core: Books, file: pathlib.Path, tmp_path: pathlib.Path) -> None:
+def test_conductor_with_foreign_secret_keys_does_not_start(core: Books, file: pathlib.Path,
+                                                           tmp_path: pathlib.Path) -> None:
     SecretCipher(str(file)).check(core.db)
     SecretCipher(str(file)).check(core.db)
     other = tmp_path / "other.keys"
@@ -94,7 +95,7 @@ def test_a_conductor_with_other_keys_does_not_start(core: Books, file: pathlib.P
     SecretCipher(str(other)).check(core.db)
 
 
-def test_renewed_keys_are_those_of_the_database_from_then_on(core: Books, file: pathlib.Path) -> None:
+def test_rotated_secret_key_is_accepted_after_a_check(core: Books, file: pathlib.Path) -> None:
     SecretCipher(str(file)).check(core.db)
     first, second = file.read_text().strip(), key()
     file.write_text(f"{second}\n{first}\n")
@@ -103,7 +104,7 @@ def test_renewed_keys_are_those_of_the_database_from_then_on(core: Books, file: 
     SecretCipher(str(file)).check(core.db)
 
 
-def test_forgetting_leaves_no_password(core: Books, file: pathlib.Path) -> None:
+def test_forget_passwords_removes_every_stored_password(core: Books, file: pathlib.Path) -> None:
     uuid = server(core, encrypted_pass=SecretCipher(str(file)).encrypt("x"), admin_pass="y").uuid
     assert core.db.write(passwords.forget) == 1
     row = core.db.read(lambda connection: connection.execute(
@@ -111,17 +112,17 @@ def test_forgetting_leaves_no_password(core: Books, file: pathlib.Path) -> None:
     assert (row.admin_pass, row.encrypted_pass) == (None, None)
 
 
-def test_an_sqlite_file_is_for_its_owner_alone(tmp_path: pathlib.Path) -> None:
+def test_sqlite_database_file_is_private_to_its_owner(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "nova.sqlite"
     for _time in range(2):
         database = Database(f"sqlite:///{path}")
         database.write(lambda connection: connection.execute(sa.text("CREATE TABLE IF NOT EXISTS t (n INTEGER)")))
         assert {mode(each) for each in tmp_path.iterdir()} == {0o600}
         database.close()
-        path.chmod(0o644)  # as releases of before have made it
+        path.chmod(0o644)  # mode of files created by earlier releases
 
 
-def test_an_upgrade_drops_what_rows_of_before_have_kept(core: Books) -> None:
+def test_migration_removes_plain_text_passwords_of_earlier_releases(core: Books) -> None:
     built = server(core, vm_state="active", admin_pass="secret-1", user_data="kept")
     failed = server(core, vm_state="error", admin_pass="secret-2")
     building = server(core, vm_state="building", admin_pass="needed")

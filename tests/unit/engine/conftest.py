@@ -1,4 +1,4 @@
-"""The engine and its world: with nothing in it yet, or with one server that runs."""
+"""Fixtures of engine tests: an empty deployment, or a deployment with one running server."""
 
 import pytest
 
@@ -17,7 +17,7 @@ def machine():
 
 @pytest.fixture
 def booted(machine):
-    """Boot a server; after the test it must be settled and the audit must find nothing."""
+    """Boot a server. After the test the machine must reach a settled state without audit findings."""
     machine.boot(1, twice=False)
     machine.calm_down()
     yield machine

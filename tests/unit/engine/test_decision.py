@@ -1,4 +1,4 @@
-"""The decisions of the saga engine, without a database: every sequence of events ends, and compensates what it did."""
+"""Decisions of the saga engine without a database: every sequence of events terminates and compensates its effects."""
 
 import copy
 
@@ -23,7 +23,7 @@ KINDS = ("NovaException", "NoValidHost", "ClaimLost", "HostDown", "ServiceUnavai
 
 
 class Hooks:
-    """A Control that records what the transitions change."""
+    """A Control that records the changes made by transitions."""
 
     def __init__(self):
         self.evicted, self.changes = [], {}
@@ -39,7 +39,7 @@ class Hooks:
 
 
 def operation_like(original):
-    """Return an operation with the steps of another one, whose data are a host per place and a flag per condition."""
+    """Return a copy of an operation whose data have a host per place and a flag per condition."""
     fields = {**{name: (str, name[0]) for name in PLACES}, "tries": (int, 2), "events": (list, [])}
     fields |= {item.when: (bool, True) for item in original.steps if item.when and item.when not in fields}
 
@@ -73,11 +73,11 @@ def snapshot(run):
 
 
 class World:
-    """Runs an operation with the events that hypothesis draws, and keeps what has had an effect."""
+    """An execution of an operation with events drawn by hypothesis, which records steps with effects."""
 
     def __init__(self, run, draw):
         self.run, self.draw, self.hooks = run, draw, Hooks()
-        # Steps that may have had an effect, and those whose compensation was done, given up or left to an evicted host.
+        # Steps that may have had an effect, and steps whose compensation was done, abandoned or left to an eviction.
         self.effects: list[Step] = []
         self.compensated: list[Step] = []
         # Position of the latest step that was dispatched forwards.
@@ -85,7 +85,7 @@ class World:
         self.retried = 0
 
     def event(self):
-        """Execute the current order, wholly or in part, and return what is reported."""
+        """Execute the current order completely or partially and return the reported event."""
         run, step = self.run, self.run.step
         if step is None:
             return Ended()
@@ -108,7 +108,7 @@ class World:
         (self.compensated if undoing else self.effects).extend(steps)
 
     def play(self):
-        """Run until the operation ends; return its last transition."""
+        """Run until the operation ends and return its last transition."""
         limit = 6 * len(self.run.operation.steps) + 6
         for _count in range(limit):
             event, before = self.event(), snapshot(self.run)
@@ -116,8 +116,8 @@ class World:
             if step is not None and not undoing:
                 self.position = self.run.operation.steps.index(step)
             transition = decide(self.run, event)
-            assert snapshot(self.run) == before, "a decision changes nothing"
-            assert decide(self.run, event) == transition, "a decision depends on nothing else"
+            assert snapshot(self.run) == before, "a decision must not change the run"
+            assert decide(self.run, event) == transition, "a decision must be deterministic"
             if transition.waits:
                 assert isinstance(event, HostLost)
                 assert step.when_down == "wait"
@@ -128,9 +128,9 @@ class World:
                 last = event.furthest if isinstance(event, Failed) else self.run.furthest(step)
                 self.compensated += self.run.operation.batch(last, True)
             elif isinstance(event, Failed) and undoing:
-                assert transition.deferred or not event.step.external, "the service may still have it"
+                assert transition.deferred or not event.step.external, "a failed external undo must be deferred"
             elif isinstance(event, Failed) and transition.step is not event.step:
-                self.effects.remove(event.step)  # a failed conductor step wrote nothing, or is deferred
+                self.effects.remove(event.step)  # a failed conductor step wrote nothing or is deferred
             if transition.retries:
                 self.retried += 1
                 self.effects, self.compensated = [], []
@@ -144,7 +144,7 @@ class World:
 @pytest.mark.parametrize("name", NAMES)
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
-def test_every_sequence_of_events_ends_and_compensates_what_it_did(name, data):
+def test_every_sequence_of_events_ends_and_compensates_its_effects(name, data):
     operation = operation_like(REGISTRY[name])
     REGISTRY[operation.name] = operation
     try:
@@ -164,6 +164,6 @@ def test_every_sequence_of_events_ends_and_compensates_what_it_did(name, data):
     reached = world.position > point >= 0
     for item in world.effects:
         if item.undo and not (reached and names.index(item.name) <= point):
-            assert item in world.compensated, f"{item.name} keeps its effect"
+            assert item in world.compensated, f"{item.name} was not compensated"
     order = [names.index(item.name) for item in world.compensated]
-    assert order == sorted(order, reverse=True), "compensations run backwards"
+    assert order == sorted(order, reverse=True), "compensations must run in reverse order"

@@ -1,11 +1,10 @@
-"""The saga engine against a world that loses, doubles and delays everything.
+"""Property test of the saga engine with lost, duplicated and delayed messages.
 
-Orders and reports are messages in a bag: each may be delivered late, twice, in any order, or
-never (then the lease ends). Hosts fail at random and forget what they were doing, servers move
-between them, and a service outside does things though it says that it failed. Whatever
-happens, once the world is calm every server is in a final state, the books balance, guests and
-disks are exactly where the rows say, nothing is left outside, and at no moment did a server run
-on two hosts.
+Orders and reports are messages that may be delivered late, twice, in any order, or never (then
+the lease expires). Hosts fail at random and lose their state, servers move between hosts, and an
+external service reports failures for requests that took effect. After all faults have ended,
+every server is in a final state, records are consistent, guests and disks are exactly where the
+rows say, and the external service has no leftovers. A server never runs on two hosts.
 """
 
 import collections
@@ -61,7 +60,7 @@ FINAL = {states.RESIZED, states.ACTIVE, states.STOPPED, states.PAUSED, states.SU
 
 
 class Inline:
-    """Runs what is submitted at once: the machine decides what happens when."""
+    """A thread pool that runs work synchronously, so that the machine controls the order."""
 
     def submit(self, kind, project_id, function, *args):
         function(*args)
@@ -110,7 +109,7 @@ class Machine(RuleBasedStateMachine):
                 compute_nodes.report(connection, host, [ComputeNode(
                     uuid=uuid, host=host, hypervisor_hostname=host, hypervisor_type="fake", hypervisor_version=1,
                     provider=Provider(uuid=uuid, name=host, inventories={
-                        # Room for three servers on each host: claims do get lost.
+                        # Capacity for three servers on each host, so that some claims fail.
                         "VCPU": Inventory(total=3), "MEMORY_MB": Inventory(total=300),
                         "DISK_GB": Inventory(total=3)}))])
 
@@ -169,16 +168,16 @@ class Machine(RuleBasedStateMachine):
 
     @rule(pick=st.integers(0, 100), state=st.sampled_from([states.ACTIVE, states.ERROR]))
     def reset_state(self, pick, state):
-        """An administrator says so of a server, whatever is being done to it."""
+        """Reset the state of a server as an administrator, during any operation."""
         if self.uuids and (server := self.row(self.uuids[pick % len(self.uuids)])).host and (
                 server.vm_state in (states.ACTIVE, states.STOPPED, states.RESIZED)):
-            with contextlib.suppress(exception.InstanceInvalidState):  # a delete goes on
+            with contextlib.suppress(exception.InstanceInvalidState):  # a delete in progress continues
                 start(self.engine, CTX, server.uuid, "reset_state", {"state": state})
                 self.reset.add(server.uuid)
 
     @rule(pick=st.integers(0, 100), name=st.sampled_from(["soft_delete", "soft_delete", "restore", "reclaim"]))
     def delete_for_now(self, pick, name):
-        """Soft-delete the server: its user may restore it until it is reclaimed."""
+        """Soft-delete, restore or reclaim the server."""
         if self.uuids:
             request = {"before": clock.after(60)} if name == "reclaim" else {}
             with contextlib.suppress(exception.Conflict, exception.NotFound, exception.OverQuota):
@@ -186,7 +185,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(pick=st.integers(0, 100), trouble=st.sampled_from([0.0, 0.5, 0.9]))
     def bind_outside(self, pick, trouble):
-        """Let the binding of an external port fail in the middle, or delete the server meanwhile."""
+        """Bind an external resource with failures, or with a concurrent delete of the server."""
         if self.uuids:
             self.outside.trouble, self.outside.meanwhile = trouble, self.delete
             with contextlib.suppress(exception.Conflict, exception.NotFound):
@@ -226,7 +225,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(pick=st.integers(0, 100), which=st.integers(0, 3))
     def a_port_is_deleted(self, pick, which):
-        """Whoever owns it says so once; the server loses the interface whatever is done to it."""
+        """Report the deletion of a port once; the server loses the interface during any operation."""
         if self.uuids:
             server = self.row(self.uuids[pick % len(self.uuids)])
             if server.vm_state != states.BUILDING and server.network_info:
@@ -280,14 +279,14 @@ class Machine(RuleBasedStateMachine):
 
     @rule(pick=st.integers(0, 100))
     def lose_report(self, pick):
-        # As when a compute is killed after its step: nobody will tell.
+        # Corresponds to a nova-compute that is killed after its step.
         if self.reports:
             self.reports.pop(pick % len(self.reports))
 
     @rule(host=st.sampled_from(HOSTS))
     def restart_host(self, host):
         self.seen[host].clear()
-        self.hosts[host].state.serving.clear()  # only its process did
+        self.hosts[host].state.serving.clear()  # state of the killed process
         self.evict(host)
         self.compare(host)
         for order in self.engine.resume(CTX, host):
@@ -304,7 +303,7 @@ class Machine(RuleBasedStateMachine):
         for host in sorted(self.down):
             self.down.discard(host)
             self.restart_host(host)
-            # What was evacuated from it goes first: nobody says before that it is up.
+            # Evacuated guests are removed before the host is marked up.
             self.mark(host, forced_down=False)
 
     def mark(self, host, forced_down):
@@ -315,13 +314,13 @@ class Machine(RuleBasedStateMachine):
     def leases_end(self):
         self.engine.recover(CTX)
 
-    # --- a host, as nova.compute.runner has it ---------------------------------------------------
+    # --- a host, as in nova.compute.runner -------------------------------------------------------
     def execute(self, host, order, fails):
         if self.seen[host].get(order.instance.uuid, (0, 0)) >= order.rank:
             return
         self.seen[host][order.instance.uuid] = order.rank
         try:
-            # Whatever is delivered here is late: leases end at once.
+            # Leases expire at once, so every order is late.
             self.engine.begin(CTX, order.action.uuid, order.attempt, host)
         except exception.StaleReport:
             self.refused(host, order)
@@ -350,7 +349,7 @@ class Machine(RuleBasedStateMachine):
             self.refused(host, order)
 
     def deliver_all(self):
-        """Orders are carried out and reports come until there are none, without trouble."""
+        """Execute orders and deliver reports without faults until none are left."""
         while self.world.orders or self.reports:
             while self.world.orders:
                 self.execute(*self.world.orders.pop(0), fails=0.0)
@@ -358,7 +357,7 @@ class Machine(RuleBasedStateMachine):
                 self.report(*self.reports.pop(0))
 
     def row(self, uuid=None):
-        """The server's row, though it is deleted; without a uuid that of the first one that was asked for."""
+        """Return the row of the server, deleted or not; by default of the first server."""
         return self.world.db.read(lambda connection: servers.get(connection, uuid or self.uuids[0], deleted=True))
 
     def refused(self, host, order):
@@ -376,7 +375,7 @@ class Machine(RuleBasedStateMachine):
             GuestStatus(uuid=uuid, power_state=self.hosts[host].power_states.get(uuid, states.SHUTDOWN), late=late)])
 
     def compare(self, host):
-        """Tell of guests that are not as their rows say."""
+        """Report guests whose power state differs from the row."""
         for guest in self.world.db.read(lambda connection: servers.expected(connection, host, 100, None)):
             if guest.settled and guest.power_state != self.hosts[host].power_states.get(guest.uuid, states.SHUTDOWN):
                 self.tell(host, guest.uuid)
@@ -392,7 +391,7 @@ class Machine(RuleBasedStateMachine):
         Reports(self.world, self.engine).evicted(CTX, host, [guest.uuid],
                                                  {guest.uuid: guest.since} if guest.since else {})
 
-    # --- what must hold ----------------------------------------------------------------------------
+    # --- invariants --------------------------------------------------------------------------------
     @invariant()
     def books_balance_at_every_moment(self):
         findings = list(audit.audit(self.world.db))
@@ -400,7 +399,7 @@ class Machine(RuleBasedStateMachine):
 
     @invariant()
     def no_server_runs_on_two_hosts(self):
-        """But on one that is down, or that has the word to let it go."""
+        """Check that no server runs on two hosts, except hosts that are down or have an eviction for it."""
         running = collections.defaultdict(set)
         for host, guests in self.hosts.items():
             for uuid, state in guests.power_states.items():
@@ -416,7 +415,7 @@ class Machine(RuleBasedStateMachine):
         self.calm()
 
     def calm(self, started=()):
-        """End all faults: within bounded rounds every state is final and consistent with the rows."""
+        """End all faults and check that every server reaches a final, consistent state in bounded rounds."""
         self.hosts_return()
         self.outside.trouble = 0.0
         for _round in range(60):
@@ -433,13 +432,13 @@ class Machine(RuleBasedStateMachine):
         assert not self.world.db.read(audit.unfinished)
         assert not self.world.db.read(audit.open_events)
         assert not self.debts()
-        assert self.outside.things == set(), "left outside"
+        assert self.outside.things == set(), "the external service has leftovers"
         where = {}
         for host, guests in self.hosts.items():
             places = self.world.db.read(lambda connection, guests=guests: servers.places(
                 connection, list(guests.power_states) or ["none"]))
             for uuid in guests.power_states:
-                assert host in places.get(uuid, ()), f"{uuid} runs on {host} and belongs to {places.get(uuid)}"
+                assert host in places.get(uuid, ()), f"{uuid} runs on {host} but may exist on {places.get(uuid)}"
                 assert uuid not in where, f"{uuid} runs on {where[uuid]} and {host}"
                 where[uuid] = host
         moved_out = []
@@ -449,9 +448,9 @@ class Machine(RuleBasedStateMachine):
             assert server.task_state is None
             assert (server.soft_deleted_at is not None) == (server.vm_state == states.SOFT_DELETED)
             if server.vm_state in (states.STOPPED, states.SOFT_DELETED) and uuid not in where:
-                # Its host was given up in the middle of a move; its disks are there still.
-                assert self.hosts[server.host].disk(uuid, aside=True), f"{uuid} has nothing on {server.host}"
-                assert uuid not in started, f"{uuid} was started and has no guest"
+                # The host was lost during a move and still has the disks.
+                assert self.hosts[server.host].disk(uuid, aside=True), f"{uuid} has no disks on {server.host}"
+                assert uuid not in started, f"{uuid} was started but has no guest"
                 moved_out.append(uuid)
             elif server.vm_state not in (states.ERROR, states.DELETED):
                 assert where.get(uuid) == server.host, f"{uuid} is {server.vm_state} and has no guest on {server.host}"
@@ -468,11 +467,11 @@ class Machine(RuleBasedStateMachine):
             self.start_again(uuid)
 
     def debts(self):
-        """Actions with something that is to be taken back outside."""
+        """Return the actions with deferred compensation in the external service."""
         return self.world.db.read(lambda connection: actions.due_cleanups(connection, clock.after(3600), 100))
 
     def start_again(self, uuid):
-        """Whoever has no guest has one again when its user starts it."""
+        """Start a server without a guest and check that the guest is created again."""
         again = "start" if self.row(uuid).vm_state == states.STOPPED else "restore"
         start(self.engine, CTX, uuid, again, {})
         self.calm({uuid})
@@ -480,7 +479,7 @@ class Machine(RuleBasedStateMachine):
         assert (server.vm_state, self.hosts[server.host].power_states[uuid]) == (states.ACTIVE, states.RUNNING)
 
     def nothing_is_left_on_hosts(self):
-        """Disks are where the server is, or may come back to; only who waits for a word has two places."""
+        """Check that disks exist only on possible hosts, and that only servers in VERIFY_RESIZE have two of those."""
         for host, guests in self.hosts.items():
             traces = guests.guests.traces()
             places = self.world.db.read(lambda connection, traces=traces: servers.places(
@@ -491,12 +490,12 @@ class Machine(RuleBasedStateMachine):
         for uuid in self.uuids:
             server = self.row(uuid)
             hosts = self.world.db.read(lambda connection, uuid=uuid: servers.places(connection, [uuid])).get(uuid, ())
-            # A delete that failed leaves the places of a server that waited for a word.
+            # A failed delete keeps both possible hosts of a server in VERIFY_RESIZE.
             most = 2 if server.vm_state in (states.RESIZED, states.ERROR) else 1
             assert len(hosts) <= most, f"{uuid} {server.vm_state}: {hosts}"
 
     def volumes_are_where_they_belong(self):
-        """Check that no volume is being attached or detached, and that every guest has exactly its own."""
+        """Check that no volume is attaching or detaching, and that guests have exactly their own volumes."""
         owners = {volume.uuid: volume for volume in self.world.db.read(volumes.index)}
         for volume in owners.values():
             assert volume.status in ("available", "in-use", "deleting"), volume

@@ -1,4 +1,4 @@
-"""The disks of a server that is evacuated: those on shared storage are its own, whatever happens in the middle."""
+"""Disks of evacuated servers: disks on shared storage survive every interruption of the evacuation."""
 
 import pytest
 
@@ -32,13 +32,13 @@ def shared(tmp_path):
 
 
 def disk_of(machine):
-    """Return the token of the disk, or None."""
+    """Return the token of the disk of the server on host a, or None."""
     disk = machine.hosts["a"].disk(machine.uuids[0])
     return disk and disk.token
 
 
 def deliver_until(machine, step):
-    """The host runs its order that ends with this step, and does not come to tell."""
+    """Execute orders until the given step, lose its report, and return the host."""
     while True:
         machine.deliver_order(0, twice=False, fails=0.0)
         if machine.reports[0][2].step == step:
@@ -47,7 +47,7 @@ def deliver_until(machine, step):
 
 
 def carry_on(machine):
-    """Run until everything is done that is possible without the hosts that are down."""
+    """Run all work that is possible without the hosts that are down."""
     for _round in range(10):
         machine.deliver_all()
         for uuid in machine.uuids:
@@ -61,7 +61,7 @@ def come_back(machine, source):
     carry_on(machine)
 
 
-def test_disks_on_shared_storage_outlive_an_evacuation_that_ends_before_its_host_tells_of_them(shared, machine):
+def test_interrupted_evacuation_keeps_disks_on_shared_storage(shared, machine):
     before = disk_of(machine)
     machine.host_dies(machine.row().host)
     machine.move(0, "evacuate", "1")
@@ -71,7 +71,7 @@ def test_disks_on_shared_storage_outlive_an_evacuation_that_ends_before_its_host
     assert disk_of(machine) == before is not None
 
 
-def test_disks_that_the_new_host_has_made_are_not_taken_for_shared_ones_when_it_tries_again(machine):
+def test_retried_evacuation_does_not_treat_its_own_disks_as_shared(machine):
     source = machine.row().host
     machine.host_dies(source)
     machine.move(0, "evacuate", "1")
@@ -83,7 +83,7 @@ def test_disks_that_the_new_host_has_made_are_not_taken_for_shared_ones_when_it_
     assert machine.hosts[source].disk(machine.uuids[0]) is None
 
 
-def test_disks_that_a_move_set_aside_on_shared_storage_are_those_of_the_evacuated_server(shared, machine):
+def test_evacuation_during_migration_keeps_set_aside_shared_disks(shared, machine):
     before, source = disk_of(machine), machine.row().host
     machine.move(0, "migrate", "1")
     deliver_until(machine, "move_out")
@@ -100,8 +100,8 @@ def test_disks_that_a_move_set_aside_on_shared_storage_are_those_of_the_evacuate
     assert disk_of(machine) == before
 
 
-def test_a_word_that_came_while_an_earlier_one_was_carried_out_is_carried_out_too(machine):
-    """The host has removed the guest and kept its disks when it is said that these may go."""
+def test_eviction_updated_during_its_execution_is_executed_again(machine):
+    """The host has removed the guest and retained its disks when the second eviction allows removal of the disks."""
     server = machine.row()
     guests, source = Reports(machine.world, machine.engine), server.host
     machine.host_dies(source)

@@ -1,4 +1,4 @@
-"""Servers that move while hosts come and go, or that were to come up when something else came first."""
+"""Moves, builds and resets of servers while hosts fail and return."""
 
 import contextlib
 
@@ -19,7 +19,7 @@ from tests.unit.engine.world import Scheduler
 
 
 @pytest.mark.parametrize(("name", "vm_state"), [("pause", states.PAUSED), ("stop", states.STOPPED)])
-def test_a_server_is_as_a_failed_action_left_its_guest(booted, name, vm_state):
+def test_server_state_after_a_failed_action_matches_its_guest(booted, name, vm_state):
     booted.operate(0, name)
     booted.deliver_order(0, twice=False, fails=1.0)
     booted.calm_down()
@@ -27,12 +27,12 @@ def test_a_server_is_as_a_failed_action_left_its_guest(booted, name, vm_state):
     assert (server.vm_state, server.fault.code) == (vm_state, 500)
 
 
-def test_a_build_that_comes_after_the_delete_that_came_in_between_leaves_no_guest(machine):
-    """The host has destroyed already, and its report of that is under way, when the order to build arrives."""
+def test_late_build_order_after_a_delete_leaves_no_guest(machine):
+    """The host has destroyed the guest, and its report is in transit, when the build order arrives."""
     machine.boot(1, twice=False)
     machine.operate(0, "delete")
     assert [(order.action.operation, order.undo) for _host, order in machine.world.orders] == [
-        ("build", False), ("build", True)]  # the delete compensates for the build first
+        ("build", False), ("build", True)]  # the delete first compensates the build
     machine.deliver_order(1, twice=False, fails=0.0)
     machine.deliver_order(0, twice=False, fails=0.0)
     if len(machine.reports) > 1:
@@ -41,7 +41,7 @@ def test_a_build_that_comes_after_the_delete_that_came_in_between_leaves_no_gues
 
 
 def given_up_in_the_middle_of_a_move(booted):
-    """The server's host, which has put its disks aside and then died; the move has ended without it."""
+    """Return the host of a server that set the disks aside and then died, so that the move was abandoned."""
     booted.move(0, "migrate", "1")
     booted.deliver_order(0, twice=False, fails=0.0)
     host = next(host for host, guests in booted.hosts.items() if guests.disk(booted.uuids[0], aside=True))
@@ -51,7 +51,7 @@ def given_up_in_the_middle_of_a_move(booted):
     return host
 
 
-def test_a_server_whose_host_was_given_up_in_the_middle_of_a_move_can_be_started_again(booted):
+def test_server_whose_host_was_lost_during_a_move_can_be_started(booted):
     uuid = booted.uuids[0]
     host = given_up_in_the_middle_of_a_move(booted)
     booted.calm_down()
@@ -60,7 +60,7 @@ def test_a_server_whose_host_was_given_up_in_the_middle_of_a_move_can_be_started
     assert booted.hosts[host].power_states == {uuid: states.RUNNING}
 
 
-def test_a_server_whose_host_was_given_up_in_the_middle_of_a_move_leaves_no_disks_when_it_is_deleted(booted):
+def test_delete_of_a_server_whose_host_was_lost_in_a_move_leaves_no_disks(booted):
     uuid = booted.uuids[0]
     host = given_up_in_the_middle_of_a_move(booted)
     booted.deliver_all()
@@ -74,7 +74,7 @@ def test_a_server_whose_host_was_given_up_in_the_middle_of_a_move_leaves_no_disk
 
 
 class InOrder(Scheduler):
-    """Offers one node of these hosts, the first by name, whether or not there is room."""
+    """A scheduler that selects the first node of ``hosts`` by name, without a check of capacity."""
 
     hosts = "abc"
     knows_nodes = True
@@ -92,7 +92,7 @@ class InOrder(Scheduler):
 
 
 def nodes_of_four(machine):
-    """Return the nodes of four servers, three of which fill a node."""
+    """Boot four servers, three of which fill a node, and return their nodes."""
     for _server in range(4):
         machine.boot(1, twice=False)
         machine.calm_down()
@@ -102,14 +102,14 @@ def nodes_of_four(machine):
 
 
 @pytest.mark.parametrize("knows_nodes", [True, False], ids=["", "with a scheduler of the last release"])
-def test_a_build_goes_on_elsewhere_when_others_have_taken_the_room(machine, knows_nodes):
+def test_build_is_rescheduled_if_the_claim_is_lost(machine, knows_nodes):
     machine.world.scheduler = InOrder(machine.world, machine.chance)
     machine.world.scheduler.knows_nodes = knows_nodes
     assert nodes_of_four(machine) == ["a", "a", "a", "b"]
 
 
 def test_lost_claim_of_a_migration_is_one_failed_event(machine):
-    """The transaction that would end the step as a success is rolled back, and its event with it."""
+    """The transaction that would end the step successfully is rolled back with its event."""
     machine.world.scheduler = InOrder(machine.world, machine.chance)
     nodes_of_four(machine)
     machine.move(3, "migrate", "1")
@@ -119,7 +119,7 @@ def test_lost_claim_of_a_migration_is_one_failed_event(machine):
     assert [event.result for event in migration.events if event.event == "cold_migrate"] == ["Error", "Success"]
 
 
-def test_a_node_that_is_full_does_not_rule_out_the_others_of_its_host(machine):
+def test_full_node_does_not_exclude_other_nodes_of_the_host(machine):
     machine.world.scheduler = InOrder(machine.world, machine.chance)
     machine.world.scheduler.hosts = "a"
 
@@ -135,9 +135,9 @@ def test_a_node_that_is_full_does_not_rule_out_the_others_of_its_host(machine):
     assert nodes_of_four(machine) == ["a", "a", "a", "a-2"]
 
 
-# --- an administrator resets the state of a server that waits for a word -------------------------------------------
+# --- reset-state of a server in VERIFY_RESIZE ----------------------------------------------------------------------
 def resized(machine):
-    """A server with flavor 2 that waits for a word; the host that it left."""
+    """Resize the server to flavor 2, up to VERIFY_RESIZE, and return the source host."""
     source = machine.row().host
     machine.move(0, "resize", "2")
     machine.calm_down()
@@ -146,7 +146,7 @@ def resized(machine):
 
 
 def settled_on(machine, host):
-    """The server is there, and nowhere else, neither in the books nor in truth."""
+    """Assert that rows, claims, quota usage and guests place the server only on the given host."""
     server, = machine.uuids
     assert machine.row().host == host
     assert machine.world.db.read(lambda connection: server_migrations.open_of(connection, [server])) == []
@@ -161,7 +161,7 @@ def settled_on(machine, host):
 
 @pytest.mark.parametrize("state", [states.ACTIVE, states.ERROR])
 @pytest.mark.parametrize("source_down", [False, True])
-def test_a_resize_ends_when_the_state_of_its_server_is_reset(booted, state, source_down):
+def test_reset_state_in_verify_resize_ends_the_resize(booted, state, source_down):
     source = resized(booted)
     destination = booted.row().host
     if source_down:
@@ -176,7 +176,7 @@ def test_a_resize_ends_when_the_state_of_its_server_is_reset(booted, state, sour
     start(booted.engine, CTX, booted.uuids[0], "reset_state", {"state": states.ACTIVE})
 
 
-def test_a_resize_ends_though_its_source_cannot_forget_it_when_the_state_is_reset(booted):
+def test_reset_state_ends_a_resize_whose_source_fails_to_clean_up(booted):
     source = resized(booted)
     start(booted.engine, CTX, booted.uuids[0], "reset_state", {"state": states.ACTIVE})
     booted.deliver_order(0, twice=False, fails=1.0)
@@ -186,8 +186,8 @@ def test_a_resize_ends_though_its_source_cannot_forget_it_when_the_state_is_rese
     settled_on(booted, booted.row().host)
 
 
-def test_a_move_of_which_the_source_has_forgotten_a_part_is_confirmed_and_never_reverted(booted, monkeypatch):
-    """The set-aside disks are removed when it fails, so that a revert would find nothing."""
+def test_partially_confirmed_move_is_confirmed_and_never_reverted(booted, monkeypatch):
+    """The source removes the set-aside disks before it fails, so that a revert is impossible."""
     source = resized(booted)
     destination, guests = booted.row().host, booted.hosts[source]
     confirm = guests.cold_migration.confirm
@@ -208,7 +208,7 @@ def test_a_move_of_which_the_source_has_forgotten_a_part_is_confirmed_and_never_
 
 @pytest.fixture
 def resizing_at_home(machine):
-    """A server that was resized on the host where it is, which has not told of it yet; the guests of that host."""
+    """Resize a server on its own host, without a report of the last step, and return the guests of the host."""
     machine.world.scheduler = InOrder(machine.world, machine.chance)
     machine.world.scheduler.hosts = "a"
     machine.boot(1, twice=False)
@@ -234,8 +234,7 @@ def fail_to_destroy(monkeypatch, guests, times):
     monkeypatch.setattr(guests.guests, "destroy", destroy)
 
 
-def test_a_resize_at_home_that_is_undone_in_the_second_go_leaves_the_guest_as_it_was(
-        machine, resizing_at_home, monkeypatch):
+def test_retried_undo_of_a_same_host_resize_restores_the_guest(machine, resizing_at_home, monkeypatch):
     fail_to_destroy(monkeypatch, resizing_at_home, 1)
     start(machine.engine, CTX, machine.uuids[0], "reset_state", {"state": states.ACTIVE})
     machine.calm_down()
@@ -245,8 +244,7 @@ def test_a_resize_at_home_that_is_undone_in_the_second_go_leaves_the_guest_as_it
     settled_on(machine, "a")
 
 
-def test_a_server_is_not_to_leave_its_host_when_a_resize_at_home_could_not_be_undone(
-        machine, resizing_at_home, monkeypatch):
+def test_failed_undo_of_a_same_host_resize_leaves_no_eviction(machine, resizing_at_home, monkeypatch):
     fail_to_destroy(monkeypatch, resizing_at_home, 100)
     start(machine.engine, CTX, machine.uuids[0], "reset_state", {"state": states.ACTIVE})
     machine.deliver_all()
@@ -258,7 +256,7 @@ def test_a_server_is_not_to_leave_its_host_when_a_resize_at_home_could_not_be_un
 @pytest.mark.parametrize("first", ["confirm_resize", "revert_resize", "reset_state"])
 @pytest.mark.parametrize("came", [0, 1, 2])
 @pytest.mark.parametrize("then", ["reset_state", "reboot_hard"])
-def test_a_resize_ends_when_the_state_is_reset_while_its_word_is_carried_out(booted, first, came, then):
+def test_reset_state_during_confirm_or_revert_ends_the_resize(booted, first, came, then):
     request = {"state": states.ACTIVE}
     resized(booted)
     start(booted.engine, CTX, booted.uuids[0], first, request if first == "reset_state" else {})
@@ -277,7 +275,7 @@ def test_a_resize_ends_when_the_state_is_reset_while_its_word_is_carried_out(boo
 
 
 @pytest.mark.parametrize("name", ["migrate", "live_migrate", "evacuate"])
-def test_a_move_ends_though_its_scheduler_offers_full_hosts_again_and_again(machine, name):
+def test_move_fails_if_the_scheduler_repeatedly_selects_full_hosts(machine, name):
     for _time in range(3):
         machine.boot(3, twice=False)
     machine.calm_down()
@@ -292,7 +290,7 @@ def test_a_move_ends_though_its_scheduler_offers_full_hosts_again_and_again(mach
     assert "has no room" in after.fault.message
 
 
-def test_a_guest_is_known_to_run_on_though_the_host_that_it_was_to_move_to_is_given_up(booted):
+def test_live_migration_to_a_lost_host_keeps_the_guest_running(booted):
     destination = begin_live_migration(booted)
     booted.host_dies(destination)
     booted.leases_end()
@@ -301,8 +299,8 @@ def test_a_guest_is_known_to_run_on_though_the_host_that_it_was_to_move_to_is_gi
     assert server.power_state == states.RUNNING
 
 
-def test_a_guest_that_came_over_before_its_new_host_was_given_up_is_the_new_hosts_alone(booted):
-    """The old host, which is up, removes what it still has of it now: not when it compares its guests next."""
+def test_live_migrated_guest_of_a_lost_destination_is_removed_from_source(booted):
+    """The source host removes its remains of the guest at once, without waiting for its next reconciliation."""
     uuid, source = booted.uuids[0], booted.row().host
     destination = begin_live_migration(booted)
     while booted.row().host == source:
@@ -320,7 +318,7 @@ def test_a_guest_that_came_over_before_its_new_host_was_given_up_is_the_new_host
 
 
 def begin_live_migration(machine):
-    """The server's host has described it; returns the host that is to make room for it."""
+    """Start a live migration, up to the order to the destination, and return the destination."""
     machine.move(0, "live_migrate", "1")
     machine.deliver_order(0, twice=False, fails=0.0)
     machine.deliver_report(0, twice=False)

@@ -25,7 +25,7 @@ def _servers(machine):
     machine.calm_down()
 
 
-def test_a_project_does_not_wait_for_the_interfaces_of_all_servers(machine):
+def test_network_refresh_of_many_servers_does_not_delay_other_projects(machine):
     pool, gate, order = FairThreadPool(dict.fromkeys(KINDS, 1)), threading.Event(), []
 
     class Service:
@@ -47,8 +47,8 @@ def test_a_project_does_not_wait_for_the_interfaces_of_all_servers(machine):
     assert order.index("project") <= 1
 
 
-def test_addresses_that_change_while_an_interface_is_bound_elsewhere_are_kept(machine):
-    """The service tells of them while it is asked for the binding."""
+def test_address_change_during_port_binding_is_kept(machine):
+    """The network service reports the change during the binding request."""
     uuid = machine.uuids[0]
     instance = machine.row(uuid)
     changed = [FixedIp(address="10.0.0.9", version=4, prefix=28, cidr="10.0.0.0/28")]
@@ -71,22 +71,22 @@ def test_addresses_that_change_while_an_interface_is_bound_elsewhere_are_kept(ma
     assert ctl.instance.network_info == found
 
 
-# --- a port that its owner has deleted --------------------------------------------------------------------------
+# --- ports deleted in Neutron -----------------------------------------------------------------------------------
 def port_is_deleted(machine):
-    """The service tells it of the first server's only interface."""
+    """Report the deletion of the port of the first server, which has a single interface."""
     vif, = machine.row().network_info
     process(machine.engine, [ExternalEvent(name="network-vif-deleted", instance_uuid=machine.uuids[0], tag=vif.id)])
 
 
 def has_no_interface(machine):
-    """Neither in its row nor in its guest (calm_down compares them)."""
+    """Return True if neither the row nor the guest has an interface (calm_down compares row and guest)."""
     machine.calm_down()
     server = machine.row()
     return server.network_info == [] and machine.hosts[server.host].attached_interfaces[server.uuid] == set()
 
 
 @pytest.mark.parametrize("delivered", [False, True], ids=["before the host detaches it", "while the host detaches it"])
-def test_reset_state_does_not_leave_the_interface_of_a_deleted_port_in_the_guest(machine, delivered):
+def test_reset_state_still_detaches_a_deleted_port(machine, delivered):
     port_is_deleted(machine)
     if delivered:
         machine.deliver_order(fails=0.0, pick=0, twice=False)
@@ -94,7 +94,7 @@ def test_reset_state_does_not_leave_the_interface_of_a_deleted_port_in_the_guest
     assert has_no_interface(machine)
 
 
-def test_reset_state_does_not_end_the_detachment_that_waits_for_another_operation(machine):
+def test_reset_state_keeps_a_queued_detachment_of_a_deleted_port(machine):
     start(machine.engine, CTX, machine.uuids[0], "pause", {})
     port_is_deleted(machine)
     machine.reset_state(state="active", pick=0)
@@ -102,7 +102,7 @@ def test_reset_state_does_not_end_the_detachment_that_waits_for_another_operatio
 
 
 @pytest.mark.parametrize("word", ["confirm_resize", "revert_resize"])
-def test_a_deleted_port_is_detached_from_a_server_that_waits_for_a_word(machine, word):
+def test_deleted_port_is_detached_in_verify_resize(machine, word):
     machine.move(0, "resize", "2")
     machine.calm_down()
     assert machine.row().vm_state == states.RESIZED
@@ -116,7 +116,7 @@ def test_a_deleted_port_is_detached_from_a_server_that_waits_for_a_word(machine,
 
 @pytest.mark.parametrize("delivered", [0, 1, 2])
 @pytest.mark.parametrize("name", ["resize", "migrate", "live_migrate", "stop", "reboot_hard", "pause"])
-def test_a_deleted_port_is_detached_when_what_is_being_done_is_done(machine, name, delivered):
+def test_deleted_port_is_detached_after_the_running_operation(machine, name, delivered):
     (machine.move if name in ("resize", "migrate", "live_migrate") else machine.operate)(
         0, name, *("2" if name in ("resize", "migrate", "live_migrate") else ()))
     assert machine.row().task_state
@@ -127,7 +127,7 @@ def test_a_deleted_port_is_detached_when_what_is_being_done_is_done(machine, nam
     assert has_no_interface(machine)
 
 
-def test_a_deleted_port_is_detached_when_the_host_is_back(machine):
+def test_deleted_port_is_detached_after_the_host_returns(machine):
     host = machine.row().host
     machine.host_dies(host)
     port_is_deleted(machine)
@@ -139,7 +139,7 @@ def test_a_deleted_port_is_detached_when_the_host_is_back(machine):
 
 @pytest.mark.parametrize("busy", [False, True])
 @pytest.mark.parametrize("name", ["reboot_hard", "evacuate"])
-def test_what_takes_a_server_over_does_not_bring_a_deleted_port_back(machine, name, busy):
+def test_reboot_or_evacuate_does_not_restore_a_deleted_port(machine, name, busy):
     if busy:
         machine.operate(0, "pause")
     if name == "evacuate":
@@ -150,7 +150,7 @@ def test_what_takes_a_server_over_does_not_bring_a_deleted_port_back(machine, na
     assert has_no_interface(machine)
 
 
-def test_a_deleted_port_is_not_the_servers_though_the_guest_does_not_let_go_of_it(machine):
+def test_deleted_port_is_removed_from_the_row_if_detach_fails(machine):
     port_is_deleted(machine)
     machine.deliver_order(0, twice=False, fails=1.0)
     machine.deliver_all()
@@ -159,17 +159,17 @@ def test_a_deleted_port_is_not_the_servers_though_the_guest_does_not_let_go_of_i
     assert has_no_interface(machine)
 
 
-def test_of_a_server_that_is_being_deleted_nothing_is_detached(machine):
+def test_port_deletion_during_server_delete_detaches_nothing(machine):
     machine.operate(0, "delete")
     port_is_deleted(machine)
     machine.calm_down()
     assert machine.row().vm_state == states.DELETED
 
 
-# --- while the server is being built -----------------------------------------------------------------------------
+# --- ports deleted during a build -------------------------------------------------------------------------------
 @pytest.fixture
 def being_built(machine):
-    """The first server's row comes last: it has been accepted, no more."""
+    """Return the uuid of a new server in state building, and make it the first server of the machine."""
     machine.boot(1, twice=False)
     uuid = machine.uuids[-1]
     machine.uuids = [uuid, *machine.uuids[:-1]]
@@ -178,7 +178,7 @@ def being_built(machine):
 
 
 @pytest.mark.parametrize("delivered", [0, 1])
-def test_a_port_that_is_deleted_during_the_build_is_detached_after_it(machine, being_built, delivered):
+def test_port_deleted_during_a_build_is_detached_afterwards(machine, being_built, delivered):
     for _order in range(delivered):
         machine.deliver_order(0, twice=False, fails=0.0)
     port_is_deleted(machine)
@@ -188,7 +188,7 @@ def test_a_port_that_is_deleted_during_the_build_is_detached_after_it(machine, b
     assert machine.row().vm_state == states.ACTIVE
 
 
-def test_a_port_that_is_deleted_during_a_build_that_fails_is_in_nobodys_way(machine, being_built):
+def test_port_deleted_during_a_failing_build_is_removed_from_the_row(machine, being_built):
     port_is_deleted(machine)
     for _host in range(10):
         while machine.world.orders:
@@ -199,7 +199,7 @@ def test_a_port_that_is_deleted_during_a_build_that_fails_is_in_nobodys_way(mach
     assert (machine.row().vm_state, machine.row().network_info) == (states.ERROR, [])
 
 
-def test_a_port_that_is_deleted_before_the_build_has_it_is_detached_after_it(machine, being_built):
+def test_port_deleted_before_its_allocation_is_detached_after_the_build(machine, being_built):
     vif, = machine.row().network_info
     machine.world.db.write(lambda connection: servers.update(connection, being_built, {"network_info": []}))
     process(machine.engine, [ExternalEvent(name="network-vif-deleted", instance_uuid=being_built, tag=vif.id)])
@@ -207,7 +207,7 @@ def test_a_port_that_is_deleted_before_the_build_has_it_is_detached_after_it(mac
     assert has_no_interface(machine)
 
 
-def test_a_server_that_is_deleted_while_it_is_built_waits_for_no_port(machine, being_built):
+def test_delete_during_build_does_not_wait_for_a_deleted_port(machine, being_built):
     port_is_deleted(machine)
     machine.operate(0, "delete")
     machine.calm_down()

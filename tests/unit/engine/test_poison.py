@@ -1,4 +1,4 @@
-"""Rows that this release cannot read, and reports that come late: they hold up nothing and undo nothing."""
+"""Unreadable rows and late reports: no other work is delayed, and no effect is undone."""
 
 import msgspec
 import pytest
@@ -18,12 +18,12 @@ from nova.operations.build import Build
 from nova.operations.framework.base import Cleanup, Journal
 from tests.unit.engine.test_engine_properties import CTX, HOSTS
 
-# What of an action may be of a release that is to come.
+# Values of an action as written by a newer release.
 POISON = {"operation": {"operation": "teleport"}, "step": {"step": "entangle"}, "data": {"payload": {"data": 1}}}
 
 
 def poison(machine, uuid, **values):
-    """The action of this server has these values."""
+    """Set columns of the actions of a server."""
     machine.world.db.write(lambda connection: connection.execute(
         sa.update(tables.actions).where(tables.actions.c.instance_uuid == uuid).values(values)))
 
@@ -34,7 +34,7 @@ def state(machine, uuid):
 
 @pytest.mark.parametrize("how", ["restart", "leases"])
 @pytest.mark.parametrize("what", POISON)
-def test_operations_that_this_release_does_not_know_hold_up_no_others(machine, monkeypatch, what, how):
+def test_unknown_operations_do_not_block_recovery(machine, monkeypatch, what, how):
     monkeypatch.setattr(recovery, "_PAGE", 2)
     for _number in range(6):
         machine.boot(1, twice=False)
@@ -46,7 +46,7 @@ def test_operations_that_this_release_does_not_know_hold_up_no_others(machine, m
         for host in HOSTS:
             machine.restart_host(host)
     else:
-        CONF.set_override("lease", 20, group="conductor")  # what is taken over is not to be found again at once
+        CONF.set_override("lease", 20, group="conductor")  # recovered actions are not due again at once
         machine.leases_end()
     assert {order.instance.uuid for _host, order in machine.world.orders} == {known}
     while machine.world.orders:
@@ -58,7 +58,7 @@ def test_operations_that_this_release_does_not_know_hold_up_no_others(machine, m
     assert {state(machine, uuid) for uuid in unknown} == {states.BUILDING}
 
 
-def test_an_operation_that_this_release_does_not_know_is_refused_by_its_name(machine):
+def test_unknown_operation_is_refused(machine):
     machine.boot(1, twice=False)
     [uuid] = machine.uuids
     before = machine.row(uuid)
@@ -67,8 +67,8 @@ def test_an_operation_that_this_release_does_not_know_is_refused_by_its_name(mac
     assert machine.row(uuid) == before
 
 
-def test_an_order_that_ends_its_host_is_not_given_to_it_for_ever(machine):
-    """The process dies of it again and again, and is started again each time."""
+def test_order_that_crashes_its_host_is_not_repeated_forever(machine):
+    """The process crashes at every attempt and is restarted."""
     machine.boot(1, twice=False)
     host, _order = machine.world.orders.pop(0)
     given = 0
@@ -84,9 +84,9 @@ def test_an_order_that_ends_its_host_is_not_given_to_it_for_ever(machine):
     assert server.host != host
 
 
-def test_a_step_that_ends_its_conductor_does_not_end_one_after_the_other(machine):
+def test_step_that_crashes_its_conductor_is_not_repeated_forever(machine):
     class End(BaseException):
-        """The end of a process."""
+        """A crash of the process."""
 
     def make(uuid):
         raise End
@@ -107,7 +107,7 @@ def test_a_step_that_ends_its_conductor_does_not_end_one_after_the_other(machine
 
 
 @pytest.mark.parametrize("what", POISON)
-def test_a_server_whose_operation_nobody_knows_can_be_deleted(machine, what):
+def test_delete_of_a_server_with_an_unknown_operation(machine, what):
     machine.boot(1, twice=False)
     machine.calm_down()
     uuid = machine.uuids[0]
@@ -118,8 +118,8 @@ def test_a_server_whose_operation_nobody_knows_can_be_deleted(machine, what):
     assert machine.row(uuid).deleted
 
 
-def test_operations_that_fail_in_an_unexpected_way_hold_up_no_others(machine, monkeypatch):
-    """Whatever it is that no release knows how to take over: it is looked at again later."""
+def test_unexpected_recovery_errors_do_not_block_other_operations(machine, monkeypatch):
+    """Actions whose recovery fails unexpectedly are retried later."""
     monkeypatch.setattr(recovery, "_PAGE", 2)
     real = Build.host_of
 
@@ -138,7 +138,7 @@ def test_operations_that_fail_in_an_unexpected_way_hold_up_no_others(machine, mo
     assert {order.instance.uuid for _host, order in machine.world.orders} == {good}
 
 
-def test_a_power_report_from_before_a_reboot_stops_no_guest(machine):
+def test_power_report_from_before_a_reboot_does_not_stop_the_guest(machine):
     machine.boot(1, twice=False)
     machine.calm_down()
     uuid = machine.uuids[0]
@@ -152,8 +152,8 @@ def test_a_power_report_from_before_a_reboot_stops_no_guest(machine):
     assert machine.hosts[host].power_states == {uuid: states.RUNNING}
 
 
-def test_what_an_earlier_try_has_made_is_undone_when_a_later_one_fails_before_it(machine, caplog):
-    """The host has built the guest and died before it could say so; when it tries again it fails at the beginning."""
+def test_effects_of_an_earlier_attempt_are_undone_if_a_retry_fails_early(machine, caplog):
+    """The host crashes after the build of the guest but before its report, and its retry fails at the first step."""
     machine.boot(1, twice=False)
     uuid = machine.uuids[0]
     host, _order = machine.world.orders[0]
@@ -174,7 +174,7 @@ def test_what_an_earlier_try_has_made_is_undone_when_a_later_one_fails_before_it
     assert {name for name, guests in machine.hosts.items() if uuid in guests.power_states} == {server.host} != {host}
 
 
-def test_unreadable_cleanups_do_not_block_others(machine, monkeypatch):
+def test_unreadable_cleanups_do_not_block_other_cleanups(machine, monkeypatch):
     monkeypatch.setattr(deferred_cleanup, "_PAGE", 2)
     for _number in range(3):
         machine.boot(1, twice=False)

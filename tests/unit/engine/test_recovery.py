@@ -1,4 +1,4 @@
-"""Recovery finds all lost work, however much it is, whoever owned it, and whatever failed after the commit."""
+"""Recovery of lost work of any amount and owner, and after errors that follow the commit."""
 
 import collections
 import contextlib
@@ -36,8 +36,8 @@ def outcomes(machine, uuid):
 
 # --- after the commit --------------------------------------------------------------------------------
 @pytest.mark.parametrize("what", ["orders", "usage", "threads"])
-def test_an_error_after_the_commit_undoes_nothing_and_claims_nothing_twice(machine, monkeypatch, what):
-    """Whoever is told of what was written fails in a way that nobody expects: the server is built once, on one host."""
+def test_error_after_the_commit_causes_no_undo_and_no_second_claim(machine, monkeypatch, what):
+    """A failing recipient of committed changes must not cause a second build or claim of the server."""
     broken = True
 
     def fail():
@@ -70,7 +70,7 @@ def test_an_error_after_the_commit_undoes_nothing_and_claims_nothing_twice(machi
     assert [uuid in guests.power_states for guests in machine.hosts.values()].count(True) == 1
 
 
-# --- leases that ended -------------------------------------------------------------------------------
+# --- expired leases ----------------------------------------------------------------------------------
 @contextlib.contextmanager
 def long_leases():
     """Lengthen leases, so that recovered actions are not recovered again at once."""
@@ -81,8 +81,8 @@ def long_leases():
         CONF.set_override("lease", 0, group="conductor")
 
 
-def test_one_look_takes_over_all_that_was_left_however_many_pages(machine, monkeypatch):
-    """Whole pages may have operations that only a newer release supports."""
+def test_recovery_takes_over_all_pages_of_lost_actions(machine, monkeypatch):
+    """Complete pages may consist of operations that only a newer release supports."""
     monkeypatch.setattr(recovery, "_PAGE", 2)
     for _number in range(9):
         machine.boot(1, twice=False)
@@ -95,7 +95,7 @@ def test_one_look_takes_over_all_that_was_left_however_many_pages(machine, monke
     assert sorted(order.instance.uuid for _host, order in machine.world.orders) == sorted(known)
 
 
-def test_what_nobody_owns_is_taken_over_though_hosts_are_out_of_reach(machine, monkeypatch):
+def test_action_without_owner_is_recovered_while_hosts_are_unreachable(machine, monkeypatch):
     def away(_ctx, _spec):
         raise exception.ServiceUnavailable("No scheduler answers.")
 
@@ -110,22 +110,22 @@ def test_what_nobody_owns_is_taken_over_though_hosts_are_out_of_reach(machine, m
     assert [order.instance.uuid for _host, order in machine.world.orders] == machine.uuids
 
 
-# --- counting ----------------------------------------------------------------------------------------
+# --- attempts ----------------------------------------------------------------------------------------
 def lose_orders(machine, times):
-    """The order is lost so often, and its lease ends each time."""
+    """Lose the order the given number of times; its lease expires each time."""
     for _time in range(times):
         machine.world.orders.clear()
         machine.leases_end()
 
 
 def do_next(machine):
-    """The oldest order is run, and reported."""
+    """Execute the oldest order and deliver its report."""
     machine.deliver_order(0, twice=False, fails=0.0)
     machine.deliver_report(0, twice=False)
 
 
-def test_tries_of_one_step_do_not_count_against_the_next(machine):
-    """Each order of a migration is lost again and again, together more often than the limit of one step."""
+def test_attempts_are_counted_per_step(machine):
+    """Orders of a migration are lost several times each, in total more often than the limit per step."""
     machine.boot(1, twice=False)
     machine.calm_down()
     uuid = machine.uuids[0]
@@ -140,7 +140,7 @@ def test_tries_of_one_step_do_not_count_against_the_next(machine):
     assert (server(machine, uuid).vm_state, server(machine, uuid).fault) == (states.RESIZED, None)
 
 
-def test_an_operation_that_was_taken_over_a_thousand_times_goes_on(machine):
+def test_action_recovered_a_thousand_times_completes(machine):
     machine.boot(1, twice=False)
     machine.world.db.write(lambda connection: connection.execute(sa.update(tables.actions).values(attempt=1000)))
     machine.world.orders.clear()
@@ -148,7 +148,7 @@ def test_an_operation_that_was_taken_over_a_thousand_times_goes_on(machine):
     assert server(machine, machine.uuids[0]).vm_state == states.ACTIVE
 
 
-def test_giving_up_a_build_leaves_no_claim(machine):
+def test_abandoned_build_leaves_no_claim(machine):
     machine.boot(1, twice=False)
     uuid = machine.uuids[0]
     lose_orders(machine, 10 * step_executor.MAX_TRIES)
@@ -158,7 +158,7 @@ def test_giving_up_a_build_leaves_no_claim(machine):
     assert claims(machine)[uuid] == set()
 
 
-def test_giving_up_an_operation_leaves_a_healthy_server_healthy(machine):
+def test_abandoned_operation_leaves_the_server_active(machine):
     machine.boot(1, twice=False)
     machine.calm_down()
     uuid = machine.uuids[0]

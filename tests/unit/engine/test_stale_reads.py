@@ -1,4 +1,4 @@
-"""A conductor sees an older state of the database, as a replica that is behind shows it: nothing is taken for ended."""
+"""Conductors that read stale data from a lagging replica: reports and orders are retried, never refused as stale."""
 
 import contextlib
 import sqlite3
@@ -12,7 +12,7 @@ from tests.unit.engine.test_engine_properties import CTX, HOSTS
 
 
 class Behind:
-    """A copy of the database as it is now; ``see()``: from now on this conductor reads (and writes) there."""
+    """A snapshot of the database; ``see()`` redirects reads (and writes) of the conductor to the snapshot."""
 
     def __init__(self, db, path):
         with contextlib.closing(sqlite3.connect(db.engine.url.database)) as connection:
@@ -45,13 +45,13 @@ def fall_behind(machine, tmp_path):
         behind.close()
 
 
-def test_a_report_newer_than_the_row_is_told_again_rather_than_refused(machine, fall_behind):
+def test_report_newer_than_a_stale_row_is_retried(machine, fall_behind):
     machine.boot(1, twice=False)
     uuid = machine.uuids[0]
     machine.world.orders.clear()
     behind = fall_behind()
     behind.see()
-    machine.leases_end()  # finds it in what it sees, and gives a new order
+    machine.leases_end()  # recovers the action from stale data and sends a new order
     [(host, order)] = machine.world.orders
     machine.world.orders.clear()
     machine.execute(host, order, fails=0.0)
@@ -66,8 +66,8 @@ def test_a_report_newer_than_the_row_is_told_again_rather_than_refused(machine, 
     assert (found.vm_state, found.host) == (states.ACTIVE, host)
 
 
-def test_an_order_newer_than_the_row_is_confirmed_later_rather_than_dropped(machine, fall_behind):
-    """The conductor that is asked writes to a node which has not got the order's transaction yet."""
+def test_order_newer_than_a_stale_row_is_confirmed_later(machine, fall_behind):
+    """The conductor writes to a node that has not received the transaction of the order yet."""
     machine.boot(1, twice=False)
     [(_host, first)] = machine.world.orders
     machine.world.orders.clear()

@@ -1,4 +1,4 @@
-"""Superseding of operations: all effects of the superseded one are compensated, and no others."""
+"""Superseding of operations: all effects of the superseded operation are compensated, and no other effects."""
 
 import pytest
 
@@ -15,7 +15,7 @@ from tests.unit.engine.world import Bind
 
 
 class Keep(Bind):
-    """Something is made outside for a server, which keeps it."""
+    """An operation that creates an external resource, which the server keeps."""
 
     name = action = "keep_outside"
 
@@ -37,7 +37,7 @@ class Keep(Bind):
 
 
 class Killed(BaseException):
-    """The process is gone: nobody catches this."""
+    """A kill of the process, which no handler catches."""
 
 
 @pytest.fixture(autouse=True)
@@ -50,8 +50,8 @@ def actions_of(machine):
     return machine.world.db.read(lambda connection: actions.index(connection, machine.uuids[0], None, None, None, None))
 
 
-# --- what a host had done before it could tell -----------------------------------------------------------
-def test_a_guest_that_was_started_before_its_host_could_tell_goes_when_the_build_is_superseded(machine):
+# --- unreported effects on hosts -------------------------------------------------------------------------
+def test_guest_started_without_report_is_removed_if_its_build_is_superseded(machine):
     machine.deliver_order(0, twice=False, fails=0.0)
     [(host, _order, _report)] = machine.reports
     machine.lose_report(0)
@@ -61,7 +61,7 @@ def test_a_guest_that_was_started_before_its_host_could_tell_goes_when_the_build
     assert machine.row().host is None
 
 
-def test_an_evacuated_guest_goes_from_its_new_host_when_the_evacuation_is_superseded(machine):
+def test_superseded_evacuation_removes_the_guest_from_the_new_host(machine):
     machine.calm_down()
     source = machine.row().host
     machine.host_dies(source)
@@ -75,7 +75,7 @@ def test_an_evacuated_guest_goes_from_its_new_host_when_the_evacuation_is_supers
     assert {host for host, guests in machine.hosts.items() if guests.power_states} == {source} == {machine.row().host}
 
 
-def test_a_server_whose_revert_was_superseded_half_way_is_where_its_disks_are(machine):
+def test_server_with_a_half_reverted_resize_is_on_the_host_of_its_disks(machine):
     machine.calm_down()
     source = machine.row().host
     machine.move(0, "resize", "2")
@@ -85,7 +85,7 @@ def test_a_server_whose_revert_was_superseded_half_way_is_where_its_disks_are(ma
     machine.move(0, "revert_resize", "1")
     machine.deliver_order(0, twice=False, fails=0.0)
     machine.deliver_report(0, twice=False)
-    machine.lose_order(0)  # the guest is gone from one host, and not yet back on the other
+    machine.lose_order(0)  # the guest is removed from the destination and not yet restored on the source
     start(machine.engine, CTX, machine.uuids[0], "reset_state", {"state": states.ERROR})
     machine.deliver_all()
     machine.operate(0, "reboot_hard")
@@ -97,7 +97,7 @@ def test_a_server_whose_revert_was_superseded_half_way_is_where_its_disks_are(ma
 
 
 @pytest.mark.parametrize("came", [0, 1])
-def test_a_revert_that_is_superseded_by_a_delete_leaves_nothing(machine, came):
+def test_delete_during_revert_resize_leaves_no_resources(machine, came):
     machine.calm_down()
     machine.move(0, "resize", "2")
     machine.calm_down()
@@ -117,7 +117,7 @@ def test_a_revert_that_is_superseded_by_a_delete_leaves_nothing(machine, came):
     assert (used["instances"], used["cores"]) == (0, 0)
 
 
-def test_a_server_that_is_being_deleted_is_not_evacuated(machine):
+def test_evacuate_of_a_server_being_deleted_is_refused(machine):
     machine.calm_down()
     machine.operate(0, "delete")
     machine.host_dies(machine.row().host)
@@ -127,7 +127,7 @@ def test_a_server_that_is_being_deleted_is_not_evacuated(machine):
     assert machine.row().vm_state == states.DELETED
 
 
-def test_the_state_of_a_server_that_is_being_deleted_is_not_reset(machine):
+def test_reset_state_of_a_server_being_deleted_is_refused(machine):
     machine.calm_down()
     machine.operate(0, "delete")
     with pytest.raises(exception.InstanceInvalidState, match="task_state deleting"):
@@ -136,8 +136,8 @@ def test_the_state_of_a_server_that_is_being_deleted_is_not_reset(machine):
     assert machine.row().vm_state == states.DELETED
 
 
-# --- what was asked for meanwhile --------------------------------------------------------------------------
-def test_what_is_asked_for_while_a_reset_compensates_is_done_afterwards(machine):
+# --- requests during compensation --------------------------------------------------------------------------
+def test_request_during_compensation_of_reset_state_is_executed_later(machine):
     machine.calm_down()
     machine.move(0, "migrate", "1")
     start(machine.engine, CTX, machine.uuids[0], "reset_state", {"state": states.ACTIVE})
@@ -147,7 +147,7 @@ def test_what_is_asked_for_while_a_reset_compensates_is_done_afterwards(machine)
     assert (machine.row().vm_state, machine.row().task_state) == (states.STOPPED, None)
 
 
-def test_a_server_whose_operation_cannot_be_let_go_of_is_deleted_all_the_same(machine, monkeypatch):
+def test_delete_succeeds_if_the_superseded_hook_of_an_operation_fails(machine, monkeypatch):
     def superseded(self, ctl):
         raise RuntimeError("a defect")
 
@@ -163,9 +163,9 @@ def test_a_server_whose_operation_cannot_be_let_go_of_is_deleted_all_the_same(ma
     assert machine.outside.things == set()
 
 
-# --- what was made outside -----------------------------------------------------------------------------------
+# --- effects in external services----------------------------------------------------------------------------
 def freeze_in_the_call(machine, meanwhile):
-    """The conductor is frozen once the service outside has done its work; another one goes on meanwhile."""
+    """Suspend the conductor after the effect of the external call, while another conductor continues."""
     def make(uuid):
         machine.outside.things.add(uuid)
         del machine.outside.make
@@ -176,7 +176,7 @@ def freeze_in_the_call(machine, meanwhile):
 
 
 def come_late(machine, *errors):
-    """The service outside does its work after the server was deleted, and may say that it did not."""
+    """Let the external call take effect after the delete of the server, and then raise the given errors."""
     def make(uuid):
         del machine.outside.make
         machine.operate(0, "delete")
@@ -188,7 +188,7 @@ def come_late(machine, *errors):
     machine.outside.make = make
 
 
-def test_what_was_made_outside_stays_when_another_conductor_brought_the_operation_to_its_end(machine):
+def test_external_effect_is_kept_if_another_conductor_completed_the_action(machine):
     machine.calm_down()
     freeze_in_the_call(machine, machine.leases_end)
     start(machine.engine, CTX, machine.uuids[0], Keep.name, {})
@@ -198,7 +198,7 @@ def test_what_was_made_outside_stays_when_another_conductor_brought_the_operatio
 
 @pytest.mark.parametrize("errors", [(), (RuntimeError("500"),), (exception.ServiceUnavailable("outside"),),
                                     (Wait(seconds=60),)], ids=["done", "failed", "away", "waits"])
-def test_what_comes_after_its_operation_has_ended_is_undone_whatever_is_said_of_it(machine, errors):
+def test_late_external_effect_is_undone_whatever_the_call_reports(machine, errors):
     machine.calm_down()
     come_late(machine, *errors)
     start(machine.engine, CTX, machine.uuids[0], Keep.name, {})
@@ -206,7 +206,7 @@ def test_what_comes_after_its_operation_has_ended_is_undone_whatever_is_said_of_
     assert machine.outside.things == set()
 
 
-def test_what_comes_after_its_operation_has_ended_is_undone_though_its_conductor_dies_of_it(machine):
+def test_late_external_effect_is_undone_after_a_conductor_crash(machine):
     machine.calm_down()
     come_late(machine, Killed())
     with pytest.raises(Killed):
@@ -216,7 +216,7 @@ def test_what_comes_after_its_operation_has_ended_is_undone_though_its_conductor
     assert machine.outside.things == set()
 
 
-def test_what_comes_after_its_operation_has_ended_is_undone_when_the_service_is_back_after_a_long_time(machine):
+def test_late_external_effect_is_undone_after_a_long_service_outage(machine):
     def away(uuid):
         raise exception.ServiceUnavailable("outside")
 
@@ -242,7 +242,7 @@ def away(uuid):
 
 
 @pytest.mark.parametrize("meanwhile", [None, "delete"], ids=["failed", "deleted"])
-def test_a_compensation_that_was_given_up_is_made_up_for_when_the_service_is_back(machine, meanwhile):
+def test_abandoned_compensation_is_completed_after_a_service_outage(machine, meanwhile):
     machine.calm_down()
     start(machine.engine, CTX, machine.uuids[0], Keep.name, {})
     machine.outside.remove = away
@@ -265,7 +265,7 @@ def test_a_compensation_that_was_given_up_is_made_up_for_when_the_service_is_bac
     assert not machine.debts()
 
 
-def test_what_comes_once_more_after_it_was_taken_back_is_taken_back_again(machine):
+def test_external_effect_repeated_after_compensation_is_undone_again(machine):
     def make(uuid):
         del machine.outside.make
         machine.operate(0, "delete")
@@ -281,7 +281,7 @@ def test_what_comes_once_more_after_it_was_taken_back_is_taken_back_again(machin
     assert not machine.debts()
 
 
-def test_what_may_come_late_is_not_looked_for_while_somebody_holds_the_server(machine):
+def test_late_external_effect_is_not_undone_during_a_running_operation(machine):
     def make(uuid):
         del machine.outside.make
         start(machine.engine, CTX, uuid, "reset_state", {"state": states.ACTIVE})
@@ -298,7 +298,7 @@ def test_what_may_come_late_is_not_looked_for_while_somebody_holds_the_server(ma
     assert machine.outside.things == set()
 
 
-def test_what_was_made_in_vain_stays_when_the_same_was_asked_for_once_more(machine):
+def test_external_effect_of_a_superseded_action_is_kept_if_requested_again(machine):
     def once_more():
         start(machine.engine, CTX, machine.uuids[0], "reset_state", {"state": states.ACTIVE})
         start(machine.engine, CTX, machine.uuids[0], Keep.name, {})

@@ -1,4 +1,4 @@
-"""Superseding of moves: the compensation may leave the server on another host."""
+"""Superseding of moves whose compensation leaves the server on another host."""
 
 import pytest
 
@@ -13,7 +13,7 @@ def hosts_with_a_guest(machine):
 
 
 def came_over(machine):
-    """A live migration has brought the guest to another host, and nobody has told; (old host, new host)."""
+    """Live-migrate the guest, lose the report, and return (source host, destination host)."""
     source = machine.row().host
     machine.move(0, "live_migrate", "1")
     while machine.uuids[0] in machine.hosts[source].power_states:
@@ -27,7 +27,7 @@ def came_over(machine):
 
 
 def placed(machine):
-    """An evacuation has a guest on its way to a second host, which is lost, too; (first host, second host)."""
+    """Evacuate the server, lose the report of the second host, and return (first host, second host)."""
     source = machine.row().host
     machine.host_dies(source)
     machine.move(0, "evacuate", "1")
@@ -43,7 +43,7 @@ def settled_on_one_host(machine):
     return host
 
 
-def test_a_server_that_came_over_before_its_host_was_lost_is_not_evacuated_once_more(booted):
+def test_live_migrated_server_is_not_evacuated_when_its_source_is_lost(booted):
     source, destination = came_over(booted)
     booted.host_dies(source)
     booted.move(0, "evacuate", "1")
@@ -53,7 +53,7 @@ def test_a_server_that_came_over_before_its_host_was_lost_is_not_evacuated_once_
     assert booted.row().vm_state == states.ACTIVE
 
 
-def test_a_server_whose_new_host_is_lost_while_it_is_evacuated_runs_on_the_third_one_alone(booted):
+def test_second_evacuation_leaves_the_server_only_on_the_third_host(booted):
     source, second = placed(booted)
     assert second != source
     booted.host_dies(second)
@@ -69,7 +69,7 @@ def test_a_server_whose_new_host_is_lost_while_it_is_evacuated_runs_on_the_third
 
 @pytest.mark.parametrize(("name", "vm_state"), [
     ("stop", states.STOPPED), ("pause", states.PAUSED), ("reboot_hard", states.ACTIVE)])
-def test_what_is_asked_for_while_a_reset_finds_the_server_elsewhere_is_done_there(booted, name, vm_state):
+def test_request_during_reset_state_is_executed_on_the_new_host(booted, name, vm_state):
     _source, destination = came_over(booted)
     start(booted.engine, CTX, booted.uuids[0], "reset_state", {"state": states.ACTIVE})
     start(booted.engine, CTX, booted.uuids[0], name, {})
@@ -79,7 +79,7 @@ def test_what_is_asked_for_while_a_reset_finds_the_server_elsewhere_is_done_ther
 
 
 @pytest.mark.parametrize("name", ["migrate", "live_migrate"])
-def test_a_move_that_is_asked_for_while_a_reset_finds_the_server_elsewhere_begins_there(booted, name):
+def test_move_requested_during_reset_state_starts_from_the_new_host(booted, name):
     _source, destination = came_over(booted)
     start(booted.engine, CTX, booted.uuids[0], "reset_state", {"state": states.ACTIVE})
     start(booted.engine, CTX, booted.uuids[0], name, {})
@@ -89,7 +89,7 @@ def test_a_move_that_is_asked_for_while_a_reset_finds_the_server_elsewhere_begin
 
 
 @pytest.mark.parametrize("name", ["migrate", "live_migrate"])
-def test_a_server_is_not_moved_to_the_host_to_which_it_has_come_meanwhile(booted, name):
+def test_move_to_the_current_host_after_a_live_migration_is_refused(booted, name):
     _source, destination = came_over(booted)
     start(booted.engine, CTX, booted.uuids[0], "reset_state", {"state": states.ACTIVE})
     start(booted.engine, CTX, booted.uuids[0], name, {"host": destination})
@@ -98,7 +98,7 @@ def test_a_server_is_not_moved_to_the_host_to_which_it_has_come_meanwhile(booted
     assert settled_on_one_host(booted) == destination
 
 
-def test_a_move_does_not_lead_to_a_host_that_got_something_to_remove_while_the_move_waited(booted):
+def test_queued_move_avoids_hosts_with_a_new_eviction(booted):
     uuid, source = booted.uuids[0], booted.row().host
     left, free = sorted(set(booted.hosts) - {source})
     start(booted.engine, CTX, uuid, "attach_interface", {})

@@ -1,4 +1,4 @@
-"""The neighbours of the engine in its property test: a scheduler, an allocator, hosts, and a service outside."""
+"""Environment of the engine in property tests: scheduler, allocator, hosts, and an external service."""
 
 import contextlib
 import threading
@@ -20,7 +20,7 @@ from nova.virt.fake.driver import FakeDriver
 
 
 class World(Core):
-    """A core whose neighbours are the test."""
+    """A core that appends orders to hosts to the list ``orders``."""
 
     def compute_at(self, host):
         world = self
@@ -33,14 +33,14 @@ class World(Core):
 
 
 class Quiet:
-    """Neighbours that need not hear anything here."""
+    """A recipient that ignores every call."""
 
     def __getattr__(self, _name):
         return lambda *_args, **_kwargs: None
 
 
 def awaiting_plugs(allocate, chance):
-    """Return an allocation of interfaces, some of which need an event to be plugged."""
+    """Return an allocation function in which some interfaces wait for a plug event."""
     def allocated(connection, instance, wanted):
         return [msgspec.structs.replace(vif, active=False, awaits_plug=True) if chance.random() < 0.3 else vif
                 for vif in allocate(connection, instance, wanted)]
@@ -49,7 +49,7 @@ def awaiting_plugs(allocate, chance):
 
 
 class Scheduler:
-    """A scheduler that chooses any host with room, in any order."""
+    """A scheduler that selects hosts in random order."""
 
     def __init__(self, world, chance):
         self.world, self.chance = world, chance
@@ -68,7 +68,7 @@ class Scheduler:
 
 
 class Guests(FakeDriver):
-    """The hypervisor of one host, and its network: guests, and those that are plugged."""
+    """The hypervisor and network of a host; ``plugged`` are the guests with plugged interfaces."""
 
     def __init__(self, host):
         super().__init__(host)
@@ -76,12 +76,12 @@ class Guests(FakeDriver):
 
     @property
     def power_states(self):
-        """uuid -> power state of the guests that are here, and neither on their way nor gone."""
+        """Return the power state by uuid of the guests on this host."""
         return {guest.uuid: guest.power_state for guest in self.guests.all()}
 
     @property
     def attached_volumes(self):
-        """uuid -> the volumes that the guest has."""
+        """Return the attached volumes by uuid of the guest."""
         return {uuid: {volume for _device, volume in self.guest(uuid).volumes} for uuid in self.power_states}
 
     @property
@@ -105,7 +105,7 @@ class Guests(FakeDriver):
 
 
 class Volumes:
-    """A host's half of the volumes: whatever it is asked for works."""
+    """The volume driver of a host; every request succeeds."""
 
     def connect(self, info, fetch=None, key=None):
         assert info["volume_id"]
@@ -115,7 +115,7 @@ class Volumes:
 
 
 class StepContext(StepHost):
-    """The context of a step on such a host. Its reports are processed at once."""
+    """The context of a step on a host, with synchronous progress reports."""
 
     def __init__(self, guests, order, tell):
         self.machine = HostMachine(guests.host, guests, guests, None, None, Volumes())
@@ -143,12 +143,12 @@ class StepContext(StepHost):
         return cls(guests, order, tell)
 
 
-# --- a service outside ---------------------------------------------------------------------------------
+# --- external service ----------------------------------------------------------------------------------
 class Outside:
-    """Makes and removes things by ids that its clients choose; not everything that it does it also answers for.
+    """A service that creates and removes things with client-chosen ids, and may report an error after the effect.
 
-    ``trouble``: the share of calls that fail, before or after their effect. ``meanwhile(uuid)`` runs now and then in
-    the middle of a call, before its effect or after it.
+    ``trouble`` is the fraction of calls that fail, before or after their effect. ``meanwhile(uuid)`` is called at
+    random during a call, before or after its effect.
     """
 
     def __init__(self, chance):
@@ -159,11 +159,11 @@ class Outside:
         self.meanwhile = lambda uuid: None
 
     def make(self, uuid):
-        """Idempotent. Raises ServiceUnavailable, or what nobody expects, though it may have done it."""
+        """Create the thing (idempotent). Raise ServiceUnavailable or RuntimeError, possibly after the effect."""
         self._call(uuid, lambda: self.things.add(uuid), exception.ServiceUnavailable("outside"), RuntimeError("500"))
 
     def remove(self, uuid):
-        """Idempotent. Raises ServiceUnavailable, though it may have done it."""
+        """Remove the thing (idempotent). Raise ServiceUnavailable, possibly after the effect."""
         self._call(uuid, lambda: self.things.discard(uuid), exception.ServiceUnavailable("outside"))
 
     def _call(self, uuid, effect, *errors):
@@ -171,7 +171,7 @@ class Outside:
         if luck < self.trouble / 3:
             raise self.chance.choice(errors)
         if luck > 1 - self.trouble / 3:
-            self._somebody_else(uuid)  # the effect stays hidden till later
+            self._somebody_else(uuid)  # the effect is delayed
         effect()
         if luck < self.trouble * 2 / 3 or luck > 1 - self.trouble / 6:
             raise self.chance.choice(errors)
@@ -187,12 +187,12 @@ class Outside:
 
 
 class Bind(Operation):
-    """Something is made outside for a server, used on its host, and removed again."""
+    """An operation that creates an external resource, uses it on the host, and removes it."""
 
     name = action = "bind_outside"
     rules = Rules(label="bind", vm_states=frozenset({states.ACTIVE, states.STOPPED, states.PAUSED}))
     task_state = "binding"
-    # The service of the world that is being tested.
+    # The external service of the machine under test.
     outside: Outside
 
     class Data(Object, kw_only=True):

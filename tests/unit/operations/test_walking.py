@@ -45,19 +45,19 @@ def walked(operation):
     return names(found)
 
 
-def test_steps_are_walked_in_the_order_they_are_written():
+def test_operation_steps_run_in_definition_order():
     assert walked(build(host="a")) == ["place", "network", "disks", "start"]
 
 
 @pytest.mark.parametrize(("data", "steps"), [
     ({"host": "a"}, ["look", "grow"]), ({"host": ""}, ["look"]),
     ({"host": "a", "awaited": True}, ["look", "grow", "hand_over"])])
-def test_a_guest_that_a_host_has_grows_and_who_waits_for_it_is_told(data, steps):
+def test_extend_volume_resizes_the_guest_and_notifies_the_waiting_service(data, steps):
     operation = REGISTRY["extend_volume"](instance(), data)
     assert walked(operation) == steps
     look, grow, hand_over = (operation.step_named(name) for name in ("look", "grow", "hand_over"))
-    assert operation.before(grow) is look, "whoever waits is told when that fails"
-    assert operation.before(hand_over) is None, "what the guest has is not taken back"
+    assert operation.before(grow) is look, "the waiting service must be notified of a failure"
+    assert operation.before(hand_over) is None, "a completed resize must not be compensated"
 
 
 class Outside:
@@ -75,8 +75,8 @@ class Outside:
 
 @pytest.mark.parametrize("name", ["resize", "migrate", "revert_resize", "evacuate", "live_migrate"])
 @pytest.mark.parametrize(("deleted", "bound"), [(False, "c"), (True, None)])
-def test_a_binding_that_comes_late_is_put_right_by_where_the_server_is_now(name, deleted, bound):
-    """The server left a, its move to b was superseded, and it was evacuated to c since, or deleted."""
+def test_late_port_binding_is_corrected_to_the_current_host(name, deleted, bound):
+    """The move from a to b was superseded, and the server was then evacuated to c or deleted."""
     ctl = Outside(instance(host="c", deleted=deleted))
     spec = RequestSpec(instance_uuids=["u"], project_id="p", flavor=FLAVOR)
     data = {"spec": msgspec.to_builtins(spec)} if issubclass(REGISTRY[name], Move) else {}
@@ -91,33 +91,33 @@ def test_a_binding_that_comes_late_is_put_right_by_where_the_server_is_now(name,
     ("restore", {}, ["power_on"]), ("reclaim", {}, ["destroy", "forget"]),
     ("reclaim", {"outside_volumes": True, "outside_interfaces": True},
      ["destroy", "let_go_of_volumes", "give_interfaces_back", "forget"])])
-def test_what_is_soft_deleted_for_now_and_at_last(name, data, steps):
+def test_soft_delete_restore_and_reclaim_steps(name, data, steps):
     assert walked(REGISTRY[name](instance(), {"host": "a", **data})) == steps
 
 
-def test_steps_that_are_for_some_only_are_left_out_for_the_others():
+def test_conditional_steps_are_skipped():
     some = build(host="a", outside_volumes=True)
     assert walked(some) == ["make_volumes", "place", "bind_volumes", "network", "disks", "start", "complete_volumes"]
     assert some.before(Build.step_named("place")).name == "make_volumes"
     assert build(host="a").before(Build.step_named("place")) is None
 
 
-def test_consecutive_steps_of_a_host_travel_together():
+def test_consecutive_steps_on_a_host_are_sent_in_a_single_order():
     operation = build(host="a")
     assert names(operation.batch(Build.step_named("network"), undo=False)) == ["network", "disks", "start"]
 
 
-def test_compensations_travel_together_backwards_and_skip_steps_without_one():
+def test_compensations_are_batched_in_reverse_and_skip_steps_without_undo():
     operation = build(host="a")
     assert names(operation.batch(Build.step_named("disks"), undo=True)) == ["disks", "network"]
 
 
-def test_a_step_without_a_host_is_left_out():
+def test_step_without_a_host_is_skipped():
     delete = REGISTRY["delete"](instance(host=None), {"host": ""})
     assert delete.first().name == "forget"
 
 
-def test_a_delete_of_a_server_on_a_host_begins_there():
+def test_delete_of_a_server_on_a_host_starts_with_destroy():
     delete = REGISTRY["delete"](instance(), {"host": "a"})
     assert delete.first().name == "destroy"
     assert delete.after(delete.first()).name == "forget"
@@ -127,24 +127,24 @@ def test_a_delete_of_a_server_on_a_host_begins_there():
     (Failure(message="x", retry=True), True),
     (Failure(message="x", retry=False), False),
 ])
-def test_a_build_goes_on_elsewhere_only_when_another_host_may_do_better(failure, expected):
+def test_build_is_rescheduled_only_after_a_retryable_failure(failure, expected):
     candidates = [Selection(node_uuid="1", host="b", node="b")]
     assert build(candidates=candidates, max_tries=3).may_retry(failure) is expected
 
 
-def test_a_build_gives_up_after_its_tries():
+def test_build_fails_after_max_attempts():
     operation = build(candidates=[Selection(node_uuid=str(n), host=str(n), node="n") for n in range(5)], max_tries=3)
     failure = Failure(message="x")
     assert [operation.may_retry(failure) for _ in range(3)] == [True, True, False]
 
 
-def test_a_lost_claim_is_no_try():
+def test_lost_claim_does_not_count_as_a_build_attempt():
     operation = build(candidates=[Selection(node_uuid="1", host="b", node="b")], max_tries=2)
     lost = Failure(message="x", kind="ClaimLost")
     assert all(operation.may_retry(lost) for _ in range(10))
 
 
-def test_out_of_alternates_the_scheduler_is_asked_again():
+def test_build_without_alternates_calls_the_scheduler_again():
     operation = build(candidates=[], selected=True, max_tries=3)
     assert operation.may_retry(Failure(message="x"))
     assert operation.data.selected is False
@@ -155,7 +155,7 @@ def allowed(name, **values):
     return True
 
 
-def test_rules_let_through_what_the_facts_allow():
+def test_operation_rules_allow_valid_server_states():
     assert allowed("stop")
     assert allowed("start", vm_state=states.STOPPED)
     assert allowed("reboot_hard", vm_state=states.ERROR)
@@ -184,30 +184,30 @@ def test_rules_let_through_what_the_facts_allow():
     ("reboot_soft", {"vm_state": states.STOPPED}, exception.InstanceInvalidState,
      "Cannot 'reboot' instance u while it is in vm_state stopped"),
 ])
-def test_rules_refuse_with_the_text_of_the_facts(name, values, error, text):
+def test_operation_rules_refuse_invalid_server_states(name, values, error, text):
     with pytest.raises(error) as raised:
         allowed(name, **values)
     assert str(raised.value) == text
 
 
-def test_a_lock_does_not_bind_administrators():
+def test_locked_server_can_be_changed_by_administrators():
     check(REGISTRY["pause"].rules, instance(locked_by="owner"), is_admin=True, host_up=lambda: True)
 
 
-def test_a_rebuild_leaves_a_volume_of_an_outside_service_to_that_service():
+def test_rebuild_of_a_volume_backed_server_reimages_in_cinder():
     assert walked(REGISTRY["rebuild"](instance(), {"host": "a"})) == ["check", "replace", "start"]
     some = REGISTRY["rebuild"](instance(), {"host": "a", "outside_volumes": True})
     assert walked(some) == ["check", "let_go", "free", "write", "connect", "replace", "start", "complete"]
     assert some.before(some.step_named("start")).name == "free"
 
 
-# --- saving a server ----------------------------------------------------------------------------------------
+# --- snapshots and shelving----------------------------------------------------------------------------------
 IMAGE = {"id": "i", "name": "n"}
 SPEC = {"instance_uuids": ["u"], "project_id": "p", "flavor": msgspec.to_builtins(FLAVOR)}
 
 
 def back_from(operation, name):
-    """The compensations that run when this step has failed, the first one first."""
+    """Return the compensations in order that run after a failure of the step."""
     found, step = [], operation.step_named(name)
     if step.undo and (step.place != "conductor" or step.external):
         found.append(step.undo)
@@ -216,13 +216,13 @@ def back_from(operation, name):
     return found
 
 
-def test_a_snapshot_is_made_known_and_gets_its_data_or_is_gone():
+def test_create_image_steps_and_compensations():
     snapshot = REGISTRY["create_image"](instance(), {"host": "a", "image": IMAGE})
     assert walked(snapshot) == ["make_image", "capture", "upload"]
     assert back_from(snapshot, "upload") == ["discard", "unmake_image"]
 
 
-def test_a_snapshot_of_volumes_brings_a_guest_to_rest_only_if_it_is_to_be():
+def test_volume_backed_snapshot_quiesces_the_guest_only_on_request():
     snapshot = REGISTRY["create_volume_image"](instance(), {"host": "a", "image": IMAGE})
     assert walked(snapshot) == ["make_image", "take_snapshots", "publish"]
     assert back_from(snapshot, "publish") == ["drop_snapshots", "unmake_image"]
@@ -231,7 +231,7 @@ def test_a_snapshot_of_volumes_brings_a_guest_to_rest_only_if_it_is_to_be():
     assert back_from(snapshot, "publish") == ["drop_snapshots", "thaw", "unmake_image"]
 
 
-def test_a_backup_that_is_made_stays_whatever_becomes_of_the_older_ones():
+def test_failed_backup_rotation_keeps_the_new_backup():
     backup = REGISTRY["create_backup"](instance(), {"host": "a", "image": IMAGE, "rotation": 1})
     assert walked(backup) == ["make_image", "capture", "upload", "rotate"]
     assert back_from(backup, "upload") == ["discard", "unmake_image"]
@@ -244,11 +244,11 @@ def test_a_backup_that_is_made_stays_whatever_becomes_of_the_older_ones():
      ["make_image", "halt", "capture", "upload", "settle", "destroy", "forget", "drop_former"]),
     ({"offload": True, "unbinds_volumes": True, "unbinds_interfaces": True},
      ["halt", "settle", "destroy", "unbind_volumes", "unbind_interfaces", "forget"])])
-def test_a_server_is_saved_before_it_leaves_its_host(data, steps):
+def test_shelve_uploads_the_image_before_the_server_leaves_its_host(data, steps):
     assert walked(REGISTRY["shelve"](instance(), {"host": "a", **data})) == steps
 
 
-def test_a_server_that_is_saved_is_not_taken_back():
+def test_shelve_is_not_compensated_after_the_upload():
     shelve = REGISTRY["shelve"](instance(), {"host": "a", "image": IMAGE, "offload": True})
     assert back_from(shelve, "upload") == ["discard", "restart", "unmake_image"]
     assert back_from(shelve, "settle") == ["discard", "restart", "unmake_image"]
@@ -256,7 +256,7 @@ def test_a_server_that_is_saved_is_not_taken_back():
         assert back_from(shelve, step) == []
 
 
-def test_a_server_on_the_shelf_starts_where_it_is_or_is_made_anew():
+def test_unshelve_starts_in_place_or_builds_on_a_new_host():
     here = REGISTRY["unshelve"](instance(), {"spec": SPEC, "host": "a", "on_host": True, "drops": "i"})
     assert walked(here) == ["power_on", "settle", "drop_image"]
     anew = REGISTRY["unshelve"](instance(host=None), {
@@ -273,7 +273,7 @@ def test_a_server_on_the_shelf_starts_where_it_is_or_is_made_anew():
 @pytest.mark.parametrize(("step", "host", "bound"), [
     ("bind_interfaces", "c", "c"), ("bind_interfaces", None, None), ("bind_volumes", "c", "b"),
     ("bind_volumes", None, None)])
-def test_a_binding_of_an_unshelve_that_comes_late_is_put_right_by_where_the_server_is(step, host, bound):
+def test_late_binding_of_unshelve_is_corrected_to_the_current_host(step, host, bound):
     class Outside:
         def __init__(self):
             self.instance = instance(host=host)
@@ -296,7 +296,7 @@ def test_a_binding_of_an_unshelve_that_comes_late_is_put_right_by_where_the_serv
 
 
 def _called(function):
-    """The names of all that a function calls: its own, and those of its module that it calls."""
+    """Return the names of the functions called by a function and by its helpers of the same module."""
     seen, found, left = set(), set(), [function]
     while left:
         this = inspect.unwrap(left.pop())
@@ -316,7 +316,7 @@ def _called(function):
 _CONNECTS = {"host.connected", "host.connect_volumes", "on_host.connect"}
 
 
-def test_whoever_connects_volumes_on_a_host_gets_their_keys_and_nobody_else_does():
+def test_exactly_the_steps_that_connect_volumes_get_volume_keys():
     marked, connects = set(), set()
     for operation in REGISTRY.values():
         for step in operation.steps:
@@ -331,8 +331,8 @@ def test_whoever_connects_volumes_on_a_host_gets_their_keys_and_nobody_else_does
     assert not {"pause.pause", "delete.destroy", "live_migrate.migrate"} & marked
 
 
-def test_an_order_has_keys_if_any_of_its_steps_needs_them():
+def test_order_contains_volume_keys_if_any_of_its_steps_needs_keys():
     operation = build(host="a")
     steps = {step.name: step for step in operation.steps}
-    assert operation.needs_keys(steps["network"], False), "the steps that follow on the same host do"
-    assert not operation.needs_keys(steps["start"], True), "their compensations do not"
+    assert operation.needs_keys(steps["network"], False), "later steps on the same host need the keys"
+    assert not operation.needs_keys(steps["start"], True), "compensations need no keys"

@@ -1,4 +1,4 @@
-"""A server with the part of Manila that conductors use: shares, export locations and access rules."""
+"""A fake Manila server with the API used by conductors: shares, export locations and access rules."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ VERSION = "X-OpenStack-Manila-API-Version"
 
 
 class ManilaServer:
-    """``applies``: how often a new rule is asked for before it is active; ``broken``: the status of all answers."""
+    """A fake Manila server.
+
+    ``applies`` is the number of queries until a new rule is active, ``broken`` the status code of all responses.
+    """
 
     def __init__(self) -> None:
         self.shares: dict[str, dict[str, Any]] = {}
@@ -48,7 +51,7 @@ class ManilaServer:
                     rule["state"] = "active"
             return 200, {"access_list": [rule for rule in self.rules.values() if rule["share_id"] == share]}
         share, _, rest = path.removeprefix("/shares/").partition("/")
-        share = share.lower()  # its database minds no case
+        share = share.lower()  # the database of Manila is case-insensitive
         if share not in self.shares:
             return 404, {"itemNotFound": {"message": "no such share"}}
         if rest == "export_locations":

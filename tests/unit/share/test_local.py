@@ -1,4 +1,4 @@
-"""Embedded shares on a host: directories that are made once, by their ids alone."""
+"""Embedded shares on a host: directories named by the share ids."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def mapping(share_id: str = "", **values: str) -> ShareMapping:
     return ShareMapping(uuid=new_uuid(), share_id=share_id or new_uuid(), tag="docs", **values)
 
 
-def test_a_directory_is_made_once_and_stays(tmp_path: pathlib.Path) -> None:
+def test_share_directory_is_created_once_and_kept(tmp_path: pathlib.Path) -> None:
     pool = LocalShares(str(tmp_path / "pool"))
     wanted = mapping()
     path = pool.connect(new_uuid(), wanted)
@@ -28,18 +28,18 @@ def test_a_directory_is_made_once_and_stays(tmp_path: pathlib.Path) -> None:
     assert pool.connect(new_uuid(), wanted) == path == str(tmp_path / "pool" / wanted.share_id)
     pool.disconnect(new_uuid(), wanted)
     assert pathlib.Path(path, "data").read_text() == "kept"
-    assert stat.S_IMODE(os.stat(tmp_path / "pool").st_mode) == 0o700, "nobody else comes in"
+    assert stat.S_IMODE(os.stat(tmp_path / "pool").st_mode) == 0o700, "the pool must be private"
 
 
 @pytest.mark.parametrize("share_id", ["../etc", "x", "a" * 36])
-def test_what_is_no_id_is_no_path(tmp_path: pathlib.Path, share_id: str) -> None:
+def test_share_id_that_is_no_uuid_is_refused(tmp_path: pathlib.Path, share_id: str) -> None:
     with pytest.raises(exception.ShareUnusable):
         LocalShares(str(tmp_path)).connect(new_uuid(), mapping(share_id))
     with pytest.raises(exception.ShareUnusable):
         MountedShares(str(tmp_path)).disconnect(new_uuid(), mapping(share_id))
 
 
-def test_a_link_and_a_file_are_no_share(tmp_path: pathlib.Path) -> None:
+def test_share_that_is_a_link_or_file_is_refused(tmp_path: pathlib.Path) -> None:
     link, file = mapping(), mapping()
     (tmp_path / link.share_id).symlink_to("/etc")
     (tmp_path / file.share_id).write_text("")
@@ -51,13 +51,14 @@ def test_a_link_and_a_file_are_no_share(tmp_path: pathlib.Path) -> None:
 @pytest.mark.parametrize(("protocol", "location"), [
     ("DIRECTORY", "10.0.0.1:/x"), ("CEPHFS", "10.0.0.1:/x"), (NFS, ""), (NFS, "-o:/x"), (NFS, "10.0.0.1:/a b"),
     (NFS, "10.0.0.1")])
-def test_the_error_of_a_failed_mount_is_reported(tmp_path: pathlib.Path, protocol: str, location: str) -> None:
+def test_share_with_invalid_protocol_or_location_is_not_mounted(tmp_path: pathlib.Path, protocol: str,
+                                                                location: str) -> None:
     with pytest.raises(exception.ShareUnusable):
         MountedShares(str(tmp_path)).connect(new_uuid(), mapping(protocol=protocol, export_location=location))
     assert not list(tmp_path.iterdir())
 
 
-def test_a_host_without_shares_has_none() -> None:
+def test_host_without_shares_refuses_shares() -> None:
     with pytest.raises(exception.ShareUnusable):
         NoShares().connect(new_uuid(), mapping())
     NoShares().disconnect(new_uuid(), mapping())

@@ -41,7 +41,7 @@ def api(manila: ManilaServer) -> ManilaShares:
     return shares
 
 
-def test_a_share_is_read_with_the_rights_of_its_user(manila: ManilaServer) -> None:
+def test_share_is_read_with_the_credentials_of_its_user(manila: ManilaServer) -> None:
     share = manila.new()
     result = api(manila).get(ctx(), "p1", share, "h1")
     assert (result.uuid, result.protocol, result.export_location, result.project_id) == (
@@ -52,33 +52,32 @@ def test_a_share_is_read_with_the_rights_of_its_user(manila: ManilaServer) -> No
 @pytest.mark.parametrize(("values", "error"), [
     ({"share_proto": "CEPHFS"}, exception.ShareProtocolUnsupported),
     ({"status": "error"}, exception.ShareStatusIncorrect), ({"locations": []}, exception.ShareStatusIncorrect)])
-def test_a_share_that_is_of_no_use_is_refused(manila: ManilaServer, values: dict[str, Any],
-                                              error: type[exception.NovaException]) -> None:
+def test_unsupported_or_unavailable_share_is_refused(manila: ManilaServer, values: dict[str, Any],
+                                                     error: type[exception.NovaException]) -> None:
     with pytest.raises(error) as raised:
         api(manila).get(ctx(), "p1", manila.new(**values), "h1")
     assert raised.value.code in (400, 409)
 
 
-def test_a_share_that_its_user_does_not_see_is_not_there(manila: ManilaServer) -> None:
+def test_share_invisible_to_the_user_is_not_found(manila: ManilaServer) -> None:
     with pytest.raises(exception.ShareNotFound):
         api(manila).get(ctx(), "p1", new_uuid(), "h1")
 
 
-def test_an_alias_of_a_share_id_is_not_found(manila: ManilaServer) -> None:
-    """A server could have a share twice by different spellings of its id."""
+def test_upper_case_share_id_is_not_found(manila: ManilaServer) -> None:
+    """Otherwise a server could attach a share twice with different spellings of its id."""
     with pytest.raises(exception.ShareNotFound):
         api(manila).get(ctx(), "p1", manila.new().upper(), "h1")
 
 
 @pytest.mark.parametrize("owner", ["p2", None])
-def test_a_share_that_everybody_sees_is_for_the_servers_of_its_project_alone(
-        manila: ManilaServer, owner: str | None) -> None:
+def test_public_share_of_another_project_is_not_found(manila: ManilaServer, owner: str | None) -> None:
     share = manila.new(project_id=owner, is_public=True)
     with pytest.raises(exception.ShareNotFound):
         api(manila).get(ctx(), "p1", share, "h1")
 
 
-def test_an_address_is_let_in_once_and_locked_and_let_out(manila: ManilaServer) -> None:
+def test_share_access_is_granted_once_locked_and_revoked(manila: ManilaServer) -> None:
     share, shares = manila.new(), api(manila)
     manila.applies = 1
     for _ in range(2):
@@ -90,13 +89,13 @@ def test_an_address_is_let_in_once_and_locked_and_let_out(manila: ManilaServer) 
         "lock_deletion": True, "lock_reason": "Lock by nova for instance s1", "state": "active"}
     assert all(token != "its-user" for _method, _path, _version, token in manila.requests), "uses Nova's credentials"
     shares.deny(ctx(), share, "h1", {ADDRESS: "10.0.0.12"})
-    assert len(manila.rules) == 1, "another host's"
+    assert len(manila.rules) == 1, "the rule of another host was removed"
     for _ in range(2):
         shares.deny(ctx(), share, "h1", _HERE)
     assert manila.rules == {}
 
 
-def test_who_is_not_let_in_in_time_or_at_all_has_no_access(manila: ManilaServer) -> None:
+def test_share_access_not_granted_in_time_is_an_error(manila: ManilaServer) -> None:
     share, shares = manila.new(), api(manila)
     manila.applies = 1000
     with pytest.raises(exception.ShareAccessGrantError, match="in time"):
@@ -109,11 +108,11 @@ def test_who_is_not_let_in_in_time_or_at_all_has_no_access(manila: ManilaServer)
         shares.allow(ctx(), share, "h1", {}, "s1")
     with pytest.raises(exception.ShareAccessGrantError):
         shares.allow(ctx(), new_uuid(), "h1", _HERE, "s1")
-    shares.deny(ctx(), new_uuid(), "h1", _HERE)  # a share that is gone lets nobody in
+    shares.deny(ctx(), new_uuid(), "h1", _HERE)  # a missing share needs no revocation
 
 
 @pytest.mark.parametrize("status", [500, 503, 429])
-def test_a_service_that_breaks_down_is_away(manila: ManilaServer, status: int) -> None:
+def test_failing_manila_is_reported_as_unavailable(manila: ManilaServer, status: int) -> None:
     share, shares = manila.new(), api(manila)
     manila.broken = status
     for ask in (lambda: shares.get(ctx(), "p1", share, "h1"), lambda: shares.allow(ctx(), share, "h1", _HERE, "s1"),

@@ -1,4 +1,4 @@
-"""Cinder's volumes as a host connects them."""
+"""Connection of Cinder volumes on a host."""
 
 import os
 import pathlib
@@ -42,14 +42,14 @@ def share(tmp_path, monkeypatch):
 
 
 def snapshot(share: pathlib.Path, name: str, below: str, below_format: str = "qcow2") -> str:
-    """Create a qcow2 file as Cinder's driver does, which names the backing file without a directory."""
+    """Create a qcow2 file whose backing file has no directory, in the same way as the NFS driver of Cinder."""
     path = str(share / name)
     qemuimg.create_overlay(path, str(share / below), below_format, 1 << 20)
     qemuimg.rebase(path, below, below_format)
     return path
 
 
-def test_all_limits_of_a_volume_type_that_hypervisors_enforce_are_passed_on(volumes):
+def test_qos_limits_supported_by_the_hypervisor_are_passed_on(volumes):
     rates = [f"{which}_{what}_sec" for which in ("read", "write", "total") for what in ("bytes", "iops")]
     limits = {name: number for number, name in enumerate(
         [*rates, *(f"{rate}_max" for rate in rates), "size_iops_sec"], 1)}
@@ -57,7 +57,7 @@ def test_all_limits_of_a_volume_type_that_hypervisors_enforce_are_passed_on(volu
     assert volumes.connect({**RBD, "qos_specs": specs}).limits == limits
 
 
-def test_an_image_of_rbd_is_reached_by_the_hypervisor(volumes):
+def test_rbd_volume_is_connected_by_the_hypervisor(volumes):
     connection = volumes.connect(RBD)
     assert (connection.protocol, connection.path, connection.hosts) == (
         "rbd", f"volumes/volume-{UUID}", [("10.0.0.1", "6789"), ("10.0.0.2", "6790")])
@@ -72,14 +72,14 @@ def test_an_image_of_rbd_is_reached_by_the_hypervisor(volumes):
     ({**RBD, "qos_specs": {"total_iops_sec": "many"}}, "many"),
     ({**NFS, "name": "../../etc/shadow"}, "name"), ({**NFS, "format": "vmdk"}, "format"),
     ({"driver_volume_type": "nfs", "volume_id": UUID}, "name")])
-def test_what_cannot_be_used_is_said(volumes, info, reason):
+def test_unsupported_connection_info_is_refused_with_the_reason(volumes, info, reason):
     with pytest.raises(exception.VolumeUnusable) as refused:
         volumes.connect(info)
     assert reason in refused.value.message
 
 
 @pytest.mark.parametrize("info", [RBD, NFS])
-def test_an_encrypted_volume_goes_to_the_hypervisor_with_its_key(volumes, share, info):
+def test_encrypted_volume_is_connected_with_its_key(volumes, share, info):
     (share / NAME).write_bytes(LUKS + b"0" * 100)
     connection = volumes.connect({**info, "encrypted": True}, key=KEY)
     assert (connection.key, connection.format, connection.below) == (KEY, "raw", [])
@@ -87,8 +87,8 @@ def test_an_encrypted_volume_goes_to_the_hypervisor_with_its_key(volumes, share,
 
 @pytest.mark.parametrize("reported", ["raw", "qcow2"])
 @pytest.mark.parametrize(("content", "disk_format"), [(LUKS + b"0" * 100, "raw"), (qcow2(crypt=2), "qcow2")])
-def test_the_file_of_an_encrypted_volume_says_its_format_itself(volumes, share, reported, content, disk_format):
-    """Cinder tells the format that it makes others in."""
+def test_format_of_an_encrypted_volume_is_read_from_its_header(volumes, share, reported, content, disk_format):
+    """Cinder reports the format of unencrypted volumes."""
     (share / NAME).write_bytes(content)
     connection = volumes.connect({**NFS, "format": reported, "encrypted": True}, key=KEY)
     assert (connection.key, connection.format, connection.below) == (KEY, disk_format, [])
@@ -97,13 +97,13 @@ def test_the_file_of_an_encrypted_volume_says_its_format_itself(volumes, share, 
 @pytest.mark.parametrize("content", [
     b"", b"plain", b"LUKS", qcow2(), qcow2(crypt=1), qcow2(crypt=2, features=4),
     qcow2(crypt=2, backing=b"/etc/shadow"), qcow2(crypt=2, backing=NAME.encode())])
-def test_a_file_that_is_not_encrypted_or_leads_elsewhere_is_refused(volumes, share, content):
+def test_unencrypted_or_redirecting_file_of_an_encrypted_volume_is_refused(volumes, share, content):
     (share / NAME).write_bytes(content)
     with pytest.raises(exception.VolumeUnusable, match=UUID):
         volumes.connect({**NFS, "encrypted": True}, key=KEY)
 
 
-def test_an_encrypted_file_with_snapshots_or_of_several_servers_is_refused(volumes, share):
+def test_encrypted_file_with_snapshots_or_multiattach_is_refused(volumes, share):
     (share / NAME).write_bytes(qcow2(crypt=2))
     with pytest.raises(exception.VolumeUnusable, match="must be raw files"):
         volumes.connect({**NFS, "encrypted": True, "multiattach": True}, key=KEY)
@@ -119,7 +119,7 @@ def test_an_encrypted_file_with_snapshots_or_of_several_servers_is_refused(volum
         volumes.connect({**NFS, "name": top.name, "format": "qcow2", "encrypted": True}, key=KEY)
 
 
-def test_no_text_of_a_key_has_its_passphrase():
+def test_volume_key_text_contains_no_passphrase():
     connection = VolumeConnection(volume_id=UUID, key=KEY)
     device = BlockDevice(source="volume", connection=connection)
     for text in (repr(KEY), str(KEY), f"{KEY}", repr([KEY]), repr(connection), repr(device), str(KEY.__rich_repr__())):
@@ -127,27 +127,27 @@ def test_no_text_of_a_key_has_its_passphrase():
         assert "hush" not in text
 
 
-def test_a_host_reports_its_connector(volumes):
+def test_host_reports_its_connector(volumes):
     volumes.start()
     connector = volumes.connector("host-1")
     assert (connector["host"], connector["multipath"], bool(connector["ip"])) == ("host-1", False, True)
 
 
 @pytest.mark.parametrize("content", [b"", b"data", qcow2(backing=b"/etc/shadow"), qcow2(features=4)])
-def test_a_raw_volume_is_raw_whatever_its_guest_wrote(volumes, share, content):
+def test_raw_volume_format_is_never_probed(volumes, share, content):
     (share / NAME).write_bytes(content)
     connection = volumes.connect(NFS)
     assert (connection.protocol, connection.path) == ("file", str(share / NAME))
     assert (connection.format, connection.below) == ("raw", [])
 
 
-def test_a_qcow2_volume_without_backing_files(volumes, share):
+def test_qcow2_volume_without_backing_files_is_connected(volumes, share):
     (share / NAME).write_bytes(qcow2())
     connection = volumes.connect({**NFS, "format": "qcow2"})
     assert (connection.path, connection.format, connection.below) == (str(share / NAME), "qcow2", [])
 
 
-def test_a_volume_of_several_servers_is_raw(volumes, share):
+def test_multiattach_volume_must_be_raw(volumes, share):
     assert volumes.connect({**RBD, "multiattach": True}).shareable
     (share / NAME).write_bytes(qcow2())
     assert volumes.connect({**NFS, "multiattach": True}).shareable
@@ -157,7 +157,7 @@ def test_a_volume_of_several_servers_is_raw(volumes, share):
 
 
 @pytest.mark.parametrize("kind", ["raw", "qcow2"])
-def test_a_volume_with_snapshots_stands_on_its_own_files(volumes, share, kind):
+def test_volume_with_snapshots_is_connected_with_its_backing_files(volumes, share, kind):
     qemuimg.create(str(share / NAME), kind, 1 << 20)
     middle = snapshot(share, f"{NAME}.{FIRST}", NAME, kind)
     top = snapshot(share, f"{NAME}.{SECOND}", f"{NAME}.{FIRST}")
@@ -171,8 +171,8 @@ def test_a_volume_with_snapshots_stands_on_its_own_files(volumes, share, kind):
     {"backing": f"volume-{FIRST}".encode()}, {"backing": f"{NAME}.{FIRST}".encode()}, {"backing": NAME.encode()},
     {"backing": b'json:{"driver":"file","filename":"/etc/shadow"}'}, {"backing": b"nbd://192.0.2.1/x"},
     {"backing": f"./{NAME}.{FIRST}".encode()}], ids=str)
-def test_a_volume_that_leads_to_a_file_that_is_not_its_own_is_refused(volumes, share, refers):
-    """(Of the file that is its own the format is not connector, so that it would be probed.)"""
+def test_volume_with_a_foreign_backing_file_is_refused(volumes, share, refers):
+    """Backing files of the same volume are refused too if their format is missing and would be probed."""
     (share / f"volume-{FIRST}").write_bytes(b"of another tenant")
     (share / f"{NAME}.{FIRST}").write_bytes(b"data")
     (share / NAME).write_bytes(qcow2(**refers))
@@ -181,7 +181,7 @@ def test_a_volume_that_leads_to_a_file_that_is_not_its_own_is_refused(volumes, s
     assert UUID in refused.value.message
 
 
-def test_a_file_below_that_leads_elsewhere_is_refused(volumes, share):
+def test_foreign_backing_file_of_a_backing_file_is_refused(volumes, share):
     (share / NAME).write_bytes(qcow2(backing=b"/etc/shadow"))
     top = share / f"{NAME}.{FIRST}"
     qemuimg.create(str(top), "qcow2", 1 << 20)
@@ -190,7 +190,7 @@ def test_a_file_below_that_leads_elsewhere_is_refused(volumes, share):
         volumes.connect({**NFS, "name": top.name, "format": "qcow2"})
 
 
-def test_a_loop_of_backing_files_is_rejected(volumes, share):
+def test_loop_of_backing_files_is_refused(volumes, share):
     first, second = NAME, f"{NAME}.{FIRST}"
     for name, below in ((first, second), (second, first)):
         qemuimg.create(str(share / name), "qcow2", 1 << 20)
@@ -200,7 +200,7 @@ def test_a_loop_of_backing_files_is_rejected(volumes, share):
 
 
 @pytest.mark.parametrize("kind", ["raw", "qcow2"])
-def test_a_link_is_no_volume(volumes, share, kind):
+def test_volume_that_is_no_regular_file_is_refused(volumes, share, kind):
     with pytest.raises(exception.VolumeUnusable, match="not a regular file"):
         volumes.connect({**NFS, "format": kind})
     (share / NAME).symlink_to(share / "secret")

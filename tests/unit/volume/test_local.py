@@ -1,4 +1,4 @@
-"""Volumes as files of a pool: made once and exactly, never through links, kept until a row says otherwise."""
+"""Embedded volumes as files of a pool: creation, reuse, protection against links, and removal."""
 
 import os
 import stat
@@ -38,7 +38,7 @@ def removal_of(requested):
     return VolumeRemoval(volume_uuid=requested["volume_id"], generation=requested["generation"], host="h1")
 
 
-def test_a_fresh_volume_is_a_sparse_file_of_its_exact_size_for_its_user_alone(pool):
+def test_new_volume_is_a_sparse_private_file_of_exact_size(pool):
     requested = info(size_gb=3)
     connection = pool.connect(requested)
     assert connection.path == os.path.join(pool.directory, f"{requested['volume_id']}.1")
@@ -48,14 +48,14 @@ def test_a_fresh_volume_is_a_sparse_file_of_its_exact_size_for_its_user_alone(po
     assert stat.S_IMODE(os.stat(pool.directory).st_mode) == 0o711
 
 
-def test_a_qcow2_volume_says_its_size(pool):
+def test_qcow2_volume_has_the_requested_virtual_size(pool):
     connection = pool.connect(info(format="qcow2", size_gb=2))
     assert connection.format == "qcow2"
     assert qemuimg.Qcow2Header(connection.path).virtual_size == 2 * GIB
     assert os.stat(connection.path).st_size < 1 << 20
 
 
-def test_a_volume_that_is_there_is_used_as_it_is(pool):
+def test_existing_volume_file_is_reused_unchanged(pool):
     requested = info()
     path = pool.connect(requested).path
     with open(path, "r+b") as file:
@@ -66,7 +66,7 @@ def test_a_volume_that_is_there_is_used_as_it_is(pool):
         assert file.read(8) == b"precious"
 
 
-def test_data_that_a_guest_had_are_never_made_anew(pool):
+def test_missing_data_of_a_written_volume_are_not_recreated(pool):
     requested = info(fresh=False)
     with pytest.raises(exception.VolumeUnusable, match="missing"):
         pool.connect(requested)
@@ -79,8 +79,7 @@ def convert(source, source_format, target, target_format):
 
 @pytest.mark.parametrize("disk_format", ["raw", "qcow2"])
 @pytest.mark.parametrize("image_format", ["raw", "qcow2"])
-def test_a_volume_from_an_image_has_its_content_and_the_requested_size(pool, tmp_path, disk_format,
-                                                                               image_format):
+def test_volume_from_an_image_has_the_image_content_and_requested_size(pool, tmp_path, disk_format, image_format):
     content = os.urandom(1 << 20)
     (tmp_path / "raw").write_bytes(content)
     if image_format != "raw":
@@ -102,26 +101,26 @@ def test_a_volume_from_an_image_has_its_content_and_the_requested_size(pool, tmp
     assert os.listdir(pool.directory) == [os.path.basename(path)]
 
 
-def test_an_image_that_is_larger_than_the_volume_is_refused_and_leaves_nothing(pool, tmp_path):
+def test_volume_from_a_larger_image_is_refused_without_leftovers(pool, tmp_path):
     pool.tools.create(str(tmp_path / "big"), "raw", 2 * GIB)
     with pytest.raises(exception.VolumeUnusable, match="larger"):
         pool.connect(info(image=Image(id="i1")), lambda _image, _most: (str(tmp_path / "big"), "raw"))
     assert os.listdir(pool.directory) == []
 
 
-def test_a_virtual_host_has_no_images_and_its_volumes_are_empty(pool):
+def test_volume_without_image_fetcher_is_empty(pool):
     assert os.stat(pool.connect(info(image=Image(id="i1"))).path).st_blocks == 0
 
 
 @pytest.mark.parametrize("uuid", ["../../etc/passwd", "x", "", "A" * 36, f"{'a' * 8}-1111-4111-8111-{'b' * 12}\n"])
-def test_a_name_is_never_made_of_what_is_no_uuid(pool, uuid):
+def test_volume_id_that_is_no_uuid_is_refused(pool, uuid):
     for refused in (lambda: pool.connect(info(volume_id=uuid)),
                     lambda: pool.remove(VolumeRemoval(volume_uuid=uuid, generation=1, host="h1"))):
         with pytest.raises(exception.VolumeUnusable, match="not a UUID"):
             refused()
 
 
-def test_links_are_not_followed(pool, tmp_path):
+def test_volume_symlinks_are_not_followed(pool, tmp_path):
     victim = tmp_path / "victim"
     victim.write_bytes(b"secret")
     requested = info()
@@ -133,7 +132,7 @@ def test_links_are_not_followed(pool, tmp_path):
     assert os.listdir(pool.directory) == []
 
 
-def test_a_file_of_another_size_is_refused(pool):
+def test_volume_file_of_another_size_is_refused(pool):
     requested = info()
     os.truncate(pool.connect(requested).path, GIB - 512)
     with pytest.raises(exception.VolumeUnusable, match="instead of 1 GiB"):
@@ -141,8 +140,8 @@ def test_a_file_of_another_size_is_refused(pool):
 
 
 @pytest.mark.parametrize("refers", [{"backing": b"/etc/shadow"}, {"features": 4}])
-def test_a_qcow2_volume_that_refers_to_another_file_is_rejected(pool, refers):
-    """A host that was taken over, and shares the pool, would read the files of the next that has the volume."""
+def test_qcow2_volume_that_refers_to_another_file_is_refused(pool, refers):
+    """Otherwise a compromised host of the shared pool could read files of the next host of the volume."""
     requested = info(format="qcow2", fresh=False)
     with open(os.path.join(pool.directory, f"{requested['volume_id']}.1"), "wb") as file:
         file.write(qcow2(size=GIB, **refers))
@@ -150,12 +149,12 @@ def test_a_qcow2_volume_that_refers_to_another_file_is_rejected(pool, refers):
         pool.connect(requested)
 
 
-def test_what_another_back_end_says_is_refused(pool):
+def test_connection_info_of_another_backend_is_refused(pool):
     with pytest.raises(exception.VolumeUnusable, match="v1"):
         pool.connect({"driver_volume_type": "rbd", "volume_id": "v1"})
 
 
-def test_removing_takes_this_generation_only_and_may_be_repeated(pool):
+def test_volume_removal_affects_only_its_generation_and_is_idempotent(pool):
     requested = info()
     paths = [pool.connect({**requested, "generation": generation}).path for generation in (1, 2)]
     for _again in range(2):
@@ -163,7 +162,7 @@ def test_removing_takes_this_generation_only_and_may_be_repeated(pool):
     assert [os.path.exists(path) for path in paths] == [False, True]
 
 
-def test_a_late_operation_does_not_create_removed_data(pool):
+def test_late_connect_does_not_recreate_removed_volume_data(pool):
     requested = info()
     pool.remove(removal_of(requested))
     with pytest.raises(exception.VolumeUnusable, match="its data were removed"):
@@ -171,7 +170,7 @@ def test_a_late_operation_does_not_create_removed_data(pool):
     assert os.listdir(pool.directory) == []
 
 
-def test_a_removal_during_the_creation_leaves_nothing(pool, tmp_path):
+def test_volume_removal_during_creation_leaves_no_file(pool, tmp_path):
     source = tmp_path / "image"
     source.write_bytes(b"data")
     requested = info(image=Image(id="i1"))
@@ -185,7 +184,7 @@ def test_a_removal_during_the_creation_leaves_nothing(pool, tmp_path):
     assert os.listdir(pool.directory) == []
 
 
-def test_concurrent_creations_of_a_volume_make_a_single_file(pool):
+def test_concurrent_creations_of_a_volume_create_a_single_file(pool):
     requested, paths = info(), []
     threads = [threading.Thread(target=lambda: paths.append(pool.connect(requested).path)) for _ in range(8)]
     for thread in threads:
@@ -196,7 +195,7 @@ def test_concurrent_creations_of_a_volume_make_a_single_file(pool):
     assert os.listdir(pool.directory) == [os.path.basename(paths[0])]
 
 
-def test_old_incomplete_files_are_deleted_at_the_start(pool):
+def test_old_incomplete_volume_files_are_deleted_at_start(pool):
     old, new = (os.path.join(pool.directory, f"{new_uuid()}.1.{name}.part") for name in "ab")
     for path in (old, new):
         open(path, "wb").close()

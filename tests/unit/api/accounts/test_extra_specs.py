@@ -1,4 +1,4 @@
-"""Validation of extra specs from 2.86 on."""
+"""Validation of flavor extra specs, which the API applies from 2.86."""
 
 import pytest
 
@@ -18,7 +18,7 @@ GOOD = [
     ("capabilities:cpu_info:features", "<in> aes"), ("capabilities:hypervisor_type", "QEMU"),
     ("quota:cpu_quota", "-1"), ("quota:cpu_shares", "1024"), ("quota:disk_io_shares_level", "high"),
     ("quota:vif_inbound_average", "10"), ("vmware:storage_policy", "p"),
-    # Unknown namespaces, and names without any, are free.
+    # Unknown namespaces and names without a namespace are not restricted.
     ("anything", "x"), ("my:own", "x"), ("traits:HW_ANYTHING", "x"), ("hw_other:x", "y"),
 ]
 BAD_VALUES = [
@@ -35,12 +35,12 @@ UNKNOWN = ["hw:nothing", "hw:numa_mem", "hw:maxphysaddr_bits", "quota:speed", "o
 
 
 @pytest.mark.parametrize(("name", "value"), GOOD)
-def test_it_passes(name, value):
+def test_valid_and_unrestricted_extra_specs_are_accepted(name, value):
     validate(name, value)
 
 
 @pytest.mark.parametrize(("name", "value"), BAD_VALUES)
-def test_a_bad_value_is_named_with_what_was_expected(name, value):
+def test_invalid_extra_spec_value_is_refused_with_the_expected_format(name, value):
     with pytest.raises(BadSpec, match="expected") as caught:
         validate(name, value)
     assert f"'{value}'" in str(caught.value)
@@ -48,6 +48,6 @@ def test_a_bad_value_is_named_with_what_was_expected(name, value):
 
 
 @pytest.mark.parametrize("name", UNKNOWN)
-def test_an_unknown_name_in_a_known_namespace_is_refused(name):
+def test_unknown_extra_spec_in_a_standard_namespace_is_refused(name):
     with pytest.raises(UnknownSpec, match="does not appear to be a valid extra spec"):
         validate(name, "1")

@@ -26,7 +26,7 @@ def quotas(api):
 
 
 # -- limits -----------------------------------------------------------------------------------------
-def test_the_limits_of_the_own_project(api, quotas):
+def test_limits_show_quota_and_usage_of_the_callers_project(api, quotas):
     answer = api.get("/v2.1/limits", version="2.57", roles="reader").json["limits"]
     assert answer == {"rate": [], "absolute": {
         "maxTotalInstances": 10, "maxTotalCores": 20, "maxTotalRAMSize": 51200, "maxTotalKeypairs": 100,
@@ -35,15 +35,15 @@ def test_the_limits_of_the_own_project(api, quotas):
     assert quotas.last("get") == {"project_id": "p", "user_id": None, "usage": True}
 
 
-def test_the_limits_of_others_are_for_administrators(api, quotas):
+def test_limits_of_other_projects_require_admin(api, quotas):
     assert api.get("/v2.1/limits?tenant_id=q", roles="member").status == 403
     assert not quotas.calls
     assert api.get("/v2.1/limits?tenant_id=q").status == 200
     assert quotas.last("get")["project_id"] == "q"
 
 
-def test_parameters_that_limits_do_not_know_are_refused_from_2_75(api, quotas):
-    """Stock clients send `reserved`, which the reference refuses, too."""
+def test_unknown_query_parameters_of_limits_are_refused_from_2_75(api, quotas):
+    """Refuse `reserved` like the upstream API does, although stock clients send it."""
     assert api.get("/v2.1/limits?reserved=False", version="2.74").status == 200
     answer = api.get("/v2.1/limits?reserved=False", version="2.104")
     assert answer.error[1] == 400
@@ -53,7 +53,7 @@ def test_parameters_that_limits_do_not_know_are_refused_from_2_75(api, quotas):
 # -- quota sets -------------------------------------------------------------------------------------
 @pytest.mark.parametrize(("version", "gone"), [
     ("2.1", set()), ("2.35", set()), ("2.36", OLD), ("2.56", OLD), ("2.57", OLD | FILES), ("2.104", OLD | FILES)])
-def test_the_resources_of_a_version(api, quotas, version, gone):
+def test_quota_set_resources_per_microversion(api, quotas, version, gone):
     expected = {name: limit for name, limit in LIMITS.items() if name not in gone}
     for path in ("", "/defaults"):
         assert api.get(PROJECT + path, version=version).json["quota_set"] == {"id": "p", **expected}
@@ -66,7 +66,7 @@ def test_the_resources_of_a_version(api, quotas, version, gone):
         assert api("PUT", PROJECT, {"quota_set": {name: 1}}, version=version).status == 400
 
 
-def test_limits_are_set_for_a_project_or_a_user(api, quotas):
+def test_quota_set_is_updated_and_reset_for_a_project_or_a_user(api, quotas):
     api("PUT", f"{PROJECT}?user_id=u", {"quota_set": {"cores": "30", "ram": -1, "instances": "-1", "force": "True"}})
     assert quotas.last("set") == {
         "project_id": "p", "limits": {"cores": 30, "ram": -1, "instances": -1}, "user_id": "u", "force": True}
@@ -78,7 +78,7 @@ def test_limits_are_set_for_a_project_or_a_user(api, quotas):
 
 @pytest.mark.parametrize("body", [{"cores": -2}, {"cores": "x"}, {"cores": None}, {"cores": 2**31}, {"volumes": 1},
                                   {"force": 1}])
-def test_limits_that_make_no_sense(api, quotas, body):
+def test_invalid_quota_set_limits_are_refused(api, quotas, body):
     answer = api("PUT", PROJECT, {"quota_set": body})
     assert answer.error[:2] == ("badRequest", 400)
     assert next(iter(body)) in answer.text
@@ -87,18 +87,18 @@ def test_limits_that_make_no_sense(api, quotas, body):
 
 @pytest.mark.parametrize("path", [
     "/os-quota-sets/" + "p" * 256, "/os-quota-sets/p?user_id=" + "u" * 256, "/os-quota-class-sets/" + "c" * 256])
-def test_endless_names_are_refused(api, quotas, path):
+def test_quota_ids_above_255_characters_are_refused(api, quotas, path):
     key = "quota_class_set" if "class" in path else "quota_set"
     assert api("PUT", f"/v2.1{path}", {key: {"cores": 1}}).error[1] == 400
     assert not quotas.calls
 
 
-def test_zeros_in_front_of_a_number_mean_nothing(api, quotas):
+def test_quota_limits_accept_leading_zeros(api, quotas):
     api("PUT", PROJECT, {"quota_set": {"cores": "0" * 30 + "7", "ram": "-" + "0" * 30 + "1"}})
     assert quotas.last("set")["limits"] == {"cores": 7, "ram": -1}
 
 
-def test_a_limit_below_the_usage_is_refused(api, quotas):
+def test_quota_limit_below_the_usage_is_refused(api, quotas):
     quotas.answers["set"] = exception.QuotaBelowUsage(limit=1, key="cores", minimum=4)
     assert api("PUT", PROJECT, {"quota_set": {"cores": 1}}).error == ("badRequest", 400, (
         "Quota limit 1 for cores must be greater than or equal to already used and reserved 4."))
@@ -107,7 +107,7 @@ def test_a_limit_below_the_usage_is_refused(api, quotas):
 @pytest.mark.parametrize(("method", "path", "own", "other"), [
     ("GET", "", 200, 403), ("GET", "/detail", 200, 403), ("GET", "/defaults", 200, 200), ("PUT", "", 403, 403),
     ("DELETE", "", 403, 403)])
-def test_quotas_of_others_are_for_administrators(api, quotas, method, path, own, other):
+def test_quota_sets_of_other_projects_require_admin(api, quotas, method, path, own, other):
     body = {"quota_set": {"cores": 1}} if method == "PUT" else None
     assert api(method, PROJECT + path, body, roles="reader").status == own
     assert api(method, f"/v2.1/os-quota-sets/q{path}", body, roles="reader").status == other
@@ -117,7 +117,7 @@ def test_quotas_of_others_are_for_administrators(api, quotas, method, path, own,
 # -- classes ----------------------------------------------------------------------------------------
 @pytest.mark.parametrize(("version", "gone"), [
     ("2.1", GROUPS), ("2.49", GROUPS), ("2.50", OLD), ("2.56", OLD), ("2.57", OLD | FILES)])
-def test_the_resources_of_a_class(api, quotas, version, gone):
+def test_quota_class_resources_per_microversion(api, quotas, version, gone):
     expected = {name: limit for name, limit in LIMITS.items() if name not in gone}
     assert api.get(CLASS, version=version).json["quota_class_set"] == {"id": "default", **expected}
     answer = api("PUT", CLASS, {"quota_class_set": {"cores": "7"}}, version=version)
@@ -125,7 +125,7 @@ def test_the_resources_of_a_class(api, quotas, version, gone):
     assert quotas.last("set_class") == {"name": "default", "limits": {"cores": 7}}
 
 
-def test_classes_are_for_administrators(api, quotas):
+def test_quota_classes_require_admin(api, quotas):
     assert api.get(CLASS, roles="member").status == 403
     assert api("PUT", CLASS, {"quota_class_set": {}}, roles="member").status == 403
     assert not quotas.calls

@@ -1,4 +1,4 @@
-"""os-hypervisors in all its shapes."""
+"""os-hypervisors per microversion."""
 
 import pytest
 
@@ -40,7 +40,7 @@ def get(api, path="", version="2.1", **kwargs):
     return api.get(f"/v2.1/os-hypervisors{path}", version=version, **kwargs)
 
 
-def test_the_resources_of_a_node_before_2_88(api, hypervisors):
+def test_hypervisor_fields_before_2_88(api, hypervisors):
     shown = get(api, "/1").json["hypervisor"]
     assert shown == {
         "id": 1, "hypervisor_hostname": "host1.example", "state": "up", "status": "enabled",
@@ -52,14 +52,14 @@ def test_the_resources_of_a_node_before_2_88(api, hypervisors):
     assert get(api, "/1", "2.28").json["hypervisor"]["cpu_info"] == {"arch": "x86_64"}
 
 
-def test_a_node_from_2_88(api, hypervisors):
+def test_hypervisor_fields_from_2_88(api, hypervisors):
     assert get(api, f"/{NODE}", "2.88").json["hypervisor"] == {
         "id": NODE, "hypervisor_hostname": "host1.example", "state": "up", "status": "enabled",
         "hypervisor_type": "QEMU", "hypervisor_version": 7002000, "host_ip": "192.0.2.1", "uptime": "up 1 day",
         "service": {"host": "host1", "id": SERVICE, "disabled_reason": None}}
 
 
-def test_a_node_without_a_service_is_down(api, hypervisors):
+def test_hypervisor_without_a_service_is_down(api, hypervisors):
     lonely = node()
     lonely.service, lonely.service_id = None, 7
     hypervisors.answers["get"] = lonely
@@ -67,7 +67,7 @@ def test_a_node_without_a_service_is_down(api, hypervisors):
     assert (shown["state"], shown["service"]) == ("down", {"host": "host1", "id": 7, "disabled_reason": None})
 
 
-def test_pages_exist_from_2_33(api, hypervisors):
+def test_hypervisors_are_paginated_from_2_33(api, hypervisors):
     assert get(api, "?limit=1", "2.32").json.keys() == {"hypervisors"}
     assert hypervisors.last("index")["limit"] is None
     links = get(api, "/detail?limit=1&marker=5", "2.33").json["hypervisors_links"]
@@ -82,12 +82,12 @@ def test_pages_exist_from_2_33(api, hypervisors):
     ("limit=1&limit=2", "2.53"), ("hypervisor_hostname_pattern=a&limit=1", "2.53"),
     (f"hypervisor_hostname_pattern=a&marker={NODE}", "2.53"), ("hypervisor_hostname_pattern=a%20b", "2.53"),
     ("with_servers=maybe", "2.53"), ("other=1", "2.53")])
-def test_queries_that_make_no_sense(api, hypervisors, query, version):
+def test_invalid_hypervisor_queries_are_refused(api, hypervisors, query, version):
     assert get(api, f"?{query}", version).error[1] == 400
     assert not hypervisors.calls
 
 
-def test_servers_are_listed_by_host(api, hypervisors):
+def test_hypervisors_with_servers_lists_the_servers_per_host(api, hypervisors):
     hypervisors.answers.update(index=[node(), node(2, "host2")])
     found = get(api, "?with_servers=true", "2.53").json["hypervisors"]
     assert found[0]["servers"] == [{"name": "instance-0000001a", "uuid": SERVICE}]
@@ -99,7 +99,7 @@ def test_servers_are_listed_by_host(api, hypervisors):
 
 @pytest.mark.parametrize(("path", "version"), [
     ("/host/search", "2.52"), ("/host/servers", "2.52"), ("?hypervisor_hostname_pattern=host", "2.53")])
-def test_a_search_without_a_match_is_not_found(api, hypervisors, path, version):
+def test_hypervisor_search_without_a_match_returns_404(api, hypervisors, path, version):
     assert get(api, path, version).status == 200
     assert hypervisors.last("index")["pattern"] == "host"
     hypervisors.answers["index"] = []
@@ -107,36 +107,36 @@ def test_a_search_without_a_match_is_not_found(api, hypervisors, path, version):
         "itemNotFound", 404, "No hypervisor matching 'host' could be found.")
 
 
-def test_the_servers_of_a_search_are_shown(api, hypervisors):
+def test_hypervisor_servers_search_shows_the_servers(api, hypervisors):
     assert get(api, "/host/servers").json["hypervisors"][0]["servers"] == [
         {"name": "instance-0000001a", "uuid": SERVICE}]
     assert "servers" not in get(api, "/host/search").json["hypervisors"][0]
 
 
 @pytest.mark.parametrize("path", ["/host/search", "/host/servers"])
-def test_searches_end_with_2_52(api, hypervisors, path):
+def test_hypervisor_searches_are_unavailable_from_2_53(api, hypervisors, path):
     assert get(api, path, "2.53").error[1] == 404
 
 
 @pytest.mark.parametrize("path", [f"/{NODE}/uptime", "/statistics"])
-def test_uptime_and_statistics_end_with_2_87(api, hypervisors, path):
+def test_hypervisor_uptime_and_statistics_are_unavailable_from_2_88(api, hypervisors, path):
     assert get(api, path, "2.87").status == 200
     assert get(api, path, "2.88").error[1] == 404
 
 
 @pytest.mark.parametrize(("ident", "version", "status"), [
     ("abc", "2.52", 404), (NODE, "2.52", 404), ("abc", "2.53", 400), ("1", "2.53", 400)])
-def test_ids_are_those_of_the_version(api, hypervisors, ident, version, status):
+def test_hypervisor_id_format_per_microversion(api, hypervisors, ident, version, status):
     assert get(api, f"/{ident}", version).error[1] == status
     assert not hypervisors.calls
 
 
-def test_an_unknown_node_is_not_found(api, hypervisors):
+def test_unknown_hypervisor_returns_404(api, hypervisors):
     hypervisors.answers["get"] = exception.ComputeHostNotFound(host="9")
     assert get(api, "/9").error == ("itemNotFound", 404, "Hypervisor with ID '9' could not be found.")
 
 
-def test_statistics_sum_up_the_enabled_nodes(api, hypervisors):
+def test_hypervisor_statistics_sum_the_enabled_nodes(api, hypervisors):
     hypervisors.answers["index"] = [node(), node(2, "host2", up=False), node(3, "host3", disabled=True)]
     assert get(api, "/statistics").json == {"hypervisor_statistics": {
         "count": 2, "vcpus": 16, "vcpus_used": 6, "memory_mb": 16384, "memory_mb_used": 5120, "free_ram_mb": 11264,
@@ -146,7 +146,7 @@ def test_statistics_sum_up_the_enabled_nodes(api, hypervisors):
 
 @pytest.mark.parametrize(("found", "status"), [
     (node(), 200), (node(uptime=None), 501), (node(up=False), 400)])
-def test_uptime_needs_a_host_that_answers(api, hypervisors, found, status):
+def test_hypervisor_uptime_requires_an_up_host_with_a_reported_uptime(api, hypervisors, found, status):
     hypervisors.answers["get"] = found
     answer = get(api, "/1/uptime")
     assert answer.status == status
@@ -155,6 +155,6 @@ def test_uptime_needs_a_host_that_answers(api, hypervisors, found, status):
 
 
 @pytest.mark.parametrize("path", ["", "/detail", "/1", "/1/uptime", "/statistics", "/a/search", "/a/servers"])
-def test_hypervisors_are_for_administrators(api, hypervisors, path):
+def test_hypervisors_require_admin(api, hypervisors, path):
     assert get(api, path, roles="manager").status == 403
     assert not hypervisors.calls

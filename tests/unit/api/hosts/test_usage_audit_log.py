@@ -23,5 +23,5 @@ def at(text):
     ("year", "2012-07-05T10:30:00", "2011-01-01T00:00", "2012-01-01T00:00"),
     ("year@8", "2012-07-05T10:30:00", "2010-08-01T00:00", "2011-08-01T00:00"),
 ])
-def test_it_is_the_last_one_that_is_over(unit, before, begin, end):
+def test_usage_audit_period_is_the_last_completed_period(unit, before, begin, end):
     assert period(unit, at(before)) == (at(begin), at(end))

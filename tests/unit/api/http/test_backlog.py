@@ -1,4 +1,4 @@
-"""The API with more requests than threads: who is served, and in which order."""
+"""The request backlog of the API when requests outnumber threads: order and disconnected clients."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def drained(backlog: Backlog) -> list[Any]:
             return found
 
 
-def test_first_come_first_served_while_nobody_waits_long() -> None:
+def test_backlog_is_first_in_first_out_while_waits_are_short() -> None:
     backlog, came = Backlog(late=60), waiting(10)
     for one in came:
         backlog.put(one)
@@ -37,7 +37,7 @@ def test_first_come_first_served_while_nobody_waits_long() -> None:
     assert drained(backlog) == came
 
 
-def test_with_too_much_to_do_the_newest_come_first_and_one_in_five_is_the_oldest() -> None:
+def test_overloaded_backlog_serves_newest_first_and_every_fifth_the_oldest() -> None:
     backlog, came = Backlog(late=0), waiting(10)
     for one in came:
         backlog.put(one)
@@ -45,7 +45,7 @@ def test_with_too_much_to_do_the_newest_come_first_and_one_in_five_is_the_oldest
 
 
 @pytest.mark.parametrize("late", [0.0, 60.0])
-def test_threads_end_only_when_nobody_waits_any_more(late: float) -> None:
+def test_worker_threads_end_only_after_the_backlog_is_empty(late: float) -> None:
     backlog, end, (first, second) = Backlog(late), None, waiting(2)
     for item in (first, end, second):
         backlog.put(item)
@@ -54,7 +54,7 @@ def test_threads_end_only_when_nobody_waits_any_more(late: float) -> None:
     assert set(found[:2]) == {first, second}
 
 
-def test_a_client_that_closes_has_gone() -> None:
+def test_a_connection_closed_by_the_client_is_detected() -> None:
     client, ours = socket.socketpair()
     client.sendall(b"something")
     assert not is_closed_by_peer(ours)
@@ -64,7 +64,7 @@ def test_a_client_that_closes_has_gone() -> None:
 
 
 class Served:
-    """A server with one thread, whose requests each wait for :attr:`go`."""
+    """An HTTP server with a single thread, whose requests block until :attr:`go` is released."""
 
     def __init__(self, per_client: int = 256) -> None:
         register(CONF)
@@ -102,7 +102,7 @@ def served() -> Iterator[Served]:
     made.end()
 
 
-def test_what_a_client_asked_for_that_has_gone_since_is_not_done(served: Served) -> None:
+def test_queued_request_of_a_disconnected_client_is_not_executed(served: Served) -> None:
     first = served.ask("/first")
     assert served.begun.acquire(timeout=60)
     served.ask("/gone").close()
@@ -115,7 +115,7 @@ def test_what_a_client_asked_for_that_has_gone_since_is_not_done(served: Served)
     last.close()
 
 
-def test_who_has_gone_leaves_room_for_others_though_no_thread_was_free() -> None:
+def test_closed_connections_in_the_backlog_free_the_limit_per_client() -> None:
     served = Served(per_client=3)
     try:
         first = served.ask("/first")
@@ -123,7 +123,7 @@ def test_who_has_gone_leaves_room_for_others_though_no_thread_was_free() -> None
         for gone in [served.ask("/gone") for _ in range(2)]:
             gone.close()
         status, tries = b"429", 100
-        while b"429" in status and tries:  # those who have gone are looked for twice a second
+        while b"429" in status and tries:  # closed connections are detected twice a second
             tries -= 1
             time.sleep(0.1)
             last = served.ask("/last")

@@ -1,4 +1,4 @@
-"""Requests of load balancers and browsers rather than of API clients: health checks and preflights, without a token."""
+"""Requests without a token: health checks of load balancers and CORS preflights of browsers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ORIGIN = "https://dashboard.example.com"
 
 
 class Services:
-    """The conductor's services; counts its calls, and is away while ``error`` is set."""
+    """A fake services interface of the conductor. Counts calls and raises ``error`` if set."""
 
     def __init__(self):
         self.calls = 0
@@ -30,7 +30,7 @@ class Services:
 
 @pytest.fixture
 def services(api, monkeypatch):
-    """The services behind the API, and a clock that moves on by an hour for each check."""
+    """Replace the services interface behind the API, and advance the clock by an hour per check."""
     api.behind.services = Services()
     monkeypatch.setattr("nova.bus.within", lambda proxy, seconds: proxy)
     hours = itertools.count(1e6, 3600)
@@ -39,12 +39,12 @@ def services(api, monkeypatch):
 
 
 @pytest.mark.parametrize("path", ["/", "/v2.1", "/v2.1/", "/healthcheck", "/anything"])
-def test_options_on_a_public_path_is_200_and_names_the_methods(api, path):
+def test_options_on_a_public_path_returns_200_with_the_allow_header(api, path):
     answer = api("OPTIONS", path)
     assert (answer.status, answer.text, answer.headers["allow"]) == (200, "", "GET, HEAD, OPTIONS")
 
 
-def test_a_plain_health_check_asks_no_other_service(api, services):
+def test_basic_health_check_calls_no_other_service(api, services):
     services.error = exception.ServiceUnavailable("No conductor.")
     for method, text in (("GET", "OK"), ("HEAD", "")):
         answer = api(method, "/healthcheck")
@@ -54,7 +54,7 @@ def test_a_plain_health_check_asks_no_other_service(api, services):
     assert services.calls == 0
 
 
-def test_a_detailed_health_check_reports_a_conductor_that_does_not_answer(api, services):
+def test_detailed_health_check_reports_an_unavailable_conductor(api, services):
     healthy = api.get("/healthcheck?detailed")
     assert (healthy.status, healthy.json["reasons"]) == (
         200, [{"class": "conductor", "details": "", "reason": "OK"}])
@@ -65,13 +65,13 @@ def test_a_detailed_health_check_reports_a_conductor_that_does_not_answer(api, s
             503, True, "No answer from conductor.")
 
 
-def test_any_number_of_detailed_checks_costs_one_call_in_two_seconds(api, services, monkeypatch):
+def test_detailed_health_checks_call_the_conductor_once_in_two_seconds(api, services, monkeypatch):
     monkeypatch.setattr(healthcheck, "time", SimpleNamespace(monotonic=lambda: 1e6))
     assert {api.get("/healthcheck?detailed").status for _check in range(50)} == {200}
     assert services.calls == 1
 
 
-def test_a_file_takes_a_server_out_of_service(api, tmp_path):
+def test_disable_by_file_makes_health_checks_return_503(api, tmp_path):
     file = tmp_path / "disabled"
     CONF.set_override("disable_by_file_path", str(file), group="healthcheck")
     try:
@@ -85,7 +85,7 @@ def test_a_file_takes_a_server_out_of_service(api, tmp_path):
 
 @pytest.fixture
 def shared(api):
-    """The API with [cors]allowed_origin, whose configuration is read when the application is made."""
+    """Create an API client with [cors]allowed_origin, which the application reads at its creation."""
     CONF.set_override("allowed_origin", [ORIGIN], group="cors")
     yield type(api)()
     CONF.clear_override("allowed_origin", group="cors")
@@ -103,14 +103,14 @@ def test_a_preflight_of_an_allowed_origin_needs_no_token(shared, path):
     assert answer.headers["access-control-max-age"] == "3600"
 
 
-def test_responses_and_errors_carry_the_headers_that_a_browser_needs(shared):
+def test_responses_and_errors_to_an_allowed_origin_have_cors_headers(shared):
     for path, status in (("/", 200), ("/v2.1/nothing", 404)):
         answer = shared.get(path, headers={"Origin": ORIGIN})
         assert (answer.status, answer.headers["access-control-allow-origin"]) == (status, ORIGIN)
         assert "OpenStack-API-Version" in answer.headers["access-control-expose-headers"]
 
 
-def test_another_origin_gets_no_cross_origin_headers(shared, api):
+def test_other_origins_get_no_cors_headers(shared, api):
     for client, origin in ((shared, "https://evil.example.com"), (api, ORIGIN)):
         for method in ("GET", "OPTIONS"):
             answer = client(method, "/", headers={"Origin": origin, "Access-Control-Request-Method": "GET"})

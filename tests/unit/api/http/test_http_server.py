@@ -1,4 +1,4 @@
-"""The API's HTTP server over real sockets: with patient, silent, slow, greedy and lying clients."""
+"""The API's HTTP server over real sockets: slow clients, limits, malformed requests and persistent connections."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ THREADS = 2
 
 
 class Served:
-    """A server with two threads that says what it was asked: /big is long, /bad breaks, /slow waits for :attr:`go`."""
+    """A server with two threads that echoes requests: /big sends 8 MB, /bad raises, /slow waits for :attr:`go`."""
 
     def __init__(self, **limits: Any) -> None:
         self.seen: list[dict[str, Any]] = []
@@ -99,7 +99,7 @@ def served(make: Callable[..., Served]) -> Served:
 @pytest.mark.parametrize("half", [b"", b"G", b"GET / HTTP/1.1\r\nHost: x\r\nX-Slow: ",
                                   b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{",
                                   b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nab"])
-def test_half_sent_requests_hold_no_thread(served: Served, half: bytes) -> None:
+def test_incomplete_requests_occupy_no_thread(served: Served, half: bytes) -> None:
     clients = [served.connect() for _ in range(10 * THREADS)]
     for client in clients:
         client.sendall(half)
@@ -108,7 +108,7 @@ def test_half_sent_requests_hold_no_thread(served: Served, half: bytes) -> None:
         client.close()
 
 
-def test_answers_that_nobody_fetches_hold_no_thread(served: Served) -> None:
+def test_unread_responses_occupy_no_thread(served: Served) -> None:
     clients = [served.connect() for _ in range(2 * THREADS)]
     for client in clients:
         client.sendall(b"GET /big HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -120,7 +120,7 @@ def test_answers_that_nobody_fetches_hold_no_thread(served: Served) -> None:
         client.close()
 
 
-def test_a_request_must_come_within_its_time(make: Callable[..., Served]) -> None:
+def test_incomplete_request_gets_408_after_the_receive_timeout(make: Callable[..., Served]) -> None:
     served = make(receive=0.2)
     answer = served.say(b"GET / HTTP/1.1\r\nHost:")
     assert answer.startswith(b"HTTP/1.1 408 Request Timeout\r\n")
@@ -128,7 +128,7 @@ def test_a_request_must_come_within_its_time(make: Callable[..., Served]) -> Non
     assert served.seen == []
 
 
-def test_a_request_in_pieces_is_one_request(served: Served) -> None:
+def test_request_received_in_pieces_is_reassembled(served: Served) -> None:
     with served.connect() as client:
         for piece in (b"\r\nPO", b"ST /x HTTP/1.1\r",
                       b"\nHost: x\r\nContent-Length: 6\r\nConnection: close\r\n\r", b"\nab",
@@ -145,14 +145,14 @@ def test_a_request_in_pieces_is_one_request(served: Served) -> None:
     (b"GET / HTTP/1.1\r\nHost: x\r\n" + b"X: y\r\n" * 300 + b"\r\n", 431),
     (b"GET / HTTP/1.1\r\nHost: x\r\n" + b"X: y\r\n" * 3000, 431),
 ])
-def test_headers_have_a_size(served: Served, request_: bytes, status: int) -> None:
+def test_oversized_request_heads_are_refused(served: Served, request_: bytes, status: int) -> None:
     answer = served.say(request_)
     assert answer.split()[1] == str(status).encode()
     assert json.loads(answer.partition(b"\r\n\r\n")[2])["computeFault"]["code"] == status
     assert served.seen == []
 
 
-def test_an_endless_header_is_not_read(served: Served) -> None:
+def test_an_endless_header_does_not_block_other_clients(served: Served) -> None:
     with served.connect() as client, contextlib.suppress(ConnectionError):
         client.sendall(b"GET / HTTP/1.1\r\nHost: x\r\nX: ")
         for _ in range(1000):
@@ -161,19 +161,19 @@ def test_an_endless_header_is_not_read(served: Served) -> None:
 
 
 @pytest.mark.parametrize("chunked", [True, False])
-def test_of_a_body_that_is_too_long_the_application_hears_the_length_only(served: Served, chunked: bool) -> None:
+def test_application_gets_the_length_of_an_oversized_body_without_its_data(served: Served, chunked: bool) -> None:
     body: Any = iter([b"x" * 600, b"y" * 600]) if chunked else b"x" * 3_000_000
     assert served.get("/x", body) == (200, b"/x")
     assert int(served.seen[0]["CONTENT_LENGTH"]) > 1000
 
 
-def test_the_longest_body_and_the_longest_header_are_fine(served: Served) -> None:
+def test_body_and_header_at_their_size_limits_are_accepted(served: Served) -> None:
     assert served.get("/x", b"b" * 1000, **{"X-Long": "h" * 3900}) == (200, b"b" * 1000)
     assert served.get("/x", iter([b"b" * 999, b"c"])) == (200, b"b" * 999 + b"c")
 
 
 # -- connections -------------------------------------------------------------------------------------
-def test_one_client_has_so_many_connections(make: Callable[..., Served]) -> None:
+def test_connections_above_the_limit_per_client_get_429(make: Callable[..., Served]) -> None:
     served = make(per_client=5)
     silent = [served.connect() for _ in range(5)]
     connection = http.client.HTTPConnection("127.0.0.1", served.port, timeout=30)
@@ -188,7 +188,7 @@ def test_one_client_has_so_many_connections(make: Callable[..., Served]) -> None
     eventually(lambda: served.get() == (200, b"/fine"))
 
 
-def test_a_proxy_has_as_many_as_it_likes(make: Callable[..., Served]) -> None:
+def test_trusted_proxy_has_no_connection_limit(make: Callable[..., Served]) -> None:
     served = make(per_client=2, trusted=among(["127.0.0.0/8"]))
     silent = [served.connect() for _ in range(10)]
     assert served.get() == (200, b"/fine")
@@ -196,7 +196,7 @@ def test_a_proxy_has_as_many_as_it_likes(make: Callable[..., Served]) -> None:
         client.close()
 
 
-def test_with_too_many_connections_who_has_most_loses_an_idle_one(make: Callable[..., Served]) -> None:
+def test_at_the_connection_limit_the_largest_client_loses_an_idle_connection(make: Callable[..., Served]) -> None:
     served = make(total=10, per_client=10)
     silent = [served.connect() for _ in range(9)]
     neighbour = socket.create_connection(("127.0.0.1", served.port), 30, ("127.0.0.2", 0))
@@ -205,12 +205,12 @@ def test_with_too_many_connections_who_has_most_loses_an_idle_one(make: Callable
         client.sendall(b"GET /x HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
         assert everything(client).endswith(b"/x")
         client.close()
-    assert silent[0].recv(1) == b"", "the oldest of those was closed"
+    assert silent[0].recv(1) == b"", "the oldest idle connection is still open"
     for client in silent:
         client.close()
 
 
-def test_who_has_most_is_turned_away_when_all_is_full(make: Callable[..., Served]) -> None:
+def test_at_the_connection_limit_the_largest_client_gets_503(make: Callable[..., Served]) -> None:
     served = make(total=10, per_client=20)
     silent = [served.connect() for _ in range(10)]
     answer = served.say(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -220,7 +220,7 @@ def test_who_has_most_is_turned_away_when_all_is_full(make: Callable[..., Served
         client.close()
 
 
-# -- requests that a proxy might understand differently ----------------------------------------------
+# -- requests that a proxy might parse differently ---------------------------------------------------
 @pytest.mark.parametrize(("request_", "status"), [
     (b"GET / HTTP/1.1\r\nHost: x\r\nbroken\r\n\r\n", 400),
     (b"GET / HTTP/1.1\r\nHost: x\r\nName : x\r\n\r\n", 400),
@@ -253,7 +253,7 @@ def test_who_has_most_is_turned_away_when_all_is_full(make: Callable[..., Served
     (b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\nX: y\n\n", 400),
     (b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nX: y\r\n folded\r\n\r\n", 400),
 ])
-def test_what_is_no_clear_request_is_refused(served: Served, request_: bytes, status: int) -> None:
+def test_malformed_or_ambiguous_requests_are_refused(served: Served, request_: bytes, status: int) -> None:
     answer = served.say(request_)
     assert answer.split()[1] == str(status).encode(), answer
     assert b"\r\nConnection: close\r\n" in answer
@@ -264,8 +264,9 @@ def test_what_is_no_clear_request_is_refused(served: Served, request_: bytes, st
     (b"http://cloud:8774/v2.1/servers?a=b", "cloud:8774", "/v2.1/servers", "a=b"), (b"HTTP://cloud/", "cloud", "/", ""),
     (b"https://cloud", "cloud", "/", ""), (b"http://[::1]:1?a=http://b/", "[::1]:1", "/", "a=http://b/"),
     (b"http://cloud//a%2Fb", "cloud", "//a%2Fb", ""), (b"/http://cloud/", "x", "/http://cloud/", "")])
-def test_a_target_may_name_the_host(served: Served, target: bytes, host: str, path: str, query: str) -> None:
-    """Clients and proxies send it to a proxy; the host of the target applies, not the header's."""
+def test_absolute_request_target_overrides_the_host_header(
+        served: Served, target: bytes, host: str, path: str, query: str) -> None:
+    """Accept the absolute form that clients send to proxies; its host takes precedence over the header."""
     answer = served.say(b"GET " + target + b" HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
     assert answer.startswith(b"HTTP/1.1 200 ")
     environ = served.seen[0]
@@ -273,20 +274,20 @@ def test_a_target_may_name_the_host(served: Served, target: bytes, host: str, pa
 
 
 @pytest.mark.parametrize("at", range(1, 22))
-def test_the_end_of_a_body_in_chunks_may_come_in_pieces(at: int) -> None:
+def test_end_of_a_chunked_body_may_arrive_in_pieces(at: int) -> None:
     exchange, end = Exchange(1000, 1000), b"00;a=b\r\nX: y\r\nY: z\r\n\r\n"
     head = b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n"
     whole = exchange.collect(bytearray(head + end[:at])) or exchange.collect(bytearray(end[at:] + b"GET /"))
     assert (whole, bytes(exchange.body), exchange.pending) == (True, b"x", True)
 
 
-def test_a_header_with_an_underscore_is_not_taken_for_the_one_with_a_dash(served: Served) -> None:
+def test_headers_with_underscores_are_dropped(served: Served) -> None:
     assert served.get(**{"X_Forwarded_Host": "evil", "X-Real": "1"})[0] == 200
     assert "HTTP_X_FORWARDED_HOST" not in served.seen[0]
     assert served.seen[0]["HTTP_X_REAL"] == "1"
 
 
-def test_what_comes_twice_is_joined(served: Served) -> None:
+def test_repeated_headers_are_joined_and_the_path_is_decoded(served: Served) -> None:
     served.say(b"GET /a%20b%2Fc?q=%2F HTTP/1.1\r\nHost: x\r\nX-A: 1\r\nx-a: 2\r\nConnection: close\r\n\r\n")
     assert served.seen[0]["HTTP_X_A"] == "1, 2"
     assert served.seen[0]["PATH_INFO"] == "/a b%2Fc"
@@ -294,8 +295,8 @@ def test_what_comes_twice_is_joined(served: Served) -> None:
     assert served.seen[0]["REMOTE_ADDR"] == "127.0.0.1"
 
 
-# -- one connection, many requests -------------------------------------------------------------------
-def test_a_connection_serves_requests_in_their_order(served: Served) -> None:
+# -- persistent connections --------------------------------------------------------------------------
+def test_pipelined_requests_are_answered_in_order(served: Served) -> None:
     with served.connect() as client:
         client.sendall(b"GET /1 HTTP/1.1\r\nHost: x\r\n\r\n"
                        b"POST /2 HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -306,13 +307,13 @@ def test_a_connection_serves_requests_in_their_order(served: Served) -> None:
     assert [one["PATH_INFO"] for one in served.seen] == ["/1", "/2", "/3"]
 
 
-def test_an_old_client_needs_no_host_and_gets_one_answer(served: Served) -> None:
+def test_http_1_0_request_needs_no_host_and_ends_the_connection(served: Served) -> None:
     answer = served.say(b"GET /1 HTTP/1.0\r\nConnection: Keep-Alive\r\n\r\nGET /2 HTTP/1.0\r\n\r\n")
     assert answer.endswith(b"\r\n\r\n/1")
     assert len(served.seen) == 1
 
 
-def test_who_waits_to_be_told_before_the_body_is_told(served: Served) -> None:
+def test_expect_100_continue_is_answered_before_the_body(served: Served) -> None:
     with served.connect() as client:
         client.sendall(b"POST /x HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nExpect: 100-continue\r\n"
                        b"Connection: close\r\n\r\n")
@@ -321,14 +322,14 @@ def test_who_waits_to_be_told_before_the_body_is_told(served: Served) -> None:
         assert everything(client).endswith(b"\r\n\r\nabc")
 
 
-def test_who_would_send_too_much_is_not_told_to(served: Served) -> None:
+def test_expect_100_continue_with_an_oversized_body_gets_no_100(served: Served) -> None:
     answer = served.say(b"POST /x HTTP/1.1\r\nHost: x\r\nContent-Length: 3000\r\nExpect: 100-continue\r\n\r\n")
     assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
     assert b"\r\nConnection: close\r\n" in answer
 
 
 @pytest.mark.parametrize("protocol", [b"h2c", b"websocket"])
-def test_no_other_protocol_is_begun(served: Served, protocol: bytes) -> None:
+def test_protocol_upgrades_are_ignored(served: Served, protocol: bytes) -> None:
     with served.connect() as client:
         client.sendall(b"GET /1 HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: " + protocol + b"\r\n\r\n"
                        b"GET /2 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
@@ -337,26 +338,26 @@ def test_no_other_protocol_is_begun(served: Served, protocol: bytes) -> None:
     assert answers.endswith(b"/2")
 
 
-def test_a_header_of_an_answer_that_would_be_two_is_not_sent(served: Served) -> None:
+def test_response_header_with_a_line_break_becomes_a_500(served: Served) -> None:
     status, body = served.get("/split")
     assert status == 500
     assert b"Evil" not in body
 
 
-def test_of_head_there_is_no_body(served: Served) -> None:
+def test_head_response_has_no_body(served: Served) -> None:
     answer = served.say(b"HEAD /x HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
     assert b"Content-Length: 2\r\n" in answer
     assert answer.endswith(b"\r\n\r\n")
 
 
-def test_an_application_that_fails_is_a_500_without_details(served: Served) -> None:
+def test_application_error_is_a_500_without_details(served: Served) -> None:
     status, body = served.get("/bad")
     assert status == 500
     assert b"broken" not in body
     assert served.get() == (200, b"/fine")
 
 
-def test_stop_answers_what_has_begun_and_closes_what_is_idle(served: Served) -> None:
+def test_stop_completes_active_requests_and_closes_idle_connections(served: Served) -> None:
     idle, asking = served.connect(), served.connect()
     idle.sendall(b"GET /fine HTTP/1.1\r\nHost: x\r\n\r\n")
     assert idle.recv(1000).endswith(b"/fine")

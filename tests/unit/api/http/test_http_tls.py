@@ -1,4 +1,4 @@
-"""The API behind TLS: big requests and answers, clients that are silent, and those without a certificate."""
+"""The API over TLS: large bodies, silent clients, key updates, protocol versions and client certificates."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ BIG = b"x" * 8_000_000
 
 
 def certificate(directory: pathlib.Path, name: str) -> str:
-    """A PEM file with a certificate for 127.0.0.1 that vouches for itself, and its key."""
+    """Write a PEM file with a self-signed certificate for 127.0.0.1 and its key. Return the path."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
     now = datetime.datetime.now(datetime.UTC)
@@ -46,7 +46,7 @@ def certificate(directory: pathlib.Path, name: str) -> str:
 
 
 class Served:
-    """A server with one thread that says what it was sent; of a GET the answer is long."""
+    """A server with a single thread that echoes bodies of POST requests and sends 8 MB for a GET."""
 
     def __init__(self, certificate: str) -> None:
         self.schemes: list[str] = []
@@ -73,7 +73,7 @@ class Served:
 
 
 class KeyUpdates:
-    """A client of TLS 1.3 that makes its records by itself, with the keys that its library has agreed on."""
+    """A TLS 1.3 client that encrypts its records itself, with the traffic secret of the handshake."""
 
     def __init__(self, port: int, trusting: ssl.SSLContext, keys: pathlib.Path) -> None:
         trusting.keylog_filename = str(keys)
@@ -95,7 +95,7 @@ class KeyUpdates:
         self._secret, self._number = bytes.fromhex(line.split()[2]), 0
 
     def take(self) -> bytes:
-        """A record that says that the next ones have another key."""
+        """Return a KeyUpdate record and switch to the next key."""
         record = self.sealed(b"\x16", b"\x18\0\0\x01\x00")
         self._secret, self._number = self._derived(b"traffic upd", len(self._secret)), 0
         return record
@@ -146,7 +146,7 @@ def ask(connection: http.client.HTTPConnection, method: str, body: Any = None) -
     return connection.getresponse().read()
 
 
-def test_requests_and_answers_of_any_length_go_through_one_connection(serve: Callable[[], Served]) -> None:
+def test_large_requests_and_responses_share_a_tls_connection(serve: Callable[[], Served]) -> None:
     served = serve()
     connection = served.connect()
     for _ in range(2):
@@ -157,7 +157,7 @@ def test_requests_and_answers_of_any_length_go_through_one_connection(serve: Cal
     assert set(served.schemes) == {"https"}
 
 
-def test_requests_at_once_are_all_answered(serve: Callable[[], Served]) -> None:
+def test_pipelined_requests_over_tls_are_all_answered(serve: Callable[[], Served]) -> None:
     served = serve()
     with served.trusting.wrap_socket(socket.create_connection(("127.0.0.1", served.port), 30),
                                      server_hostname="127.0.0.1") as client:
@@ -170,24 +170,25 @@ def test_requests_at_once_are_all_answered(serve: Callable[[], Served]) -> None:
     assert found.endswith(b"end")
 
 
-def test_who_does_not_begin_tls_holds_up_nobody(serve: Callable[[], Served]) -> None:
+def test_clients_without_a_tls_handshake_do_not_block_other_clients(serve: Callable[[], Served]) -> None:
     served = serve()
     silent = [socket.create_connection(("127.0.0.1", served.port), 30) for _ in range(20)]
     silent[0].sendall(b"\x16\x03\x01")
     silent[1].sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
     slow = served.connect()
-    slow.request("GET", "/")  # and does not fetch the answer
+    slow.request("GET", "/")  # the response stays unread
     assert ask(served.connect(), "POST", b"fine") == b"fine"
     with contextlib.suppress(ConnectionResetError):
-        assert not silent[1].recv(1000).startswith(b"HTTP"), "nothing is said in the clear"
+        assert not silent[1].recv(1000).startswith(b"HTTP"), "a plain HTTP request got a response"
     for client in silent:
         client.close()
     assert slow.getresponse().read() == BIG
     slow.close()
 
 
-def test_who_sends_much_that_is_no_request_is_sent_away(serve: Callable[[], Served], tmp_path: pathlib.Path) -> None:
-    """Each KeyUpdate costs the thread of all connections, and precedes authentication."""
+def test_client_that_floods_tls_key_updates_does_not_block_the_server(
+        serve: Callable[[], Served], tmp_path: pathlib.Path) -> None:
+    """KeyUpdate records precede authentication and use the thread that serves all connections."""
     served = serve()
     client = KeyUpdates(served.port, served.trusting, tmp_path / "keys")
     with client.socket:
@@ -199,7 +200,7 @@ def test_who_sends_much_that_is_no_request_is_sent_away(serve: Callable[[], Serv
     assert ask(served.connect(), "POST", b"fine") == b"fine"
 
 
-def test_a_client_may_change_its_keys(serve: Callable[[], Served], tmp_path: pathlib.Path) -> None:
+def test_tls_key_updates_between_requests_are_accepted(serve: Callable[[], Served], tmp_path: pathlib.Path) -> None:
     served = serve()
     client = KeyUpdates(served.port, served.trusting, tmp_path / "keys")
     with client.socket:
@@ -210,7 +211,7 @@ def test_a_client_may_change_its_keys(serve: Callable[[], Served], tmp_path: pat
             assert b"fine" in client.answer()
 
 
-def test_old_versions_of_tls_are_not_spoken(serve: Callable[[], Served]) -> None:
+def test_tls_versions_before_1_2_are_refused(serve: Callable[[], Served]) -> None:
     assert tls.context("api").minimum_version == ssl.TLSVersion.TLSv1_2
     served = serve()
     served.trusting.maximum_version = ssl.TLSVersion.TLSv1_1
@@ -218,8 +219,7 @@ def test_old_versions_of_tls_are_not_spoken(serve: Callable[[], Served]) -> None
         served.connect().connect()
 
 
-def test_clients_need_a_certificate_if_it_is_said_who_vouches_for_them(
-        serve: Callable[[], Served], tmp_path: pathlib.Path) -> None:
+def test_tls_client_ca_file_requires_a_client_certificate(serve: Callable[[], Served], tmp_path: pathlib.Path) -> None:
     theirs, others = certificate(tmp_path, "client"), certificate(tmp_path, "stranger")
     CONF.set_override("tls_client_ca_file", theirs, group="api")
     try:
@@ -243,7 +243,7 @@ def test_clients_need_a_certificate_if_it_is_said_who_vouches_for_them(
     ({"tls_cert_file": "server.pem", "tls_client_ca_file": "bad.pem"}, r"\[api\]tls_client_ca_file .*bad.pem cannot"),
     ({"tls_client_ca_file": "server.pem"}, "need a tls_cert_file"),
     ({"tls_key_file": "server.pem"}, "need a tls_cert_file")])
-def test_files_that_cannot_be_used_are_named_and_nothing_is_served_in_the_clear(
+def test_unusable_tls_files_are_refused_with_option_and_path(
         tmp_path: pathlib.Path, options: dict[str, str], reason: str) -> None:
     register(CONF)
     certificate(tmp_path, "server")

@@ -1,4 +1,4 @@
-"""Every parameter of every path may contain any character: request lines are parsed as by the API's server."""
+"""URL decoding of the path parameters of all routes. Request lines are parsed as by the API's server."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from nova.api.legacy import served
 from nova.api.request import Request
 from tests.unit.api.conftest import Behind
 
-assert service  # its options are registered by importing it
+assert service  # importing the module registers its options
 _NAME = re.compile(r"{(\w+)}")
 VALUES = ["a/b", "/", "a/", "/a", "..", "../../x", "a b", "é/ü", "%2F", "a%2Fb/c", "100%", "?a=b&c", "#x", "a;b", "a+b",
           "😀",
@@ -35,7 +35,7 @@ def _answer(application: Any, method: str, target: str, raw: bytes = b"") -> int
     return int(status.split()[0])
 
 
-def test_every_parameter_of_every_path_is_decoded_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_path_parameters_may_contain_any_url_encoded_character(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[dict[str, str]] = []
 
     def handle(req: Request) -> None:

@@ -20,7 +20,7 @@ class Clock:
 
 
 class Nothing:
-    """An interface that has nothing of anything."""
+    """A fake interface whose lists are empty."""
 
     def index(self, *_arguments, **_options):
         return []
@@ -28,7 +28,7 @@ class Nothing:
 
 @pytest.fixture
 def limited():
-    """A client of an API with these options of [api]."""
+    """Return a factory of API clients with the given options of [api]."""
     set_here = []
 
     def make(**options):
@@ -49,14 +49,14 @@ def ask(client, **headers):
     return client.get("/v2.1/os-keypairs", version="2.96", headers=headers).status
 
 
-# -- the count ---------------------------------------------------------------------------------------
-def test_so_many_at_once_and_then_as_time_goes_by():
+# -- limiter -----------------------------------------------------------------------------------------
+def test_limiter_allows_a_burst_and_refills_over_time():
     clock = Clock()
     limiter = rates.Limiter(10, 5, clock)
     assert [limiter.take("a") for _ in range(10)] == [0.0] * 10
     assert limiter.take("a") == pytest.approx(0.5)
     clock.now += 0.25
-    assert limiter.take("a") == pytest.approx(0.25), "what was refused does not count"
+    assert limiter.take("a") == pytest.approx(0.25), "refused requests do not count"
     clock.now += 0.26
     assert limiter.take("a") == 0
     assert limiter.take("a") > 0
@@ -64,13 +64,13 @@ def test_so_many_at_once_and_then_as_time_goes_by():
     assert [limiter.take("a") for _ in range(11)].count(0.0) == 10
 
 
-def test_each_has_its_own_count():
+def test_limiter_counts_each_client_separately():
     limiter = rates.Limiter(1, 60, Clock())
     assert [limiter.take(f"user-{number}") for number in range(50)].count(0.0) >= 49
     assert limiter.take("user-0") > 0
 
 
-def test_processes_that_are_forked_count_together():
+def test_forked_workers_share_a_rate_limit():
     limiter = rates.Limiter(6, 600)
     context = multiprocessing.get_context("fork")
     allowed = context.Queue()
@@ -83,18 +83,18 @@ def test_processes_that_are_forked_count_together():
 
 
 @pytest.mark.parametrize("text", ["many", "10", "0/60", "10/0", "-1/60", "10/60s", "10 / 60"])
-def test_an_option_that_says_nothing_is_refused_at_the_start(limited, text):
+def test_malformed_rate_limit_option_is_refused_at_startup(limited, text):
     with pytest.raises(exception.InvalidInput, match="rate_limit_user"):
         limited(rate_limit_user=text)
 
 
 # -- over HTTP ---------------------------------------------------------------------------------------
-def test_without_options_there_is_no_limit(limited):
+def test_no_rate_limit_applies_by_default(limited):
     client = limited()
     assert {ask(client) for _ in range(50)} == {200}
 
 
-def test_who_asks_too_often_is_told_when_to_ask_again(limited):
+def test_client_above_the_rate_limit_gets_429_with_retry_after(limited):
     client = limited(rate_limit_project="3/600")
     assert [ask(client) for _ in range(3)] == [200] * 3
     answer = client.get("/v2.1/os-keypairs")
@@ -104,31 +104,31 @@ def test_who_asks_too_often_is_told_when_to_ask_again(limited):
     assert "x-openstack-request-id" in answer.headers
 
 
-def test_another_project_and_another_user_are_not_held_up(limited):
+def test_rate_limits_do_not_affect_other_projects_and_users(limited):
     client = limited(rate_limit_project="2/600", rate_limit_user="1/600")
     one, two, three = ({"X-User-Id": name} for name in ("one", "two", "three"))
     assert [ask(client, **who) for who in (one, one, two, three)] == [200, 429, 200, 429]
     assert ask(client, **{"X-User-Id": "four", "X-Project-Id": "9" * 32}) == 200
 
 
-def test_operators_and_services_are_not_counted(limited):
+def test_admin_and_service_roles_are_exempt_from_rate_limits(limited):
     client = limited(rate_limit_project="1/600", rate_limit_user="1/600")
     for roles in ("admin", "service"):
         assert {ask(client, **{"X-Roles": roles}) for _ in range(5)} == {200}
 
 
-def test_strangers_are_counted_before_they_are_asked_who_they_are(limited):
+def test_address_rate_limit_applies_before_authentication(limited):
     client = limited(rate_limit_address="2/600", trusted_proxies=["10.0.0.1"])
 
     def statuses(address, count, **headers):
         return [client.get("/", address=address, headers=headers).status for _ in range(count)]
 
     assert statuses("192.0.2.1", 3) == [200, 200, 429]
-    assert statuses("192.0.2.2", 1, **{"X-Forwarded-For": "192.0.2.1"}) == [200], "which is no proxy of ours"
+    assert statuses("192.0.2.2", 1, **{"X-Forwarded-For": "192.0.2.1"}) == [200], "an untrusted X-Forwarded-For counts"
     assert statuses("10.0.0.1", 5) == [200] * 5
     assert statuses("10.0.0.1", 1, **{"X-Forwarded-For": "203.0.113.9, 192.0.2.1"}) == [429]
     assert statuses("10.0.0.1", 1, **{"X-Forwarded-For": "192.0.2.1, 192.0.2.3"}) == [200]
-    assert statuses("2001:db8::1", 1) + statuses("2001:db8::2", 2) == [200, 200, 429], "one /64 is one client"
+    assert statuses("2001:db8::1", 1) + statuses("2001:db8::2", 2) == [200, 200, 429], "a /64 is a single client"
     answer = client.get("/", address="192.0.2.1")
     assert answer.error[:2] == ("overLimit", 429)
     assert answer.json["overLimit"]["retryAfter"] == answer.headers["retry-after"]

@@ -1,7 +1,7 @@
-"""Bytes of users that libraries parse: well-formed keys, certificates, images and user data, changed in a few places.
+"""Fuzz tests of user input that libraries parse: mutated keys, certificates, images and user data.
 
-Each change comes from a seed, so that a failure names what is to be tried again. Whatever is sent is accepted or
-refused as the user's error; an unexpected exception is a defect.
+Mutations come from a seed, which a failure reports. The input is accepted or refused as the user's error; an
+unexpected exception is a defect.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ Tally = collections.Counter[str]
 
 
 def changed(rng: random.Random, content: bytes, head: int = 2048) -> bytes:
-    """``content`` with one to four changes, most in the first ``head`` bytes, where formats have their sizes."""
+    """Return ``content`` with up to four mutations, most in the first ``head`` bytes, where formats store sizes."""
     made = bytearray(content)
     for _change in range(rng.choice((1, 1, 2, 4))):
         at = rng.randrange(min(len(made), head) if rng.random() < 0.8 else len(made)) if made else 0
@@ -91,7 +91,7 @@ def _line(kind: str, *parts: bytes) -> str:
 
 
 def _public_keys() -> dict[str, str]:
-    """SSH keys of every type, and such with parts that are legal in the format alone."""
+    """Return SSH public keys of every type, including invalid keys in a well-formed encoding."""
     curves = {"nistp256": ec.SECP256R1(), "nistp384": ec.SECP384R1(), "nistp521": ec.SECP521R1()}
     found = {}
     for name, key in {"rsa": rsa.generate_private_key(65537, 2048), "ed25519": ed25519.Ed25519PrivateKey.generate(),
@@ -125,7 +125,7 @@ def _public_keys() -> dict[str, str]:
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_public_keys_are_imported_or_refused(api: Any, kept: Any) -> None:
+def test_mutated_public_keys_are_imported_or_refused(api: Any, kept: Any) -> None:
     found: Tally = collections.Counter()
     known = _public_keys()
     for name, public in known.items():
@@ -144,11 +144,11 @@ def test_public_keys_are_imported_or_refused(api: Any, kept: Any) -> None:
 def _certificates() -> dict[str, bytes]:
     keys: dict[str, Any] = {"rsa": rsa_key(), "ec": ec.generate_private_key(ec.SECP384R1())}
     found = {name: certificate(key, "signer").public_bytes(Encoding.DER) for name, key in keys.items()}
-    # The version is the first number of what is signed: [0] EXPLICIT INTEGER.
+    # The version is the first field of TBSCertificate: [0] EXPLICIT INTEGER.
     for version in (0, 1, 3, 86, 127):
         found[f"version {version + 1}"] = found["rsa"].replace(
             b"\xa0\x03\x02\x01\x02", bytes([0xA0, 3, 2, 1, version]), 1)
-    # Algorithms and curves that nobody knows, of the same length.
+    # Unknown algorithms and curves of the same length.
     found["unknown algorithm"] = found["rsa"].replace(b"\x2a\x86\x48\x86\xf7\x0d\x01\x01\x01",
                                                       b"\x2a\x86\x48\x86\xf7\x0d\x01\x01\x7f")
     found["unknown signature"] = found["rsa"].replace(b"\x2a\x86\x48\x86\xf7\x0d\x01\x01\x0b",
@@ -162,7 +162,7 @@ def _pem(content: bytes) -> str:
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_certificates_are_imported_or_refused(api: Any, kept: Any) -> None:
+def test_mutated_certificates_are_imported_or_refused(api: Any, kept: Any) -> None:
     found: Tally = collections.Counter()
     known = _certificates()
     for name, content in known.items():
@@ -187,7 +187,7 @@ def _import(api: Any, found: Tally, kind: str, public: str) -> int:
 
 @pytest.mark.parametrize("user", ["u" * 64, "u" * 65, "é" * 32, "é" * 33, "é" * 64, "u" + "é" * 40, "😀" * 64,
                                   "é" * 255, "\u200b" * 40, "e\u0301" * 40, "名" * 22, "", " ", "a,b=c+d", "x" * 255])
-def test_a_certificate_is_made_for_a_user_of_any_name(user: str) -> None:
+def test_certificates_are_generated_for_any_user_name(user: str) -> None:
     made = x509.load_pem_x509_certificate(keys.generate("x509", user).public.encode())
     names = [each.value for each in made.subject]
     assert names == ([user.encode()[:64].decode(errors="ignore")] if user else [])
@@ -198,7 +198,7 @@ def test_a_certificate_is_made_for_a_user_of_any_name(user: str) -> None:
 # -- certificates of images ------------------------------------------------------------------------------
 @pytest.fixture
 def certificates(configuration: Any, tmp_path: pathlib.Path) -> Iterator[pathlib.Path]:
-    """The directory from which certificates of images come."""
+    """Return the directory from which certificates of images are read."""
     configuration.register_opts(castellan.key_manager.key_manager_opts, group="key_manager")
     configuration.set_override("backend", "nova_files", "key_manager")
     configuration.set_override("certificates", str(tmp_path), "image")
@@ -208,8 +208,9 @@ def certificates(configuration: Any, tmp_path: pathlib.Path) -> Iterator[pathlib
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_images_with_any_certificate_are_taken_or_refused(certificates: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    """Signature properties of an image, and the certificates that they name, as users upload them."""
+def test_images_with_mutated_certificates_are_accepted_or_refused(
+        certificates: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    """Mutate the signature properties of an image and the certificates that they reference."""
     ctx = RequestContext(overwrite=False, user_id="u", project_id="p", roles=["member"], auth_token="t")
     key, data = rsa_key(), b"data" * 99
     (tmp_path / "data").write_bytes(data)
@@ -256,7 +257,7 @@ def _images() -> dict[str, bytes]:
             for name, content in parts.items()}
 
 
-def test_images_are_measured_or_refused(tmp_path: pathlib.Path) -> None:
+def test_mutated_images_are_accepted_or_refused(tmp_path: pathlib.Path) -> None:
     found: Tally = collections.Counter()
     known, rng, path = _images(), random.Random(4), tmp_path / "image"
     formats = [*image_formats.DISK_FORMATS, "other"]
@@ -284,8 +285,7 @@ def _user_data() -> list[bytes]:
             b"#cloud-config\na: &a [*a]\n", bytes(range(256)), "é😀".encode(), b"\x1f\x8b", b""]
 
 
-def test_user_data_and_files_are_taken_or_refused_and_given_to_guests_as_they_are(
-        api: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_user_data_and_files_are_refused_or_reach_guests_unchanged(api: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     api.headers["X-Project-Id"] = MINE
     api.behind.servers = Conductor()
     monkeypatch.setattr(image, "store", Images)
@@ -310,8 +310,8 @@ def test_user_data_and_files_are_taken_or_refused_and_given_to_guests_as_they_ar
     assert len(found) == 2
 
 
-def test_bodies_are_taken_or_refused(api: Any, kept: Any) -> None:
-    """JSON with a few bytes changed, compressed or in another encoding."""
+def test_mutated_bodies_are_accepted_or_refused(api: Any, kept: Any) -> None:
+    """Send JSON with mutated bytes, compressed or in another encoding."""
     body = {"keypair": {"name": "k", "public_key": _line("ssh-ed25519", _string(bytes(32))), "type": "ssh"}}
     plain = json.dumps(body).encode()
     known = {"JSON": plain, "gzip": gzip.compress(plain), "zlib": zlib.compress(plain),

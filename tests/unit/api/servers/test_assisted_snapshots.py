@@ -1,4 +1,4 @@
-"""os-assisted-volume-snapshots: what a volume service says, and what the server's operation is asked for."""
+"""os-assisted-volume-snapshots: requests of the volume service and the server operations that they start."""
 
 import datetime
 import json
@@ -39,7 +39,7 @@ def delete(api, told, snapshot=SNAPSHOT, version="2.1"):
     return api("DELETE", f"{PATH}/{snapshot}?delete_info={text}", roles="service", version=version)
 
 
-def test_the_server_that_has_the_volume_is_asked_for_a_new_file(api, servers, snapshots):
+def test_assisted_snapshot_create_starts_an_operation_of_the_attached_server(api, servers, snapshots):
     answer = create(api)
     assert (answer.status, answer.json) == (200, {"snapshot": {"id": SNAPSHOT, "volumeId": VOLUME}})
     assert snapshots.last("server_of") == {"volume_id": VOLUME}
@@ -51,7 +51,7 @@ def test_the_server_that_has_the_volume_is_asked_for_a_new_file(api, servers, sn
 @pytest.mark.parametrize(("told", "top", "base"), [
     ({"file_to_merge": "a", "merge_target_file": "b"}, "a", "b"), ({"file_to_merge": "a"}, "a", None),
     ({"file_to_merge": None, "merge_target_file": None, "snapshot_id": "x"}, None, None)])
-def test_the_server_that_has_the_volume_is_asked_to_do_without_a_file(api, servers, told, top, base):
+def test_assisted_snapshot_delete_starts_an_operation_of_the_attached_server(api, servers, told, top, base):
     assert delete(api, {"volume_id": VOLUME, "type": "qcow2", **told}).status == 204
     asked = servers.last("operate")
     assert (asked["uuid"], asked["operation"], asked["payload"]) == (SERVER, "volume_snapshot_delete", {
@@ -63,7 +63,7 @@ def test_the_server_that_has_the_volume_is_asked_to_do_without_a_file(api, serve
     ({"snapshot_id": "x/../../volumes"}, "snapshot_id"), ({"snapshot_id": None}, "snapshot_id"),
     ({"type": "raw"}, "type"), ({"type": None}, "type"), ({"new_file": None}, "new_file"),
     ({"colour": "red"}, "colour")])
-def test_what_is_wrong_with_a_new_snapshot_is_said(api, servers, changes, field):
+def test_invalid_create_info_of_an_assisted_snapshot_is_refused(api, servers, changes, field):
     code, message = create(api, **changes).error[1:]
     assert (code, field in message) == (400, True)
     assert servers.calls == []
@@ -77,13 +77,13 @@ def test_what_is_wrong_with_a_new_snapshot_is_said(api, servers, changes, field)
     ({"volume_id": VOLUME, "file_to_merge": ["a"]}, "file_to_merge"),
     ({"volume_id": VOLUME, "file_to_merge": "a", "merge_target_file": ".."}, "merge_target_file"),
     ({"volume_id": VOLUME, "merge_target_file": "a"}, "file_to_merge")])
-def test_what_is_wrong_with_the_end_of_a_snapshot_is_said(api, servers, told, field):
+def test_invalid_delete_info_of_an_assisted_snapshot_is_refused(api, servers, told, field):
     code, message = delete(api, told).error[1:]
     assert (code, field in message) == (400, True)
     assert servers.calls == []
 
 
-def test_what_is_to_be_deleted_has_to_be_said(api, servers):
+def test_assisted_snapshot_delete_requires_delete_info_and_a_uuid(api, servers):
     assert api("DELETE", f"{PATH}/{SNAPSHOT}", roles="service").error[1] == 400
     assert delete(api, {"volume_id": VOLUME}, snapshot="x").error[1] == 404
     told = json.dumps({"volume_id": VOLUME})
@@ -96,14 +96,14 @@ def test_what_is_to_be_deleted_has_to_be_said(api, servers):
     exception.InstanceInvalidState(method="m", instance_uuid=SERVER, attr="vm_state", state="stopped"),
     exception.InstanceNotReady(instance_id=SERVER), exception.InstanceNotFound(instance_id=SERVER),
     exception.VolumeNotAttached(instance_uuid=SERVER, volume_id=VOLUME)])
-def test_what_is_wrong_with_the_server_is_400_as_it_has_always_been(api, servers, error):
+def test_server_state_errors_of_assisted_snapshots_return_400(api, servers, error):
     servers.answers["operate"] = error
     assert create(api).error[1:] == (400, error.message)
     assert delete(api, {"volume_id": VOLUME}).error[1:] == (400, error.message)
 
 
 @pytest.mark.parametrize("found", [None, exception.VolumeNotFound(volume_id=VOLUME)])
-def test_a_volume_that_no_server_has(api, servers, snapshots, found):
+def test_assisted_snapshot_of_an_unattached_volume_returns_400(api, servers, snapshots, found):
     snapshots.answers["server_of"] = found
     assert create(api).error[1] == delete(api, {"volume_id": VOLUME}).error[1] == 400
     assert create(api, volume="x/../y").error[1:] == (400, "No server has volume x/../y.")
@@ -111,6 +111,6 @@ def test_a_volume_that_no_server_has(api, servers, snapshots, found):
 
 
 @pytest.mark.parametrize(("roles", "status"), [("service", 200), ("admin", 200), ("manager", 403), ("member", 403)])
-def test_who_may_ask(api, servers, roles, status):
+def test_assisted_snapshots_are_allowed_for_service_and_admin_roles(api, servers, roles, status):
     answer = api.post(PATH, {"snapshot": {"volume_id": VOLUME, "create_info": INFO}}, roles=roles)
     assert answer.status == status

@@ -1,4 +1,4 @@
-"""Create requests that the client has named, and those whose answer got lost, as the API asks the conductor."""
+"""Create requests with an idempotency key, and create requests whose reply was lost."""
 
 import threading
 
@@ -49,14 +49,14 @@ def asked(servers, method="create"):
 
 
 @pytest.mark.parametrize("key", ["", "x" * 256, "tab\there", "caf\u00e9"])
-def test_a_key_that_is_none_is_refused_by_its_name(api, key):
+def test_invalid_idempotency_key_is_refused(api, key):
     stub(api, "servers", Servers, create=MADE)
     answer = post(api, key)
     assert answer.status == 400
     assert KEY in answer.error[2]
 
 
-def test_what_is_asked_under_a_key_follows_from_caller_and_key(api):
+def test_server_uuid_depends_on_user_and_idempotency_key(api):
     servers = stub(api, "servers", Servers, create=MADE)
     seen = []
     for key, user, name in (("k", "u", "web"), ("k", "u", "other"), ("k", "v", "web"), ("l", "u", "web"),
@@ -70,7 +70,7 @@ def test_what_is_asked_under_a_key_follows_from_caller_and_key(api):
     assert [digest for _uuid, digest in nameless] == [None, None]
 
 
-def test_the_order_of_fields_and_blanks_do_not_make_another_request(api):
+def test_request_digest_ignores_field_order_and_whitespace(api):
     servers = stub(api, "servers", Servers, create=MADE)
     for raw in (b'{"server": {"name": "a", "flavorRef": "1", "imageRef": "%s"}}' % IMAGE.encode(),
                 b'{"server":{"flavorRef":"1","imageRef":"%s","name":"a"}}' % IMAGE.encode()):
@@ -79,7 +79,7 @@ def test_the_order_of_fields_and_blanks_do_not_make_another_request(api):
     assert one == two
 
 
-def test_a_repeated_request_is_answered_even_when_its_image_is_gone(api, images):
+def test_repeated_create_succeeds_after_its_image_was_deleted(api, images):
     images.found = False
     stub(api, "servers", Servers, create=AssertionError("is not asked"), made=REPEATED)
     assert post(api, "k", adminPass="secret").json["server"]["adminPass"] == "secret"
@@ -87,12 +87,12 @@ def test_a_repeated_request_is_answered_even_when_its_image_is_gone(api, images)
     assert post(api, "k").status == 400
 
 
-def test_a_password_that_nova_has_forgotten_is_not_made_up(api):
+def test_repeated_create_without_a_password_returns_no_password(api):
     stub(api, "servers", Servers, create=REPEATED)
     assert "adminPass" not in post(api, "k").json["server"]
 
 
-def test_a_create_whose_answer_got_lost_is_accepted_when_it_was_done(api):
+def test_create_with_a_lost_reply_returns_202_if_the_server_exists(api):
     stub(api, "servers", Servers, create=LOST, made=REPEATED)
     answer = post(api)
     assert answer.status == 202
@@ -100,13 +100,13 @@ def test_a_create_whose_answer_got_lost_is_accepted_when_it_was_done(api):
     assert answer.json["server"]["adminPass"]
 
 
-def test_nobody_is_asked_what_came_of_a_create_that_was_never_sent(api):
+def test_create_that_was_never_sent_returns_503_without_a_query(api):
     servers = stub(api, "servers", Servers, create=exception.NoListeners("Nobody answers."))
     assert post(api).status == 503
     assert [name for name, _given in servers.calls] == ["create"]
 
 
-def test_what_a_refused_create_made_is_deleted_when_somebody_can_be_asked(api, monkeypatch):
+def test_server_of_a_create_that_failed_with_503_is_deleted_later(api, monkeypatch):
     monkeypatch.setattr("nova.bus.call_timeout", lambda conf: 0.01)
     deleted = threading.Event()
     looks = []
@@ -129,7 +129,7 @@ def test_what_a_refused_create_made_is_deleted_when_somebody_can_be_asked(api, m
     assert len(set(looks)) == 1
 
 
-def test_a_named_create_is_left_for_its_client_to_ask_again(api):
+def test_keyed_create_with_a_lost_reply_is_left_for_the_client_to_retry(api):
     servers = stub(api, "servers", Servers, create=LOST, made=LOST)
     assert post(api, "k").status == 503
     assert not api.behind.orphaned_creates.pending()

@@ -1,4 +1,4 @@
-"""os-instance-actions: who sees what of the story of a server."""
+"""os-instance-actions: fields per microversion and role, pagination, and errors."""
 
 import datetime
 import hashlib
@@ -37,7 +37,7 @@ def show(api, version, roles="admin"):
     return api.get(f"{PATH}/req-1", version=version, roles=roles).json["instanceAction"]
 
 
-def test_an_action_by_version(api, story):
+def test_instance_action_fields_per_microversion(api, story):
     common = {"action": "stop", "instance_uuid": SERVER, "request_id": "req-1", "user_id": "u", "project_id": "p",
               "start_time": "2026-01-02T03:04:05.000000", "message": "Error"}
     assert api.get(PATH, version="2.57").json == {"instanceActions": [common]}
@@ -45,7 +45,7 @@ def test_an_action_by_version(api, story):
         "instanceActions": [{**common, "updated_at": "2026-01-02T03:04:06.000000"}]}
 
 
-def test_events_are_for_administrators_before_2_51(api, story):
+def test_instance_action_events_require_admin_before_2_51(api, story):
     assert "events" not in show(api, "2.50", "reader")
     assert [event["event"] for event in show(api, "2.50")["events"]] == ["second", "compute_stop_instance"]
 
@@ -54,12 +54,12 @@ def test_events_are_for_administrators_before_2_51(api, story):
     ("2.1", "admin", {"traceback"}), ("2.51", "reader", set()), ("2.51", "admin", {"traceback"}),
     ("2.62", "reader", {"hostId"}), ("2.62", "admin", {"traceback", "hostId", "host"}),
     ("2.84", "reader", {"hostId"}), ("2.84", "admin", {"traceback", "hostId", "host", "details"})])
-def test_what_is_seen_of_an_event(api, story, version, roles, keys):
+def test_instance_action_event_fields_per_microversion_and_role(api, story, version, roles, keys):
     assert set(show(api, version, roles)["events"][0]) == {
         "event", "start_time", "finish_time", "result", *keys}
 
 
-def test_an_event_in_full(api, story):
+def test_instance_action_event_has_all_fields_for_admin(api, story):
     second, first = show(api, "2.84")["events"]
     assert first == {
         "event": "compute_stop_instance", "start_time": "2026-01-02T03:04:05.000000",
@@ -69,12 +69,12 @@ def test_an_event_in_full(api, story):
 
 
 @pytest.mark.parametrize(("version", "deleted"), [("2.20", False), ("2.21", True)])
-def test_deleted_servers_have_a_story_from_2_21(api, story, version, deleted):
+def test_instance_actions_of_deleted_servers_are_shown_from_2_21(api, story, version, deleted):
     api.get(PATH, version=version, roles="reader")
     assert api.behind.servers.last("get") == {"uuid": SERVER, "project_id": "p", "deleted": deleted}
 
 
-def test_pages_exist_from_2_58(api, story):
+def test_instance_actions_are_paginated_from_2_58(api, story):
     answer = api.get(f"{PATH}?limit=1&marker=req-0&changes-since=2026-01-01T00:00:00Z", version="2.58").json
     assert answer["links"] == [{"rel": "next", "href": (
         f"http://api:8774{PATH}?changes-since=2026-01-01T00%3A00%3A00Z&limit=1&marker=req-1")}]
@@ -87,18 +87,18 @@ def test_pages_exist_from_2_58(api, story):
 @pytest.mark.parametrize(("query", "version"), [
     ("limit=x", "2.58"), ("changes-since=yesterday", "2.58"), ("changes-before=2026-01-01T00:00:00", "2.65"),
     ("other=1", "2.58"), ("changes-since=2026-01-02T00:00:00&changes-before=2026-01-01T00:00:00", "2.66")])
-def test_queries_that_make_no_sense(api, story, query, version):
+def test_invalid_instance_action_queries_are_refused(api, story, query, version):
     assert api.get(f"{PATH}?{query}", version=version).error[1] == 400
     assert not story.calls
 
 
-def test_an_unknown_action_is_not_found(api, story):
+def test_unknown_instance_action_returns_404(api, story):
     story.answers["get"] = exception.InstanceActionNotFound(request_id="req-1", instance_uuid=SERVER)
     assert api.get(f"{PATH}/req-1").error == (
         "itemNotFound", 404, f"Action for request_id req-1 on instance {SERVER} not found")
 
 
 @pytest.mark.parametrize("path", [PATH, f"{PATH}/req-1"])
-def test_a_caller_without_a_role_sees_nothing(api, story, path):
+def test_instance_actions_without_a_role_return_403(api, story, path):
     assert api.get(path, roles="nobody").status == 403
     assert not story.calls

@@ -33,7 +33,7 @@ def servers(api):
 
 
 @pytest.mark.parametrize(("version", "tag"), [("2.1", {}), ("2.69", {}), ("2.70", {"tag": "data"})])
-def test_interfaces_are_shown_in_lists_and_alone(api, servers, version, tag):
+def test_interfaces_are_listed_and_shown(api, servers, version, tag):
     assert api.get(PATH, roles="reader", version=version).json == {"interfaceAttachments": [{**SHOWN, **tag}]}
     assert api.get(f"{PATH}/{PORT}", roles="reader", version=version).json == {"interfaceAttachment": {**SHOWN, **tag}}
     assert api.get(f"{PATH}/{NETWORK}").error[1:] == (404, f"Port id {NETWORK} could not be found.")
@@ -44,7 +44,7 @@ def test_interfaces_are_shown_in_lists_and_alone(api, servers, version, tag):
     ("2.1", {"interfaceAttachment": {"net_id": NETWORK, "fixed_ips": [{"ip_address": "fd00::3"}]}},
      {"network_id": NETWORK, "fixed_ip": "fd00::3"}),
     ("2.49", {"interfaceAttachment": {"port_id": PORT, "tag": "data"}}, {"port_id": PORT, "tag": "data"})])
-def test_attaching_says_what_the_interface_will_be(api, servers, version, body, payload):
+def test_attach_interface_returns_the_new_interface(api, servers, version, body, payload):
     answer = api.post(PATH, body, version=version, roles="member")
     assert (answer.status, answer.json) == (200, {"interfaceAttachment": SHOWN})
     assert servers.last("operate") == {
@@ -58,12 +58,12 @@ def test_attaching_says_what_the_interface_will_be(api, servers, version, body, 
     {"port_id": PORT, "fixed_ips": [{"ip_address": "10.0.0.3"}]},
     {"net_id": NETWORK, "fixed_ips": [{"ip_address": "10.0.0.300"}]}, {"net_id": NETWORK, "fixed_ips": []},
     {"net_id": "blue"}, {"tag": "a,b"}, {"colour": "red"}])
-def test_a_bad_request_is_refused(api, servers, body):
+def test_invalid_interface_attachments_are_refused(api, servers, body):
     assert api.post(PATH, {"interfaceAttachment": body}, version="2.49").error[1] == 400
     assert servers.calls == []
 
 
-def test_a_tag_is_taken_from_2_49_on(api, servers):
+def test_interface_tag_is_refused_before_2_49(api, servers):
     assert api.post(PATH, {"interfaceAttachment": {"tag": "data"}}, version="2.48").error[1] == 400
 
 
@@ -71,28 +71,28 @@ def test_a_tag_is_taken_from_2_49_on(api, servers):
     (exception.NetworkAmbiguous(), 400), (exception.NoMoreFixedIps(network_id=NETWORK), 400),
     (exception.FixedIpInUse(address="10.0.0.3"), 409), (exception.PortNotFound(port_id=PORT), 404),
     (exception.NetworkNotFound(network_id=NETWORK), 404), (exception.InstanceIsLocked(instance_uuid=SERVER), 409)])
-def test_refusals_have_the_codes_of_this_request(api, servers, error, code):
+def test_attach_interface_errors_have_their_status_codes(api, servers, error, code):
     servers.answers["operate"] = error
     assert api.post(PATH, {"interfaceAttachment": {}}).error[1:] == (code, error.message)
 
 
-def test_detaching(api, servers):
+def test_detach_interface_starts_an_operation(api, servers):
     assert api("DELETE", f"{PATH}/{PORT}", roles="member").status == 202
     assert servers.last("operate") == {
         "uuid": SERVER, "operation": "detach_interface", "project_id": "p", "payload": {"port_id": PORT}}
 
 
 @pytest.mark.parametrize("method", ["POST", "DELETE"])
-def test_readers_neither_attach_nor_detach(api, servers, method):
+def test_readers_cannot_attach_or_detach_interfaces(api, servers, method):
     path, body = (PATH, {}) if method == "POST" else (f"{PATH}/{PORT}", None)
     assert api(method, path, body, roles="reader").error[1] == 403
 
 
-# -- one address more or less ------------------------------------------------------------------------
+# -- addFixedIp, removeFixedIp ------------------------------------------------------------------------
 ACTION = f"/v2.1/servers/{SERVER}/action"
 
 
-def test_an_address_more_is_an_interface_more(api, servers):
+def test_add_fixed_ip_attaches_an_interface(api, servers):
     assert api.post(ACTION, {"addFixedIp": {"networkId": NETWORK}}, version="2.43", roles="member").status == 202
     assert servers.last("operate") == {"uuid": SERVER, "operation": "attach_interface", "project_id": "p",
                                        "payload": {"network_id": NETWORK}}
@@ -100,7 +100,7 @@ def test_an_address_more_is_an_interface_more(api, servers):
     assert api.post(ACTION, {"addFixedIp": {"networkId": NETWORK}}).error[1] == 400
 
 
-def test_an_address_goes_with_its_interface(api, servers):
+def test_remove_fixed_ip_detaches_its_interface(api, servers):
     assert api.post(ACTION, {"removeFixedIp": {"address": "10.0.0.3"}}, version="2.43", roles="member").status == 202
     assert servers.last("operate") == {"uuid": SERVER, "operation": "detach_interface", "project_id": "p",
                                        "payload": {"port_id": PORT}}
@@ -108,7 +108,7 @@ def test_an_address_goes_with_its_interface(api, servers):
         400, f"Instance {SERVER} does not have fixed IP address 10.0.0.4.")
 
 
-def test_an_interface_with_other_addresses_stays(api, servers):
+def test_remove_fixed_ip_of_an_interface_with_more_addresses_is_refused(api, servers):
     servers.answers["get"].network_info = [msgspec.structs.replace(VIF_, fixed_ips=[
         *VIF_.fixed_ips, FixedIp(address="10.0.0.4", prefix=24)])]
     assert api.post(ACTION, {"removeFixedIp": {"address": "10.0.0.3"}}).error[1] == 400
@@ -116,7 +116,7 @@ def test_an_interface_with_other_addresses_stays(api, servers):
 
 
 @pytest.mark.parametrize("body", [{"addFixedIp": {"networkId": NETWORK}}, {"removeFixedIp": {"address": "10.0.0.3"}}])
-def test_these_actions_ended_with_2_43(api, servers, body):
+def test_fixed_ip_actions_are_unavailable_from_2_44(api, servers, body):
     assert api.post(ACTION, body, version="2.44").status in (400, 404)
     assert api.post(ACTION, body, roles="reader").error[1] == 403
     assert not [name for name, _given in servers.calls if name == "operate"]

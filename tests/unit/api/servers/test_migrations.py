@@ -1,4 +1,4 @@
-"""os-migrations and servers/{id}/migrations: who sees what, in which versions, and what running ones are told."""
+"""os-migrations and servers/{id}/migrations: fields per microversion and role, abort and force-complete."""
 
 import datetime
 
@@ -40,7 +40,7 @@ def listed(api, version="2.80", query="", roles="admin"):
 
 
 # -- all ----------------------------------------------------------------------------------------------
-def test_a_migration_by_version(api, found):
+def test_migration_fields_per_microversion(api, found):
     links = [{"rel": "self", "href": f"http://api:8774{PATH}/7"},
              {"rel": "bookmark", "href": f"http://api:8774/servers/{SERVER}/migrations/7"}]
     first = {
@@ -56,26 +56,26 @@ def test_a_migration_by_version(api, found):
 
 @pytest.mark.parametrize("changes", [
     {"migration_type": "resize"}, {"status": "accepted"}, {"status": "completed"}, {"status": "running (post-copy)"}])
-def test_only_live_migrations_in_progress_have_a_page_of_their_own(api, found, changes):
+def test_only_running_live_migrations_have_links(api, found, changes):
     found.answers["index"] = [migration(**changes)]
     assert "links" not in listed(api)
 
 
-def test_a_place_is_null_while_there_is_none(api, found):
+def test_migration_without_a_destination_shows_null(api, found):
     found.answers["index"] = [migration(dest_compute="", dest_node="", dest_host="", new_flavor=None)]
     shown = listed(api)
     assert {name for name, value in shown.items() if value is None} == {
         "dest_compute", "dest_node", "dest_host", "new_instance_type_id", "updated_at"}
 
 
-def test_hosts_are_for_administrators(api, found):
+def test_migration_hosts_are_null_for_managers(api, found):
     places = ("source_compute", "source_node", "dest_compute", "dest_node", "dest_host")
     assert {listed(api, roles="manager")[name] for name in places} == {None}
     answer = api.get(PATH, version="2.80", roles="manager").json["migrations"][0]
     assert {answer[name] for name in places} == {None}
 
 
-def test_who_may_not_know_hosts_cannot_ask_for_them_by_name(api, found):
+def test_migration_host_filters_of_managers_are_ignored(api, found):
     listed(api, query="?host=h1&source_compute=h2&status=error", roles="manager")
     assert found.last("index")["query"] == MigrationQuery(status="error", project_id="p")
 
@@ -89,7 +89,7 @@ def test_who_may_not_know_hosts_cannot_ask_for_them_by_name(api, found):
     ("?changes-since=2026-01-02T03:04:05Z", "2.59", {"changes_since": WHEN}),
     ("?changes-before=2026-01-02T03:04:05Z", "2.66", {"changes_before": WHEN}),
     ("?user_id=u&project_id=x", "2.80", {"user_id": "u", "project_id": "x"})])
-def test_filters_by_version(api, found, query, version, expected):
+def test_migration_filters_per_microversion(api, found, query, version, expected):
     listed(api, version, query)
     assert found.last("index")["query"] == MigrationQuery(**expected)
 
@@ -98,24 +98,24 @@ def test_filters_by_version(api, found, query, version, expected):
     ("?nonsense=1", "2.59"), ("?limit=-1", "2.59"), ("?limit=1&limit=2", "2.59"), ("?changes-since=now", "2.59"),
     ("?changes-before=2026-01-01T00:00:00", "2.65"), ("?user_id=u", "2.79"),
     ("?changes-since=2026-01-02T00:00:00&changes-before=2026-01-01T00:00:00", "2.66")])
-def test_queries_that_make_no_sense(api, found, query, version):
+def test_invalid_migration_queries_are_refused(api, found, query, version):
     assert api.get(f"/v2.1/os-migrations{query}", version=version).error[1] == 400
     assert not found.calls
 
 
-def test_a_full_page_leads_on_from_2_59(api, found):
+def test_full_page_of_migrations_has_a_next_link_from_2_59(api, found):
     assert api.get("/v2.1/os-migrations?host=h1&limit=1", version="2.59").json["migrations_links"] == [
         {"rel": "next", "href": f"http://api:8774/v2.1/os-migrations?host=h1&limit=1&marker={UUID}"}]
     assert "migrations_links" not in api.get("/v2.1/os-migrations?limit=2", version="2.59").json
     assert "migrations_links" not in api.get("/v2.1/os-migrations?limit=1", version="2.58").json
 
 
-def test_none_is_hidden(api, found):
+def test_hidden_filter_of_migrations_matches_no_migration(api, found):
     assert api.get("/v2.1/os-migrations?hidden=true").json == {"migrations": []}
     assert listed(api, query="?hidden=0")["id"] == 7
 
 
-def test_a_manager_sees_the_migrations_of_the_own_project(api, found):
+def test_managers_list_migrations_of_their_own_project_only(api, found):
     for query in ("", "?project_id=p"):
         listed(api, query=query, roles="manager")
         assert found.last("index")["query"].project_id == "p"
@@ -123,8 +123,8 @@ def test_a_manager_sees_the_migrations_of_the_own_project(api, found):
     assert api.get("/v2.1/os-migrations", roles="member").error[1] == 403
 
 
-# -- those of a server --------------------------------------------------------------------------------
-def test_a_migration_of_a_server_by_version(api, found):
+# -- of a server --------------------------------------------------------------------------------------
+def test_server_migration_fields_per_microversion(api, found):
     first = {
         "id": 7, "server_uuid": SERVER, "status": "running", "source_compute": "h1", "source_node": "n1",
         "dest_compute": "h2", "dest_node": "n2", "dest_host": "192.0.2.2", "memory_total_bytes": 30,
@@ -142,21 +142,21 @@ def test_a_migration_of_a_server_by_version(api, found):
 @pytest.mark.parametrize(("method", "path", "last"), [
     ("GET", PATH, "2.22"), ("GET", f"{PATH}/7", "2.22"), ("DELETE", f"{PATH}/7", "2.23"),
     ("POST", f"{PATH}/7/action", "2.21")])
-def test_they_came_with_versions(api, found, method, path, last):
+def test_server_migrations_are_unavailable_before_their_microversion(api, found, method, path, last):
     assert api(method, path, {"force_complete": None} if method == "POST" else None, version=last).status == 404
     assert not found.calls
 
 
 @pytest.mark.parametrize(("version", "statuses"), [
     ("2.24", ["running"]), ("2.64", ["running"]), ("2.65", ["running", "queued", "preparing"])])
-def test_a_migration_is_aborted(api, found, version, statuses):
+def test_abort_of_a_migration_passes_the_allowed_statuses(api, found, version, statuses):
     answer = api("DELETE", f"{PATH}/7", version=version, roles="manager")
     assert (answer.status, answer.text) == (202, "")
     assert found.last("interrupt") == {
         "instance_uuid": SERVER, "migration_id": 7, "what": "cancel", "statuses": statuses, "project_id": "p"}
 
 
-def test_a_migration_is_forced_to_complete(api, found):
+def test_force_complete_interrupts_the_migration(api, found):
     answer = api.post(f"{PATH}/7/action", {"force_complete": None}, version="2.22", roles="manager")
     assert (answer.status, answer.text) == (202, "")
     assert found.last("interrupt") == {
@@ -165,12 +165,12 @@ def test_a_migration_is_forced_to_complete(api, found):
 
 
 @pytest.mark.parametrize("body", [{"force_complete": {}}, {"force_complete": True}, {"abort": None}, {}])
-def test_what_is_no_action_on_a_migration(api, found, body):
+def test_invalid_migration_actions_are_refused(api, found, body):
     assert api.post(f"{PATH}/7/action", body, version="2.22").error[1] == 400
     assert not found.calls
 
 
-def test_refusals_arrive(api, found):
+def test_migration_errors_of_the_conductor_reach_the_client(api, found):
     found.answers["interrupt"] = exception.InvalidMigrationState(
         migration_id=7, instance_uuid=SERVER, state="completed", method="cancel")
     assert api("DELETE", f"{PATH}/7", version="2.24").error == (
@@ -181,7 +181,7 @@ def test_refusals_arrive(api, found):
 
 
 @pytest.mark.parametrize("ident", ["x", "-1", "1.5", OTHER, "9" * 5000])
-def test_what_is_no_number_of_a_migration_is_not_found(api, found, ident):
+def test_invalid_migration_id_returns_404(api, found, ident):
     assert api.get(f"{PATH}/{ident}", version="2.23").error[1] == 404
     assert api("DELETE", f"{PATH}/{ident}", version="2.24").error[1] == 404
     assert not found.calls
@@ -190,6 +190,6 @@ def test_what_is_no_number_of_a_migration_is_not_found(api, found, ident):
 @pytest.mark.parametrize(("method", "path", "body", "roles"), [
     ("GET", PATH, None, "member"), ("GET", f"{PATH}/7", None, "manager"), ("DELETE", f"{PATH}/7", None, "member"),
     ("POST", f"{PATH}/7/action", {"force_complete": None}, "member")])
-def test_who_may_not(api, found, method, path, body, roles):
+def test_server_migrations_with_insufficient_roles_return_403(api, found, method, path, body, roles):
     assert api(method, path, body, version="2.80", roles=roles).error[1] == 403
     assert not found.calls

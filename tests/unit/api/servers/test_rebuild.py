@@ -1,4 +1,4 @@
-"""Rebuild over the API: what is asked of the conductor, in which versions, and which rules are asked."""
+"""Rebuild over the API: the request to the conductor per microversion, and policy rules."""
 
 import pytest
 
@@ -12,7 +12,7 @@ IMAGE = "77777777-0000-4000-8000-000000000000"
 
 @pytest.fixture(autouse=True)
 def images(monkeypatch):
-    """Provide every image; return the requested ones with their certificates."""
+    """Provide every image. Return the list of requested images with their trusted certificates."""
     asked = []
 
     def find(ctx, ident, trusted=()):
@@ -34,7 +34,7 @@ def asked_of(servers):  # noqa: F811
     return given["payload"]
 
 
-def test_what_is_named_is_changed_and_nothing_else(api, servers):  # noqa: F811
+def test_rebuild_passes_only_the_requested_changes(api, servers):  # noqa: F811
     assert rebuild(api, name="n", key_name=None, preserve_ephemeral="on", accessIPv6="2001:DB8::0:1").status == 202
     given = asked_of(servers)
     assert (given["display_name"], given["key_name"], given["keep_ephemerals"], given["access_ip_v6"]) == (
@@ -44,7 +44,7 @@ def test_what_is_named_is_changed_and_nothing_else(api, servers):  # noqa: F811
 
 
 @pytest.mark.parametrize(("version", "reimage"), [("2.92", False), ("2.93", True)])
-def test_a_volume_is_made_anew_from_2_93(api, servers, version, reimage):  # noqa: F811
+def test_rebuild_reimages_volumes_from_2_93(api, servers, version, reimage):  # noqa: F811
     assert rebuild(api, version=version).status == 202
     assert asked_of(servers)["reimage"] is reimage
 
@@ -52,18 +52,18 @@ def test_a_volume_is_made_anew_from_2_93(api, servers, version, reimage):  # noq
 @pytest.mark.parametrize(("field", "value", "since"), [
     ("description", "d", 19), ("key_name", "k", 54), ("user_data", "IyE=", 57),
     ("trusted_image_certificates", ["a"], 63), ("hostname", "h-1", 90)])
-def test_fields_come_with_versions(api, servers, field, value, since):  # noqa: F811
+def test_rebuild_fields_are_refused_before_their_microversion(api, servers, field, value, since):  # noqa: F811
     assert rebuild(api, version=f"2.{since - 1}", **{field: value}).status == 400
     assert rebuild(api, version=f"2.{since}", **{field: value}).status == 202
 
 
-def test_certificates_have_a_rule_of_their_own_and_are_looked_at(api, servers, images):  # noqa: F811
+def test_members_may_rebuild_with_trusted_certificates(api, servers, images):  # noqa: F811
     assert rebuild(api, roles="reader").status == 403
     assert rebuild(api, roles="member", trusted_image_certificates=["a", "b"]).status == 202
     assert images == [(IMAGE, ["a", "b"])]
 
 
-def test_a_password_has_an_end(api, servers):  # noqa: F811
+def test_rebuild_password_above_255_characters_is_refused(api, servers):  # noqa: F811
     response = rebuild(api, adminPass="x" * 256)
     assert response.status == 400
     assert "x" * 256 not in response.text
@@ -71,5 +71,5 @@ def test_a_password_has_an_end(api, servers):  # noqa: F811
     assert asked_of(servers)["admin_pass"] == "right"
 
 
-def test_the_location_is_the_servers(api, servers):  # noqa: F811
+def test_rebuild_returns_the_location_of_the_server(api, servers):  # noqa: F811
     assert rebuild(api).headers["location"].endswith(f"/servers/{SERVER}")

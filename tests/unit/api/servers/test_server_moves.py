@@ -1,4 +1,4 @@
-"""Resize, migrate, live migrate and evacuate over the API: what is asked of the conductor, in which versions."""
+"""Resize, migrate, live migrate and evacuate over the API: the request to the conductor per microversion."""
 
 import datetime
 
@@ -31,7 +31,7 @@ def act(api, name, value=None, version="2.96", roles="admin"):
 
 
 def asked(servers):
-    """The operation and the request of the last call; every field of it is one that the operation knows."""
+    """Return operation and payload of the last call. Fails if the operation does not have all of its fields."""
     *looks, (name, given) = servers.calls
     assert (name, given["uuid"]) == ("operate", SERVER)
     assert {look for look, _given in looks} <= {"get"}
@@ -47,13 +47,13 @@ def project_of(servers):
 # -- resize -----------------------------------------------------------------------------------------
 @pytest.mark.parametrize(("flavor", "flavor_id"), [
     ("7", "7"), (7, "7"), ("http://nova/v2.1/flavors/7", "7"), ("http://nova/flavors/m1.small/", "m1.small")])
-def test_a_resize_names_a_flavor(api, servers, flavor, flavor_id):
+def test_resize_accepts_a_flavor_id_or_link(api, servers, flavor, flavor_id):
     assert act(api, "resize", {"flavorRef": flavor}, roles="member").status == 202
     assert asked(servers) == ("resize", {"flavor_id": flavor_id, "disk_config": None})
     assert project_of(servers) == "p"
 
 
-def test_a_resize_may_say_how_disks_grow(api, servers):
+def test_resize_passes_the_disk_config(api, servers):
     assert act(api, "resize", {"flavorRef": "7", "OS-DCF:diskConfig": "MANUAL"}).status == 202
     assert asked(servers) == ("resize", {"flavor_id": "7", "disk_config": "MANUAL"})
     assert project_of(servers) is None
@@ -61,19 +61,19 @@ def test_a_resize_may_say_how_disks_grow(api, servers):
 
 @pytest.mark.parametrize("wanted", [None, {}, {"flavorRef": ""}, {"flavorRef": None}, {"flavorRef": "7", "host": "h"},
                                     {"flavorRef": "7", "OS-DCF:diskConfig": "auto"}])
-def test_what_is_no_resize(api, servers, wanted):
+def test_invalid_resize_requests_are_refused(api, servers, wanted):
     assert act(api, "resize", wanted).error[1] == 400
     assert not servers.calls
 
 
-def test_a_flavor_that_is_not_there_makes_the_request_a_bad_one(api, servers):
+def test_resize_to_an_unknown_flavor_returns_400(api, servers):
     servers.answers["operate"] = exception.FlavorNotFound(flavor_id="7")
     assert act(api, "resize", {"flavorRef": "7"}).error == ("badRequest", 400, "Flavor 7 could not be found.")
 
 
 @pytest.mark.parametrize(("name", "operation", "status"), [
     ("confirmResize", "confirm_resize", 204), ("revertResize", "revert_resize", 202)])
-def test_a_resize_is_confirmed_or_taken_back(api, servers, name, operation, status):
+def test_resize_is_confirmed_or_reverted(api, servers, name, operation, status):
     answer = act(api, name, roles="member")
     assert (answer.status, answer.text) == (status, "")
     assert asked(servers) == (operation, None)
@@ -86,13 +86,13 @@ def test_a_resize_is_confirmed_or_taken_back(api, servers, name, operation, stat
 @pytest.mark.parametrize(("value", "version", "host"), [
     (None, "2.1", None), ({"host": "other"}, "2.55", None), ("anything", "2.55", None), (None, "2.56", None),
     ({}, "2.56", None), ({"host": None}, "2.56", None), ({"host": "other"}, "2.56", "other")])
-def test_a_migration_may_name_a_host_from_2_56(api, servers, value, version, host):
+def test_migrate_passes_the_host_from_2_56(api, servers, value, version, host):
     assert act(api, "migrate", value, version).status == 202
     assert asked(servers) == ("migrate", {"host": host})
 
 
 @pytest.mark.parametrize("value", ["host", {"host": ""}, {"host": "a b"}, {"host": "x" * 256}, {"node": "n"}])
-def test_what_is_no_host_to_migrate_to(api, servers, value):
+def test_migrate_with_an_invalid_host_is_refused(api, servers, value):
     assert act(api, "migrate", value, "2.56").error[1] == 400
     assert not servers.calls
 
@@ -109,16 +109,16 @@ def test_what_is_no_host_to_migrate_to(api, servers, value):
     ("2.30", {"host": "h", "block_migration": "auto", "force": "True"},
      {"host": "h", "block_migration": None, "force": True}),
     ("2.68", {"host": "h", "block_migration": True}, {"host": "h", "block_migration": True, "force": False})])
-def test_a_live_migration_by_version(api, servers, version, value, payload):
+def test_live_migration_request_per_microversion(api, servers, version, value, payload):
     servers.answers["live_migration_checked"] = True
     assert act(api, "os-migrateLive", value, version).status == 202
     if version in ("2.1", "2.24", "2.25", "2.29", "2.30"):
-        assert servers.calls.pop()[0] == "live_migration_checked", "the answer waits for the checks of the hosts"
+        assert servers.calls.pop()[0] == "live_migration_checked", "the response did not wait for host checks"
     assert asked(servers) == ("live_migrate", payload)
 
 
-def test_a_live_migration_that_was_accepted_is_no_503_when_its_checks_cannot_be_asked_for(api, servers):
-    """A conductor of the previous release does not know them, or its database or the broker is away."""
+def test_accepted_live_migration_returns_202_if_its_checks_are_unavailable(api, servers):
+    """The conductor may be of the previous release, or the database or the broker may be unavailable."""
     servers.answers["live_migration_checked"] = exception.ServiceUnavailable("It is of a release without them.")
     wanted = {"host": None, "block_migration": "auto"}
     assert act(api, "os-migrateLive", wanted, "2.25").status == 202
@@ -143,14 +143,14 @@ def test_a_live_migration_that_was_accepted_is_no_503_when_its_checks_cannot_be_
     ("2.29", {"host": "h", "block_migration": "auto", "force": True}),
     ("2.30", {"host": None, "block_migration": "auto", "force": True}),
     ("2.68", {"host": "h", "block_migration": "auto", "force": True})])
-def test_what_is_no_live_migration(api, servers, version, value):
+def test_invalid_live_migration_requests_are_refused(api, servers, version, value):
     assert act(api, "os-migrateLive", value, version).error[1] == 400
     assert not servers.calls
 
 
 @pytest.mark.parametrize(("name", "value"), [
     ("migrate", {"host": "h"}), ("os-migrateLive", {"host": "h", "block_migration": "auto"})])
-def test_a_host_that_is_not_there_makes_the_request_a_bad_one(api, servers, name, value):
+def test_migration_to_an_unknown_host_returns_400(api, servers, name, value):
     servers.answers["operate"] = exception.ComputeHostNotFound(host="h")
     assert act(api, name, value).error == ("badRequest", 400, "Compute host h could not be found.")
 
@@ -167,7 +167,7 @@ def test_a_host_that_is_not_there_makes_the_request_a_bad_one(api, servers, name
      {"host": "h", "admin_pass": "x", "force": True, "stay_off": False}),
     ("2.94", {"adminPass": "x"}, {"host": None, "admin_pass": "x", "force": False, "stay_off": False}),
     ("2.95", {"adminPass": "x"}, {"host": None, "admin_pass": "x", "force": False, "stay_off": True})])
-def test_an_evacuation_by_version(api, servers, version, value, payload):
+def test_evacuate_request_per_microversion(api, servers, version, value, payload):
     assert act(api, "evacuate", value, version).status == 200
     assert asked(servers) == ("evacuate", payload)
 
@@ -176,12 +176,12 @@ def test_an_evacuation_by_version(api, servers, version, value, payload):
     ("2.13", {}), ("2.14", {"onSharedStorage": False}), ("2.28", {"host": "h", "force": True}),
     ("2.29", {"force": True}), ("2.68", {"host": "h", "force": True}), ("2.96", {"host": None}),
     ("2.13", {"onSharedStorage": True, "adminPass": "x"})])
-def test_what_is_no_evacuation(api, servers, version, value):
+def test_invalid_evacuate_requests_are_refused(api, servers, version, value):
     assert act(api, "evacuate", value, version).error[1] == 400
     assert not servers.calls
 
 
-def test_an_evacuation_says_the_password_before_2_14(api, servers):
+def test_evacuate_returns_the_admin_password_before_2_14(api, servers):
     given = act(api, "evacuate", {"onSharedStorage": False}, "2.13").json["adminPass"]
     assert len(given) == CONF.api.password_length
     assert servers.last("operate")["payload"]["admin_pass"] == given
@@ -189,7 +189,7 @@ def test_an_evacuation_says_the_password_before_2_14(api, servers):
     assert act(api, "evacuate", {"adminPass": "x"}, "2.14").text == ""
 
 
-def test_passwords_may_be_nobodys_business(api, servers):
+def test_evacuate_returns_no_password_if_instance_passwords_are_disabled(api, servers):
     CONF.set_override("enable_instance_password", False, group="api")
     try:
         assert act(api, "evacuate", {"onSharedStorage": False}, "2.13").json == {}
@@ -197,12 +197,12 @@ def test_passwords_may_be_nobodys_business(api, servers):
         CONF.clear_override("enable_instance_password", group="api")
 
 
-def test_a_host_to_evacuate_to_that_is_not_there_is_not_found(api, servers):
+def test_evacuate_to_an_unknown_host_returns_404(api, servers):
     servers.answers["operate"] = exception.ComputeHostNotFound(host="h")
     assert act(api, "evacuate", {"host": "h"}).error == ("itemNotFound", 404, "Compute host h could not be found.")
 
 
-# -- who may ----------------------------------------------------------------------------------------
+# -- roles ------------------------------------------------------------------------------------------
 _LIVE = {"host": None, "block_migration": "auto"}
 
 
@@ -212,11 +212,11 @@ _LIVE = {"host": None, "block_migration": "auto"}
     ("migrate", {"host": "h"}, "manager", False), ("migrate", {"host": "h"}, "admin", True),
     ("os-migrateLive", _LIVE, "member", False), ("os-migrateLive", _LIVE, "manager", True),
     ("os-migrateLive", {**_LIVE, "host": "h"}, "manager", False), ("evacuate", {}, "manager", False)])
-def test_who_may_move_servers(api, servers, name, value, roles, allowed):
+def test_roles_for_resize_migrate_and_evacuate(api, servers, name, value, roles, allowed):
     assert act(api, name, value, roles=roles).status == (202 if allowed else 403)
     assert ("operate" in [called for called, _given in servers.calls]) == allowed
 
 
-def test_a_host_that_is_down_is_a_conflict(api, servers):
+def test_migrate_with_a_down_compute_service_returns_409(api, servers):
     servers.answers["operate"] = exception.ComputeServiceUnavailable()
     assert act(api, "migrate").error == ("conflictingRequest", 409, "Service is unavailable at this time.")

@@ -1,4 +1,4 @@
-"""Pages of servers that the conductor has cut, since the search would have taken long."""
+"""Pages of servers that the conductor truncated to bound the time of a search."""
 
 import pytest
 
@@ -13,7 +13,7 @@ SERVER = Instance(uuid="found", project_id="p", user_id="u", display_name="n", h
 
 @pytest.mark.parametrize("found", [[], [SERVER]])
 @pytest.mark.parametrize(("marker", "linked"), [("searched-up-to-here", True), (None, False)])
-def test_a_page_that_was_cut_has_a_next_link_though_it_is_short_or_empty(api, found, marker, linked):
+def test_truncated_page_of_servers_has_a_next_link_even_if_empty(api, found, marker, linked):
     page = ServerPage(servers=found, marker=marker)
     api.behind.servers = type("Servers", (), {"page": lambda self, ctx, query: page})()
     answer = api.get("/v2.1/servers?name=rare&limit=5")

@@ -1,4 +1,4 @@
-"""Servers over the API: what is asked of the conductor, and how its answers arrive."""
+"""Servers over the API: the calls to the conductor and the responses made of its results."""
 
 import datetime
 
@@ -28,7 +28,7 @@ def server(**changes):
 
 
 class Conductor:
-    """Remembers what it is asked; returns with the server it has."""
+    """A fake servers interface that records its calls and returns :attr:`server`."""
 
     def __init__(self):
         self.calls = []
@@ -86,7 +86,7 @@ class Conductor:
 
 
 class Images:
-    """An image store with one image."""
+    """A fake image store with a single image."""
 
     def __init__(self):
         self.image = Image(id=IMAGE)
@@ -118,7 +118,7 @@ def body(**changes):
 
 
 # -- create -----------------------------------------------------------------------------------------
-def test_create_answers_what_was_promised(api, conductor, images):
+def test_create_server_returns_id_password_and_links(api, conductor, images):
     answer = api.post("/v2.1/servers", body(adminPass="secret", security_groups=[{"name": "web"}]))
     assert answer.status == 202
     link = "http://api:8774/v2.1/servers/one"
@@ -128,26 +128,26 @@ def test_create_answers_what_was_promised(api, conductor, images):
         "links": [{"rel": "self", "href": link}, {"rel": "bookmark", "href": "http://api:8774/servers/one"}]}}
 
 
-def test_create_takes_one_call(api, conductor, images):
+def test_create_server_makes_a_single_call(api, conductor, images):
     api.post("/v2.1/servers", body())
     assert [name for name, _ in conductor.calls] == ["create"]
 
 
-def test_create_makes_up_a_password_and_the_default_group(api, conductor, images):
+def test_create_server_generates_a_password_and_shows_the_default_group(api, conductor, images):
     shown = api.post("/v2.1/servers", body()).json["server"]
     assert len(shown["adminPass"]) == CONF.api.password_length
     assert shown["security_groups"] == [{"name": "default"}]
     assert conductor.last[1].security_groups == []
 
 
-def test_create_may_answer_the_reservation(api, conductor, images):
+def test_create_server_returns_the_reservation_id_on_request(api, conductor, images):
     answer = api.post("/v2.1/servers", body(return_reservation_id=True, min_count="2"))
     assert answer.json == {"reservation_id": "r-1"}
     assert "location" not in answer.headers
     assert (conductor.last[1].min_count, conductor.last[1].max_count) == (2, 2)
 
 
-def test_create_passes_on_everything(api, conductor, images):
+def test_create_server_passes_all_fields_to_the_conductor(api, conductor, images):
     wanted = body(
         flavorRef="http://host/flavors/42", metadata={"a": "b"}, accessIPv4="1.2.3.4", accessIPv6="fe80::1",
         availability_zone="zone", config_drive="yes", key_name="key", user_data="aGVsbG8=", description=None,
@@ -168,7 +168,7 @@ def test_create_passes_on_everything(api, conductor, images):
     assert sent.image.id == IMAGE
 
 
-def test_the_description_was_the_name_before_2_19(api, conductor, images):
+def test_create_server_before_2_19_sets_the_description_to_the_name(api, conductor, images):
     api.post("/v2.1/servers", body(), version="2.18")
     assert conductor.last[1].description == "web"
     api.post("/v2.1/servers", body(), version="2.19")
@@ -176,20 +176,20 @@ def test_the_description_was_the_name_before_2_19(api, conductor, images):
 
 
 @pytest.mark.parametrize(("networks", "sent"), [("auto", None), ("none", []), ([], None)])
-def test_networks_auto_and_none(api, conductor, images, networks, sent):
+def test_create_server_with_networks_auto_or_none(api, conductor, images, networks, sent):
     api.post("/v2.1/servers", body(networks=networks), version="2.37")
     assert conductor.last[1].networks == sent
 
 
 @pytest.mark.parametrize(("zone", "parts"), [
     ("z", ("z", None, None)), ("z:h", ("z", "h", None)), ("z:h:n", ("z", "h", "n")), ("z::n", ("z", None, "n"))])
-def test_a_zone_may_name_host_and_node(api, conductor, images, zone, parts):
+def test_create_server_splits_the_availability_zone_into_host_and_node(api, conductor, images, zone, parts):
     api.post("/v2.1/servers", body(availability_zone=zone))
     sent = conductor.last[1]
     assert (sent.availability_zone, sent.forced_host, sent.forced_node) == parts
 
 
-def test_the_image_is_asked_for_with_the_token_of_the_caller(api, conductor, images):
+def test_create_server_reads_the_image_with_the_callers_token(api, conductor, images):
     api.post("/v2.1/servers", body(), headers={"X-Auth-Token": "user:" + MINE})
     assert images.token == "user:" + MINE
 
@@ -211,7 +211,7 @@ def test_the_image_is_asked_for_with_the_token_of_the_caller(api, conductor, ima
     ({"block_device_mapping_v2": [{"source_type": "blank", "boot_index": 0}]},
      "Boot sequence for the instance and image/block device mapping combination is not valid."),
 ])
-def test_create_refuses(api, conductor, images, changes, message):
+def test_create_server_refuses_invalid_fields(api, conductor, images, changes, message):
     assert api.post("/v2.1/servers", body(**changes)).error == ("badRequest", 400, message)
     assert conductor.calls == []
 
@@ -223,18 +223,18 @@ def test_create_refuses(api, conductor, images, changes, message):
     {"block_device_mapping_v2": [{"source_type": "image", "destination_type": "volume", "uuid": IMAGE}]},
     {"block_device_mapping_v2": [{"source_type": "blank", "guest_format": "swap"}] * 2},
 ])
-def test_create_refuses_combinations(api, conductor, images, changes):
+def test_create_server_refuses_invalid_combinations(api, conductor, images, changes):
     answer = api.post("/v2.1/servers", body(**{"networks": "auto", **changes}), version="2.104")
     assert answer.error[:2] == ("badRequest", 400)
     assert conductor.calls == []
 
 
-def test_an_inactive_image_is_refused(api, conductor, images):
+def test_create_server_refuses_an_inactive_image(api, conductor, images):
     images.image = Image(id=IMAGE, status="queued")
     assert api.post("/v2.1/servers", body()).error == ("badRequest", 400, f"Image {IMAGE} is not active.")
 
 
-def test_local_disks_are_passed_on(api, conductor, images):
+def test_create_server_passes_local_disks_to_the_conductor(api, conductor, images):
     devices = [{"source_type": "image", "uuid": IMAGE, "boot_index": 0, "destination_type": "local"},
                {"source_type": "blank", "boot_index": -1, "volume_size": "2", "guest_format": "ext4"}]
     assert api.post("/v2.1/servers", body(block_device_mapping_v2=devices)).status == 202
@@ -246,16 +246,16 @@ def test_local_disks_are_passed_on(api, conductor, images):
 @pytest.mark.parametrize(("changes", "rule"), [
     ({"availability_zone": "z:h"}, "os_compute_api:servers:create:forced_host"),
     ({"host": "h"}, "compute:servers:create:requested_destination")])
-def test_placing_by_hand_is_for_administrators(api, conductor, images, changes, rule):
+def test_create_server_on_a_host_requires_admin(api, conductor, images, changes, rule):
     answer = api.post("/v2.1/servers", body(networks="auto", **changes), version="2.74", roles="member")
     assert answer.error == ("forbidden", 403, f"Policy doesn't allow {rule} to be performed.")
 
 
-def test_readers_cannot_create(api, conductor, images):
+def test_readers_cannot_create_servers(api, conductor, images):
     assert api.post("/v2.1/servers", body(), roles="reader").status == 403
 
 
-def test_whether_a_flavor_without_disk_is_fine_depends_on_the_caller(api, conductor, images):
+def test_create_server_allows_a_zero_disk_flavor_for_admin_only(api, conductor, images):
     api.post("/v2.1/servers", body())
     assert conductor.last[1].zero_disk_allowed
     api.post("/v2.1/servers", body(), roles="member")
@@ -269,7 +269,7 @@ def query_of(api, conductor, path, **kwargs):
     return conductor.last[1]
 
 
-def test_a_list_is_of_the_own_project(api, conductor):
+def test_list_servers_returns_the_callers_project_only(api, conductor):
     answer = api.get("/v2.1/servers")
     assert answer.json["servers"] == [{"id": "uuid", "name": "name", "links": [
         {"rel": "self", "href": "http://api:8774/v2.1/servers/uuid"},
@@ -278,13 +278,13 @@ def test_a_list_is_of_the_own_project(api, conductor):
     assert (query.project_id, query.brief, query.deleted, query.sort, query.limit) == (MINE, True, False, [], 1000)
 
 
-def test_a_full_page_links_to_the_next(api, conductor):
+def test_full_page_of_servers_has_a_next_link(api, conductor):
     answer = api.get(f"/v2.1/{MINE}/servers/detail?limit=1&status=active&name=x")
     assert answer.json["servers_links"] == [{"rel": "next", "href":
         f"http://api:8774/v2.1/{MINE}/servers/detail?limit=1&marker=uuid&name=x&status=active"}]
 
 
-def test_limit_zero_is_an_empty_list_and_a_large_one_is_cut(api, conductor):
+def test_list_servers_limit_zero_is_empty_and_large_limits_are_capped(api, conductor):
     assert api.get("/v2.1/servers?limit=0").json == {"servers": []}
     assert conductor.calls == []
     assert query_of(api, conductor, "/v2.1/servers?limit=99999").limit == 1000
@@ -292,17 +292,17 @@ def test_limit_zero_is_an_empty_list_and_a_large_one_is_cut(api, conductor):
 
 
 @pytest.mark.parametrize(("value", "project"), [("", None), ("1", None), ("True", None), ("0", MINE), ("no", MINE)])
-def test_all_tenants(api, conductor, value, project):
+def test_list_servers_all_tenants_values(api, conductor, value, project):
     assert query_of(api, conductor, f"/v2.1/servers?all_tenants={value}").project_id == project
 
 
-def test_all_tenants_needs_a_right_and_a_boolean(api, conductor):
+def test_list_servers_all_tenants_requires_admin_and_a_boolean(api, conductor):
     assert api.get("/v2.1/servers?all_tenants=1", roles="member").error == (
         "forbidden", 403, "Policy doesn't allow os_compute_api:servers:index:get_all_tenants to be performed.")
     assert api.get("/v2.1/servers?all_tenants=maybe").status == 400
 
 
-def test_a_project_filter_counts_with_all_tenants_only(api, conductor):
+def test_list_servers_project_filter_requires_all_tenants(api, conductor):
     assert query_of(api, conductor, "/v2.1/servers?project_id=other").project_id == MINE
     assert query_of(api, conductor, "/v2.1/servers?all_tenants=1&tenant_id=other").project_id == "other"
 
@@ -311,12 +311,12 @@ def test_a_project_filter_counts_with_all_tenants_only(api, conductor):
     ("2.4", "ip6", False), ("2.5", "ip6", True), ("2.25", "tags", False), ("2.26", "tags", True),
     ("2.72", "locked", False), ("2.73", "locked", True), ("2.82", "user_id", False), ("2.83", "user_id", True),
     ("2.89", "hostname", False), ("2.90", "hostname", True), ("2.104", "host", False), ("2.1", "name", True)])
-def test_filters_of_members_come_with_versions(api, conductor, version, name, kept):
+def test_list_servers_filters_of_members_per_microversion(api, conductor, version, name, kept):
     query = query_of(api, conductor, f"/v2.1/servers?{name}=1", version=version, roles="member")
     assert (name in query.filters) == kept
 
 
-def test_administrators_may_use_all_filters(api, conductor):
+def test_list_servers_accepts_all_filters_of_admin(api, conductor):
     query = query_of(api, conductor, "/v2.1/servers?host=h&deleted=1&not-tags=a,b&locked=false&soft_deleted=1",
                      version="2.73")
     assert query.filters == {"host": "h", "not-tags": ["a", "b"], "locked": False, "soft_deleted": True}
@@ -324,29 +324,29 @@ def test_administrators_may_use_all_filters(api, conductor):
 
 
 @pytest.mark.parametrize("name", ["_secret", "system_metadata", "info_cache"])
-def test_filters_by_other_tables_are_refused(api, conductor, name):
+def test_list_servers_refuses_filters_by_internal_fields(api, conductor, name):
     assert api.get(f"/v2.1/servers?{name}=1").error == ("badRequest", 400, f"Invalid filter field: {name}.")
 
 
-def test_a_status_becomes_states(api, conductor):
+def test_list_servers_status_filter_becomes_vm_and_task_states(api, conductor):
     assert query_of(api, conductor, "/v2.1/servers?status=reboot").filters == {
         "vm_state": ["active"], "task_state": ["rebooting", "reboot_pending", "reboot_started"]}
     several = query_of(api, conductor, "/v2.1/servers?status=ACTIVE&status=ERROR").filters
     assert several == {"vm_state": ["active", "error"]}
 
 
-def test_an_unknown_status_matches_nothing_and_is_refused_from_2_38(api, conductor):
+def test_list_servers_unknown_status_is_empty_and_refused_from_2_38(api, conductor):
     assert api.get("/v2.1/servers?status=odd", version="2.37").json == {"servers": []}
     assert api.get("/v2.1/servers?status=odd", version="2.38").error == ("badRequest", 400, "Invalid status value")
 
 
-def test_deleted_servers_are_for_administrators(api, conductor):
+def test_list_servers_status_deleted_requires_admin(api, conductor):
     assert query_of(api, conductor, "/v2.1/servers?status=deleted").deleted is True
     assert api.get("/v2.1/servers?status=deleted", roles="member").error == (
         "forbidden", 403, "Only administrators may list deleted instances")
 
 
-def test_changes_include_deleted_servers(api, conductor):
+def test_list_servers_changes_since_includes_deleted_servers(api, conductor):
     query = query_of(api, conductor, "/v2.1/servers?changes-since=2026-01-01T00:00:00Z"
                                      "&changes-before=2026-01-02T00:00:00%2B01:00", version="2.66")
     assert query.changes_since == datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
@@ -354,7 +354,7 @@ def test_changes_include_deleted_servers(api, conductor):
     assert query.deleted is None
 
 
-def test_times_must_be_times_in_order(api, conductor):
+def test_list_servers_refuses_invalid_or_reversed_times(api, conductor):
     assert api.get("/v2.1/servers?changes-since=yesterday").status == 400
     answer = api.get("/v2.1/servers?changes-since=2026-01-02T00:00:00&changes-before=2026-01-01T00:00:00",
                      version="2.66")
@@ -368,7 +368,7 @@ def test_times_must_be_times_in_order(api, conductor):
     ("sort_key=vcpus", [("created_at", "desc")]), ("sort_key=created_at&sort_dir=asc", [("created_at", "asc")]),
     ("sort_key=progress&sort_key=progress&sort_dir=asc&sort_dir=desc", [("progress", "asc"), ("created_at", "asc")]),
     ("&".join(["sort_key=created_at"] * 20), [("created_at", "desc")])])
-def test_order(api, conductor, query, sort):
+def test_list_servers_sort_keys_and_directions(api, conductor, query, sort):
     assert query_of(api, conductor, f"/v2.1/servers?{query}").sort == sort
 
 
@@ -379,25 +379,25 @@ def test_order(api, conductor, query, sort):
     ("&".join(f"sort_key={key}" for key in (
         "hostname", "image_ref", "key_name", "launched_at", "progress", "user_id", "uuid", "vm_state", "display_name",
     )), "2.1", 400)])
-def test_bad_orders(api, conductor, query, version, status):
+def test_list_servers_refuses_invalid_sort_keys_and_directions(api, conductor, query, version, status):
     assert api.get(f"/v2.1/servers?{query}", version=version, roles="member").status == status
 
 
-# -- one server -------------------------------------------------------------------------------------
-def test_show(api, conductor):
+# -- by id -----------------------------------------------------------------------------------------
+def test_show_server_makes_a_single_call(api, conductor):
     answer = api.get("/v2.1/servers/uuid", roles="reader")
     assert answer.json["server"]["id"] == "uuid"
     assert conductor.calls == [("get", {"uuid": "uuid", "project_id": MINE})]
 
 
-def test_another_projects_server_is_not_found(api, conductor):
+def test_show_server_of_another_project_returns_404(api, conductor):
     conductor.server = server(project_id="other")
     assert api.get("/v2.1/servers/uuid", roles="member").error == (
         "itemNotFound", 404, "Instance uuid could not be found.")
     assert api.get("/v2.1/servers/uuid").status == 200
 
 
-def test_update(api, conductor):
+def test_update_server_passes_the_changes(api, conductor):
     wanted = {"name": "new", "accessIPv4": "1.2.3.4", "description": None, "hostname": "n",
               "pinned_availability_zone": None}
     answer = api("PUT", "/v2.1/servers/uuid", {"server": wanted}, version="2.104")
@@ -406,7 +406,7 @@ def test_update(api, conductor):
                                          "hostname": "n", "pinned_availability_zone": None})
 
 
-def test_an_ipv6_address_is_kept_in_its_canonical_form(api, conductor, images):
+def test_server_access_ipv6_is_stored_in_canonical_form(api, conductor, images):
     address = {"accessIPv6": "0000:0000:0000:0000:0000:BABE:220.12.22.2"}
     api.post("/v2.1/servers", body(**address))
     assert conductor.last[1].access_ip_v6 == "::babe:dc0c:1602"
@@ -414,12 +414,12 @@ def test_an_ipv6_address_is_kept_in_its_canonical_form(api, conductor, images):
     assert conductor.last == ("update", {"access_ip_v6": "::babe:dc0c:1602"})
 
 
-def test_an_empty_update_changes_nothing(api, conductor):
+def test_update_server_with_an_empty_body_makes_no_change(api, conductor):
     assert api("PUT", "/v2.1/servers/uuid", {"server": {}}).status == 200
     assert [name for name, _ in conductor.calls] == ["get"]
 
 
-def test_delete(api, conductor):
+def test_delete_server_starts_an_operation(api, conductor):
     answer = api("DELETE", "/v2.1/servers/uuid", roles="member")
     assert (answer.status, answer.text) == (204, "")
     assert conductor.calls == [("operate", {"uuid": "uuid", "operation": "delete", "project_id": MINE})]
@@ -431,7 +431,7 @@ def test_delete(api, conductor):
     ({"unpause": None}, "unpause"), ({"suspend": None}, "suspend"), ({"resume": None}, "resume"),
     ({"reboot": {"type": "Soft"}}, "reboot_soft"), ({"reboot": {"type": "HARD"}}, "reboot_hard"),
     ({"forceDelete": None}, "delete")])
-def test_an_action_starts_an_operation_with_one_call(api, conductor, action, operation):
+def test_server_action_starts_an_operation_with_a_single_call(api, conductor, action, operation):
     answer = api.post("/v2.1/servers/uuid/action", action, roles="member")
     assert (answer.status, answer.text) == (202, "")
     assert conductor.calls == [("operate", {"uuid": "uuid", "operation": operation, "project_id": MINE})]
@@ -440,16 +440,16 @@ def test_an_action_starts_an_operation_with_one_call(api, conductor, action, ope
 @pytest.mark.parametrize(("action", "message"), [
     ({}, "Malformed request body"), ({"os-start": None, "os-stop": None}, "Malformed request body"),
     ([], "Malformed request body"), ({"dance": None}, "There is no such action: dance")])
-def test_bad_actions(api, conductor, action, message):
+def test_malformed_server_actions_are_refused(api, conductor, action, message):
     assert api.post("/v2.1/servers/uuid/action", action).error == ("badRequest", 400, message)
 
 
-def test_readers_cannot_act(api, conductor):
+def test_readers_cannot_start_server_actions(api, conductor):
     assert api.post("/v2.1/servers/uuid/action", {"os-start": None}, roles="reader").error == (
         "forbidden", 403, "Policy doesn't allow os_compute_api:servers:start to be performed.")
 
 
-def test_a_rule_by_user_is_checked_against_the_server(api, conductor, tmp_path):
+def test_policy_rule_by_user_is_checked_against_the_server(api, conductor, tmp_path):
     from nova import policies
 
     file = tmp_path / "policy.yaml"
@@ -464,14 +464,14 @@ def test_a_rule_by_user_is_checked_against_the_server(api, conductor, tmp_path):
     assert (mine.status, other.status) == (202, 403)
 
 
-def test_the_conductors_refusal_arrives(api, conductor):
+def test_server_action_conflict_of_the_conductor_reaches_the_client(api, conductor):
     conductor.fail = exception.InstanceInvalidState(
         method="start", instance_uuid="uuid", attr="vm_state", state="active")
     assert api.post("/v2.1/servers/uuid/action", {"os-start": None}).error == (
         "conflictingRequest", 409, "Cannot 'start' instance uuid while it is in vm_state active")
 
 
-def test_lock_takes_a_reason_from_2_73(api, conductor):
+def test_lock_server_accepts_a_reason_from_2_73(api, conductor):
     assert api.post("/v2.1/servers/uuid/action", {"lock": {"locked_reason": "x"}}, version="2.72").status == 202
     assert conductor.last[1]["reason"] is None
     assert api.post("/v2.1/servers/uuid/action", {"lock": {"locked_reason": "x"}}, version="2.73").status == 202
@@ -481,13 +481,13 @@ def test_lock_takes_a_reason_from_2_73(api, conductor):
 
 @pytest.mark.parametrize(("locked_by", "roles", "status"), [
     (None, "member", 202), ("owner", "member", 202), ("admin", "member", 403), ("admin", "admin", 202)])
-def test_unlock(api, conductor, locked_by, roles, status):
+def test_unlock_server_locked_by_admin_requires_admin(api, conductor, locked_by, roles, status):
     conductor.server = server(locked_by=locked_by)
     assert api.post("/v2.1/servers/uuid/action", {"unlock": None}, roles=roles).status == status
     assert (conductor.last[0] == "unlock") == (status == 202)
 
 
-def test_reset_state(api, conductor):
+def test_reset_state_of_a_server(api, conductor):
     assert api.post("/v2.1/servers/uuid/action", {"os-resetState": {"state": "active"}}).status == 202
     assert conductor.last == ("reset_state", "active")
     assert api.post("/v2.1/servers/uuid/action", {"os-resetState": {"state": "odd"}}).status == 400
@@ -495,7 +495,7 @@ def test_reset_state(api, conductor):
 
 
 @pytest.mark.parametrize(("action", "add"), [("addSecurityGroup", True), ("removeSecurityGroup", False)])
-def test_security_groups(api, conductor, action, add):
+def test_add_and_remove_security_group_of_a_server(api, conductor, action, add):
     assert api.post("/v2.1/servers/uuid/action", {action: {"name": "web"}}).status == 202
     assert conductor.last == ("set_security_group", {"name": "web", "add": add})
     assert api.post("/v2.1/servers/uuid/action", {action: {"name": " "}}).status == 400
@@ -522,42 +522,42 @@ def console(api, conductor, monkeypatch):
 
 
 @pytest.mark.parametrize(("length", "lines"), [(None, None), (5, 5), ("7", 7), (-1, None), ("-1", None)])
-def test_console_output(api, console, length, lines):
+def test_console_output_removes_control_characters(api, console, length, lines):
     answer = api.post("/v2.1/servers/uuid/action", {"os-getConsoleOutput": {"length": length}})
     assert answer.json == {"output": "one\n[1mtwo\t\n"}
     assert console.lines == lines
 
 
-def test_console_output_of_no_lines(api, console):
+def test_console_output_with_length_zero_is_empty(api, console):
     assert api.post("/v2.1/servers/uuid/action", {"os-getConsoleOutput": {"length": 0}}).json == {"output": ""}
 
 
 @pytest.mark.parametrize("length", [-2, "x", 1.5, True])
-def test_bad_lengths(api, console, length):
+def test_console_output_with_an_invalid_length_is_refused(api, console, length):
     assert api.post("/v2.1/servers/uuid/action", {"os-getConsoleOutput": {"length": length}}).status == 400
 
 
-def test_a_server_without_a_host_has_no_console(api, console, conductor):
+def test_console_output_of_a_server_without_a_host_returns_409(api, console, conductor):
     conductor.server = server()
     assert api.post("/v2.1/servers/uuid/action", {"os-getConsoleOutput": {}}).error == (
         "conflictingRequest", 409, "Instance uuid is not ready")
 
 
 # -- metadata, tags, addresses ----------------------------------------------------------------------
-def test_metadata_is_listed_and_shown(api, conductor):
+def test_server_metadata_is_listed_and_shown(api, conductor):
     assert api.get("/v2.1/servers/uuid/metadata").json == {"metadata": {"k": "v"}}
     assert api.get("/v2.1/servers/uuid/metadata/k").json == {"meta": {"k": "v"}}
     assert api.get("/v2.1/servers/uuid/metadata/x").error == ("itemNotFound", 404, "Metadata item was not found")
 
 
 @pytest.mark.parametrize(("method", "replace"), [("POST", False), ("PUT", True)])
-def test_metadata_is_merged_or_replaced(api, conductor, method, replace):
+def test_server_metadata_is_merged_or_replaced(api, conductor, method, replace):
     answer = api(method, "/v2.1/servers/uuid/metadata", {"metadata": {"a": "b"}})
     assert answer.json == {"metadata": {"all": "of it"}}
     assert conductor.last[1] == {"metadata": {"a": "b"}, "replace": replace}
 
 
-def test_a_metadata_item_is_set_and_deleted(api, conductor):
+def test_server_metadata_item_is_set_and_deleted(api, conductor):
     assert api("PUT", "/v2.1/servers/uuid/metadata/a", {"meta": {"a": "b"}}).json == {"meta": {"a": "b"}}
     assert conductor.last[1] == {"metadata": {"a": "b"}, "replace": False}
     assert api("PUT", "/v2.1/servers/uuid/metadata/x", {"meta": {"a": "b"}}).error == (
@@ -567,11 +567,11 @@ def test_a_metadata_item_is_set_and_deleted(api, conductor):
 
 @pytest.mark.parametrize("metadata", [
     {"a": 1}, {"a": True}, {"a": None}, {"": "x"}, {"a" * 256: "x"}, {"a": "x" * 256}, {"a/b": "x"}, {"a\n": "x"}, []])
-def test_bad_metadata(api, conductor, metadata):
+def test_invalid_server_metadata_is_refused(api, conductor, metadata):
     assert api.post("/v2.1/servers/uuid/metadata", {"metadata": metadata}).status == 400
 
 
-def test_tags(api, conductor):
+def test_server_tags_are_listed_added_replaced_and_deleted(api, conductor):
     call = lambda method, path="", body=None: api(method, "/v2.1/servers/uuid/tags" + path, body, version="2.26")  # noqa: E731
     assert call("GET").json == {"tags": ["a", "b"]}
     assert (call("GET", "/a").status, call("GET", "/x").status) == (204, 404)
@@ -586,7 +586,7 @@ def test_tags(api, conductor):
     assert call("PUT", body={"tags": ["a"] * 51}).status == 400
 
 
-def test_addresses(api, conductor):
+def test_addresses_of_a_server_without_networks_are_empty(api, conductor):
     assert api.get("/v2.1/servers/uuid/ips").json == {"addresses": {}}
     assert api.get("/v2.1/servers/uuid/ips/private").status == 404
 

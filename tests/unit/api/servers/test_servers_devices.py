@@ -1,4 +1,4 @@
-"""The block devices of a create request: what each syntax means, and what cannot be."""
+"""The block devices of a create request: both syntaxes and their validation."""
 
 import pytest
 
@@ -30,7 +30,7 @@ def from_image(**changes):
     return {"source_type": "image", "destination_type": "volume", "uuid": IMAGE, "volume_size": 1, **changes}
 
 
-def test_an_existing_volume_is_kept_unless_said_otherwise():
+def test_existing_volume_is_not_deleted_on_termination_by_default():
     found, = new(volume(device_name="vdb", tag="data", disk_bus="scsi"))
     assert (found.source, found.destination, found.volume_id, found.boot_index) == ("volume", "volume", VOLUME, None)
     assert (found.device_name, found.tag, found.disk_bus) == ("/dev/vdb", "data", "scsi")
@@ -39,7 +39,7 @@ def test_an_existing_volume_is_kept_unless_said_otherwise():
 
 
 @pytest.mark.parametrize("item", [volume(boot_index=0), blank(boot_index="0"), from_image(boot_index=0)])
-def test_a_server_boots_from_a_volume(item):
+def test_volume_with_boot_index_zero_is_the_root_volume(item):
     devices = new(item, blank(boot_index=-1), image="")
     root = root_volume(devices)
     assert root is devices[0]
@@ -48,18 +48,18 @@ def test_a_server_boots_from_a_volume(item):
         item.get("uuid") if item["source_type"] == "volume" else None, item.get("volume_size"))
 
 
-def test_local_disks_go_with_their_server():
+def test_local_disks_are_deleted_on_termination():
     image, ephemeral = new({"source_type": "image", "destination_type": "local", "uuid": IMAGE, "boot_index": 0},
                            {"source_type": "blank", "destination_type": "local", "delete_on_termination": False})
     assert (image.boot_index, image.image_id, ephemeral.delete_on_termination) == (0, IMAGE, True)
 
 
-def test_devices_that_are_not_wanted_are_left_out():
+def test_devices_with_no_device_are_omitted():
     assert new({"source_type": "volume", "no_device": True}) == []
     assert old({"volume_id": VOLUME, "no_device": "1"}) == []
 
 
-def test_the_first_syntax_names_volumes_and_disks_of_the_flavor():
+def test_legacy_block_device_mapping_accepts_volumes_swap_and_ephemerals():
     first, swap, ephemeral = old({"volume_id": VOLUME, "device_name": "/dev/vdb", "delete_on_termination": "1"},
                                  {"virtual_name": "swap"}, {"virtual_name": "ephemeral0"})
     assert (first.volume_id, first.boot_index, first.device_name, first.delete_on_termination) == (
@@ -68,7 +68,7 @@ def test_the_first_syntax_names_volumes_and_disks_of_the_flavor():
 
 
 @pytest.mark.parametrize(("names", "root"), [(("vdb", "vda"), OTHER), ((None, None), VOLUME)])
-def test_the_first_syntax_boots_from_vda_or_the_first_volume(names, root):
+def test_legacy_block_device_mapping_boots_from_vda_or_the_first_volume(names, root):
     items = [{"volume_id": ident, **({"device_name": name} if name else {})}
              for ident, name in zip((VOLUME, OTHER), names, strict=True)]
     assert root_volume(old(*items, image="")).volume_id == root
@@ -92,20 +92,20 @@ def test_the_first_syntax_boots_from_vda_or_the_first_volume(names, root):
     ([{"source_type": "image", "destination_type": "local", "uuid": OTHER, "boot_index": 0}], IMAGE, "imageRef"),
     ([{"source_type": "image", "destination_type": "local", "uuid": IMAGE, "boot_index": 1}], IMAGE, "to local"),
 ])
-def test_what_cannot_be_says_why(items, image, message):
+def test_invalid_block_device_mappings_are_refused_with_the_reason(items, image, message):
     given = [{name: value for name, value in item.items() if value is not None} for item in items]
     with pytest.raises(exception.InvalidInput, match=message):
         new(*given, image=image)
 
 
-def test_one_volume_is_not_for_many_servers_but_each_may_have_its_own():
+def test_multi_create_allows_new_volumes_but_no_existing_volume():
     with pytest.raises(exception.InvalidInput, match="multiple instances"):
         new(volume(), most=2)
     assert len(new(blank(), most=2)) == 1
 
 
 @pytest.mark.parametrize("item", [{"snapshot_id": VOLUME}, {}])
-def test_the_first_syntax_needs_a_volume(item):
+def test_legacy_block_device_mapping_without_a_volume_id_is_refused(item):
     with pytest.raises(exception.InvalidInput):
         old(item)
     with pytest.raises(exception.InvalidInput, match="different block_device_mapping syntaxes"):

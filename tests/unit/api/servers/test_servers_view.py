@@ -27,7 +27,7 @@ MEMBER = ("member", "reader")
 
 
 class Hosts:
-    """Clients that know the status of hosts only."""
+    """Fake clients that provide the status of hosts only."""
 
     def __init__(self, **status):
         self.status = status
@@ -67,13 +67,13 @@ def expected_keys():
 
 
 @pytest.mark.parametrize(("kind", "version", "keys"), expected_keys())
-def test_the_keys_are_those_of_the_version(kind, version, keys):
+def test_server_view_has_the_keys_of_its_microversion(kind, version, keys):
     shown = VIEWS[kind].render(server(), look(version, ADMIN if version < 90 else MEMBER))
     assert set(shown) == keys
 
 
-def test_no_key_changes_between_the_listed_versions_but_those_that_were_added():
-    """Keys are only added from each version to the next."""
+def test_server_view_never_loses_a_key_in_a_later_microversion():
+    """A later microversion only adds keys."""
     for view in VIEWS.values():
         before = set()
         for version in range(1, 105):
@@ -82,17 +82,17 @@ def test_no_key_changes_between_the_listed_versions_but_those_that_were_added():
             before = keys
 
 
-def test_members_see_nothing_of_the_host():
+def test_server_view_hides_host_attributes_from_members():
     shown = servers_view.SHOW.render(server(), look(104, MEMBER))
     assert "host_status" not in shown
     assert {key for key in shown if key.startswith("OS-EXT-SRV-ATTR:")} == {"OS-EXT-SRV-ATTR:hostname"}
 
 
-def test_the_hostname_is_for_everybody_from_2_90():
+def test_server_view_hides_the_hostname_from_members_before_2_90():
     assert "OS-EXT-SRV-ATTR:hostname" not in servers_view.SHOW.render(server(), look(89, MEMBER))
 
 
-def test_the_flavor_is_a_link_before_2_47_and_embedded_after():
+def test_server_view_embeds_the_flavor_from_2_47():
     assert servers_view.SHOW.render(server(), look(46))["flavor"] == {
         "id": "1", "links": [{"rel": "bookmark", "href": "http://api/flavors/1"}]}
     assert servers_view.SHOW.render(server(), look(47))["flavor"] == {
@@ -100,15 +100,15 @@ def test_the_flavor_is_a_link_before_2_47_and_embedded_after():
         "extra_specs": {"a": "b"}}
 
 
-def test_image_properties_that_nova_does_not_know_stay_out():
+def test_server_view_omits_unknown_image_properties():
     assert servers_view.SHOW.render(server(), look(98))["image"]["properties"] == {"architecture": "x86_64"}
 
 
-def test_a_server_without_an_image_has_an_empty_one():
+def test_server_view_without_an_image_shows_an_empty_string():
     assert servers_view.SHOW.render(server(image_ref=""), look(104))["image"] == ""
 
 
-def test_addresses_of_both_versions_are_shown():
+def test_server_view_shows_ipv4_and_ipv6_addresses():
     vif = server().network_info[0]
     vif.fixed_ips.append(FixedIp(address="fd00::5", version=6, prefix=64))
     shown = servers_view.SHOW.render(server(network_info=[vif]), look(1))["addresses"]
@@ -116,11 +116,11 @@ def test_addresses_of_both_versions_are_shown():
         (4, "10.0.0.2", vif.mac), (6, "fd00::5", vif.mac)]
 
 
-def test_addresses_are_hidden_while_building():
+def test_server_view_hides_addresses_while_building():
     assert servers_view.SHOW.render(server(vm_state=states.BUILDING), look(1))["addresses"] == {}
 
 
-def test_addresses_have_a_type_and_a_mac_where_the_answer_is_complete():
+def test_server_view_omits_address_type_and_mac_in_update_responses():
     complete = servers_view.SHOW.render(server(), look(1))["addresses"]
     assert complete == {"private": [{"version": 4, "addr": "10.0.0.2", "OS-EXT-IPS:type": "fixed",
                                      "OS-EXT-IPS-MAC:mac_addr": "fa:16:3e:00:00:01"}]}
@@ -131,12 +131,12 @@ def test_addresses_have_a_type_and_a_mac_where_the_answer_is_complete():
 @pytest.mark.parametrize(("vm_state", "task_state", "shown"), [
     ("active", None, True), ("building", None, True), ("resized", None, True), ("active", "migrating", True),
     ("active", "rebooting_hard", False), ("stopped", None, False), ("error", None, False)])
-def test_progress_is_shown_with_some_statuses(vm_state, task_state, shown):
+def test_server_view_shows_progress_per_status(vm_state, task_state, shown):
     keys = servers_view.SHOW.render(server(vm_state=vm_state, task_state=task_state), look(1))
     assert ("progress" in keys) == shown
 
 
-def test_a_fault_is_shown_with_error_and_deleted_only():
+def test_server_view_shows_faults_of_error_and_deleted_servers_only():
     fault = Fault(code=500, message="No valid host was found.", details="traceback", created=WHEN)
     assert "fault" not in servers_view.SHOW.render(server(fault=fault), look(1))
     shown = servers_view.SHOW.render(server(fault=fault, vm_state="error"), look(1, MEMBER))
@@ -145,19 +145,19 @@ def test_a_fault_is_shown_with_error_and_deleted_only():
 
 
 @pytest.mark.parametrize("code", [400, 404, 409, 500, 503])
-def test_the_details_of_a_fault_are_for_administrators(code):
+def test_server_view_shows_fault_details_to_admin_only(code):
     fault = Fault(code=code, message="It failed.", details="traceback", created=WHEN)
     assert "details" not in servers_view.SHOW.render(server(fault=fault, vm_state="error"), look(1, MEMBER))["fault"]
     assert servers_view.SHOW.render(server(fault=fault, vm_state="error"), look(1))["fault"]["details"] == "traceback"
 
 
 @pytest.mark.parametrize(("host", "status"), [("host", "DOWN"), ("other", "UNKNOWN"), (None, "")])
-def test_host_status(host, status):
+def test_server_view_shows_the_host_status(host, status):
     shown = servers_view.SHOW.render(server(host=host), look(16, clients=Hosts(host="DOWN")))
     assert shown["host_status"] == status
 
 
-def test_texts_for_times_keys_and_flags():
+def test_server_view_formats_times_keys_and_flags():
     shown = servers_view.SHOW.render(server(
         config_drive=True, key=Key(name="mykey", public_key="ssh-rsa A")), look(1))
     assert shown["created"] == shown["updated"] == "2026-01-02T03:04:05Z"
@@ -167,5 +167,5 @@ def test_texts_for_times_keys_and_flags():
     assert shown["OS-EXT-SRV-ATTR:instance_name"] == "instance-000000ff"
 
 
-def test_a_server_in_no_security_group_has_no_such_key():
+def test_server_view_without_security_groups_omits_the_key():
     assert "security_groups" not in servers_view.SHOW.render(server(security_groups=[]), look(1))

@@ -1,4 +1,4 @@
-"""Flavors: what is listed to whom, in which order; names and ids are unique."""
+"""Flavors: visibility, filters, sort order, and uniqueness of names and ids."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _names(flavors: Flavors, **query: object) -> list[str]:
     return [found.name for found in flavors.index(ctx(), FlavorQuery(**{"sort_key": "id", **query}))]  # type: ignore[arg-type]
 
 
-def test_a_flavor_is_what_was_created(core: Books) -> None:
+def test_created_flavor_is_returned_unchanged(core: Books) -> None:
     created = Flavors(core).create(ctx(), flavor(
         ephemeral_gb=2, swap=64, rxtx_factor=1.5, description="größe", extra_specs={"hw:x": "1"}))
     assert created.id > 0
@@ -35,7 +35,7 @@ def test_a_flavor_is_what_was_created(core: Books) -> None:
     assert (found.rxtx_factor, found.description, found.extra_specs) == (1.5, "größe", {"hw:x": "1"})
 
 
-def test_names_and_ids_are_unique_and_case_matters(flavors: Flavors) -> None:
+def test_flavor_names_and_ids_are_unique_and_case_sensitive(flavors: Flavors) -> None:
     with pytest.raises(exception.FlavorExists):
         flavors.create(ctx(), flavor("m1.tiny", flavorid="other"))
     with pytest.raises(exception.FlavorIdExists):
@@ -45,7 +45,7 @@ def test_names_and_ids_are_unique_and_case_matters(flavors: Flavors) -> None:
         flavors.get(ctx(), "m1.TINY")
 
 
-def test_public_ones_and_those_with_access(flavors: Flavors) -> None:
+def test_flavor_list_shows_public_flavors_and_flavors_with_access(flavors: Flavors) -> None:
     assert _names(flavors, project_id="p1") == ["m1.tiny", "m1.small", "M1.LARGE"]
     flavors.add_access(ctx(), "secret", "p1")
     assert "secret" in _names(flavors, project_id="p1")
@@ -57,7 +57,7 @@ def test_public_ones_and_those_with_access(flavors: Flavors) -> None:
         flavors.get(ctx(), "secret", "p2")
 
 
-def test_filters(flavors: Flavors) -> None:
+def test_flavor_filters_by_memory_disk_and_name(flavors: Flavors) -> None:
     assert _names(flavors, min_ram=2048) == ["m1.small", "M1.LARGE"]
     assert _names(flavors, min_disk=80) == ["M1.LARGE"]
     assert _names(flavors, name="^m1[.](t|l)") == ["m1.tiny", "M1.LARGE"]
@@ -66,30 +66,30 @@ def test_filters(flavors: Flavors) -> None:
 
 
 @pytest.mark.parametrize("pattern", ["a\0b", "a" * 1025])
-def test_a_bad_pattern_is_the_callers_mistake(flavors: Flavors, pattern: str) -> None:
+def test_flavor_name_pattern_with_nul_or_too_long_is_invalid_input(flavors: Flavors, pattern: str) -> None:
     with pytest.raises(exception.InvalidInput):
         _names(flavors, name=pattern)
 
 
 @pytest.mark.parametrize("pattern", ["(", "*", "[z-a]"])
-def test_what_is_no_expression_is_searched_for_literally(flavors: Flavors, pattern: str) -> None:
+def test_invalid_flavor_name_regex_is_matched_literally(flavors: Flavors, pattern: str) -> None:
     assert _names(flavors, name=pattern) == []
 
 
-def test_a_pattern_that_only_the_database_refuses(flavors: Flavors) -> None:
-    """Databases know different constructs; none of them may look like a defect of ours."""
+def test_flavor_name_pattern_refused_by_the_database_is_invalid_input(flavors: Flavors) -> None:
+    """Databases support different constructs. An unsupported construct must be reported as invalid input."""
     for pattern in ("(?P<name>m1)", "(?<=m)1", r"m1(?#comment)", r"\Am1", "m{1,400}"):
         with contextlib.suppress(exception.InvalidInput):
             _names(flavors, name=pattern)
 
 
 @pytest.mark.parametrize("flavorid", ["a\0b", "\ud800", "x" * 5000])
-def test_strange_ids_are_clean_errors(flavors: Flavors, flavorid: str) -> None:
+def test_malformed_flavor_id_is_not_found_or_invalid_input(flavors: Flavors, flavorid: str) -> None:
     with pytest.raises((exception.FlavorNotFound, exception.InvalidInput)):
         flavors.get(ctx(), flavorid)
 
 
-def test_sorting_and_paging_visit_everything_once(flavors: Flavors) -> None:
+def test_sorted_flavor_pages_contain_every_flavor_once(flavors: Flavors) -> None:
     assert _names(flavors, sort_key="memory_mb", sort_dir="desc", is_public=None) == [
         "M1.LARGE", "m1.small", "secret", "m1.tiny"]
     for sort_key in ("vcpus", "description", "updated_at", "vcpu_weight", "flavorid", "rxtx_factor", "is_public"):
@@ -102,14 +102,14 @@ def test_sorting_and_paging_visit_everything_once(flavors: Flavors) -> None:
     assert _names(flavors, limit=0) == []
 
 
-def test_a_marker_must_exist(flavors: Flavors) -> None:
+def test_flavor_list_refuses_unknown_marker_and_sort_key(flavors: Flavors) -> None:
     with pytest.raises(exception.MarkerNotFound, match=r"marker \[gone\] not found"):
         _names(flavors, marker="gone")
     with pytest.raises(exception.InvalidInput):
         _names(flavors, sort_key="secret_column")
 
 
-def test_extra_specs_are_merged(flavors: Flavors) -> None:
+def test_flavor_extra_specs_are_merged(flavors: Flavors) -> None:
     flavors.set_extra_specs(ctx(), "m1.tiny", {"a": "1", "b": "2"})
     assert flavors.set_extra_specs(ctx(), "m1.tiny", {"b": "3"}) == {"a": "1", "b": "3"}
     flavors.delete_extra_spec(ctx(), "m1.tiny", "a")
@@ -118,7 +118,7 @@ def test_extra_specs_are_merged(flavors: Flavors) -> None:
         flavors.delete_extra_spec(ctx(), "m1.tiny", "a")
 
 
-def test_access_rows(flavors: Flavors) -> None:
+def test_flavor_access_is_added_and_removed_once(flavors: Flavors) -> None:
     assert flavors.add_access(ctx(), "secret", "p2") == ["p2"]
     assert flavors.add_access(ctx(), "secret", "p1") == ["p1", "p2"]
     with pytest.raises(exception.FlavorAccessExists):
@@ -128,7 +128,7 @@ def test_access_rows(flavors: Flavors) -> None:
         flavors.remove_access(ctx(), "secret", "p2")
 
 
-def test_a_deleted_flavor_is_gone_with_its_access(flavors: Flavors) -> None:
+def test_delete_of_a_flavor_removes_its_access_list(flavors: Flavors) -> None:
     flavors.add_access(ctx(), "secret", "p1")
     flavors.delete(ctx(), "secret")
     with pytest.raises(exception.FlavorNotFound):
@@ -137,7 +137,7 @@ def test_a_deleted_flavor_is_gone_with_its_access(flavors: Flavors) -> None:
     assert flavors.access(ctx(), "secret") == []
 
 
-def test_a_description_changes(flavors: Flavors) -> None:
+def test_update_of_flavor_description(flavors: Flavors) -> None:
     assert flavors.update(ctx(), "m1.tiny", "new").description == "new"
     assert flavors.update(ctx(), "m1.tiny", None).description is None
     assert flavors.get(ctx(), "m1.tiny").updated_at is not None

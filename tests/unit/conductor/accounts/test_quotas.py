@@ -1,4 +1,4 @@
-"""Limits: who sets them, what they allow, and that nobody spends past them."""
+"""Quota limits: precedence, validation, and enforcement for concurrent requests."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _usage(core: Books, user: str | None = None) -> dict[str, int]:
 
 
 # --- limits ----------------------------------------------------------------------------------
-def test_the_nearest_limit_wins(core: Books) -> None:
+def test_most_specific_quota_limit_applies(core: Books) -> None:
     endpoint = Quotas(core)
     assert endpoint.get(ctx(), "p1").limits["cores"] == 20
     endpoint.set_class(ctx(), "default", {"cores": 30, "ram": 1000, "instances": 50})
@@ -68,13 +68,13 @@ def test_the_nearest_limit_wins(core: Books) -> None:
     assert endpoint.get_class(ctx(), "other").limits["cores"] == 20
 
 
-def test_a_change_keeps_the_other_limits(core: Books) -> None:
+def test_update_of_a_quota_limit_keeps_the_other_limits(core: Books) -> None:
     endpoint = Quotas(core)
     endpoint.set(ctx(), "p1", {"cores": 40})
     assert endpoint.set(ctx(), "p1", {"ram": -1}).limits["cores"] == 40
 
 
-def test_reset_goes_back_to_the_defaults(core: Books) -> None:
+def test_reset_of_quotas_restores_the_defaults(core: Books) -> None:
     endpoint = Quotas(core)
     endpoint.set(ctx(), "p1", {"cores": 40})
     endpoint.set(ctx(), "p1", {"cores": 5}, user_id="u1")
@@ -85,7 +85,7 @@ def test_reset_goes_back_to_the_defaults(core: Books) -> None:
     assert endpoint.get(ctx(), "p1", "u1").limits["cores"] == 20
 
 
-def test_a_limit_below_what_is_used_needs_force(core: Books) -> None:
+def test_quota_limit_below_usage_requires_force(core: Books) -> None:
     endpoint = Quotas(core)
     _reserve(core, 3, 3)
     with pytest.raises(exception.QuotaBelowUsage, match="Quota limit 2 for instances must be greater than or equal "
@@ -96,25 +96,25 @@ def test_a_limit_below_what_is_used_needs_force(core: Books) -> None:
 
 
 @pytest.mark.parametrize("limit", [21, -1])
-def test_a_user_cannot_have_more_than_the_project(core: Books, limit: int) -> None:
+def test_user_quota_above_project_quota_is_refused(core: Books, limit: int) -> None:
     with pytest.raises(exception.QuotaAboveProject, match="must be less than or equal to 20"):
         Quotas(core).set(ctx(), "p1", {"cores": limit}, user_id="u1")
 
 
 @pytest.mark.parametrize(("project", "limits"), [("p1", {"nonsense": 1}), ("p1", {"cores": -2}),
                                                  ("p1", {"cores": 2**31}), ("class:default", {"cores": 1})])
-def test_bad_limits_are_refused(core: Books, project: str, limits: dict[str, int]) -> None:
+def test_invalid_quota_limits_are_refused(core: Books, project: str, limits: dict[str, int]) -> None:
     with pytest.raises(exception.InvalidInput):
         Quotas(core).set(ctx(), project, limits)
 
 
 # --- spending ----------------------------------------------------------------------------------
-def test_as_many_as_fit(core: Books) -> None:
+def test_reservation_is_reduced_to_the_remaining_quota(core: Books) -> None:
     assert _reserve(core, 1, 4, cores=6) == 3
     assert _usage(core) == {"instances": 3, "cores": 18, "ram": 1536} == _usage(core, "u1")
 
 
-def test_too_many_says_what_and_changes_nothing(core: Books) -> None:
+def test_over_quota_error_lists_resources_and_reserves_nothing(core: Books) -> None:
     _reserve(core, 8, 8, cores=2)
     with pytest.raises(exception.OverQuota) as refused:
         _reserve(core, 3, 5, cores=2)
@@ -123,7 +123,7 @@ def test_too_many_says_what_and_changes_nothing(core: Books) -> None:
     assert _usage(core)["instances"] == 8
 
 
-def test_a_user_has_his_own_limit_inside_the_project(core: Books) -> None:
+def test_user_quota_applies_within_the_project_quota(core: Books) -> None:
     Quotas(core).set(ctx(), "p1", {"instances": 2}, user_id="u1")
     assert _reserve(core, 1, 5) == 2
     with pytest.raises(exception.OverQuota, match="instances: Requested 1, but already used 2 of 2 instances"):
@@ -131,12 +131,12 @@ def test_a_user_has_his_own_limit_inside_the_project(core: Books) -> None:
     assert _reserve(core, 1, 20, user="u2") == 8
 
 
-def test_unlimited(core: Books) -> None:
+def test_unlimited_quota_allows_any_reservation(core: Books) -> None:
     Quotas(core).set(ctx(), "p1", {"instances": -1, "cores": -1, "ram": -1})
     assert _reserve(core, 1000, 1000, ram=10**6) == 1000
 
 
-def test_a_release_gives_back_and_never_goes_below_zero(core: Books) -> None:
+def test_release_of_quota_never_makes_usage_negative(core: Books) -> None:
     _reserve(core, 2, 2)
     core.db.write(lambda connection: quotas.release(connection, "p1", "u1", 1, 1, 512))
     assert _usage(core) == {"instances": 1, "cores": 1, "ram": 512} == _usage(core, "u1")
@@ -144,8 +144,8 @@ def test_a_release_gives_back_and_never_goes_below_zero(core: Books) -> None:
     assert _usage(core) == {"instances": 0, "cores": 0, "ram": 0}
 
 
-def test_many_at_once_never_spend_more_than_the_limit(core: Books) -> None:
-    """The very first requests have no row to lock yet."""
+def test_concurrent_reservations_never_exceed_the_quota(core: Books) -> None:
+    """The first requests of a project have no usage row to lock."""
     results = _together(lambda: _reserve(core, 1, 3), 8)
     granted = [result for result in results if isinstance(result, int)]
     assert len(results) == 8
@@ -153,8 +153,8 @@ def test_many_at_once_never_spend_more_than_the_limit(core: Books) -> None:
     assert {type(result) for result in results if not isinstance(result, int)} <= {exception.OverQuota}
 
 
-def test_what_others_spend_before_the_end_of_a_transaction_is_not_spent_again(core: Books) -> None:
-    """The transaction runs once more, and is given or refused what is left then."""
+def test_reservation_is_retried_if_usage_grows_during_the_transaction(core: Books) -> None:
+    """The transaction is retried, and gets or is refused the remaining quota."""
     _reserve(core, 8, 8)
     overtaken = [True]
 
@@ -173,14 +173,14 @@ def test_what_others_spend_before_the_end_of_a_transaction_is_not_spent_again(co
         _reserve(core, 1, 2)
 
 
-def test_a_reservation_costs_two_statements(core: Books) -> None:
+def test_reservation_takes_two_statements(core: Books) -> None:
     _reserve(core, 1, 1)
     core.statements()
     _reserve(core, 1, 3)
     assert len(core.statements()) == 2
 
 
-def test_interfaces_are_counted_where_they_have_a_limit(core: Books) -> None:
+def test_fixed_ip_quota_counts_interfaces_only_if_limited(core: Books) -> None:
     network = Networks(core).create(ctx(), Network(uuid="", label="lan", cidr="10.0.0.0/24", gateway="", bridge="",
                                                    cidr_v6="fd00::/64"))
     one = server(core, None)
@@ -199,7 +199,7 @@ def test_interfaces_are_counted_where_they_have_a_limit(core: Books) -> None:
         reserve(1, 5)
 
 
-def test_servers_on_their_way_have_taken_their_addresses(core: Books) -> None:
+def test_fixed_ip_quota_counts_requested_interfaces_of_building_servers(core: Books) -> None:
     """Addresses are allocated with the host: simultaneous requests must not all succeed."""
     Quotas(core).set(ctx(), "p1", {"fixed_ips": 4}, force=True)
     wanted = [NetworkRequest(network_id="n"), NetworkRequest(network_id="n")]
@@ -212,7 +212,7 @@ def test_servers_on_their_way_have_taken_their_addresses(core: Books) -> None:
     assert Quotas(core).get(ctx(), "p1", usage=True).in_use["fixed_ips"] == 4
     with pytest.raises(exception.QuotaLimit):
         reserve()
-    # One that found no host wants none any more, and one that has them is counted once.
+    # A failed server needs no addresses, and a server that has its addresses is counted once.
     set_columns(core, tables.instances, tables.instances.c.uuid == first.uuid, vm_state=states.ERROR)
     network = Networks(core).create(ctx(), Network(uuid="", label="lan", cidr="10.0.0.0/24", gateway="", bridge=""))
     core.db.write(lambda connection: fixed_ips.take(connection, network, second.uuid, new_uuid()))
@@ -221,7 +221,7 @@ def test_servers_on_their_way_have_taken_their_addresses(core: Books) -> None:
     assert reserve() == 1
 
 
-def test_usage_counts_what_is_not_servers(core: Books) -> None:
+def test_quota_usage_includes_server_groups(core: Books) -> None:
     from nova.conductor.endpoints.servers import ServerGroups
     from nova.objects.servers.server_group import ServerGroup
 
@@ -241,7 +241,7 @@ def test_serialized_transactions_do_not_overlap(core: Books) -> None:
     assert sorted(_together(lambda: core.db.write(count), 6)) == list(range(20, 26))
 
 
-def test_deletes_at_once_do_not_wait_in_larger_numbers_than_allowed(core: Books) -> None:
+def test_concurrent_soft_deletes_respect_the_limit_of_waiting_servers(core: Books) -> None:
     Quotas(core).set(ctx(), "p1", {"instances": 2})
     left = [server(core, "h1") for _number in range(6)]
 

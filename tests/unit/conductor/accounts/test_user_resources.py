@@ -26,7 +26,7 @@ def _group(project: str = "p1", user: str = "u1", **changes: object) -> ServerGr
 
 
 # --- key pairs -------------------------------------------------------------------------------
-def test_a_keypair_belongs_to_its_user(core: Books) -> None:
+def test_keypair_is_visible_only_to_its_user(core: Books) -> None:
     keypairs = Keypairs(core)
     made = keypairs.create(ctx(), _key("mine"))
     assert made.created_at is not None
@@ -43,7 +43,7 @@ def test_a_keypair_belongs_to_its_user(core: Books) -> None:
     assert keypairs.index(ctx(), "u1") == []
 
 
-def test_keypairs_by_name_and_page(core: Books) -> None:
+def test_keypair_pages_follow_a_marker(core: Books) -> None:
     keypairs = Keypairs(core)
     for name in ("c", "a", "B", "b"):
         keypairs.create(ctx(), _key(name))
@@ -57,7 +57,7 @@ def test_keypairs_by_name_and_page(core: Books) -> None:
         keypairs.index(ctx(), "u1", marker="gone")
 
 
-def test_the_keypair_limit_holds_for_requests_at_once(core: Books) -> None:
+def test_keypair_quota_holds_for_concurrent_requests(core: Books) -> None:
     keypairs = Keypairs(core)
     Quotas(core).set(ctx(), "p1", {"key_pairs": 3})
     refused: list[Exception] = []
@@ -79,7 +79,7 @@ def test_the_keypair_limit_holds_for_requests_at_once(core: Books) -> None:
 
 
 # --- server groups ---------------------------------------------------------------------------
-def test_a_server_group_knows_its_living_members(core: Books) -> None:
+def test_server_group_members_exclude_deleted_servers(core: Books) -> None:
     groups = ServerGroups(core)
     made = groups.create(ctx(), _group())
     assert (made.policy, made.rules, made.members) == ("anti-affinity", {"max_server_per_host": 2}, [])
@@ -91,7 +91,7 @@ def test_a_server_group_knows_its_living_members(core: Books) -> None:
         groups.get(ctx(), made.uuid)
 
 
-def test_server_groups_of_other_projects_are_not_found(core: Books) -> None:
+def test_server_group_of_another_project_is_not_found(core: Books) -> None:
     groups = ServerGroups(core)
     made = groups.create(ctx(), _group())
     assert groups.get(ctx(), made.uuid, "p1").uuid == made.uuid
@@ -102,7 +102,7 @@ def test_server_groups_of_other_projects_are_not_found(core: Books) -> None:
     assert groups.index(ctx(), "p2") == []
 
 
-def test_lists_of_server_groups(core: Books) -> None:
+def test_server_group_list_is_paged_and_takes_two_statements(core: Books) -> None:
     groups = ServerGroups(core)
     made = [groups.create(ctx(), _group(project)).uuid for project in ("p1", "p1", "p2", "p1")]
     assert [one.uuid for one in groups.index(ctx(), None)] == made
@@ -113,7 +113,7 @@ def test_lists_of_server_groups(core: Books) -> None:
     assert len(core.statements()) == 2
 
 
-def test_the_limit_of_server_groups(core: Books) -> None:
+def test_server_group_quota_applies_to_project_and_user(core: Books) -> None:
     groups, quotas = ServerGroups(core), Quotas(core)
     quotas.set(ctx(), "p1", {"server_groups": 2})
     quotas.set(ctx(), "p1", {"server_groups": 1}, user_id="u1")

@@ -24,7 +24,7 @@ RESOURCES = {"VCPU": 1, "MEMORY_MB": 512, "DISK_GB": 1}
 
 @pytest.fixture
 def one(core: Books) -> Instance:
-    """A server on host a, with everything that belongs to it; host b is empty."""
+    """Return a server on host a with its claim and quota usage; host b is empty."""
     for host in ("a", "b"):
         core.db.write(lambda connection, host=host: services.register(connection, host, "nova-compute", "compute", 1))
     nodes = [announcer.report_nodes(core, host, [node(host)])[0] for host in ("a", "b")]
@@ -48,7 +48,7 @@ def change(core: Books, statement: Any) -> None:
     core.db.write(lambda connection: connection.execute(statement))
 
 
-def test_nothing_is_found_while_all_agrees(core: Books, one: Instance) -> None:
+def test_audit_reports_nothing_for_consistent_records(core: Books, one: Instance) -> None:
     assert found(core) == []
     assert core.db.read(audit.unfinished) == []
 
@@ -66,26 +66,26 @@ def test_nothing_is_found_while_all_agrees(core: Books, one: Instance) -> None:
     ("instances", {"flavor": flavor(memory_mb=1024)}, "ram is 512, counted 1024"),
     ("quota_usages", {"cores": 5}, "cores is 5, counted 1"),
 ])
-def test_what_does_not_agree_is_found(core: Books, one: Instance, table: str, values: dict[str, Any],
-                                      says: str) -> None:
+def test_audit_reports_each_inconsistent_column(core: Books, one: Instance, table: str, values: dict[str, Any],
+                                                says: str) -> None:
     change(core, sa.update(tables.metadata.tables[table]).values(values))
     assert any(says in line for line in found(core)), found(core)
 
 
-def test_a_server_has_one_claim(core: Books, one: Instance) -> None:
+def test_audit_reports_a_second_claim_of_a_server(core: Books, one: Instance) -> None:
     other = core.db.read(lambda connection: connection.scalar(
         sa.select(tables.compute_nodes.c.uuid).where(tables.compute_nodes.c.host == "b")))
     core.db.write(lambda connection: allocations.claim(connection, one.uuid, at(other), RESOURCES, "p1", "u1"))
     assert any("has 2 claims" in line for line in found(core))
 
 
-def test_a_server_without_a_claim_is_found(core: Books, one: Instance) -> None:
+def test_audit_reports_a_server_without_a_claim(core: Books, one: Instance) -> None:
     core.db.write(lambda connection: allocations.release(connection, one.uuid))
     assert any("without a claim" in line for line in found(core))
 
 
 def moving(core: Books, one: Instance, **changes: Any) -> Migration:
-    """The server is on its way from a to b, and becomes larger there."""
+    """Insert an open resize of the server from host a to host b with a larger flavor."""
     larger = flavor("m1.small", memory_mb=1024, vcpus=2)
     move = Migration(**{
         "uuid": new_uuid(), "instance_uuid": one.uuid, "migration_type": "resize", "status": "migrating",
@@ -104,12 +104,12 @@ def moving(core: Books, one: Instance, **changes: Any) -> Migration:
     return move
 
 
-def test_a_server_that_moves_has_a_claim_on_either_side(core: Books, one: Instance) -> None:
+def test_audit_accepts_claims_on_source_and_destination_of_a_resize(core: Books, one: Instance) -> None:
     moving(core, one)
     assert found(core) == []
 
 
-def test_a_server_that_has_moved_waits_for_a_word(core: Books, one: Instance) -> None:
+def test_audit_accepts_a_server_in_verify_resize(core: Books, one: Instance) -> None:
     move = moving(core, one, status="finished")
     change(core, sa.update(tables.instances).values(host="b", node="b", flavor=move.new_flavor, vm_state="resized"))
     change(core, sa.update(tables.compute_nodes).values(num_io_ops=0))
@@ -125,14 +125,14 @@ def test_a_server_that_has_moved_waits_for_a_word(core: Books, one: Instance) ->
     ("quota_usages", {"ram": 512}, "ram is 512, counted 1024"),
     ("instances", {"deleted": True}, "no such server"),
 ])
-def test_what_does_not_agree_of_a_move_is_found(core: Books, one: Instance, table: str, values: dict[str, Any],
-                                                says: str) -> None:
+def test_audit_reports_inconsistent_migration_records(core: Books, one: Instance, table: str, values: dict[str, Any],
+                                                      says: str) -> None:
     moving(core, one)
     change(core, sa.update(tables.metadata.tables[table]).values(values))
     assert any(says in line for line in found(core)), found(core)
 
 
-def test_what_waits_for_its_turn_waits_behind_somebody(core: Books, one: Instance) -> None:
+def test_audit_reports_a_queued_action_without_a_running_action(core: Books, one: Instance) -> None:
     holder, behind = (Action(uuid=new_uuid(), instance_uuid=one.uuid, action=name, operation=name, queued=queued,
                              request_id="req-1", start_time=utcnow())
                       for name, queued in (("stop", False), ("attach_volume", True)))
@@ -143,7 +143,7 @@ def test_what_waits_for_its_turn_waits_behind_somebody(core: Books, one: Instanc
     assert len(found(core)) == 2
 
 
-def test_no_guest_is_to_leave_the_host_of_its_server(core: Books, one: Instance) -> None:
+def test_audit_removes_an_eviction_from_the_current_host(core: Books, one: Instance) -> None:
     for host in ("a", "b"):
         core.db.write(lambda connection, host=host: evictions.add(connection, one.uuid, host, keep_disks=False))
     wrong = [line for line in found(core) if line.startswith("eviction")]
@@ -155,7 +155,7 @@ def test_no_guest_is_to_leave_the_host_of_its_server(core: Books, one: Instance)
 
 
 @pytest.mark.parametrize("outcome", [None, "superseded"])
-def test_what_is_under_way_or_has_no_result_is_told(core: Books, one: Instance, outcome: str | None) -> None:
+def test_audit_reports_unfinished_actions_and_events(core: Books, one: Instance, outcome: str | None) -> None:
     action = Action(uuid=new_uuid(), instance_uuid=one.uuid, action="stop", operation="stop", step="power_off",
                     outcome=outcome, request_id="req-1", start_time=utcnow(),
                     events=[Event(event="compute_stop_instance", start_time=utcnow())])

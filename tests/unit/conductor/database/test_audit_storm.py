@@ -1,4 +1,4 @@
-"""An audit beside everything else: servers come and go, books are spoilt, and nothing is ever sold twice."""
+"""Audit and repair during concurrent creations and deletions of servers, with records damaged at random."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ RESOURCES = {"VCPU": 1, "MEMORY_MB": 512, "DISK_GB": 1}
 
 
 class Cloud:
-    """The transactions of conductors when servers are created and deleted, in their order of locks."""
+    """The transactions in which conductors create and delete servers, with the same order of locks."""
 
     def __init__(self, core: Books) -> None:
         self.core = core
@@ -46,7 +46,7 @@ class Cloud:
         self.group = core.db.write(lambda connection: security_groups.resolve(connection, "p1", ["default"]))[0].id
 
     def boot(self, number: int) -> Instance | None:
-        """A server, or None where the host is full."""
+        """Create a server and return it, or return None if the host is full."""
         on = self.nodes[number % len(self.nodes)]
         made = Instance(uuid=new_uuid(), project_id="p1", user_id=f"u{number % 2}", display_name="vm", hostname="vm",
                         flavor=flavor(), created_at=utcnow(), vm_state=states.ACTIVE, launched_at=utcnow(),
@@ -88,17 +88,17 @@ class Cloud:
                 self.delete(mine.pop(chance.randrange(len(mine))))
             elif server := self.boot(chance.randrange(1000)):
                 mine.append(server)
-            assert max(self.sold().values(), default=0) <= VCPUS, "oversold"
+            assert max(self.sold().values(), default=0) <= VCPUS, "a host has more servers than VCPUs"
 
     def sold(self) -> dict[str, int]:
-        """host -> servers there, whatever the books say."""
+        """Return the number of servers by host, counted from the instance rows."""
         table = tables.instances
         return dict(self.core.db.read(lambda connection: connection.execute(
             sa.select(table.c.host, sa.func.count()).where(table.c.deleted == sa.false(), table.c.host.is_not(None))
             .group_by(table.c.host)).all()))
 
     def storm(self) -> Iterator[None]:
-        """Goes on while the users do. Raises what went wrong for one of them."""
+        """Yield while worker threads create and delete servers. Raise the first error of a worker."""
         with concurrent.futures.ThreadPoolExecutor(WORKERS) as pool:
             running = [pool.submit(self.come_and_go, seed) for seed in range(WORKERS)]
             while any(not one.done() for one in running):
@@ -113,7 +113,7 @@ def cloud(core: Books) -> Cloud:
 
 
 def _spoil(core: Books, chance: random.Random) -> None:
-    """Something that no room for a further server comes of."""
+    """Damage a record at random without creating capacity for a further server."""
     inventories, nodes, usages = tables.inventories, tables.compute_nodes, tables.quota_usages
     spoilt: list[Any] = [
         sa.update(inventories).where(inventories.c.resource_class == "VCPU").values(used=inventories.c.used + 3),
@@ -122,7 +122,7 @@ def _spoil(core: Books, chance: random.Random) -> None:
     core.db.write(lambda connection: connection.execute(chance.choice(spoilt)))
 
 
-def test_repairs_in_a_storm_never_make_room_that_is_not_there(cloud: Cloud) -> None:
+def test_audit_repair_during_concurrent_boots_never_oversells_hosts(cloud: Cloud) -> None:
     chance = random.Random(1)
     repaired = 0
     for _ in cloud.storm():
@@ -134,12 +134,12 @@ def test_repairs_in_a_storm_never_make_room_that_is_not_there(cloud: Cloud) -> N
     assert list(audit.audit(cloud.core.db)) == []
 
 
-def test_what_changes_while_the_audit_looks_is_no_finding(cloud: Cloud) -> None:
+def test_audit_ignores_changes_made_while_it_runs(cloud: Cloud) -> None:
     found = [str(finding) for _ in cloud.storm() for finding in audit.audit(cloud.core.db, page=2)]
     assert found == []
 
 
-def test_nothing_is_held_while_somebody_reads_a_finding(cloud: Cloud) -> None:
+def test_audit_holds_no_connection_between_findings(cloud: Cloud) -> None:
     for _server in range(3):
         cloud.boot(0)
     _spoil(cloud.core, random.Random(1))
@@ -152,7 +152,7 @@ def test_nothing_is_held_while_somebody_reads_a_finding(cloud: Cloud) -> None:
     assert len(held) > 3
 
 
-def test_memory_does_not_grow_with_the_servers(cloud: Cloud) -> None:
+def test_memory_of_the_audit_is_independent_of_the_number_of_servers(cloud: Cloud) -> None:
     def peak(count: int) -> int:
         cloud.core.db.write(lambda connection: servers.insert(connection, [
             Instance(uuid=new_uuid(), project_id="p2", user_id="u", display_name="vm", hostname="vm", flavor=flavor(),

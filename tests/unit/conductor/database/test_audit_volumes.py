@@ -1,4 +1,4 @@
-"""The invariants of volumes: what breaks them is found, and put right where nobody has to be asked."""
+"""Audit of volumes: violations are reported, and repaired if no decision of an operator is needed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TABLE = tables.volumes
 
 @pytest.fixture
 def owned(core: Books) -> tuple[Volume, Instance]:
-    """A volume in use, and its server."""
+    """Return a volume in use and the server that it is attached to."""
     made = Volumes(core).create(ctx(), Volume(uuid=new_uuid(), project_id="p1", size_gb=1))
     instance = server(core, block_devices=[BlockDevice(
         source="volume", destination="volume", volume_id=made.uuid, attachment_id="a1")])
@@ -41,7 +41,7 @@ def change(core: Books, volume: Volume, **values: Any) -> None:
     set_columns(core, TABLE, TABLE.c.uuid == volume.uuid, **values)
 
 
-def test_nothing_is_found_while_all_agrees(core: Books, owned: tuple[Volume, Instance]) -> None:
+def test_audit_of_consistent_volumes_reports_nothing(core: Books, owned: tuple[Volume, Instance]) -> None:
     assert found(core) == []
 
 
@@ -50,8 +50,8 @@ def test_nothing_is_found_while_all_agrees(core: Books, owned: tuple[Volume, Ins
     ({"attachment_id": "a2"}, "which does not have it"),
     ({"instance_uuid": "nobody"}, "belongs to nobody, which does not have it"),
     ({"status": "deleting", "instance_uuid": None}, "is to be deleted, and nobody removes its data")])
-def test_a_volume_that_nobody_has_is_found_and_put_right(core: Books, owned: tuple[Volume, Instance],
-                                                        values: dict[str, Any], says: str) -> None:
+def test_audit_repairs_a_volume_attached_to_no_server(core: Books, owned: tuple[Volume, Instance],
+                                                      values: dict[str, Any], says: str) -> None:
     volume, instance = owned
     core.db.write(lambda connection: servers.update(connection, instance.uuid, {
         "block_devices": [] if "attachment_id" not in values else instance.block_devices}))
@@ -65,13 +65,13 @@ def test_a_volume_that_nobody_has_is_found_and_put_right(core: Books, owned: tup
 
 @pytest.mark.parametrize(("values", "says"), [
     ({"status": "available"}, "but is available"), ({"instance_uuid": None}, "but it belongs to nobody")])
-def test_a_server_and_a_volume_that_do_not_agree_are_for_an_operator(core: Books, owned: tuple[Volume, Instance],
-                                                                    values: dict[str, Any], says: str) -> None:
+def test_audit_reports_a_volume_that_contradicts_its_server(core: Books, owned: tuple[Volume, Instance],
+                                                            values: dict[str, Any], says: str) -> None:
     change(core, owned[0], **values)
     assert any(says in finding for finding in found(core))
 
 
-def test_a_deleted_server_has_no_volumes(core: Books, owned: tuple[Volume, Instance]) -> None:
+def test_audit_detaches_volumes_of_a_deleted_server(core: Books, owned: tuple[Volume, Instance]) -> None:
     volume, instance = owned
     core.db.write(lambda connection: servers.update(connection, instance.uuid, {"deleted": True}))
     assert found(core, repair=True) == [
@@ -79,7 +79,7 @@ def test_a_deleted_server_has_no_volumes(core: Books, owned: tuple[Volume, Insta
     assert found(core) == []
 
 
-def test_a_volume_that_waits_for_its_host_is_fine(core: Books) -> None:
+def test_audit_accepts_a_volume_that_waits_for_removal_by_its_host(core: Books) -> None:
     made = Volumes(core).create(ctx(), Volume(uuid=new_uuid(), project_id="p1", size_gb=1))
     core.db.write(lambda connection: volumes.bind(connection, volumes.lock(connection, made.uuid), "h1"))
     Volumes(core).delete(ctx(), made.uuid)

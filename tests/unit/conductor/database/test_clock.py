@@ -1,4 +1,4 @@
-"""The clock of the database jumps: whoever lives goes on living, whoever is dead is found, and leases hold."""
+"""Steps of the database clock: live services stay up, dead services go down, and leases stay valid."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MINUTES = datetime.timedelta(minutes=5)
 
 
 class Conductor:
-    """A conductor process with its clock; ``ahead`` is the difference of the database's clock to the machine's."""
+    """A conductor process with its clock; ``ahead`` is the offset of the database clock from the machine clock."""
 
     def __init__(self, core: Books, monkeypatch: pytest.MonkeyPatch) -> None:
         self.core = core
@@ -32,7 +32,7 @@ class Conductor:
         monkeypatch.setattr(clock.time, "monotonic", lambda: self.passed)
         self._began = utcnow()
         sa.event.listen(core.db.engine, "connect", self._connect)
-        core.db.engine.dispose()  # connections from before have the machine's clock
+        core.db.engine.dispose()  # existing connections still use the machine clock
         self.ask()
 
     def _connect(self, connection: Any, _record: Any) -> None:
@@ -56,7 +56,7 @@ class Conductor:
         return self.core.db.write(services.mark_down)
 
     def wait(self, seconds: float, *beating: str) -> None:
-        """Time passes as usual; these hosts go on telling that they live."""
+        """Advance the time while the given hosts send heartbeats."""
         for _beat in range(int(seconds / CONF.report_interval)):
             self.passed += CONF.report_interval
             self.ask()
@@ -74,8 +74,8 @@ def nova(core: Books, monkeypatch: pytest.MonkeyPatch) -> Conductor:
 
 
 @pytest.mark.parametrize("jumps", [[7200], [-7200], [7200, -7200], [-7200, 7200], [3600, 3600], [900] * 3])
-def test_what_waits_for_its_time_is_not_overdue_because_the_clock_jumped(nova: Conductor, jumps: list[int]) -> None:
-    """A row that is written before, between or after the jumps is found when it is an hour old, at the earliest."""
+def test_clock_step_makes_no_row_overdue_early(nova: Conductor, jumps: list[int]) -> None:
+    """A row written before, between or after the clock steps is overdue after an hour at the earliest."""
     written = [(clock.now(), nova.passed)]
     for jump in jumps:
         nova.ahead += datetime.timedelta(seconds=jump)
@@ -87,20 +87,19 @@ def test_what_waits_for_its_time_is_not_overdue_because_the_clock_jumped(nova: C
         found = {number for number, (at, _passed) in enumerate(written) if at <= clock.overdue(3600)}
         assert all(nova.passed - written[number][1] >= 3600 - 1 for number in found)
         missed -= found
-        assert nova.passed < 3600 + 7200 + 3600 + 1000, "never found"
+        assert nova.passed < 3600 + 7200 + 3600 + 1000, "a row never became overdue"
 
 
 @pytest.mark.parametrize("jump", [MINUTES, -MINUTES], ids=["forward", "backward"])
-def test_a_jump_makes_nobody_dead(nova: Conductor, jump: datetime.timedelta) -> None:
+def test_clock_step_marks_no_live_host_down(nova: Conductor, jump: datetime.timedelta) -> None:
     nova.ahead = jump
     assert [nova.up(host) for host in ("lives", "dies", "dead")] == [True, True, False]
     assert nova.marked() == []
 
 
 @pytest.mark.parametrize("jump", [MINUTES, -MINUTES], ids=["forward", "backward"])
-def test_a_jump_that_another_conductor_noticed_first_makes_nobody_dead(nova: Conductor,
-                                                                       jump: datetime.timedelta) -> None:
-    """The other conductor has written the new time already; this one has not queried the clock since."""
+def test_clock_step_noticed_by_another_conductor_marks_no_host_down(nova: Conductor, jump: datetime.timedelta) -> None:
+    """Another conductor has stored a heartbeat with the new time; this conductor has not queried the clock since."""
     nova.ahead = jump
     nova.core.db.write(lambda connection: connection.execute(
         sa.update(tables.services).where(tables.services.c.host == "lives").values(last_seen=nova.now())))
@@ -109,7 +108,7 @@ def test_a_jump_that_another_conductor_noticed_first_makes_nobody_dead(nova: Con
 
 
 @pytest.mark.parametrize("jump", [MINUTES, -MINUTES], ids=["forward", "backward"])
-def test_who_dies_with_the_jump_is_found_in_time(nova: Conductor, jump: datetime.timedelta) -> None:
+def test_host_that_dies_during_a_clock_step_is_marked_down_in_time(nova: Conductor, jump: datetime.timedelta) -> None:
     """The last heartbeat may be in the future."""
     nova.ahead = jump
     nova.wait(CONF.service_down_time + 2 * CONF.report_interval, "lives")
@@ -120,7 +119,7 @@ def test_who_dies_with_the_jump_is_found_in_time(nova: Conductor, jump: datetime
     assert (counts[services.COMPUTE, "up"], counts[services.COMPUTE, "down"]) == (1, 2)
 
 
-def test_who_comes_back_after_a_jump_lives_at_once(nova: Conductor) -> None:
+def test_host_that_returns_after_a_clock_step_is_up_at_once(nova: Conductor) -> None:
     nova.ahead = MINUTES
     assert not nova.up("dead")
     nova.beat("dead")
@@ -128,14 +127,14 @@ def test_who_comes_back_after_a_jump_lives_at_once(nova: Conductor) -> None:
 
 
 @pytest.mark.parametrize("seconds", [2, -2])
-def test_a_small_correction_is_no_jump(nova: Conductor, seconds: int) -> None:
+def test_clock_correction_of_two_seconds_is_no_step(nova: Conductor, seconds: int) -> None:
     nova.ahead = datetime.timedelta(seconds=seconds)
     nova.ask()
     assert clock.steady(1)
     assert abs((clock.now() - nova.now()).total_seconds()) < 0.1
 
 
-def test_a_slow_answer_is_no_jump(nova: Conductor) -> None:
+def test_slow_clock_query_is_no_step(nova: Conductor) -> None:
     """The time may have been read at any moment in between; the clock uses a better reply."""
     before = clock.now()
     asked, said = nova.passed, nova.now()
@@ -145,8 +144,8 @@ def test_a_slow_answer_is_no_jump(nova: Conductor) -> None:
     assert (clock.now() - before).total_seconds() == pytest.approx(30)
 
 
-def test_nobody_is_dead_who_could_not_tell_that_he_lives(nova: Conductor) -> None:
-    """The database was away, for all of them; who is heard first afterwards says nothing about the others."""
+def test_hosts_are_not_marked_down_after_a_database_outage(nova: Conductor) -> None:
+    """After an outage of the database the first heartbeat of a host says nothing about the other hosts."""
     nova.passed += CONF.service_down_time + CONF.report_interval
     counts = nova.core.db.read(census.services)
     assert (counts[services.COMPUTE, "up"], counts[services.COMPUTE, "down"]) == (2, 1)
@@ -160,8 +159,8 @@ def test_nobody_is_dead_who_could_not_tell_that_he_lives(nova: Conductor) -> Non
     assert nova.marked() == ["dies"]
 
 
-def test_after_a_new_start_silence_means_nothing_for_a_while(nova: Conductor) -> None:
-    """All conductors were down for long, so no heartbeat could be stored."""
+def test_restarted_conductor_waits_before_it_marks_hosts_down(nova: Conductor) -> None:
+    """All conductors were down for a long time, so no heartbeat was stored."""
     nova.passed += 600
     clock.reset()
     guard = IsolationGuard()
@@ -174,7 +173,7 @@ def test_after_a_new_start_silence_means_nothing_for_a_while(nova: Conductor) ->
     assert [nova.up(host) for host in ("lives", "dies")] == [True, False]
 
 
-def test_who_hears_nobody_calls_nobody_dead(nova: Conductor) -> None:
+def test_conductor_without_any_heartbeats_marks_no_host_down(nova: Conductor) -> None:
     guard = IsolationGuard()
     nova.passed += 600
     nova.ask()
@@ -189,7 +188,7 @@ def _action(owner: str | None, until: datetime.datetime) -> Action:
                   owner=owner, lease_until=until, request_id="req-1", start_time=until, updated_at=until)
 
 
-def test_leases_are_not_judged_until_they_were_renewed_after_a_jump(nova: Conductor) -> None:
+def test_leases_do_not_expire_until_renewed_after_a_clock_step(nova: Conductor) -> None:
     nova.ahead = MINUTES
     nova.ask()
     assert not clock.steady(CONF.conductor.lease)
@@ -197,8 +196,8 @@ def test_leases_are_not_judged_until_they_were_renewed_after_a_jump(nova: Conduc
     assert clock.steady(CONF.conductor.lease)
 
 
-def test_a_lease_from_before_the_clock_was_set_back_has_ended(nova: Conductor) -> None:
-    """Unless nobody has it: then it is a time to wait for."""
+def test_lease_from_before_a_backward_clock_step_has_expired(nova: Conductor) -> None:
+    """For an action without an owner the column is the time of its next attempt, so it has not expired."""
     later = nova.now() + MINUTES
     written = [_action(owner, until) for owner, until in (
         ("compute@dead", later), ("compute@lives", clock.after(CONF.conductor.lease)), (None, later),
@@ -210,5 +209,5 @@ def test_a_lease_from_before_the_clock_was_set_back_has_ended(nova: Conductor) -
             lambda connection: actions.expired(connection, clock.now(), 10, of_hosts))}
 
     assert expired(of_hosts=True) == {written[0].uuid, written[3].uuid}
-    # Nobody's belong to no host.
+    # An action without an owner belongs to no host.
     assert expired(of_hosts=False) == {written[3].uuid}

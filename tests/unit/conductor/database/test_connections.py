@@ -9,22 +9,22 @@ from nova import exception
 from nova.conductor.service import connections_of
 from nova.db.sql.engine import Database
 
-# What PostgreSQL allows if nobody says otherwise, less those that it keeps for administrators.
+# Default max_connections of PostgreSQL, less superuser_reserved_connections.
 _ALLOWED = 97
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 4, 6])
-def test_two_conductors_need_less_than_postgresql_allows(workers):
+def test_two_conductors_need_fewer_connections_than_postgresql_allows(workers):
     heartbeats = 2
     assert 2 * workers * (connections_of(workers) + heartbeats) < _ALLOWED
 
 
 @pytest.mark.parametrize("workers", [1, 8, 64])
-def test_a_worker_has_what_it_needs(workers):
+def test_worker_has_at_least_four_connections(workers):
     assert connections_of(workers) >= 4
 
 
-def test_a_transaction_that_gets_no_connection_is_refused(tmp_path):
+def test_transaction_without_a_free_connection_is_refused(tmp_path):
     database = Database(f"sqlite:///{tmp_path}/one.sqlite", pool_size=1, max_overflow=0)
     database.engine.pool._timeout = 0.1
     with database.engine.connect(), pytest.raises(exception.ServiceUnavailable, match="in use"):
@@ -32,7 +32,7 @@ def test_a_transaction_that_gets_no_connection_is_refused(tmp_path):
     database.close()
 
 
-def test_threads_beyond_the_connections_wait_for_their_turn(tmp_path):
+def test_threads_beyond_the_pool_size_wait_for_a_connection(tmp_path):
     database = Database(f"sqlite:///{tmp_path}/few.sqlite", pool_size=2, max_overflow=0)
     with concurrent.futures.ThreadPoolExecutor(16) as pool:
         found = list(pool.map(lambda number: database.read(

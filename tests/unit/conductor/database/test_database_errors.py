@@ -18,15 +18,15 @@ from pymysql.constants import ER
 
 from nova.db.sql import errors
 
-# SQLSTATE classes whose errors another try cures: connection, invalid authorization and catalog (of a server that is
+# SQLSTATE classes of transient errors: connection, invalid authorization and catalog (of a server that is
 # replaced), rollback, resources, object state, intervention, system, configuration, internal.
 _TRANSIENT = {"08", "28", "3D", "40", "53", "55", "57", "58", "F0", "HV", "XX", "72"}
 _PERMANENT = {"09", "0A", "0B", "0F", "0L", "0P", "0Z", "10", "20", "21", "22", "23", "24", "25", "26", "27",
               "2B", "2D", "2F", "34", "38", "39", "3B", "3F", "42", "44", "54", "P0"}
-# No error: success, warnings, "no data".
+# Classes that are no errors: success, warnings, "no data".
 _NO_ERROR = {"00", "01", "02", "03"}
 _EXCEPTIONS = {"25006": True, "25P03": True, "25P04": True, "42501": True}
-# MariaDB: the same statement works when the server is back, has room, may write or has freed its locks.
+# MariaDB: the same statement succeeds once the server is up, has space, is writable or has released its locks.
 _MARIADB_TRANSIENT = {
     3: "error writing file", 28: "no space left", 126: "index is corrupt", 1020: "record changed", 1021: "disk full",
     1026: "error writing file", 1030: "error from the storage engine", 1037: "out of memory",
@@ -50,7 +50,7 @@ _SQLITE_NO_ERROR = {"SQLITE_OK", "SQLITE_ROW", "SQLITE_DONE", "SQLITE_NOTICE", "
 
 
 def _wrapped(cause: Any) -> Iterator[Exception]:
-    """The error of a driver as SQLAlchemy raises it, and as oslo.db does where it has no name for it."""
+    """Yield the error of a driver as wrapped by SQLAlchemy and by oslo.db."""
     wrapped = sa.exc.DBAPIError("UPDATE t", {}, cause)
     yield wrapped
     yield db_exception.DBError(wrapped)
@@ -58,7 +58,7 @@ def _wrapped(cause: Any) -> Iterator[Exception]:
 
 
 def _verdict(cause: Any) -> bool:
-    """Return True if the error is tried again, however it is wrapped."""
+    """Return True if the error is retried; assert that the wrapper makes no difference."""
     found = {errors.is_transient(each) for each in _wrapped(cause)}
     assert len(found) == 1, cause
     return found.pop()
@@ -67,7 +67,7 @@ def _verdict(cause: Any) -> bool:
 def _of_postgresql(code: str) -> Exception:
     try:
         kind = psycopg2.errors.lookup(code)
-    except KeyError:  # of a release of PostgreSQL that the driver does not know
+    except KeyError:  # the driver does not support this release of PostgreSQL
         kind = psycopg2.DatabaseError
     error = kind("it failed")
     error.__setstate__({"pgcode": code})
@@ -79,7 +79,7 @@ def test_every_sqlstate_is_classified_by_its_class(capsys: pytest.CaptureFixture
     for name, code in vars(psycopg2.errorcodes).items():
         if not name.isupper() or name.startswith("CLASS_") or len(code) != 5 or code[:2] in _NO_ERROR:
             continue
-        assert code[:2] in _TRANSIENT | _PERMANENT, f"{name} {code} is of a class that this test does not know"
+        assert code[:2] in _TRANSIENT | _PERMANENT, f"{name} {code} is of a class that this test does not list"
         expected = _EXCEPTIONS.get(code, code[:2] in _TRANSIENT)
         assert _verdict(_of_postgresql(code)) is expected, f"{name} {code}"
         table[code[:2]][expected] += 1
@@ -94,7 +94,7 @@ def test_every_sqlstate_is_classified_by_its_class(capsys: pytest.CaptureFixture
 
 @pytest.mark.parametrize(("code", "what"), [*_MARIADB_TRANSIENT.items(), *_MARIADB_PERMANENT.items()])
 @pytest.mark.parametrize("state", [None, "HY000"])
-def test_mariadbs_errors_are_classified_by_their_numbers(code: int, what: str, state: str | None) -> None:
+def test_mariadb_errors_are_classified_by_number(code: int, what: str, state: str | None) -> None:
     """Drivers may lose the SQLSTATE, and it may be unspecific."""
     kind = pymysql.err.error_map.get(code, pymysql.err.InternalError if code < 1000 else pymysql.err.OperationalError)
     error = kind(code, what)
@@ -102,12 +102,12 @@ def test_mariadbs_errors_are_classified_by_their_numbers(code: int, what: str, s
     assert _verdict(error) is (code in _MARIADB_TRANSIENT)
 
 
-def test_every_error_that_the_mariadb_driver_names_has_one_verdict(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_error_number_of_the_mariadb_driver_is_classified(capsys: pytest.CaptureFixture[str]) -> None:
     verdicts: collections.Counter[bool] = collections.Counter()
     for code in (value for name, value in vars(ER).items() if name.isupper() and isinstance(value, int)):
         kind = pymysql.err.error_map.get(code, pymysql.err.OperationalError)
         verdict = _verdict(kind(code, "it failed"))
-        # What the driver itself calls an error of the statement or its values is none of the server.
+        # An error that the driver attributes to the statement or its values must not be retried.
         assert not (verdict and issubclass(kind, pymysql.err.ProgrammingError | pymysql.err.DataError
                                            | pymysql.err.IntegrityError | pymysql.err.NotSupportedError)), code
         verdicts[verdict] += 1
@@ -116,7 +116,7 @@ def test_every_error_that_the_mariadb_driver_names_has_one_verdict(capsys: pytes
               f"{len(_MARIADB_TRANSIENT)} and {len(_MARIADB_PERMANENT)}")
 
 
-def test_every_result_of_sqlite_is_classified(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_sqlite_result_is_classified(capsys: pytest.CaptureFixture[str]) -> None:
     seen: collections.Counter[bool] = collections.Counter()
     primary = {value: name for name, value in vars(sqlite3).items() if name in _SQLITE_NO_ERROR | _SQLITE_PERMANENT}
     for name, value in vars(sqlite3).items():
@@ -146,7 +146,7 @@ def _is_result(name: str, value: int) -> bool:
     db_exception.DBNonExistentTable("t"), db_exception.DBInvalidUnicodeParameter(), sa.exc.ArgumentError("ours"),
     sa.exc.StatementError("ours", "SELECT", {}, ValueError("ours")), db_exception.DBError(TypeError("ours")),
     ValueError("ours"), psycopg2.ProgrammingError("can't adapt type 'object'")])
-def test_errors_of_our_own_code_are_not_tried_again(error: Exception) -> None:
+def test_programming_errors_are_not_retried(error: Exception) -> None:
     assert not errors.is_transient(error)
 
 
@@ -155,5 +155,5 @@ def test_errors_of_our_own_code_are_not_tried_again(error: Exception) -> None:
     db_exception.DBError(psycopg2.OperationalError("server closed the connection unexpectedly")),
     db_exception.DBError(psycopg2.InterfaceError("connection already closed")),
     db_exception.DBError(pymysql.err.InterfaceError(0, ""))])
-def test_lost_connections_are_tried_again(error: Exception) -> None:
+def test_lost_connections_are_retried(error: Exception) -> None:
     assert errors.is_transient(error)

@@ -1,4 +1,4 @@
-"""Every list of a conductor is served by an index, or reads a table that only operators fill.
+"""Every list of a conductor uses an index, or reads a table that only operators fill.
 
 The lists are enumerated from the interfaces of nova.rpcapi: a new list must be added here. test_list_plans.py measures
 lists of servers, of migrations and of instance actions.
@@ -37,17 +37,17 @@ BOUNDED = {
     "dns_domains": "1,000 domains", "security_group_default_rules": "rules, made by operators",
     "floating_ips": "floating addresses, made by operators", "networks": "embedded networks",
 }
-# Lists of all projects, which only operators have, that read the whole table: security groups have no pages; usages
-# pass over the servers of other periods in an index that has both times.
+# Lists of all projects (for operators only) that read the whole table: security groups have no pages; usages
+# skip the servers of other periods in an index over both times.
 WHOLE = {"security_groups.index of all projects", "usages.index of all projects"}
-# No list: the answer to a change or a report, as long as the request; or nothing is read from a table that grows.
+# Not lists: the reply to a change or a report is as long as the request, or no growing table is read.
 NO_LISTS = {
     "external_events.create", "flavors.set_extra_specs", "flavors.add_access", "flavors.remove_access",
     "guests.report_nodes", "servers.set_metadata", "servers.set_tags", "network_hosts.present", "network_hosts.rules",
     "network_hosts.names", "guests.described", "guests.whereabouts",
     "volume_snapshots.index",  # Cinder pages it
 }
-# Measured with rows in test_list_plans.py; guests.on_host and guests.expected are pages of ix_instances_host.
+# Measured with rows in test_list_plans.py; guests.on_host and guests.expected read pages of ix_instances_host.
 ELSEWHERE = {"servers.index", "servers.page", "hypervisors.servers", "migrations.index", "actions.index",
              "guests.on_host", "guests.expected"}
 QUERIES: dict[str, Callable[[sa.Connection], Any]] = {
@@ -116,7 +116,7 @@ def scans(connection: sa.Connection, query: Callable[[sa.Connection], Any]) -> l
     sa.event.listen(connection, "before_cursor_execute", note)
     query(connection)
     sa.event.remove(connection, "before_cursor_execute", note)
-    assert noted, "the list reads nothing"
+    assert noted, "the list executed no statement"
     found = []
     for statement, parameters in noted:
         plan = [str(row[3]) for row in connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", parameters)]
@@ -127,22 +127,22 @@ def scans(connection: sa.Connection, query: Callable[[sa.Connection], Any]) -> l
     return found
 
 
-def test_every_list_of_the_interfaces_is_covered() -> None:
+def test_every_list_method_of_the_rpc_interfaces_is_covered() -> None:
     covered = {name.split(" ")[0] for name in QUERIES} | ELSEWHERE | NO_LISTS
-    covered.discard("usage_audits.page")  # it is read by a background task
+    covered.discard("usage_audits.page")  # only a background task reads this list
     assert lists() == covered
 
 
 @pytest.mark.parametrize("name", QUERIES)
-def test_a_list_scans_no_table_that_grows(core: Books, name: str) -> None:
+def test_list_scans_no_growing_table(core: Books, name: str) -> None:
     core.db.write(lambda connection: floating_ip_dns.put_domain(connection, Domain(
         domain="example.org", scope="public")))
     found = core.db.read(lambda connection: scans(connection, QUERIES[name]))
     assert bool(found) == (name in WHOLE), "\n".join(found)
 
 
-def test_a_scan_is_noticed(core: Books) -> None:
-    """The list filters by a column without an index, and sorts by one."""
+def test_table_scan_is_detected(core: Books) -> None:
+    """The statements filter and sort by a column without an index."""
     for statement in ("SELECT * FROM volumes WHERE name = 'x' LIMIT 5", "SELECT * FROM volumes ORDER BY name LIMIT 5"):
         assert core.db.read(lambda connection, statement=statement: scans(  # type: ignore[misc]
             connection, lambda c: c.exec_driver_sql(statement).all()))

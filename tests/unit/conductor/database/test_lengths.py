@@ -1,4 +1,4 @@
-"""Values too long for their column are bad input, on SQLite as on other databases."""
+"""Values too long for their column are invalid input on every database, SQLite included."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WIDE = sorted((table.name, column.name) for table in tables.metadata.tables.valu
 
 
 def _row(table: sa.Table) -> dict[str, Any]:
-    """Values that fit."""
+    """Return values that fit the columns of the table."""
     values: dict[str, Any] = {}
     for column in table.c:
         if isinstance(column.type, sa.String):
@@ -27,7 +27,7 @@ def _row(table: sa.Table) -> dict[str, Any]:
     return values
 
 
-def test_no_column_takes_more_than_it_has_room_for(core: Books) -> None:
+def test_value_longer_than_its_column_is_invalid_input(core: Books) -> None:
     for name, column in WIDE:
         table = tables.metadata.tables[name]
         length = table.c[column].type.length
@@ -37,7 +37,7 @@ def test_no_column_takes_more_than_it_has_room_for(core: Books) -> None:
                 core.db.write(lambda connection, statement=statement: connection.execute(statement))
 
 
-def test_what_is_looked_for_may_be_as_long_as_it_likes(core: Books) -> None:
+def test_filter_value_may_be_longer_than_its_column(core: Books) -> None:
     with pytest.raises(exception.InstanceNotFound):
         core.db.read(lambda connection: servers.get(connection, "x" * 1000))
     uuid = server(core, display_description="x" * 255).uuid
@@ -45,7 +45,7 @@ def test_what_is_looked_for_may_be_as_long_as_it_likes(core: Books) -> None:
     assert core.db.read(lambda connection: servers.get(connection, uuid)).display_name == "vm"
 
 
-def test_one_of_many_rows_that_does_not_fit_is_found(core: Books) -> None:
+def test_too_long_value_in_any_inserted_row_is_invalid_input(core: Books) -> None:
     table = tables.quotas
     rows = [{"project_id": name, "user_id": "", "limits": {}} for name in ("a", "b" * 256)]
     with pytest.raises(exception.InvalidInput, match="project_id"):
@@ -53,7 +53,7 @@ def test_one_of_many_rows_that_does_not_fit_is_found(core: Books) -> None:
     assert not core.db.read(lambda connection: connection.execute(sa.select(table)).all())
 
 
-def test_an_error_of_the_database_repeats_no_values(core: Books, caplog: pytest.LogCaptureFixture) -> None:
+def test_database_error_contains_no_parameter_values(core: Books, caplog: pytest.LogCaptureFixture) -> None:
     """Values may be passwords, user data, tokens."""
     row = sa.insert(tables.instances).values(uuid="u", user_data="c2VjcmV0", admin_pass="s3cr3t")
     with caplog.at_level("DEBUG"), pytest.raises(Exception, match="project_id") as caught:

@@ -1,4 +1,4 @@
-"""Pages of servers that are cut because no index serves the list: complete, without repetition, and never empty."""
+"""Pages of servers that end early because no index serves the list: complete, without duplicates, never empty."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def page_url(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def two_projects(page_url: str) -> Iterator[Database]:
-    """Servers of two projects in turn; many sort keys are equal or null."""
+    """Return a database with servers of two projects alternating; many sort keys are equal or null."""
     conf.register()
     migrate.sync(page_url)
     database = Database(page_url)
@@ -57,7 +57,7 @@ def cut_pages(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def pages(database: Database, query: ServerQuery) -> Iterator[tuple[list[str], str | None]]:
-    """Return the pages as a client that follows next links requests them, and their markers."""
+    """Yield the pages and markers that a client gets when it follows the next links."""
     for _number in range(LIVE + DELETED):
         def read(connection: sa.Connection) -> tuple[list[str], str | None]:
             found = server_search.search(connection, query, partial=True)
@@ -77,7 +77,7 @@ def everything(database: Database, **query: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("key", servers_list._SORT_KEYS)
-def test_a_cut_page_of_a_project_has_a_marker_of_the_project(two_projects: Database, key: str) -> None:
+def test_page_that_ends_early_has_a_marker_of_the_same_project(two_projects: Database, key: str) -> None:
     """A marker of another project's server would be refused, and would show the id of that server."""
     for way in ("asc", "desc"):
         query: dict[str, Any] = {"project_id": PROJECT, "filters": {"tags": ["web"], "power_state": "1"}, "brief": True,
@@ -87,15 +87,14 @@ def test_a_cut_page_of_a_project_has_a_marker_of_the_project(two_projects: Datab
         for uuids, _marker in pages(two_projects, ServerQuery(**query, limit=LIMIT)):
             found += uuids
         assert found == wanted
-        assert len(found) > LIVE // 3, "the list proves nothing"
+        assert len(found) > LIVE // 3, "too few servers match for a meaningful test"
 
 
 @pytest.mark.parametrize("keys", [
     ("display_name", "key_name", "launched_at"), ("key_name", "display_name"), ("launched_at", "project_id", "uuid"),
     ("vm_state", "launched_at", "display_name", "key_name"), ("project_id", "key_name", "created_at")], ids="-".join)
-def test_pages_by_several_sort_keys_continue_where_the_last_one_ended(two_projects: Database,
-                                                                      keys: tuple[str, ...]) -> None:
-    """The last servers of pages include deleted ones and null keys, in all directions."""
+def test_pages_by_several_sort_keys_continue_after_the_marker(two_projects: Database, keys: tuple[str, ...]) -> None:
+    """Markers include deleted servers and null keys, in all sort directions."""
     markers: set[str] = set()
     for ways in itertools.product(("asc", "desc"), repeat=len(keys)):
         query: dict[str, Any] = {"deleted": None, "brief": True, "sort": list(zip(keys, ways, strict=True))}
@@ -117,9 +116,8 @@ def test_pages_by_several_sort_keys_continue_where_the_last_one_ended(two_projec
     {"ip": "10.0.1.7$"}, {"key_name": "KEY"}, {"tags": ["rare"]}, {"tags-any": ["rare", "none"]}, {"not-tags": ["web"]},
     {"reservation_id": "r-77"}, {"name": "Kelvin", "tags": ["rare"]}, {"metadata": {"role": "web"}}], ids=str)
 @pytest.mark.parametrize("deleted", [False, None])
-def test_no_page_is_empty_unless_it_is_the_last(two_projects: Database, filters: dict[str, Any],
-                                                deleted: bool | None) -> None:
-    """Stock clients take an empty page for the end of the list."""
+def test_only_the_last_page_may_be_empty(two_projects: Database, filters: dict[str, Any], deleted: bool | None) -> None:
+    """Clients treat an empty page as the end of the list."""
     query: dict[str, Any] = {"filters": filters, "deleted": deleted, "brief": True}
     wanted = everything(two_projects, **query)
     found: list[str] = []

@@ -1,4 +1,4 @@
-"""No statement of a list reads more rows in a larger table: every filter, every sort key, counted.
+"""The rows that a list statement reads do not grow with the table, for every filter and sort key.
 
 Each list runs on a database of 24,000 servers with small windows. SQLite counts the instructions of each statement,
 PostgreSQL and MariaDB (tests/integration/db/test_db_lists.py) the rows that it reads.
@@ -28,9 +28,9 @@ from tools.bench import million_rows
 
 LIVE, DELETED = 6_000, 18_000
 FEW, LIMIT = 100, 10
-# What a statement may read: rows of ten ranges and of the servers found; instructions of SQLite, dozens for each.
+# Limits for a statement: rows of ten ranges and of the matching servers; SQLite instructions, dozens for each row.
 MOST_ROWS, MOST_INSTRUCTIONS = 2000, 75_000
-# A list that matches nothing reads all windows of its scope, each with the same statement: the first are counted.
+# A list without matches reads all windows of its scope with the same statement: only the first ones are counted.
 MOST_STATEMENTS = 24
 NAMES = {"name": "server-0", "display_name": "server-0", "ip": "10.0", "ip6": "fd00", "reservation_id": "r-77",
          "host": "host-0000007", "node": "host-0000007", "user_id": "user-0000007", "project_id": "project-0000007",
@@ -38,7 +38,7 @@ NAMES = {"name": "server-0", "display_name": "server-0", "ip": "10.0", "ip6": "f
          "image_ref": million_rows.uuid_of(7), "uuid": million_rows.uuid_of(7), "flavor": "7", "power_state": "1",
          "launch_index": "0", "progress": "0", "config_drive": "false", "tags": ["rare"], "tags-any": ["rare"],
          "not-tags": ["web"], "not-tags-any": ["web"]}
-# Parameters that are no filter of rows, and filters of other tables, which are refused.
+# Parameters that do not filter rows, and filters on other tables, which are refused.
 NO_FILTERS = {*servers_list._JOINED, "sort_dir", "sort_key", "all_tenants", "deleted", "soft_deleted", "status",
               "marker", "limit", "changes-since", "changes-before", "tenant_id"}
 MOMENT = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
@@ -69,7 +69,7 @@ class _EnoughStatements(Exception):
 
 
 class Reads:
-    """Counts what each statement of a connection reads."""
+    """A counter of the rows or instructions that each statement of a connection reads."""
 
     def __init__(self, connection: sa.Connection) -> None:
         self.connection = connection
@@ -122,7 +122,7 @@ def _scanned(plan: dict[str, Any]) -> int:
 
 
 def server_lists() -> dict[str, ServerQuery]:
-    """Return every filter and every sort key of GET /servers, alone and beside others."""
+    """Return every filter and every sort key of GET /servers, alone and combined."""
     lists: dict[str, dict[str, Any]] = {"": {}, "changes-since": {"changes_since": MOMENT},
                                         "changes-before": {"changes_before": MOMENT}}
     filters = sorted({*servers_list.QUERY.fields} - NO_FILTERS)
@@ -164,8 +164,8 @@ def read_servers(connection: sa.Connection, query: ServerQuery) -> None:
     list(server_search.search(connection, query, partial=True).servers)
 
 
-def test_no_list_reads_more_than_a_window(filled: Database) -> None:
-    """Pages behind a marker are counted, too."""
+def test_list_statements_read_at_most_a_window(filled: Database) -> None:
+    """Pages after a marker are counted, too."""
     bound = MOST_INSTRUCTIONS if filled.dialect == "sqlite" else MOST_ROWS
     marker, moved = million_rows.uuid_of(DELETED + LIVE // 2), None
     covered, over = 0, list[str]()
@@ -196,8 +196,8 @@ def test_no_list_reads_more_than_a_window(filled: Database) -> None:
     assert covered > 500
 
 
-def test_pages_show_every_server_once_and_in_order(filled: Database) -> None:
-    """Every sort key, nulls included, forwards and backwards, through windows that are cut."""
+def test_pages_of_servers_are_complete_and_in_order(filled: Database) -> None:
+    """Every sort key is tested in both directions, with null keys and small windows."""
     with filled.engine.connect() as connection, connection.begin():
         hosts = {"host": [f"host-{number:07d}" for number in (7, 8)], "availability_zone": "zone"}
         for key in servers_list._SORT_KEYS:

@@ -1,4 +1,4 @@
-"""The migrations make exactly the tables of the models."""
+"""The schema migrations create exactly the tables of the models."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ def _differences(url: str) -> list[object]:
         database.close()
 
 
-def test_an_empty_database_becomes_what_the_models_say(database_url: str) -> None:
+def test_db_sync_of_an_empty_database_creates_the_schema_of_the_models(database_url: str) -> None:
     assert migrate.version(database_url) is None
     migrate.sync(database_url)
     assert migrate.version(database_url) == migrate.newest()
     assert _differences(database_url) == []
 
 
-def test_a_second_sync_changes_nothing(database_url: str) -> None:
+def test_second_db_sync_changes_nothing(database_url: str) -> None:
     migrate.sync(database_url)
     migrate.sync(database_url)
     assert _differences(database_url) == []
 
 
-def test_a_difference_is_found(database_url: str) -> None:
+def test_schema_difference_is_reported(database_url: str) -> None:
     migrate.sync(database_url)
     database = Database(database_url)
     with database.engine.connect() as connection, connection.begin():
@@ -57,7 +57,7 @@ def test_a_difference_is_found(database_url: str) -> None:
     assert kinds == {"add_index", "add_column"}
 
 
-def test_unknown_revisions_are_the_operators_mistake(database_url: str) -> None:
+def test_unknown_schema_revision_is_invalid_input(database_url: str) -> None:
     with pytest.raises(exception.InvalidInput, match="9999"):
         migrate.sync(database_url, "9999")
     migrate.sync(database_url)
@@ -69,7 +69,7 @@ def test_unknown_revisions_are_the_operators_mistake(database_url: str) -> None:
         migrate.sync(database_url)
 
 
-def test_an_upgrade_that_was_cut_short_is_continued(database_url: str) -> None:
+def test_interrupted_schema_upgrade_is_continued(database_url: str) -> None:
     """Databases without transactional DDL keep the tables of a migration that was killed."""
     database = Database(database_url)
     with database.engine.connect() as connection, connection.begin():
@@ -80,7 +80,7 @@ def test_an_upgrade_that_was_cut_short_is_continued(database_url: str) -> None:
     assert _differences(database_url) == []
 
 
-def test_two_upgrades_at_the_same_time_are_one(database_url: str) -> None:
+def test_concurrent_schema_upgrades_run_once(database_url: str) -> None:
     errors: list[Exception] = []
 
     def sync() -> None:
@@ -98,7 +98,7 @@ def test_two_upgrades_at_the_same_time_are_one(database_url: str) -> None:
     assert _differences(database_url) == []
 
 
-def test_interfaces_of_the_old_shape_get_a_list_of_addresses(database_url: str) -> None:
+def test_migration_converts_interfaces_to_lists_of_addresses(database_url: str) -> None:
     migrate.sync(database_url)
     old = {"id": "v", "network_id": "n", "label": "l", "mac": "fa:16:3e:00:00:01", "address": "10.0.0.5", "prefix": 24,
            "gateway": "10.0.0.1", "dns": ["9.9.9.9"], "cidr": "10.0.0.0/24", "bridge": "br", "devname": "tap"}
@@ -123,8 +123,8 @@ def test_interfaces_of_the_old_shape_get_a_list_of_addresses(database_url: str) 
     assert vif.bridge == "br"
 
 
-def test_rows_of_addresses_get_the_mac_addresses_that_followed_from_their_ids(database_url: str) -> None:
-    """The used one of two rows with the same MAC address keeps it."""
+def test_migration_fills_mac_addresses_of_fixed_ips(database_url: str) -> None:
+    """Of two rows with the same MAC address the row in use keeps it."""
     migrate.sync(database_url)
     database = Database(database_url)
     name, = (found.name for found in pkgutil.iter_modules(versions.__path__) if found.name.endswith("mac_addresses"))
@@ -137,7 +137,7 @@ def test_rows_of_addresses_get_the_mac_addresses_that_followed_from_their_ids(da
             break
         networks[start] = uuid
     table = tables.fixed_ips
-    # Row 1 of the one network and row 2 of the other would have the same.
+    # Row 1 of the first network and row 2 of the second would have the same MAC address.
     with database.engine.connect() as connection, connection.begin():
         connection.execute(sa.insert(table), [
             {"id": 1, "network_uuid": networks[start + 1], "address": "10.0.0.1", "version": 4, "instance_uuid": None},
@@ -154,7 +154,7 @@ def test_rows_of_addresses_get_the_mac_addresses_that_followed_from_their_ids(da
     database.close()
 
 
-def test_nodes_of_the_last_release_measure_nothing_until_they_report_it(database_url: str) -> None:
+def test_migration_of_nodes_leaves_metrics_empty(database_url: str) -> None:
     """Conductors of the previous release also write them, without the column."""
     conf.register()
     migrate.sync(database_url, "0023")

@@ -1,4 +1,4 @@
-"""Notifications are published at least once, in order, by one conductor at a time, despite all faults."""
+"""Notifications are published at least once, in order, by a single conductor per queue, despite faults."""
 
 import datetime
 import functools
@@ -22,7 +22,7 @@ from nova.operations.framework.base import CONDUCTOR
 
 
 class Broker:
-    """Takes messages; ``after(n)``: it goes away when it has taken so many."""
+    """A broker that accepts messages, and is unavailable once it has accepted ``left`` messages."""
 
     def __init__(self):
         self.got, self.left = [], None
@@ -66,7 +66,7 @@ def waiting(core):
     return core.db.read(outbox.waiting)
 
 
-def test_what_was_written_is_sent_once_and_in_order(core, sender, broker):
+def test_notifications_are_sent_once_and_in_order(core, sender, broker):
     told = [message(f"server {number % 7}", f"event {number}") for number in range(200)]
     write(core, *told)
     sender.poll()
@@ -78,7 +78,7 @@ def test_what_was_written_is_sent_once_and_in_order(core, sender, broker):
         assert events == [each.event_type for each in told if each.subject == f"server {server}"]
 
 
-def test_a_transaction_that_fails_tells_nothing_and_wakes_nobody(core, broker):
+def test_rolled_back_transaction_writes_no_notification_and_wakes_no_sender(core, broker):
     woken, box = [], Outbox()
     box.wake = functools.partial(woken.append, True)
 
@@ -95,7 +95,7 @@ def test_a_transaction_that_fails_tells_nothing_and_wakes_nobody(core, broker):
     assert woken == [True]
 
 
-def test_what_a_broker_does_not_take_stays_and_is_sent_later_under_the_same_id(core, sender, broker, monkeypatch):
+def test_undelivered_notifications_are_retried_with_the_same_id(core, sender, broker, monkeypatch):
     told = [message("s", f"event {number}") for number in range(10)]
     write(core, *told)
     broker.left = 4
@@ -103,7 +103,7 @@ def test_what_a_broker_does_not_take_stays_and_is_sent_later_under_the_same_id(c
     assert waiting(core) == 6
     broker.left = None
     sender.poll()
-    assert waiting(core) == 6  # a broker that is away is not asked again at once
+    assert waiting(core) == 6  # an unavailable broker is not retried at once
     real = time.monotonic
     monkeypatch.setattr(time, "monotonic", lambda: real() + 3600)
     sender.poll()
@@ -111,7 +111,7 @@ def test_what_a_broker_does_not_take_stays_and_is_sent_later_under_the_same_id(c
     assert [each.message_id for each in broker.got] == [each.message_id for each in told]
 
 
-def test_a_lane_has_one_sender_at_a_time(core, sender, broker):
+def test_outbox_queue_has_a_single_sender_at_a_time(core, sender, broker):
     lane, other = outbox.lane_of("s"), "another conductor"
     now = clock.now()
     assert core.db.write(lambda connection: outbox.take(
@@ -126,8 +126,8 @@ def test_a_lane_has_one_sender_at_a_time(core, sender, broker):
     assert broker.events[-1] == "held"
 
 
-def test_what_a_conductor_sent_and_could_not_remove_is_sent_again_under_the_same_id(core, broker, monkeypatch):
-    """The conductor was killed in between, and its lease expires."""
+def test_notification_sent_but_not_removed_is_sent_again_with_the_same_id(core, broker, monkeypatch):
+    """The conductor is killed between sending and removal, and its lease expires."""
     write(core, message("s", "event"))
     dying = conductor(core, "dying", broker)
 
@@ -140,7 +140,7 @@ def test_what_a_conductor_sent_and_could_not_remove_is_sent_again_under_the_same
             dying.poll()
     assert broker.events == ["event"]
     conductor(core, "next", broker).poll()
-    assert broker.events == ["event"]  # the lane is the dead one's still
+    assert broker.events == ["event"]  # the dead conductor still holds the lease of the queue
     lane = outbox.lane_of("s")
     core.db.write(lambda connection: outbox.release(connection, lane, "dying", clock.after(-1)))
     conductor(core, "next", broker).poll()
@@ -148,7 +148,7 @@ def test_what_a_conductor_sent_and_could_not_remove_is_sent_again_under_the_same
     assert waiting(core) == 0
 
 
-def test_senders_that_share_the_lanes_send_each_message_once_and_in_order(core, broker):
+def test_concurrent_senders_send_each_notification_once_and_in_order(core, broker):
     told = [message(f"server {number % 40}", f"{number:04d}") for number in range(400)]
     write(core, *told)
     senders = [threading.Thread(target=conductor(core, f"conductor {number}", broker).poll) for number in range(4)]
@@ -163,7 +163,7 @@ def test_senders_that_share_the_lanes_send_each_message_once_and_in_order(core, 
         assert events == sorted(events)
 
 
-def test_a_lease_that_a_clock_which_was_set_back_left_far_in_the_future_ends(core, sender, broker):
+def test_outbox_lease_far_in_the_future_is_taken_over(core, sender, broker):
     lane = outbox.lane_of("s")
     core.db.write(lambda connection: outbox.take(connection, lane, "gone", clock.now(), clock.after(86400)))
     write(core, message("s", "event"))
@@ -171,8 +171,7 @@ def test_a_lease_that_a_clock_which_was_set_back_left_far_in_the_future_ends(cor
     assert broker.events == ["event"]
 
 
-def test_of_messages_that_are_too_old_or_too_many_the_oldest_are_dropped_and_a_warning_says_so(
-        core, sender, broker, settings, caplog):
+def test_oldest_notifications_are_dropped_by_age_and_by_limit_with_a_warning(core, sender, broker, settings, caplog):
     broker.left = 0
     settings("max_waiting", 1000, "notifications")
     old = datetime.datetime(2000, 1, 1, tzinfo=datetime.UTC)
@@ -187,8 +186,8 @@ def test_of_messages_that_are_too_old_or_too_many_the_oldest_are_dropped_and_a_w
     assert any("Dropped 703 notifications" in record.getMessage() for record in caplog.records)
 
 
-# --- the table of parts -------------------------------------------------------------------------------------
-def test_the_parts_name_operations_and_steps_that_there_are():
+# --- events of phases ---------------------------------------------------------------------------------------
+def test_notification_phases_refer_to_existing_operations_and_steps():
     for name, parts in [*PHASED_EVENTS.items(), *SINGLE_EVENTS.items()]:
         operation = REGISTRY[name]
         for part in parts:
@@ -199,8 +198,8 @@ def test_the_parts_name_operations_and_steps_that_there_are():
             assert {part.when, getattr(part, "at", "")} - {""} <= fields, (name, part)
 
 
-def test_no_part_begins_or_ends_in_the_middle_of_what_a_host_is_ordered_at_once():
-    """A host tells of the end of an order, not of each step."""
+def test_notification_phase_never_splits_an_order_to_a_host():
+    """A host reports the end of an order, not of each step."""
     for name, parts in PHASED_EVENTS.items():
         steps = REGISTRY[name].steps
         order = {step.name: index for index, step in enumerate(steps)}
@@ -213,14 +212,14 @@ def test_no_part_begins_or_ends_in_the_middle_of_what_a_host_is_ordered_at_once(
                     assert apart or exclusive, (name, part.event)
 
 
-def test_every_operation_is_told_or_is_known_not_to_be():
+def test_every_operation_has_notifications_or_is_listed_as_silent():
     silent = {"reset_state", "change_password", "resume_on_boot", "create_volume_image", "volume_snapshot_create",
               "volume_snapshot_delete", "extend_volume"}
     assert set(REGISTRY) - set(PHASED_EVENTS) == silent
 
 
-def test_a_message_that_a_broker_never_takes_is_in_the_way_of_its_own_lane_alone(core, sender, broker):
-    """Since it is too large, for example."""
+def test_message_that_is_never_accepted_blocks_only_its_own_queue(core, sender, broker):
+    """A broker refuses a message that is too large, for example."""
     lane, take = outbox.lane_of("s"), broker.send
 
     def send(told):
@@ -236,7 +235,7 @@ def test_a_message_that_a_broker_never_takes_is_in_the_way_of_its_own_lane_alone
     assert waiting(core) == 2
 
 
-def test_a_broker_that_is_away_is_asked_twice_at_most(core, sender, broker):
+def test_unavailable_broker_is_tried_at_most_twice(core, sender, broker):
     asked = []
 
     def send(told):

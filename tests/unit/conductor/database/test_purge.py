@@ -1,4 +1,4 @@
-"""Purging: what nobody needs leaves the database, whole; what somebody needs stays, and nobody is held up."""
+"""Purge of deleted servers: complete removal, retention of rows still in use, and short transactions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from nova.objects.servers.instance import Instance
 from tests.unit.conductor.books import Books, flavor, server
 
 DAY = datetime.timedelta(days=1)
-# The servers of the test of the size; issue 8 asks for 100,000.
+# Number of servers in the test of the database size; issue 8 requires 100,000.
 MANY = int(os.environ.get("NOVA_PURGED_SERVERS", "3000"))
 
 
@@ -41,7 +41,7 @@ def action(core: Books, instance: Instance, ended: bool = True, age: datetime.ti
 
 
 def debt(core: Books, instance: Instance) -> str:
-    """An action that has ended, with something to be taken back outside."""
+    """Insert an ended action with deferred compensation in an external service, and return its uuid."""
     uuid = action(core, instance)
     core.db.write(lambda connection: connection.execute(sa.update(tables.actions).where(
         tables.actions.c.uuid == uuid).values(outcome="superseded", lease_until=utcnow())))
@@ -73,7 +73,7 @@ def address(core: Books, instance: Instance) -> None:
 
 
 def gone(core: Books, age: datetime.timedelta = 2 * DAY) -> Instance:
-    """A server that was deleted so long ago, with a history."""
+    """Create a server with history that was deleted ``age`` ago."""
     made = server(core, vm_state=states.DELETED, deleted=True, terminated_at=utcnow() - age)
     action(core, made, age=age)
     migration(core, made, age=age)
@@ -94,13 +94,13 @@ def left(core: Books) -> set[str]:
 
 
 def rows(core: Books) -> dict[str, int]:
-    """Return the rows by table, {} if they are those of a new database."""
+    """Return the number of rows by table, {} for a new database."""
     return core.db.read(lambda connection: {
         table.name: number for table in tables.metadata.tables.values() if table.name != "deployment"
         and (number := connection.scalar(sa.select(sa.func.count()).select_from(table)))})
 
 
-def test_deleted_servers_go_with_all_that_hangs_on_them(core: Books) -> None:
+def test_purge_removes_deleted_servers_with_all_their_rows(core: Books) -> None:
     for _number in range(5):
         gone(core)
     assert run(core) == {"instances": 5, "actions": 5, "migrations": 5, "external_events": 5,
@@ -108,7 +108,7 @@ def test_deleted_servers_go_with_all_that_hangs_on_them(core: Books) -> None:
     assert rows(core) == {}
 
 
-def test_servers_that_live_or_were_deleted_of_late_stay(core: Books) -> None:
+def test_purge_keeps_existing_and_recently_deleted_servers(core: Books) -> None:
     kept = {server(core).uuid, gone(core, datetime.timedelta(hours=23)).uuid}
     gone(core)
     run(core)
@@ -125,7 +125,8 @@ def test_servers_that_live_or_were_deleted_of_late_stay(core: Books) -> None:
     lambda core, made: claim(core, migration(core, made)),
     volume, address], ids=["eviction", "open action", "debt", "open migration", "claim", "claim of a migration",
                            "volume", "address"])
-def test_a_deleted_server_that_is_needed_stays_whole(core: Books, need: Callable[[Books, Instance], Any]) -> None:
+def test_purge_keeps_deleted_servers_that_are_still_referenced(core: Books,
+                                                               need: Callable[[Books, Instance], Any]) -> None:
     kept = gone(core)
     need(core, kept)
     before = rows(core)
@@ -135,13 +136,13 @@ def test_a_deleted_server_that_is_needed_stays_whole(core: Books, need: Callable
     assert rows(core) == before
 
 
-def test_every_table_that_names_an_instance_goes_along_or_keeps_it() -> None:
+def test_purge_handles_every_table_with_an_instance_uuid() -> None:
     naming = {table.name for table in tables.metadata.tables.values() if "instance_uuid" in table.c}
     assert naming == {table.name for table in (*purge.GO_ALONG, *purge.KEEP)}
 
 
-def test_what_becomes_needed_after_it_was_chosen_stays(core: Books, tmp_path: pathlib.Path) -> None:
-    """Another process starts to use it between the selection and the removal."""
+def test_purge_keeps_a_server_that_is_referenced_after_its_selection(core: Books, tmp_path: pathlib.Path) -> None:
+    """Another process claims resources for the server between selection and removal."""
     first, second = gone(core), gone(core)
     with _Hook(tmp_path / "archive", lambda: claim(core, second.uuid)) as archive:
         assert next(purge.purge(core.db, purge.What(utcnow() - DAY), archive, 2))["instances"] == 1
@@ -150,7 +151,7 @@ def test_what_becomes_needed_after_it_was_chosen_stays(core: Books, tmp_path: pa
 
 
 class _Hook(io.FileIO):
-    """An archive during whose writing something happens."""
+    """An archive file that calls a function after each write."""
 
     def __init__(self, path: pathlib.Path, act: Callable[[], None]) -> None:
         super().__init__(path, "w")
@@ -161,7 +162,7 @@ class _Hook(io.FileIO):
         self._act()
 
 
-def test_history_of_living_servers_goes_when_that_is_asked_for(core: Books) -> None:
+def test_purge_removes_history_of_existing_servers_on_request(core: Books) -> None:
     living, moving = server(core), server(core)
     old, new, running = action(core, living), action(core, living, age=0 * DAY), action(core, living, ended=False)
     waiting, owing = action(core, moving), debt(core, living)
@@ -177,7 +178,7 @@ def test_history_of_living_servers_goes_when_that_is_asked_for(core: Books) -> N
 
 
 @pytest.mark.parametrize("page", [1, 2, 100])
-def test_the_newest_actions_of_each_living_server_stay_however_old_they_are(core: Books, page: int) -> None:
+def test_purge_keeps_the_newest_actions_of_existing_servers(core: Books, page: int) -> None:
     busy, idle = server(core), server(core)
     done = [action(core, busy) for _number in range(5)]
     only = action(core, idle)
@@ -189,7 +190,7 @@ def test_the_newest_actions_of_each_living_server_stay_however_old_they_are(core
     assert set(_uuids(core, tables.actions)) == {*done[3:], running, only}
 
 
-def test_actions_that_are_kept_go_with_their_server(core: Books) -> None:
+def test_purge_removes_retained_actions_with_their_server(core: Books) -> None:
     gone(core)
     what = purge.What(utcnow() - DAY, utcnow() - DAY, keep=3)
     assert sum(purge.purge(core.db, what), purge.Removed())["actions"] == 1
@@ -200,7 +201,7 @@ def _uuids(core: Books, table: sa.Table) -> list[str]:
     return core.db.read(lambda connection: list(connection.scalars(sa.select(table.c.uuid))))
 
 
-def test_the_archive_has_every_row_that_was_removed(core: Books, tmp_path: pathlib.Path) -> None:
+def test_purge_archive_contains_every_removed_row(core: Books, tmp_path: pathlib.Path) -> None:
     made = {gone(core).uuid for _number in range(3)}
     stayed = gone(core, 0 * DAY)
     with (tmp_path / "archive").open("wb") as archive:
@@ -215,7 +216,7 @@ def test_the_archive_has_every_row_that_was_removed(core: Books, tmp_path: pathl
     assert one["display_name"] == "vm"
 
 
-def test_a_count_tells_what_would_go(core: Books) -> None:
+def test_purge_count_matches_the_rows_to_remove(core: Books) -> None:
     living = server(core)
     action(core, living)
     gone(core)
@@ -227,7 +228,7 @@ def test_a_count_tells_what_would_go(core: Books) -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_whatever_the_rows_are_the_audit_finds_what_it_found_before(core: Books, seed: int) -> None:
+def test_purge_never_changes_the_findings_of_the_audit(core: Books, seed: int) -> None:
     chance = random.Random(seed)
     needed = set()
     for _number in range(30):
@@ -249,7 +250,7 @@ def test_whatever_the_rows_are_the_audit_finds_what_it_found_before(core: Books,
     assert sorted(map(str, audit.audit(core.db))) == before
 
 
-def test_two_purges_at_once_remove_each_row_once(core: Books) -> None:
+def test_concurrent_purges_remove_each_row_once(core: Books) -> None:
     for _number in range(40):
         gone(core)
     removed: list[dict[str, int]] = []
@@ -262,8 +263,8 @@ def test_two_purges_at_once_remove_each_row_once(core: Books) -> None:
     assert rows(core) == {}
 
 
-def test_what_runs_beside_a_purge_waits_for_a_page_at_most(core: Books) -> None:
-    """Between any two pages somebody else writes."""
+def test_transactions_run_between_the_pages_of_a_purge(core: Books) -> None:
+    """Another transaction writes between any two pages."""
     for _number in range(6):
         gone(core)
     wrote = 0
@@ -274,9 +275,9 @@ def test_what_runs_beside_a_purge_waits_for_a_page_at_most(core: Books) -> None:
     assert len(left(core)) == wrote
 
 
-# --- the size --------------------------------------------------------------------------------------
+# --- database size --------------------------------------------------------------------------------------
 def size(core: Books) -> int:
-    """Return the size in bytes."""
+    """Return the size of the database in bytes."""
     if core.db.dialect == "sqlite":
         path = str(core.db.engine.url.database)
         return sum(os.path.getsize(path + end) for end in ("", "-wal") if os.path.exists(path + end))
@@ -294,7 +295,7 @@ def many(number: int) -> Iterator[Instance]:
 
 
 def fill(core: Books, number: int) -> None:
-    """Deleted servers with two actions each."""
+    """Insert deleted servers with two actions per server."""
     for _batch in range(0, number, 1000):
         made = list(many(min(1000, number)))
 
@@ -309,7 +310,7 @@ def fill(core: Books, number: int) -> None:
         core.db.write(write)
 
 
-def test_many_deleted_servers_leave_the_database_as_small_as_it_was(core: Books) -> None:
+def test_purge_and_compact_restore_the_database_size(core: Books) -> None:
     purge.compact(core.db)
     before = size(core)
     fill(core, MANY)

@@ -1,4 +1,4 @@
-"""A database that cannot be used: one line says why."""
+"""The readiness check reports in a single line why a database cannot be used."""
 
 from __future__ import annotations
 
@@ -32,36 +32,36 @@ def at_revision(url: str, revision: str) -> None:
     database.close()
 
 
-def test_the_newest_schema_is_all_right(database_url: str) -> None:
+def test_readiness_check_accepts_the_newest_schema(database_url: str) -> None:
     migrate.sync(database_url)
     readiness.check(database_url)
 
 
-def test_its_revisions_are_those_that_alembic_knows(database_url: str) -> None:
+def test_readiness_check_uses_the_revisions_of_alembic(database_url: str) -> None:
     migrate.sync(database_url)
     assert readiness.revisions()[0] == "0001"
     assert readiness.revisions()[-1] == migrate.newest() == migrate.version(database_url)
 
 
-def test_a_file_that_is_not_there_is_not_made_either(tmp_path: pathlib.Path) -> None:
+def test_readiness_check_does_not_create_a_missing_sqlite_file(tmp_path: pathlib.Path) -> None:
     file = tmp_path / "nova.sqlite"
     assert "the file does not exist: run nova-manage db sync" in why(f"sqlite:///{file}")
     assert migrate.version(f"sqlite:///{file}") is None
     assert not file.exists()
 
 
-def test_a_directory_that_is_not_there(tmp_path: pathlib.Path) -> None:
+def test_db_sync_reports_a_missing_directory(tmp_path: pathlib.Path) -> None:
     with pytest.raises(exception.DatabaseUnusable, match="unable to open database file"):
         migrate.sync(f"sqlite:///{tmp_path}/missing/nova.sqlite")
 
 
-def test_a_file_that_is_no_database(tmp_path: pathlib.Path) -> None:
+def test_readiness_check_reports_a_file_that_is_no_database(tmp_path: pathlib.Path) -> None:
     (tmp_path / "text").write_text("Not a database at all, but long enough to look at." * 100)
     assert "file is not a database" in why(f"sqlite:///{tmp_path}/text")
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everything")
-def test_a_file_that_we_may_not_write(tmp_path: pathlib.Path, database_url: str) -> None:
+def test_readiness_check_reports_a_read_only_sqlite_file(tmp_path: pathlib.Path, database_url: str) -> None:
     migrate.sync(database_url)
     for file in tmp_path.iterdir():
         file.chmod(0o400)
@@ -69,19 +69,19 @@ def test_a_file_that_we_may_not_write(tmp_path: pathlib.Path, database_url: str)
     assert why(database_url)
 
 
-def test_an_empty_database_needs_its_tables(tmp_path: pathlib.Path) -> None:
+def test_readiness_check_reports_missing_tables(tmp_path: pathlib.Path) -> None:
     (tmp_path / "empty").touch()
     assert "the database has no tables: run nova-manage db sync" in why(f"sqlite:///{tmp_path}/empty")
 
 
-def test_an_older_schema_needs_an_upgrade(database_url: str) -> None:
+def test_readiness_check_reports_an_older_schema(database_url: str) -> None:
     migrate.sync(database_url)
     at_revision(database_url, "0001")
     said = why(database_url)
     assert f"the database is at revision 0001, this release needs {migrate.newest()}: run nova-manage db sync" in said
 
 
-def test_a_newer_release_may_have_upgraded_it_already(database_url: str) -> None:
+def test_readiness_check_accepts_a_newer_schema(database_url: str) -> None:
     migrate.sync(database_url)
     at_revision(database_url, "9999")
     readiness.check(database_url)
@@ -94,14 +94,14 @@ def test_a_newer_release_may_have_upgraded_it_already(database_url: str) -> None
     ("postgresql+psycopg2://nova:secret@127.0.0.1:1/nova", "refused"),
     ("mysql+pymysql://nova:secret@127.0.0.1:1/nova", "refused"),
 ])
-def test_it_says_why_and_keeps_the_password(url: str, says: str) -> None:
+def test_readiness_error_contains_the_reason_without_the_password(url: str, says: str) -> None:
     said = why(url)
     assert says in said
     assert "secret" not in said
 
 
-def test_a_server_that_comes_up_is_waited_for() -> None:
-    """The server closes every connection."""
+def test_readiness_wait_retries_until_the_database_server_accepts() -> None:
+    """The database server accepts connections after a while and closes every connection."""
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
         url = f"mysql+pymysql://nova@127.0.0.1:{server.getsockname()[1]}/nova"

@@ -1,4 +1,4 @@
-"""Time limits of statements: long ones are cancelled once; requests of users cost the database little."""
+"""Time limits of statements, and the cost of list requests with many sort keys."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SORT_KEYS = ["display_name", "hostname", "access_ip_v4", "launched_at", "progres
 
 
 def cancelled_once(database: Database, statement: str) -> None:
-    """The statement is cancelled and not begun again, whoever asks; the connection goes on."""
+    """Assert that the statement is cancelled and not retried, and that the connection stays usable."""
     begun: list[str] = []
 
     def run(connection: sa.Connection) -> None:
@@ -33,21 +33,21 @@ def cancelled_once(database: Database, statement: str) -> None:
     assert database.read(lambda connection: connection.scalar(sa.text("SELECT 1"))) == 1
 
 
-def test_a_statement_that_takes_too_long_is_cancelled_and_not_tried_again(tmp_path: pathlib.Path) -> None:
+def test_statement_over_the_time_limit_is_cancelled_and_not_retried(tmp_path: pathlib.Path) -> None:
     database = Database(f"sqlite:///{tmp_path}/nova.sqlite", statement_seconds=1)
     cancelled_once(database, ENDLESS)
     database.close()
 
 
 def _page(core: Books, keys: list[str], marker: str | None) -> tuple[list[str], str]:
-    """The uuids of a page, and the statement that found it."""
+    """Return the uuids of a page, and the statement that selected them."""
     core.statements()
     query = ServerQuery(sort=[(key, "asc") for key in keys], limit=2, marker=marker)
     found = core.db.read(lambda connection: [each.uuid for each in server_search.search(connection, query).servers])
     return found, next(statement for statement in reversed(core.statements()) if "LIMIT" in statement)
 
 
-def test_a_key_that_is_given_again_makes_no_statement_longer(core: Books) -> None:
+def test_repeated_sort_key_does_not_lengthen_the_statement(core: Books) -> None:
     marker = server(core).uuid
     _found, once = _page(core, ["created_at"], marker)
     _found, often = _page(core, ["created_at"] * 1000, marker)
@@ -56,9 +56,9 @@ def test_a_key_that_is_given_again_makes_no_statement_longer(core: Books) -> Non
     assert "display_name" not in unique.partition("ORDER BY")[2]
 
 
-def test_every_further_key_makes_a_page_longer_by_the_same(core: Books) -> None:
+def test_statement_length_grows_linearly_with_the_sort_keys(core: Books) -> None:
     marker = server(core).uuid
-    # (by a single key pages are read from its index)
+    # Pages sorted by a single key are read from its index.
     lengths = [len(_page(core, SORT_KEYS[:number], marker)[1]) for number in range(2, len(SORT_KEYS) + 1)]
     grown = [after - before for before, after in itertools.pairwise(lengths)]
     assert max(grown) < 400
@@ -66,7 +66,7 @@ def test_every_further_key_makes_a_page_longer_by_the_same(core: Books) -> None:
 
 
 @pytest.mark.parametrize("direction", ["asc", "desc"])
-def test_pages_by_many_keys_show_everything_once(core: Books, direction: str) -> None:
+def test_pages_by_many_sort_keys_contain_every_server_once(core: Books, direction: str) -> None:
     wanted = {server(core, access_ip_v4=name, progress=progress, locked_by=by).uuid
               for name in (None, "a", "b") for progress in (0, 1) for by in (None, "owner")}
     seen: list[str] = []

@@ -1,4 +1,4 @@
-"""[database]statement_timeout reaches every connection of a conductor."""
+"""[database]statement_timeout applies to every connection of a conductor."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.unit.conductor.books import Books
 from tests.unit.conductor.database.test_statement_limits import ENDLESS, cancelled_once
 
 
-def test_what_a_conductor_asks_is_limited_by_the_option(
+def test_statement_timeout_option_limits_statements_of_the_conductor(
         core: Books, database_url: str, settings: Callable[..., None], tmp_path: pathlib.Path) -> None:
     settings("connection", database_url, "database")
     settings("statement_timeout", 1, "database")

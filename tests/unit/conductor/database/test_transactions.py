@@ -16,7 +16,7 @@ from nova.service.fair_semaphore import FairSemaphore
 SECONDS = 20
 
 
-def test_the_one_transaction_of_a_project_does_not_wait_for_the_many_of_another(
+def test_transaction_of_a_project_is_not_delayed_by_many_of_another_project(
         tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # No transaction counts as stalled.
     monkeypatch.setattr(engine, "FairSemaphore", lambda slots, **_others: FairSemaphore(slots, stalled_after=3600.0))
@@ -47,7 +47,7 @@ def test_the_one_transaction_of_a_project_does_not_wait_for_the_many_of_another(
     database.close()
 
 
-def test_who_waits_for_a_lock_gives_way_to_the_others(tmp_path: pathlib.Path) -> None:
+def test_transaction_that_waits_for_a_lock_does_not_block_other_transactions(tmp_path: pathlib.Path) -> None:
     database = Database(f"sqlite:///{tmp_path}/nova.sqlite", at_once=1)
     release = threading.Event()
     held = threading.Thread(target=lambda: database.read(lambda _connection: release.wait(SECONDS)))
@@ -61,14 +61,14 @@ def test_who_waits_for_a_lock_gives_way_to_the_others(tmp_path: pathlib.Path) ->
 
 @pytest.fixture
 def databases(tmp_path: pathlib.Path) -> Iterator[list[Database]]:
-    """Two of one file, as a conductor has them."""
+    """Yield two databases on the same file, as in a conductor."""
     made = [Database(f"sqlite:///{tmp_path}/one.sqlite") for _number in range(2)]
     yield made
     for database in made:
         database.close()
 
 
-def test_who_writes_to_sqlite_has_his_turn_in_the_order_of_coming(databases: list[Database]) -> None:
+def test_sqlite_writers_run_in_order_of_arrival(databases: list[Database]) -> None:
     order: list[int] = []
     begun, go = threading.Event(), threading.Event()
 
@@ -93,9 +93,8 @@ def test_who_writes_to_sqlite_has_his_turn_in_the_order_of_coming(databases: lis
     assert order == list(range(12))
 
 
-def test_transactions_of_another_queue_wait_for_one_other_writer(tmp_path: pathlib.Path,
-                                                                 databases: list[Database]) -> None:
-    """Heartbeats use their own queue, so that hosts do not count as down while many transactions wait."""
+def test_heartbeat_waits_for_at_most_one_other_writer(tmp_path: pathlib.Path, databases: list[Database]) -> None:
+    """Heartbeats have their own queue, so that hosts are not marked down while many transactions wait."""
     heartbeats = Database(f"sqlite:///{tmp_path}/one.sqlite", queue="heartbeats")
     order: list[str] = []
     begun, go = threading.Event(), threading.Event()
@@ -122,12 +121,12 @@ def test_transactions_of_another_queue_wait_for_one_other_writer(tmp_path: pathl
     heartbeats.close()
 
 
-def test_who_reads_sqlite_does_not_wait_for_who_writes(databases: list[Database]) -> None:
+def test_sqlite_readers_do_not_wait_for_writers(databases: list[Database]) -> None:
     read = databases[0].write(lambda _connection: databases[1].read(lambda other: other.scalar(sa.text("SELECT 1"))))
     assert read == 1
 
 
-def test_no_statement_runs_after_the_deadline_of_its_caller(databases: list[Database]) -> None:
+def test_no_statement_runs_after_the_deadline_of_the_request(databases: list[Database]) -> None:
     ran: list[float] = []
     until = time.monotonic() + 0.3
 
@@ -144,7 +143,7 @@ def test_no_statement_runs_after_the_deadline_of_its_caller(databases: list[Data
     assert 0 < len(ran) < 1000
 
 
-def test_what_nobody_waits_for_any_more_when_its_turn_comes_is_not_begun(databases: list[Database]) -> None:
+def test_transaction_is_not_begun_after_the_deadline_of_the_request(databases: list[Database]) -> None:
     ran: list[str] = []
     with context.deadline(time.monotonic() - 1):
         for transact in (databases[0].read, databases[0].write):

@@ -1,4 +1,4 @@
-"""Aggregates and zones: one zone per host, and servers never change zones behind their owner's back."""
+"""Aggregates and availability zones: a single zone per host, and no change of the zone of existing servers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def endpoint(core: Books) -> Aggregates:
     return Aggregates(core)
 
 
-def test_create_show_rename_delete(endpoint: Aggregates) -> None:
+def test_aggregate_create_show_rename_delete(endpoint: Aggregates) -> None:
     made = endpoint.create(ctx(), "rack1", "z1")
     assert (made.metadata, made.hosts, made.updated_at) == ({"availability_zone": "z1"}, [], None)
     assert endpoint.get(ctx(), made.id) == made
@@ -39,7 +39,7 @@ def test_create_show_rename_delete(endpoint: Aggregates) -> None:
             call()
 
 
-def test_names_are_unique(endpoint: Aggregates) -> None:
+def test_aggregate_names_are_unique(endpoint: Aggregates) -> None:
     endpoint.create(ctx(), "rack1")
     other = endpoint.create(ctx(), "rack2")
     with pytest.raises(exception.AggregateNameExists):
@@ -49,7 +49,7 @@ def test_names_are_unique(endpoint: Aggregates) -> None:
     assert endpoint.update(ctx(), other.id, name="rack2").name == "rack2"
 
 
-def test_a_host_that_comes_or_goes_is_told_with_its_nodes(endpoint: Aggregates, core: Books) -> None:
+def test_aggregate_host_change_publishes_the_states_of_its_nodes(endpoint: Aggregates, core: Books) -> None:
     report_nodes(core, "h1", [node("h1", "n1"), node("h1", "n2")])
     made = endpoint.create(ctx(), "rack1", "east")
     before = {state.node: state.generation for delta in core.sent.take() for state in delta.states}
@@ -58,7 +58,7 @@ def test_a_host_that_comes_or_goes_is_told_with_its_nodes(endpoint: Aggregates, 
     assert not delta.reload
     assert {state.node: (state.availability_zone, state.aggregate_ids) for state in delta.states} == {
         "n1": ("east", [made.id]), "n2": ("east", [made.id])}
-    # Schedulers take no older state of a node for a newer one.
+    # Schedulers ignore a node state with an older generation.
     assert {state.node: state.generation for state in delta.states} == {
         name: generation + 1 for name, generation in before.items()}
     endpoint.remove_host(ctx(), made.id, "h1")
@@ -66,7 +66,7 @@ def test_a_host_that_comes_or_goes_is_told_with_its_nodes(endpoint: Aggregates, 
     assert {state.availability_zone for state in delta.states} == {"nova"}
 
 
-def test_with_many_nodes_on_a_host_schedulers_look_again(endpoint: Aggregates, core: Books) -> None:
+def test_aggregate_host_change_with_many_nodes_publishes_a_reload(endpoint: Aggregates, core: Books) -> None:
     report_nodes(core, "h1", [node("h1", f"n{number}") for number in range(501)])
     made = endpoint.create(ctx(), "rack1")
     core.sent.take()
@@ -74,7 +74,7 @@ def test_with_many_nodes_on_a_host_schedulers_look_again(endpoint: Aggregates, c
     assert [delta.reload for delta in core.sent.take()] == [True]
 
 
-def test_hosts_come_and_go(endpoint: Aggregates, core: Books) -> None:
+def test_aggregate_hosts_are_added_and_removed_once(endpoint: Aggregates, core: Books) -> None:
     made = endpoint.create(ctx(), "rack1")
     assert core.sent.take() == []
     assert endpoint.add_host(ctx(), made.id, "h1").hosts == ["h1"]
@@ -85,20 +85,20 @@ def test_hosts_come_and_go(endpoint: Aggregates, core: Books) -> None:
             endpoint.add_host(ctx(), made.id, host)
     with pytest.raises(exception.InvalidAggregateAction, match="not empty"):
         endpoint.delete(ctx(), made.id)
-    assert core.sent.take() == [], "what failed is not told"
+    assert core.sent.take() == [], "a refused change was published"
     assert endpoint.remove_host(ctx(), made.id, "h1").hosts == []
     with pytest.raises(exception.AggregateHostNotFound):
         endpoint.remove_host(ctx(), made.id, "h1")
 
 
-def test_metadata_is_merged_and_null_deletes(endpoint: Aggregates) -> None:
+def test_aggregate_metadata_is_merged_and_null_deletes_keys(endpoint: Aggregates) -> None:
     made = endpoint.create(ctx(), "rack1")
     endpoint.set_metadata(ctx(), made.id, {"ssd": "true", "gpu": "a"})
     assert endpoint.set_metadata(ctx(), made.id, {"ssd": None, "gpu": "b", "none": None}).metadata == {"gpu": "b"}
     assert endpoint.get(ctx(), made.id).metadata == {"gpu": "b"}
 
 
-def test_a_host_is_in_one_zone(endpoint: Aggregates) -> None:
+def test_host_belongs_to_a_single_availability_zone(endpoint: Aggregates) -> None:
     first, second = endpoint.create(ctx(), "rack1", "z1"), endpoint.create(ctx(), "rack2", "z2")
     same = endpoint.create(ctx(), "rack3", "z1")
     none = endpoint.create(ctx(), "ssd")
@@ -126,8 +126,8 @@ def _moves() -> list[tuple[str, Callable[[Aggregates, int, int], object], type[e
 
 
 @pytest.mark.parametrize(("move", "error"), [pytest.param(move, error, id=name) for name, move, error in _moves()])
-def test_servers_do_not_change_zones(endpoint: Aggregates, core: Books, move: Callable[..., object],
-                                     error: type[exception.NovaException]) -> None:
+def test_zone_change_of_a_host_with_servers_is_refused(endpoint: Aggregates, core: Books, move: Callable[..., object],
+                                                       error: type[exception.NovaException]) -> None:
     full, empty = endpoint.create(ctx(), "rack1", "z1"), endpoint.create(ctx(), "rack2", "z2")
     endpoint.add_host(ctx(), full.id, "h1")
     members = [server(core, "h1"), server(core, "h2")]
@@ -142,14 +142,14 @@ def test_servers_do_not_change_zones(endpoint: Aggregates, core: Books, move: Ca
     move(endpoint, full.id, empty.id)
 
 
-def test_a_change_that_moves_nobody_is_fine_with_servers(endpoint: Aggregates, core: Books) -> None:
+def test_aggregate_change_without_zone_change_is_allowed_with_servers(endpoint: Aggregates, core: Books) -> None:
     made = endpoint.create(ctx(), "rack1", "nova")
     server(core, "h1")
-    endpoint.add_host(ctx(), made.id, "h1")  # nova is the default zone
+    endpoint.add_host(ctx(), made.id, "h1")  # "nova" is the default zone
     endpoint.set_metadata(ctx(), made.id, {"ssd": "true"})
 
 
-def test_zones(endpoint: Aggregates, core: Books) -> None:
+def test_availability_zones_list_hosts_and_their_state(endpoint: Aggregates, core: Books) -> None:
     made = endpoint.create(ctx(), "rack1", "z1")
     endpoint.create(ctx(), "nobody", "z2")
     endpoint.add_host(ctx(), made.id, "h1")

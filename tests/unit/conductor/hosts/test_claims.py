@@ -1,4 +1,4 @@
-"""A claim looks at everything once more: what the scheduler saw may have changed, for alternates most of all."""
+"""Claims check the constraints of the scheduler again, since its data may be out of date."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.unit.conductor.books import Books, flavor, node, server, set_columns
 
 @pytest.fixture
 def hosts(core: Books) -> dict[str, Selection]:
-    """Hosts a to d with a node each, as a scheduler names them."""
+    """Return the selections of a scheduler by host, for hosts a to d with a node each."""
     found = {}
     for host in "abcd":
         core.db.write(lambda connection, host=host: services.register(connection, host, "nova-compute", "compute", 1))
@@ -41,7 +41,7 @@ def asking(**changes: Any) -> RequestSpec:
 
 
 def claim(core: Books, selection: Selection, spec: RequestSpec, instance: Instance | None = None) -> Instance:
-    """Claim as the transaction of a placement does; the instance exists."""
+    """Claim resources for an existing instance in the same way as the placement transaction."""
     instance = instance or server(core, server_group=spec.group.uuid if spec.group else None)
 
     def write(connection: sa.Connection) -> None:
@@ -54,7 +54,7 @@ def claim(core: Books, selection: Selection, spec: RequestSpec, instance: Instan
 
 
 def refused(core: Books, selection: Selection, spec: RequestSpec) -> str:
-    """Return the reason of the refusal; nothing was claimed."""
+    """Return the reason of the refusal, and assert that nothing was claimed."""
     def used(connection: sa.Connection) -> Any:
         return [connection.execute(sa.select(tables.inventories.c.used)).all(),
                 connection.execute(sa.select(tables.compute_nodes.c.num_instances)).all()]
@@ -69,34 +69,34 @@ def refused(core: Books, selection: Selection, spec: RequestSpec) -> str:
 # --- the host ----------------------------------------------------------------------------------
 @pytest.mark.parametrize(("changes", "says"), [
     ({"disabled": True}, "disabled"), ({"up": False}, "down"), ({"forced_down": True}, "down")])
-def test_a_host_that_is_not_to_be_used_any_more_gets_nothing(core: Books, hosts: dict[str, Selection],
-                                                             changes: dict[str, bool], says: str) -> None:
+def test_claim_on_a_disabled_or_down_host_is_refused(core: Books, hosts: dict[str, Selection], changes: dict[str, bool],
+                                                     says: str) -> None:
     set_columns(core, tables.services, tables.services.c.host == "a", **changes)
     assert says in refused(core, hosts["a"], asking())
     claim(core, hosts["b"], asking())
 
 
-def test_a_forced_host_may_be_down_but_not_disabled(core: Books, hosts: dict[str, Selection]) -> None:
+def test_claim_with_force_host_accepts_a_down_but_no_disabled_host(core: Books, hosts: dict[str, Selection]) -> None:
     set_columns(core, tables.services, tables.services.c.host == "a", up=False)
     claim(core, hosts["a"], asking(force_host="a"))
     set_columns(core, tables.services, tables.services.c.host == "a", disabled=True)
     assert "disabled" in refused(core, hosts["a"], asking(force_host="a"))
 
 
-def test_a_node_that_is_gone_gets_nothing(core: Books, hosts: dict[str, Selection]) -> None:
+def test_claim_on_a_deleted_node_is_refused(core: Books, hosts: dict[str, Selection]) -> None:
     nowhere = Selection(node_uuid=new_uuid(), host="a", node="a")
     assert "gone" in refused(core, nowhere, asking())
 
 
 @pytest.mark.parametrize("spec", [{"required_traits": ["CUSTOM_FAST"]}, {"forbidden_traits": ["HW_ARCH_X86_64"]}])
-def test_traits_that_have_changed_lose_the_claim(core: Books, hosts: dict[str, Selection],
-                                                 spec: dict[str, Any]) -> None:
+def test_claim_is_refused_if_traits_of_the_host_have_changed(core: Books, hosts: dict[str, Selection],
+                                                             spec: dict[str, Any]) -> None:
     assert "traits" in refused(core, hosts["a"], asking(**spec))
     set_columns(core, tables.providers, tables.providers.c.uuid == hosts["a"].node_uuid, traits=["CUSTOM_FAST"])
     claim(core, hosts["a"], asking(**spec))
 
 
-def test_a_host_that_changed_its_zone_gets_nothing(core: Books, hosts: dict[str, Selection]) -> None:
+def test_claim_is_refused_if_the_zone_of_the_host_has_changed(core: Books, hosts: dict[str, Selection]) -> None:
     claim(core, hosts["a"], asking(availability_zone="nova"))
     aggregate = core.db.write(lambda connection: aggregates.create(connection, "east", "east"))
     core.db.write(lambda connection: aggregates.add_host(connection, aggregate.id, "b"))
@@ -106,8 +106,7 @@ def test_a_host_that_changed_its_zone_gets_nothing(core: Books, hosts: dict[str,
     claim(core, hosts["b"], asking(availability_zone="nova", force_host="b"))
 
 
-def test_a_host_whose_aggregates_changed_gets_nothing_where_they_mattered(core: Books,
-                                                                          hosts: dict[str, Selection]) -> None:
+def test_claim_is_refused_if_relevant_aggregate_metadata_has_changed(core: Books, hosts: dict[str, Selection]) -> None:
     aggregate = core.db.write(lambda connection: aggregates.create(connection, "for p1"))
     core.db.write(lambda connection: aggregates.add_host(connection, aggregate.id, "a"))
     core.db.write(lambda connection: aggregates.set_metadata(connection, aggregate.id, {"filter_tenant_id": "p1"}))
@@ -130,8 +129,8 @@ def group(core: Books) -> Callable[..., GroupSpec]:
     return make
 
 
-def test_anti_affinity_is_held_by_the_claim(core: Books, hosts: dict[str, Selection],
-                                            group: Callable[..., GroupSpec]) -> None:
+def test_claim_enforces_anti_affinity(core: Books, hosts: dict[str, Selection],
+                                      group: Callable[..., GroupSpec]) -> None:
     spec = asking(group=group("anti-affinity"))
     claim(core, hosts["a"], spec)
     assert "as many servers of the group" in refused(core, hosts["a"], spec)
@@ -142,8 +141,7 @@ def test_anti_affinity_is_held_by_the_claim(core: Books, hosts: dict[str, Select
     assert "as many servers of the group" in refused(core, hosts["a"], two)
 
 
-def test_affinity_is_held_by_the_claim(core: Books, hosts: dict[str, Selection],
-                                       group: Callable[..., GroupSpec]) -> None:
+def test_claim_enforces_affinity(core: Books, hosts: dict[str, Selection], group: Callable[..., GroupSpec]) -> None:
     spec = asking(group=group("affinity"))
     claim(core, hosts["a"], spec)
     assert "another host" in refused(core, hosts["b"], spec)
@@ -151,8 +149,8 @@ def test_affinity_is_held_by_the_claim(core: Books, hosts: dict[str, Selection],
 
 
 @pytest.mark.parametrize("policy", ["affinity", "anti-affinity"])
-def test_a_member_does_not_stand_in_its_own_way(core: Books, hosts: dict[str, Selection],
-                                                group: Callable[..., GroupSpec], policy: str) -> None:
+def test_claim_ignores_the_server_itself_as_group_member(core: Books, hosts: dict[str, Selection],
+                                                         group: Callable[..., GroupSpec], policy: str) -> None:
     spec = asking(group=group(policy))
     one = claim(core, hosts["a"], spec)
     core.db.write(lambda connection: claims.claim(connection, one, hosts["a"], spec, consumer=new_uuid()))
@@ -161,9 +159,10 @@ def test_a_member_does_not_stand_in_its_own_way(core: Books, hosts: dict[str, Se
 
 @pytest.mark.parametrize(("here", "source", "dest"), [("a", "a", "b"), ("b", "a", "b")],
                          ids=["not there yet", "may go back"])
-def test_a_member_that_moves_is_on_both_hosts(core: Books, hosts: dict[str, Selection], here: str, source: str,
-                                              dest: str, group: Callable[..., GroupSpec]) -> None:
-    """Until its migration is closed."""
+def test_migrating_group_member_counts_on_source_and_destination(core: Books, hosts: dict[str, Selection], here: str,
+                                                                 source: str, dest: str,
+                                                                 group: Callable[..., GroupSpec]) -> None:
+    """The server counts on both hosts until its migration is closed."""
     spec = asking(group=group("anti-affinity"))
     one = claim(core, hosts[here], spec)
     core.db.write(lambda connection: server_migrations.insert(connection, Migration(
@@ -181,7 +180,7 @@ _PICTURES = [dict(zip("ab", members, strict=True)) for members in itertools.prod
 
 
 @pytest.mark.parametrize("policy", ["soft-affinity", "soft-anti-affinity"])
-def test_a_claim_asks_again_if_members_placed_meanwhile_make_another_host_better(
+def test_claim_is_rescheduled_if_new_group_members_favor_another_host(
         core: Books, hosts: dict[str, Selection], group: Callable[..., GroupSpec], policy: str) -> None:
     """All states that a scheduler may have seen of two hosts with up to two members each, and all actual states."""
     covered = Counter[bool]()
@@ -198,7 +197,7 @@ def test_a_claim_asks_again_if_members_placed_meanwhile_make_another_host_better
                 connection, group, "x", "a"))) == spec.group.stale == stale, (now, then)
             spec.group.hosts = now
             assert not core.db.write(lambda connection, group=spec.group: server_groups.admit(
-                connection, group, "x", "a")), "a scheduler that knows the members decides"
+                connection, group, "x", "a")), "a claim with current members was refused"
             covered[stale] += 1
     print(f"{policy}: {covered[True]} claims ask again, {covered[False]} do not")
     assert covered[True] >= 10
@@ -206,8 +205,8 @@ def test_a_claim_asks_again_if_members_placed_meanwhile_make_another_host_better
 
 
 @pytest.mark.parametrize("policy", ["soft-affinity", "soft-anti-affinity"])
-def test_soft_policies_refuse_nobody(core: Books, hosts: dict[str, Selection], group: Callable[..., GroupSpec],
-                                     policy: str) -> None:
+def test_soft_group_policies_refuse_no_claim_on_requested_hosts(core: Books, hosts: dict[str, Selection],
+                                                                group: Callable[..., GroupSpec], policy: str) -> None:
     made = group(policy)
     claim(core, hosts["a"], asking(group=made))
     claim(core, hosts["a"], asking(group=made, requested_host="a"))
@@ -217,8 +216,8 @@ def test_soft_policies_refuse_nobody(core: Books, hosts: dict[str, Selection], g
         claim(core, hosts[host], asking(group=often))
 
 
-def test_servers_of_a_deleted_group_are_unrestricted(core: Books, hosts: dict[str, Selection],
-                                                     group: Callable[..., GroupSpec]) -> None:
+def test_claim_ignores_the_policy_of_a_deleted_server_group(core: Books, hosts: dict[str, Selection],
+                                                            group: Callable[..., GroupSpec]) -> None:
     spec = asking(group=group("anti-affinity"))
     claim(core, hosts["a"], spec)
     core.db.write(lambda connection: server_groups.delete(connection, spec.group.uuid))  # type: ignore[union-attr]
@@ -226,7 +225,7 @@ def test_servers_of_a_deleted_group_are_unrestricted(core: Books, hosts: dict[st
 
 
 @pytest.mark.parametrize(("policy", "won"), [("anti-affinity", 1), ("affinity", 8)])
-def test_of_many_at_the_same_moment_the_policy_lets_in_as_many_as_fit(
+def test_concurrent_claims_respect_the_group_policy(
         core: Books, hosts: dict[str, Selection], group: Callable[..., GroupSpec], policy: str, won: int) -> None:
     spec = asking(group=group(policy))
     waiting = [server(core, server_group=spec.group.uuid) for _ in range(8)]  # type: ignore[union-attr]
@@ -250,8 +249,8 @@ def test_of_many_at_the_same_moment_the_policy_lets_in_as_many_as_fit(
         connection, spec.group.uuid)) == {"a": won}  # type: ignore[union-attr]
 
 
-# --- what it costs ---------------------------------------------------------------------------------
-def test_a_plain_claim_is_three_statements(core: Books, hosts: dict[str, Selection]) -> None:
+# --- cost ------------------------------------------------------------------------------------------
+def test_plain_claim_takes_three_statements(core: Books, hosts: dict[str, Selection]) -> None:
     instance = server(core)
     core.statements()
     core.db.write(lambda connection: claims.claim(connection, instance, hosts["a"], asking()))

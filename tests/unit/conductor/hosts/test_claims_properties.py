@@ -1,4 +1,4 @@
-"""Claims and quotas against a model: whatever comes in whatever order, the books say what a list of holders says."""
+"""Property tests of claims and quotas: after any sequence of operations the database matches the model."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _CLAIMS = st.builds(Claim, st.sampled_from(NODES), _AMOUNTS)
 
 
 class Holder:
-    """A server in the model with its claim, and a second one under its migration while it moves."""
+    """A server in the model with its claim, and a second claim of its migration during a move."""
 
     def __init__(self, claim: Claim, project: str) -> None:
         self.claim, self.project = claim, project
@@ -97,7 +97,7 @@ class Claims(RuleBasedStateMachine):
                  for name in NODES]
         self.db.write(lambda connection: compute_nodes.report(connection, "h", nodes))
 
-    # --- what the model says -------------------------------------------------------------------------
+    # --- model ---------------------------------------------------------------------------------------
     def _claims(self, node: str) -> list[Claim]:
         return [claim for holder in self.holders.values() for claim in holder.claims() if claim.node == node]
 
@@ -123,10 +123,10 @@ class Claims(RuleBasedStateMachine):
     def _instances(self, project: str) -> int:
         return sum(holder.project == project for holder in self.holders.values())
 
-    # --- what happens ----------------------------------------------------------------------------------
+    # --- rules -----------------------------------------------------------------------------------------
     @rule(target=held, claim=_CLAIMS, project=st.sampled_from(PROJECTS))
     def boot(self, claim: Claim, project: str) -> str:
-        """Quota and claim in one transaction: both, or neither."""
+        """Take quota and claim in a single transaction, so that both succeed or both fail."""
         consumer = new_uuid()
 
         def transaction(connection: sa.Connection) -> None:
@@ -149,7 +149,7 @@ class Claims(RuleBasedStateMachine):
 
     @rule(consumer=held, claim=_CLAIMS)
     def move(self, consumer: str, claim: Claim) -> None:
-        """A second claim under the migration, on another node or on the same one."""
+        """Add a claim of a migration, on another node or on the same node."""
         holder = self.holders.get(consumer)
         if holder is None or holder.second is not None:
             return
@@ -168,7 +168,7 @@ class Claims(RuleBasedStateMachine):
 
     @rule(consumer=held, confirmed=st.booleans())
     def end_move(self, consumer: str, confirmed: bool) -> None:
-        """Confirming drops the first claim and makes the second one the server's; reverting drops the second."""
+        """Confirm or revert: confirm releases the first claim and rekeys the second, revert releases the second."""
         holder = self.holders.get(consumer)
         if holder is None or holder.second is None:
             return
@@ -213,7 +213,7 @@ class Claims(RuleBasedStateMachine):
 
     @rule(node=st.sampled_from(NODES), inventories=_INVENTORIES)
     def change_hardware(self, node: str, inventories: dict[str, Inventory]) -> None:
-        """Change the capacity, even below the claims: they stay, and no further claim is possible."""
+        """Change the capacity, possibly below the claims. Existing claims stay, and further claims are refused."""
         self.inventories = {**self.inventories, node: inventories}
         self._report()
 
@@ -226,7 +226,7 @@ class Claims(RuleBasedStateMachine):
         self.db.write(lambda connection: quotas.set_limits(connection, project, None, everything))
         self.limits[project] = instances
 
-    # --- what must hold ----------------------------------------------------------------------------------
+    # --- invariants --------------------------------------------------------------------------------------
     @invariant()
     def the_books_are_as_the_model(self) -> None:
         if not self.inventories:

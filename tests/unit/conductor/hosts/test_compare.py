@@ -1,4 +1,4 @@
-"""A host compares its guests with the rows, page by page, and touches only what differs."""
+"""Reconciliation of the guests of a host with the instance rows, page by page."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MANY = 1100
 
 
 class _Conductor(Guests):
-    """The real answers; what is reported is kept, and how much was asked is counted."""
+    """The guest endpoint of a conductor that records reports and queries."""
 
     def __init__(self, core: Books) -> None:
         super().__init__(core, None)  # type: ignore[arg-type]
@@ -46,7 +46,7 @@ class _Conductor(Guests):
 
 
 class _Runner:
-    """A runner with the given operations of the host."""
+    """A runner in which the instances in ``held`` have an operation in progress."""
 
     def __init__(self) -> None:
         self.held: set[str] = set()
@@ -71,7 +71,7 @@ def driver() -> FakeDriver:
 
 
 class _Network(NoNetwork):
-    """Remembers for which guests there is something."""
+    """A network driver that records the guests with interfaces."""
 
     def __init__(self) -> None:
         self.plugged: set[str] = set()
@@ -106,7 +106,7 @@ def _here(driver: FakeDriver) -> list[str]:
     return sorted(guest.uuid for guest in driver.guests.all())
 
 
-def test_a_host_whose_guests_are_as_the_rows_say_asks_for_its_pages_only(
+def test_reconciliation_without_differences_only_reads_pages(
         core: Books, conductor: _Conductor, driver: FakeDriver, reconciler: Reconciler) -> None:
     for uuid in _rows(core, MANY):
         driver.adopt(uuid, states.RUNNING)
@@ -117,7 +117,7 @@ def test_a_host_whose_guests_are_as_the_rows_say_asks_for_its_pages_only(
     assert len(_here(driver)) == MANY
 
 
-def test_only_differences_are_reported_wherever_they_are(
+def test_reconciliation_reports_only_differing_power_states(
         core: Books, conductor: _Conductor, driver: FakeDriver, reconciler: Reconciler) -> None:
     uuids = _rows(core, MANY)
     stopped, gone = [uuids[0], uuids[499], uuids[500], uuids[-1]], [uuids[1], uuids[700]]
@@ -129,7 +129,7 @@ def test_only_differences_are_reported_wherever_they_are(
         **dict.fromkeys(stopped, states.CRASHED), **dict.fromkeys(gone, states.SHUTDOWN)}
 
 
-def test_guests_that_may_not_stay_are_removed_wherever_they_are(
+def test_reconciliation_removes_evicted_and_deleted_guests(
         core: Books, conductor: _Conductor, driver: FakeDriver, reconciler: Reconciler, runner: _Runner) -> None:
     uuids = _rows(core, MANY)
     [evicted], [gone] = _rows(core, 1, host="h2"), _rows(core, 1, deleted=True)
@@ -144,7 +144,7 @@ def test_guests_that_may_not_stay_are_removed_wherever_they_are(
     assert conductor.reported == []
 
 
-def test_the_network_of_a_guest_goes_with_it_and_also_without_it(
+def test_reconciliation_removes_networks_of_deleted_servers(
         core: Books, driver: FakeDriver, reconciler: Reconciler, network: _Network) -> None:
     [stays], [gone], [alone] = _rows(core, 1), _rows(core, 1, deleted=True), _rows(core, 1, deleted=True)
     network.plugged = {stays, gone, alone, "unknown"}
@@ -154,7 +154,7 @@ def test_the_network_of_a_guest_goes_with_it_and_also_without_it(
     assert network.plugged == {stays, "unknown"}
 
 
-def test_guests_that_no_row_tells_what_to_do_with_are_kept_wherever_they_are(
+def test_reconciliation_keeps_guests_unknown_to_the_database(
         core: Books, conductor: _Conductor, driver: FakeDriver, reconciler: Reconciler) -> None:
     uuids = _rows(core, MANY)
     [elsewhere] = _rows(core, 1, host="h2")
@@ -167,7 +167,7 @@ def test_guests_that_no_row_tells_what_to_do_with_are_kept_wherever_they_are(
     assert conductor.reported == []
 
 
-def test_an_eviction_waits_while_the_guest_may_be_on_the_host_again(
+def test_eviction_is_deferred_if_the_server_is_on_the_host_again(
         core: Books, driver: FakeDriver, reconciler: Reconciler) -> None:
     [back] = _rows(core, 1)
     core.db.write(lambda connection: evictions.add(connection, back, "h1", keep_disks=False))
@@ -189,7 +189,7 @@ def choose() -> Iterator[Callable[..., None]]:
 
 
 @pytest.mark.parametrize(("choice", "left"), [("keep", [1, 1]), ("stop", [4, 4]), ("destroy", [])])
-def test_operators_choose_what_becomes_of_unknown_guests(
+def test_unknown_guests_option_keeps_stops_or_destroys_unknown_guests(
         core: Books, driver: FakeDriver, reconciler: Reconciler, choose: Callable[..., None], choice: str,
         left: list[int]) -> None:
     choose(unknown_guests=choice, unknown_guests_age=0)
@@ -200,7 +200,7 @@ def test_operators_choose_what_becomes_of_unknown_guests(
 
 
 @pytest.mark.parametrize(("age", "most"), [(3600, 5), (0, 1)])
-def test_unknown_guests_that_are_new_or_too_many_are_kept_whatever_was_chosen(
+def test_recent_or_too_many_unknown_guests_are_kept(
         core: Books, driver: FakeDriver, reconciler: Reconciler, choose: Callable[..., None], age: int,
         most: int) -> None:
     choose(unknown_guests="destroy", unknown_guests_age=age, unknown_guests_max=most)
@@ -210,7 +210,7 @@ def test_unknown_guests_that_are_new_or_too_many_are_kept_whatever_was_chosen(
     assert len(driver.guests.all()) == 2
 
 
-def test_of_guests_that_change_all_at_once_every_one_is_reported(
+def test_concurrent_guest_changes_are_all_reported(
         core: Books, conductor: _Conductor, driver: FakeDriver, reconciler: Reconciler,
         monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reconcile, "_REBOOT_DELAY", 0.001)
@@ -234,7 +234,7 @@ def test_of_guests_that_change_all_at_once_every_one_is_reported(
     assert {guest.uuid for guest in conductor.reported} == set(uuids)
 
 
-def test_a_host_can_stop_while_its_guests_change(
+def test_reconciler_stops_while_guests_change(
         conductor: _Conductor, driver: FakeDriver, runner: _Runner, monkeypatch: pytest.MonkeyPatch) -> None:
     often = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
@@ -251,7 +251,7 @@ def test_a_host_can_stop_while_its_guests_change(
         sys.setswitchinterval(often)
 
 
-def test_what_is_under_way_or_was_never_started_is_left_alone(
+def test_reconciliation_ignores_busy_and_never_started_servers(
         core: Books, conductor: _Conductor, reconciler: Reconciler, runner: _Runner) -> None:
     _rows(core, 1, launched_at=None)
     _rows(core, 1, task_state="rebooting")
@@ -260,7 +260,7 @@ def test_what_is_under_way_or_was_never_started_is_left_alone(
     assert conductor.reported == []
 
 
-def test_a_host_that_starts_with_an_empty_database_keeps_its_guests(
+def test_host_with_an_empty_database_keeps_its_guests_at_start(
         core: Books, driver: FakeDriver, reconciler: Reconciler) -> None:
     driver.adopt("some", states.RUNNING)
     reconciler.start(ctx())

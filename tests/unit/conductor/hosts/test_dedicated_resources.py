@@ -1,4 +1,4 @@
-"""Cells, CPUs, pages and devices are given out under the node's lock: never twice, and all or nothing."""
+"""Dedicated resources (NUMA cells, CPUs, pages, PCI devices): exclusive and atomic assignment under the node lock."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from nova.objects.requirements.guest_numa import guest_topology
 from nova.objects.servers.instance import Instance
 from tests.unit.conductor.books import Books, flavor, node, server
 
-# Two cells of two cores with two threads each, 1 GiB of small pages and four huge ones.
+# Two NUMA cells with two cores of two threads, 1 GiB of small pages and four huge pages per cell.
 TOPOLOGY = HostTopology(cells=[
     HostCell(id=number, cpus=[number * 6, number * 6 + 1], pcpus=list(range(number * 6 + 2, number * 6 + 6)),
              siblings=[[number * 6 + 2, number * 6 + 3], [number * 6 + 4, number * 6 + 5]], memory_mb=1032,
@@ -96,8 +96,7 @@ def wishes() -> st.SearchStrategy[RequestSpec]:
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=st.lists(st.one_of(wishes(), st.integers(0, 5)), min_size=3, max_size=12))
-def test_whatever_comes_nothing_is_given_twice_and_what_is_refused_changes_nothing(
-        core: Books, steps: list[RequestSpec | int]) -> None:
+def test_dedicated_resources_are_never_assigned_twice(core: Books, steps: list[RequestSpec | int]) -> None:
     core.reset()
     core.db.write(lambda connection: services.register(connection, "a", "nova-compute", "compute", 1))
     [made] = announcer.report_nodes(core, "a", [node("a", numa_topology=TOPOLOGY, pci_devices=DEVICES)])
@@ -110,7 +109,7 @@ def test_whatever_comes_nothing_is_given_twice_and_what_is_refused_changes_nothi
             try:
                 claim(core, selection, step, consumer)
                 holders.append(consumer)
-                # Of what a scheduler counts a little less may be left: functions go with their devices.
+                # The claim may be refused although the scheduler expects a fit: a PF also takes its VFs.
                 assert expected is not None
             except exception.ClaimLost:
                 assert everything(core) == before
@@ -147,7 +146,7 @@ def _won(core: Books, selection: Selection, spec: RequestSpec) -> int:
 @pytest.mark.parametrize(("spec", "won"), [
     (asking(PINNED), 4), (asking({**PINNED, "hw:cpu_thread_policy": "isolate"}), 2),
     (asking({"hw:mem_page_size": "large"}), 4), (asking(devices=[device("gpu")]), 2)])
-def test_of_many_at_the_same_moment_as_many_get_something_as_there_is(
+def test_concurrent_claims_of_dedicated_resources_respect_the_capacity(
         core: Books, host: Selection, spec: RequestSpec, won: int) -> None:
     assert _won(core, host, spec) == won
     held = core.db.read(lambda connection: dedicated_resources.held(connection, [host.node_uuid]))[host.node_uuid]
@@ -155,7 +154,7 @@ def test_of_many_at_the_same_moment_as_many_get_something_as_there_is(
     assert len(held) == won
 
 
-def test_a_physical_function_goes_with_all_its_virtual_ones(core: Books, host: Selection) -> None:
+def test_claims_of_a_pf_and_of_its_vfs_exclude_each_other(core: Books, host: Selection) -> None:
     one = new_uuid()
     claim(core, host, asking(devices=[device("vf")]), one)
     with pytest.raises(exception.ClaimLost):
@@ -166,7 +165,7 @@ def test_a_physical_function_goes_with_all_its_virtual_ones(core: Books, host: S
         claim(core, host, asking(devices=[device("vf")]))
 
 
-def test_devices_are_near_where_that_is_required(core: Books, host: Selection) -> None:
+def test_required_numa_affinity_of_devices_is_enforced(core: Books, host: Selection) -> None:
     wanted = [device("gpu", numa_policy="required")]
     for _number in range(2):
         got = claim(core, host, asking(PINNED, wanted))
@@ -175,7 +174,7 @@ def test_devices_are_near_where_that_is_required(core: Books, host: Selection) -
         assert [one.device.numa_node for one in got.pci_devices] == got.numa_topology.host_cells
 
 
-def test_a_node_without_cells_takes_no_guest_that_wants_some(core: Books) -> None:
+def test_claim_of_dedicated_resources_on_a_plain_node_is_refused(core: Books) -> None:
     core.db.write(lambda connection: services.register(connection, "b", "nova-compute", "compute", 1))
     [made] = announcer.report_nodes(core, "b", [node("b")])
     plain = Selection(node_uuid=made.uuid, host="b", node="b")
@@ -185,7 +184,7 @@ def test_a_node_without_cells_takes_no_guest_that_wants_some(core: Books) -> Non
     assert claim(core, plain, asking()) == GuestDedicatedResources()
 
 
-def test_what_is_given_twice_is_found(core: Books, host: Selection) -> None:
+def test_audit_reports_dedicated_resources_assigned_twice(core: Books, host: Selection) -> None:
     for _number in range(2):
         claim(core, host, asking(PINNED, [device("gpu")]))
     one = core.db.read(lambda connection: dedicated_resources.held(connection, [host.node_uuid]))[host.node_uuid][0]
@@ -197,10 +196,10 @@ def test_what_is_given_twice_is_found(core: Books, host: Selection) -> None:
     assert "assigned more than once" in found[1]
 
 
-# --- providers below a node ------------------------------------------------------------------------
+# --- child providers of a node ---------------------------------------------------------------------
 @pytest.fixture
 def gpus(core: Books) -> Selection:
-    """A node with two GPUs below it, chosen by what they have."""
+    """Return the selection of a node with two child providers of GPUs, chosen by their inventories and traits."""
     core.db.write(lambda connection: services.register(connection, "g", "nova-compute", "compute", 1))
     [made] = announcer.report_nodes(core, "g", [node("g", children=[
         Provider(uuid=f"gpu{number}", name=f"gpu{number}", traits=["BIG"] if number else [],
@@ -215,8 +214,7 @@ def used(core: Books) -> dict[str, int]:
     return dict(found)
 
 
-def test_a_claim_takes_of_the_providers_that_have_it_and_its_release_gives_it_back(
-        core: Books, gpus: Selection) -> None:
+def test_claim_and_release_update_the_child_providers(core: Books, gpus: Selection) -> None:
     spec = msgspec.structs.replace(asking(), resources={"VCPU": 1, "VGPU": 2}, required_traits=["BIG"])
     one = new_uuid()
     claim(core, gpus, spec, one)
@@ -231,7 +229,7 @@ def test_a_claim_takes_of_the_providers_that_have_it_and_its_release_gives_it_ba
     assert used(core) == {"gpu0": 0, "gpu1": 0}
 
 
-def test_groups_are_held_by_the_claim(core: Books, gpus: Selection) -> None:
+def test_claim_enforces_isolated_request_groups(core: Books, gpus: Selection) -> None:
     group = RequestGroup(resources={"VGPU": 1})
     spec = msgspec.structs.replace(asking(), resources={"VCPU": 1}, groups=[group, group], group_policy="isolate")
     claim(core, gpus, spec)
@@ -242,7 +240,7 @@ def test_groups_are_held_by_the_claim(core: Books, gpus: Selection) -> None:
         claim(core, gpus, spec)
 
 
-def test_of_many_at_the_same_moment_no_provider_gives_more_than_it_has(core: Books, gpus: Selection) -> None:
+def test_concurrent_claims_never_oversell_child_providers(core: Books, gpus: Selection) -> None:
     spec = msgspec.structs.replace(asking(), resources={}, groups=[RequestGroup(resources={"VGPU": 1})])
     assert _won(core, gpus, spec) == 4
     assert used(core) == {"gpu0": 2, "gpu1": 2}

@@ -1,4 +1,4 @@
-"""The lines of a host that is emptied: who may write them, what looking at them costs, and what becomes of them."""
+"""Records of host drains: lease of the writing conductor, cost of a survey, and removal."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def lines(core: Books) -> list[DrainedServer]:
     return core.db.read(lambda connection: drains.get(connection, "a"))[1]
 
 
-def test_one_conductor_looks_at_a_time_and_another_one_when_its_lease_has_ended(core: Books) -> None:
+def test_drain_is_surveyed_by_one_conductor_until_its_lease_expires(core: Books) -> None:
     drain = begun(core)
     assert take(core, drain, "first", seconds=-1)
     assert take(core, drain, "second")
@@ -50,7 +50,7 @@ def test_one_conductor_looks_at_a_time_and_another_one_when_its_lease_has_ended(
     assert [each.instance_uuid for each in lines(core)] == ["v"]
 
 
-def test_what_was_left_is_tried_again_when_the_drain_is_repeated_while_it_runs(core: Books) -> None:
+def test_repeated_drain_retries_the_remaining_servers(core: Books) -> None:
     drain = begun(core)
     take(core, drain, "me")
     note(core, drain, "me", line(drain, "u", state=drain_states.LEFT), line(drain, "v", state=drain_states.MOVED))
@@ -59,7 +59,7 @@ def test_what_was_left_is_tried_again_when_the_drain_is_repeated_while_it_runs(c
     assert core.db.read(lambda connection: drains.find(connection, "a")).parallel == 7  # type: ignore[union-attr]
 
 
-def test_a_new_drain_forgets_the_lines_of_the_last_one(core: Books) -> None:
+def test_new_drain_deletes_the_records_of_the_previous_drain(core: Books) -> None:
     drain = begun(core)
     take(core, drain, "me")
     note(core, drain, "me", line(drain, "u", state=drain_states.MOVED))
@@ -68,7 +68,7 @@ def test_a_new_drain_forgets_the_lines_of_the_last_one(core: Books) -> None:
     assert not lines(core)
 
 
-def test_what_was_not_come_to_when_it_ended_is_left(core: Books) -> None:
+def test_server_unprocessed_at_the_end_of_a_drain_is_marked_left(core: Books) -> None:
     drain = begun(core)
     take(core, drain, "me")
     note(core, drain, "me", line(drain, "u"))
@@ -76,7 +76,7 @@ def test_what_was_not_come_to_when_it_ended_is_left(core: Books) -> None:
     assert [(each.state, each.reason != "") for each in lines(core)] == [(drain_states.LEFT, True)]
 
 
-def test_a_look_costs_as_many_statements_with_many_servers_as_with_few(core: Books) -> None:
+def test_drain_survey_takes_a_constant_number_of_statements(core: Books) -> None:
     drain = begun(core)
     take(core, drain, "me")
     costs = []
@@ -90,7 +90,7 @@ def test_a_look_costs_as_many_statements_with_many_servers_as_with_few(core: Boo
     assert costs == [5, 5]
 
 
-def test_a_conductor_asks_once_when_no_host_is_emptied(core: Books) -> None:
+def test_drain_check_without_drains_takes_a_single_statement(core: Books) -> None:
     engine = Engine(core)
     core.statements()
     assert keeper.run_periodic(core, engine) is None
@@ -102,7 +102,7 @@ def compute(core: Books) -> str:
     return core.db.write(lambda connection: services.register(connection, "a", "nova-compute", "compute", 1)).uuid
 
 
-def test_a_deleted_service_leaves_nothing_of_its_drain(core: Books, compute: str) -> None:
+def test_delete_of_a_service_removes_its_drain(core: Books, compute: str) -> None:
     drain = begun(core)
     take(core, drain, "me")
     note(core, drain, "me", line(drain, "u", state=drain_states.MOVED))

@@ -33,7 +33,7 @@ def metrics(percent: int = 12, **more: int) -> list[Metric]:
 
 @pytest.fixture
 def told(host: Books) -> Iterator[Books]:
-    """Notifications are on, in both forms."""
+    """Enable versioned and unversioned notifications."""
     CONF.set_override("driver", ["test"], group="oslo_messaging_notifications")
     CONF.set_override("notification_format", "both", group="notifications")
     host.outbox.configure()
@@ -47,7 +47,7 @@ def report(core: Books, *nodes: ComputeNode) -> list[ComputeNode]:
 
 
 def writes(core: Books) -> list[str]:
-    """The tables that were written since the last time."""
+    """Return the tables written since the last call."""
     lines = [line.split() for line in core.statements() if not line.startswith("SELECT")]
     return [line[1] if line[0] == "UPDATE" else line[2] for line in lines]
 
@@ -57,7 +57,7 @@ def waiting(core: Books) -> list[Any]:
         tables.outbox.select().order_by(tables.outbox.c.id)).all())
 
 
-def test_what_is_measured_is_kept_and_reaches_the_column_of_schedulers(host: Books) -> None:
+def test_reported_metrics_are_stored_and_published_to_schedulers(host: Books) -> None:
     [made] = report(host, node("h1", metrics=metrics(12)))
     fleet = Fleet()
     for percent in (12, 90):
@@ -73,7 +73,7 @@ def test_what_is_measured_is_kept_and_reaches_the_column_of_schedulers(host: Boo
     assert shown.metrics == metrics(90)
 
 
-def test_what_was_measured_later_counts_however_late_the_rest_is_told(host: Books) -> None:
+def test_scheduler_keeps_the_newest_metrics_if_deltas_are_reordered(host: Books) -> None:
     for percent in (12, 90):
         [made] = report(host, node("h1", metrics=metrics(percent)))
     fleet = Fleet()
@@ -84,7 +84,7 @@ def test_what_was_measured_later_counts_however_late_the_rest_is_told(host: Book
     assert known.metrics["cpu.percent"] == 90
 
 
-def test_a_host_that_only_measures_writes_its_node_and_nothing_else(host: Books) -> None:
+def test_report_that_changes_only_metrics_writes_only_the_node(host: Books) -> None:
     report(host, node("h1", metrics=metrics(12)))
     host.statements()
     report(host, node("h1", metrics=metrics(13)))
@@ -93,7 +93,7 @@ def test_a_host_that_only_measures_writes_its_node_and_nothing_else(host: Books)
     assert writes(host) == []
 
 
-def test_without_monitors_nothing_is_written(told: Books) -> None:
+def test_node_without_monitors_writes_no_metrics(told: Books) -> None:
     report(told, node("h1"))
     told.statements()
     told.sent.take()
@@ -103,7 +103,7 @@ def test_without_monitors_nothing_is_written(told: Books) -> None:
     assert waiting(told) == []
 
 
-def test_monitors_that_were_switched_off_leave_nothing_to_choose_by(told: Books) -> None:
+def test_disabled_monitors_clear_the_metrics_of_the_node(told: Books) -> None:
     [made] = report(told, node("h1", metrics=metrics()))
     before = len(waiting(told))
     told.sent.take()
@@ -113,7 +113,7 @@ def test_monitors_that_were_switched_off_leave_nothing_to_choose_by(told: Books)
     assert len(waiting(told)) == before
 
 
-def test_a_node_that_only_measured_is_not_news_for_the_log(host: Books, caplog: pytest.LogCaptureFixture) -> None:
+def test_metrics_update_is_not_logged_as_a_node_change(host: Books, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "nova.conductor.announcer")
     report(host, node("h1", metrics=metrics(1)))
     assert "Compute node h1 of host h1 now has" in caplog.text
@@ -124,7 +124,7 @@ def test_a_node_that_only_measured_is_not_news_for_the_log(host: Books, caplog: 
     assert "VCPU 16" in caplog.text
 
 
-def test_each_update_is_told_in_both_forms(told: Books) -> None:
+def test_metrics_update_is_notified_versioned_and_unversioned(told: Books) -> None:
     [made, _other] = report(told, node("h1", metrics=metrics(12)), node("h1", "unmeasured"))
     versioned, old = waiting(told)
     assert {(each.publisher_id, each.priority, each.lane) for each in (versioned, old)} == {
@@ -147,7 +147,7 @@ def test_each_update_is_told_in_both_forms(told: Books) -> None:
     assert len(waiting(told)) == 4
 
 
-def test_a_report_that_is_rolled_back_tells_nothing(told: Books, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rolled_back_metrics_report_writes_no_notification(told: Books, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(connection: sa.Connection, _uuids: list[str]) -> None:
         assert len(connection.execute(tables.outbox.select()).all()) == 2
         raise OSError("the database is away")
@@ -171,7 +171,7 @@ def _measured(**changes: Any) -> list[Metric]:
     _measured(timestamp=datetime.datetime.min.replace(tzinfo=datetime.timezone(datetime.timedelta(hours=14)))),
     _measured(timestamp=datetime.datetime.max.replace(tzinfo=datetime.timezone(datetime.timedelta(hours=-14)))),
     _measured(name="n", value=1) * 101])
-def test_what_no_machine_measures_is_refused(told: Books, wrong: list[Metric]) -> None:
+def test_invalid_metrics_are_refused(told: Books, wrong: list[Metric]) -> None:
     report(told, node("h1", metrics=metrics(5)))
     before = len(waiting(told))
     with pytest.raises(exception.InvalidInput, match="metric"):
@@ -181,7 +181,7 @@ def test_what_no_machine_measures_is_refused(told: Books, wrong: list[Metric]) -
     assert len(waiting(told)) == before
 
 
-def test_the_largest_values_are_told_as_they_are(told: Books) -> None:
+def test_largest_metric_values_are_stored_exactly(told: Books) -> None:
     edge = [metrics(100, large=(1 << 63) - 1, small=-(1 << 63))]
     report(told, node("h1", metrics=edge[0]))
     [state] = told.db.read(lambda connection: compute_nodes.states(connection, None, 10))

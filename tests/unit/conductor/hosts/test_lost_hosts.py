@@ -1,4 +1,4 @@
-"""A host that returns while it is given up: it is asked again, rather than decided about behind its back."""
+"""Operations on hosts that are down, and hosts that return before the operation skips them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LONG_AGO = datetime.timedelta(hours=1)
 
 
 class Later:
-    """Runs what it was given when it is told to."""
+    """A thread pool that runs its work when ``run`` is called."""
 
     def __init__(self) -> None:
         self.work: list[Callable[[], None]] = []
@@ -45,7 +45,7 @@ def engine(core: Books) -> Engine:
 
 
 def _being_deleted(core: Books, engine: Engine) -> Instance:
-    """A server whose delete has asked its host, which does not answer."""
+    """Return a server with a delete in progress whose host does not reply to the order."""
     instance = server(core, "h1", vm_state="active", launched_at=utcnow())
     action = engine.new_action(ctx(), REGISTRY["delete"], instance, {"host": "h1"})
     action.lease_until = utcnow() - LONG_AGO
@@ -58,16 +58,16 @@ def _deleted(core: Books, instance: Instance) -> bool:
     return core.db.read(lambda connection: servers.get(connection, instance.uuid, deleted=True)).deleted
 
 
-def test_a_host_that_stays_away_is_not_waited_for(core: Books, engine: Engine) -> None:
+def test_delete_on_a_down_host_completes_and_stores_an_eviction(core: Books, engine: Engine) -> None:
     instance = _being_deleted(core, engine)
     engine.recover(ctx())
     engine._pool.run()  # type: ignore[attr-defined]
     assert _deleted(core, instance)
     [word] = core.db.read(lambda connection: evictions.of_host(connection, "h1"))
-    assert word.uuid == instance.uuid, "the host is not told to remove the guest when it returns"
+    assert word.uuid == instance.uuid, "no eviction was stored for the host"
 
 
-def test_a_volume_waits_for_a_host_that_is_away(core: Books, engine: Engine) -> None:
+def test_volume_attachment_waits_for_a_down_host(core: Books, engine: Engine) -> None:
     instance = server(core, "h1", vm_state="active", launched_at=utcnow())
     volume = core.db.write(lambda connection: volumes.create(connection, Volume(
         uuid=new_uuid(), project_id="p1", size_gb=1)))
@@ -84,7 +84,7 @@ def test_a_volume_waits_for_a_host_that_is_away(core: Books, engine: Engine) -> 
         "attach", False, [volume.uuid])
 
 
-def test_a_delete_does_not_wait_for_the_volumes_of_a_host_that_is_away(core: Books, engine: Engine) -> None:
+def test_delete_on_a_down_host_releases_its_attaching_volumes(core: Books, engine: Engine) -> None:
     instance = server(core, "h1", vm_state="active", launched_at=utcnow())
     volume = core.db.write(lambda connection: volumes.create(connection, Volume(
         uuid=new_uuid(), project_id="p1", size_gb=1)))
@@ -101,7 +101,7 @@ def test_a_delete_does_not_wait_for_the_volumes_of_a_host_that_is_away(core: Boo
     assert (found.status, found.instance_uuid, found.host) == ("available", None, None)
 
 
-def test_a_host_that_is_back_before_the_commit_is_not_skipped(core: Books, engine: Engine) -> None:
+def test_delete_waits_for_a_host_that_returns_before_the_commit(core: Books, engine: Engine) -> None:
     instance = _being_deleted(core, engine)
     engine.recover(ctx())
     core.db.write(lambda connection: services.beat(connection, "h1", "nova-compute"))

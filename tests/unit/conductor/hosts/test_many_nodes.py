@@ -1,4 +1,4 @@
-"""Hosts with many nodes, and processes with many hosts: what is said by pages and together."""
+"""Hosts with many nodes and processes with many hosts: paged reports and shared heartbeats."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ def _known(core: Books) -> set[int]:
 
 
 # --- reports -----------------------------------------------------------------------------------------------
-def test_new_nodes_take_as_many_statements_as_one(host: Books) -> None:
+def test_report_of_new_nodes_takes_a_constant_number_of_statements(host: Books) -> None:
     announcer.report_nodes(host, "h1", _nodes(1))
     one = len(host.statements())
     announcer.report_nodes(host, "h1", _nodes(*range(1, 60)))
-    assert len(host.statements()) <= one + 2  # what is there already is looked at
+    assert len(host.statements()) <= one + 2  # existing nodes are read
     assert _known(host) == set(range(1, 60))
 
 
-def test_many_nodes_that_did_not_change_are_read_and_no_more(host: Books) -> None:
+def test_report_of_unchanged_nodes_only_reads(host: Books) -> None:
     announcer.report_nodes(host, "h1", _nodes(*range(1, 40)))
     host.statements()
     host.sent.take()
@@ -53,7 +53,7 @@ def test_many_nodes_that_did_not_change_are_read_and_no_more(host: Books) -> Non
     assert host.sent.take() == []
 
 
-def test_new_nodes_are_numbered_and_told_to_the_schedulers(host: Books) -> None:
+def test_new_nodes_are_published_to_schedulers_in_order_of_id(host: Books) -> None:
     made = announcer.report_nodes(host, "h1", _nodes(3, 1, 2))
     ids = {one.uuid: one.id for one in host.db.read(lambda connection: compute_nodes.index(connection))}
     assert {one.uuid: one.id for one in made} == ids
@@ -61,7 +61,7 @@ def test_new_nodes_are_numbered_and_told_to_the_schedulers(host: Books) -> None:
     assert [state.node_uuid for state in delta.states] == [_uuid(1), _uuid(2), _uuid(3)]
 
 
-def test_a_page_speaks_for_the_nodes_in_its_range_only(host: Books) -> None:
+def test_page_of_a_node_report_affects_only_its_range(host: Books) -> None:
     announcer.report_nodes(host, "h1", _nodes(*range(1, 10)))
     announcer.report_nodes(host, "h1", _nodes(4, 6), after=_uuid(3), upto=_uuid(6))
     assert _known(host) == {1, 2, 3, 4, 6, 7, 8, 9}
@@ -71,7 +71,7 @@ def test_a_page_speaks_for_the_nodes_in_its_range_only(host: Books) -> None:
     assert _known(host) == {2, 4, 6, 7}
 
 
-def test_a_node_in_use_stays_whatever_a_page_says(host: Books) -> None:
+def test_node_with_claims_is_not_removed_by_a_page(host: Books) -> None:
     announcer.report_nodes(host, "h1", _nodes(1, 2, 3))
     host.db.write(lambda connection: allocations.claim(connection, new_uuid(), at(_uuid(2)), {"VCPU": 1}, "p1", "u1"))
     announcer.report_nodes(host, "h1", _nodes(3), after=_uuid(1), upto=_uuid(3))
@@ -87,7 +87,7 @@ class _Driver:
 
 
 class _Told:
-    """The conductor's end of the reports."""
+    """The conductor side of node reports; ``pages`` are the sizes of the received pages."""
 
     def __init__(self, core: Books) -> None:
         self.core = core
@@ -105,7 +105,7 @@ class _Told:
         return taken
 
 
-def test_a_host_with_many_nodes_tells_the_pages_that_changed(host: Books) -> None:
+def test_host_reports_only_changed_pages_of_nodes(host: Books) -> None:
     driver, told = _Driver(_nodes(*range(600, 0, -1))), _Told(host)
     reports = NodeReports("h1", driver, told)  # type: ignore[arg-type]
     reports.report()
@@ -126,7 +126,7 @@ def test_a_host_with_many_nodes_tells_the_pages_that_changed(host: Books) -> Non
     assert sum(told.take()) == 599
 
 
-def test_a_report_that_did_not_get_through_is_told_again(host: Books) -> None:
+def test_failed_node_report_is_repeated(host: Books) -> None:
     told = _Told(host)
     reports = NodeReports("h1", _Driver(_nodes(1)), told)  # type: ignore[arg-type]
     told.broken = True
@@ -138,7 +138,7 @@ def test_a_report_that_did_not_get_through_is_told_again(host: Books) -> None:
 
 
 # --- heartbeats --------------------------------------------------------------------------------------------
-def test_the_heartbeat_of_many_hosts_is_one_statement(core: Books) -> None:
+def test_heartbeat_of_many_hosts_takes_a_single_statement(core: Books) -> None:
     hosts = [f"h{number}" for number in range(30)]
     for name in hosts:
         Heartbeat(core).register(ctx(), name, "nova-compute", "compute", 1)
@@ -149,7 +149,7 @@ def test_the_heartbeat_of_many_hosts_is_one_statement(core: Books) -> None:
     assert core.sent.take() == []
 
 
-def test_hosts_that_return_are_told_and_unknown_ones_are_named(core: Books) -> None:
+def test_shared_heartbeat_publishes_returned_hosts_and_returns_unknown_ones(core: Books) -> None:
     for name in ("h1", "h2", "h3"):
         Heartbeat(core).register(ctx(), name, "nova-compute", "compute", 1)
     set_columns(core, tables.services, tables.services.c.host != "h3", up=False)
@@ -161,7 +161,7 @@ def test_hosts_that_return_are_told_and_unknown_ones_are_named(core: Books) -> N
     assert all(service.up for service in core.db.read(services.index))
 
 
-def test_the_heartbeat_of_many_hosts_renews_what_each_of_them_holds(core: Books) -> None:
+def test_shared_heartbeat_renews_the_leases_of_every_host(core: Books) -> None:
     for name in ("h1", "h2"):
         Heartbeat(core).register(ctx(), name, "nova-compute", "compute", 1)
     old = utcnow() - datetime.timedelta(seconds=5)
@@ -185,7 +185,7 @@ def _lease(core: Books, uuid: str) -> datetime.datetime:
 
 
 # --- guests ------------------------------------------------------------------------------------------------
-def test_what_is_compared_comes_by_pages_and_says_what_is_settled(core: Books) -> None:
+def test_expected_guests_are_paged_and_flagged_settled(core: Books) -> None:
     for number in range(7):
         server(core, "h1", power_state=states.RUNNING, launched_at=utcnow() if number else None,
                task_state="rebooting" if number == 1 else None)
@@ -204,7 +204,7 @@ def test_what_is_compared_comes_by_pages_and_says_what_is_settled(core: Books) -
 
 
 # --- zones -------------------------------------------------------------------------------------------------
-def test_whether_a_zone_can_be_had_takes_two_statements(core: Books) -> None:
+def test_zone_availability_takes_two_statements(core: Books) -> None:
     from nova.db.hosts import aggregates
 
     for number in range(5):

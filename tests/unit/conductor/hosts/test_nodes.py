@@ -1,4 +1,4 @@
-"""Compute nodes: reports change what differs, claims survive them, schedulers see the result."""
+"""Compute nodes: reports write differences, keep claims, and are published to schedulers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.unit.conductor.books import Books, at, ctx, node, server
 
 @pytest.fixture
 def hosts(core: Books) -> Books:
-    """Two registered computes."""
+    """Return a database with two registered nova-compute services."""
     for host in ("h1", "h2"):
         Heartbeat(core).register(ctx(), host, "nova-compute", "compute", 1)
     core.sent.take()
@@ -51,7 +51,7 @@ def _release(core: Books, consumer: str) -> None:
 
 
 # --- reports ---------------------------------------------------------------------------------
-def test_a_first_report_makes_the_node_and_tells_the_schedulers(hosts: Books) -> None:
+def test_first_report_creates_the_node_and_publishes_its_state(hosts: Books) -> None:
     [made] = _report(hosts, node("h1", uptime="1 day"))
     assert made.uuid == made.provider.uuid
     assert made.id > 0
@@ -65,7 +65,7 @@ def test_a_first_report_makes_the_node_and_tells_the_schedulers(hosts: Books) ->
     assert state.supported_instances == [("x86_64", "kvm", "hvm")]
 
 
-def test_the_same_report_again_only_reads(hosts: Books) -> None:
+def test_unchanged_report_only_reads(hosts: Books) -> None:
     [first] = _report(hosts, node("h1"))
     hosts.sent.take()
     hosts.statements()
@@ -76,7 +76,7 @@ def test_the_same_report_again_only_reads(hosts: Books) -> None:
 
 
 def _tables(core: Books) -> list[str]:
-    """The tables of nodes and inventories in the order in which they were locked or written."""
+    """Return the tables of nodes and inventories in the order of locks and writes."""
     words = [statement.split() for statement in core.statements()]
     held = ["compute_nodes" if line[:2] == ["SELECT", "compute_nodes.id"] and "IN" in line
             else line[2] if line[0] in ("INSERT", "DELETE") else line[1] for line in words
@@ -85,7 +85,7 @@ def _tables(core: Books) -> list[str]:
 
 
 @pytest.mark.parametrize("change", [{"vcpus": 16}, {"ratio": 2.0}])
-def test_a_report_takes_the_node_before_its_inventories_as_claims_do(hosts: Books, change: dict[str, Any]) -> None:
+def test_report_locks_the_node_before_its_inventories(hosts: Books, change: dict[str, Any]) -> None:
     [made] = _report(hosts, node("h1"))
     hosts.statements()
     _claim(hosts, made.uuid, VCPU=1)
@@ -97,7 +97,7 @@ def test_a_report_takes_the_node_before_its_inventories_as_claims_do(hosts: Book
     assert "inventories" in reports
 
 
-def test_a_node_is_taken_before_its_inventories_when_it_goes(hosts: Books) -> None:
+def test_removal_locks_the_node_before_its_inventories(hosts: Books) -> None:
     _report(hosts, node("h1"), node("h1", "other"))
     hosts.statements()
     _report(hosts, node("h1"))
@@ -107,7 +107,7 @@ def test_a_node_is_taken_before_its_inventories_when_it_goes(hosts: Books) -> No
 
 
 @pytest.mark.parametrize("change", [{"vcpus": 16}, {"ratio": 2.0}, {"memory_mb": 1024}])
-def test_a_changed_inventory_counts_and_is_told(hosts: Books, change: dict[str, Any]) -> None:
+def test_changed_inventory_increments_the_generation_and_is_published(hosts: Books, change: dict[str, Any]) -> None:
     [first] = _report(hosts, node("h1"))
     hosts.sent.take()
     [again] = _report(hosts, node("h1", **change))
@@ -120,7 +120,7 @@ def test_a_changed_inventory_counts_and_is_told(hosts: Books, change: dict[str, 
         name: (one.total, one.ratio) for name, one in wanted.items()}
 
 
-def test_what_is_only_shown_is_stored_in_silence(hosts: Books) -> None:
+def test_change_of_display_only_fields_is_stored_but_not_published(hosts: Books) -> None:
     [first] = _report(hosts, node("h1", uptime="1 day", disk_available_least=50))
     hosts.sent.take()
     [again] = _report(hosts, node("h1", uptime="2 days", disk_available_least=40))
@@ -130,7 +130,7 @@ def test_what_is_only_shown_is_stored_in_silence(hosts: Books) -> None:
     assert (shown.uptime, shown.disk_available_least) == ("2 days", 40)
 
 
-def test_traits_follow_whatever_their_order(hosts: Books) -> None:
+def test_traits_are_compared_independently_of_their_order(hosts: Books) -> None:
     [first] = _report(hosts, node("h1"))
     hosts.sent.take()
     same = node("h1")
@@ -154,14 +154,14 @@ def test_claims_survive_reports(hosts: Books) -> None:
     del without.provider.inventories["VCPU"]
     _report(hosts, without)
     kept = _state(hosts, first.uuid).inventories["VCPU"]
-    assert (kept.total, kept.used) == (0, 3), "what is claimed stays in the books, but there is no more of it"
+    assert (kept.total, kept.used) == (0, 3), "claims on a removed resource class must remain, with total 0"
     _report(hosts, node("h1"))
     assert _state(hosts, first.uuid).inventories["VCPU"].used == 3
     _release(hosts, consumer)
     assert _state(hosts, first.uuid).inventories["VCPU"].used == 0
 
 
-def test_a_class_that_is_gone_and_free_disappears(hosts: Books) -> None:
+def test_removed_resource_class_without_claims_is_deleted(hosts: Books) -> None:
     [first] = _report(hosts, node("h1"))
     without = node("h1")
     del without.provider.inventories["DISK_GB"]
@@ -169,7 +169,7 @@ def test_a_class_that_is_gone_and_free_disappears(hosts: Books) -> None:
     assert set(_state(hosts, first.uuid).inventories) == {"VCPU", "MEMORY_MB"}
 
 
-def test_nodes_that_are_gone_are_removed_unless_claimed(hosts: Books) -> None:
+def test_missing_nodes_are_removed_unless_claimed(hosts: Books) -> None:
     one, two, three = _report(hosts, node("h1", "n1"), node("h1", "n2"), node("h1", "n3"))
     consumer = _claim(hosts, two.uuid, VCPU=1)
     hosts.sent.take()
@@ -180,13 +180,13 @@ def test_nodes_that_are_gone_are_removed_unless_claimed(hosts: Books) -> None:
     assert [found.uuid for found in Hypervisors(hosts).index(ctx())] == [one.uuid]
 
 
-def test_a_driver_that_sees_no_nodes_removes_none(hosts: Books) -> None:
+def test_report_without_nodes_removes_no_node(hosts: Books) -> None:
     _report(hosts, node("h1"))
     _report(hosts)
     assert len(Hypervisors(hosts).index(ctx())) == 1
 
 
-def test_sub_providers_come_and_go(hosts: Books) -> None:
+def test_child_providers_are_added_and_removed(hosts: Books) -> None:
     with_gpu = node("h1")
     with_gpu.children = [Provider(uuid=new_uuid(), name="h1_gpu", inventories={"VGPU": Inventory(total=4)})]
     [made] = _report(hosts, with_gpu)
@@ -199,7 +199,7 @@ def test_sub_providers_come_and_go(hosts: Books) -> None:
     assert Hypervisors(hosts).get(ctx(), made.uuid).children == []
 
 
-def test_a_driver_may_name_its_nodes_and_a_known_name_keeps_its_uuid(hosts: Books) -> None:
+def test_driver_chooses_node_uuid_but_existing_node_keeps_its_uuid(hosts: Books) -> None:
     chosen = new_uuid()
     [made] = _report(hosts, node("h1", uuid=chosen))
     assert made.uuid == chosen
@@ -207,7 +207,7 @@ def test_a_driver_may_name_its_nodes_and_a_known_name_keeps_its_uuid(hosts: Book
     assert again.uuid == chosen
 
 
-def test_a_node_moves_between_hosts_but_is_not_stolen(hosts: Books) -> None:
+def test_node_moves_to_another_host_only_under_its_name(hosts: Books) -> None:
     chosen = new_uuid()
     _report(hosts, node("h1", "metal", uuid=chosen))
     with pytest.raises(exception.InvalidInput, match="already known as metal of host h1"):
@@ -216,8 +216,8 @@ def test_a_node_moves_between_hosts_but_is_not_stolen(hosts: Books) -> None:
     assert _state(hosts, moved.uuid).host == "h2"
 
 
-def test_a_node_with_claims_keeps_its_host(hosts: Books) -> None:
-    """Else the servers on it would lose their claims to whoever has the same node id or name."""
+def test_node_with_claims_cannot_move_to_another_host(hosts: Books) -> None:
+    """Otherwise another host with the same node id or name would take over the claims of the servers."""
     [made] = _report(hosts, node("h1", "metal", uuid=new_uuid()))
     consumer = _claim(hosts, made.uuid, VCPU=1)
     with pytest.raises(exception.NodeOfAnotherHost, match="registered as metal of host h1") as refused:
@@ -230,12 +230,12 @@ def test_a_node_with_claims_keeps_its_host(hosts: Books) -> None:
     assert _state(hosts, made.uuid).host == "h2"
 
 
-def test_a_host_that_never_registered_reports_nothing(hosts: Books) -> None:
+def test_report_of_an_unregistered_host_is_refused(hosts: Books) -> None:
     with pytest.raises(exception.HostBinaryNotFound):
         _report(hosts, node("h9"), host="h9")
 
 
-def test_two_first_reports_at_once_make_one_node(hosts: Books) -> None:
+def test_concurrent_first_reports_create_a_single_node(hosts: Books) -> None:
     made: list[ComputeNode] = []
     threads = [threading.Thread(target=lambda: made.extend(_report(hosts, node("h1")))) for _ in range(6)]
     for thread in threads:
@@ -247,7 +247,7 @@ def test_two_first_reports_at_once_make_one_node(hosts: Books) -> None:
     assert len(Hypervisors(hosts).index(ctx())) == 1
 
 
-def test_reports_and_claims_at_once_lose_nothing(hosts: Books) -> None:
+def test_concurrent_reports_and_claims_lose_no_update(hosts: Books) -> None:
     [made] = _report(hosts, node("h1", vcpus=1000))
     failures: list[Exception] = []
 
@@ -271,8 +271,8 @@ def test_reports_and_claims_at_once_lose_nothing(hosts: Books) -> None:
     assert (state.inventories["VCPU"].used, state.num_instances) == (20, 20)
 
 
-# --- what schedulers and operators see ---------------------------------------------------------
-def test_the_fleet_comes_in_pages_of_four_statements(hosts: Books) -> None:
+# --- states, usages and hypervisors ------------------------------------------------------------
+def test_node_states_are_paged_with_four_statements_per_page(hosts: Books) -> None:
     _report(hosts, *(node("h1", f"n{number}") for number in range(5)))
     _report(hosts, node("h2"), host="h2")
     hosts.statements()
@@ -289,7 +289,7 @@ def test_the_fleet_comes_in_pages_of_four_statements(hosts: Books) -> None:
     assert len(seen) == 6
 
 
-def test_a_state_has_zone_aggregates_and_service(hosts: Books) -> None:
+def test_node_state_contains_zone_aggregates_and_service_status(hosts: Books) -> None:
     [made] = _report(hosts, node("h1"))
     aggregates = Aggregates(hosts)
     zone, other = aggregates.create(ctx(), "rack", "z1"), aggregates.create(ctx(), "ssd")
@@ -304,7 +304,7 @@ def test_a_state_has_zone_aggregates_and_service(hosts: Books) -> None:
     assert (state.up, state.disabled) == (False, True)
 
 
-def test_usage_is_one_statement(hosts: Books) -> None:
+def test_usage_of_nodes_takes_a_single_statement(hosts: Books) -> None:
     one, two = _report(hosts, node("h1", "n1"), node("h1", "n2"))
     _claim(hosts, one.uuid, VCPU=2, MEMORY_MB=512)
     hosts.statements()
@@ -317,7 +317,7 @@ def test_usage_is_one_statement(hosts: Books) -> None:
     assert set(found) == {one.uuid, two.uuid}
 
 
-def test_hypervisors_by_pattern_and_page(hosts: Books) -> None:
+def test_hypervisors_are_listed_by_pattern_and_page(hosts: Books) -> None:
     made = _report(hosts, *(node("h1", name) for name in ("alpha", "beta_1", "beta%2", "Gamma")))
     hypervisors = Hypervisors(hosts)
     assert [found.hypervisor_hostname for found in hypervisors.index(ctx(), "a_")] == ["beta_1"]
@@ -332,7 +332,7 @@ def test_hypervisors_by_pattern_and_page(hosts: Books) -> None:
             hypervisors.index(ctx(), marker=marker)
 
 
-def test_a_hypervisor_shows_its_service(hosts: Books) -> None:
+def test_hypervisor_contains_its_service(hosts: Books) -> None:
     [made] = _report(hosts, node("h1"))
     Services(hosts).update_by_host(ctx(), "h1", "nova-compute", disabled=True, reason="fan")
     hosts.statements()
@@ -345,14 +345,14 @@ def test_a_hypervisor_shows_its_service(hosts: Books) -> None:
         Hypervisors(hosts).get(ctx(), "gone")
 
 
-def test_servers_on_hosts(hosts: Books) -> None:
+def test_hypervisor_servers_are_listed_by_host(hosts: Books) -> None:
     mine, _other = server(hosts, "h1"), server(hosts, "h2")
     assert [found.uuid for found in Hypervisors(hosts).servers(ctx(), ["h1"])] == [mine.uuid]
     assert Hypervisors(hosts).servers(ctx(), []) == []
 
 
 # --- the publisher -----------------------------------------------------------------------------
-def test_deltas_of_many_threads_leave_in_the_order_of_their_numbers(core: Books) -> None:
+def test_deltas_of_concurrent_threads_are_sent_in_order_of_sequence(core: Books) -> None:
     def publish() -> None:
         for _ in range(50):
             core.fleet.reload()
@@ -365,7 +365,7 @@ def test_deltas_of_many_threads_leave_in_the_order_of_their_numbers(core: Books)
     assert [delta.seq for delta in core.sent.take()] == list(range(1, 401))
 
 
-def test_a_broken_bus_leaves_a_gap_and_no_error(core: Books) -> None:
+def test_failed_publication_leaves_a_sequence_gap_and_no_error(core: Books) -> None:
     core.sent.broken = True
     core.fleet.removed(["x"])
     core.sent.broken = False
@@ -373,7 +373,7 @@ def test_a_broken_bus_leaves_a_gap_and_no_error(core: Books) -> None:
     assert [(delta.seq, delta.reload) for delta in core.sent.take()] == [(2, True)]
 
 
-def test_nothing_to_say_is_not_said(core: Books) -> None:
+def test_empty_delta_is_not_published(core: Books) -> None:
     core.fleet.usage([])
     core.fleet.states([])
     core.fleet.services({})
@@ -382,8 +382,8 @@ def test_nothing_to_say_is_not_said(core: Books) -> None:
 
 
 @pytest.mark.parametrize("named", ["child", "root", "twice", "name"])
-def test_a_report_with_what_is_there_already_is_refused_at_once(hosts: Books, named: str) -> None:
-    """Unlike a report that arrives twice at the same moment, retrying would hold a thread for long."""
+def test_report_with_conflicting_uuids_or_names_is_refused_without_retry(hosts: Books, named: str) -> None:
+    """The conflict is permanent, so the report must be refused without retries."""
     [other] = _report(hosts, node("h2"), host="h2")
     gpu = new_uuid()
     _report(hosts, node("h2", children=[Provider(uuid=gpu, name="gpu")]), host="h2")
@@ -403,7 +403,7 @@ def test_a_report_with_what_is_there_already_is_refused_at_once(hosts: Books, na
 @pytest.mark.parametrize("said", [
     {"total": -1}, {"total": 1 << 31}, {"reserved": -5}, {"ratio": float("inf")}, {"ratio": float("nan")},
     {"ratio": 0.0}, {"step_size": 0}, {"min_unit": 0}, {"max_unit": 1 << 63}], ids=str)
-def test_an_inventory_that_is_not_possible_is_refused(hosts: Books, said: dict[str, Any]) -> None:
+def test_invalid_inventory_is_refused(hosts: Books, said: dict[str, Any]) -> None:
     told = node("h1")
     told.provider.inventories["VCPU"] = Inventory(**{"total": 4, **said})
     with pytest.raises(exception.InvalidInput, match="inventory of 'VCPU'"):
@@ -412,8 +412,8 @@ def test_an_inventory_that_is_not_possible_is_refused(hosts: Books, said: dict[s
 
 
 @pytest.mark.parametrize("many", ["providers", "cells", "devices", "guests", "classes", "traits"])
-def test_what_no_machine_has_is_refused(hosts: Books, many: str) -> None:
-    """All schedulers would store it, and examine it for every server."""
+def test_node_report_with_too_many_items_is_refused(hosts: Books, many: str) -> None:
+    """Every scheduler would store the oversized report and process it for every server."""
     told = node("h1")
     match many:
         case "providers":
@@ -434,8 +434,8 @@ def test_what_no_machine_has_is_refused(hosts: Books, many: str) -> None:
 
 
 @pytest.mark.parametrize("what", ["cpu_info", "traits", "children"])
-def test_what_no_machine_tells_is_refused(hosts: Books, what: str) -> None:
-    """Lists of hypervisors hold a thousand of them at a time."""
+def test_node_report_that_is_too_large_is_refused(hosts: Books, what: str) -> None:
+    """A page of the list of hypervisors holds a thousand nodes."""
     told = node("h1")
     match what:
         case "cpu_info":
@@ -449,8 +449,8 @@ def test_what_no_machine_tells_is_refused(hosts: Books, what: str) -> None:
     assert hosts.db.read(compute_nodes.index) == []
 
 
-def test_a_host_that_speaks_for_itself_has_so_many_nodes(hosts: Books, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However it parts them into reports."""
+def test_number_of_nodes_of_an_untrusted_host_is_limited(hosts: Books, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The limit applies to all pages of the reports together."""
     monkeypatch.setattr("nova.objects.hosts.node_limits.NODES", 3)
 
     def report(first: int, count: int, trusted: bool) -> None:

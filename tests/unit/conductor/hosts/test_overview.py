@@ -1,4 +1,4 @@
-"""The deployment at one look, read from real rows."""
+"""The overview of a deployment, read from database rows."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ def change_service(core: Books, host: str, **values: object) -> None:
     set_columns(core, tables.services, tables.services.c.host == host, **values)
 
 
-def test_an_empty_deployment_has_nothing_to_show(core: Books) -> None:
+def test_overview_of_an_empty_deployment_is_empty(core: Books) -> None:
     overview = look(core)
     assert (overview.node_count, overview.servers, overview.unfinished) == (0, 0, 0)
     assert (overview.nodes, overview.operations, overview.failures, overview.capacity) == ([], [], [], {})
 
 
 @pytest.mark.usefixtures("hosts")
-def test_capacity_is_that_of_all_nodes_by_their_ratios(core: Books) -> None:
+def test_overview_capacity_is_the_sum_of_all_nodes_with_ratios(core: Books) -> None:
     set_columns(core, tables.inventories, tables.inventories.c.resource_class == "VCPU", used=5)
     overview = look(core, limit=1)
     assert overview.node_count == 3
@@ -68,7 +68,7 @@ def test_capacity_is_that_of_all_nodes_by_their_ratios(core: Books) -> None:
 
 
 @pytest.mark.usefixtures("hosts")
-def test_hosts_in_trouble_come_before_busy_ones(core: Books) -> None:
+def test_overview_lists_down_hosts_before_disabled_and_busy_hosts(core: Books) -> None:
     change_service(core, "h3", disabled=True, disabled_reason="new disks")
     set_columns(core, tables.compute_nodes, tables.compute_nodes.c.host == "h2", num_io_ops=4)
 
@@ -85,7 +85,7 @@ def test_hosts_in_trouble_come_before_busy_ones(core: Books) -> None:
         ("nova-compute", 2, 1, 1)]
 
 
-def test_an_operation_tells_whom_it_waits_for(core: Books) -> None:
+def test_overview_shows_the_state_and_owner_of_operations(core: Books) -> None:
     instance, other = server(core, host="h1"), server(core, host="h1")
     began(core, instance, "reboot", holds=True, step="reboot", owner="compute@h1", lease_until=utcnow() + LATER)
     began(core, instance, "attach_volume", queued=True)
@@ -102,7 +102,7 @@ def test_an_operation_tells_whom_it_waits_for(core: Books) -> None:
     assert [the(overview, name).state for name in ("stop", "resize", "create")] == ["conductor", "overdue", "undoing"]
 
 
-def test_the_oldest_operations_and_the_latest_failures_are_shown(core: Books) -> None:
+def test_overview_shows_oldest_operations_and_latest_failures(core: Books) -> None:
     instance = server(core, host="h1")
     for number in range(4):
         began(core, instance, f"wait-{number}")
@@ -116,7 +116,7 @@ def test_the_oldest_operations_and_the_latest_failures_are_shown(core: Books) ->
     assert overview.failures[0].server_name == instance.display_name
 
 
-def test_what_was_done_to_servers_that_were_purged_is_still_shown(core: Books) -> None:
+def test_overview_shows_failures_of_purged_servers(core: Books) -> None:
     instance = server(core)
     began(core, instance, "create", outcome="error")
     core.db.write(lambda connection: connection.execute(tables.instances.delete()))
@@ -125,7 +125,7 @@ def test_what_was_done_to_servers_that_were_purged_is_still_shown(core: Books) -
 
 
 @pytest.mark.usefixtures("hosts")
-def test_a_look_takes_the_same_statements_however_much_there_is_to_see(core: Books) -> None:
+def test_overview_takes_a_constant_number_of_statements(core: Books) -> None:
     core.statements()
     look(core)
     few = len(core.statements())
@@ -137,7 +137,7 @@ def test_a_look_takes_the_same_statements_however_much_there_is_to_see(core: Boo
     assert len(core.statements()) == few <= 9
 
 
-def test_boots_are_counted_by_minute_and_only_where_all_are_known(core: Books, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_overview_counts_boots_by_minute(core: Books, monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(3):
         began(core, server(core), "build", outcome="success", finish_time=utcnow())
     began(core, server(core), "build", outcome="error", finish_time=utcnow())

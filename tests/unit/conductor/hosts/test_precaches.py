@@ -1,4 +1,4 @@
-"""Hosts of an aggregate are asked for images: which ones, how many at a time, and what is told of it."""
+"""Image precaching on the hosts of an aggregate: order, concurrency, retries and status."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HOSTS = ["a", "b", "c"]
 
 @pytest.fixture
 def rack(core: Books) -> Aggregate:
-    """An aggregate of three hosts that are up."""
+    """Return an aggregate of three hosts that are up."""
     made = Aggregates(core).create(ctx(), "rack")
     for host in HOSTS:
         core.db.write(lambda connection, host=host: services.register(
@@ -52,7 +52,7 @@ def known(core: Books) -> dict[tuple[str, str], str]:
     return {(each.host, each.image_id): each.state for each in core.db.read(precaches.index)}
 
 
-def test_hosts_are_asked_one_after_the_other(core: Books, rack: Aggregate) -> None:
+def test_precache_requests_are_sent_to_hosts_sequentially(core: Books, rack: Aggregate) -> None:
     ask(core, rack, "i", "j")
     assert asked(core) == [("a", ["i", "j"])]
     assert asked(core) == []
@@ -62,13 +62,13 @@ def test_hosts_are_asked_one_after_the_other(core: Books, rack: Aggregate) -> No
     assert asked(core) == [("b", ["i", "j"])]
 
 
-def test_so_many_hosts_are_asked_at_a_time_as_is_configured(core: Books, rack: Aggregate, settings: Any) -> None:
+def test_precache_concurrency_limits_parallel_hosts(core: Books, rack: Aggregate, settings: Any) -> None:
     settings("precache_concurrency", 2, "image_cache")
     ask(core, rack, "i")
     assert [host for host, _images in asked(core)] == ["a", "b"]
 
 
-def test_each_image_of_each_host_has_a_status(core: Books, rack: Aggregate) -> None:
+def test_precache_status_is_recorded_per_host_and_image(core: Books, rack: Aggregate) -> None:
     ask(core, rack, "i")
     asked(core)
     tell(core, "a", "i", caches.FAILED, "x" * 5000)
@@ -76,7 +76,7 @@ def test_each_image_of_each_host_has_a_status(core: Books, rack: Aggregate) -> N
     assert known(core) == {("a", "i"): caches.FAILED, ("b", "i"): caches.CACHING, ("c", "i"): caches.WAITING}
 
 
-def test_a_host_that_does_not_answer_is_asked_again_and_given_up_in_the_end(core: Books, rack: Aggregate) -> None:
+def test_precache_request_is_retried_and_finally_fails(core: Books, rack: Aggregate) -> None:
     ask(core, rack, "i")
     table = tables.precached_images
     for _number in range(6):
@@ -87,21 +87,21 @@ def test_a_host_that_does_not_answer_is_asked_again_and_given_up_in_the_end(core
     assert known(core)["a", "i"] == caches.FAILED
 
 
-def test_a_host_that_is_down_holds_nobody_up(core: Books, rack: Aggregate) -> None:
+def test_precache_of_a_down_host_fails_without_delaying_other_hosts(core: Books, rack: Aggregate) -> None:
     ask(core, rack, "i")
     set_columns(core, tables.services, tables.services.c.host == "a", up=False)
     assert [host for host, _images in asked(core)] == ["b"]
     assert known(core)["a", "i"] == caches.FAILED
 
 
-def test_a_message_that_is_lost_is_sent_again_later(core: Books, rack: Aggregate) -> None:
+def test_lost_precache_request_is_not_retried_at_once(core: Books, rack: Aggregate) -> None:
     ask(core, rack, "i")
     core.sent.broken = True
     assert asked(core) == []
     assert known(core)["a", "i"] == caches.CACHING
 
 
-def test_a_new_request_takes_the_place_of_what_was_told_of_the_last_one(core: Books, rack: Aggregate) -> None:
+def test_new_precache_request_replaces_the_previous_status(core: Books, rack: Aggregate) -> None:
     ask(core, rack, "i")
     asked(core)
     tell(core, "a", "i")
@@ -111,20 +111,20 @@ def test_a_new_request_takes_the_place_of_what_was_told_of_the_last_one(core: Bo
     assert known(core)["a", "j"] == caches.WAITING
 
 
-def test_a_host_that_leaves_the_aggregate_is_asked_no_more(core: Books, rack: Aggregate) -> None:
+def test_precache_skips_hosts_removed_from_the_aggregate(core: Books, rack: Aggregate) -> None:
     ask(core, rack, "i")
     Aggregates(core).remove_host(ctx(), rack.id, "a")
     assert {host for host, _image in known(core)} == {"b", "c"}
     assert [host for host, _images in asked(core)] == ["b"]
 
 
-def test_a_conductor_asks_once_when_nobody_wants_images(core: Books, rack: Aggregate) -> None:
+def test_precache_check_without_requests_takes_a_single_statement(core: Books, rack: Aggregate) -> None:
     core.statements()
     assert keeper.run_periodic(core) is None
     assert len(core.statements()) == 1
 
 
-def test_a_look_costs_as_much_with_many_images_as_with_one(core: Books, rack: Aggregate) -> None:
+def test_precache_check_takes_a_constant_number_of_statements(core: Books, rack: Aggregate) -> None:
     costs = []
     for number in (1, 40):
         ask(core, rack, *(f"i{each}" for each in range(number)))

@@ -1,4 +1,4 @@
-"""Services: registration, liveness, what operators change, and what schedulers hear of it."""
+"""Services: registration, liveness, changes by operators, and deltas published to schedulers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _register(core: Books, host: str = "h1", binary: str = "nova-compute") -> An
 
 
 def _silent(core: Books, seconds: int, host: str = "h1") -> None:
-    """The service gave its last sign of life so long ago."""
+    """Set the last heartbeat of the service ``seconds`` back."""
     set_columns(core, tables.services, tables.services.c.host == host,
                 last_seen=utcnow() - datetime.timedelta(seconds=seconds))
 
@@ -40,14 +40,14 @@ def _mark_down(core: Books) -> list[str]:
 
 
 # --- liveness --------------------------------------------------------------------------------
-def test_a_new_service_is_up_and_the_schedulers_hear_of_it(core: Books) -> None:
+def test_new_service_is_up_and_published_to_schedulers(core: Books) -> None:
     service = _register(core)
     assert (service.up, service.disabled, service.availability_zone) == (True, False, "nova")
     assert [delta.services for delta in core.sent.take()] == [{"h1": (True, False)}]
     assert _register(core).uuid == service.uuid
 
 
-def test_what_the_schedulers_hear_has_an_order_whoever_tells_it(core: Books) -> None:
+def test_service_deltas_have_increasing_generations(core: Books) -> None:
     told = []
 
     def hear() -> None:
@@ -70,14 +70,14 @@ def test_what_the_schedulers_hear_has_an_order_whoever_tells_it(core: Books) -> 
     assert _register(core).generation == told[-1] + 1
     hear()
     Heartbeat(core).beat(ctx(), "h1", "nova-compute", [])
-    hear()  # nothing changed: nothing is told
+    hear()  # no change, no delta
     assert told == sorted(set(told))
     assert len(told) == 6
     Services(core).delete(ctx(), service.uuid)
     assert _register(core).generation >= told[0]
 
 
-def test_a_host_registers_with_the_identity_of_its_machine(core: Books) -> None:
+def test_host_registers_with_the_identity_of_its_machine(core: Books) -> None:
     def register(host: str, identity: str | None) -> str | None:
         return Heartbeat(core).register(ctx(), host, "nova-compute", "compute", 1, identity).identity
 
@@ -85,7 +85,7 @@ def test_a_host_registers_with_the_identity_of_its_machine(core: Books) -> None:
     assert register("h1", None) is None
     assert register("h1", one) == one
     assert register("h1", one) == one
-    assert register("h1", None) == one  # a compute of the last release
+    assert register("h1", None) == one  # a nova-compute of the previous release
     core.sent.take()
     with pytest.raises(exception.HostIdentityMismatch, match="another machine is registered by this name"):
         register("h1", other)
@@ -96,19 +96,19 @@ def test_a_host_registers_with_the_identity_of_its_machine(core: Books) -> None:
     assert register("h2", other) == other
 
 
-def test_a_machine_may_be_renamed_when_its_old_service_was_deleted(core: Books) -> None:
+def test_machine_can_register_a_new_name_after_service_deletion(core: Books) -> None:
     one = new_uuid()
     service = Heartbeat(core).register(ctx(), "h1", "nova-compute", "compute", 1, one)
     Services(core).delete(ctx(), service.uuid)
     assert Heartbeat(core).register(ctx(), "h2", "nova-compute", "compute", 1, one).identity == one
 
 
-def test_other_services_are_internal_and_no_business_of_schedulers(core: Books) -> None:
+def test_services_other_than_compute_are_internal_and_not_published(core: Books) -> None:
     assert _register(core, "c1", "nova-conductor").availability_zone == "internal"
     assert core.sent.take() == []
 
 
-def test_new_computes_may_have_to_wait_for_an_operator(core: Books, settings: Any) -> None:
+def test_enable_new_services_false_registers_computes_disabled(core: Books, settings: Any) -> None:
     settings("enable_new_services", False)
     assert _register(core).disabled
     assert _register(core).disabled_reason
@@ -117,7 +117,7 @@ def test_new_computes_may_have_to_wait_for_an_operator(core: Books, settings: An
     assert not _register(core).disabled
 
 
-def test_a_silent_service_is_down_at_once_for_whoever_looks(core: Books) -> None:
+def test_service_without_heartbeat_is_down_at_once(core: Books) -> None:
     uuid = _register(core).uuid
     _silent(core, CONF.service_down_time + 1)
     assert not Services(core).get(ctx(), uuid).up
@@ -127,7 +127,7 @@ def test_a_silent_service_is_down_at_once_for_whoever_looks(core: Books) -> None
     assert core.db.read(lambda connection: services.host_up(connection, "h1"))
 
 
-def test_going_down_is_noted_once_and_coming_back_is_told(core: Books) -> None:
+def test_service_is_marked_down_once_and_its_return_is_published(core: Books) -> None:
     _register(core)
     _register(core, "h2")
     core.sent.take()
@@ -141,7 +141,7 @@ def test_going_down_is_noted_once_and_coming_back_is_told(core: Books) -> None:
     assert [delta.services for delta in core.sent.take()] == [{"h1": (True, False)}]
 
 
-def test_a_beat_is_one_statement_and_no_message(core: Books) -> None:
+def test_heartbeat_takes_a_single_statement_and_publishes_nothing(core: Books) -> None:
     _register(core)
     core.sent.take()
     core.statements()
@@ -150,12 +150,12 @@ def test_a_beat_is_one_statement_and_no_message(core: Books) -> None:
     assert core.sent.take() == []
 
 
-def test_a_beat_of_nobody_is_an_error(core: Books) -> None:
+def test_heartbeat_of_an_unregistered_service_is_refused(core: Books) -> None:
     with pytest.raises(exception.HostBinaryNotFound):
         Heartbeat(core).beat(ctx(), "h1", "nova-compute", [])
 
 
-def test_a_beat_renews_leases_and_names_what_was_lost(core: Books) -> None:
+def test_heartbeat_renews_leases_and_returns_lost_actions(core: Books) -> None:
     _register(core)
     old = utcnow() - datetime.timedelta(seconds=5)
     rows = [Action(uuid=new_uuid(), instance_uuid=new_uuid(), action="create", owner=owner, lease_until=old,
@@ -174,7 +174,7 @@ def test_a_beat_renews_leases_and_names_what_was_lost(core: Books) -> None:
 
 
 # --- operators -------------------------------------------------------------------------------
-def test_disable_and_enable(core: Books) -> None:
+def test_service_disable_and_enable_are_published(core: Books) -> None:
     uuid = _register(core).uuid
     core.sent.take()
     endpoint = Services(core)
@@ -185,7 +185,7 @@ def test_disable_and_enable(core: Books) -> None:
     assert [delta.services for delta in core.sent.take()] == [{"h1": (True, True)}, {"h1": (True, False)}]
 
 
-def test_forced_down_wins_over_heartbeats(core: Books) -> None:
+def test_forced_down_overrides_heartbeats(core: Books) -> None:
     uuid = _register(core).uuid
     core.sent.take()
     endpoint = Services(core)
@@ -196,7 +196,7 @@ def test_forced_down_wins_over_heartbeats(core: Books) -> None:
     assert [delta.services for delta in core.sent.take()] == [{"h1": (False, False)}, {"h1": (True, False)}]
 
 
-def test_lists_can_be_narrowed(core: Books) -> None:
+def test_service_list_is_filtered_by_host_and_binary(core: Books) -> None:
     for host, binary in (("h1", "nova-compute"), ("h2", "nova-compute"), ("h1", "nova-conductor")):
         _register(core, host, binary)
     core.statements()
@@ -208,7 +208,7 @@ def test_lists_can_be_narrowed(core: Books) -> None:
     assert len(Services(core).index(ctx(), host="h1", binary="nova-compute")) == 1
 
 
-def test_unknown_services(core: Books) -> None:
+def test_unknown_service_is_not_found(core: Books) -> None:
     endpoint = Services(core)
     for call in (lambda: endpoint.get(ctx(), "x"), lambda: endpoint.delete(ctx(), "99"),
                  lambda: endpoint.delete(ctx(), "9" * 30), lambda: endpoint.update(ctx(), new_uuid(), disabled=True)):
@@ -218,7 +218,7 @@ def test_unknown_services(core: Books) -> None:
         endpoint.update_by_host(ctx(), "h9", "nova-compute", disabled=True)
 
 
-def test_a_host_with_servers_is_not_deleted(core: Books) -> None:
+def test_delete_of_a_service_with_servers_is_refused(core: Books) -> None:
     uuid = _register(core).uuid
     [found] = Guests(core, None).report_nodes(ctx(), "h1", [node("h1")])  # type: ignore[arg-type]
     server(core, "h1")
@@ -227,7 +227,7 @@ def test_a_host_with_servers_is_not_deleted(core: Books) -> None:
     assert Hypervisors(core).get(ctx(), found.uuid).inventory("VCPU").total == 8
 
 
-def test_a_host_that_may_reach_a_share_still_is_not_deleted(core: Books) -> None:
+def test_delete_of_a_service_with_share_accesses_is_refused(core: Books) -> None:
     """The server is deleted, but the share service was unavailable: it needs the host's address to revoke the
     access."""
     uuid, share, instance = _register(core).uuid, new_uuid(), new_uuid()
@@ -239,7 +239,7 @@ def test_a_host_that_may_reach_a_share_still_is_not_deleted(core: Books) -> None
     Services(core).delete(ctx(), uuid)
 
 
-def test_a_deleted_compute_takes_its_nodes_and_its_place_in_aggregates_along(core: Books) -> None:
+def test_delete_of_a_compute_service_removes_nodes_and_aggregate_hosts(core: Books) -> None:
     service = _register(core)
     _register(core, "h2")
     guests = Guests(core, None)  # type: ignore[arg-type]
@@ -266,8 +266,8 @@ def test_a_deleted_compute_takes_its_nodes_and_its_place_in_aggregates_along(cor
 
 
 # --- load ------------------------------------------------------------------------------------
-def test_a_deleted_compute_leaves_its_name_in_no_table(core: Books) -> None:
-    """Whatever has a column for hosts is asked: what is to be forgotten with a host is found by itself."""
+def test_delete_of_a_compute_service_leaves_no_row_with_its_host(core: Books) -> None:
+    """Every table with a host column is checked, so that new tables are covered."""
     service = _register(core)
     Guests(core, None).report_nodes(ctx(), "h1", [node("h1")])  # type: ignore[arg-type]
     aggregate = Aggregates(core).create(ctx(), "rack")
@@ -289,12 +289,12 @@ def test_a_deleted_compute_leaves_its_name_in_no_table(core: Books) -> None:
 
 
 def _naming(core: Books, host: str) -> set[str]:
-    """The tables with a row of this host."""
+    """Return the tables with a row of this host."""
     return {table.name for table in tables.metadata.tables.values() if "host" in table.c and core.db.read(
         lambda connection, table=table: connection.execute(sa.select(table).where(table.c.host == host)).first())}
 
 
-def test_a_heartbeat_tells_what_the_workers_do(core: Books) -> None:
+def test_heartbeat_stores_the_load_of_the_workers(core: Books) -> None:
     uuid = _register(core).uuid
     assert Services(core).get(ctx(), uuid).load is None
     loads = [WorkerStats(worker=0, per_second=4.5, rss_mb=60), WorkerStats(worker=1, busy=3)]
@@ -302,13 +302,13 @@ def test_a_heartbeat_tells_what_the_workers_do(core: Books) -> None:
     assert Services(core).get(ctx(), uuid).load == loads
 
 
-def test_a_heartbeat_of_the_last_release_tells_no_load(core: Books) -> None:
+def test_heartbeat_of_the_previous_release_has_no_load(core: Books) -> None:
     uuid = _register(core).uuid
     Heartbeat(core).beat(ctx(), "h1", "nova-compute", [])
     assert Services(core).get(ctx(), uuid).load is None
 
 
-def test_the_api_is_known_to_operators_only(core: Books) -> None:
+def test_api_services_are_hidden_from_the_service_list(core: Books) -> None:
     _register(core, "a1", "nova-api")
     _register(core)
     assert [service.binary for service in Services(core).index(ctx())] == ["nova-compute"]

@@ -1,4 +1,4 @@
-"""Usage of nodes reaches the schedulers despite an outage of the database."""
+"""Usage of nodes is published to schedulers despite an outage of the database."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def nodes(core: Books) -> list[str]:
     return made
 
 
-def test_what_could_not_be_read_is_published_when_the_database_is_back(
+def test_usage_is_published_after_a_database_outage(
         core: Books, nodes: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Though nothing is touched any more meanwhile."""
+    """No further change is needed to trigger the publication."""
     failures = 3
     read = compute_nodes.usage
 
@@ -57,7 +57,7 @@ def test_what_could_not_be_read_is_published_when_the_database_is_back(
     feed.stop()
 
 
-def test_what_was_touched_last_is_published_before_the_end(core: Books, nodes: list[str]) -> None:
+def test_pending_usage_is_published_before_the_feed_stops(core: Books, nodes: list[str]) -> None:
     feed = UsageFeed(core.db, core.fleet)
     feed.start()
     feed.touch(nodes[:1])

@@ -1,4 +1,4 @@
-"""Addresses: each is given out once, and those of an interface stay together."""
+"""Fixed IPs: exclusive allocation, and allocation and release of all addresses of an interface together."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ def _take(core: Books, network: Network, wanted: str | None = None, owner: str =
 
 @pytest.mark.parametrize(("changes", "first"), [
     ({}, "10.0.0.2"), ({"gateway": "10.0.0.2"}, "10.0.0.1"), ({"dhcp_start": "10.0.0.50"}, "10.0.0.50")])
-def test_the_first_address(core: Books, changes: dict[str, object], first: str) -> None:
+def test_first_fixed_ip_of_a_network(core: Books, changes: dict[str, object], first: str) -> None:
     assert _take(core, _network(core, **changes)).addresses == [first]
 
 
-def test_every_address_is_given_out_once_and_then_no_more(core: Books) -> None:
+def test_each_fixed_ip_is_allocated_once_until_none_is_left(core: Books) -> None:
     made = _network(core, "10.0.0.0/29")
     assert [_take(core, made).addresses[0] for _ in range(5)] == [
         str(host) for host in ipaddress.ip_network("10.0.0.0/29").hosts()][1:]
@@ -47,7 +47,7 @@ def test_every_address_is_given_out_once_and_then_no_more(core: Books) -> None:
 
 
 @pytest.mark.parametrize("cidr_v6", [None, "fd00::/64"])
-def test_a_network_gets_more_rows_when_the_first_are_used_up(
+def test_pool_of_fixed_ips_is_extended_when_exhausted(
         core: Books, cidr_v6: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fixed_ips, "POOL", 4)
     made = _network(core, "10.0.0.0/28", cidr_v6=cidr_v6, gateway="10.0.0.7")
@@ -60,18 +60,18 @@ def test_a_network_gets_more_rows_when_the_first_are_used_up(
         _take(core, made)
 
 
-def test_what_was_free_for_longest_is_taken_last_of_all_and_first_of_the_freed(core: Books) -> None:
+def test_released_fixed_ip_is_reused_after_all_unused_ones(core: Books) -> None:
     made, owners = _network(core, "10.0.0.0/29"), [new_uuid() for _ in range(4)]
     first = [_take(core, made, owner=owner) for owner in owners]
     for owner in (owners[2], owners[0]):
         core.db.write(lambda connection, owner=owner: fixed_ips.release(connection, owner))
-    assert _take(core, made).addresses == ["10.0.0.6"], "never given out"
-    assert [_take(core, made), _take(core, made)] == [first[2], first[0]], "with the MAC address that it had"
+    assert _take(core, made).addresses == ["10.0.0.6"], "addresses never allocated before come first"
+    assert [_take(core, made), _take(core, made)] == [first[2], first[0]], "the MAC address is not reused"
 
 
 @pytest.mark.parametrize(("cidr_v6", "mode"), [
     (None, "slaac"), ("fd00::/64", "slaac"), ("fd00::/64", "dhcpv6-stateful")])
-def test_an_interface_costs_two_statements(core: Books, cidr_v6: str | None, mode: str) -> None:
+def test_allocation_of_an_interface_takes_two_statements(core: Books, cidr_v6: str | None, mode: str) -> None:
     made = _network(core, cidr_v6=cidr_v6, ipv6_mode=mode)
     for _time in range(2):
         core.statements()
@@ -81,28 +81,28 @@ def test_an_interface_costs_two_statements(core: Books, cidr_v6: str | None, mod
         core.db.write(lambda connection, owner=owner: fixed_ips.release(connection, owner))
 
 
-def test_with_slaac_the_address_follows_from_the_mac(core: Books) -> None:
+def test_slaac_address_is_derived_from_the_mac_address(core: Books) -> None:
     made = _network(core, cidr_v6="fd00:1::/64")
     mac, (_v4, v6) = _take(core, made)
     assert v6 == slaac_address(ipaddress.IPv6Network("fd00:1::/64"), mac)
     assert slaac_address(ipaddress.IPv6Network("2001:db8::/64"), "fa:16:3e:01:02:03") == "2001:db8::f816:3eff:fe01:203"
 
 
-def test_with_dhcp_the_two_addresses_look_alike(core: Books) -> None:
+def test_dhcpv6_address_has_the_host_number_of_the_ipv4_address(core: Books) -> None:
     made = _network(core, cidr_v6="fd00:1::/64", ipv6_mode="dhcpv6-stateful", gateway="10.0.0.254")
     assert _take(core, made).addresses[0] == "10.0.0.1"  # fd00:1::1 is the gateway
     assert _take(core, made).addresses == ["10.0.0.2", "fd00:1::2"]
     assert _take(core, made, "10.0.0.77").addresses == ["10.0.0.77", "fd00:1::4d"]
 
 
-def test_a_small_ipv6_subnet_beside_a_large_network(core: Books) -> None:
+def test_dhcpv6_addresses_are_unique_in_a_subnet_smaller_than_ipv4(core: Books) -> None:
     made = _network(core, "10.0.0.0/16", cidr_v6="fd00:1::/120", ipv6_mode="dhcpv6-stateful", dhcp_start="10.0.9.0")
     found = [_take(core, made).addresses[1] for _ in range(20)]
     assert len(set(found)) == 20
     assert all(ipaddress.ip_address(address) in ipaddress.ip_network("fd00:1::/120") for address in found)
 
 
-def test_an_asked_for_address_is_given_once(core: Books) -> None:
+def test_requested_fixed_ip_is_allocated_once(core: Books) -> None:
     made = _network(core, cidr_v6="fd00:1::/64", ipv6_mode="dhcpv6-stateful")
     owner = new_uuid()
     assert _take(core, made, "fd00:1:0::5", owner=owner).addresses == ["10.0.0.2", "fd00:1::5"]
@@ -110,7 +110,7 @@ def test_an_asked_for_address_is_given_once(core: Books) -> None:
     for address in ("fd00:1::5", "fd00:1:0:0:0::5", "10.0.0.9", "10.0.0.2"):
         with pytest.raises(exception.FixedIpInUse):
             _take(core, made, address)
-    # Whoever gets the IPv4 address that it belongs to gets another one.
+    # The interface that gets the corresponding IPv4 address gets a different IPv6 address.
     _v4, v6 = _take(core, made, "10.0.0.5").addresses
     assert v6 != "fd00:1::5"
     core.db.write(lambda connection: fixed_ips.release(connection, owner))
@@ -119,7 +119,7 @@ def test_an_asked_for_address_is_given_once(core: Books) -> None:
 
 @pytest.mark.parametrize("address", [
     "10.0.0.1", "10.0.0.0", "10.0.0.255", "10.0.1.5", "x", "", "fd00:1::1", "fd00:1::", "fd00:2::5", "::10.0.0.5"])
-def test_an_address_that_cannot_be_had_is_bad_input(core: Books, address: str) -> None:
+def test_invalid_requested_fixed_ip_is_refused(core: Books, address: str) -> None:
     made = _network(core, cidr_v6="fd00:1::/64", ipv6_mode="dhcpv6-stateful")
     with pytest.raises(exception.FixedIpInvalid):
         fixed_ips.check(made, address)
@@ -129,7 +129,7 @@ def test_an_address_that_cannot_be_had_is_bad_input(core: Books, address: str) -
 
 @pytest.mark.parametrize(("address", "mine"), [
     ("10.0.0.99", False), ("10.0.0.2", False), ("10.0.0.100", True), ("10.0.0.110", False), ("10.0.0.254", True)])
-def test_addresses_outside_of_the_pool_are_the_operators(core: Books, address: str, mine: bool) -> None:
+def test_fixed_ip_outside_the_pool_is_reserved_for_operators(core: Books, address: str, mine: bool) -> None:
     made = _network(core, dhcp_start="10.0.0.100", dns=["10.0.0.110", "9.9.9.9"])
     if mine:
         assert _take(core, made, address).addresses == [address]
@@ -138,13 +138,13 @@ def test_addresses_outside_of_the_pool_are_the_operators(core: Books, address: s
             _take(core, made, address)
 
 
-def test_a_name_server_of_the_network_is_no_address_for_servers(core: Books) -> None:
+def test_dns_server_address_is_never_allocated(core: Books) -> None:
     made = _network(core, "10.0.0.0/29", dns=["10.0.0.3"])
     assert [_take(core, made).addresses[0] for _ in range(4)] == ["10.0.0.2", "10.0.0.4", "10.0.0.5", "10.0.0.6"]
 
 
 # --- MAC addresses ---------------------------------------------------------------------------
-def test_mac_addresses_are_unique_also_where_those_of_two_networks_meet(core: Books) -> None:
+def test_mac_addresses_are_unique_across_networks(core: Books) -> None:
     """The ranges are chosen so that rows of the second network would get the addresses of the first."""
     starts: dict[int, str] = {}
     while True:
@@ -159,12 +159,12 @@ def test_mac_addresses_are_unique_also_where_those_of_two_networks_meet(core: Bo
     macs = [_take(core, network).mac for network in (first, second) for _number in range(13)]
     assert len(set(macs)) == 26
     assert all(mac.startswith("fa:16:3e:") for mac in macs)
-    # Given back and taken again an address has the same.
+    # A released address has the same MAC address when it is allocated again.
     core.db.write(lambda connection: connection.execute(sa.update(fixed_ips.IPS).values(instance_uuid=None)))
     assert {_take(core, network).mac for network in (first, second) for _number in range(13)} == set(macs)
 
 
-def test_the_database_keeps_a_mac_address_from_being_there_twice(core: Books) -> None:
+def test_duplicate_mac_address_is_refused_by_the_database(core: Books) -> None:
     mac = _take(core, _network(core)).mac
     address = _take(core, _network(core, "10.1.0.0/24")).addresses[0]
 
@@ -177,7 +177,7 @@ def test_the_database_keeps_a_mac_address_from_being_there_twice(core: Books) ->
         give(mac)
 
 
-def test_one_interface_gives_back_its_own_addresses_only(core: Books) -> None:
+def test_release_of_an_interface_keeps_addresses_of_other_interfaces(core: Books) -> None:
     made, owner, vifs = _network(core, cidr_v6="fd00:1::/64"), new_uuid(), [new_uuid(), new_uuid()]
     first, second = (_take(core, made, owner=owner, vif=vif) for vif in vifs)
     core.db.write(lambda connection: fixed_ips.release(connection, owner, vifs[0]))
@@ -189,7 +189,7 @@ def test_one_interface_gives_back_its_own_addresses_only(core: Books) -> None:
     assert (owners(first), owners(second)) == ({None}, {owner})
 
 
-def test_many_at_once_get_different_addresses(core: Books, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_concurrent_allocations_get_different_fixed_ips(core: Books, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fixed_ips, "POOL", 8)
     made = _network(core, cidr_v6="fd00:1::/64")
     taken: list[fixed_ips.Taken] = []
@@ -206,7 +206,7 @@ def test_many_at_once_get_different_addresses(core: Books, monkeypatch: pytest.M
 @hypothesis.settings(max_examples=30, deadline=None,
                      suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture])
 @hypothesis.given(st.lists(st.none() | st.integers(0, 16), max_size=25), st.sampled_from(["slaac", "dhcpv6-stateful"]))
-def test_whatever_is_asked_for_nobody_shares_an_address(core: Books, wanted: list[int | None], mode: str) -> None:
+def test_random_fixed_ip_requests_never_share_an_address(core: Books, wanted: list[int | None], mode: str) -> None:
     owner = new_uuid()
     made = _network(core, "10.0.0.0/28", cidr_v6="fd00:1::/64", ipv6_mode=mode)
     held: list[str] = []
@@ -222,7 +222,7 @@ def test_whatever_is_asked_for_nobody_shares_an_address(core: Books, wanted: lis
 
 
 # --- the allocator -------------------------------------------------------------------------------
-def test_an_address_in_use_is_refused_before_anything_is_promised(core: Books) -> None:
+def test_requested_fixed_ip_in_use_fails_validation(core: Books) -> None:
     made = _network(core)
     allocator = addresses.EmbeddedAllocator(core.db)
     wanted = [NetworkRequest(network_id=made.uuid, fixed_ip="10.0.0.9")]
@@ -232,7 +232,7 @@ def test_an_address_in_use_is_refused_before_anything_is_promised(core: Books) -
         allocator.validate(ctx(), "p", wanted)
 
 
-def test_interfaces_come_and_go_one_by_one(core: Books) -> None:
+def test_interfaces_are_allocated_and_released_individually(core: Books) -> None:
     made = _network(core, cidr_v6="fd00:1::/64", dns=["192.0.2.53", "2001:db8::53"], vni=7)
     one = server(core, "h1")
     first, second = (core.db.write(lambda connection: addresses.allocate(

@@ -33,7 +33,7 @@ def _take(core: Books, network: Network, wanted: str | None = None) -> str:
 
 
 def _at_once(*calls: Callable[[], object]) -> list[Exception]:
-    """Return the exceptions raised."""
+    """Run the calls concurrently and return the exceptions raised."""
     errors: list[Exception] = []
 
     def run(call: Callable[[], object]) -> None:
@@ -50,7 +50,7 @@ def _at_once(*calls: Callable[[], object]) -> list[Exception]:
     return errors
 
 
-def test_addresses_end_where_the_network_says(core: Books) -> None:
+def test_fixed_ips_end_at_dhcp_end(core: Books) -> None:
     network = _network(core, dhcp_start="10.0.0.10", dhcp_end="10.0.0.11")
     assert [_take(core, network) for _number in range(2)] == ["10.0.0.10", "10.0.0.11"]
     with pytest.raises(exception.NoMoreFixedIps):
@@ -59,8 +59,8 @@ def test_addresses_end_where_the_network_says(core: Books) -> None:
         _take(core, network, "10.0.0.12")
 
 
-def test_an_address_is_reserved_before_anybody_had_it(core: Books) -> None:
-    """The address may have no row yet, at the end of a large network."""
+def test_fixed_ip_is_reserved_before_its_first_allocation(core: Books) -> None:
+    """An address at the end of a large network has no row yet."""
     network, addresses = _network(core, "10.0.0.0/16"), FixedIps(core)
     for address in ("10.0.0.2", "10.0.200.1"):
         addresses.reserve(ctx(), address, True)
@@ -72,21 +72,21 @@ def test_an_address_is_reserved_before_anybody_had_it(core: Books) -> None:
     assert _take(core, network, "10.0.200.1") == "10.0.200.1"
 
 
-def test_the_address_of_version_6_goes_with_the_other_one(core: Books) -> None:
+def test_ipv6_fixed_ip_cannot_be_reserved(core: Books) -> None:
     _network(core, cidr_v6="fd00::/64")
     assert FixedIps(core).show(ctx(), "fd00::5").cidr == "fd00::/64"
     with pytest.raises(exception.InvalidInput, match="version 4"):
         FixedIps(core).reserve(ctx(), "fd00::5", True)
 
 
-def test_two_projects_that_want_the_last_network_do_not_both_get_it(core: Books) -> None:
+def test_concurrent_associations_of_the_last_network_succeed_once(core: Books) -> None:
     _network(core)
     errors = _at_once(*(lambda project=project: Networks(core).associate(ctx(), project)  # type: ignore[misc]
                         for project in ("p1", "p2")))
     assert [type(error) for error in errors] == [exception.NoMoreNetworks]
 
 
-def test_a_network_does_not_become_a_projects_that_has_one_of_its_name(core: Books) -> None:
+def test_network_association_with_a_duplicate_label_is_refused(core: Books) -> None:
     mine = _network(core, label="lan", project_id="p1")
     shared = _network(core, "10.1.0.0/24", label="lan")
     with pytest.raises(exception.NetworkDuplicate):
@@ -95,7 +95,7 @@ def test_a_network_does_not_become_a_projects_that_has_one_of_its_name(core: Boo
         Networks(core).disassociate(ctx(), mine.uuid, project=True, host=False)
 
 
-def test_servers_of_others_keep_a_network_everybodys(core: Books) -> None:
+def test_network_used_by_another_project_cannot_be_associated(core: Books) -> None:
     network, other = _network(core), server(core, project="p2")
     core.db.write(lambda connection: fixed_ips.take(connection, network, other.uuid, new_uuid()))
     with pytest.raises(exception.NetworkInUse):
@@ -105,7 +105,7 @@ def test_servers_of_others_keep_a_network_everybodys(core: Books) -> None:
     assert Networks(core).associate(ctx(), "p2").uuid == network.uuid
 
 
-def test_the_same_default_rule_at_once_is_there_once(core: Books) -> None:
+def test_concurrent_identical_default_rules_are_created_once(core: Books) -> None:
     rules = SecurityGroupDefaultRules(core)
     errors = _at_once(*[lambda: rules.create(ctx(), DefaultRule(protocol="tcp", from_port=22, to_port=22))] * 3)
     assert [type(error) for error in errors] == [exception.SecurityGroupDefaultRuleExists] * 2
@@ -116,7 +116,7 @@ def test_the_same_default_rule_at_once_is_there_once(core: Books) -> None:
     assert rules.index(ctx()) == []
 
 
-def test_a_name_that_comes_while_its_domain_goes_is_not_left_behind(core: Books) -> None:
+def test_dns_entry_created_during_domain_deletion_is_removed(core: Books) -> None:
     names = FloatingIpDns(core)
     for _number in range(5):
         names.put_domain(ctx(), Domain(domain="example.org", scope="public"))
@@ -130,7 +130,7 @@ def test_a_name_that_comes_while_its_domain_goes_is_not_left_behind(core: Books)
         names.delete_domain(ctx(), "example.org")
 
 
-def test_names_are_the_same_whatever_their_case(core: Books) -> None:
+def test_dns_names_are_case_insensitive(core: Books) -> None:
     names = FloatingIpDns(core)
     names.put_domain(ctx(), Domain(domain="Example.ORG", scope="public"))
     names.put_entry(ctx(), Entry(domain="EXAMPLE.org", name="WWW", address="192.0.2.1"), "p1")

@@ -1,4 +1,4 @@
-"""Hosts that have a network in tunnels learn of one another, each change once, and the older never wins."""
+"""Tunnel peers: publication of the hosts of a VXLAN network, once per change and ordered by version."""
 
 from __future__ import annotations
 
@@ -42,8 +42,7 @@ def _told(core: Books) -> dict[str, Peers]:
     return told
 
 
-def test_a_host_that_comes_learns_of_the_others_and_they_of_it(
-        core: Books, desk: NetworkHosts, tunnel: str) -> None:
+def test_new_tunnel_host_is_published_to_all_peers(core: Books, desk: NetworkHosts, tunnel: str) -> None:
     [alone] = _present(desk, "h1", {tunnel: 0})
     assert alone.hosts == {"h1": "192.0.2.1"}
     _told(core)
@@ -53,8 +52,7 @@ def test_a_host_that_comes_learns_of_the_others_and_they_of_it(
     assert _told(core) == {"h1": both, "h2": both}
 
 
-def test_a_host_that_is_known_costs_reads_only_and_nobody_is_told(
-        core: Books, desk: NetworkHosts, tunnel: str) -> None:
+def test_unchanged_tunnel_host_only_reads_and_publishes_nothing(core: Books, desk: NetworkHosts, tunnel: str) -> None:
     [known] = _present(desk, "h1", {tunnel: 0})
     _told(core)
     core.statements()
@@ -66,14 +64,13 @@ def test_a_host_that_is_known_costs_reads_only_and_nobody_is_told(
     assert _told(core) == {}
 
 
-def test_a_host_that_missed_a_message_is_told_when_it_asks(core: Books, desk: NetworkHosts, tunnel: str) -> None:
+def test_tunnel_host_with_an_old_version_gets_current_peers(core: Books, desk: NetworkHosts, tunnel: str) -> None:
     [known] = _present(desk, "h1", {tunnel: 0})
     [newer] = _present(desk, "h2", {tunnel: 0})
     assert _present(desk, "h1", {tunnel: known.version}) == [newer]
 
 
-def test_a_host_that_leaves_or_moves_its_tunnels_is_no_peer_any_more(
-        core: Books, desk: NetworkHosts, tunnel: str) -> None:
+def test_removed_or_changed_tunnel_host_is_published_to_peers(core: Books, desk: NetworkHosts, tunnel: str) -> None:
     other = _network(core, 2)
     for host in ("h1", "h2"):
         _present(desk, host, {tunnel: 0, other: 0})
@@ -86,7 +83,7 @@ def test_a_host_that_leaves_or_moves_its_tunnels_is_no_peer_any_more(
     assert _told(core)["h1"].hosts == {"h1": "192.0.2.1", "h2": "192.0.2.99"}
 
 
-def test_many_changes_are_told_at_once(core: Books, desk: NetworkHosts, tunnel: str) -> None:
+def test_tunnel_peer_changes_are_merged_into_a_single_message(core: Books, desk: NetworkHosts, tunnel: str) -> None:
     for number in range(1, 20):
         _present(desk, f"h{number}", {tunnel: 0})
     core.peers.flush(everything=True)
@@ -94,12 +91,12 @@ def test_many_changes_are_told_at_once(core: Books, desk: NetworkHosts, tunnel: 
     assert {len(peers.hosts) for _host, peers in core.sent.peers} == {19}
 
 
-def test_only_networks_in_tunnels_have_peers(core: Books, desk: NetworkHosts) -> None:
+def test_networks_without_vni_have_no_tunnel_peers(core: Books, desk: NetworkHosts) -> None:
     plain = _network(core, 3, vni=None)
     assert _present(desk, "h1", {plain: 0, "unknown": 0}) == []
 
 
-def test_deleted_hosts_and_networks_are_forgotten(core: Books, desk: NetworkHosts, tunnel: str) -> None:
+def test_deleted_hosts_and_networks_have_no_tunnel_peers(core: Books, desk: NetworkHosts, tunnel: str) -> None:
     for host in ("h1", "h2"):
         _present(desk, host, {tunnel: 0})
     service = Service(id=1, uuid="s", host="h2", binary="nova-compute", topic="compute", created_at=utcnow())

@@ -1,4 +1,4 @@
-"""The embedded networks: what is accepted, and that addresses in use keep a network."""
+"""Embedded networks: defaults, validation, and protection of networks in use."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _network(cidr: str = "10.0.0.0/24", **changes: object) -> Network:
     return Network(**{"uuid": "", "label": cidr, "cidr": cidr, "gateway": "", "bridge": "", **changes})  # type: ignore[arg-type]
 
 
-def test_what_is_left_out_gets_a_value(core: Books) -> None:
+def test_network_defaults_are_filled_in(core: Books) -> None:
     made = Networks(core).create(ctx(), _network())
     assert (made.gateway, made.mtu, made.dhcp_start, made.project_id) == ("10.0.0.1", 1500, None, None)
     assert made.bridge == "br-" + made.uuid.replace("-", "")[:11]
@@ -29,7 +29,7 @@ def test_what_is_left_out_gets_a_value(core: Books) -> None:
     assert Networks(core).get(ctx(), made.uuid) == made
 
 
-def test_what_is_given_is_kept(core: Books) -> None:
+def test_network_values_are_stored(core: Books) -> None:
     uuid = new_uuid()
     made = Networks(core).create(ctx(), _network(
         uuid=uuid, label="lan", gateway="10.0.0.254", dns=["192.0.2.53", "2001:db8::53"], dhcp_start="10.0.0.100",
@@ -55,14 +55,15 @@ def test_what_is_given_is_kept(core: Books) -> None:
     ({"cidr_v6": "fd00::/64", "ipv6_mode": "none"}, "ipv6_mode"), ({"cidr_v6": "fd00::/64", "mtu": 1000}, "mtu"),
     ({"cidr_v6": "fd00::/64", "gateway_v6": "fd01::1"}, "gateway_v6"),
     ({"cidr_v6": "fd00::/64", "gateway_v6": "fd00::"}, "gateway_v6")])
-def test_bad_values_name_their_field(core: Books, changes: dict[str, object], field: str) -> None:
+def test_invalid_network_values_are_refused_with_the_field_name(core: Books, changes: dict[str, object],
+                                                                field: str) -> None:
     with pytest.raises(exception.InvalidInput, match=field):
         Networks(core).create(ctx(), _network(**{"label": "lan", **changes}))
     assert Networks(core).index(ctx()) == []
 
 
 @given(st.text(max_size=20))
-def test_any_text_is_a_cidr_or_bad_input(text: str) -> None:
+def test_parse_cidr_accepts_or_refuses_any_text(text: str) -> None:
     try:
         found = networks.parse_cidr(text)
     except exception.InvalidInput:
@@ -82,7 +83,7 @@ def test_overlapping_networks_are_refused(core: Books) -> None:
     endpoint.create(ctx(), _network("10.3.0.0/16", label="lan", project_id="p1"))
 
 
-def test_a_vlan_is_used_once_per_interface(core: Books) -> None:
+def test_vlan_is_unique_per_bridge_interface(core: Books) -> None:
     endpoint = Networks(core)
     endpoint.create(ctx(), _network("10.1.0.0/16", vlan=5, bridge_interface="eth1"))
     with pytest.raises(exception.InvalidInput, match="vlan 5 is in use"):
@@ -90,7 +91,7 @@ def test_a_vlan_is_used_once_per_interface(core: Books) -> None:
     endpoint.create(ctx(), _network("10.2.0.0/16", vlan=5, bridge_interface="eth2"))
 
 
-def test_a_vni_is_used_once_and_can_be_chosen(core: Books) -> None:
+def test_vni_is_unique_and_can_be_allocated(core: Books) -> None:
     endpoint = Networks(core)
     endpoint.create(ctx(), _network("10.1.0.0/16", vni=1))
     with pytest.raises(exception.InvalidInput, match="vni 1 is in use"):
@@ -99,7 +100,7 @@ def test_a_vni_is_used_once_and_can_be_chosen(core: Books) -> None:
     assert endpoint.create(ctx(), _network("10.3.0.0/16")).vni is None
 
 
-def test_ipv6_subnets_get_a_gateway_and_do_not_overlap(core: Books) -> None:
+def test_ipv6_subnets_get_a_gateway_and_must_not_overlap(core: Books) -> None:
     endpoint = Networks(core)
     made = endpoint.create(ctx(), _network("10.1.0.0/16", cidr_v6="fd00:1::/64"))
     assert (made.cidr_v6, made.gateway_v6, made.ipv6_mode) == ("fd00:1::/64", "fd00:1::1", "slaac")
@@ -110,7 +111,7 @@ def test_ipv6_subnets_get_a_gateway_and_do_not_overlap(core: Books) -> None:
     assert (made.cidr_v6, made.gateway_v6) == ("fd00:2::/80", "fd00:2::99")
 
 
-def test_the_same_network_at_once_is_made_once(core: Books) -> None:
+def test_concurrent_identical_networks_are_created_once(core: Books) -> None:
     errors: list[Exception] = []
 
     def create(number: int) -> None:
@@ -128,7 +129,7 @@ def test_the_same_network_at_once_is_made_once(core: Books) -> None:
     assert len(Networks(core).index(ctx())) == 1
 
 
-def test_shared_and_own_networks(core: Books) -> None:
+def test_project_sees_shared_and_own_networks(core: Books) -> None:
     endpoint = Networks(core)
     shared = endpoint.create(ctx(), _network("10.1.0.0/16"))
     mine = endpoint.create(ctx(), _network("10.2.0.0/16", project_id="p1"))
@@ -143,7 +144,7 @@ def test_shared_and_own_networks(core: Books) -> None:
             endpoint.get(ctx(), uuid, "p1")
 
 
-def test_a_network_in_use_stays(core: Books) -> None:
+def test_network_in_use_cannot_be_deleted(core: Books) -> None:
     endpoint = Networks(core)
     made = endpoint.create(ctx(), _network())
     owner = new_uuid()

@@ -1,4 +1,4 @@
-"""A change of a security group: which hosts hear of it, what, and what that costs."""
+"""Publication of security group changes to hosts: recipients, contents and cost."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _rule(groups: SecurityGroups, group: SecurityGroup, **values: object) -> Sec
 
 
 def _member(core: Books, network: Network, *groups: SecurityGroup, host: str | None = "h1") -> tuple[Instance, str]:
-    """A server that comes to these groups, and its address. The hosts are told as by the step that places it."""
+    """Add a server to the groups, publish the change, and return the server and its address."""
     one = server(core, host, security_groups=[group.name for group in groups])
 
     def place(connection: sa.Connection) -> tuple[str, set[str]]:
@@ -46,8 +46,8 @@ def _member(core: Books, network: Network, *groups: SecurityGroup, host: str | N
     return one, address
 
 
-def test_a_changed_rule_reaches_the_hosts_of_the_members(
-        groups: SecurityGroups, core: Books, network: Network) -> None:
+def test_changed_security_group_rule_is_sent_to_hosts_of_members(groups: SecurityGroups, core: Books,
+                                                                 network: Network) -> None:
     web, app = groups.create(ctx(), "web", ""), groups.create(ctx(), "app", "")
     _front, address = _member(core, network, web, host="h1")
     _member(core, network, app, host="h2")
@@ -57,7 +57,7 @@ def test_a_changed_rule_reaches_the_hosts_of_the_members(
     assert host == "h2"
     by_id = {each.id: each for each in told}
     assert by_id[app.id].rules == [FilterRule(protocol="tcp", from_port=1, to_port=9, group=web.id)]
-    assert address in by_id[web.id].members, "who is in the group that it names"
+    assert address in by_id[web.id].members, "members of the remote group are missing"
     _rule(groups, web, protocol="icmp")
     assert core.told() == {"h1": [GroupFilter(id=web.id, rules_version=_version(core, web), rules=[
         FilterRule(protocol="icmp", sources=["0.0.0.0/0"])])]}
@@ -65,8 +65,7 @@ def test_a_changed_rule_reaches_the_hosts_of_the_members(
     assert core.told() == {"h2": [GroupFilter(id=app.id, rules_version=_version(core, app))]}
 
 
-def test_a_zone_that_an_earlier_release_took_reaches_no_host(
-        groups: SecurityGroups, core: Books, network: Network) -> None:
+def test_ipv6_zone_in_a_stored_cidr_is_not_sent_to_hosts(groups: SecurityGroups, core: Books, network: Network) -> None:
     web = groups.create(ctx(), "web", "")
     _member(core, network, web, host="h1")
     core.db.write(lambda connection: security_groups.add_rule(connection, SecurityGroupRule(
@@ -81,7 +80,7 @@ def _version(core: Books, group: SecurityGroup) -> int:
         sa.select(tables.versions.c.version).where(tables.versions.c.name == f"rules:{group.project_id}"))) or 0
 
 
-def test_who_comes_to_a_group_is_told_where_rules_name_it(
+def test_new_group_member_is_published_to_hosts_with_referring_rules(
         groups: SecurityGroups, core: Books, network: Network) -> None:
     web, app, other = (groups.create(ctx(), name, "") for name in ("web", "app", "other"))
     _rule(groups, app, group_id=web.id)
@@ -95,10 +94,11 @@ def test_who_comes_to_a_group_is_told_where_rules_name_it(
     assert address in told.members
     assert told.members_version == _version(core, web) > before
     _member(core, network, other)
-    assert core.told() == {}, "no rule names that group"
+    assert core.told() == {}, "a group without referring rules was published"
 
 
-def test_changes_that_come_together_are_told_once(groups: SecurityGroups, core: Books, network: Network) -> None:
+def test_security_group_changes_are_merged_into_a_single_message(groups: SecurityGroups, core: Books,
+                                                                 network: Network) -> None:
     web = groups.create(ctx(), "web", "")
     for port in range(1, 4):
         _rule(groups, web, protocol="tcp", from_port=port, to_port=port, group_id=web.id)
@@ -108,7 +108,7 @@ def test_changes_that_come_together_are_told_once(groups: SecurityGroups, core: 
     assert sorted((len(each.rules), len(each.members)) for each in told) == [(0, 6), (3, 0)]
 
 
-def test_a_server_that_moves_is_told_of_at_all_its_places(
+def test_security_group_change_reaches_both_hosts_of_a_migration(
         groups: SecurityGroups, core: Books, network: Network) -> None:
     web = groups.create(ctx(), "web", "")
     one, _address = _member(core, network, web, host="h1")
@@ -121,7 +121,7 @@ def test_a_server_that_moves_is_told_of_at_all_its_places(
     assert sorted(core.told()) == ["h1", "h2", "h3"]
 
 
-def test_an_order_tells_each_group_once(groups: SecurityGroups, core: Books, network: Network) -> None:
+def test_order_contains_each_security_group_once(groups: SecurityGroups, core: Books, network: Network) -> None:
     web, app = groups.create(ctx(), "web", ""), groups.create(ctx(), "app", "")
     for port in range(1, 9):
         _rule(groups, web, protocol="tcp", from_port=port, to_port=port, group_id=web.id)
@@ -141,7 +141,8 @@ def test_an_order_tells_each_group_once(groups: SecurityGroups, core: Books, net
     assert told["gone"] == RuleSet()
 
 
-def test_members_are_interfaces_with_their_mac_addresses(core: Books, network: Network, groups: SecurityGroups) -> None:
+def test_security_group_members_are_interfaces_with_mac_addresses(core: Books, network: Network,
+                                                                  groups: SecurityGroups) -> None:
     """Another network may contain the same address, but no MAC address occurs twice."""
     app = groups.create(ctx(), "app", "")
     web = groups.create(ctx(), "web", "")
@@ -159,9 +160,9 @@ def test_members_are_interfaces_with_their_mac_addresses(core: Books, network: N
     assert len(set(members.macs)) == 3
 
 
-# --- what it costs -----------------------------------------------------------------------------
+# --- cost --------------------------------------------------------------------------------------
 def _cost(core: Books, *arguments: object, act: object) -> tuple[int, int, int]:
-    """Statements, messages and bytes of a change."""
+    """Return the numbers of statements, messages and bytes of a change."""
     core.told()
     core.statements()
     act(*arguments)  # type: ignore[operator]
@@ -170,7 +171,7 @@ def _cost(core: Books, *arguments: object, act: object) -> tuple[int, int, int]:
 
 
 def _busy(groups: SecurityGroups, core: Books, network: Network, servers: int, rules: int) -> SecurityGroup:
-    """A group on two hosts; the same hosts have so many servers of another one with so many rules."""
+    """Return a group with servers on two hosts that also run servers of another group of the given size."""
     web, other = groups.create(ctx(), "web", ""), groups.create(ctx(), "other", "")
     _rule(groups, web, protocol="tcp", from_port=1, to_port=1, group_id=web.id)
     for number in range(rules):
@@ -183,7 +184,7 @@ def _busy(groups: SecurityGroups, core: Books, network: Network, servers: int, r
 
 
 @pytest.mark.parametrize("change", ["rule", "member"])
-def test_the_cost_of_a_change_does_not_grow_with_other_groups(
+def test_cost_of_a_group_change_is_independent_of_other_groups(
         groups: SecurityGroups, core: Books, network: Network, change: str) -> None:
     def measured(servers: int, rules: int) -> tuple[int, int, int]:
         core.reset()
@@ -200,7 +201,7 @@ def test_the_cost_of_a_change_does_not_grow_with_other_groups(
     assert few[1] == 2
 
 
-def test_the_cost_of_a_rule_does_not_grow_with_the_servers_of_its_group(
+def test_cost_of_a_rule_change_is_independent_of_the_group_members(
         groups: SecurityGroups, core: Books, network: Network) -> None:
     web = groups.create(ctx(), "web", "")
     _rule(groups, web, group_id=web.id)
@@ -218,7 +219,7 @@ def test_the_cost_of_a_rule_does_not_grow_with_the_servers_of_its_group(
     assert _cost(core, act=add) == few
 
 
-def test_the_cost_of_a_member_does_not_grow_with_the_rules_of_its_group(
+def test_cost_of_a_new_member_is_independent_of_the_group_rules(
         groups: SecurityGroups, core: Books, network: Network) -> None:
     web = groups.create(ctx(), "web", "")
     _rule(groups, web, group_id=web.id)
@@ -231,9 +232,9 @@ def test_the_cost_of_a_member_does_not_grow_with_the_rules_of_its_group(
     assert size <= few[2] + len("10.0.0.10 fa:16:3e:00:00:10") + 1
 
 
-def test_a_thousand_hosts_are_told_ever_more_rarely(
+def test_security_group_changes_are_rate_limited_with_many_hosts(
         groups: SecurityGroups, core: Books, network: Network, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feed, "_RATE", 0.1)  # five hosts here are as many as ten thousand
+    monkeypatch.setattr(feed, "_RATE", 0.1)  # five hosts at this rate correspond to ten thousand
     web = groups.create(ctx(), "web", "")
     for number in range(5):
         _member(core, network, web, host=f"h{number}")
@@ -242,13 +243,13 @@ def test_a_thousand_hosts_are_told_ever_more_rarely(
     assert len(core.sent.filters) == 5
     _rule(groups, web, protocol="tcp")
     core.filters.flush()
-    assert len(core.sent.filters) == 5, "not at once again"
+    assert len(core.sent.filters) == 5, "the second change was sent without a delay"
     core.filters.flush(everything=True)
     assert len(core.sent.filters) == 10
 
 
-# --- hosts of the last release -----------------------------------------------------------------
-def test_a_host_of_the_last_release_is_told_server_by_server(
+# --- hosts of the previous release -------------------------------------------------------------
+def test_host_of_the_previous_release_gets_rules_per_server(
         groups: SecurityGroups, core: Books, network: Network) -> None:
     core.db.write(lambda connection: connection.execute(sa.insert(tables.services).values(
         uuid=new_uuid(), host="old", binary="nova-compute", topic="compute", disabled=False, forced_down=False, up=True,

@@ -1,4 +1,4 @@
-"""Security groups: whom they let in, and that changed rules reach the right hosts."""
+"""Security groups: rules, quotas, versions, and publication of changes to hosts."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _rule(group: SecurityGroup, **values: object) -> SecurityGroupRule:
 
 
 def _member(core: Books, network: Network, *groups: SecurityGroup, host: str | None = "h1") -> tuple[Instance, str]:
-    """A server in these groups, and its address."""
+    """Create a server in the groups and return the server and its address."""
     one = server(core, host, security_groups=[group.name for group in groups])
     core.db.write(lambda connection: security_groups.add_members(
         connection, [group.id for group in groups], [one.uuid]))
@@ -53,14 +53,14 @@ def _rule_set(core: Books, instance: Instance) -> RuleSet:
 
 
 # --- groups ----------------------------------------------------------------------------------
-def test_every_project_has_a_default_group_that_lets_nobody_in(groups: SecurityGroups) -> None:
+def test_default_security_group_has_no_rules(groups: SecurityGroups) -> None:
     for project in ("p1", "p1", "p2"):
         [default] = groups.index(ctx(project), project)
         assert (default.name, default.project_id, default.rules) == ("default", project, [])
     assert len(groups.index(ctx())) == 2
 
 
-def test_the_default_group_is_made_once_by_many_at_once(groups: SecurityGroups) -> None:
+def test_default_security_group_is_created_once_by_concurrent_requests(groups: SecurityGroups) -> None:
     found: list[object] = []
 
     def look() -> None:
@@ -78,7 +78,7 @@ def test_the_default_group_is_made_once_by_many_at_once(groups: SecurityGroups) 
     assert all(one == found[0] and isinstance(one, list) and len(one) == 1 for one in found)
 
 
-def test_create_rename_delete(groups: SecurityGroups) -> None:
+def test_security_group_create_rename_delete(groups: SecurityGroups) -> None:
     made = groups.create(ctx(), "web", "web servers")
     assert groups.get(ctx(), made.id, "p1") == made
     with pytest.raises(exception.SecurityGroupExists, match="Security group web already exists"):
@@ -94,7 +94,7 @@ def test_create_rename_delete(groups: SecurityGroups) -> None:
             call()
 
 
-def test_groups_of_other_projects_are_not_found(groups: SecurityGroups) -> None:
+def test_security_group_of_another_project_is_not_found(groups: SecurityGroups) -> None:
     made = groups.create(ctx(), "web", "")
     rule = groups.add_rule(ctx(), _rule(made))
     for call in (lambda: groups.get(ctx(), made.id, "p2"), lambda: groups.delete(ctx(), made.id, "p2"),
@@ -109,7 +109,7 @@ def test_groups_of_other_projects_are_not_found(groups: SecurityGroups) -> None:
         groups.add_rule(ctx(), _rule(made, group_id=foreign.id))
 
 
-def test_the_default_group_stays(groups: SecurityGroups) -> None:
+def test_default_security_group_cannot_be_renamed_or_deleted(groups: SecurityGroups) -> None:
     [default] = groups.index(ctx(), "p1")
     with pytest.raises(exception.InvalidInput):
         groups.delete(ctx(), default.id)
@@ -118,7 +118,7 @@ def test_the_default_group_stays(groups: SecurityGroups) -> None:
     assert groups.update(ctx(), default.id, "default", "text").description == "text"
 
 
-def test_a_group_with_servers_stays_and_its_new_name_shows_on_them(
+def test_security_group_in_use_cannot_be_deleted_but_renamed(
         groups: SecurityGroups, core: Books, network: Network) -> None:
     made, other = groups.create(ctx(), "web", ""), groups.create(ctx(), "db", "")
     member, _address = _member(core, network, other, made)
@@ -130,7 +130,7 @@ def test_a_group_with_servers_stays_and_its_new_name_shows_on_them(
     groups.delete(ctx(), made.id)
 
 
-def test_limits(groups: SecurityGroups, core: Books) -> None:
+def test_security_group_quotas_are_enforced(groups: SecurityGroups, core: Books) -> None:
     Quotas(core).set(ctx(), "p1", {"security_groups": 2, "security_group_rules": 1}, force=True)
     made = groups.create(ctx(), "web", "")
     with pytest.raises(exception.QuotaLimit):
@@ -140,7 +140,7 @@ def test_limits(groups: SecurityGroups, core: Books) -> None:
         groups.add_rule(ctx(), _rule(made, protocol="icmp"))
 
 
-def test_a_project_has_limits_from_the_beginning(groups: SecurityGroups, core: Books) -> None:
+def test_default_security_group_quotas_are_enforced(groups: SecurityGroups, core: Books) -> None:
     limits = Quotas(core).get(ctx(), "p1").limits
     assert (limits["security_groups"], limits["security_group_rules"]) == (10, 100)
     made = groups.create(ctx(), "web", "")
@@ -154,7 +154,7 @@ def test_a_project_has_limits_from_the_beginning(groups: SecurityGroups, core: B
         groups.create(ctx(), "one more", "")
 
 
-def test_a_new_rule_reads_no_other_rules(groups: SecurityGroups, core: Books) -> None:
+def test_new_security_group_rule_reads_no_other_rules(groups: SecurityGroups, core: Books) -> None:
     made = groups.create(ctx(), "web", "")
     for port in (1, 2, 3):
         groups.add_rule(ctx(), _rule(made, protocol="tcp", from_port=port, to_port=port))
@@ -165,7 +165,7 @@ def test_a_new_rule_reads_no_other_rules(groups: SecurityGroups, core: Books) ->
     assert all("LIMIT" in line or "security_group_members" in line for line in asked), asked
 
 
-def test_resolve(groups: SecurityGroups, core: Books) -> None:
+def test_security_groups_are_resolved_by_name_or_id(groups: SecurityGroups, core: Books) -> None:
     web = groups.create(ctx(), "web", "")
 
     def resolve(*names: str, project: str = "p1") -> list[str]:
@@ -188,16 +188,17 @@ def test_resolve(groups: SecurityGroups, core: Books) -> None:
     ({"protocol": "icmp", "from_port": -2, "to_port": 0}, "icmp"),
     ({"protocol": "icmp", "from_port": 256, "to_port": 0}, "icmp"), ({"cidr": "nonsense"}, "cidr"),
     ({"cidr": "10.0.0.0/24", "group_id": 1}, "not both")])
-def test_bad_rules_name_the_field(groups: SecurityGroups, values: dict[str, object], field: str) -> None:
+def test_invalid_security_group_rule_is_refused_with_the_field_name(groups: SecurityGroups, values: dict[str, object],
+                                                                    field: str) -> None:
     made = groups.create(ctx(), "web", "")
     with pytest.raises(exception.InvalidInput, match=field):
         groups.add_rule(ctx(), _rule(made, **values))
 
 
-def test_a_rule_is_there_once(groups: SecurityGroups) -> None:
+def test_duplicate_security_group_rule_is_refused(groups: SecurityGroups) -> None:
     made = groups.create(ctx(), "web", "")
     rule = groups.add_rule(ctx(), _rule(made, protocol="TCP", from_port=80, to_port=80, cidr="10.0.0.7/24"))
-    assert (rule.protocol, rule.cidr) == ("tcp", "10.0.0.7/24"), "as it was asked for"
+    assert (rule.protocol, rule.cidr) == ("tcp", "10.0.0.7/24"), "the CIDR must be stored as requested"
     for same in ("10.0.0.7/24", "10.0.0.7/255.255.255.0"):
         with pytest.raises(exception.InvalidInput, match="already exists"):
             groups.add_rule(ctx(), _rule(made, protocol="tcp", from_port=80, to_port=80, cidr=same))
@@ -208,7 +209,7 @@ def test_a_rule_is_there_once(groups: SecurityGroups) -> None:
         groups.delete_rule(ctx(), rule.id)
 
 
-def test_rules_of_a_server(groups: SecurityGroups, core: Books, network: Network) -> None:
+def test_effective_rules_of_a_server(groups: SecurityGroups, core: Books, network: Network) -> None:
     web, app, lonely = (groups.create(ctx(), name, "") for name in ("web", "app", "lonely"))
     groups.add_rule(ctx(), _rule(web, protocol="tcp", from_port=80, to_port=80))
     groups.add_rule(ctx(), _rule(web, protocol="icmp", from_port=-1, to_port=-1, cidr="192.0.2.7/24"))
@@ -219,13 +220,12 @@ def test_rules_of_a_server(groups: SecurityGroups, core: Books, network: Network
     assert _rules(core, front) == [
         FilterRule(protocol="tcp", from_port=80, to_port=80, sources=["0.0.0.0/0"]),
         FilterRule(protocol="icmp", from_port=-1, to_port=-1, sources=["192.0.2.0/24"])]
-    assert _rules(core, back) == [FilterRule(sources=[f"{address}/32"])], "an empty group lets nobody in"
+    assert _rules(core, back) == [FilterRule(sources=[f"{address}/32"])], "an empty group allows no source"
     assert core.db.write(lambda connection: security_filters.moved(connection, front.uuid)) == {f"members:{web.id}"}
     assert core.db.write(lambda connection: security_filters.moved(connection, back.uuid)) == set()
 
 
-def test_rules_cost_three_statements_however_many_servers(
-        groups: SecurityGroups, core: Books, network: Network) -> None:
+def test_rules_of_many_servers_take_three_statements(groups: SecurityGroups, core: Books, network: Network) -> None:
     web = groups.create(ctx(), "web", "")
     groups.add_rule(ctx(), _rule(web, group_id=web.id))
     members = [_member(core, network, web)[0].uuid for _ in range(5)]
@@ -236,7 +236,8 @@ def test_rules_cost_three_statements_however_many_servers(
     assert found["gone"] == RuleSet()
 
 
-def test_deleting_a_group_closes_the_doors_it_opened(groups: SecurityGroups, core: Books, network: Network) -> None:
+def test_delete_of_a_security_group_removes_rules_that_refer_to_it(groups: SecurityGroups, core: Books,
+                                                                   network: Network) -> None:
     web, app = groups.create(ctx(), "web", ""), groups.create(ctx(), "app", "")
     groups.add_rule(ctx(), _rule(app, group_id=web.id))
     _member(core, network, app, host="h2")
@@ -248,7 +249,7 @@ def test_deleting_a_group_closes_the_doors_it_opened(groups: SecurityGroups, cor
 
 
 # --- versions --------------------------------------------------------------------------------
-def test_every_change_of_what_servers_let_in_has_a_greater_version(
+def test_change_of_effective_rules_increments_the_version(
         groups: SecurityGroups, core: Books, network: Network) -> None:
     web, app = groups.create(ctx(), "web", ""), groups.create(ctx(), "app", "")
     back, _address = _member(core, network, app, host="h2")
@@ -265,16 +266,16 @@ def test_every_change_of_what_servers_let_in_has_a_greater_version(
     groups.delete_rule(ctx(), rule.id)
     assert newer()
     front, _other = _member(core, network, web)
-    core.db.write(lambda connection: security_filters.moved(connection, front.uuid))  # its address is new
+    core.db.write(lambda connection: security_filters.moved(connection, front.uuid))  # its address has changed
     assert newer()
-    core.db.write(lambda connection: security_filters.moved(connection, back.uuid))  # nobody lets this one in
+    core.db.write(lambda connection: security_filters.moved(connection, back.uuid))  # no rule refers to its group
     assert not newer()
     core.db.write(lambda connection: security_groups.remove_members(connection, front.uuid))
     groups.delete(ctx(), web.id)
     assert newer()
 
 
-def test_a_server_that_left_its_last_group_still_has_the_version_of_its_project(
+def test_server_without_groups_has_the_rules_version_of_its_project(
         groups: SecurityGroups, core: Books, network: Network) -> None:
     web = groups.create(ctx(), "web", "")
     one, _address = _member(core, network, web)
@@ -284,7 +285,7 @@ def test_a_server_that_left_its_last_group_still_has_the_version_of_its_project(
     assert _rule_set(core, one) == RuleSet(version=before.version)
 
 
-def test_versions_go_on_growing_where_a_database_was_set_back(core: Books) -> None:
+def test_rules_version_grows_after_a_database_restore(core: Books) -> None:
     core.db.write(lambda connection: versions.bump(connection, "rules:p1"))
     lost = core.db.read(lambda connection: versions.get(connection, "rules:p1"))
     core.db.write(lambda connection: connection.execute(sa.update(versions.TABLE).values(version=lost - 1_000_000)))
@@ -292,7 +293,7 @@ def test_versions_go_on_growing_where_a_database_was_set_back(core: Books) -> No
     assert core.db.read(lambda connection: versions.get(connection, "rules:p1")) >= lost
 
 
-def test_a_host_that_missed_a_change_gets_it_when_it_asks(
+def test_host_with_an_old_rules_version_gets_current_rules(
         groups: SecurityGroups, core: Books, network: Network) -> None:
     desk = NetworkHosts(core)
     web = groups.create(ctx(), "web", "")

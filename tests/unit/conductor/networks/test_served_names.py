@@ -1,4 +1,4 @@
-"""Names of floating addresses reach the hosts whose guests may ask for them, and no others."""
+"""Publication of floating IP DNS names to the hosts whose guests may query them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _told(core: Books) -> dict[str, list[ServedDomain]]:
     """Return the updates of every host since the last call, each in one message."""
     core.names.flush(everything=True)
     told, core.sent.names = core.sent.names, []
-    assert len(dict(told)) == len(told), "a host was told twice"
+    assert len(dict(told)) == len(told), "a host received two messages"
     return dict(told)
 
 
@@ -39,7 +39,7 @@ def _put(names: FloatingIpDns, domain: str, scope: str = "public", zone: str | N
         names.put_entry(ctx(), Entry(domain=domain, name=name, address=address))
 
 
-def test_many_changes_are_one_message_to_each_host_and_few_statements(core: Books, names: FloatingIpDns) -> None:
+def test_dns_changes_are_merged_into_a_single_message_per_host(core: Books, names: FloatingIpDns) -> None:
     _put(names, "a.test", www="203.0.113.1", mail="203.0.113.2")
     _put(names, "b.test", www="203.0.113.3")
     core.statements()
@@ -51,7 +51,7 @@ def test_many_changes_are_one_message_to_each_host_and_few_statements(core: Book
     assert _told(core) == {}
 
 
-def test_a_private_domain_is_for_its_zone_alone(core: Books, names: FloatingIpDns) -> None:
+def test_private_dns_domain_is_served_only_in_its_zone(core: Books, names: FloatingIpDns) -> None:
     _put(names, "west.test", "private", "west", a="203.0.113.1")
     _put(names, "all.test", "private", a="203.0.113.2")
     told = _told(core)
@@ -62,8 +62,7 @@ def test_a_private_domain_is_for_its_zone_alone(core: Books, names: FloatingIpDn
     assert [each.domain for each in _known(core, "h2")] == ["all.test", "west.test"]
 
 
-def test_a_change_is_newer_than_what_was_told_before_also_when_the_domain_was_away(
-        core: Books, names: FloatingIpDns) -> None:
+def test_dns_domain_version_grows_after_deletion_and_recreation(core: Books, names: FloatingIpDns) -> None:
     _put(names, "a.test", www="203.0.113.1")
     versions = [_told(core)["h1"][0].version]
     changes = (lambda: names.put_entry(ctx(), Entry(domain="A.test", name="www", address="203.0.113.9")),
@@ -79,8 +78,7 @@ def test_a_change_is_newer_than_what_was_told_before_also_when_the_domain_was_aw
     assert versions == sorted(set(versions))
 
 
-def test_a_host_that_knows_all_is_told_nothing_and_one_that_missed_something_that(
-        core: Books, names: FloatingIpDns) -> None:
+def test_host_gets_only_dns_domains_newer_than_its_versions(core: Books, names: FloatingIpDns) -> None:
     _put(names, "a.test", www="203.0.113.1")
     _put(names, "b.test", www="203.0.113.2")
     known = {each.domain: each.version for each in _known(core, "h1")}
@@ -94,8 +92,7 @@ def test_a_host_that_knows_all_is_told_nothing_and_one_that_missed_something_tha
     assert (changed.domain, changed.names) == ("b.test", {"www": "203.0.113.3"})
 
 
-def test_a_host_that_comes_to_a_zone_learns_of_its_domains_and_forgets_those_of_the_other(
-        core: Books, names: FloatingIpDns) -> None:
+def test_host_that_changes_its_zone_gets_the_private_domains_of_the_zone(core: Books, names: FloatingIpDns) -> None:
     _put(names, "west.test", "private", "west", a="203.0.113.1")
     known = {each.domain: each.version for each in _known(core, "h2")}
     found = core.db.read(aggregates.index)[0].id
@@ -105,7 +102,7 @@ def test_a_host_that_comes_to_a_zone_learns_of_its_domains_and_forgets_those_of_
     assert [each.domain for each in _known(core, "h1")] == ["west.test"]
 
 
-def test_a_new_host_learns_of_many_domains_some_at_a_time(
+def test_new_host_gets_many_dns_domains_in_pages(
         core: Books, names: FloatingIpDns, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(served_names, "MOST", 2)
     for number in range(5):

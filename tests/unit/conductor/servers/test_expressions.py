@@ -1,4 +1,4 @@
-"""Regular expressions in filters: what they find, on every database the same, and what they may cost."""
+"""Regular expressions in filters: matches, equal on every database, and limits of cost."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def named(core: Books, *names: str) -> None:
 
 
 def search(core: Books, **query: Any) -> list[str]:
-    """The names of a page."""
+    """Return the names of a page of servers."""
     return core.db.read(lambda connection: [
         found.display_name for found in server_search.search(connection, ServerQuery(**query)).servers])
 
@@ -50,22 +50,22 @@ FOUND: dict[str, set[str]] = {
     "two.lines": set(), "two\nlines": {"two\nlines"}, "[[:digit:]]$": {"WEB-1", "web-22", "1.5"},
 }
 REFUSED = ["\0", "a" * 1025, "\ud800"]
-# What RE2 does not support, what would be large or slow to compile, and a name of which only a part is an expression.
+# Patterns that RE2 does not support or that are too expensive to compile, and names with regex metacharacters.
 LITERAL = [r"(a)\1", "(?=a)", "(?<!a)b", "(?x)#[\n(a+)+$\n#]", "[", "*", "(", "a{2000}", "(x{100}){100}", "c++",
            "web[1",
            "(.?){250}.{250}$", "(((.{30}){30}){30})", "a++", "100%[", "a_[", "a!b[", "KELVIN[", "é(", r"tail\$"[:-1],
            r"\pL" * 9, "vm (test)", "[test]", "a.b?", "$5 (new)", "^_^"]
-# What engines that go back in the text try every way of.
+# Patterns with exponential cost in a backtracking engine.
 HARD = ["^(a+)+$", "^(a|a)*$", "^(a|aa)+$", "^(.*a){12}$", "a*a*a*a*a*a*a*a*b$", "^(a?){25}a{25}$"]
 
 
-def test_what_expressions_find_in_names(core: Books) -> None:
+def test_name_filter_matches_regular_expressions(core: Books) -> None:
     named(core, *NAMES)
     assert {pattern: set(search(core, filters={"name": pattern})) for pattern in FOUND} == FOUND
 
 
 @pytest.mark.parametrize("text", LITERAL)
-def test_a_name_that_contains_the_text_literally_is_found(core: Books, text: str) -> None:
+def test_invalid_regex_matches_names_that_contain_it_literally(core: Books, text: str) -> None:
     named(core, f"my {text}, old", text.upper(), "other", "a" * 250)
     names = {f"my {text}, old", text.upper()}
     assert set(search(core, filters={"name": text})) >= names
@@ -74,13 +74,13 @@ def test_a_name_that_contains_the_text_literally_is_found(core: Books, text: str
         assert set(search(core, filters={"name": text})) == names
 
 
-def test_an_address_that_is_no_expression_is_found_literally(core: Books) -> None:
+def test_invalid_regex_in_the_ip_filter_matches_literally(core: Books) -> None:
     rename(core, server(core).uuid, display_name="one", addresses=",10.0.0.3,")
     for pattern in ("10.0.0.3[", "*10", "10.0.0.3\\", "10.0.0.3\\$"):
         assert search(core, filters={"ip": pattern}) == []
 
 
-def test_what_is_no_text_or_too_long_is_refused(core: Books) -> None:
+def test_name_filter_with_nul_surrogate_or_too_long_is_refused(core: Books) -> None:
     named(core, "a")
     for pattern in REFUSED:
         with pytest.raises(exception.InvalidInput):
@@ -89,13 +89,13 @@ def test_what_is_no_text_or_too_long_is_refused(core: Books) -> None:
             Flavors(core).index(ctx(), FlavorQuery(name=pattern))
 
 
-def test_no_expression_takes_time_that_explodes(core: Books) -> None:
+def test_regex_filter_takes_no_exponential_time(core: Books) -> None:
     named(core, "a" * 250 + "!")
     for pattern in HARD:
         assert search(core, filters={"name": pattern}) == [], pattern
 
 
-def test_pages_of_what_is_found_show_everything_once_and_in_order(core: Books) -> None:
+def test_pages_of_a_regex_filter_are_complete_and_in_order(core: Books) -> None:
     named(core, *(f"web-{number:02}" if number % 3 else f"db-{number:02}" for number in range(20)))
     query = {"filters": {"name": "^web"}, "sort": [("display_name", "desc")], "limit": 4}
     seen: list[str] = []
@@ -107,14 +107,14 @@ def test_pages_of_what_is_found_show_everything_once_and_in_order(core: Books) -
     assert seen == [f"web-{number:02}" for number in reversed(range(20)) if number % 3]
 
 
-def test_several_filters_hold_together(core: Books) -> None:
+def test_multiple_filters_are_combined_with_and(core: Books) -> None:
     named(core, "web-1", "web-2")
     rename(core, server(core).uuid, display_name="web-3", hostname="other")
     assert search(core, filters={"name": "web", "hostname": "^o"}) == ["web-3"]
     assert search(core, filters={"name": "web", "description": "."}) == []
 
 
-def test_an_address_is_looked_for_from_its_beginning(core: Books) -> None:
+def test_ip_filter_is_anchored_at_the_beginning(core: Books) -> None:
     for name, addresses in (("one", ",10.0.0.3,"), ("more", ",10.0.0.31,"), ("both", ",10.0.0.9,10.1.0.7,"),
                             ("none", "")):
         rename(core, server(core).uuid, display_name=name, addresses=addresses)
@@ -123,7 +123,7 @@ def test_an_address_is_looked_for_from_its_beginning(core: Books) -> None:
     assert {pattern: set(search(core, filters={"ip": pattern})) for pattern in found} == found
 
 
-def test_the_addresses_of_a_server_are_matched_one_by_one(core: Books) -> None:
+def test_ip_filter_matches_individual_addresses_of_a_server(core: Books) -> None:
     for name, addresses in (("first", ",10.11.0.188,fd00:11::1,"), ("second", ",10.9.0.7,10.11.0.188,"),
                             ("longer", ",10.11.0.18,110.11.0.188,"), ("other", ",fd00:11::1:2,")):
         rename(core, server(core).uuid, display_name=name, addresses=addresses)
@@ -137,7 +137,7 @@ def test_the_addresses_of_a_server_are_matched_one_by_one(core: Books) -> None:
     assert search(core, filters={"ip": "^10.11", "ip6": "^fd00"}) == ["first"]
 
 
-def test_times_are_found_as_they_are_shown_or_stored(core: Books) -> None:
+def test_time_filter_matches_displayed_and_stored_formats(core: Books) -> None:
     moment = datetime.datetime(2026, 1, 2, 3, 4, 5, 600000, tzinfo=datetime.UTC)
     rename(core, server(core).uuid, display_name="then", launched_at=moment)
     named(core, "never")
@@ -145,7 +145,7 @@ def test_times_are_found_as_they_are_shown_or_stored(core: Books) -> None:
         assert search(core, filters={"launched_at": pattern}) == ["then"]
 
 
-def test_a_search_ends_when_nobody_waits_for_it(core: Books) -> None:
+def test_regex_filter_stops_at_the_deadline_of_the_request(core: Books) -> None:
     named(core, "web")
 
     def look(connection: Any) -> Any:
@@ -156,7 +156,7 @@ def test_a_search_ends_when_nobody_waits_for_it(core: Books) -> None:
         core.db.read(look)
 
 
-def test_flavors_are_found_the_same_way(core: Books) -> None:
+def test_flavor_name_filter_matches_regular_expressions(core: Books) -> None:
     flavors = Flavors(core)
     for name in ("m1.tiny", "m1.large", "c1.large", "GPU"):
         flavors.create(ctx(), flavor(name))

@@ -1,4 +1,4 @@
-"""External events: stored in one transaction per server, and they wake waiting operations."""
+"""External events: stored in a single transaction per server; they resume waiting operations."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PLUGGED = "network-vif-plugged"
 
 
 class Patient(Operation):
-    """Waits for two ports, and remembers what was said of them."""
+    """An operation that waits for the events of two ports and stores their statuses as metadata."""
 
     name = action = "patient"
     rules = Rules(label="patient")
@@ -52,7 +52,7 @@ def tell(engine: Engine, *events: ExternalEvent) -> list[int]:
 
 
 def waiting(core: Books, engine: Engine) -> Instance:
-    """A server with an operation that is parked."""
+    """Return a server with an operation that waits for events."""
     instance = server(core, "h1", vm_state="active", launched_at=utcnow())
     start(engine, ctx(), instance.uuid, Patient.name, {})
     run(engine)
@@ -67,7 +67,7 @@ def seen(core: Books, instance: Instance) -> dict[str, str]:
     return core.db.read(lambda connection: servers.get(connection, instance.uuid)).metadata
 
 
-def test_an_operation_goes_on_when_all_has_come_that_it_waits_for(core: Books, engine: Engine) -> None:
+def test_operation_resumes_when_all_awaited_events_have_arrived(core: Books, engine: Engine) -> None:
     instance = waiting(core, engine)
     assert tell(engine, event(instance.uuid, "one")) == [200]
     run(engine)
@@ -77,7 +77,7 @@ def test_an_operation_goes_on_when_all_has_come_that_it_waits_for(core: Books, e
     assert seen(core, instance) == {"one": "completed", "two": "failed"}
 
 
-def test_events_may_come_before_anybody_waits(core: Books, engine: Engine) -> None:
+def test_external_events_may_arrive_before_the_operation_waits(core: Books, engine: Engine) -> None:
     instance = server(core, "h1", vm_state="active", launched_at=utcnow())
     tell(engine, event(instance.uuid, "two"), event(instance.uuid, "one"))
     start(engine, ctx(), instance.uuid, Patient.name, {})
@@ -85,7 +85,7 @@ def test_events_may_come_before_anybody_waits(core: Books, engine: Engine) -> No
     assert seen(core, instance) == {"one": "completed", "two": "completed"}
 
 
-def test_the_events_of_a_server_are_one_transaction_and_wake_it_once(core: Books, engine: Engine) -> None:
+def test_external_events_of_a_server_are_stored_in_one_transaction(core: Books, engine: Engine) -> None:
     instance = waiting(core, engine)
     tell(engine, event(instance.uuid, "one"), event(instance.uuid, "two"), event(instance.uuid, "two"))
     assert len(engine._pool.work) == 1  # type: ignore[attr-defined]
@@ -93,21 +93,21 @@ def test_the_events_of_a_server_are_one_transaction_and_wake_it_once(core: Books
     assert seen(core, instance) == {"one": "completed", "two": "completed"}
 
 
-def test_each_event_has_its_code(core: Books, engine: Engine) -> None:
+def test_external_event_response_contains_a_code_per_event(core: Books, engine: Engine) -> None:
     placed, nowhere, unknown = server(core, "h1").uuid, server(core).uuid, new_uuid()
     gone = server(core, "h1", deleted=True).uuid
     assert tell(engine, event(unknown), event(placed), event(nowhere), event(gone), event(placed, None)) == [
         404, 200, 422, 404, 200]
 
 
-def test_what_is_in_progress_or_too_long_to_be_waited_for_is_not_kept(core: Books, engine: Engine) -> None:
+def test_in_progress_and_too_long_external_events_are_not_stored(core: Books, engine: Engine) -> None:
     uuid = server(core, "h1").uuid
     assert tell(engine, event(uuid, "one", status="in-progress"), event(uuid, "x" * 255)) == [200, 200]
     keys = [event_key(PLUGGED, tag) for tag in ("one", "x" * 255)]
     assert core.db.read(lambda connection: external_events.came(connection, uuid, keys)) == {}
 
 
-def test_the_same_event_again_replaces_the_first(core: Books, engine: Engine) -> None:
+def test_repeated_external_event_replaces_the_previous_event(core: Books, engine: Engine) -> None:
     uuid, key = server(core, "h1").uuid, event_key(PLUGGED, "one")
     tell(engine, event(uuid))
     tell(engine, event(uuid, status="failed"))

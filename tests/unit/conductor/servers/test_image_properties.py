@@ -1,4 +1,4 @@
-"""Counts of servers per host with equal image properties, only for weighed properties."""
+"""Counts of servers with equal image properties per host, only for weighed properties."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def counted(core: Books, wanted: Image) -> dict[str, dict[str, int]]:
     return spec.image_hosts
 
 
-def test_servers_are_counted_by_host_and_property(core: Books, settings: Callable[..., None]) -> None:
+def test_servers_are_counted_per_host_and_weighed_image_property(core: Books, settings: Callable[..., None]) -> None:
     for host, properties in (
             ("a", {"os_distro": "ubuntu", "os_version": "24"}), ("a", {"os_distro": "ubuntu"}),
             ("b", {"os_version": "24", "trap": '"os_distro":"ubuntu"'}), ("b", {"os_distro": "ubuntux"}),

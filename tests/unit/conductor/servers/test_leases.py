@@ -1,4 +1,4 @@
-"""Renewal of a conductor's leases, and the clock of their times."""
+"""Renewal of the action leases of a conductor, and the clock of the expiry times."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.unit.conductor.books import Books, ctx, server
 
 
 def _stopping(core: Books, engine: Engine) -> Run:
-    """A stop of a new server, as its acceptance wrote it: held by this conductor by its row."""
+    """Insert a stop action of a new server whose row names this conductor as owner, and return its run."""
     instance = server(core, "h1")
     action = engine.new_action(ctx(), REGISTRY["stop"], instance, {"host": "h1"})
     action.lease_until = utcnow() - datetime.timedelta(seconds=1)
@@ -35,8 +35,8 @@ def _stored(core: Books, action: Action) -> Action:
     return found
 
 
-def test_what_is_ours_by_its_row_alone_is_not_renewed(core: Books) -> None:
-    """Recovery must find it, since no thread advances it here."""
+def test_lease_of_an_action_not_executed_here_is_not_renewed(core: Books) -> None:
+    """No thread executes the action, so its lease must expire for recovery."""
     engine = Engine(core)
     run = _stopping(core, engine)
     engine.renew()
@@ -44,7 +44,7 @@ def test_what_is_ours_by_its_row_alone_is_not_renewed(core: Books) -> None:
     engine.stop()
 
 
-def test_what_waits_its_turn_is_renewed(core: Books) -> None:
+def test_lease_of_a_queued_action_is_renewed(core: Books) -> None:
     pool = FairThreadPool(dict.fromkeys(KINDS, 1))
     busy = threading.Event()
     pool.submit("database", None, busy.wait, 30)
@@ -60,10 +60,10 @@ def test_what_waits_its_turn_is_renewed(core: Books) -> None:
     pool.shutdown()
     core.statements()
     engine.renew()
-    assert core.statements() == [], "it is in nobody's hands any more"
+    assert core.statements() == [], "the lease of a finished action was renewed"
 
 
-def test_a_hand_that_took_twice_drops_twice() -> None:
+def test_in_flight_lease_taken_twice_is_dropped_twice() -> None:
     held = InFlightLeases()
     held.take(["a", "b"])
     held.take(["a"])
@@ -73,7 +73,7 @@ def test_a_hand_that_took_twice_drops_twice() -> None:
     assert list(held.pages()) == []
 
 
-def test_the_time_is_the_databases_whatever_our_clock_says(core: Books, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lease_times_follow_the_database_clock(core: Books, monkeypatch: pytest.MonkeyPatch) -> None:
     real = utcnow()
     monkeypatch.setattr(clock, "utcnow", lambda: real + datetime.timedelta(hours=1))
     assert clock.now() - real >= datetime.timedelta(hours=1)

@@ -1,4 +1,4 @@
-"""Long lists of servers: what they take while they are made."""
+"""Long lists of servers: bounded statements and bounded memory."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def _alive() -> int:
     return sum(isinstance(thing, Instance) for thing in gc.get_objects())
 
 
-def test_servers_on_the_shelf_are_looked_for_in_windows(core: Books) -> None:
-    """A statement must not read all of millions of servers."""
+def test_shelved_servers_are_selected_in_windows(core: Books) -> None:
+    """A single statement must not read millions of servers."""
     everybody = [server(core) for _number in range(5)]
     wanted = [everybody[0].uuid, everybody[3].uuid]
     for uuid in wanted:
@@ -36,7 +36,7 @@ def test_servers_on_the_shelf_are_looked_for_in_windows(core: Books) -> None:
     assert (found, windows) == (wanted, 3)
 
 
-def test_of_a_long_list_not_all_servers_are_in_memory_at_once(core: Books) -> None:
+def test_long_server_list_is_streamed_without_all_servers_in_memory(core: Books) -> None:
     wanted = {server(core).uuid for _number in range(MANY)}
     gc.collect()
     before = _alive()
@@ -46,4 +46,4 @@ def test_of_a_long_list_not_all_servers_are_in_memory_at_once(core: Books) -> No
     arrived = method.decode_result(method.encode(answer))
     assert {instance.uuid for instance in arrived} == wanted
     assert len(arrived) == MANY
-    assert _alive() >= before + MANY, "the count counts nothing"
+    assert _alive() >= before + MANY, "the count of live instances does not work"

@@ -1,4 +1,4 @@
-"""Migrations: lists, what running ones are told, and confirmations that come by themselves."""
+"""Server migrations: lists, abort and force-complete requests, and automatic confirmation of resizes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ADMIN = context.admin()
 
 
 def moved(core: Books, instance: Instance | None = None, **changes: Any) -> Migration:
-    """A migration's row."""
+    """Insert a migration and return it."""
     values: dict[str, Any] = {
         "uuid": new_uuid(), "instance_uuid": instance.uuid if instance else new_uuid(), "project_id": "p1",
         "migration_type": migration_states.LIVE_MIGRATION, "status": migration_states.RUNNING,
@@ -48,7 +48,7 @@ def listed(core: Books, **query: Any) -> list[int]:
     return [found.id for found in Migrations(core).index(ctx(), MigrationQuery(**query))]
 
 
-def test_lists_are_the_newest_first_and_paged(core: Books) -> None:
+def test_migrations_are_listed_newest_first_and_paged(core: Books) -> None:
     later = EARLY + datetime.timedelta(seconds=1)
     made = [moved(core), moved(core, created_at=later), moved(core), moved(core, created_at=later)]
     wanted = [made[3].id, made[1].id, made[2].id, made[0].id]
@@ -66,27 +66,27 @@ def test_lists_are_the_newest_first_and_paged(core: Books) -> None:
 @pytest.mark.parametrize("query", [
     {"project_id": "p2"}, {"user_id": "u2"}, {"source_compute": "h3"}, {"status": "done"},
     {"migration_type": migration_states.EVACUATION}, {"instance_uuid": "i2"}])
-def test_lists_are_filtered_by_what_is_equal(core: Books, query: dict[str, str]) -> None:
+def test_migration_list_is_filtered_by_equality(core: Books, query: dict[str, str]) -> None:
     moved(core)
     this = moved(core, **query)
     assert listed(core, **query) == [this.id]
 
 
-def test_a_host_is_the_source_or_the_destination(core: Books) -> None:
+def test_migration_host_filter_matches_source_or_destination(core: Books) -> None:
     there, back = moved(core), moved(core, source_compute="h2", dest_compute="h3")
     assert listed(core, host="h1") == [there.id]
     assert listed(core, host="h2") == [back.id, there.id]
     assert listed(core, source_compute="h2") == [back.id]
 
 
-def test_changes_are_between_two_times(core: Books) -> None:
+def test_migration_list_is_filtered_by_time_of_change(core: Books) -> None:
     made = [moved(core, updated_at=EARLY + datetime.timedelta(days=day)) for day in range(3)]
     day = EARLY + datetime.timedelta(days=1)
     assert listed(core, changes_since=day) == [made[2].id, made[1].id]
     assert listed(core, changes_before=day) == [made[1].id, made[0].id]
 
 
-def test_the_live_migrations_in_progress_of_a_server(core: Books) -> None:
+def test_in_progress_live_migrations_of_a_server_are_listed(core: Books) -> None:
     instance = server(core, "h1")
     made = {status: moved(core, instance, status=status) for status in (
         "accepted", "queued", "preparing", "running", "running (post-copy)", "post-migrating", "completed")}
@@ -103,7 +103,7 @@ def test_the_live_migrations_in_progress_of_a_server(core: Books) -> None:
 
 # --- interrupts --------------------------------------------------------------------------------------
 def running(core: Books, owner: str | None = "compute@h1", **changes: Any) -> tuple[Instance, Migration]:
-    """A server on its way, whose operation ``owner`` has."""
+    """Return a server and its running live migration, whose action is leased by ``owner``."""
     instance = server(core, "h1", vm_state=states.ACTIVE, task_state=states.MIGRATING, launched_at=utcnow())
     action = Action(uuid=new_uuid(), instance_uuid=instance.uuid, action="live-migration", operation="live_migrate",
                     owner=owner, request_id="req-1", start_time=utcnow(), lease_until=utcnow())
@@ -117,7 +117,7 @@ def interrupt(core: Books, instance: Instance, migration: Migration, what: str =
                                [migration_states.RUNNING, migration_states.QUEUED], "p1")
 
 
-def test_the_host_that_is_at_work_is_told_and_the_action_is_shown(core: Books) -> None:
+def test_abort_is_sent_to_the_host_and_recorded_as_an_action(core: Books) -> None:
     instance, migration = running(core)
     interrupt(core, instance, migration)
     assert core.sent.interrupts == [("h1", migration.action_uuid, "cancel")]
@@ -130,8 +130,7 @@ def test_the_host_that_is_at_work_is_told_and_the_action_is_shown(core: Books) -
 @pytest.mark.parametrize(("what", "action", "event"), [
     (migration_states.CANCEL, "live_migration_cancel", "compute_live_migration_abort"),
     (migration_states.FORCE_COMPLETE, "live_migration_force_complete", "compute_live_migration_force_complete")])
-def test_what_is_wanted_is_a_row_that_is_told_until_the_migration_has_ended(
-        core: Books, what: str, action: str, event: str) -> None:
+def test_abort_request_is_repeated_until_the_migration_ends(core: Books, what: str, action: str, event: str) -> None:
     instance, migration = running(core)
     core.sent.broken = True
     interrupt(core, instance, migration, what)
@@ -148,21 +147,21 @@ def test_what_is_wanted_is_a_row_that_is_told_until_the_migration_has_ended(
 
 
 @pytest.mark.parametrize("owner", ["conductor@c1", None])
-def test_nobody_is_told_while_a_conductor_is_at_work(core: Books, owner: str | None) -> None:
+def test_abort_request_is_only_stored_while_a_conductor_owns_the_action(core: Books, owner: str | None) -> None:
     instance, migration = running(core, owner)
     interrupt(core, instance, migration)
     assert (core.sent.interrupts, stored(core, migration).wanted) == ([], "cancel")
 
 
 @pytest.mark.parametrize("changes", [{"status": "accepted"}, {"status": "completed"}, {"open": False}])
-def test_a_migration_in_another_state_is_not_told(core: Books, changes: dict[str, Any]) -> None:
+def test_abort_of_a_migration_in_another_state_is_refused(core: Books, changes: dict[str, Any]) -> None:
     instance, migration = running(core, **changes)
     with pytest.raises(exception.InvalidMigrationState):
         interrupt(core, instance, migration)
     assert stored(core, migration).wanted == ""
 
 
-def test_a_migration_of_another_kind_or_server_is_not_found(core: Books) -> None:
+def test_abort_of_a_resize_or_of_another_server_is_not_found(core: Books) -> None:
     instance, _migration = running(core)
     for other in (moved(core, instance, migration_type=migration_states.RESIZE), moved(core)):
         with pytest.raises(exception.MigrationNotFoundForInstance):
@@ -174,7 +173,7 @@ def test_a_migration_of_another_kind_or_server_is_not_found(core: Books) -> None
     ({"task_state": "deleting"}, migration_states.CANCEL, exception.InstanceInvalidState),
     ({"vm_state": "paused"}, migration_states.FORCE_COMPLETE, exception.InstanceInvalidState),
     ({"locked_by": "admin"}, migration_states.CANCEL, exception.InstanceIsLocked)])
-def test_a_server_in_another_state_is_left_alone(
+def test_abort_for_a_server_in_another_state_is_refused(
         core: Books, changes: dict[str, Any], what: str, error: type[Exception]) -> None:
     instance, migration = running(core)
     core.db.write(lambda connection: servers.update(connection, instance.uuid, changes))
@@ -183,7 +182,7 @@ def test_a_server_in_another_state_is_left_alone(
     assert core.sent.interrupts == []
 
 
-def test_a_paused_server_may_stay_where_it_is_and_administrators_open_locks(core: Books) -> None:
+def test_abort_is_allowed_for_paused_servers_and_for_admins_despite_locks(core: Books) -> None:
     instance, migration = running(core)
     core.db.write(lambda connection: servers.update(
         connection, instance.uuid, {"vm_state": "paused", "locked_by": "owner"}))
@@ -191,7 +190,7 @@ def test_a_paused_server_may_stay_where_it_is_and_administrators_open_locks(core
     assert len(core.sent.interrupts) == 1
 
 
-# --- confirmations that come by themselves -----------------------------------------------------------
+# --- automatic confirmations -------------------------------------------------------------------------
 @pytest.fixture
 def engine(core: Books) -> Engine:
     for host in ("h1", "h2"):
@@ -200,7 +199,7 @@ def engine(core: Books) -> Engine:
 
 
 def resized(core: Books, waited: int = 100, **changes: Any) -> tuple[Instance, Migration]:
-    """A resize that has waited for its word for so many seconds."""
+    """Return a server in VERIFY_RESIZE for ``waited`` seconds, and its migration."""
     values = {"vm_state": states.RESIZED, "launched_at": utcnow(), **changes}
     instance = server(core, "h2", **values)
     return instance, moved(core, instance, migration_type=migration_states.RESIZE, status=migration_states.FINISHED,
@@ -208,13 +207,13 @@ def resized(core: Books, waited: int = 100, **changes: Any) -> tuple[Instance, M
 
 
 def begun(core: Books) -> list[tuple[str, str, str | None]]:
-    """The confirmations: server, action, who asked."""
+    """Return the confirmations as tuples of server, action and requesting user."""
     with core.db.engine.connect() as connection:
         return [(row.instance_uuid, row.action, row.user_id) for row in connection.execute(
             tables.actions.select().order_by(tables.actions.c.id))]
 
 
-def test_a_resize_is_confirmed_after_its_time(core: Books, engine: Engine, settings: Any) -> None:
+def test_resize_is_confirmed_after_resize_confirm_window(core: Books, engine: Engine, settings: Any) -> None:
     settings("resize_confirm_window", 60)
     instance, migration = resized(core)
     resized(core, waited=30)
@@ -225,7 +224,7 @@ def test_a_resize_is_confirmed_after_its_time(core: Books, engine: Engine, setti
     assert len(begun(core)) == 1
 
 
-def test_a_lock_of_the_owner_does_not_keep_a_resize_open_for_ever(core: Books, engine: Engine, settings: Any) -> None:
+def test_locked_resize_is_confirmed_after_resize_confirm_window(core: Books, engine: Engine, settings: Any) -> None:
     settings("resize_confirm_window", 60)
     instance, _migration = resized(core, locked_by="owner")
     migrations.run_periodic(core, engine)
@@ -234,7 +233,7 @@ def test_a_lock_of_the_owner_does_not_keep_a_resize_open_for_ever(core: Books, e
 
 @pytest.mark.parametrize("changes", [
     {"vm_state": "error"}, {"action_uuid": "busy"}, {"deleted": True}])
-def test_servers_that_are_not_waiting_are_left_alone(
+def test_resize_of_a_busy_failed_or_deleted_server_is_not_confirmed(
         core: Books, engine: Engine, settings: Any, changes: dict[str, Any]) -> None:
     settings("resize_confirm_window", 60)
     resized(core, **changes)
@@ -242,14 +241,13 @@ def test_servers_that_are_not_waiting_are_left_alone(
     assert begun(core) == []
 
 
-def test_by_default_a_resize_waits_for_ever(core: Books, engine: Engine) -> None:
+def test_resize_is_never_confirmed_automatically_by_default(core: Books, engine: Engine) -> None:
     resized(core, waited=10**8)
     migrations.run_periodic(core, engine)
     assert begun(core) == []
 
 
-def test_a_resize_whose_old_host_is_down_is_not_tried_until_it_is_back(
-        core: Books, engine: Engine, settings: Any) -> None:
+def test_automatic_confirmation_waits_for_the_source_host(core: Books, engine: Engine, settings: Any) -> None:
     settings("resize_confirm_window", 60)
     core.statements()
     migrations.run_periodic(core, engine)
@@ -268,7 +266,7 @@ def test_a_resize_whose_old_host_is_down_is_not_tried_until_it_is_back(
     assert [found[0] for found in begun(core)] == [instance.uuid]
 
 
-def test_many_that_are_due_are_confirmed_some_in_each_look(
+def test_automatic_confirmations_are_started_in_batches(
         core: Books, engine: Engine, settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     settings("resize_confirm_window", 60)
     monkeypatch.setattr(migrations, "_AT_ONCE", 2)
@@ -278,7 +276,7 @@ def test_many_that_are_due_are_confirmed_some_in_each_look(
         assert [found[0] for found in begun(core)] == due[:look]
 
 
-def test_one_that_cannot_be_confirmed_holds_up_no_other(
+def test_blocked_automatic_confirmation_does_not_delay_other_servers(
         core: Books, engine: Engine, settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     settings("resize_confirm_window", 60)
     monkeypatch.setattr(migrations, "_PAGE", 2)

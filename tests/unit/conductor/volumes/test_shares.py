@@ -1,4 +1,4 @@
-"""The books of shares: whose they are, where their directories are, and which hosts may reach them for whom."""
+"""Records of shares: project, host of the directory, and accesses of hosts on behalf of servers."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def reaching(core: Books, instance: str) -> list[tuple[str, bool]]:
         (access.host, access.leaving) for access in share_accesses.of_instance(connection, instance)])
 
 
-# --- whose they are ------------------------------------------------------------------------------------
-def test_a_share_is_listed_for_its_project_newest_first_and_made_once(core: Books) -> None:
+# --- ownership -----------------------------------------------------------------------------------------
+def test_share_is_listed_for_its_project_and_created_once(core: Books) -> None:
     first, second, other = made(core), made(core), made(core, "p2")
     assert Shares(core).create(ctx(), first).id == first.id
     assert [share.uuid for share in Shares(core).index(ctx(), "p1")] == [second.uuid, first.uuid]
@@ -51,7 +51,7 @@ def test_a_share_is_listed_for_its_project_newest_first_and_made_once(core: Book
         Shares(core).get(ctx(), other.uuid, "p1")
 
 
-def test_a_share_that_a_server_has_is_not_deleted(core: Books) -> None:
+def test_share_in_use_cannot_be_deleted(core: Books) -> None:
     share = made(core)
     assert want(core, share.uuid, "h1", "s1")
     with pytest.raises(exception.ShareInUse, match="s1"):
@@ -63,7 +63,7 @@ def test_a_share_that_a_server_has_is_not_deleted(core: Books) -> None:
         Shares(core).delete(ctx(), share.uuid)
 
 
-def test_a_directory_belongs_to_the_first_host_unless_all_have_the_same(core: Books) -> None:
+def test_share_directory_is_bound_to_the_first_host_unless_shared(core: Books) -> None:
     share = made(core)
 
     def bind(host: str, everywhere: bool = False) -> None:
@@ -80,12 +80,12 @@ def test_a_directory_belongs_to_the_first_host_unless_all_have_the_same(core: Bo
 
 
 # --- accesses ------------------------------------------------------------------------------------------
-def test_the_last_server_of_a_host_takes_the_access_away(core: Books) -> None:
+def test_share_access_is_revoked_with_the_last_server_of_the_host(core: Books) -> None:
     assert want(core, "x", "h1", "s1")
     assert want(core, "x", "h1", "s1")
     assert want(core, "x", "h1", "s2")
     assert want(core, "x", "h2", "s1")
-    assert not leave(core, "x", "h1", "s1"), "the other one needs it"
+    assert not leave(core, "x", "h1", "s1"), "server s2 still needs the access"
     assert not leave(core, "x", "h1", "s1")
     assert leave(core, "x", "h1", "s2")
     assert reaching(core, "s2") == [("h1", True)]
@@ -93,7 +93,7 @@ def test_the_last_server_of_a_host_takes_the_access_away(core: Books) -> None:
     assert (reaching(core, "s1"), reaching(core, "s2")) == ([("h2", False)], [])
 
 
-def test_who_wants_an_access_that_is_being_taken_away_waits_and_its_own_server_does_not(core: Books) -> None:
+def test_share_access_waits_for_a_running_revocation(core: Books) -> None:
     want(core, "x", "h1", "s1")
     assert leave(core, "x", "h1", "s1")
     assert not want(core, "x", "h1", "s2")
@@ -101,10 +101,10 @@ def test_who_wants_an_access_that_is_being_taken_away_waits_and_its_own_server_d
     assert want(core, "x", "h1", "s1")
     assert want(core, "x", "h1", "s2")
     gone(core, "x", "h1", "s1")
-    assert reaching(core, "s1") == [("h1", False)], "it is needed again"
+    assert reaching(core, "s1") == [("h1", False)], "an access that is needed again was removed"
 
 
-def test_servers_that_somebody_is_at_are_not_looked_at(core: Books) -> None:
+def test_busy_servers_are_skipped_by_share_reconciliation(core: Books) -> None:
     free, held, unknown = server(core), server(core), new_uuid()
     core.db.write(lambda connection: servers.update(connection, held.uuid, {"action_uuid": "a"}))
     for each in (free.uuid, held.uuid, unknown):
@@ -118,9 +118,9 @@ def test_servers_that_somebody_is_at_are_not_looked_at(core: Books) -> None:
     assert found(found(limit=1)[0]) == found()[1:]
 
 
-# --- at the service ------------------------------------------------------------------------------------
+# --- service requests ----------------------------------------------------------------------------------
 class Asked(EmbeddedShares):
-    """Records of requests to the service; ``meanwhile`` is called once during a revocation."""
+    """A share service that records requests; ``meanwhile`` is called once during a revocation."""
 
     def __init__(self, core: Books) -> None:
         super().__init__(core.db)
@@ -150,21 +150,20 @@ def settle(core: Books, instance: Instance) -> None:
 
 
 def give(core: Books, instance: Instance, share: str) -> None:
-    """Attach the share as an operation that just started."""
+    """Attach the share to the server in the same way as an operation that has just started."""
     core.db.write(lambda connection: servers.update(connection, instance.uuid, {"shares": [mapping(share)]}))
     ConductorControl(core, ctx(), instance).outside_shares.allow("h1", 0, share)
 
 
-def test_what_a_server_is_given_while_somebody_looks_for_stale_accesses_stays(core: Books, service: Asked) -> None:
+def test_share_access_granted_during_reconciliation_is_kept(core: Books, service: Asked) -> None:
     share = made(core).uuid
-    seen = server(core, host="h1")  # as whoever looks has read it
+    seen = server(core, host="h1")  # the row as read before the reconciliation
     give(core, seen, share)
     settle(core, seen)
     assert (reaching(core, seen.uuid), service.verbs) == ([("h1", False)], ["allow"])
 
 
-def test_what_a_server_is_given_while_its_former_access_is_taken_away_is_given_once_more(
-        core: Books, service: Asked) -> None:
+def test_share_access_granted_during_its_revocation_is_granted_again(core: Books, service: Asked) -> None:
     share, instance = made(core).uuid, server(core, host="h1")
     want(core, share, "h1", instance.uuid)
     service.meanwhile = lambda: give(core, instance, share)
@@ -172,7 +171,7 @@ def test_what_a_server_is_given_while_its_former_access_is_taken_away_is_given_o
     assert (reaching(core, instance.uuid), service.verbs) == ([("h1", False)], ["deny", "allow", "allow"])
 
 
-def test_what_was_to_be_taken_away_and_is_needed_is_given_once_more(core: Books, service: Asked) -> None:
+def test_share_access_still_needed_is_granted_again(core: Books, service: Asked) -> None:
     share = made(core).uuid
     instance = having(core, mapping(share))
     want(core, share, "h1", instance.uuid)
@@ -194,13 +193,13 @@ def having(core: Books, *mappings: ShareMapping) -> Instance:
     return server(core, host="h1", shares=list(mappings))
 
 
-def test_books_that_agree_are_in_order(core: Books) -> None:
+def test_audit_accepts_consistent_share_accesses(core: Books) -> None:
     instance = having(core, mapping("x"), mapping("y", status="error"))
     want(core, "x", "h1", instance.uuid)
     assert findings(core) == []
 
 
-def test_what_is_missing_in_vain_or_forgotten_is_found(core: Books) -> None:
+def test_audit_reports_missing_and_unneeded_share_accesses(core: Books) -> None:
     closed, busy, elsewhere = having(core, mapping("x")), having(core, mapping("x", status=ATTACHING)), having(core)
     want(core, "x", "h1", busy.uuid)
     want(core, "x", "h2", elsewhere.uuid)

@@ -1,4 +1,4 @@
-"""The books of volumes: one winner, one place, and data that go only by the word of a row."""
+"""Records of volumes: exclusive attachment, host of the data, and removal of data."""
 
 from __future__ import annotations
 
@@ -62,9 +62,9 @@ def there(core: Books, made: Volume) -> bool:
     return any(found.uuid == made.uuid for found in Volumes(core).index(ctx()))
 
 
-# --- making ------------------------------------------------------------------------------------------
-def test_data_that_are_made_when_a_server_leaves_the_shelf_count_from_then_on(core: Books) -> None:
-    """The volume was attached to a server without a host, so its data had no place."""
+# --- creation ----------------------------------------------------------------------------------------
+def test_volume_data_created_at_unshelve_are_recorded_as_written(core: Books) -> None:
+    """The volume was attached to a shelved offloaded server, so its data had no host."""
     made = volume(core)
     reserve(core, made)
     core.db.write(lambda connection: volumes.complete(connection, made.uuid, "a1"))
@@ -78,7 +78,7 @@ def test_data_that_are_made_when_a_server_leaves_the_shelf_count_from_then_on(co
     assert core.db.write(lambda connection: volumes.unbind(connection, volumes.lock(connection, made.uuid))) is None
 
 
-def test_a_volume_belongs_to_its_project(core: Books) -> None:
+def test_volume_is_visible_only_in_its_project(core: Books) -> None:
     made = volume(core, name="data", metadata={"a": "b"})
     assert (made.status, made.host, made.generation, made.written_at) == (volume_states.AVAILABLE, None, 0, None)
     assert Volumes(core).get(ctx(), made.uuid, "p1") == made
@@ -88,18 +88,18 @@ def test_a_volume_belongs_to_its_project(core: Books) -> None:
         Volumes(core).get(ctx(), made.uuid, "p2")
 
 
-def test_volumes_are_listed_newest_first_by_pages(core: Books) -> None:
+def test_volumes_are_listed_newest_first_and_paged(core: Books) -> None:
     made = [volume(core).uuid for _ in range(5)][::-1]
     assert [found.uuid for found in Volumes(core).index(ctx(), "p1", 2, 1)] == made[1:3]
 
 
-def test_asking_twice_makes_one(core: Books) -> None:
+def test_repeated_creation_of_a_volume_creates_it_once(core: Books) -> None:
     uuid = new_uuid()
     assert volume(core, uuid=uuid) == volume(core, uuid=uuid)
     assert len(Volumes(core).index(ctx())) == 1
 
 
-def test_a_project_has_as_many_and_as_large_ones_as_it_may(core: Books, settings: Settings) -> None:
+def test_volume_quotas_limit_number_and_size(core: Books, settings: Settings) -> None:
     settings("quota_volumes", 3, "volume")
     settings("quota_gigabytes", 10, "volume")
     volume(core, size_gb=4)
@@ -113,7 +113,7 @@ def test_a_project_has_as_many_and_as_large_ones_as_it_may(core: Books, settings
         volume(core)
 
 
-def test_the_limit_holds_when_all_ask_at_once(core: Books, settings: Settings) -> None:
+def test_volume_quota_holds_for_concurrent_requests(core: Books, settings: Settings) -> None:
     settings("quota_volumes", 4, "volume")
     threads = [threading.Thread(target=lambda: _quietly(lambda: volume(core))) for _ in range(8)]
     for thread in threads:
@@ -133,18 +133,18 @@ def _quietly(function: Callable[[], object]) -> None:
 @pytest.mark.parametrize(("changes", "message"), [
     ({"size_gb": 0}, "size"), ({"size_gb": 16385}, "size"), ({"size_gb": 2**63 - 1}, "size"),
     ({"availability_zone": "moon"}, "moon")])
-def test_what_cannot_be_made_is_bad_input(core: Books, changes: dict[str, object], message: str) -> None:
+def test_invalid_volume_size_or_zone_is_refused(core: Books, changes: dict[str, object], message: str) -> None:
     with pytest.raises(exception.InvalidInput, match=message):
         volume(core, **changes)
 
 
-def test_a_volume_may_be_asked_for_in_a_zone_that_is_there(core: Books) -> None:
+def test_volume_is_created_in_an_existing_availability_zone(core: Books) -> None:
     Heartbeat(core).register(ctx(), "h1", "nova-compute", "compute", 1)
     assert volume(core, availability_zone="nova").availability_zone == "nova"
 
 
-# --- to whom it belongs ----------------------------------------------------------------------------------
-def test_of_two_servers_that_want_a_volume_one_gets_it(core: Books) -> None:
+# --- attachment ------------------------------------------------------------------------------------------
+def test_concurrent_attachments_of_a_volume_one_succeeds(core: Books) -> None:
     made, outcomes = volume(core), []
 
     def want(number: int) -> None:
@@ -165,26 +165,26 @@ def test_of_two_servers_that_want_a_volume_one_gets_it(core: Books) -> None:
                       f"{now(core, made).instance_uuid}"}
 
 
-def test_reserving_twice_for_one_attachment_changes_nothing(core: Books) -> None:
+def test_repeated_reservation_of_an_attachment_changes_nothing(core: Books) -> None:
     made = volume(core)
     reserve(core, made)
     reserve(core, made)
     assert now(core, made).status == volume_states.ATTACHING
 
 
-def test_a_volume_of_another_project_is_not_found(core: Books) -> None:
+def test_reservation_of_a_volume_of_another_project_is_not_found(core: Books) -> None:
     with pytest.raises(exception.VolumeNotFound):
         reserve(core, volume(core, project_id="p2"))
 
 
 @pytest.mark.parametrize("status", [volume_states.DELETING, volume_states.ERROR])
-def test_a_volume_that_is_not_available_says_its_status(core: Books, status: str) -> None:
+def test_reservation_of_an_unavailable_volume_is_refused_with_status(core: Books, status: str) -> None:
     made = volume(core, status=status)
     with pytest.raises(exception.InvalidVolume, match=status):
         reserve(core, made)
 
 
-def test_a_volume_that_is_detached_is_free_and_keeps_its_data(core: Books) -> None:
+def test_detached_volume_is_available_and_keeps_its_data(core: Books) -> None:
     made = attached(core)
     assert (made.status, made.device_name) == (volume_states.IN_USE, "/dev/vdb")
     assert made.attached_at is not None
@@ -198,7 +198,7 @@ def test_a_volume_that_is_detached_is_free_and_keeps_its_data(core: Books) -> No
     assert (after.host, after.generation, after.written_at) == ("h1", 1, made.written_at)
 
 
-def test_what_is_in_use_is_detached_once_and_may_stay(core: Books) -> None:
+def test_volume_detachment_starts_once_and_can_be_rolled_back(core: Books) -> None:
     made = attached(core)
     core.db.write(lambda connection: volumes.begin_detaching(connection, made.uuid, "a1"))
     with pytest.raises(exception.InvalidVolume, match="in-use"):
@@ -207,7 +207,7 @@ def test_what_is_in_use_is_detached_once_and_may_stay(core: Books) -> None:
     assert now(core, made).status == volume_states.IN_USE
 
 
-def test_an_attachment_that_ended_has_no_say_any_more(core: Books) -> None:
+def test_ended_attachment_cannot_change_the_volume(core: Books) -> None:
     made = attached(core)
     release(core, made)
     reserve(core, made, "a2", "s2")
@@ -218,19 +218,19 @@ def test_an_attachment_that_ended_has_no_say_any_more(core: Books) -> None:
     assert (after.status, after.instance_uuid) == (volume_states.ATTACHING, "s2")
 
 
-def test_a_volume_that_is_gone_is_released_without_a_word(core: Books) -> None:
+def test_release_of_a_missing_volume_is_ignored(core: Books) -> None:
     assert core.db.write(lambda connection: volumes.release(connection, new_uuid(), "a1", True)) is None
 
 
-# --- where its data are ----------------------------------------------------------------------------------
-def test_data_have_one_host(core: Books) -> None:
+# --- host of the data ------------------------------------------------------------------------------------
+def test_volume_is_bound_to_a_single_host(core: Books) -> None:
     made = volume(core)
     assert (bind(core, made, "h1").host, bind(core, made, "h1").generation) == ("h1", 1)
     with pytest.raises(exception.InvalidVolume, match="cannot be reached"):
         bind(core, made, "h2")
 
 
-def test_a_volume_that_no_guest_had_may_be_made_elsewhere_and_its_first_data_go(core: Books) -> None:
+def test_unwritten_volume_moves_to_another_host_and_old_data_are_removed(core: Books) -> None:
     made = volume(core)
     reserve(core, made)
     bind(core, made, "h1")
@@ -243,13 +243,13 @@ def test_a_volume_that_no_guest_had_may_be_made_elsewhere_and_its_first_data_go(
     assert now(core, made).status == volume_states.IN_USE
 
 
-def test_a_volume_that_a_guest_had_stays_where_it_is(core: Books) -> None:
+def test_written_volume_stays_bound_to_its_host(core: Books) -> None:
     made = attached(core)
     assert core.db.write(lambda connection: volumes.unbind(connection, volumes.lock(connection, made.uuid))) is None
     assert now(core, made).host == "h1"
 
 
-def test_what_a_host_is_told_says_whether_there_must_be_data(core: Books) -> None:
+def test_connection_info_flags_volumes_without_data_as_fresh(core: Books) -> None:
     made = volume(core, size_gb=7, image=IMAGE)
     bind(core, made, "h1")
     told = now(core, made).connection_info()
@@ -262,7 +262,7 @@ def test_what_a_host_is_told_says_whether_there_must_be_data(core: Books) -> Non
         volume_id=made.uuid, generation=1, size_gb=7)
 
 
-def test_a_volume_of_a_shared_pool_is_bound_to_no_host(core: Books, settings: Settings) -> None:
+def test_volume_of_a_shared_pool_is_bound_to_no_host(core: Books, settings: Settings) -> None:
     settings("shared", True, "volume")
     made = attached(core, "h1")
     release(core, made)
@@ -274,8 +274,8 @@ def test_a_volume_of_a_shared_pool_is_bound_to_no_host(core: Books, settings: Se
     assert not there(core, made)
 
 
-# --- deleting --------------------------------------------------------------------------------------------
-def test_a_volume_without_data_is_gone_at_once(core: Books) -> None:
+# --- deletion --------------------------------------------------------------------------------------------
+def test_volume_without_data_is_deleted_at_once(core: Books) -> None:
     made = volume(core)
     Volumes(core).delete(ctx(), made.uuid, "p1")
     assert not there(core, made)
@@ -283,7 +283,7 @@ def test_a_volume_without_data_is_gone_at_once(core: Books) -> None:
         Volumes(core).delete(ctx(), made.uuid, "p1")
 
 
-def test_a_volume_that_somebody_has_is_not_deleted(core: Books) -> None:
+def test_attached_volume_cannot_be_deleted(core: Books) -> None:
     made = attached(core)
     with pytest.raises(exception.InvalidVolume, match="attached"):
         Volumes(core).delete(ctx(), made.uuid)
@@ -291,7 +291,7 @@ def test_a_volume_that_somebody_has_is_not_deleted(core: Books) -> None:
         Volumes(core).delete(ctx(), made.uuid, "p2")
 
 
-def test_a_deleted_volume_is_there_until_its_host_has_removed_it(core: Books) -> None:
+def test_deleted_volume_exists_until_its_host_has_removed_the_data(core: Books) -> None:
     Heartbeat(core).register(ctx(), "h1", "nova-compute", "compute", 1)
     made = attached(core)
     release(core, made)
@@ -306,7 +306,7 @@ def test_a_deleted_volume_is_there_until_its_host_has_removed_it(core: Books) ->
     assert not there(core, made)
 
 
-def test_a_volume_goes_with_its_server_where_that_was_asked_for(core: Books) -> None:
+def test_delete_on_termination_removes_the_volume_with_its_server(core: Books) -> None:
     made = attached(core)
     removal = release(core, made, delete=True)
     assert removal == VolumeRemoval(volume_uuid=made.uuid, generation=1, host="h1")
@@ -314,21 +314,21 @@ def test_a_volume_goes_with_its_server_where_that_was_asked_for(core: Books) -> 
     assert (after.status, after.instance_uuid) == (volume_states.DELETING, None)
 
 
-def test_a_host_that_was_away_is_told_when_it_is_back(core: Books) -> None:
+def test_volume_removal_is_sent_again_to_a_returned_host(core: Books) -> None:
     made = attached(core)
     release(core, made, delete=True)
     volume_removals.send(core, ctx(), [VolumeRemoval(volume_uuid=made.uuid, generation=1, host="h1")])
     assert core.sent.volumes == []
     Heartbeat(core).register(ctx(), "h1", "nova-compute", "compute", 1)
     volume_removals.remind(core)
-    assert core.sent.volumes == []  # it was told (or so it may be) a moment ago
+    assert core.sent.volumes == []  # the removal was sent a moment ago
     set_columns(core, tables.volume_removals, tables.volume_removals.c.host == "h1",
                 created_at=utcnow() - datetime.timedelta(minutes=1))
     volume_removals.remind(core)
     assert [host for host, _removals in core.sent.volumes] == ["h1"]
 
 
-def test_what_waits_for_a_host_that_is_gone_keeps_nobody_else_waiting(core: Books) -> None:
+def test_volume_removals_of_a_missing_host_do_not_delay_other_hosts(core: Books) -> None:
     for host in ("gone", "h1"):
         core.db.write(lambda connection, host=host: connection.execute(sa.insert(tables.volume_removals).values(
             volume_uuid=new_uuid(), generation=1, host=host, created_at=utcnow() - datetime.timedelta(minutes=1))))
@@ -337,7 +337,7 @@ def test_what_waits_for_a_host_that_is_gone_keeps_nobody_else_waiting(core: Book
     assert found.host == "h1"
 
 
-def test_what_goes_from_a_shared_pool_any_host_may_remove(core: Books, settings: Settings) -> None:
+def test_volume_removal_in_a_shared_pool_is_sent_to_any_host(core: Books, settings: Settings) -> None:
     settings("shared", True, "volume")
     made = attached(core)
     release(core, made)
@@ -347,7 +347,7 @@ def test_what_goes_from_a_shared_pool_any_host_may_remove(core: Books, settings:
 
 
 # --- attachments -----------------------------------------------------------------------------------------
-def test_what_becomes_of_a_volume_with_its_server_can_be_changed(core: Books) -> None:
+def test_delete_on_termination_of_an_attachment_is_updated(core: Books) -> None:
     devices = [BlockDevice(source="volume", destination="volume", volume_id=name, delete_on_termination=False)
                for name in ("v1", "v2")]
     made = server(core, block_devices=devices, launched_at=utcnow())
@@ -361,7 +361,7 @@ def test_what_becomes_of_a_volume_with_its_server_can_be_changed(core: Books) ->
         Volumes(core).update_attachment(ctx(), made.uuid, "v2", AttachmentChanges(), "p2")
 
 
-def test_a_volume_in_error_can_be_deleted(core: Books) -> None:
+def test_volume_in_error_can_be_deleted(core: Books) -> None:
     made = volume(core)
     set_columns(core, tables.volumes, tables.volumes.c.uuid == made.uuid, status=volume_states.ERROR)
     Volumes(core).delete(ctx(), made.uuid)

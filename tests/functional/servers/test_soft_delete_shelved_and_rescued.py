@@ -1,4 +1,4 @@
-"""Servers that were on the shelf, or being rescued, when they were soft-deleted."""
+"""Soft delete of shelved and rescued servers."""
 
 import pytest
 
@@ -11,7 +11,7 @@ from tests.functional.servers.test_soft_delete import age, charged, look, patien
 
 @pytest.fixture(params=[0, -1], ids=["offloaded", "on-its-host"])
 def shelved(admin, server, request):  # noqa: F811
-    """(the server, its status)"""
+    """Yield (server id, status) of a shelved server."""
     CONF.set_override("shelved_offload_time", request.param)
     admin.action(server, "shelve")
     status = "SHELVED" if request.param else "SHELVED_OFFLOADED"
@@ -24,7 +24,7 @@ def images():
     return len(DirectoryStore().index(None, {}))
 
 
-def test_a_shelved_server_is_shelved_again_when_it_is_restored(admin, driver, shelved):
+def test_restored_server_returns_to_its_shelved_state(admin, driver, shelved):
     uuid, status = shelved
     saved = images()
     before = charged(admin)
@@ -39,7 +39,7 @@ def test_a_shelved_server_is_shelved_again_when_it_is_restored(admin, driver, sh
     assert images() == saved - 1
 
 
-def test_a_server_that_gives_its_host_back_has_done_so_when_it_is_restored(admin, driver, server, hold):  # noqa: F811
+def test_server_soft_deleted_during_offload_is_restored_as_offloaded(admin, driver, server, hold):  # noqa: F811
     held = hold("guests.destroy")
     admin.action(server, "shelve")
     held.wait_until_begun()
@@ -53,7 +53,7 @@ def test_a_server_that_gives_its_host_back_has_done_so_when_it_is_restored(admin
     admin.wait(server, "ACTIVE")
 
 
-def test_a_shelved_server_is_reclaimed_with_its_image(suite, admin, driver, shelved):
+def test_reclaim_of_a_shelved_server_deletes_its_image(suite, admin, driver, shelved):
     uuid, _status = shelved
     saved = images()
     soft_deleted(admin, uuid)
@@ -64,7 +64,7 @@ def test_a_shelved_server_is_reclaimed_with_its_image(suite, admin, driver, shel
     assert driver.guests.all() == []
 
 
-def test_a_server_that_a_reset_took_from_the_shelf_is_not_there_when_it_is_restored(admin, driver, server):  # noqa: F811
+def test_server_reset_from_shelved_to_active_is_restored_as_active(admin, driver, server):  # noqa: F811
     CONF.set_override("shelved_offload_time", -1)
     try:
         admin.action(server, "shelve")
@@ -81,7 +81,7 @@ def test_a_server_that_a_reset_took_from_the_shelf_is_not_there_when_it_is_resto
     assert driver.guests.power_state(server) == states.RUNNING
 
 
-def test_a_rescued_server_runs_from_its_own_disk_when_it_is_restored(admin, driver, server):  # noqa: F811
+def test_restored_rescued_server_runs_from_its_own_disk(admin, driver, server):  # noqa: F811
     admin.action(server, "rescue", expect=200)
     admin.wait(server, "RESCUE")
     soft_deleted(admin, server)

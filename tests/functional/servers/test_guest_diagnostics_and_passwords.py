@@ -1,4 +1,4 @@
-"""Data about a guest from the hypervisor (diagnostics) and from the guest itself (its password)."""
+"""Diagnostics of a guest from the hypervisor, and the password posted by the guest."""
 
 import pytest
 
@@ -48,14 +48,14 @@ def test_diagnostics_are_standardised_from_2_48(admin, server):
     assert told["memory_details"] == {"maximum": 128, "used": 128}
 
 
-def test_before_they_have_the_hypervisors_own_names(admin, server):
+def test_diagnostics_before_2_48_have_hypervisor_specific_names(admin, server):
     told = admin.get(f"/servers/{server}/diagnostics", version="2.47")
     assert set(told) == {"memory", "cpu0_time", *(f"vda_{name}" for name in _DISKS), *(
         f"vnet0_{name}" for name in _NICS)}
     assert told["memory"] == 128 * 1024
 
 
-def test_a_guest_that_is_off_has_no_counters(admin, server):
+def test_diagnostics_of_a_stopped_server_have_no_counters(admin, server):
     admin.action(server, "os-stop")
     admin.wait(server, "SHUTOFF")
     told = admin.get(f"/servers/{server}/diagnostics")
@@ -71,14 +71,14 @@ def test_diagnostics_are_for_administrators(member, server):
         403, "Policy doesn't allow os_compute_api:os-server-diagnostics to be performed.")
 
 
-def test_a_server_without_a_host_has_none(admin, driver, flavor, image_id):
+def test_diagnostics_of_a_server_without_a_host_are_refused(admin, driver, flavor, image_id):
     driver.behaviour.failure["spawn"] = 1.0
     uuid = admin.boot(flavor, image_id)
     admin.wait(uuid, "ERROR")
     assert refused(lambda: admin.get(f"/servers/{uuid}/diagnostics")) == (409, f"Instance {uuid} is not ready")
 
 
-def test_a_host_that_is_down_is_not_asked(admin, suite, server):
+def test_diagnostics_on_a_host_that_is_down_are_refused(admin, suite, server):
     set_service(admin, suite.compute.host, forced_down=True)
     try:
         wait_for(lambda: admin.server(server)["host_status"] == "DOWN")
@@ -96,7 +96,7 @@ def post(suite, uuid, text):
     guests.set_password(context.admin(), uuid, password_items(text))
 
 
-def test_a_password_that_the_guest_posted_is_shown_until_it_is_cleared(suite, admin, member, server):
+def test_password_posted_by_the_guest_is_shown_until_it_is_cleared(suite, admin, member, server):
     path = f"/servers/{server}/os-server-password"
     reader = Client(suite.url, user="r", roles="reader")
     assert admin.get(path) == {"password": ""}
@@ -113,7 +113,7 @@ def test_a_password_that_the_guest_posted_is_shown_until_it_is_cleared(suite, ad
     assert admin.get(path) == {"password": "another"}
 
 
-def test_nobody_elses_password_is_shown(suite, server):
+def test_password_of_another_projects_server_is_not_found(suite, server):
     stranger = Client(suite.url, project="other", user="x", roles="member")
     for ask in (stranger.get, stranger.delete):
         assert refused(lambda ask=ask: ask(f"/servers/{server}/os-server-password"))[0] == 404

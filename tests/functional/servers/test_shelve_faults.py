@@ -1,4 +1,4 @@
-"""Shelving beside faults elsewhere: image services, guests, dead hosts, administrators."""
+"""Shelving during image service outages, host failures and state resets."""
 
 import threading
 
@@ -19,7 +19,7 @@ def evicted_from(suite, uuid):
     return suite.conductor.core.db.read(lambda connection: evictions.hosts(connection, uuid))
 
 
-def test_an_image_that_could_not_be_deleted_goes_the_next_time(admin, server, monkeypatch, nothing_left):  # noqa: F811
+def test_leftover_shelved_image_is_deleted_at_the_next_shelve(admin, server, monkeypatch, nothing_left):  # noqa: F811
     admin.action(server, "shelve")
     admin.wait(server, "SHELVED_OFFLOADED")
     with monkeypatch.context() as patch:
@@ -38,7 +38,7 @@ def test_an_image_that_could_not_be_deleted_goes_the_next_time(admin, server, mo
     admin.wait(server, "ACTIVE")
 
 
-def test_an_image_that_is_in_use_elsewhere_does_not_keep_its_server(admin, server, monkeypatch):  # noqa: F811
+def test_delete_of_offloaded_server_with_image_in_use_succeeds(admin, server, monkeypatch):  # noqa: F811
     admin.action(server, "shelve")
     admin.wait(server, "SHELVED_OFFLOADED")
     with monkeypatch.context() as patch:
@@ -51,7 +51,7 @@ def test_an_image_that_is_in_use_elsewhere_does_not_keep_its_server(admin, serve
     DirectoryStore().delete(None, shelved_image(admin)["id"])
 
 
-def test_what_the_guest_posts_meanwhile_is_kept(suite, admin, server, monkeypatch):  # noqa: F811
+def test_password_posted_by_the_guest_during_unshelve_is_stored(suite, admin, server, monkeypatch):  # noqa: F811
     admin.action(server, "shelve")
     admin.wait(server, "SHELVED_OFFLOADED")
     real, begun, go = DirectoryStore.delete, threading.Event(), threading.Event()
@@ -71,8 +71,7 @@ def test_what_the_guest_posts_meanwhile_is_kept(suite, admin, server, monkeypatc
 
 
 @pytest.mark.parametrize("how", ["delete", "unshelve"])
-def test_an_image_service_that_is_away_for_long_does_not_keep_a_server(
-        admin, server, monkeypatch, nothing_left, how):  # noqa: F811
+def test_image_service_outage_defers_the_deletion_of_the_shelved_image(admin, server, monkeypatch, nothing_left, how):  # noqa: F811
     monkeypatch.setattr(step_executor, "MAX_TRIES", 1)
     admin.action(server, "shelve")
     admin.wait(server, "SHELVED_OFFLOADED")
@@ -92,7 +91,7 @@ def test_an_image_service_that_is_away_for_long_does_not_keep_a_server(
     wait_for(lambda: images() == nothing_left, 30)
 
 
-def test_a_shelved_server_stays_on_its_host_when_that_is_down(suite, admin, pair, kept):  # noqa: F811
+def test_unshelve_on_a_host_that_is_down_keeps_the_server_shelved(suite, admin, pair, kept):  # noqa: F811
     uuid = admin.boot(pair.flavor, pair.image_id, name="web", availability_zone=f"nova:{SECOND}")
     admin.wait(uuid, "ACTIVE")
     admin.action(uuid, "shelve")
@@ -109,8 +108,7 @@ def test_a_shelved_server_stays_on_its_host_when_that_is_down(suite, admin, pair
 
 @pytest.mark.parametrize("state", ["active", "error"])
 @pytest.mark.parametrize("verb", ["guests.destroy", "guests.spawn"])
-def test_a_server_that_was_reset_without_a_host_can_be_had_again(
-        suite, admin, server, driver, hold, verb, state):  # noqa: F811
+def test_server_reset_without_a_host_can_be_unshelved(suite, admin, server, driver, hold, verb, state):  # noqa: F811
     if verb == "guests.spawn":
         admin.action(server, "shelve")
         admin.wait(server, "SHELVED_OFFLOADED")
@@ -122,7 +120,7 @@ def test_a_server_that_was_reset_without_a_host_can_be_had_again(
     wait_for(lambda: admin.server(server)["OS-EXT-SRV-ATTR:host"] is None)
     assert admin.wait_idle(server)["status"] == state.upper()
     wait_for(lambda: driver.guests.all() == [], reason="the guest is gone")
-    # A host that may have something of the server still is not chosen for it.
+    # The scheduler excludes hosts on which the old guest may still exist.
     wait_for(lambda: evicted_from(suite, server) == [], 40, reason="its host has looked")
     assert shelved_image(admin)["status"] == "ACTIVE"
     admin.action(server, "unshelve")
