@@ -15,10 +15,11 @@ from nova import bus, context, exception
 from nova.api import auth, errors, healthcheck, microversion, openapi, rates, router, routes, status_page, versions
 from nova.api.clients import Clients
 from nova.api.instrumentation import ROUTE, instrumented
-from nova.api.reply import JSON, Environ, Reply, Wsgi
+from nova.api.reply import JSON, Reply
 from nova.api.request import Request, Response
 from nova.api.validation import schema
 from nova.conf import CONF
+from nova.http.messages import Environ, Wsgi
 
 LOG = logging.getLogger("nova.api.request")
 

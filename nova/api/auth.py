@@ -9,10 +9,10 @@ from typing import Any
 
 from nova import exception, policies
 from nova.api import openapi, status_page
-from nova.api.reply import Environ, Wsgi
 from nova.common import plain_ip
 from nova.conf import CONF
 from nova.context import RequestContext
+from nova.http.messages import Environ, Wsgi
 
 LOG = logging.getLogger(__name__)
 

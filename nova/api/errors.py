@@ -71,10 +71,10 @@ def headers(error: Exception) -> dict[str, str]:
 
 def body(code: int, message: str, retry_after: int | None = None) -> dict[str, Any]:
     """Return the error body of the Compute API. ``retry_after``: seconds of the header."""
-    said: dict[str, Any] = {"code": code, "message": message}
+    fields: dict[str, Any] = {"code": code, "message": message}
     if retry_after is not None and code in (413, 429):
-        said["retryAfter"] = str(retry_after)
-    return {KEYS.get(code, "computeFault"): said}
+        fields["retryAfter"] = str(retry_after)
+    return {KEYS.get(code, "computeFault"): fields}
 
 
 def describe(error: Exception) -> tuple[int, dict[str, Any]]:

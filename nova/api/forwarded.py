@@ -7,9 +7,9 @@ import re
 from collections.abc import Callable
 
 from nova import exception
-from nova.api.http.peers import among
-from nova.api.reply import Environ
 from nova.conf import CONF
+from nova.http.limits import among
+from nova.http.messages import Environ
 from nova.service.rates import client_of
 
 # A name, an IPv4 address or an IPv6 address in brackets, and a port.

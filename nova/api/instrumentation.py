@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from nova.api.reply import Environ, Reply, Wsgi
+from nova.api.reply import Reply
+from nova.http.messages import Environ, Wsgi
 from nova.telemetry import metrics, tracing
 
 # Key of the WSGI environment under which the dispatcher stores the matching route.

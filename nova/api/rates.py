@@ -9,9 +9,10 @@ from typing import Any
 import msgspec
 
 from nova.api import errors, forwarded
-from nova.api.reply import Environ, Reply, Wsgi
+from nova.api.reply import Reply
 from nova.conf import CONF
 from nova.context import RequestContext
+from nova.http.messages import Environ, Wsgi
 from nova.service.rates import limiter
 
 

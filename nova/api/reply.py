@@ -1,4 +1,4 @@
-"""WSGI applications, and the response to a request as the API builds it."""
+"""The response to a request, as the API builds it."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ import http
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-JSON = "application/json"
+from nova.http.messages import Environ
 
-Environ = dict[str, Any]
-Wsgi = Callable[[Environ, Callable[..., Any]], Iterable[bytes]]
+JSON = "application/json"
 
 _LINES = {status.value: f"{status.value} {status.phrase}" for status in http.HTTPStatus}
 

@@ -9,12 +9,12 @@ from typing import Any
 
 from nova import exception
 from nova.api import app as api_app
+from nova.api import errors
 from nova.api.auth import check_listening
-from nova.api.http import server, tls
-from nova.api.http.limits import Limits
-from nova.api.http.peers import among
-from nova.api.reply import Wsgi
 from nova.conf import CONF
+from nova.http import server, tls
+from nova.http.limits import Limits, among
+from nova.http.messages import Wsgi
 
 _BACKLOG = 1024
 
@@ -43,8 +43,8 @@ def serve(shared: socket.socket, application: Wsgi, threads: int, linger: float 
         header_size=CONF.api.max_header_size, body_size=CONF.oslo_middleware.max_request_body_size,
         receive=CONF.api.receive_timeout, per_client=CONF.api.connections_per_client, total=CONF.api.max_connections,
         trusted=among(CONF.api.trusted_proxies))
-    return server.Server(shared, application, threads, limits, linger, last, CONF.graceful_shutdown_timeout,
-                         tls.context("api"))
+    return server.Server(shared, application, threads, limits, errors.body, linger, last,
+                         CONF.graceful_shutdown_timeout, tls.context("api"))
 
 
 class ApiService:

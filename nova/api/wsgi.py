@@ -13,7 +13,7 @@ from typing import Any
 
 from nova import conf
 from nova.api import app
-from nova.api.reply import Environ, Wsgi
+from nova.http.messages import Environ, Wsgi
 from nova.telemetry import exporters, tracing
 
 _lock = threading.Lock()

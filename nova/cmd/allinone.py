@@ -17,7 +17,6 @@ from nova import bus, conf, exception  # isort: skip
 from oslo_messaging import opts
 
 from nova.api.guest_metadata.service import MetadataService
-from nova.api.http import tls
 from nova.api.service import ApiService
 from nova.compute.identity import lock_host
 from nova.compute.service import hosts_of_driver
@@ -26,6 +25,7 @@ from nova.conductor.service import ConductorService, check_keys
 from nova.conf import CONF
 from nova.console.service import KINDS, ConsoleProxy
 from nova.db.maintenance import migrate
+from nova.http import tls
 from nova.scheduler.service import SchedulerService
 from nova.telemetry import exporters, tracing
 

@@ -15,8 +15,8 @@ import cotyledon
 from nova import bus, conf, exception
 from nova.api import app, rates, service
 from nova.api.clients import Clients
-from nova.api.http import tls
 from nova.conf import CONF
+from nova.http import tls
 from nova.service import liveness
 from nova.service.periodic import Periodic
 from nova.telemetry import exporters, tracing, worker_stats

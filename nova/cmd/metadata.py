@@ -24,8 +24,8 @@ import nova.conf
 from nova import bus, exception
 from nova.api.guest_metadata import namespaces
 from nova.api.guest_metadata.service import MetadataService
-from nova.api.http import tls
 from nova.conf import CONF
+from nova.http import tls
 from nova.telemetry import exporters, tracing
 
 if TYPE_CHECKING:

@@ -13,10 +13,11 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from nova.api.http.server import Limits, Server
+from nova.api import errors
 from nova.bus import message_signing
 from nova.conductor.secret_cipher import SecretCipher
 from nova.db.sql import regexp
+from nova.http.server import Limits, Server
 from nova.service import rates
 from nova.virt.images import image_formats
 from tools.bench.amounts import Amounts
@@ -86,7 +87,7 @@ def _serve() -> tuple[str, int]:
         return [_ANSWER]
 
     listening = socket.create_server(("127.0.0.1", 0))
-    server = Server(listening, application, 2, Limits())
+    server = Server(listening, application, 2, Limits(), errors.body)
     server.prepare()
     threading.Thread(target=server.serve, daemon=True).start()
     address: tuple[str, int] = listening.getsockname()

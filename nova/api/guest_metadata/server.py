@@ -19,9 +19,9 @@ import threading
 from collections.abc import Callable
 from typing import TypeVar
 
-from nova.api.http import messages
-from nova.api.http.exchange import Exchange
-from nova.api.reply import Wsgi
+from nova.http import messages
+from nova.http.exchange import Exchange
+from nova.http.messages import Wsgi
 from nova.service.fair_pool import FairThreadPool
 
 LOG = logging.getLogger(__name__)

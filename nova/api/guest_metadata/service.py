@@ -16,8 +16,8 @@ from nova.api.guest_metadata.instances import Instances
 from nova.api.guest_metadata.namespaces import listen as listen
 from nova.api.guest_metadata.server import Server
 from nova.api.instrumentation import instrumented_metadata
-from nova.api.reply import Wsgi
 from nova.conf import CONF
+from nova.http.messages import Wsgi
 from nova.metadata import settings
 from nova.network.linux import state_files
 from nova.rpcapi.by_hosts import Guests

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from nova.api import service
-from nova.api.http.server import Server
 from nova.conf import CONF, register
+from nova.http.server import Server
 
 
 def hello(_environ: Any, start: Callable[..., Any]) -> Iterable[bytes]:

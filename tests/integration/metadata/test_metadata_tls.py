@@ -19,8 +19,8 @@ import requests
 from nova import bus
 from nova.api.guest_metadata.server import Server
 from nova.api.guest_metadata.service import MetadataService, listen
-from nova.api.http import tls
 from nova.conf import CONF, register
+from nova.http import tls
 from nova.rpcapi import CONDUCTOR
 from nova.rpcapi.by_hosts import Guests
 from nova.rpcapi.servers import Servers

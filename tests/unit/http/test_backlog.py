@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from nova.api import service
-from nova.api.http.backlog import Backlog, is_closed_by_peer
 from nova.conf import CONF, register
+from nova.http.backlog import Backlog, is_closed_by_peer
 
 
 def waiting(count: int) -> list[object]:

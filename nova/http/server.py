@@ -19,12 +19,12 @@ from collections.abc import Callable
 
 import h11
 
-from nova.api.http import messages
-from nova.api.http.backlog import Backlog, is_closed_by_peer
-from nova.api.http.connection import Connection, State
-from nova.api.http.limits import Limits
-from nova.api.http.tls import Secured
-from nova.api.reply import Wsgi
+from nova.http import messages
+from nova.http.backlog import Backlog, is_closed_by_peer
+from nova.http.connection import Connection, State
+from nova.http.limits import Limits
+from nova.http.messages import Wsgi
+from nova.http.tls import Secured
 
 LOG = logging.getLogger(__name__)
 
@@ -53,16 +53,18 @@ class Server:
     stop() continues for ``linger`` seconds, but closes every connection after its response; then it accepts no
     connections, and requests in progress have ``patience`` seconds. ``last``: returns True if the socket is closed with
     this server instead of being left to other processes. A request whose client has disconnected before a thread was
-    free is not executed. ``secure``: the TLS context, if TLS is used.
+    free is not executed. ``error_body``: makes the responses to invalid requests. ``secure``: the TLS context, if TLS is
+    used.
     """
 
     def __init__(self, shared: socket.socket, application: Wsgi, threads: int, limits: Limits,
-                 linger: float = 0.0, last: Callable[[], bool] = lambda: True, patience: float = 60.0,
-                 secure: ssl.SSLContext | None = None) -> None:
+                 error_body: messages.ErrorBody, linger: float = 0.0, last: Callable[[], bool] = lambda: True,
+                 patience: float = 60.0, secure: ssl.SSLContext | None = None) -> None:
         files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         self.limits = dataclasses.replace(limits, total=max(min(limits.total, files - _OTHER_FILES), 1))
         name = shared.getsockname()
         self.environ = {"SERVER_NAME": name[0], "SERVER_PORT": str(name[1]), "SERVER_SOFTWARE": "nova"}
+        self.error_body = error_body
         self.leaving = False
         self._shared = shared
         self._application = application

@@ -1,7 +1,8 @@
-"""Addresses of trusted proxies."""
+"""Limits of clients of the API, and addresses of trusted proxies."""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import ipaddress
 from collections.abc import Callable, Sequence
@@ -9,6 +10,20 @@ from collections.abc import Callable, Sequence
 from nova.common import plain_ip
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+
+@dataclasses.dataclass(frozen=True)
+class Limits:
+    """Limits of clients: bytes of the request line and headers, bytes of a body, seconds for a whole request,
+    connections of one client and in total. ``trusted``: addresses (proxies) without a limit of connections.
+    """
+
+    header_size: int = 32 * 1024
+    body_size: int = 112 * 1024
+    receive: float = 30.0
+    per_client: int = 256
+    total: int = 1000
+    trusted: Callable[[str], bool] = lambda address: False
 
 
 def among(texts: Sequence[str]) -> Callable[[str], bool]:

@@ -13,11 +13,10 @@ from typing import Any
 
 import pytest
 
-from nova.api import service
-from nova.api.http.exchange import Exchange
-from nova.api.http.limits import Limits
-from nova.api.http.peers import among
-from nova.api.http.server import Server
+from nova.api import errors, service
+from nova.http.exchange import Exchange
+from nova.http.limits import Limits, among
+from nova.http.server import Server
 
 THREADS = 2
 
@@ -31,7 +30,7 @@ class Served:
         self.socket = service.listen("127.0.0.1", 0)
         self.port: int = self.socket.getsockname()[1]
         chosen = Limits(**{"header_size": 4096, "body_size": 1000, **limits})
-        self.server = Server(self.socket, self._answer, THREADS, chosen, patience=10)
+        self.server = Server(self.socket, self._answer, THREADS, chosen, errors.body, patience=10)
         self.server.prepare()
         self._thread = threading.Thread(target=self.server.serve, daemon=True)
         self._thread.start()

@@ -14,12 +14,11 @@ from typing import Any, Protocol
 
 import msgspec
 
-from nova.api import errors
-from nova.api.http import messages
-from nova.api.http.exchange import Exchange
-from nova.api.http.limits import Limits
-from nova.api.http.tls import Secured
-from nova.api.reply import Environ
+from nova.http import messages
+from nova.http.exchange import Exchange
+from nova.http.limits import Limits
+from nova.http.messages import Environ
+from nova.http.tls import Secured
 from nova.service.rates import client_of
 
 _PIECE = 64 * 1024
@@ -37,23 +36,24 @@ _DISCARD = 16 * 1024 * 1024
 class State(enum.Enum):
     """States of a connection. The loop's thread owns it; in the state WORKING the processing thread does."""
 
-    GREETING = "TLS begins"
-    READING = "a request is awaited, or comes in"
-    WORKING = "it is being answered"
-    SENDING = "the answer goes out"
-    ENDING = "the client has its answer, and may close"
+    GREETING = "TLS handshake"
+    READING = "waiting for a request or receiving one"
+    WORKING = "processing the request"
+    SENDING = "sending the response"
+    ENDING = "waiting until the client closes"
     CLOSED = "closed"
 
 
 class Loop(Protocol):
     """The interface of the event loop for a connection. All methods may be called from any thread.
 
-    ``leaving``: every connection ends with its next answer. ``environ``: the WSGI variables of all requests.
+    ``leaving``: every connection ends with its next response. ``environ``: the WSGI variables of all requests.
     """
 
     limits: Limits
     leaving: bool
     environ: Environ
+    error_body: messages.ErrorBody
 
     def await_(self, connection: Connection, events: int) -> None:
         """Notify the connection once when it is readable or writable.
@@ -119,10 +119,10 @@ class Connection:
         headers = [("Content-Type", "application/json")]
         if retry_after is not None:
             headers.append(("Retry-After", str(retry_after)))
-        said = msgspec.json.encode(errors.body(status, message, retry_after))
+        body = msgspec.json.encode(self._loop.error_body(status, message, retry_after))
         self._keep = False
         self._discarded = 1
-        self._answer(f"{status} {messages.PHRASES[status]}", headers, said)
+        self._answer(f"{status} {messages.PHRASES[status]}", headers, body)
 
     def _greet(self) -> None:
         assert self._tls is not None

@@ -12,9 +12,9 @@ import h11
 import pytest
 
 from nova.api import app, rates, routes, service
-from nova.api.http import messages
 from nova.api.legacy import served
 from nova.api.request import Request
+from nova.http import messages
 from tests.unit.api.conftest import Behind
 
 assert service  # importing the module registers its options

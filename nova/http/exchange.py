@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import h11
 
-from nova.api.http import messages
-from nova.api.reply import Environ
+from nova.http import messages
+from nova.http.messages import Environ
 
 _PIECE = 64 * 1024
 

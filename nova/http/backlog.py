@@ -9,7 +9,7 @@ import socket
 import time
 from typing import Any
 
-from nova.api.http.tls import Secured
+from nova.http.tls import Secured
 
 # Seconds that the first connection waits before the server counts as overloaded.
 _LATE = 2.0

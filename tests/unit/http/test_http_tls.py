@@ -23,8 +23,8 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 
 from nova import exception
 from nova.api import service
-from nova.api.http import tls
 from nova.conf import CONF, register
+from nova.http import tls
 
 BIG = b"x" * 8_000_000
 

@@ -8,13 +8,16 @@ from __future__ import annotations
 import email.utils
 import re
 import urllib.parse
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import h11
 
-from nova.api.reply import Environ, Wsgi
-
 Headers = list[tuple[str, str]]
+Environ = dict[str, Any]
+Wsgi = Callable[[Environ, Callable[..., Any]], Iterable[bytes]]
+# Returns the body (JSON) of an error response from its status, a message and the seconds until the client may retry.
+ErrorBody = Callable[[int, str, int | None], dict[str, Any]]
 
 _METHOD = re.compile(rb"[A-Z]{1,32}")
 _SLASH = re.compile("%2f", re.IGNORECASE)
