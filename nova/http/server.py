@@ -53,8 +53,7 @@ class Server:
     stop() continues for ``linger`` seconds, but closes every connection after its response; then it accepts no
     connections, and requests in progress have ``patience`` seconds. ``last``: returns True if the socket is closed with
     this server instead of being left to other processes. A request whose client has disconnected before a thread was
-    free is not executed. ``error_body``: makes the responses to invalid requests. ``secure``: the TLS context, if TLS is
-    used.
+    free is not executed. ``error_body``: makes the responses to invalid requests. ``secure``: the TLS context, or None.
     """
 
     def __init__(self, shared: socket.socket, application: Wsgi, threads: int, limits: Limits,
