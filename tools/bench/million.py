@@ -9,9 +9,8 @@ import statistics
 import time
 from typing import Any
 
-import sqlalchemy as sa
-
 from nova.api.compute.servers import servers_list
+from nova.db.sql.engine import Database
 from tools.bench import million_rows, world
 from tools.bench.amounts import Amounts
 from tools.bench.load import Connection
@@ -53,9 +52,10 @@ def measure(setup: Setup, amounts: Amounts) -> dict[str, Any]:
         with world.start(dataclasses.replace(setup, database=database)) as running:
             running.stop_all()
             began = time.monotonic()
-            engine = sa.create_engine(running.database_url)
-            million_rows.fill(engine, live, deleted)
-            engine.dispose()
+            filled = Database(running.database_url)
+            million_rows.fill(filled.engine, live, deleted)
+            million_rows.index_texts(filled)
+            filled.close()
             print(f"  {database}: {live} live and {deleted} deleted servers in {time.monotonic() - began:.0f} s",
                   flush=True)
             running.start_all()

@@ -12,7 +12,9 @@ from typing import Any
 import sqlalchemy as sa
 
 from nova.db import tables
-from nova.db.servers import servers
+from nova.db.servers import servers, text_index
+from nova.db.sql import clock
+from nova.db.sql.engine import Database
 from nova.objects.accounts.flavor import Flavor
 from nova.objects.base import utcnow
 from nova.objects.images.image import Image
@@ -47,12 +49,20 @@ def fill(engine: sa.Engine, live: int, deleted: int) -> None:
     analyze(engine)
 
 
+def index_texts(database: Database) -> None:
+    """Make the text index, as conductors do in the background."""
+    database.read(clock.synchronize)
+    while database.write(text_index.pack):
+        pass
+    analyze(database.engine)
+
+
 def analyze(engine: sa.Engine) -> None:
     """Update the statistics of the database, as it does by itself after some time."""
     kind = engine.dialect.name
     verb = {"sqlite": "ANALYZE", "postgresql": "VACUUM (ANALYZE)"}.get(kind, "ANALYZE TABLE")
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-        for table in ("instances", "actions", "migrations"):
+        for table in ("instances", "actions", "migrations", "text_blocks", "block_texts"):
             connection.exec_driver_sql(f"{verb} {table}").close()
 
 

@@ -27,12 +27,12 @@ FILTERS: list[dict[str, Any]] = [
     {"name": name} for name in (
         "ångström", "STRASSE|straße", "kelvin$", "^100%_!$", "vm (test)", "c++", "web[1", "a.b", "^b$", r"a\nb", r"\Aa",
         "a[^x]b", "(nothing|nobody)", "server-000000", "x*", "(?s)a.b", r"\Qc++\E", "db-1", r"-\d$")]
-FILTERS += [{"ip": value} for value in ("10.0.0.7", "^10.0.1.7$", "10.0.(0|1).9", "0.0", "10.0.0.1|^10.0.1.7", "fd00")]
+FILTERS += [{"ip": value} for value in ("10.9.0.7", "^10.9.0.7$", "10.(7|9).0.", "0.9", "10.9.1|^10.9.0.7", "fd00")]
 FILTERS += [{"ip6": value} for value in ("fd00", "^fd00::7$")]
 FILTERS += [{name: value} for name in ("tags", "tags-any", "not-tags") for value in (
     ["rare"], ["none"], ["rare", "web"], ['a"b'], ["RARE"])]
-FILTERS += [{"reservation_id": "r-77"}, {"description": "server-.*7$"}, {"key_name": "key-00.*9"},
-            {"name": "server", "ip": "10.0.0.7"}, {"tags": ["rare"], "name": "7$"}, {"hostname": "server-0000077"}]
+FILTERS += [{"reservation_id": "r-77"}, {"description": "server-.*77$"}, {"key_name": "key-00.*99"},
+            {"name": "server", "ip": "10.9.0.7"}, {"tags": ["rare"], "name": "7$"}, {"hostname": "server-0000077"}]
 SORTS: list[list[tuple[str, str]]] = [[], [("created_at", "asc")], [("display_name", "asc"), ("created_at", "asc")]]
 
 
@@ -48,12 +48,14 @@ def filled(index_url: str) -> Iterator[Database]:
     database = Database(index_url)
     million_rows.fill(database.engine, LIVE, DELETED)
     with database.engine.begin() as connection:
-        number = TABLE.c.id % 23
+        # In the middle of the lists, so that their first windows contain none.
+        middle = sa.or_(TABLE.c.id.between(33, 117), TABLE.c.id.between(183, 227))
         connection.execute(sa.update(TABLE).values(
-            display_name=sa.case(*((number == index, name) for index, name in enumerate(NAMES)),
-                                 else_=TABLE.c.display_name),
-            addresses=sa.case((TABLE.c.id % 31 == 0, ",10.0.0.7,fd00::7,"), else_=TABLE.c.addresses),
-            tags=sa.case((TABLE.c.id % 29 == 0, sa.literal(["rare", 'a"b'], TABLE.c.tags.type)), else_=TABLE.c.tags),
+            display_name=sa.case(*((sa.and_(middle, TABLE.c.id % 23 == index), name)
+                                   for index, name in enumerate(NAMES)), else_=TABLE.c.display_name),
+            addresses=sa.case((sa.and_(middle, TABLE.c.id % 31 == 0), ",10.9.0.7,fd00::7,"), else_=TABLE.c.addresses),
+            tags=sa.case((sa.and_(middle, TABLE.c.id % 29 == 0), sa.literal(["rare", 'a"b'], TABLE.c.tags.type)),
+                         else_=TABLE.c.tags),
             # Several servers of a request have one creation time; a few were deleted for a while (soft-deleted).
             created_at=sa.case((TABLE.c.id % 40 < 5, datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)),
                                else_=TABLE.c.created_at),
@@ -69,6 +71,7 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Use the index after the first window without a result."""
     monkeypatch.setattr(text_index, "SIZE", SIZE)
     monkeypatch.setattr(text_index, "_AT_ONCE", 3)
+    monkeypatch.setattr(text_index, "FRESH", 1000.0)
     monkeypatch.setattr(text_index, "_BATCH", 7)
     monkeypatch.setattr(searches, "FEW", 30)
     monkeypatch.setattr(searches, "_SECONDS", 0.0)
@@ -118,10 +121,11 @@ def test_searches_by_the_index_have_the_same_results(indexed: Database, monkeypa
         return batches
 
     monkeypatch.setattr(text_index, "candidates", counted)
-    for number, (filters, deleted) in enumerate(itertools.product(FILTERS, (False, True, None))):
+    searched = FILTERS if indexed.dialect == "sqlite" else FILTERS[::4]  # all would take minutes
+    for number, (filters, deleted) in enumerate(itertools.product(searched, (False, True, None))):
         def query() -> ServerQuery:
             return ServerQuery(filters=dict(filters), sort=SORTS[number // 2 % len(SORTS)],  # noqa: B023
-                               deleted=deleted, limit=9, brief=True)  # noqa: B023
+                               deleted=deleted, limit=25, brief=True)  # noqa: B023
 
         monkeypatch.setattr(searches, "FEW", LIVE + DELETED)  # one window, without the index
         expected = listed(indexed, query())
@@ -131,7 +135,7 @@ def test_searches_by_the_index_have_the_same_results(indexed: Database, monkeypa
             wrong.append(f"{filters} {query().sort} {deleted}")
     assert not wrong
     print(f"{covered} searches, {used} pages by the index")
-    assert used > covered / 6
+    assert used > covered / 3
 
 
 def test_blocks_have_servers_that_are_all_deleted_or_all_alive(indexed: Database) -> None:
