@@ -19,9 +19,9 @@ import requests
 from keystoneauth1 import adapter, loading
 from keystoneauth1 import exceptions as keystone
 
+from nova.common.structs import compile_once
 from nova.conf import CONF, register_external_services
 from nova.context import RequestContext
-from nova.objects.base import compile_once
 
 LOG = logging.getLogger(__name__)
 

@@ -7,18 +7,17 @@ declared types.
 from __future__ import annotations
 
 import base64
-import contextlib
 import dataclasses
 import inspect
 import typing
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, ClassVar, Literal, TypeVar
 
 import msgspec
 
+from nova.common.structs import COMPILING, compile_imported, subclasses
 from nova.conf import CONF
-from nova.objects.base import COMPILING, compile_once
 
 Kind = Literal["call", "cast", "fanout"]
 C = TypeVar("C")
@@ -147,15 +146,14 @@ class Interface:
 def prepare() -> None:
     """Let msgspec compile all imported structs and interfaces while the process has a single thread.
 
-    The process crashes if two threads use a struct for the first time at the same moment (see nova.objects.base). Every
-    process that decodes in threads must call this before they start, and again after further imports.
+    The process crashes if two threads use a struct for the first time at the same moment (see
+    nova.common.structs). Every process that decodes in threads must call this before they start, and again after
+    further imports.
     """
     with COMPILING:
-        for declared in _subclasses(Interface):
+        for declared in subclasses(Interface):
             declared.methods()
-        for kind in _subclasses(msgspec.Struct):
-            with contextlib.suppress(TypeError, NameError):  # reported when the struct is used
-                compile_once(kind)
+        compile_imported()
 
 
 def packed(value: C) -> C:
@@ -164,12 +162,6 @@ def packed(value: C) -> C:
     With it the objects of a long list need not exist at the same time. It can be used in results only.
     """
     return typing.cast(C, msgspec.Raw(_ENCODER.encode(value)))
-
-
-def _subclasses(kind: type[C]) -> Iterator[type[C]]:
-    for subclass in kind.__subclasses__():
-        yield subclass
-        yield from _subclasses(subclass)
 
 
 _ENCODER = msgspec.msgpack.Encoder()

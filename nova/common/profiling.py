@@ -5,19 +5,23 @@
     GET /debug/pprof/heap?seconds=10        memory that was allocated during these seconds and not freed, by place
 
 Responses are gzipped profile.proto, or with ``&format=speedscope`` JSON for https://speedscope.app. Requests need the
-shared secret of the daemon ("Authorization: Bearer SECRET") and are served one at a time, on loopback only.
+shared secret of the daemon ("Authorization: Bearer SECRET") and are served one at a time, on loopback only. The number
+of connections and the duration of each are bounded: idle clients and slow readers are disconnected.
 """
 
 from __future__ import annotations
 
 import collections
 import contextlib
+import dataclasses
 import gc
 import gzip
 import hmac
 import http.server
 import json
+import logging
 import pathlib
+import socket
 import sys
 import threading
 import time
@@ -29,6 +33,11 @@ from typing import Any
 from nova.common.errors import Invalid, Refused
 from nova.common.plain_ip import on_loopback
 
+LOG = logging.getLogger(__name__)
+
+_CONNECTIONS = 32  # Maximum number of open connections; a new one replaces the oldest one without a valid request.
+_REQUEST_TIMEOUT = 10.0  # Seconds within which a whole request must arrive.
+_RESPONSE_TIMEOUT = 60.0  # Seconds within which a client must have read a response, beside those of the profile.
 _INTERVAL = 0.01  # seconds between two samples
 _DEFAULT, _LONGEST = 10.0, 300.0
 _DEPTH = 64  # frames of a stack
@@ -38,28 +47,78 @@ Frame = tuple[str, str, int]  # function, file, its line
 Stacks = collections.Counter[tuple[Frame, ...]]  # the outermost first
 
 
+@dataclasses.dataclass
+class _Connection:
+    """``deadline``: monotonic time at which the client is disconnected; ``authorized``: it sent the shared secret."""
+
+    deadline: float
+    authorized: bool = False
+
+
 class _Server(http.server.ThreadingHTTPServer):
+    """A thread for each connection. All of them are bounded in number and duration."""
+
     daemon_threads = True
-    expected = b""  # the header of a caller with the secret
+    request_queue_size = 64
+
+    def __init__(self, address: tuple[str, int], secret: str) -> None:
+        self.expected = f"Bearer {secret}".encode()  # The header of a client with the secret.
+        self._connections: dict[socket.socket, _Connection] = {}  # The oldest connection first.
+        self._lock = threading.Lock()
+        super().__init__(address, _Handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        with self._lock:
+            self._connections[request] = _Connection(time.monotonic() + _REQUEST_TIMEOUT)
+            if len(self._connections) > _CONNECTIONS:  # The new connection itself if all others are authorized.
+                self._disconnect(next(
+                    sock for sock, connection in self._connections.items() if not connection.authorized))
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        with self._lock:
+            self._connections.pop(request, None)
+        super().shutdown_request(request)
+
+    def service_actions(self) -> None:
+        """Disconnect clients at their deadline. Called twice a second, and after each new connection."""
+        now = time.monotonic()
+        with self._lock:
+            for sock in [sock for sock, connection in self._connections.items() if now > connection.deadline]:
+                self._disconnect(sock)
+
+    def authorize(self, request: socket.socket, seconds: float) -> None:
+        """Keep a connection while its profile is taken, ``seconds`` long, and its response is read."""
+        with self._lock:
+            if request in self._connections:
+                self._connections[request] = _Connection(time.monotonic() + seconds + _RESPONSE_TIMEOUT, True)
+
+    def _disconnect(self, sock: socket.socket) -> None:
+        """Shut a connection down, which ends its thread. The caller holds the lock."""
+        del self._connections[sock]
+        with contextlib.suppress(OSError):
+            sock.shutdown(socket.SHUT_RDWR)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        if not isinstance(sys.exception(), OSError):  # Clients that disconnect are no errors.
+            LOG.exception("The request for a profile failed")
 
 
 def serve(address: str, secret: str) -> http.server.ThreadingHTTPServer:
-    """Answers from now on, in a thread. Raises Invalid (no address of loopback), Refused (it is not free)."""
+    """Serve profiles from now on, in a thread. Raises Invalid (not an address of loopback), Refused (not free)."""
     host, colon, port = address.rpartition(":")
     if not colon or not port.isdigit() or not on_loopback(host):
         raise Invalid(f"--pprof-addr: {address} is not HOST:PORT of loopback; profiles are served on loopback only.")
     try:
-        server = _Server((host.strip("[]"), int(port)), _Handler)
+        server = _Server((host.strip("[]"), int(port)), secret)
     except (OSError, OverflowError) as error:
         raise Refused(f"--pprof-addr: {address}: {error}") from None
-    server.expected = f"Bearer {secret}".encode()
     threading.Thread(target=server.serve_forever, name="pprof", daemon=True).start()
     return server
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
     server: _Server
-    timeout = 30  # seconds until a silent caller is disconnected
     turn = threading.Lock()
 
     def do_GET(self) -> None:
@@ -73,18 +132,21 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def _answer(self) -> tuple[int, bytes, str]:
-        url = urllib.parse.urlsplit(self.path)
+        if not on_loopback(self.headers.get("Host", "").rpartition(":")[0]):
+            return self._say(403, "Profiles are for this machine only.")  # a page of a browser that was misled
+        given = self.headers.get("Authorization", "").encode("latin-1", "replace")
+        if not hmac.compare_digest(given, self.server.expected):
+            return self._say(401, "The shared secret of novad is missing or wrong: Authorization: Bearer SECRET.")
+        try:
+            url = urllib.parse.urlsplit(self.path)
+        except ValueError as error:
+            return self._say(400, f"{error}")
         query = dict(urllib.parse.parse_qsl(url.query))
         what = url.path.removeprefix("/debug/pprof/")
         try:
             seconds = float(query["seconds"]) if "seconds" in query else None if what == "heap" else _DEFAULT
         except ValueError:
             seconds = -1.0
-        if not on_loopback(self.headers.get("Host", "").rpartition(":")[0]):
-            return self._say(403, "Profiles are for this machine only.")  # a page of a browser that was misled
-        given = self.headers.get("Authorization", "").encode("latin-1", "replace")
-        if not hmac.compare_digest(given, self.server.expected):
-            return self._say(401, "The shared secret of novad is missing or wrong: Authorization: Bearer SECRET.")
         if what not in ("profile", "heap"):
             return self._say(404, __doc__ or "")
         if seconds is not None and not 0 < seconds <= _LONGEST:
@@ -94,6 +156,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if not self.turn.acquire(blocking=False):
             return self._say(429, "Another profile is being taken.")
         try:
+            self.server.authorize(self.connection, seconds or 0.0)
             stacks, unit = (cpu(seconds or _DEFAULT), "nanoseconds") if what == "profile" else (heap(seconds), "bytes")
         finally:
             self.turn.release()
@@ -112,7 +175,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
 # --- measurement -----------------------------------------------------------------------------------
 def cpu(seconds: float) -> Stacks:
-    """Nanoseconds by stack. The kernel says how long each thread was on a processor since the last look."""
+    """Return nanoseconds of CPU time by stack: those that each thread used since the previous sample."""
     stacks: Stacks = collections.Counter()
     me = threading.get_ident()
     before = {thread.native_id: _on_cpu(thread.native_id) for thread in threading.enumerate()}
@@ -137,7 +200,7 @@ def cpu(seconds: float) -> Stacks:
 
 
 def _on_cpu(tid: int | None) -> int:
-    """Nanoseconds that a thread has had."""
+    """Return the CPU time of a thread in nanoseconds."""
     try:
         return int(pathlib.Path(f"/proc/self/task/{tid}/schedstat").read_bytes().split()[0])
     except (OSError, ValueError, IndexError):
@@ -154,12 +217,12 @@ def _stack(frame: types.FrameType | None, thread: str) -> tuple[Frame, ...]:
 
 
 def heap(seconds: float | None) -> Stacks:
-    """Bytes: by type, of all objects that the collector knows; or what was allocated within ``seconds``, by place."""
+    """Return bytes: of all objects of the garbage collector by type, or allocated within ``seconds`` by place."""
     stacks: Stacks = collections.Counter()
     if seconds is None:
         for object_ in gc.get_objects():
             kind = type(object_)
-            with contextlib.suppress(Exception):  # there are objects that do not know
+            with contextlib.suppress(Exception):  # Some objects have no size or module.
                 module = str(kind.__module__)
                 stacks[(module, "", 0), (f"{module}.{kind.__qualname__}", "", 0)] += sys.getsizeof(object_)
         return stacks

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from nova.common.errors import Invalid, NotKnown, Refused, ReportedError
+from nova.common.structs import compile_imported
 from nova.novad.deployment import cleanup, deploy, health, history
 from nova.novad.deployment.containers import Progress
 from nova.novad.deployment.data import Data
@@ -50,6 +51,7 @@ class Daemon:
     """The daemon of a node. ``platform``: the whole platform file, or None if a control node assigns the components."""
 
     def __init__(self, options: Options, platform: Platform | None, runtime: Runtime) -> None:
+        compile_imported()  # Before threads start: the calls of clients decode in threads.
         self.options = options
         self.started = time.time()
         self.runtime = runtime

@@ -4,6 +4,20 @@ from __future__ import annotations
 
 from nova.common.errors import Refused, ReportedError
 
+_MOST = 2400  # Maximum number of bytes of a message. gRPC loses longer ones: they are percent-encoded, in 8 KiB.
+
+
+def shortened(message: str) -> str:
+    """Return the message of an error for clients and the journal, without its middle part if it is too long.
+
+    Secrets are masked before.
+    """
+    data = message.encode(errors="replace")
+    if len(data) <= _MOST:
+        return message
+    half = _MOST // 2
+    return f"{data[:half].decode(errors='ignore')} … {data[-half:].decode(errors='ignore')}"
+
 
 class Busy(ReportedError):
     """A deployment is already in progress."""

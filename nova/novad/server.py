@@ -26,7 +26,7 @@ from nova.novad.daemon import Daemon
 from nova.novad.deployment import pins
 from nova.novad.deployment.containers import Progress
 from nova.novad.deployment.journal import Backup, Change, JournalFault
-from nova.novad.errors import Busy, Cancelled, Failed, ImageFault, RuntimeFault
+from nova.novad.errors import Busy, Cancelled, Failed, ImageFault, RuntimeFault, shortened
 from nova.novad.login import Login
 from nova.novad.masking import MASK, MaskedStream
 from nova.novad.nodes.coordinator import Away, Coordinator
@@ -134,10 +134,10 @@ def _as_status(context: grpc.ServicerContext) -> Iterator[None]:
     except ReportedError as error:
         code = next((code for kind, code in _CODES.items() if isinstance(error, kind)), grpc.StatusCode.INTERNAL)
         context.set_trailing_metadata(((ANSWERED, "1"),))
-        context.abort(code, error.message)
+        context.abort(code, shortened(error.message))
     except OSError as error:  # For example, a full disk.
         LOG.exception("The request failed with an operating system error")
-        context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{os_error_text(error)}.")
+        context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, shortened(f"{os_error_text(error)}."))
 
 
 def _followed(context: grpc.ServicerContext, act: Callable[[Progress], list[str] | None]) -> Iterator[pb.Progress]:
@@ -167,8 +167,8 @@ def _followed(context: grpc.ServicerContext, act: Callable[[Progress], list[str]
                 raise report
         if isinstance(report, BaseException):
             LOG.error("Unexpected error in a deployment", exc_info=report)
-            context.abort(grpc.StatusCode.INTERNAL,
-                          f"{type(report).__name__}: {report} (a bug; novad's log shows where)")
+            context.abort(grpc.StatusCode.INTERNAL, shortened(
+                f"{type(report).__name__}: {report}") + " (a bug; novad's log shows where)")
         yield report
 
 

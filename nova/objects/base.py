@@ -4,17 +4,9 @@ from __future__ import annotations
 
 import datetime
 import re
-import threading
 import uuid
-import weakref
-from typing import Any
 
 import msgspec
-
-# Held while msgspec builds the type information of a type. msgspec 0.22 publishes it before it is complete, and a
-# second thread that reads it then crashes the process with a null pointer.
-COMPILING = threading.RLock()
-_COMPILED: weakref.WeakSet[Any] = weakref.WeakSet()
 
 # Every number with that many digits fits into 64 bits.
 _DIGITS = 18
@@ -26,17 +18,6 @@ class Object(msgspec.Struct, kw_only=True, omit_defaults=True):
     Unknown fields are ignored, and every field added after the first release has a default, so that services one
     release older or newer understand each other. Subclasses must repeat ``kw_only=True``: msgspec does not inherit it.
     """
-
-
-def compile_once(kind: Any) -> None:
-    """Make msgspec build the type information of a type before several threads use it.
-
-    Raises TypeError, NameError for an unsupported type.
-    """
-    if kind not in _COMPILED:
-        with COMPILING:
-            msgspec.json.Decoder(kind)
-            _COMPILED.add(kind)
 
 
 def utcnow() -> datetime.datetime:

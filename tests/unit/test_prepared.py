@@ -73,3 +73,43 @@ def use(kind):
 
 def test_concurrent_first_decoding_of_service_responses_does_not_crash():
     race(_ANSWERS)
+
+
+# A forked process per round decodes every struct of novad for the first time, each in eight threads at once.
+_NOVAD = """
+import contextlib, json, os, sys, threading
+import msgspec
+from nova.common.structs import subclasses
+from nova.novad import server
+from nova.novad.daemon import Daemon
+from nova.novad.options import Options
+
+daemon = Daemon(Options(data_dir=sys.argv[1], listen="tcp://127.0.0.1:1"), None, None)
+kinds = [kind for kind in subclasses(msgspec.Struct) if kind.__module__.startswith("nova.novad.")]
+assert {"Assignment", "Index", "Platform", "Deployed", "Node"} <= {kind.__name__ for kind in kinds}
+sys.setswitchinterval(1e-6)
+
+def first(barrier):
+    for kind in kinds[::-1]:  # Structs that contain others first.
+        barrier.wait()
+        with contextlib.suppress(msgspec.ValidationError):
+            msgspec.json.decode(json.dumps({field: 1 for field in kind.__struct_encode_fields__[-1:]}), type=kind)
+
+for _round in range(10):
+    if not (child := os.fork()):
+        barrier = threading.Barrier(8)
+        threads = [threading.Thread(target=first, args=(barrier,)) for _number in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        os._exit(0)
+    if status := os.waitpid(child, 0)[1]:
+        sys.exit(f"a thread crashed the process: status {status}")
+"""
+
+
+def test_concurrent_first_calls_do_not_crash_novad(tmp_path):
+    done = subprocess.run([sys.executable, "-c", _NOVAD, tmp_path], capture_output=True, text=True, timeout=120,
+                          check=False)
+    assert (done.returncode, done.stderr) == (0, "")

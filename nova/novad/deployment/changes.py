@@ -9,6 +9,8 @@ from nova.common.errors import Refused
 from nova.novad.deployment.journal import Change, Deployed
 from nova.novad.platform import Volume
 
+_SHOWN = 10  # Maximum number of paths of an image in an error.
+
 
 def volumes_of(change: Change) -> list[Volume]:
     """Return the volumes that the component has before or after the change."""
@@ -39,8 +41,10 @@ def check_data_paths(deployed: Deployed, paths: Iterable[str]) -> None:
     open_paths = [path for path in sorted({_path(destination) for destination in paths})
                   if not any(path == mount or path.startswith(mount.rstrip("/") + "/") for mount in mounts)]
     if open_paths:
+        more = f" and {len(open_paths) - _SHOWN} more paths" if len(open_paths) > _SHOWN else ""
         raise Refused(
-            f"Component {deployed.name}: the image {component.reference()} stores data at {', '.join(open_paths)}, "
+            f"Component {deployed.name}: the image {component.reference()} stores data at "
+            f"{', '.join(path if path.isprintable() else ascii(path) for path in open_paths[:_SHOWN])}{more}, "
             "which the component does not name. The data would be lost whenever the container is created again. Add a "
             "volume with this destination to the component, with backup = false if the data are disposable, or a "
             "bind. Nothing was changed.")

@@ -46,7 +46,18 @@ class Containers:
         return container is not None and container.running
 
     def stop(self, deployed: Deployed) -> None:
+        self._remove_renamed(deployed)
         self.runtime.stop(self.name(deployed.name), deployed.component.stop_timeout)
+
+    def _remove_renamed(self, deployed: Deployed) -> None:
+        """Remove containers of a component that an operator renamed: two of them would write to the same data."""
+        name = self.name(deployed.name)
+        for container in self.runtime.containers(self.platform()):
+            if container.labels.get(COMPONENT) == deployed.name and container.name != name:
+                LOG.warning("Removing container %s: it was renamed, and component %s gets a new container %s",
+                            container.name, deployed.name, name)
+                self.runtime.stop(container.name, deployed.component.stop_timeout)
+                self.runtime.remove(container.name)
 
     def remove(self, deployed: Deployed) -> None:
         self.stop(deployed)
@@ -84,6 +95,7 @@ class Containers:
         """Create the container of a component as it was deployed, in place of an existing one."""
         name, component = deployed.name, deployed.component
         self.have_image(deployed)
+        self._remove_renamed(deployed)
         for network in component.networks:
             self.runtime.make_network(f"{self.platform()}-{network}")
         self.data.prepare(name, component)

@@ -42,7 +42,7 @@ from nova.novad.deployment.journal import (
     Origin,
 )
 from nova.novad.deployment.rollback import Rollback, label
-from nova.novad.errors import Busy, Cancelled, Failed, ImageFault
+from nova.novad.errors import Busy, Cancelled, Failed, ImageFault, shortened
 from nova.novad.platform import Platform, in_order
 from nova.novad.runtime.base import Runtime
 from nova.novad.secrets import Secrets
@@ -212,7 +212,7 @@ class Deployer:
         except Cancelled:
             raise
         except Exception as error:
-            why = self.secrets.masker().text(_sentence(error))
+            why = shortened(self.secrets.masker().text(_sentence(error)))
             LOG.warning("Deployment %d (%s) failed, rolling it back: %s", begun.id, kind, why)
             left = self._undo(begun.id, why, progress)
             if isinstance(error, Refused | ImageFault):
@@ -436,7 +436,7 @@ class Deployer:
         except Cancelled:
             raise
         except Exception as fault:
-            error = f"{error}{_NOT_YET}{self.secrets.masker().text(_sentence(fault))}"
+            error = f"{error}{_NOT_YET}{shortened(self.secrets.masker().text(_sentence(fault)))}"
             self.journal.finish(ident, STUCK, [], error)
             raise Failed(f"{error} novad keeps retrying.") from fault
         # The deployment was pending: the previously deployed components are current again.

@@ -164,11 +164,8 @@ class Journal:
         self._closed = False
         self._reserve = path.with_name(f"{path.name}.reserve")
         self._reserved = self._reserve.exists()
-        # Before threads start: msgspec crashes if two threads decode a type for the first time at once.
         self._decode_deployed = msgspec.json.Decoder(Deployed).decode
         self._decode_changes = msgspec.json.Decoder(list[Change]).decode
-        for kind in (State, Origin, Participation, Backup, CleanupTask):
-            msgspec.json.Decoder(kind)
         try:
             self._connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
             path.chmod(0o600)

@@ -241,7 +241,7 @@ def graph_root(path: str) -> pathlib.Path:
     try:
         info: Any = json.loads(stream.read())
         return pathlib.Path(info["store"]["graphRoot"])
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise stream.fault(error) from None
     finally:
         stream.free()

@@ -13,6 +13,7 @@ import requests
 from podman import PodmanClient
 from podman import errors as podman_errors
 
+from nova.common.errors import ReportedError
 from nova.novad.errors import ImageFault, RuntimeFault
 from nova.novad.runtime import images, podman_stream
 from nova.novad.runtime.base import CONFINED, PLATFORM, Container, Image, Wanted
@@ -21,6 +22,8 @@ _TIMEOUT = 60.0  # Timeout in seconds of a request that changes something.
 _QUERY_TIMEOUT = 20.0  # timeout of a query, shorter than that of the client
 _REASON = 400  # characters of the end of podman's error message
 _OUTPUT = 1 << 16  # Maximum number of bytes kept of a command's output.
+# States of podman in which a container has processes.
+_RUNNING, _PAUSED, _STOPPING = _ALIVE = ("running", "paused", "stopping")
 
 
 class Podman:
@@ -51,7 +54,7 @@ class Podman:
 
     def has_image(self, ident: str) -> bool:
         with self._client(_QUERY_TIMEOUT) as client, self._faults(f"image {ident} cannot be looked for"):
-            return bool(client.images.exists(ident))
+            return _exists(client, f"/images/{ident}/exists")
 
     def data_paths(self, ident: str) -> tuple[str, ...]:
         with self._client(_QUERY_TIMEOUT) as client, self._faults(f"image {ident} cannot be inspected"):
@@ -93,20 +96,35 @@ class Podman:
     def start(self, name: str) -> None:
         with self._client() as client, self._faults(f"container {name} cannot be started"):
             container = client.containers.get(name)
-            if not container.attrs["State"].get("Running"):  # The library fails at "not modified".
+            if _status(container) == _PAUSED:
+                container.unpause()
+            elif _status(container) == _STOPPING:  # The service ended in the middle of a stop.
+                client.api.post(f"/containers/{container.id}/stop").raise_for_status()
+                container.start()
+            elif _status(container) != _RUNNING:  # The library fails at "not modified".
                 container.start()
 
     def stop(self, name: str, timeout: int) -> None:
         with self._client(_TIMEOUT + timeout) as client, self._faults(f"container {name} cannot be stopped"):
             with contextlib.suppress(podman_errors.NotFound):
                 container = client.containers.get(name)
-                if container.attrs["State"].get("Running"):
-                    container.stop(timeout=timeout)
+                if _status(container) == _PAUSED:  # By an operator: podman stops no paused container.
+                    container.unpause()
+                elif _status(container) not in _ALIVE:
+                    return
+                # The library's own method gives up after 1.5 times the timeout, which may be a second.
+                client.api.post(f"/containers/{container.id}/stop", params={"timeout": timeout}).raise_for_status()
+            # Its data are copied next, so the report is not sufficient.
+            with contextlib.suppress(podman_errors.NotFound):
+                if _status(client.containers.get(name)) in _ALIVE:
+                    raise RuntimeFault(f"podman: container {name} still runs although podman reported its stop")
 
     def remove(self, name: str) -> None:
         with self._client() as client, self._faults(f"container {name} cannot be removed"):
             with contextlib.suppress(podman_errors.NotFound):
                 client.containers.get(name).remove(force=True, v=True)
+                client.containers.get(name)  # podman 4 reports some errors in a response with status 200.
+                raise RuntimeFault(f"podman: container {name} still exists although podman reported its removal")
 
     def find(self, name: str) -> Container | None:
         with self._client(_QUERY_TIMEOUT) as client, self._faults(f"container {name} cannot be looked at"):
@@ -117,8 +135,8 @@ class Podman:
 
     def containers(self, platform: str) -> list[Container]:
         with self._client(_QUERY_TIMEOUT) as client, self._faults("containers cannot be listed"):
-            return [_container(container.attrs) for container in client.containers.list(
-                all=True, filters={"label": f"{PLATFORM}={platform}"}, sparse=False)]
+            return [_listed(container.attrs) for container in client.containers.list(
+                all=True, filters={"label": f"{PLATFORM}={platform}"})]
 
     def execute(self, name: str, command: tuple[str, ...], timeout: float) -> tuple[int, str]:
         output, errors = bytearray(), bytearray()
@@ -151,7 +169,7 @@ class Podman:
     # --- networks ----------------------------------------------------------------------------------
     def make_network(self, name: str) -> None:
         with self._client() as client, self._faults(f"network {name} cannot be made"):
-            if not client.networks.exists(name):
+            if not _exists(client, f"/networks/{name}/exists"):
                 client.networks.create(name, dns_enabled=True)
 
     def remove_network(self, name: str) -> None:
@@ -165,10 +183,14 @@ class Podman:
         """Raise RuntimeFault for errors, with podman's reason, and a note if the disk is full."""
         try:
             yield
-        except (podman_errors.APIError, podman_errors.PodmanError, podman_errors.NotFound,
-                requests.exceptions.RequestException, OSError) as error:
+        except ReportedError:
+            raise
+        except (podman_errors.PodmanError, OSError) as error:  # Errors of requests and APIError are OSError.
             note = images.disk_note(self._storage)
             raise RuntimeFault(f"podman: {what}: {_why(error)}{note}") from error
+        except Exception as error:  # The library raises KeyError, TypeError and others for an unexpected response.
+            raise RuntimeFault(f"podman: {what}: its response cannot be read "
+                               f"({type(error).__name__}: {error})") from error
 
     @contextlib.contextmanager
     def _client(self, timeout: float | None = _TIMEOUT) -> Iterator[PodmanClient]:
@@ -190,6 +212,21 @@ def _why(error: Exception) -> str:
     return f"{said}: {cause or type(cause).__name__}"
 
 
+def _status(container: Any) -> str:
+    """Return the state of a container, _RUNNING if podman reports that it runs."""
+    state = container.attrs["State"]
+    return _RUNNING if state.get("Running") else str(state.get("Status", ""))
+
+
+def _exists(client: PodmanClient, path: str) -> bool:
+    """Return True if an object exists. The library returns False for errors of podman, too."""
+    answer = client.api.get(path)
+    if answer.status_code == requests.codes.not_found:
+        return False
+    answer.raise_for_status()
+    return True
+
+
 def _propagation(options: tuple[str, ...]) -> str:
     return next((option for option in options if option in ("rshared", "rslave")), "")
 
@@ -199,6 +236,13 @@ def _container(attrs: dict[str, Any]) -> Container:
     return Container(name=attrs["Name"].lstrip("/"), image=attrs["Image"].removeprefix("sha256:"),
                      running=bool(state.get("Running")), exit_code=int(state.get("ExitCode") or 0),
                      started=_seconds(state.get("StartedAt")), labels=attrs["Config"].get("Labels") or {})
+
+
+def _listed(attrs: dict[str, Any]) -> Container:
+    """Return a container of a list, whose fields differ from those of a single one."""
+    return Container(name=attrs["Names"][0].lstrip("/"), image=attrs["ImageID"].removeprefix("sha256:"),
+                     running=attrs["State"] == "running", exit_code=int(attrs.get("ExitCode") or 0),
+                     started=float(attrs["StartedAt"]), labels=attrs.get("Labels") or {})
 
 
 def _seconds(text: str | None) -> float:

@@ -99,7 +99,7 @@ class PodmanStream:
     def _document(self, line: bytes) -> Iterator[dict[str, Any]]:
         try:
             document = json.loads(line) if line.strip() else None
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             if self._closed:  # The connection broke here.
                 return
             raise self.fault(error) from None
@@ -131,6 +131,8 @@ class PodmanStream:
             left = data
             if parts:
                 yield parts
+        if left and not self._closed:
+            raise self.fault("the answer broke off")
 
     def _pieces(self, first: bytes = b"", deadline: float | None = None) -> Iterator[bytes]:
         if first:
@@ -184,7 +186,9 @@ def run(path: str, container: str, command: tuple[str, ...], timeout: float,
     created = _json(PodmanStream(path, what, "POST", f"/containers/{urllib.parse.quote(container)}/exec", {
         "Cmd": list(command), "AttachStdin": source is not None, "AttachStdout": True,
         "AttachStderr": True}).expect(201))
-    ident = str(created["Id"])
+    ident = created.get("Id")
+    if not isinstance(ident, str) or not ident:
+        raise RuntimeFault(f"podman: {what}: it reports no id")
     stream = PodmanStream(path, what, "POST", f"/exec/{ident}/start", {"Detach": False, "Tty": False}).expect(101, 200)
     if source is not None:
         threading.Thread(target=stream.feed, args=(source,), name="feed", daemon=True).start()
@@ -202,14 +206,14 @@ def run(path: str, container: str, command: tuple[str, ...], timeout: float,
         stream.free()
     for _attempt in range(50):  # the exit code is available shortly after the last output
         state = _state(path, what, ident)
-        if not state.get("Running"):
-            return int(state.get("ExitCode") or 0)
+        if state.get("Running") is False and isinstance(code := state.get("ExitCode"), int):
+            return code
         time.sleep(0.1)
     _kill(path, what, ident)  # The command has closed its output and still runs.
     return EXPIRED
 
 
-def _state(path: str, what: str, ident: str) -> Any:
+def _state(path: str, what: str, ident: str) -> dict[str, Any]:
     return _json(PodmanStream(path, what, "GET", f"/exec/{ident}/json").expect(200))
 
 
@@ -221,19 +225,23 @@ def _kill(path: str, what: str, ident: str) -> None:
             os.kill(int(state["Pid"]), signal.SIGKILL)
 
 
-def _json(stream: PodmanStream) -> Any:
+def _json(stream: PodmanStream) -> dict[str, Any]:
+    """Return the JSON object that is the response. Raises RuntimeFault."""
     try:
-        return json.loads(stream.read())
-    except ValueError as error:
+        document = json.loads(stream.read())
+    except (ValueError, RecursionError) as error:
         raise stream.fault(error) from None
     finally:
         stream.free()
+    if not isinstance(document, dict):
+        raise stream.fault("its response is not a JSON object")
+    return document
 
 
 def _why(body: bytes) -> str:
     try:
         return str(json.loads(body)["message"])
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return body.decode(errors="replace")[:200] or "it gives no reason"
 
 

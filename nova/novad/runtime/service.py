@@ -13,6 +13,7 @@ import socket
 import subprocess
 import time
 
+from nova.common.errors import os_error_text
 from nova.novad.errors import RuntimeFault
 from nova.novad.secrets import private_directory
 
@@ -62,13 +63,27 @@ class PodmanService:
         if absent:
             raise RuntimeFault(f"Programs for containers are not installed: {', '.join(absent)} "
                                "(Debian has packages of these names).")
+        try:
+            self._start()
+        except OSError as error:  # For example, a full disk: novad retries.
+            raise RuntimeFault(f"podman's service cannot be started: {os_error_text(error)}") from error
+        end = time.monotonic() + _START
+        while not self.socket.exists():
+            if not self._runs() or time.monotonic() > end:
+                self.stop()
+                raise RuntimeFault(f"podman's service does not start; see {self.directory / 'podman.log'}")
+            time.sleep(0.05)
+
+    def _start(self) -> None:
         for place in (self.directory, self.run.parent, self.run):
             private_directory(place)
         conf = self.directory / "containers.conf"
-        conf.write_text(_CONF.format(
+        text = _CONF.format(
             runtime="runc" if shutil.which("runc") else "crun",
             manager="systemd" if os.path.isdir("/run/systemd/system") else "cgroupfs",
-            files=_limit(resource.RLIMIT_NOFILE, 65536), processes=_limit(resource.RLIMIT_NPROC, 32768)))
+            files=_limit(resource.RLIMIT_NOFILE, 65536), processes=_limit(resource.RLIMIT_NPROC, 32768))
+        if not conf.exists() or conf.read_text() != text:  # A full disk must not prevent a restart of the service.
+            conf.write_text(text)
         storage = ["--root", str(self.directory / "storage"), "--runroot", str(self.run / "root"),
                    "--tmpdir", str(self.run / "tmp"), "--network-config-dir", str(self.directory / "networks")]
         self._end_former()
@@ -80,11 +95,9 @@ class PodmanService:
                 env={**os.environ, "CONTAINERS_CONF": str(conf)})
         self._pid.write_text(str(self._process.pid))
         self._silent, self._pinged = 0, time.monotonic()
-        end = time.monotonic() + _START
-        while not self.socket.exists():
-            if self._process.poll() is not None or time.monotonic() > end:
-                raise RuntimeFault(f"podman's service does not start; see {self.directory / 'podman.log'}")
-            time.sleep(0.05)
+
+    def _runs(self) -> bool:
+        return self._process is not None and self._process.poll() is None
 
     def _end_former(self) -> None:
         """Stop the service of a killed novad if it still runs."""
@@ -97,7 +110,7 @@ class PodmanService:
 
     def alive(self) -> bool:
         """Return True if the service runs and responds. A service without a response for a minute is stopped."""
-        if self._process is None or self._process.poll() is not None:
+        if not self._runs():
             return False
         # Between two checks the last result applies.
         now = time.monotonic()
@@ -110,8 +123,7 @@ class PodmanService:
         self._silent += 1
         if self._silent < _SILENT:
             return True
-        self._process.kill()
-        self._process.wait()
+        self._kill()
         return False
 
     def stop(self) -> None:
@@ -122,10 +134,16 @@ class PodmanService:
         try:
             self._process.wait(10)
         except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+            self._kill()
         self._process = None
         self._pid.unlink(missing_ok=True)
+
+    def _kill(self) -> None:
+        """Kill the service. A process that hangs in the kernel ends later, and novad does not wait for it."""
+        if self._process is not None:
+            self._process.kill()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(_LATE)
 
 
 def missing(path: str | None = None) -> list[str]:

@@ -1,8 +1,10 @@
 """Profiles of a running process, in the formats of pprof and speedscope."""
 
+import contextlib
 import gzip
 import http.client
 import json
+import socket
 import subprocess
 import sys
 import threading
@@ -48,11 +50,16 @@ def profile_class():
 
 
 @pytest.fixture
-def address():
+def server():
     server = profiling.serve("127.0.0.1:0", SECRET)
-    yield server.server_address
+    yield server
     server.shutdown()
     server.server_close()
+
+
+@pytest.fixture
+def address(server):
+    return server.server_address
 
 
 def get(address, path, **headers):
@@ -127,7 +134,7 @@ def test_heap_profile_lists_types_and_allocation_locations(address, profile_clas
     ("/debug/pprof/profile?seconds=301", {}, 400), ("/debug/pprof/profile?seconds=0", {}, 400),
     ("/debug/pprof/profile?seconds=nan", {}, 400), ("/debug/pprof/heap?seconds=x", {}, 400),
     ("/debug/pprof/profile?format=svg", {}, 400), ("/debug/pprof/", {}, 404), ("/etc/passwd", {}, 404),
-    ("/debug/pprof/heap", {"Host": "attacker.example:6060"}, 403),
+    ("x://[", {}, 400), ("/debug/pprof/heap", {"Host": "attacker.example:6060"}, 403),
     *((path, {"Authorization": given}, 401) for path in ("/debug/pprof/heap", "/debug/pprof/profile", "/")
       for given in ("", "Bearer", "Bearer wrong", f"Bearer {SECRET}x", f"Basic {SECRET}", "Bearer \xff"))])
 def test_invalid_profiling_requests_are_refused(address, path, headers, status):
@@ -137,6 +144,72 @@ def test_invalid_profiling_requests_are_refused(address, path, headers, status):
 def test_concurrent_profile_is_refused(address):
     with profiling._Handler.turn:
         assert get(address, "/debug/pprof/profile?seconds=1")[0] == 429
+
+
+def handlers():
+    """Return the threads that serve connections."""
+    return [thread for thread in threading.enumerate() if "process_request_thread" in thread.name]
+
+
+def wait_for_threads(most):
+    for _number in range(600):
+        if len(handlers()) <= most:
+            return
+        threading.Event().wait(0.05)
+    raise AssertionError(handlers())
+
+
+def test_idle_connections_do_not_block_profiles(address):
+    before = len(handlers())
+    with contextlib.ExitStack() as stack:
+        idle = [stack.enter_context(socket.create_connection(address, timeout=30)) for _number in range(300)]
+        assert get(address, "/debug/pprof/heap")[0] == 200
+        wait_for_threads(before + profiling._CONNECTIONS)
+        assert idle[0].recv(1) == b""  # The oldest connections were closed.
+
+
+def test_slow_request_is_disconnected(address, monkeypatch):
+    monkeypatch.setattr(profiling, "_REQUEST_TIMEOUT", 1.0)
+    with socket.create_connection(address, timeout=0.05) as sock:
+        sock.sendall(b"GET /debug/pprof/heap HTTP/1.0\r\n")
+        for _number in range(600):  # Each byte would restart a timeout that covers a single read.
+            try:
+                sock.sendall(b"X")
+                assert sock.recv(1) == b""
+            except TimeoutError:
+                continue
+            except (BrokenPipeError, ConnectionResetError):
+                pass
+            break
+        else:
+            pytest.fail("still connected")
+
+
+def test_slow_reader_of_a_profile_is_disconnected(address, server, monkeypatch):
+    monkeypatch.setattr(profiling, "_RESPONSE_TIMEOUT", 1.0)
+    before = len(handlers())
+    server.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    with socket.socket() as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        sock.connect(address)
+        sock.sendall(b"GET /debug/pprof/heap?format=speedscope HTTP/1.0\r\nHost: 127.0.0.1:1\r\n"
+                     b"Authorization: Bearer " + SECRET.encode() + b"\r\n\r\n")
+        assert sock.recv(12) == b"HTTP/1.0 200"
+        wait_for_threads(before)
+    assert get(address, "/debug/pprof/heap")[0] == 200
+
+
+def test_profile_is_returned_while_idle_clients_connect(address):
+    """Check that only connections without an authorized request are replaced."""
+    with contextlib.ExitStack() as stack:
+        taken = []
+        profile = threading.Thread(target=lambda: taken.append(get(address, "/debug/pprof/profile?seconds=1")[0]))
+        profile.start()
+        for _number in range(200):
+            stack.enter_context(socket.create_connection(address, timeout=30))
+            threading.Event().wait(0.01)
+        profile.join()
+    assert taken == [200]
 
 
 @pytest.mark.parametrize("given", ["0.0.0.0:6060", ":6060", "6060", "192.0.2.1:1", "127.0.0.1:x"])
