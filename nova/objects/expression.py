@@ -89,8 +89,8 @@ def finder(pattern: str, literal: bool = False, before: str = "") -> Finder | No
         return None
 
     def find(text: bytes, position: int) -> int:
-        found = [match.start() for search in searches if (match := search.search(text, position))]
-        return min(found, default=-1)
+        matches = (search.search(text, position) for search in searches)
+        return min((match.start() for match in matches if match), default=-1)
 
     return find
 

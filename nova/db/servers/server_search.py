@@ -112,8 +112,8 @@ def _search(query: ServerQuery) -> searches.Search:
         else:
             where.append(condition)
             if name in ("tags", "tags-any"):
-                each = [expression.finder(tag, literal=True) for tag in _tags_of(value)]
-                finders += [("tags", find) for find in (each if name == "tags" else [regexp.any_of(each)]) if find]
+                finds = [expression.finder(tag, literal=True) for tag in _tags_of(value)]
+                finders += [("tags", find) for find in (finds if name == "tags" else [regexp.any_of(finds)]) if find]
     prefixes = _deleted(query.deleted)
     return searches.Search(
         TABLE, _sort(query), _SELECTIVE, prefixes, equal, indexed, where, rare, expressions,

@@ -101,7 +101,7 @@ def test_builds_resume_after_services_are_killed(nova: Cluster, names: tuple[str
 
 
 def test_builds_resume_after_the_broker_is_killed(nova: Cluster, rabbitmq: Rabbit) -> None:
-    """Without the broker, a running and a restarted API refuse requests quickly."""
+    """A running and a restarted API refuse requests quickly while the broker is down."""
     def disturb() -> None:
         rabbitmq.kill()
         assert nova.api.request("GET", "/servers", timeout=15).status_code == 503

@@ -197,7 +197,7 @@ def test_leases_do_not_expire_until_renewed_after_a_clock_step(nova: Conductor) 
 
 
 def test_lease_from_before_a_backward_clock_step_has_expired(nova: Conductor) -> None:
-    """For an action without an owner the column is the time of its next attempt, so it has not expired."""
+    """The column of an action without an owner is the time of its next attempt, so it has not expired."""
     later = nova.now() + MINUTES
     written = [_action(owner, until) for owner, until in (
         ("compute@dead", later), ("compute@lives", clock.after(CONF.conductor.lease)), (None, later),

@@ -124,7 +124,7 @@ def test_migration_converts_interfaces_to_lists_of_addresses(database_url: str) 
 
 
 def test_migration_fills_mac_addresses_of_fixed_ips(database_url: str) -> None:
-    """Of two rows with the same MAC address the row in use keeps it."""
+    """The row in use keeps the MAC address of two rows with the same address."""
     migrate.sync(database_url)
     database = Database(database_url)
     name, = (found.name for found in pkgutil.iter_modules(versions.__path__) if found.name.endswith("mac_addresses"))
