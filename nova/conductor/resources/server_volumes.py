@@ -7,7 +7,6 @@ For volumes of an external service, only the server's row is changed; the strate
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Any, Protocol
 
 import msgspec
 import sqlalchemy as sa
@@ -15,6 +14,7 @@ import sqlalchemy as sa
 from nova import context, exception
 from nova.conductor.core import Core
 from nova.conductor.resources import volume_keys
+from nova.conductor.resources.step_transaction import StepTransaction
 from nova.conf import CONF
 from nova.db.servers import servers
 from nova.db.volumes import volumes
@@ -24,19 +24,6 @@ from nova.objects.requirements import device_names
 from nova.objects.servers.instance import BlockDevice, Instance, root_volume, with_current_keys, with_ways
 from nova.objects.volumes import volume as volume_states
 from nova.objects.volumes.volume import Volume, VolumeContent, VolumeRemoval
-
-
-class StepTransaction(Protocol):
-    """The context of a step: its instance, and the effects of its transaction."""
-
-    core: Core
-    ctx: context.RequestContext
-    instance: Instance
-    effects: list[Callable[[sa.Connection], None]]
-    # Sent to their hosts after the commit.
-    removals: list[VolumeRemoval]
-
-    def set(self, **changes: Any) -> None: ...
 
 
 class ServerVolumes:
