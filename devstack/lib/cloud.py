@@ -104,8 +104,7 @@ def open_group(cloud, options):
 
 def prepare(cloud, options):
     """Wait for nova-compute, then create everything that a first server needs, apart from networks."""
-    wait_compute(cloud, options)
-    say(f"nova-compute on {options.host} is up")
+    wait_until_up(cloud, {options.host}, options.seconds)
     create_flavors(cloud, options)
     create_keypair(cloud, options)
     open_group(cloud, options)
@@ -118,18 +117,26 @@ def ask(response):
 
 
 def wait_compute(cloud, options):
-    """Wait until the service is up: its heartbeat has reached the database through the bus and a conductor."""
-    deadline, trouble = time.monotonic() + options.seconds, "it never reported"
+    wait_until_up(cloud, set(options.hosts), options.seconds)
+
+
+def wait_until_up(cloud, hosts, seconds):
+    """Wait until nova-compute is up on all hosts: its heartbeats reach the database through the bus and a conductor."""
+    deadline, down, trouble = time.monotonic() + seconds, hosts, ""
     while time.monotonic() < deadline:
         try:
-            services = [s for s in cloud.compute.services() if s.binary == "nova-compute" and s.host == options.host]
-            if any(s.state == "up" for s in services):
+            states = {service.host: service.state for service in cloud.compute.services()
+                      if service.binary == "nova-compute"}
+            for host in sorted(host for host in down if states.get(host) == "up"):
+                say(f"nova-compute on {host} is up")
+            down = {host for host in down if states.get(host) != "up"}
+            if not down:
                 return
-            trouble = ", ".join(f"{s.host}: {s.state}" for s in services) or trouble
+            trouble = ", ".join(f"{host}: {states.get(host, 'never reported')}" for host in sorted(down))
         except openstack.exceptions.SDKException as error:
             trouble = str(error)
         time.sleep(0.5)
-    sys.exit(f"nova-compute is not up after {options.seconds} s: {trouble}")
+    sys.exit(f"nova-compute is not up after {seconds} s: {trouble}")
 
 
 def console(cloud, server):
@@ -219,11 +226,12 @@ def main():
         sub = commands.add_parser(name)
         sub.set_defaults(function=function)
         for argument in arguments:
-            sub.add_argument(argument, type=int if argument == "seconds" else str)
+            sub.add_argument(argument, type=int if argument == "seconds" else str,
+                             nargs="+" if argument == "hosts" else None)
 
     command("images", upload_images, "directory")
     command("prepare", prepare, "host", "seconds", "name", "public_key")
-    command("wait-compute", wait_compute, "host", "seconds")
+    command("wait-compute", wait_compute, "seconds", "hosts")
     command("boot", boot, "name", "flavor", "image", "key", "host")
     options = parser.parse_args()
     options.function(openstack.connect(), options)

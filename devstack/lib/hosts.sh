@@ -83,12 +83,10 @@ start_hosts() {
 }
 
 wait_for_hosts() {
-    local number
-    for number in $(other_hosts); do
-        as_admin "$VENV/bin/python" "$DEVSTACK_DIR/lib/cloud.py" wait-compute "$(host_name "$number")" "$START_LIMIT" ||
-            die "nova-compute on host $number did not come up" "$DATA_DIR/logs/host$number-nova-compute.log"
-        note "nova-compute on $(host_name "$number") is up"
-    done
+    local number names=()
+    for number in $(other_hosts); do names+=("$(host_name "$number")"); done
+    [ ${#names[@]} -eq 0 ] || cloud wait-compute "$START_LIMIT" "${names[@]}" ||
+        die "nova-compute did not come up on all hosts; see $DATA_DIR/logs/host*-nova-compute.log"
 }
 
 remove_surplus_hosts() { # NOVA_HOSTS was larger before

@@ -26,7 +26,7 @@ from nova.image import lookup
 from nova.notifications.messages import NotificationBuilder, publisher
 from nova.objects.accounts.flavor import Flavor
 from nova.objects.base import new_uuid
-from nova.objects.hosts.scheduling import GroupSpec, RequestSpec
+from nova.objects.hosts.scheduling import GroupSpec
 from nova.objects.images.image import Image, check_image_fits, metadata_of
 from nova.objects.networks.network import NetworkRequest
 from nova.objects.requirements import local_disks
@@ -160,7 +160,10 @@ def _accept(engine: Engine, connection: sa.Connection, ctx: context.RequestConte
     for index in range(count):
         instance = _named(template, request, index, count)
         host = _give_volumes(engine, connection, ctx, request, instance, seen) if request.block_devices else None
-        spec = _spec(instance, request, group, host)
+        spec = request_spec(
+            instance, instance.flavor, group, CONF.pci.alias, force_host=request.forced_host,
+            force_node=request.forced_node, requested_host=request.requested_host or host,
+            requested_node=request.requested_node, alternates=CONF.conductor.max_attempts - 1)
         outside = server_volumes.are_outside(engine.core, instance)
         data = msgspec.to_builtins(BuildData(
             spec=spec, outside_volumes=outside, outside_interfaces=bool(networks),
@@ -314,15 +317,6 @@ def _named(template: Instance, request: ServerCreate, index: int, count: int) ->
     hostname = request.hostname or hostname_of(name, f"Server-{this}")
     return msgspec.structs.replace(template, uuid=this, display_name=name, hostname=hostname, launch_index=index,
                                    tags=list(template.tags), metadata=dict(template.metadata))
-
-
-def _spec(instance: Instance, request: ServerCreate, group: GroupSpec | None, host: str | None) -> RequestSpec:
-    """Return the scheduler request. ``host``: the only possible host, if any."""
-    return request_spec(
-        instance, instance.flavor, group, CONF.pci.alias, force_host=request.forced_host,
-        force_node=request.forced_node, requested_host=request.requested_host or host,
-        requested_node=request.requested_node,
-        alternates=CONF.conductor.max_attempts - 1)
 
 
 def _wants_drive(request: ServerCreate) -> bool:

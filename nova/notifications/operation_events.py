@@ -54,20 +54,8 @@ def _volume(data: Any, _instance: Instance) -> dict[str, Any]:
     return {"volume_id": data.device.volume_id}
 
 
-def _swap(data: Any, _instance: Instance) -> dict[str, Any]:
-    return {"old_volume_id": data.device.volume_id, "new_volume_id": data.new.volume_id}
-
-
 def _share(data: Any, _instance: Instance) -> dict[str, Any]:
     return {"share_id": data.mapping.share_id}
-
-
-def _snapshot(data: Any, _instance: Instance) -> dict[str, Any]:
-    return {"snapshot_image_id": data.image.id}
-
-
-def _rescue(data: Any, instance: Instance) -> dict[str, Any]:
-    return {"rescue_image_ref": data.image.id if data.image else instance.image_ref}
 
 
 def _new_flavor(data: Any, instance: Instance) -> dict[str, Any]:
@@ -85,7 +73,8 @@ _RECLAIM = (PhasedEvent("delete", "destroy", local="nova-api"), PhasedEvent("shu
 _RESIZE = (PhasedEvent("resize_prep", "place", "place", fields=_new_flavor),
            PhasedEvent("resize", "move_out", "move_out", at="source", fails=True),
            PhasedEvent("resize_finish", "receive"))
-_SNAPSHOT = (PhasedEvent("snapshot", "capture", "upload", fields=_snapshot),)
+_SNAPSHOT = (PhasedEvent("snapshot", "capture", "upload", fields=lambda data, _instance: {
+    "snapshot_image_id": data.image.id}),)
 
 # Operation -> events with phases; of nested events the outer first.
 PHASED_EVENTS: Mapping[str, Sequence[PhasedEvent]] = {
@@ -104,7 +93,8 @@ PHASED_EVENTS: Mapping[str, Sequence[PhasedEvent]] = {
     "suspend": _phased("suspend"),
     "resume": _phased("resume"),
     "trigger_crash_dump": _phased("trigger_crash_dump", "trigger", "trigger"),
-    "rescue": _phased("rescue", fields=_rescue),
+    "rescue": _phased("rescue", fields=lambda data, instance: {
+        "rescue_image_ref": data.image.id if data.image else instance.image_ref}),
     "unrescue": _phased("unrescue"),
     "rebuild": _phased("rebuild", "let_go", fails=True),
     "evacuate": _phased("rebuild", "look", fails=True),
@@ -126,7 +116,8 @@ PHASED_EVENTS: Mapping[str, Sequence[PhasedEvent]] = {
         PhasedEvent("live_migration_rollback_dest", "make_room", "make_room", undo=True)),
     "attach_volume": _phased("volume_attach", "take", fails=True, when="host", fields=_volume),
     "detach_volume": _phased("volume_detach", "begin_outside", when="host", fields=_volume),
-    "swap_volume": _phased("volume_swap", "take", fails=True, when="host", fields=_swap),
+    "swap_volume": _phased("volume_swap", "take", fails=True, when="host", fields=lambda data, _instance: {
+        "old_volume_id": data.device.volume_id, "new_volume_id": data.new.volume_id}),
     "attach_share": _phased("share_attach", "allow", fails=True, when="host", binary="nova-api", fields=_share),
     "detach_share": _phased("share_detach", "leave", fails=True, when="host", binary="nova-api", fields=_share),
     "attach_interface": _phased("interface_attach", "make", fails=True, when="host"),

@@ -66,7 +66,7 @@ class Bound(Operation):
 
     @step(CONDUCTOR, undo="unbind_volumes", external=VOLUMES, when="outside_volumes")
     def bind_volumes(self, ctl: Control) -> None:
-        self.data.here = [device for device in ctl.instance.block_devices if device.is_volume]
+        self.data.here = ctl.instance.volume_devices
         self.data.there = ctl.outside_volumes.connect_also(self.data.host)
 
     @step(CONDUCTOR, when="outside_volumes")

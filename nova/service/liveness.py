@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from nova import bus, context, exception
 from nova.conf import CONF
-from nova.objects.hosts.service import WorkerStats
 from nova.rpcapi.by_hosts import Heartbeat
 from nova.telemetry import worker_stats
-
-
-class Registry(Protocol):
-    """The receiver of heartbeats: nova.rpcapi.by_hosts.Heartbeat, or its implementation in a conductor."""
-
-    def register(self, ctx: context.RequestContext, host: str, binary: str, topic: str, version: int) -> Any: ...
-    def beat(self, ctx: context.RequestContext, host: str, binary: str, running: list[str],
-             load: list[WorkerStats] | None = None) -> Sequence[str]: ...
 
 
 def heartbeat_client(transport: Any) -> Heartbeat:
@@ -36,7 +26,7 @@ class Liveness:
     and again if an operator deleted the service while it runs.
     """
 
-    def __init__(self, registry: Registry, host: str, binary: str, topic: str, version: int, worker: int) -> None:
+    def __init__(self, registry: Heartbeat, host: str, binary: str, topic: str, version: int, worker: int) -> None:
         self._registry = registry
         self._host, self._binary, self._topic, self._version = host, binary, topic, version
         self._worker = worker

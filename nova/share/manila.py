@@ -83,7 +83,7 @@ class ManilaShares:
 
     def allow(self, ctx: RequestContext, share_id: str, host: str, connector: Mapping[str, Any],
               instance_uuid: str) -> None:
-        address = connector.get(ADDRESS)
+        address = str(connector.get(ADDRESS) or "")
         if not address:
             raise exception.ShareAccessGrantError(
                 share_id=share_id, reason="the host of the server has not reported its address for mounts")
@@ -108,7 +108,7 @@ class ManilaShares:
 
     def deny(self, ctx: RequestContext, share_id: str, host: str, connector: Mapping[str, Any]) -> None:
         try:
-            for rule in self._rules(ctx, share_id, connector.get(ADDRESS)):
+            for rule in self._rules(ctx, share_id, str(connector.get(ADDRESS) or "")):
                 if rule["state"] not in _LEAVING:
                     self._request(ctx, "POST", f"/shares/{share_id}/action", share_id=share_id, json={
                         "deny_access": {"access_id": rule["id"], "unrestrict": True}})
@@ -122,7 +122,7 @@ class ManilaShares:
         """Return the state of the rule for an address, or None if there is no rule."""
         return next((str(rule["state"]) for rule in self._rules(ctx, share_id, address)), None)
 
-    def _rules(self, ctx: RequestContext, share_id: str, address: str | None) -> list[_Rule]:
+    def _rules(self, ctx: RequestContext, share_id: str, address: str) -> list[_Rule]:
         if not address:
             return []
         rules: list[_Rule] = self._request(ctx, "GET", "/share-access-rules", list[_Rule], "access_list", share_id,

@@ -77,8 +77,5 @@ def is_on() -> bool:
 def added_to(table: tuple[Route, ...]) -> tuple[Route, ...]:
     """Return the table with the legacy routes instead of the routes that answer 410 at the same URLs."""
     return (*(route for route in table
-              if route.handler is not removed.no_longer_available or not _is_served(route.path)), *ROUTES)
-
-
-def _is_served(path: str) -> bool:
-    return path in _AGAIN or f"/{path.split('/')[1]}" in _AGAIN
+              if route.handler is not removed.no_longer_available
+              or _AGAIN.isdisjoint({route.path, f"/{route.path.split('/')[1]}"})), *ROUTES)

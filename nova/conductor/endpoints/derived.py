@@ -1,8 +1,9 @@
 """Endpoints: implementations of RPC interfaces, and methods derived from functions of nova.db.
 
-An endpoint is a subclass of the interface that it implements, so that mypy compares their methods. ``reads`` and
-``writes`` derive a method from a function of nova.db that runs in a transaction of its own. The function takes the
-connection, then the parameters of the interface's method under the same names.
+An endpoint is a subclass of the interface that it implements. mypy compares the types of their methods; the bus passes
+arguments by name, so parameters have the names of the interface (tests/functional/api/test_endpoints.py compares them).
+``reads`` and ``writes`` derive a method from a function of nova.db that runs in a transaction of its own. The function
+takes the connection, then the parameters of the interface's method under the same names.
 """
 
 from __future__ import annotations

@@ -153,13 +153,11 @@ class SecurityGroups(Endpoint, networks_api.SecurityGroups):
     update = writes(security_groups.update)
 
     def index(self, ctx: RequestContext, project_id: str | None = None) -> list[SecurityGroup]:
-        if ctx.project_id and project_id in (None, ctx.project_id):
-            self._ensure_default(ctx.project_id)
+        own = ctx.project_id
+        if (own and project_id in (None, own)
+                and not self.core.db.read(lambda connection: security_groups.has_default(connection, own))):
+            self.core.db.write(lambda connection: security_groups.ensure_default(connection, own))
         return self.core.db.read(lambda connection: security_groups.index(connection, project_id))
-
-    def _ensure_default(self, project_id: str) -> None:
-        if not self.core.db.read(lambda connection: security_groups.has_default(connection, project_id)):
-            self.core.db.write(lambda connection: security_groups.ensure_default(connection, project_id))
 
     def create(self, ctx: RequestContext, name: str, description: str) -> SecurityGroup:
         project_id = ctx.project_id

@@ -9,9 +9,9 @@ from __future__ import annotations
 import logging
 import tempfile
 from collections.abc import Mapping
-from typing import Protocol
 
 from nova import context, exception, image
+from nova.conductor.resources.step_transaction import StepTransaction
 from nova.conf import CONF
 from nova.objects.base import new_uuid
 from nova.objects.images.image import Image
@@ -31,13 +31,6 @@ _CORE = frozenset({*Image.__struct_fields__, "self", "file", "schema", "tags", "
 BACKUP = "backup"
 # The format of an image without data.
 _FORMAT = "qcow2"
-
-
-class StepTransaction(Protocol):
-    """The context of a step: its request context and its instance."""
-
-    ctx: context.RequestContext
-    instance: Instance
 
 
 class ServerImages:

@@ -3,31 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
 
 import msgspec
 import sqlalchemy as sa
 
-from nova import context
-from nova.conductor.core import Core
 from nova.conductor.resources import addresses
+from nova.conductor.resources.step_transaction import StepTransaction
 from nova.db.networks import security_filters
 from nova.db.servers import servers
 from nova.objects.networks.network import VIF, NetworkRequest
-from nova.objects.servers.instance import Instance
-
-
-class StepTransaction(Protocol):
-    """The context of a step: its instance, and the effects of its transaction."""
-
-    core: Core
-    ctx: context.RequestContext
-    instance: Instance
-    effects: list[Callable[[sa.Connection], None]]
-    # Changed security groups, published to the hosts whose rules name them as remote groups.
-    filters: set[str]
-
-    def set(self, **changes: Any) -> None: ...
 
 
 class ServerInterfaces:

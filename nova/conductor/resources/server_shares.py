@@ -11,11 +11,10 @@ import msgspec
 import sqlalchemy as sa
 
 from nova import exception
-from nova.conductor.resources.server_volumes import StepTransaction
-from nova.db.hosts import services
+from nova.conductor.resources.step_transaction import StepTransaction
 from nova.db.servers import servers
 from nova.db.volumes import share_accesses
-from nova.objects.volumes.share import ADDRESS, ERROR, ShareAccess, ShareMapping
+from nova.objects.volumes.share import ERROR, ShareAccess, ShareMapping
 from nova.operations.framework.base import Wait
 
 LOG = logging.getLogger(__name__)
@@ -73,7 +72,7 @@ class OutsideShares:
                 raise exception.ShareAccessGrantError(
                     share_id=share_id, reason=f"the access of host {host} is being taken away, and that does not end")
             raise Wait(seconds=_PAUSE)
-        self._service.allow(self._transaction.ctx, share_id, host, self._connector(host), uuid)
+        self._service.allow(self._transaction.ctx, share_id, host, self._transaction.connector(host) or {}, uuid)
 
     def deny(self, host: str, *share_ids: str) -> None:
         for access in self._accesses():
@@ -125,7 +124,7 @@ class OutsideShares:
     def _deny(self, share_id: str, host: str, unless: Callable[[sa.Connection], bool] | None = None) -> None:
         uuid = self._transaction.instance.uuid
         if self._db.write(lambda connection: share_accesses.leave(connection, share_id, host, uuid, unless)):
-            connector = self._connector(host)
+            connector = self._transaction.connector(host) or {}
             self._service.deny(self._transaction.ctx, share_id, host, connector)
             if self._db.write(lambda connection: share_accesses.removed(connection, share_id, host, uuid)):
                 self._service.allow(self._transaction.ctx, share_id, host, connector, uuid)
@@ -133,8 +132,3 @@ class OutsideShares:
     def _accesses(self) -> list[ShareAccess]:
         uuid = self._transaction.instance.uuid
         return self._db.read(lambda connection: share_accesses.of_instance(connection, uuid))
-
-    def _connector(self, host: str) -> dict[str, str]:
-        """Return the host's address for share access rules; empty if the host was deleted."""
-        connector = self._db.read(lambda connection: services.connector(connection, host)) or {}
-        return {name: str(value) for name, value in connector.items() if name == ADDRESS}

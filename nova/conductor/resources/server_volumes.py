@@ -7,7 +7,6 @@ For volumes of an external service, only the server's row is changed; the strate
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Any, Protocol
 
 import msgspec
 import sqlalchemy as sa
@@ -15,6 +14,7 @@ import sqlalchemy as sa
 from nova import context, exception
 from nova.conductor.core import Core
 from nova.conductor.resources import volume_keys
+from nova.conductor.resources.step_transaction import StepTransaction
 from nova.conf import CONF
 from nova.db.servers import servers
 from nova.db.volumes import volumes
@@ -24,19 +24,6 @@ from nova.objects.requirements import device_names
 from nova.objects.servers.instance import BlockDevice, Instance, root_volume, with_current_keys, with_ways
 from nova.objects.volumes import volume as volume_states
 from nova.objects.volumes.volume import Volume, VolumeContent, VolumeRemoval
-
-
-class StepTransaction(Protocol):
-    """The context of a step: its instance, and the effects of its transaction."""
-
-    core: Core
-    ctx: context.RequestContext
-    instance: Instance
-    effects: list[Callable[[sa.Connection], None]]
-    # Sent to their hosts after the commit.
-    removals: list[VolumeRemoval]
-
-    def set(self, **changes: Any) -> None: ...
 
 
 class ServerVolumes:
@@ -188,8 +175,7 @@ class ServerVolumes:
         self._change(devices, change)
 
     def adopt(self, devices: Iterable[BlockDevice]) -> None:
-        self.record(with_ways([device for device in self._transaction.instance.block_devices if device.is_volume],
-                              devices))
+        self.record(with_ways(self._transaction.instance.volume_devices, devices))
 
     def record(self, devices: Iterable[BlockDevice]) -> None:
         now = {device.uuid: device for device in devices}
@@ -227,7 +213,7 @@ class ServerVolumes:
     def _change_all(self, change: Callable[[sa.Connection, list[BlockDevice]], list[BlockDevice]]) -> None:
         """``change`` the devices of the server, as its row has them when the step is written."""
         transaction = self._transaction
-        if any(device.is_volume for device in transaction.instance.block_devices):
+        if transaction.instance.volume_devices:
             transaction.effects.append(lambda connection: servers.change(
                 connection, transaction.instance, "block_devices", lambda stored: change(connection, stored)))
 
@@ -256,7 +242,7 @@ def _hosts(connection: sa.Connection, devices: Iterable[BlockDevice]) -> set[str
 
 def are_outside(core: Core, instance: Instance) -> bool:
     """Return True if the server has or requests volumes of an external service."""
-    return any(device.is_volume for device in instance.block_devices) and core.attachments.external
+    return bool(instance.volume_devices) and core.attachments.external
 
 
 def check_volumes(core: Core, ctx: context.RequestContext, devices: Sequence[BlockDevice]) -> dict[str, Volume]:
@@ -289,7 +275,7 @@ def give(core: Core, connection: sa.Connection, instance: Instance, images: dict
     InvalidVolume, InvalidInput, QuotaLimit, DevicePathInUse, TooManyDiskDevices.
     """
     instance.block_devices = [msgspec.structs.replace(device, uuid=new_uuid()) for device in instance.block_devices]
-    wanted = [device for device in instance.block_devices if device.is_volume]
+    wanted = instance.volume_devices
     check_count(instance, 0)
     device_names.assign(instance, wanted)
     for device in wanted:

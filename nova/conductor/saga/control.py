@@ -195,9 +195,8 @@ class ConductorControl:
 
     def _charge(self, connection: sa.Connection, cores: int, ram: int, sign: int = 1, instances: int = 0) -> None:
         if cores or ram or instances:
-            project_id, user_id = self.instance.project_id, self.instance.user_id
-            quotas.lock(connection, project_id, ("", user_id))
-            quotas.spend(connection, project_id, user_id, sign * instances, sign * cores, sign * ram)
+            quotas.spend(connection, self.instance.project_id, self.instance.user_id, sign * instances, sign * cores,
+                         sign * ram)
 
     def soft_delete(self, at: datetime.datetime | None = None) -> None:
         if self.instance.soft_deleted_at is None:

@@ -1,4 +1,4 @@
-"""Instances: rows of the one wide table, and lists of them."""
+"""Instances: rows of one wide table, and lists of instances."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def addresses_of(network_info: Sequence[Any]) -> str:
 
 
 def insert(connection: sa.Connection, instances: Sequence[Instance]) -> None:
-    """Insert instances, which get their ids (the names of their guests contain them)."""
+    """Insert instances and set their ids, which may be part of the names of guests."""
     ids = connection.scalars(sa.insert(TABLE).returning(TABLE.c.id, sort_by_parameter_order=True),
                              [_values(instance) for instance in instances])
     for instance, number in zip(instances, ids, strict=True):
@@ -106,7 +106,7 @@ def check_place(connection: sa.Connection, instance: Instance, host: str) -> Ins
 
 
 def get_many(connection: sa.Connection, uuids: Sequence[str], host: str = "") -> list[Instance]:
-    """Return the existing ones of these instances (which may be on ``host``, if it is given), in no order."""
+    """Return the existing instances with these uuids, in no order. ``host``: only those that may exist on the host."""
     if not uuids:
         return []
     statement = sa.select(TABLE).where(TABLE.c.uuid.in_(uuids), TABLE.c.deleted == sa.false())
@@ -130,9 +130,9 @@ def update(connection: sa.Connection, uuid: str, changes: dict[str, Any]) -> Non
 
 
 def change(connection: sa.Connection, instance: Instance, column: str, changed: Callable[[list[T]], list[T]]) -> None:
-    """Renew a list of the instance, which others may be changing as well, from what its row has now.
+    """Replace a list of the instance, computed from the current row, which concurrent requests may change.
 
-    The row stays held until the transaction ends; one that is gone is left so.
+    The row stays locked until the transaction ends. Does nothing if the instance does not exist.
     """
     try:
         now = lock(connection, instance.uuid)
@@ -143,9 +143,9 @@ def change(connection: sa.Connection, instance: Instance, column: str, changed: 
 
 
 def placed_on(host: str) -> sa.ColumnElement[bool]:
-    """The instances that may be on a host: those that are there, and those with an open migration from or to it.
+    """Return the condition that an instance may exist on the host: it is there, or has an open migration from or to it.
 
-    What is evacuated may not be on its source any more, as soon as it has another host.
+    An evacuated instance may not exist on its source any more.
     """
     source = sa.and_(MIGRATIONS.c.source_compute == host, MIGRATIONS.c.migration_type != migration_states.EVACUATION)
     moving = sa.select(MIGRATIONS.c.instance_uuid).where(
@@ -154,7 +154,7 @@ def placed_on(host: str) -> sa.ColumnElement[bool]:
 
 
 def on_host(connection: sa.Connection, host: str, limit: int, marker: str | None) -> list[Instance]:
-    """The instances that may be on a host, by uuid after ``marker``."""
+    """Return the instances that may exist on a host, by uuid after ``marker``."""
     statement = sa.select(TABLE).where(placed_on(host)).order_by(TABLE.c.uuid).limit(limit)
     if marker:
         statement = statement.where(TABLE.c.uuid > marker)
@@ -163,7 +163,7 @@ def on_host(connection: sa.Connection, host: str, limit: int, marker: str | None
 
 def expected(connection: sa.Connection, host: str, limit: int = 1000,
              marker: str | None = None) -> list[ExpectedGuest]:
-    """The guests that may be on a host by uuid after ``marker``, with what is compared only."""
+    """Return the guests that may exist on a host, by uuid after ``marker``, with only the fields for a comparison."""
     moving = sa.exists().where(MIGRATIONS.c.instance_uuid == TABLE.c.uuid, MIGRATIONS.c.open == sa.true())
     statement = (sa.select(TABLE.c.uuid, TABLE.c.power_state, TABLE.c.launched_at, TABLE.c.task_state, TABLE.c.host,
                            moving.label("moving"))
@@ -175,7 +175,7 @@ def expected(connection: sa.Connection, host: str, limit: int = 1000,
 
 
 def places(connection: sa.Connection, uuids: Sequence[str]) -> dict[str, set[str]]:
-    """uuid -> the hosts that the guest may be on, of those that exist: the server's, and its open migrations'."""
+    """Return {uuid: possible hosts} of the existing instances: their hosts, and the hosts of their open migrations."""
     hosts = {row.uuid: {row.host} if row.host else set() for row in connection.execute(
         sa.select(TABLE.c.uuid, TABLE.c.host).where(TABLE.c.uuid.in_(uuids), TABLE.c.deleted == sa.false()))}
     for row in connection.execute(sa.select(
@@ -188,21 +188,21 @@ def places(connection: sa.Connection, uuids: Sequence[str]) -> dict[str, set[str
 
 
 def soft_deleted(connection: sa.Connection, before: datetime.datetime, limit: int) -> list[str]:
-    """The uuids of those that were soft-deleted before then and with which nothing is being done, oldest first."""
+    """Return the uuids of instances soft-deleted before that time and without a running task, oldest first."""
     return list(connection.scalars(sa.select(TABLE.c.uuid).where(
         TABLE.c.soft_deleted_at < before, TABLE.c.vm_state == states.SOFT_DELETED,
         TABLE.c.task_state.is_(None)).order_by(TABLE.c.soft_deleted_at).limit(limit)))
 
 
 def on_hosts_brief(connection: sa.Connection, hosts: Sequence[str], limit: int) -> list[Instance]:
-    """The (brief) instances on any of these hosts."""
+    """Return the instances on these hosts, with brief_columns() only."""
     statement = (sa.select(*brief_columns()).where(TABLE.c.host.in_(hosts), TABLE.c.deleted == sa.false())
                  .order_by(TABLE.c.uuid).limit(limit))
     return rows.to_objects(Instance, connection.execute(statement))
 
 
 def runnable(connection: sa.Connection, host: str, uuids: Sequence[str]) -> dict[str, bool]:
-    """uuid -> whether something is done with it, of those of these servers that are ACTIVE on the host."""
+    """Return {uuid: busy} of these servers that are ACTIVE on the host. Busy: an operation is running."""
     return {row.uuid: row.action_uuid is not None or row.task_state is not None for row in connection.execute(
         sa.select(TABLE.c.uuid, TABLE.c.action_uuid, TABLE.c.task_state).where(
             TABLE.c.uuid.in_(uuids), TABLE.c.host == host, TABLE.c.deleted == sa.false(),
@@ -215,16 +215,16 @@ def ever(connection: sa.Connection, uuids: Sequence[str]) -> set[str]:
 
 
 def hosts_of(connection: sa.Connection, project_id: str, uuids: Sequence[str]) -> dict[str, str]:
-    """uuid -> host of those that the project has and that have one."""
+    """Return {uuid: host} of these instances of the project, without instances that have no host."""
     return dict(connection.execute(sa.select(TABLE.c.uuid, TABLE.c.host).where(
         TABLE.c.uuid.in_(uuids), TABLE.c.project_id == project_id, TABLE.c.deleted == sa.false(),
         TABLE.c.host.is_not(None))).all())
 
 
 def sharing_image_properties(connection: sa.Connection, properties: dict[str, str]) -> dict[str, dict[str, int]]:
-    """Property -> host -> how many of its servers have an image with the same value. Reads every server, once."""
+    """Return {property: {host: number of its servers whose image has the same value}}. Reads every server once."""
     names = sorted(properties)
-    # As it stands in the column: quotes within a value are escaped, so that this can be nothing but a property.
+    # The JSON text in the column. Quotes within values are escaped, so the text matches only a property.
     pairs = [msgspec.json.encode({name: properties[name]}).decode()[1:-1] for name in names]
     image = sa.type_coerce(TABLE.c.image, sa.Text)
     counts = [sa.func.sum(sa.case((image.contains(pair, autoescape=True), 1), else_=0)) for pair in pairs]
@@ -239,10 +239,9 @@ def sharing_image_properties(connection: sa.Connection, properties: dict[str, st
 
 
 def at_rest(connection: sa.Connection, vm_state: str, after: int, window: int) -> tuple[list[Instance], int | None]:
-    """Servers in this state, while nothing is done with them.
+    """Return servers in this state without a running operation, and the id after which to continue (None: the end).
 
-    Looked for among the ``window`` rows whose ids follow ``after``, so that no statement takes long, however many there
-    are and were; and the id to go on after, None at the end.
+    Only the next ``window`` rows with ids above ``after`` are searched, which bounds the duration of the statement.
     """
     last = connection.scalar(
         sa.select(TABLE.c.id).where(TABLE.c.id > after).order_by(TABLE.c.id).offset(window - 1).limit(1))
@@ -255,7 +254,7 @@ def at_rest(connection: sa.Connection, vm_state: str, after: int, window: int) -
 
 
 def placed(connection: sa.Connection, uuids: Sequence[str]) -> dict[str, str | None]:
-    """uuid -> host (None: it has none) of those that exist."""
+    """Return {uuid: host, or None without a host} of the existing instances."""
     return dict(connection.execute(sa.select(TABLE.c.uuid, TABLE.c.host).where(
         TABLE.c.uuid.in_(uuids), TABLE.c.deleted == sa.false())).all())
 

@@ -1,4 +1,5 @@
 """Definitions of all tables."""
+# ruff: noqa: F401 - imported for other modules
 
 from nova.db.sql.tables import metadata
 from nova.db.tables.core import (
@@ -55,51 +56,3 @@ from nova.db.tables.shares import (
     share_accesses,
     shares,
 )
-
-__all__ = [
-    "actions",
-    "aggregates",
-    "allocations",
-    "block_texts",
-    "compute_nodes",
-    "console_tokens",
-    "deleted_hosts",
-    "deployment",
-    "dns_domains",
-    "dns_entries",
-    "drain_servers",
-    "drains",
-    "evictions",
-    "external_events",
-    "fixed_ips",
-    "flavor_access",
-    "flavors",
-    "floating_ips",
-    "instances",
-    "inventories",
-    "key_check",
-    "keypairs",
-    "metadata",
-    "migrations",
-    "network_hosts",
-    "networks",
-    "outbox",
-    "outbox_lanes",
-    "precached_images",
-    "providers",
-    "quota_usages",
-    "quotas",
-    "security_group_default_rules",
-    "security_group_members",
-    "security_group_rules",
-    "security_groups",
-    "server_groups",
-    "services",
-    "share_accesses",
-    "shares",
-    "text_blocks",
-    "usage_audits",
-    "versions",
-    "volume_removals",
-    "volumes",
-]

@@ -24,10 +24,10 @@ from nova.operations.framework.contexts import ServiceControl
 
 LOG = logging.getLogger(__name__)
 
-DEFAULT_GROUP = "default"
+_DEFAULT_GROUP = "default"
 # The extension that adds dns_name to ports.
 _DNS = "dns-integration"
-UNBOUND = "unbound"
+_UNBOUND = "unbound"
 _PLUGGABLE = ("ovs",)
 
 
@@ -81,8 +81,7 @@ class NeutronServerInterfaces:
                 port_id=port_id, instance_uuid=self._server.uuid, dns_name=name, hostname=self._server.hostname)
         return self._api.update_port(self._ctx, port_id, {"device_id": self._server.uuid}, port.get("revision_number"))
 
-    def _create(self, request: NetworkRequest,
-                groups: list[str] | None) -> Raw:
+    def _create(self, request: NetworkRequest, groups: list[str] | None) -> Raw:
         wanted: Raw = {"network_id": request.network_id, "device_id": self._server.uuid, "admin_state_up": True,
                        "tenant_id": self._server.project_id}
         if request.fixed_ip:
@@ -114,11 +113,13 @@ class NeutronServerInterfaces:
         self._ctl.interfaces.change(renewed)
 
     def _bind(self, vif: VIF, host: str) -> VIF:
-        """Bind a port to a host; return the interface as the host has to plug it. Raises PortBindingFailed,
-        PortNotFound."""
+        """Bind a port to a host; return the interface as the host has to plug it.
+
+        Raises PortBindingFailed, PortNotFound.
+        """
         # A bound port keeps its name during a move, since its user may have changed the name.
         named = {"dns_name": self._server.hostname} \
-            if vif.vif_type == UNBOUND and self._api.has(self._ctx, _DNS) else {}
+            if vif.vif_type == _UNBOUND and self._api.has(self._ctx, _DNS) else {}
         port = self._api.update_port(self._ctx, vif.id, {
             "device_id": self._server.uuid, "binding:host_id": host,
             "device_owner": f"compute:{self._server.availability_zone or CONF.default_availability_zone}", **named})
@@ -187,7 +188,7 @@ class NeutronServerInterfaces:
 def group_ids(api: NeutronApi, ctx: RequestContext, project_id: str, names: Sequence[str],
               token: str | None = None) -> list[str] | None:
     """Return the ids of security groups given by name or id, or None for Neutron's default group."""
-    if not names or list(names) == [DEFAULT_GROUP]:
+    if not names or list(names) == [_DEFAULT_GROUP]:
         return None
     groups = api.list(ctx, "security-groups", token, tenant_id=project_id)
     ids = []
@@ -238,7 +239,7 @@ def _bound(vif: VIF, port: Raw) -> VIF:
     details: dict[str, Any] = port.get("binding:vif_details") or {}
     active = port.get("status") == "ACTIVE" or not port.get("admin_state_up", True)
     return msgspec.structs.replace(
-        vif, vif_type=port.get("binding:vif_type") or UNBOUND, vnic_type=port.get("binding:vnic_type") or "normal",
+        vif, vif_type=port.get("binding:vif_type") or _UNBOUND, vnic_type=port.get("binding:vnic_type") or "normal",
         details=details, profile=port.get("binding:profile") or {},
         bridge=str(details.get("bridge_name") or CONF.neutron.ovs_bridge), active=active, awaits_plug=not active)
 

@@ -65,10 +65,6 @@ class Properties:
         """Return the name under which :meth:`get` finds a value: hw:name of the flavor, else hw_name of the image."""
         return f"hw:{name}" if f"hw:{name}" in self.specs else f"hw_{name}"
 
-    def image_choice(self, name: str, allowed: Collection[str]) -> str | None:
-        """Return a property of the image, one of ``allowed`` or None."""
-        return choice(name, self.image.get(name), allowed)
-
     def choice(self, name: str, allowed: Collection[str]) -> str | None:
         """Return an hw: property, one of ``allowed`` or None."""
         return choice(self.key(name), self.get(name), allowed)

@@ -253,6 +253,11 @@ class Instance(ServerProperties, kw_only=True):
         """Return the volumes of the server, without those that are going to replace others."""
         return [disk for disk in self.block_devices if disk.is_volume and disk.volume_id and not disk.replaces]
 
+    @property
+    def volume_devices(self) -> list[BlockDevice]:
+        """Return the volume devices, including volumes to be created and replacements."""
+        return [device for device in self.block_devices if device.is_volume]
+
     def volume(self, volume_id: str) -> BlockDevice | None:
         """Return the volume with this id, or None."""
         return next((disk for disk in self.volumes if disk.volume_id == volume_id), None)

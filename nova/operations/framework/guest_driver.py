@@ -241,7 +241,7 @@ class Snapshots:
 
         Raises InstanceQuiesceFailed (not supported by its agent), GuestNotFound.
         """
-        raise exception.NotImplementedHere(what="bring the file systems of servers to rest")
+        raise exception.NotImplementedHere(what="quiesce the file systems of servers")
 
     def unquiesce(self, instance: Instance) -> None:
         """Thaw the guest's file systems if they are quiesced. Succeeds if the guest does not exist."""
@@ -303,7 +303,7 @@ class VolumeFiles:
     def names(self, instance: Instance, device: BlockDevice) -> list[str]:
         """Return the names of the volume's files that the guest uses, from the active file down to the base. Empty
         without the guest or the volume."""
-        raise exception.NotImplementedHere(what="look at the files of volumes")
+        raise exception.NotImplementedHere(what="list the files of volumes")
 
     def snapshot(self, instance: Instance, new: BlockDevice) -> None:
         """Switch the running guest to the file of ``new``, an overlay of its current file of the same device.

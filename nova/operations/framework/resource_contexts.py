@@ -2,7 +2,7 @@
 
 See :mod:`nova.operations.framework.contexts`. Server… classes write to the database in the transaction of
 their step. Outside… classes call the external service that manages the resource, from external steps; every method is
-idempotent.
+idempotent. Shares have no embedded half: OutsideShares serves every back end.
 """
 
 from __future__ import annotations
@@ -251,7 +251,7 @@ class ServerImages(Protocol):
 
 
 class ServerShares(Protocol):
-    """The shares in the instance's row."""
+    """The shares in the instance's row, for every back end."""
 
     def add(self, mapping: ShareMapping) -> None:
         """Add the share to the instance, in the accepting transaction."""
@@ -264,7 +264,8 @@ class ServerShares(Protocol):
 
 
 class OutsideShares(Protocol):
-    """Access of hosts to shares, for external steps; every method is idempotent.
+    """Access of hosts to shares, for external steps and for every back end: recorded in the database first, then
+    granted or revoked by :class:`nova.share.service.ShareService`; every method is idempotent.
 
     All methods raise ShareServiceUnavailable and the errors of the service: ShareAccessGrantError,
     ShareAccessRemovalError.

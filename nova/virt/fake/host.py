@@ -35,17 +35,17 @@ class Behaviour:
         return cls(latency={**_floats(CONF.fake.latency), **overrides[0]},
                    failure={**_floats(CONF.fake.failure), **overrides[1]})
 
-    def simulate(self, verb: str) -> None:
+    def simulate(self, verb: fake_scenario.Verb) -> None:
         """Wait for the latency of the verb, then fail as often as configured."""
         delay = self.latency_of(verb)
         if delay:
             time.sleep(delay)
         self.fail(verb)
 
-    def latency_of(self, verb: str) -> float:
+    def latency_of(self, verb: fake_scenario.Verb) -> float:
         return self.latency.get(verb, self.latency.get("*", 0.0))
 
-    def fail(self, verb: str) -> None:
+    def fail(self, verb: fake_scenario.Verb) -> None:
         fraction = self.failure.get(verb, self.failure.get("*", 0.0))
         if fraction and random.random() < fraction:  # noqa: S311
             raise exception.NovaException(f"The fake hypervisor is configured to fail at {verb}.")

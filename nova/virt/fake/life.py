@@ -15,6 +15,7 @@ from nova.operations.framework import guest_driver
 from nova.operations.framework.guest_driver import BootFiles, Cancelled
 from nova.virt.fake import diagnostics as fake_diagnostics
 from nova.virt.fake import disks as fake_disks
+from nova.virt.fake import scenario as fake_scenario
 from nova.virt.fake.disks import ASIDE, Disk
 from nova.virt.fake.host import FakeRole
 
@@ -129,7 +130,7 @@ class Power(FakeRole, guest_driver.Power):
             raise exception.GuestNotRunning(instance_uuid=instance.uuid)
         self.host.crash_dumps[instance.uuid] += 1
 
-    def _set(self, verb: str, instance: Instance, power_state: int) -> None:
+    def _set(self, verb: fake_scenario.Verb, instance: Instance, power_state: int) -> None:
         self.host.behaviour.simulate(verb)
         self.host.guests.change(instance.uuid, power_state=power_state)
 

@@ -119,7 +119,7 @@ class VolumeFiles(guest_driver.VolumeFiles):
                 self._guests.on_domain(uuid, lambda domain: end_block_job(domain, disk.target))
                 raise _failed(device, "it was cancelled")
             if begun and not works:
-                raise _failed(device, "what QEMU did was broken off")
+                raise _failed(device, "QEMU aborted the block job")
             if not works:
                 self._guests.on_domain(uuid, _begin(disk, top, base))
                 LOG.info("[instance: %s] Started merging files of disk %s", uuid, disk.target)

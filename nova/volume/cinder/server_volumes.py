@@ -68,14 +68,10 @@ class CinderServerVolumes:
     def _uuid(self) -> str:
         return self._ctl.instance.uuid
 
-    def _devices(self) -> list[BlockDevice]:
-        """Return the volume devices of the server, including volumes to be created."""
-        return [device for device in self._ctl.instance.block_devices if device.is_volume]
-
     # --- creation and reservation --------------------------------------------------------------------
     def make(self, polls: int, encryptions: dict[str, VolumeEncryption]) -> None:
         made, waits = [], False
-        for device in self._devices():
+        for device in self._ctl.instance.volume_devices:
             if device.volume_id is None:
                 volume = self._created(device)
                 encryption = self._encryption(volume, device.uuid or "", encryptions)
@@ -131,7 +127,7 @@ class CinderServerVolumes:
 
     def unmake(self) -> None:
         left = []
-        for device in self._devices():
+        for device in self._ctl.instance.volume_devices:
             ours = device.source != "volume"
             self._release(device, ours)
             left.append(msgspec.structs.replace(device, volume_id=None if ours else device.volume_id,
@@ -164,7 +160,7 @@ class CinderServerVolumes:
     # --- connections of hosts ------------------------------------------------------------------------
     def connect(self, host: str, *devices: BlockDevice) -> list[BlockDevice]:
         connector, connected = self._connector(host), []
-        for device in devices or self._devices():
+        for device in devices or self._ctl.instance.volume_devices:
             attachment = self._api.update_attachment(self._ctx, device.attachment_id or "",
                                                      {**connector, "mountpoint": device.device_name})
             connected.append(msgspec.structs.replace(device, connection_info=_connection(device, attachment)))
@@ -179,7 +175,8 @@ class CinderServerVolumes:
         return connector
 
     def disconnect(self, *devices: BlockDevice) -> None:
-        self._ctl.volumes.record([self._disconnected(device) for device in devices or self._devices()])
+        self._ctl.volumes.record([
+            self._disconnected(device) for device in devices or self._ctl.instance.volume_devices])
 
     def _disconnected(self, device: BlockDevice) -> BlockDevice:
         volume = device.volume_id or ""
@@ -198,7 +195,8 @@ class CinderServerVolumes:
 
     def connect_also(self, host: str) -> list[BlockDevice]:
         connector = self._connector(host)
-        return [self._connected_also(device, connector) for device in self._devices() if device.attachment_id]
+        return [self._connected_also(device, connector) for device in self._ctl.instance.volume_devices
+                if device.attachment_id]
 
     def _connected_also(self, device: BlockDevice, connector: dict[str, Any]) -> BlockDevice:
         volume = device.volume_id or ""
@@ -218,7 +216,7 @@ class CinderServerVolumes:
     def reconcile(self, host: str = "") -> None:
         connector = self._connector(host) if host else None
         settled = []
-        for device in self._devices():
+        for device in self._ctl.instance.volume_devices:
             if device.attachment_id:
                 with contextlib.suppress(exception.VolumeNotFound):  # a deleted volume has no connections
                     settled.append(self._reconciled(device, connector))
@@ -234,7 +232,7 @@ class CinderServerVolumes:
         return device
 
     def complete(self, *devices: BlockDevice) -> None:
-        for device in devices or self._devices():
+        for device in devices or self._ctl.instance.volume_devices:
             self._api.complete_attachment(self._ctx, device.attachment_id or "")
 
     def reimage(self, device: BlockDevice, image: Image) -> None:
@@ -401,7 +399,7 @@ class CinderServerVolumes:
         return raw["status"] == volume_states.DETACHING and device.attachment_id in attachments
 
     def release(self, *devices: BlockDevice, keep: bool = False) -> None:
-        for device in devices or self._devices():
+        for device in devices or self._ctl.instance.volume_devices:
             self._release(device, device.delete_on_termination and not keep)
 
     def _release(self, device: BlockDevice, delete: bool) -> None:

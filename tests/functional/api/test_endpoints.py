@@ -1,7 +1,12 @@
-"""RPC endpoints of conductors. mypy compares the methods of an endpoint with those of its interface."""
+"""RPC endpoints of conductors.
+
+mypy compares the types of an endpoint's methods with those of its interface, but not the names of parameters. The bus
+passes arguments by name.
+"""
 
 import collections
 import importlib
+import inspect
 import pkgutil
 
 from nova import rpcapi
@@ -18,3 +23,9 @@ def test_conductors_implement_every_method_of_their_interfaces(suite):
     assert [f"{interface.__name__}.{name}" for interface, endpoint in suite.conductor.endpoints
             for name in interface.methods()
             if getattr(type(endpoint), name) is getattr(interface, name)] == []
+
+
+def test_endpoints_accept_the_parameters_of_their_interfaces_by_name(suite):
+    for interface, endpoint in suite.conductor.endpoints:
+        for name, method in interface.methods().items():
+            inspect.signature(getattr(endpoint, name)).bind(None, **dict.fromkeys(method.parameters))

@@ -72,14 +72,6 @@ CREATE = Object({"flavor": Field(Object({
 UPDATE = Object({"flavor": Field(Object({"description": Field(_DESCRIPTION, required=True)}), required=True)})
 
 
-def _specs(flavor: Flavor, req: Request) -> Any:
-    return flavor.extra_specs if req.allowed(SPECS_POLICY) else ABSENT
-
-
-def _swap(flavor: Flavor, req: Request) -> int | str:
-    return flavor.swap if flavor.swap or req.version >= 75 else ""
-
-
 _NAMED = [
     Out("id", STRING, "flavorid"),
     Out("name", STRING),
@@ -92,12 +84,14 @@ FLAVOR = View([
     Out("ram", INTEGER, "memory_mb"),
     Out("disk", INTEGER, "root_gb"),
     Out("vcpus", INTEGER),
-    Out("swap", Changing({0: Plain(type=["integer", "string"]), 75: INTEGER}), _swap),
+    Out("swap", Changing({0: Plain(type=["integer", "string"]), 75: INTEGER}),
+        lambda flavor, req: flavor.swap if flavor.swap or req.version >= 75 else ""),
     Out("OS-FLV-EXT-DATA:ephemeral", INTEGER, "ephemeral_gb"),
     Out("OS-FLV-DISABLED:disabled", TRUTH, "disabled", until=101),
     Out("rxtx_factor", NUMBER, until=101),
     Out("os-flavor-access:is_public", TRUTH, "is_public"),
-    Out("extra_specs", Object(additional=True), _specs, since=61),
+    Out("extra_specs", Object(additional=True),
+        lambda flavor, req: flavor.extra_specs if req.allowed(SPECS_POLICY) else ABSENT, since=61),
 ])
 _SINGLE_FLAVOR = Object({"flavor": FLAVOR})
 

@@ -92,10 +92,6 @@ def _service(shown: Shown, req: Request) -> dict[str, Any]:
             "disabled_reason": service.disabled_reason}
 
 
-def _cpu_info(shown: Shown, req: Request) -> dict[str, Any] | str:
-    return shown.node.cpu_info if req.version >= 28 else json.dumps(shown.node.cpu_info)
-
-
 def _total(node: ComputeNode, resource_class: str) -> int:
     return node.inventory(resource_class).total
 
@@ -143,7 +139,8 @@ HYPERVISOR = View([
     Out("service", Object(additional=True), _service),
     *(Out(name, INTEGER, _resource(name), until=87) for name in RESOURCES),
     Out("disk_available_least", Plain(type=["integer", "null"]), "node.disk_available_least", until=87),
-    Out("cpu_info", Changing({0: STRING, 28: Object(additional=True)}), _cpu_info, until=87),
+    Out("cpu_info", Changing({0: STRING, 28: Object(additional=True)}), lambda shown, req: (
+        shown.node.cpu_info if req.version >= 28 else json.dumps(shown.node.cpu_info)), until=87),
     Out("uptime", STRING_OR_NULL, "node.uptime", since=88),
     _SERVERS,
 ])

@@ -132,14 +132,6 @@ def _change(req: Request, **changes: Any) -> Service:
     return req.clients.services.update_by_host(req.ctx, host, binary, **changes)
 
 
-def _enable(req: Request) -> dict[str, Any]:
-    return {"status": status_of(_change(req, disabled=False))}
-
-
-def _disable(req: Request) -> dict[str, Any]:
-    return {"status": status_of(_change(req, disabled=True))}
-
-
 def _disable_with_reason(req: Request) -> dict[str, Any]:
     reason = req.body.get("disabled_reason")
     if reason is None:
@@ -155,7 +147,10 @@ def _force_down(req: Request) -> dict[str, Any]:
 
 
 _ACTS: dict[str, Callable[[Request], dict[str, Any]]] = {
-    "enable": _enable, "disable": _disable, "disable-log-reason": _disable_with_reason, "force-down": _force_down,
+    "enable": lambda req: {"status": status_of(_change(req, disabled=False))},
+    "disable": lambda req: {"status": status_of(_change(req, disabled=True))},
+    "disable-log-reason": _disable_with_reason,
+    "force-down": _force_down,
 }
 
 

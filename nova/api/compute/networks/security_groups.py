@@ -52,10 +52,6 @@ def _group(shown: ShownRule, _req: Request) -> dict[str, str]:
     return {} if group is None else {"name": group.name, "tenant_id": group.project_id}
 
 
-def _range(shown: ShownRule, _req: Request) -> dict[str, str]:
-    return {"cidr": shown.rule.cidr} if shown.rule.cidr else {}
-
-
 _PORT = Plain(type=["integer", "null"])
 RULE = View([
     Out("id", UUID, lambda shown, _req: shown_id(shown.rule.id)),
@@ -64,7 +60,8 @@ RULE = View([
     Out("from_port", _PORT, "rule.from_port"),
     Out("to_port", _PORT, "rule.to_port"),
     Out("group", Object(additional=True), _group),
-    Out("ip_range", Object(additional=True), _range),
+    Out("ip_range", Object(additional=True),
+        lambda shown, _req: {"cidr": shown.rule.cidr} if shown.rule.cidr else {}),
 ])
 _GROUP = View([
     Out("id", UUID, lambda group, _req: shown_id(group.id)),

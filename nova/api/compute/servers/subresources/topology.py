@@ -51,16 +51,13 @@ def _siblings(cell: GuestCell, view: _ViewContext) -> list[list[int]]:
     return list(cores.values())
 
 
-def _pinning(cell: GuestCell, view: _ViewContext) -> dict[str, int]:
-    return {str(cpu): host for cpu, host in sorted(cell.pinning.items())} if view.host else ABSENT
-
-
 NODE = View([
     Out("memory_mb", INTEGER),
     Out("siblings", Array(_CPUS), _siblings),
     Out("vcpu_set", _CPUS, lambda cell, _context: _cpus(cell)),
     Out("host_node", _INTEGER_OR_NULL, lambda cell, view: cell.host_cell if view.host else ABSENT),
-    Out("cpu_pinning", Object(patterns={"^[0-9]+$": INTEGER}), _pinning),
+    Out("cpu_pinning", Object(patterns={"^[0-9]+$": INTEGER}), lambda cell, view: {
+        str(cpu): host for cpu, host in sorted(cell.pinning.items())} if view.host else ABSENT),
 ])
 
 
