@@ -75,9 +75,9 @@ class Transition:
     one, the compensations of a superseded operation end and its successor continues. ``done``: the step that has ended,
     with ``failure`` if it failed (at the end: the failure of the action). ``first`` and ``latest``: failures for the
     journal; None leaves those of the journal. ``data``: the data that hooks of the operation changed, or None.
-    ``deferred``: cleanups to run after the action has ended. ``retries``: the operation continues forwards, and needs
-    what its deferred cleanups would remove. ``guest_lost``: the power state of the guest is unknown. ``waits``: the
-    action waits for the return of the step's host, and nothing else changes.
+    ``deferred``: cleanups to run after the action has ended. ``retries``: the operation continues forwards after
+    compensations. ``guest_lost``: the power state of the guest is unknown. ``waits``: the action waits for the return
+    of the step's host, and nothing else changes.
     """
 
     step: Step | None
@@ -192,8 +192,7 @@ def enter(run: Run, transition: Transition, ctl: Control) -> Step | None:
     if transition.data is not None:
         operation.data = transition.data
     journal.failure, journal.latest = transition.first or journal.failure, transition.latest or journal.latest
-    journal.cleanups = [cleanup for cleanup in (*journal.cleanups, *transition.deferred)
-                        if not transition.retries or cleanup.operation != operation.name]
+    journal.cleanups = [*journal.cleanups, *transition.deferred]
     run.action.undoing = transition.undoing
     if transition.guest_lost:
         ctl.set(power_state=states.NOSTATE)
@@ -202,6 +201,9 @@ def enter(run: Run, transition: Transition, ctl: Control) -> Step | None:
     if transition.retries:
         ctl.set(task_state=operation.task_state)
     if transition.step is not None:
+        if not transition.undoing:  # The step needs what the cleanup after its earlier try would remove.
+            journal.cleanups = [cleanup for cleanup in journal.cleanups
+                                if (cleanup.operation, cleanup.step) != (operation.name, transition.step.name)]
         return transition.step
     if transition.outcome == "success":
         operation.succeeded(ctl)

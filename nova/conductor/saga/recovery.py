@@ -164,6 +164,7 @@ class Recovery:
             return False
         servers.update(connection, run.instance.uuid, {"action_uuid": run.action.uuid})
         run.instance.action_uuid = run.action.uuid
+        run.operation.relocate()
         return True
 
     def _read_run(self, connection: sa.Connection, action: Action) -> Run | None:

@@ -39,6 +39,13 @@ class Run:
         self.operation = _operation(inherited.operation, self.instance, inherited.data)
         self.operation.taken_over = True
 
+    def copy(self) -> Run:
+        """Return a copy of this run whose action, journal and data can be changed independently; the instance is
+        shared."""
+        other = Run(msgspec.structs.replace(self.action, payload=self.payload()), self.instance)
+        other.scheduler_queries = list(self.scheduler_queries)
+        return other
+
     @property
     def inheriting(self) -> bool:
         """Return True while the run compensates a superseded operation."""
@@ -114,11 +121,11 @@ class Run:
         return msgspec.structs.replace(self.action, operation=self.operation.name, events=[],
                                        payload=journal_without_secrets(msgspec.to_builtins(data)))
 
-    def opened(self, step: Step, events: list[Event] | None = None) -> list[Event]:
-        """Return the events, with the event of ``step`` open."""
-        events = list(self.action.events if events is None else events)
-        name = step.event
-        if name is None or any(event.event == name and event.finish_time is None for event in events):
+    def opened(self, step: Step) -> list[Event]:
+        """Return the events, with the event of ``step`` open. A compensation has no event."""
+        events, name = list(self.action.events), step.event
+        if name is None or self.action.undoing or any(
+                event.event == name and event.finish_time is None for event in events):
             return events
         return [*events, Event(event=name, start_time=clock.now(), host=self.operation.host_of(step) or None)]
 
@@ -133,10 +140,13 @@ class Run:
 
     def _add_conductor_event(self, step: Step | None, failure: Failure | None) -> None:
         """Add the event of a conductor step after the step has ended: no transaction is written when it starts."""
-        if step is None or step.place != CONDUCTOR or (self.action.undoing and failure is None):
+        if step is None or step.place != CONDUCTOR or self.action.undoing:
             return
-        events = self.action.events
-        name = step.event or ("conductor_schedule_and_build_instances" if failure and not events else None)
+        events, name = self.action.events, step.event
+        if name is None and failure and not events:
+            name = next((item.event for item in self.operation.steps if item.event), None)
+            if self.operation.name == "build":
+                name = "conductor_schedule_and_build_instances"
         if name and not any(event.event == name and event.finish_time is None for event in events):
             start = max([event.finish_time for event in events if event.finish_time], default=self.action.start_time)
             self.action.events = [*events, Event(event=name, start_time=start)]

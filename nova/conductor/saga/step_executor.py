@@ -89,7 +89,7 @@ class StepExecutor:
 
     # --- conductor steps -----------------------------------------------------------------------------
     def _run_here(self, ctx: context.RequestContext, run: Run, step: Step) -> None:
-        before, events = msgspec.to_builtins(run.operation.data), run.action.events
+        before = msgspec.to_builtins(run.operation.data)
         ctl = self._control(ctx, run)
         try:
             with metrics.step(run.operation.name, step.name, run.action.undoing):
@@ -97,19 +97,22 @@ class StepExecutor:
                 self.handle(ctx, run, Done(step), ctl)
         except Wait as wait:
             self._park(run, wait)
-        except (exception.StaleReport, exception.ServiceUnavailable):
-            raise  # another process continues; or a service, the broker or the database is unavailable
+        except exception.StaleReport:
+            raise  # another process continues
         except Exception as error:
+            if not step.external and not isinstance(error, exception.ClaimLost):
+                run.operation.data = msgspec.convert(before, run.operation.data_type)
+            if isinstance(error, exception.ServiceUnavailable):
+                raise  # a service, the broker or the database
             if not isinstance(error, exception.NovaException):
+                if run.action.undoing and not step.external:
+                    raise  # nothing repeats the compensation later
                 LOG.exception("[instance: %s] Step %s failed", run.instance.uuid, step.name)
             if isinstance(error, exception.ClaimLost):
                 metrics.CLAIMS.inc("lost")
                 LOG.info("[instance: %s] Claim on node %s failed: resources were allocated to another server meanwhile",
                          run.instance.uuid, error.kwargs.get("node"))
                 self.core.usage.touch({str(error.kwargs["node"])})  # corrects the schedulers, which count the server
-            elif not step.external:
-                run.operation.data = msgspec.convert(before, run.operation.data_type)
-            run.action.events = events  # the transaction that would have ended the step is rolled back
             self._reload_instance(run)
             self.handle(ctx, run, Failed(step, failure_of(error), step, isinstance(error, exception.HostDown)))
 
@@ -161,9 +164,14 @@ class StepExecutor:
     # --- events and transitions --------------------------------------------------------------------------
     def handle(self, ctx: context.RequestContext, run: Run, event: Event, ctl: ConductorControl | None = None) -> None:
         """Apply the transition that follows an event. ``ctl``: the changes that the step made."""
+        transition = decide(run, event)
         if isinstance(event, Failed):
-            _log_failure(run, event.step, event.failure)
-        self._apply(ctx, run, decide(run, event), ctl or self._control(ctx, run))
+            if run.action.undoing or transition.latest is not None:
+                _log_failure(run, event.step, event.failure)
+            else:
+                LOG.warning("[instance: %s] Step %s of operation %s is deferred until its service responds: %s",
+                            run.instance.uuid, event.step.name, run.action.action, event.failure.message)
+        self._apply(ctx, run, transition, ctl or self._control(ctx, run))
 
     def give_up_host(self, ctx: context.RequestContext, run: Run, step: Step, host: str) -> None:
         """Decide a step whose host is down: wait for the host, skip the step, or fail."""
@@ -183,49 +191,51 @@ class StepExecutor:
         self._apply(ctx, run, transition, ctl)
 
     def _apply(self, ctx: context.RequestContext, run: Run, transition: Transition, ctl: ConductorControl) -> None:
-        """Store a transition in one transaction; then execute the next step, or start the next operation."""
-        if transition.retries:
-            metrics.RETRIES.inc(run.operation.name)
-        done, failure = transition.done, transition.failure
+        """Store a transition in one transaction; then execute the next step, or start the next operation.
+
+        ``run`` stays as it is stored, for the case that the transaction is rolled back.
+        """
+        done, failure, following = transition.done, transition.failure, run.copy()
         if transition.outcome:
-            run.action.events = run.closed(run.step, failure, at_end=True)
+            following.action.events = following.closed(following.step, failure, at_end=True)
         elif done:
-            run.action.events = run.closed(done, failure)
-        step = enter(run, transition, ctl)
-        host = run.operation.host_of(step) if step else ""
+            following.action.events = following.closed(done, failure)
+        step = enter(following, transition, ctl)
+        host = following.operation.host_of(step) if step else ""
         if transition.outcome:
             ctl.forget_secrets()
-        elif step and host and not run.action.undoing and step.task_state:
+        elif step and host and not following.action.undoing and step.task_state:
             ctl.set(task_state=step.task_state)
-        run.journal.tries, run.journal.waits_until = (1 if host else 0), None
-        notifications = of_transition(self.core.outbox, run, done, step, failure)
+        following.journal.tries, following.journal.waits_until = (1 if host else 0), None
+        notifications = of_transition(self.core.outbox, following, None if run.action.undoing else done, step, failure)
 
         def write(connection: sa.Connection) -> StepOrder | Run | None:
             if transition.outcome:
-                self._write_end(connection, run, transition, notifications)
+                self._write_end(connection, following, transition, notifications)
                 ctl.apply(connection, action_uuid=None)
             else:
-                self._write(connection, run, step, host, notifications)
+                self._write(connection, following, step, host, notifications)
                 ctl.apply(connection)
             notifications.write(self.core.outbox, connection, ctx)
             if step and host:
-                return self.order(connection, run, step, run.action.attempt + 1, host)
-            return self._next_queued(connection, run) if transition.outcome else None
+                return self.order(connection, following, step, run.action.attempt + 1, host)
+            return self._next_queued(connection, following) if transition.outcome else None
 
-        attempt = run.action.attempt
-        follower = self.core.db.write(write)
+        next_order = self.core.db.write(write)
+        if transition.retries:
+            metrics.RETRIES.inc(run.operation.name)
         if transition.outcome:
-            _count_and_log_end(run, failure)
+            _count_and_log_end(following, failure)
         else:
-            run.action.attempt, run.action.step = attempt + 1, step.name if step else None
-            run.journal.open_events = notifications.open_events
+            following.action.attempt, following.action.step = run.action.attempt + 1, step.name if step else None
+            following.journal.open_events = notifications.open_events
         self._committed(ctl)
-        if isinstance(follower, StepOrder):
-            self.send(ctx, host, follower)
-        elif follower is not None:
-            self._submit(context_of(follower.action), follower)
+        if isinstance(next_order, StepOrder):
+            self.send(ctx, host, next_order)
+        elif next_order is not None:
+            self._submit(context_of(next_order.action), next_order)
         elif not transition.outcome:
-            self._submit(ctx, run)
+            self._submit(ctx, following)
 
     # --- writing -------------------------------------------------------------------------------------
     def _dispatch_again(self, ctx: context.RequestContext, run: Run, step: Step) -> None:
@@ -238,35 +248,32 @@ class StepExecutor:
                 return not services.host_up(connection, host)
             return services.forced_down(connection, host)
 
-        tries = run.journal.tries
-        if tries >= MAX_TRIES and not self.core.db.read(is_down):
+        if run.journal.tries >= MAX_TRIES and not self.core.db.read(is_down):
             LOG.warning("[instance: %s] Step %s was sent to host %s %d times without a report; the operation fails",
                         run.instance.uuid, step.name, host, MAX_TRIES)
             self.handle(ctx, run, Failed(step, failure_of(exception.HostDown(host=host), host), run.furthest(step)))
             return
 
-        notifications = of_transition(self.core.outbox, run, None, step)
+        following = run.copy()
+        following.journal.tries += 1
+        notifications = of_transition(self.core.outbox, following, None, step)
 
         def write(connection: sa.Connection) -> StepOrder | None:
             if is_down(connection):
                 return None
-            run.journal.tries = tries + 1
-            self._write(connection, run, step, host, notifications)
+            self._write(connection, following, step, host, notifications)
             notifications.write(self.core.outbox, connection, ctx)
-            return self.order(connection, run, step, run.action.attempt + 1, host)
+            return self.order(connection, following, step, run.action.attempt + 1, host)
 
-        before = run.action.attempt
         order = self.core.db.write(write)
         if order is None:
             self.give_up_host(ctx, run, step, host)
-            return
-        run.action.attempt = before + 1
-        run.journal.open_events = notifications.open_events
-        self.send(ctx, host, order)
+        else:
+            self.send(ctx, host, order)
 
     def _write(self, connection: sa.Connection, run: Run, step: Step | None, host: str,
                notifications: TransitionNotifications) -> None:
-        if step and not run.action.undoing:
+        if step:
             run.action.events = run.opened(step)
         actions.update(
             connection, run.action, step=step.name if step else None, attempt=run.action.attempt + 1,
@@ -368,20 +375,18 @@ class StepExecutor:
         event: Event = Ended(failure) if step is None else Failed(
             step, failure, step if run.action.undoing else run.furthest(step),
             unavailable=isinstance(error, exception.ServiceUnavailable))
-        inherited = run.operation
         try:
             self.handle(ctx, run, event)
         except (exception.StaleReport, exception.ServiceUnavailable):
             raise
         except Exception:
-            if inherited is run.own:
+            if not run.inheriting:
                 raise
             # The compensation of a superseded operation must not block its successor for ever.
             LOG.exception("[instance: %s] Cannot release the resources of the superseded operation %s",
-                          run.instance.uuid, inherited.name)
+                          run.instance.uuid, run.operation.name)
             self._reload_instance(run)
-            if run.operation is inherited:
-                run.disinherit()
+            run.disinherit()
             step = run.first()
             if step is None:
                 self.handle(ctx, run, Ended())

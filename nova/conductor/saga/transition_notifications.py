@@ -17,7 +17,7 @@ from nova.conductor.feeds.outbox import Outbox
 from nova.conductor.saga.run import Run
 from nova.conf import CONF
 from nova.db.sql import clock
-from nova.exception import HostDown
+from nova.exception import ClaimLost, HostDown
 from nova.notifications import requests, versioned
 from nova.notifications.messages import NotificationBuilder, ServerEvent, publisher
 from nova.notifications.operation_events import (
@@ -117,7 +117,8 @@ def of_transition(outbox: Outbox, run: Run, before: Step | None, to: Step | None
                   failure: Failure | None = None) -> TransitionNotifications:
     """Return the notifications of an operation that goes from one step to another.
 
-    ``before``: the step that has ended or failed, or None. ``to``: the next step, or None at the end of the operation.
+    ``before``: the step that has ended or failed; None for a compensation. ``to``: the next step, or None at the end of
+    the operation.
     """
     queries, run.scheduler_queries[:] = list(run.scheduler_queries), []
     if not outbox.on or run.inheriting:
@@ -186,6 +187,8 @@ class _Transition:
         method = NO_HOST_TASKS.get(run.own.name)
         if failure is None or step is None or not step.calls_scheduler or not method or not run.action.undoing:
             return None
+        if failure.kind == ClaimLost.__name__:
+            return None
         return NoHostFound(method, self.data.spec, run.instance,
                            states.ERROR if run.own.name in FATAL_WITHOUT_HOST else run.instance.vm_state,
                            run.journal.failure or failure)
@@ -196,7 +199,7 @@ class _Transition:
         No transaction is written when a conductor step starts, so its "start" is notified when the step has ended.
         """
         before = self.before
-        if before is None or before.place != CONDUCTOR or (self.run.action.undoing and self.failure is None):
+        if before is None or before.place != CONDUCTOR:
             return []
         return [event for event in self.forwards
                 if self._covers(event, before) and (event.fails or not self.failing)]

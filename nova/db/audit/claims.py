@@ -92,7 +92,7 @@ def _wanted(connection: sa.Connection, keys: Sequence[str]) -> dict[str, _Want]:
                       INSTANCES.c.node, INSTANCES.c.flavor, INSTANCES.c.image, INSTANCES.c.block_devices)
     wanted = {uuid: _Want(instance.host, instance.node, _resources(instance, instance.flavor))
               for uuid, instance in instances.items()}
-    for move in moving:
+    for move in reversed(moving):  # The first one runs; an operation in the queue has opened the other one.
         instance = instances.get(move.instance_uuid)
         if instance is not None:
             wanted[move.instance_uuid] = _Want(move.source_compute, move.source_node,

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from nova import conf, context, exception
+from nova.compute.service import SERVICE_VERSION
 from nova.conductor import create
 from nova.conductor.acceptance import start
 from nova.conductor.endpoints.by_hosts import Guests as Reports
@@ -104,7 +105,7 @@ class Machine(RuleBasedStateMachine):
             networks.create(connection, Network(uuid=new_uuid(), label="n", cidr="10.0.0.0/28", gateway="",
                                                 bridge=""))
             for host in HOSTS:
-                services.register(connection, host, "nova-compute", "compute", 1)
+                services.register(connection, host, "nova-compute", "compute", SERVICE_VERSION)
                 uuid = new_uuid()
                 compute_nodes.report(connection, host, [ComputeNode(
                     uuid=uuid, host=host, hypervisor_hostname=host, hypervisor_type="fake", hypervisor_version=1,

@@ -324,3 +324,11 @@ def begin_live_migration(machine):
     machine.deliver_report(0, twice=False)
     (destination, _order), = machine.world.orders
     return destination
+
+
+def test_audit_finds_nothing_while_the_move_of_a_reset_server_ends_and_the_next_one_is_queued(booted):
+    booted.move(0, "migrate", "1")
+    booted.calm_down()
+    start(booted.engine, CTX, booted.uuids[0], "reset_state", {"state": states.ACTIVE})
+    booted.move(0, "migrate", "1")
+    booted.books_balance_at_every_moment()

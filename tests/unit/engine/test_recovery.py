@@ -2,16 +2,22 @@
 
 import collections
 import contextlib
+import typing
 
 import pytest
 import sqlalchemy as sa
 
 from nova import exception
+from nova.conductor.acceptance import start
 from nova.conductor.saga import recovery, step_executor
 from nova.conf import CONF
 from nova.db import tables
 from nova.objects.servers import states
+from nova.operations import REGISTRY
+from nova.operations.framework.base import step
+from nova.operations.framework.rules import Rules
 from tests.unit.engine.test_engine_properties import CTX
+from tests.unit.engine.world import Bind
 
 
 def server(machine, uuid):
@@ -169,3 +175,28 @@ def test_abandoned_operation_leaves_the_server_active(machine):
     assert (found.vm_state, found.task_state) == (states.ACTIVE, None)
     assert outcomes(machine, uuid) == ["success", "error"]
     assert claims(machine)[uuid] == before != set()
+
+
+# --- operations that waited behind a build ---------------------------------------------------------------
+class FollowBuild(Bind):
+    """An operation beside others, which is accepted while the server is built."""
+
+    name = action = "follow_build"
+    rules = Rules(label="follow", launched=False, task_states=None, beside=True)
+    hosts: typing.ClassVar[list[str]] = []
+
+    @step("host")
+    def use(self, host):
+        self.hosts.append(host.driver.host)
+
+
+def test_operation_that_waited_behind_a_build_runs_on_the_host_on_which_the_build_succeeded(machine, monkeypatch):
+    monkeypatch.setitem(REGISTRY, FollowBuild.name, FollowBuild)
+    monkeypatch.setattr(FollowBuild, "hosts", [])
+    machine.boot(1, twice=False)
+    first = machine.row().host
+    start(machine.engine, CTX, machine.uuids[0], FollowBuild.name, {})
+    machine.deliver_order(0, twice=False, fails=1.0)
+    machine.calm_down()
+    assert machine.row().host != first
+    assert FollowBuild.hosts == [machine.row().host]

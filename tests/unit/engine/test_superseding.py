@@ -7,6 +7,7 @@ from nova.conductor.acceptance import start
 from nova.conductor.saga import step_executor
 from nova.db.accounts import quotas
 from nova.db.servers import actions
+from nova.objects.base import Object
 from nova.objects.servers import states
 from nova.operations import REGISTRY
 from nova.operations.framework.base import CONDUCTOR, VOLUMES, Wait, step
@@ -36,6 +37,43 @@ class Keep(Bind):
             super().clean_up(of, ctl)
 
 
+class Deferred(Bind):
+    """Something is made outside for a server, and removed when the service outside is available."""
+
+    name = action = "defer_outside"
+    bind = Bind.bind
+
+    @step(CONDUCTOR, external=VOLUMES, deferrable=True)
+    def release(self, ctl):
+        self.outside.remove(self.instance.uuid)
+
+
+class Retried(Bind):
+    """An operation that is tried twice, and whose second try fails before its external step."""
+
+    name = action = "retry_outside"
+    retry_from = "choose"
+
+    class Data(Object, kw_only=True):
+        host: str = ""
+        tries: int = 0
+
+    data_type = Data
+
+    @step(CONDUCTOR, undo="unchoose")
+    def choose(self, ctl):
+        if self.data.tries:
+            raise exception.NoValidHost(reason="none left")
+
+    bind, use, release = Bind.bind, Bind.use, Bind.release
+
+    def unchoose(self, ctl):
+        self.data.tries += 1
+
+    def may_retry(self, failure):
+        return failure.kind != "NoValidHost"
+
+
 class Killed(BaseException):
     """A kill of the process, which no handler catches."""
 
@@ -43,6 +81,8 @@ class Killed(BaseException):
 @pytest.fixture(autouse=True)
 def _server(machine, monkeypatch):
     monkeypatch.setitem(REGISTRY, Keep.name, Keep)
+    monkeypatch.setitem(REGISTRY, Retried.name, Retried)
+    monkeypatch.setitem(REGISTRY, Deferred.name, Deferred)
     machine.boot(1, twice=False)
 
 
@@ -261,6 +301,36 @@ def test_abandoned_compensation_is_completed_after_a_service_outage(machine, mea
     del machine.outside.remove
     for _time in range(3):
         machine.leases_end()
+    assert machine.outside.things == set()
+    assert not machine.debts()
+
+
+def test_deferred_step_is_logged_as_deferred_and_its_operation_succeeds(machine, caplog):
+    machine.calm_down()
+    machine.outside.remove = away
+    start(machine.engine, CTX, machine.uuids[0], Deferred.name, {})
+    for _time in range(step_executor.MAX_TRIES):
+        machine.leases_end()
+    assert actions_of(machine)[0].outcome == "success"
+    assert "Step release of operation defer_outside is deferred until its service responds" in caplog.text
+    assert "Operation defer_outside failed" not in caplog.text
+    del machine.outside.remove
+    machine.leases_end()
+    assert machine.outside.things == set()
+
+
+def test_given_up_compensation_is_made_up_for_when_the_next_try_fails_before_its_step(machine):
+    def fail_once(uuid):
+        del machine.outside.remove
+        raise RuntimeError("500")
+
+    machine.calm_down()
+    machine.outside.remove = fail_once
+    start(machine.engine, CTX, machine.uuids[0], Retried.name, {})
+    machine.deliver_order(0, twice=False, fails=1.0)
+    machine.deliver_all()
+    assert actions_of(machine)[0].outcome == "error"
+    machine.leases_end()
     assert machine.outside.things == set()
     assert not machine.debts()
 
