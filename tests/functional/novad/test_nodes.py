@@ -4,13 +4,15 @@ import contextlib
 import json
 import threading
 
+import msgspec
 import pytest
 
-from nova.common.errors import ReportedError
+from nova.common.errors import Refused, ReportedError
 from nova.novad import options
 from nova.novad.daemon import Daemon
 from nova.novad.mdns import Announcement, Instance
 from nova.novad.nodes.announcer import Announcer
+from nova.novad.nodes.participant import Assignment
 from nova.novad.options import Options
 from nova.novad.platform import parse
 from nova.novad.server import Server
@@ -433,6 +435,21 @@ def test_node_that_was_unreachable_receives_the_decision_later(nodes, monkeypatc
     assert nodes.run() == [{"db": "1"}, {"compute": "2"}, {"compute": "2"}]
     assert nodes.n3.states()[0] == ("deploy", "done")
     assert json.loads(nodes.ask(nodes.n3, "history", "-f", "json").out)[0]["Nodes"] == "for n1 2"
+
+
+def test_assignment_that_arrives_after_its_deployment_was_abandoned_is_refused(nodes):
+    """A delayed request must not leave changes that wait for a decision which the control node has already sent."""
+    nodes.nova("deploy")
+    daemon, coordinator = nodes.n3.daemon, nodes.n1.daemon.ident
+    daemon.participant.settle(coordinator, 2, False, lambda _name, _what: None)
+    late = Assignment(coordinator=coordinator, control="n1", number=2, kind="deploy",
+                      platform=daemon.deployer.platform, versions={"compute": "2"})
+    for number in (1, 2):
+        with pytest.raises(Refused, match=f"Deployment {number} of n1 was already abandoned"):
+            daemon.take_part(msgspec.structs.replace(late, number=number), lambda _name, _what: None)
+    assert nodes.run() == ONE
+    assert daemon.take_part(msgspec.structs.replace(late, number=3), lambda _name, _what: None) == ["compute"]
+    assert daemon.journal.pending() is not None
 
 
 def test_remove_frees_a_node_whose_control_node_is_lost(nodes):

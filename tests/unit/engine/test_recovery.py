@@ -130,6 +130,21 @@ def do_next(machine):
     machine.deliver_report(0, twice=False)
 
 
+def test_report_of_an_older_attempt_is_refused(machine):
+    """The report is in transit while the lease ends and the same step is sent to the same host again."""
+    machine.boot(1, twice=False)
+    machine.deliver_order(0, twice=False, fails=0.0)
+    [(host, _order, report)] = machine.reports
+    machine.reports.clear()
+    machine.leases_end()
+    assert [other for other, _order in machine.world.orders] == [host]
+    with pytest.raises(exception.StaleReport):
+        machine.engine.step_done(CTX, report)
+    assert server(machine, machine.uuids[0]).vm_state == states.BUILDING
+    machine.calm_down()
+    assert server(machine, machine.uuids[0]).vm_state == states.ACTIVE
+
+
 def test_attempts_are_counted_per_step(machine):
     """Orders of a migration are lost several times each, in total more often than the limit per step."""
     machine.boot(1, twice=False)

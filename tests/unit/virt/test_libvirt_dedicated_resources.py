@@ -229,3 +229,13 @@ def test_live_migrated_guest_is_pinned_by_its_destination(options: Any) -> None:
                                           domain_xml(server(), DISKS, settings(shared_cpus=(2,))))
     assert attributes(ET.fromstring(plain), "vcpu") == [{"cpuset": "2"}]
     assert Definition(plain).disks
+
+
+def test_live_migrated_guest_has_its_memory_in_the_cells_of_its_destination() -> None:
+    here, there = pinned(), pinned()
+    assert there.numa_topology is not None
+    there.numa_topology.cells[0].host_cell = 0
+    text = migration_xml.for_destination(domain_xml(here, DISKS, settings()), domain_xml(there, DISKS, settings()))
+    assert attributes(ET.fromstring(text), "numatune/*") == [
+        {"mode": "strict", "nodeset": "0"}, {"cellid": "0", "mode": "strict", "nodeset": "0"},
+        {"cellid": "1", "mode": "strict", "nodeset": "0"}]

@@ -94,9 +94,17 @@ def test_volume_connections_are_valid(connection: dict[str, object], schema: etr
     disk = ET.fromstring(text).findall("devices/disk")[1]
     assert disk.findtext("serial") == "s"
     assert (disk.find("readonly") is not None) == bool(connection.get("read_only"))
-    if connection.get("shareable"):
-        # Writes of a guest must be visible to the other guests.
-        assert (disk.find("shareable") is not None, disk.find("driver").get("cache")) == (True, "none")
+    assert (disk.find("shareable") is not None) == bool(connection.get("shareable"))
+
+
+@pytest.mark.parametrize(("shareable", "cache"), [(True, "none"), (False, "writeback")])
+def test_volume_file_of_several_servers_bypasses_the_page_cache(shareable: bool, cache: str) -> None:
+    """Writes of a guest must be visible to the other guests."""
+    device = volume(1)
+    device.connection = VolumeConnection(volume_id="v", path="/pool/v", shareable=shareable)
+    text = domain_xml(server(block_devices=[device]), DISKS, dataclasses.replace(HOST, cache="writeback"))
+    drivers = [disk.find("driver").get("cache") for disk in ET.fromstring(text).findall("devices/disk")]
+    assert drivers == ["writeback", cache]
 
 
 @pytest.mark.parametrize("below", [[], [("/pool/v.1", "qcow2"), ("/pool/v", "raw")]])
