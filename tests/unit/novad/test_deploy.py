@@ -447,6 +447,17 @@ def test_concurrent_deployment_is_refused(deployed):
     assert deployed.deploy(db="2").state == DONE
 
 
+def test_recovery_is_refused_during_a_deployment_and_does_not_roll_it_back(deployed):
+    def meanwhile(verb, _name):
+        if verb == "stop":
+            deployed.runtime.before = lambda _verb, _name: None
+            with pytest.raises(Busy, match=r"Another deployment is in progress \(deploy\)"):
+                deployed.recover()
+    deployed.runtime.before = meanwhile
+    assert deployed.deploy(db="2").state == DONE
+    assert deployed.versions() == {"db": "2", "conductor": "1", "api": "1"}
+
+
 def test_unavailable_runtime_is_retried_and_the_deployment_rolled_back(deployed):
     def away(verb, name):
         if (verb, name) == ("create", "suite-conductor"):
