@@ -1,6 +1,6 @@
 """Proof that the tests detect faults: run the tests of each mutant, at least one of which must fail.
 
-    python -m tools.mutants                            # all mutants, half an hour on two cores
+    python -m tools.mutants                            # all mutants
     python -m tools.mutants --jobs 2 boot-order-reversed full-page-without-next-link
     python -m tools.mutants --list
 
