@@ -37,7 +37,8 @@ LOG = logging.getLogger(__name__)
 
 _CONNECTIONS = 32  # Maximum number of open connections; a new one replaces the oldest one without a valid request.
 _REQUEST_TIMEOUT = 10.0  # Seconds within which a whole request must arrive.
-_RESPONSE_TIMEOUT = 60.0  # Seconds within which a client must have read a response, beside those of the profile.
+_MAKING_TIMEOUT = 60.0  # Seconds for making a response, beside those of the profile.
+_RESPONSE_TIMEOUT = 60.0  # Seconds within which a client must have read a response.
 _INTERVAL = 0.01  # seconds between two samples
 _DEFAULT, _LONGEST = 10.0, 300.0
 _DEPTH = 64  # frames of a stack
@@ -88,10 +89,10 @@ class _Server(http.server.ThreadingHTTPServer):
                 self._disconnect(sock)
 
     def authorize(self, request: socket.socket, seconds: float) -> None:
-        """Keep a connection while its profile is taken, ``seconds`` long, and its response is read."""
+        """Keep a connection for ``seconds`` from now."""
         with self._lock:
             if request in self._connections:
-                self._connections[request] = _Connection(time.monotonic() + seconds + _RESPONSE_TIMEOUT, True)
+                self._connections[request] = _Connection(time.monotonic() + seconds, True)
 
     def _disconnect(self, sock: socket.socket) -> None:
         """Shut a connection down, which ends its thread. The caller holds the lock."""
@@ -156,10 +157,11 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if not self.turn.acquire(blocking=False):
             return self._say(429, "Another profile is being taken.")
         try:
-            self.server.authorize(self.connection, seconds or 0.0)
+            self.server.authorize(self.connection, (seconds or 0.0) + _MAKING_TIMEOUT)
             stacks, unit = (cpu(seconds or _DEFAULT), "nanoseconds") if what == "profile" else (heap(seconds), "bytes")
         finally:
             self.turn.release()
+        self.server.authorize(self.connection, _RESPONSE_TIMEOUT)
         name = "cpu" if what == "profile" else "inuse_space"
         if query.get("format") == "speedscope":
             return self._say(200, json.dumps(speedscope(stacks, name, unit)), "application/json")
