@@ -131,23 +131,31 @@ class Run:
 
     def closed(self, step: Step | None, failure: Failure | None, at_end: bool = False) -> list[Event]:
         """Return the events after ``step`` ended. An event stays open while the next step has the same event name."""
-        self._add_conductor_event(step, failure)
+        self._add_missing_event(step, failure)
         follower = self.operation.after(step) if step is not None else None
         continues = follower is not None and step is not None and follower.event == step.event
         if failure is None and not at_end and not self.action.undoing and continues:
             return list(self.action.events)
         return ended(self.action.events, failure)
 
-    def _add_conductor_event(self, step: Step | None, failure: Failure | None) -> None:
-        """Add the event of a conductor step after the step has ended: no transaction is written when it starts."""
-        if step is None or step.place != CONDUCTOR or self.action.undoing:
+    def _add_missing_event(self, step: Step | None, failure: Failure | None) -> None:
+        """Add the event of a step that has ended without one.
+
+        No transaction is written when a conductor step starts. A failure is shown in any case: that of a step without
+        an event name by an event with the latest name.
+        """
+        if step is None or self.action.undoing or (failure is None and step.place != CONDUCTOR):
             return
         events, name = self.action.events, step.event
-        if name is None and failure and not events:
-            name = next((item.event for item in self.operation.steps if item.event), None)
-            if self.operation.name == "build":
+        unfinished = [event.event for event in events if event.finish_time is None]
+        if name is None and failure and not unfinished:
+            if events:
+                name = events[-1].event
+            elif self.operation.name == "build":
                 name = "conductor_schedule_and_build_instances"
-        if name and not any(event.event == name and event.finish_time is None for event in events):
+            else:
+                name = next((item.event for item in self.operation.steps if item.event), None)
+        if name and name not in unfinished:
             start = max([event.finish_time for event in events if event.finish_time], default=self.action.start_time)
             self.action.events = [*events, Event(event=name, start_time=start)]
 
