@@ -85,6 +85,18 @@ def long_text() -> Any:
     return LongText()
 
 
+class LongBytes(sa.types.TypeDecorator[bytes]):
+    """Bytes, up to 4 GB."""
+
+    impl = sa.LargeBinary
+    cache_ok = True
+
+    def load_dialect_impl(self, dialect: sa.Dialect) -> Any:
+        if dialect.name in ("mysql", "mariadb"):
+            return dialect.type_descriptor(_mysql().LONGBLOB())
+        return dialect.type_descriptor(sa.LargeBinary())
+
+
 def _mysql() -> Any:
     """Return the MySQL dialect, whose import costs a megabyte that processes with another database save."""
     from sqlalchemy.dialects import mysql

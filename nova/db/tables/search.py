@@ -6,7 +6,7 @@ import sqlalchemy as sa
 from sqlalchemy import Column
 
 from nova.db.sql.tables import table as _table
-from nova.db.sql.types import Utc, big_id, text
+from nova.db.sql.types import LongBytes, Utc, big_id, text
 
 # Blocks of servers that were indexed together; all of them were deleted, or none was.
 text_blocks = _table(
@@ -24,6 +24,5 @@ block_texts = _table(
     "block_texts",
     Column("block_id", sa.BigInteger, primary_key=True, autoincrement=False),
     Column("name", text(64), primary_key=True),
-    # 16 MB at most (a MEDIUMBLOB of MariaDB).
-    Column("content", sa.LargeBinary(2**24 - 1), nullable=False),
+    Column("content", LongBytes, nullable=False),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 
 from nova.db.migrations.schema import column, index, is_left_for_later, table
-from nova.db.sql.types import Utc, big_id, text
+from nova.db.sql.types import LongBytes, Utc, big_id, text
 
 revision = "0027"
 down_revision = "0026"
@@ -25,7 +25,7 @@ def upgrade() -> None:
         "block_texts",
         sa.Column("block_id", sa.BigInteger(), primary_key=True, autoincrement=False),
         sa.Column("name", text(64), primary_key=True),
-        sa.Column("content", sa.LargeBinary(2**24 - 1), nullable=False),
+        sa.Column("content", LongBytes(), nullable=False),
     )
     column("instances", sa.Column("text_block", sa.BigInteger()))
     if not is_left_for_later("instances"):
