@@ -34,13 +34,13 @@ _CELL = re.compile(r"`([^`]*)`")
 _Shape = tuple[str, str, str | None]
 
 SERVED, GONE, MISSING = "Served", "Gone: 410 in every microversion", "Not served yet"
-AGAIN = "Served again, if the operator wants it"
+AGAIN = "Optional legacy operations"
 _ABOUT = {
     SERVED: "In these microversions; in the others 404, as upstream.",
-    AGAIN: "Upstream has removed them. With `[api]legacy = true`, and the embedded networks, they are served in these "
-           "microversions (in the others 404); otherwise 410 in every microversion.",
-    GONE: "Upstream has removed them, too. `tests/unit/api/test_operations.py` asks for each.",
-    MISSING: "404. `tests/unit/test_house.py` lists them, and fails once one is served.",
+    AGAIN: "Upstream has removed these operations. With `[api]legacy = true` and the embedded networks Nova serves them "
+           "in these microversions (404 in other microversions); otherwise they return 410 in every microversion.",
+    GONE: "Upstream has removed these operations, too. `tests/unit/api/test_operations.py` requests each operation.",
+    MISSING: "404. `tests/unit/test_house.py` lists these operations, and fails when one of them is served.",
 }
 
 

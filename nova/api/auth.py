@@ -64,8 +64,8 @@ def context_of(environ: Environ, url_project: str | None) -> RequestContext:
 def check_listening(address: str) -> None:
     """Raise InvalidInput for noauth with an address that other machines reach."""
     if CONF.api.auth_strategy == "noauth" and not plain_ip.address(address).is_loopback:
-        raise exception.InvalidInput(reason=f"[api]auth_strategy = noauth believes everybody: it does not listen on "
-                                            f"{address}, but on addresses of loopback only")
+        raise exception.InvalidInput(reason=f"[api]auth_strategy = noauth accepts any user: cannot listen on "
+                                            f"{address}, only on loopback addresses")
 
 
 def _noauth(environ: Environ, url_project: str | None, request_ids: dict[str, Any]) -> RequestContext:

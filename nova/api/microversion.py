@@ -53,7 +53,7 @@ def requested(new: str | None, old: str | None) -> int:
 
 
 def parse(value: str) -> int:
-    """"2.47" or "latest" as a minor number."""
+    """Return the minor number of a microversion such as "2.47" or "latest". Raises VersionMalformed."""
     if value == "latest":
         return MAX
     match = _PATTERN.fullmatch(value)

@@ -66,6 +66,6 @@ def until(req: Request, poll: Callable[[], T | None], seconds: float, pause: flo
                 failures = 0
             except exception.ServiceUnavailable as error:
                 failures += 1
-                LOG.info("Cannot poll the outcome of an accepted operation: %s", error)
+                LOG.info("Cannot poll the outcome of an accepted operation for the response: %s", error)
             time.sleep(pause)
     return None

@@ -195,7 +195,7 @@ def read(path: str) -> tuple[bytes, str, int]:
         if len(words) == 2 and words[0] == _MASTER:
             words = [_MASTER, "", "1", words[1]]
         elif len(words) != 4 or words[0] != _HOST:
-            raise ValueError("it contains no key")
+            raise ValueError("the file contains no key")
         key = bytes.fromhex(words[3])
         if len(key) < 32:
             raise ValueError("the key is too short")

@@ -9,7 +9,7 @@ from nova.virt.images import qemuimg
 
 RAW = "raw"
 _LUKS = b"LUKS\xba\xbe"
-_ELSEWHERE = "it refers to another file"
+_ELSEWHERE = "the file refers to another file"
 
 
 class QemuTools:
@@ -49,7 +49,7 @@ class QemuTools:
             if file.read(len(_LUKS)) == _LUKS:
                 return RAW
         if not _header(path, f"{RAW} or qcow2, encrypted with LUKS").luks:
-            raise exception.InvalidDiskInfo(reason="it is not encrypted with LUKS")
+            raise exception.InvalidDiskInfo(reason="the file is not encrypted with LUKS")
         return "qcow2"
 
 
@@ -57,7 +57,7 @@ def _header(path: str, disk_format: str) -> qemuimg.Qcow2Header:
     try:
         header = qemuimg.Qcow2Header(path)
     except ValueError as error:
-        raise exception.InvalidDiskInfo(reason=f"it is not in the format {disk_format}") from error
+        raise exception.InvalidDiskInfo(reason=f"the file is not in the format {disk_format}") from error
     if header.data_file:
         raise exception.InvalidDiskInfo(reason=_ELSEWHERE)
     return header

@@ -116,7 +116,7 @@ class StepHost:
         key = next((key for key in self._job.order.volume_keys if key.key_id == wanted.key_id), None)
         if key is None:
             raise exception.VolumeUnusable(volume_id=device.volume_id, reason=(
-                "it is encrypted, and its stored key cannot be decrypted any more; detach and attach it again"))
+                "the stored key of the encrypted volume cannot be decrypted; detach and attach the volume again"))
         return key
 
     def connect_volumes(self, instance: Instance | None = None) -> None:

@@ -48,9 +48,9 @@ class Job:
     def check(self) -> None:
         """Raise Superseded if this host already knows that the order is not current."""
         if self._abandoned:
-            raise Superseded("it took too long")
+            raise Superseded("the order took too long")
         if self._superseded_at is not None:
-            raise Superseded("a newer order has come")
+            raise Superseded("a newer order was received")
 
     def fence(self) -> None:
         """Check before every effect that the order is current; confirm it with a conductor if needed.

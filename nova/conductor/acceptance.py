@@ -309,7 +309,7 @@ class _Request:
                 notifications = transition_notifications.of_superseded(outbox, run, _TAKEN_OVER)
                 notifications.write(outbox, connection, context_of(action))
             except (exception.Invalid, msgspec.ValidationError) as error:
-                LOG.error("[instance: %s] Cannot compensate the superseded operation %s on this conductor: %s",
+                LOG.error("[instance: %s] Cannot schedule compensation of superseded operation %s: %s",
                           instance.uuid, action.operation, error)
             actions.supersede(connection, action, ended(action.events, _TAKEN_OVER), deferred, lease())
         return cleanups

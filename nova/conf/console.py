@@ -7,7 +7,7 @@ OPTIONS = {
         cfg.StrOpt("cert", help="The certificate of a console proxy, and those that lead to a root (PEM). With it a "
                                 "proxy speaks TLS only; unset: no TLS."),
         cfg.StrOpt("key", help="The certificate's key (PEM); unset: it is in cert, too."),
-        cfg.BoolOpt("ssl_only", default=False, help="Console proxies refuse to start without a certificate."),
+        cfg.BoolOpt("ssl_only", default=False, help="Refuse to start without a certificate. Read by console proxies."),
         cfg.StrOpt("web", help="The directory of the web pages that a console proxy serves; unset: where Debian's "
                                "packages have them (/usr/share/novnc, /usr/share/spice-html5). Empty: none."),
     ],

@@ -47,7 +47,7 @@ def environ_of(request: h11.Request, raw: bytes, lenient: bool = False) -> Envir
     ``lenient``: accept all line ends and continuation lines, for simple clients without a proxy in between.
     """
     if not lenient and _STRAY.search(raw):
-        raise Refused(400, "A line does not end as HTTP has it.")
+        raise Refused(400, "A line has an invalid line ending.")
     if len(request.headers) > _MOST_HEADERS:
         raise Refused(431, "There are too many headers.")
     host, environ = _request_line(request)
@@ -68,7 +68,7 @@ def check_end(fields: int, raw: bytes) -> None:
     """
     lines = raw.removesuffix(b"\r\n\r\n").rsplit(b"\r\n", fields + 1)[-fields - 1:]
     if not raw.endswith(b"\r\n\r\n") or not _LAST_CHUNK.fullmatch(lines[0]) or _STRAY.search(b"\r\n".join(lines)):
-        raise Refused(400, "A line after the last chunk does not end as HTTP has it.")
+        raise Refused(400, "A line after the last chunk has an invalid line ending.")
 
 
 def _request_line(request: h11.Request) -> tuple[str | None, Environ]:

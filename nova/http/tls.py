@@ -8,7 +8,7 @@ import ssl
 from nova import exception
 from nova.conf import CONF
 
-# Bytes read from the system at once.
+# Maximum number of bytes per read from a socket.
 _PIECE = 16 * 1024
 # Bytes allowed without a request: the handshake and TLS messages beside requests.
 _OVERHEAD = 64 * 1024

@@ -270,7 +270,7 @@ class Daemon:
                 seen[backup.component] = seen.get(backup.component, 0) + 1
                 if seen[backup.component] > least and backup.made < oldest:
                     dropped.append(backup)
-            for backup in reversed(dropped):  # Oldest first, so that an interruption leaves the newest.
+            for backup in reversed(dropped):  # The oldest backup first, so that an interruption keeps the newest ones.
                 self.journal.drop_backup(backup.id, cleanup.BACKUP)
             self.deployer.cleanup.run(lambda _name, _what: None)
             return dropped

@@ -48,7 +48,7 @@ class Login(grpc.ServerInterceptor):
         if hmac.compare_digest(metadata.get("authorization", "").encode("latin-1", "replace"), self._expected):
             if not self._tls and not self._warned:
                 self._warned = True
-                LOG.warning("A caller sent the shared secret over TCP without TLS, as nova of an earlier release does. "
+                LOG.warning("A client sent the shared secret over TCP without TLS, as earlier releases of nova do. "
                             "Upgrade it: the next release of novad refuses such calls.")
             return continuation(details)
         if not self._tls and details.method == signing.CHALLENGE and signing.is_nonce(metadata.get(signing.NONCE, "")):

@@ -21,8 +21,8 @@ def check(socket: str) -> str:
         try:
             answer = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=5)
         except grpc.RpcError as error:
-            return f"it does not answer ({error.code().name.lower()})"
-    return "" if answer.status == health_pb2.HealthCheckResponse.SERVING else "it says that it does not serve"
+            return f"no response ({error.code().name.lower()})"
+    return "" if answer.status == health_pb2.HealthCheckResponse.SERVING else "novad reports that it is not serving"
 
 
 def watch(socket: str, start: float, steady: float) -> str:

@@ -75,8 +75,8 @@ class _Assisted(Operation):
     def accept(self, ctl: Acceptance, request: CreateRequest | DeleteRequest) -> None:
         device = self.instance.attached(request.volume_id)
         if device.multiattach:
-            raise exception.InvalidVolume(reason=f"several servers may have volume {request.volume_id}, and a file "
-                                                 "with snapshots is written by one alone")
+            raise exception.InvalidVolume(reason=f"volume {request.volume_id} is multiattach, and only one server "
+                                                 "can write to a file with snapshots")
         if device.encryption is not None:
             raise exception.InvalidVolume(reason=f"volume {request.volume_id} is encrypted, and a file with snapshots "
                                                  "is not decrypted")

@@ -122,7 +122,7 @@ class Move(Bound):
         if host and not ctl.compute_exists(host):
             raise exception.ComputeHostNotFound(host=host)
         if ctl.volumes.bound_host() and not same_host:
-            raise exception.InvalidVolume(reason="the server has volumes that cannot leave its host")
+            raise exception.InvalidVolume(reason="the server has volumes that exist only on its host")
         spec = ctl.request_spec(flavor, host, forced)
         spec.ignore_hosts = [] if same_host else [instance.host or ""]
         self.data.spec = spec

@@ -274,11 +274,11 @@ def _check_claim(instance: Instance, image: Image) -> None:
     """Check that the server may keep its claim on the host with this image. Raises InvalidInput."""
     flavor, had = instance.flavor, instance.image
     if guest_topology(flavor, image) != guest_topology(flavor, had):
-        raise exception.InvalidInput("The image has other NUMA constraints than the one that the server has: it cannot "
-                                     "be rebuilt with it where it is.")
+        raise exception.InvalidInput("The NUMA constraints of the new image differ from those of the current image: "
+                                     "the server cannot be rebuilt on its host.")
     if _amounts(instance, image) != _amounts(instance, had):
-        raise exception.InvalidInput("The image asks for other resources than the one that the server has: it cannot "
-                                     "be rebuilt with it where it is.")
+        raise exception.InvalidInput("The new image requires other resources than the current image: "
+                                     "the server cannot be rebuilt on its host.")
 
 
 def _amounts(instance: Instance, image: Image | None) -> dict[str, int]:

@@ -114,7 +114,7 @@ class DetachShare(_Share):
         mapping = self.instance.share(request.share_id)
         if mapping is None:
             raise exception.ShareNotAttached(instance_uuid=self.instance.uuid, share_id=request.share_id)
-        # The state of a guest on a failed host is unknown. Without its shares the server can be evacuated.
+        # A server on a failed host may be detached: servers with shares cannot be evacuated.
         runs = self.instance.runs and ctl.host_up(self.instance.host or "")
         if runs or mapping.status not in (share_types.INACTIVE, share_types.ERROR):
             raise exception.ShareStatusIncorrect(

@@ -117,7 +117,7 @@ class SwapVolume(Operation):
         ctl.outside_volumes.end_swap(self.data.device, self.data.new, self.data.migrates, done=self.data.swapped)
 
     def clean_up(self, of: Step, ctl: Control) -> None:
-        # A volume that was attached again since has the same ids at the service.
+        # If the volume was attached again, Cinder's attachment is in use: it has the same server and volume.
         volume_ids = {volume.volume_id for volume in ctl.instance.volumes}
         if of.name == "hand_over" or self.data.new.volume_id not in volume_ids:
             super().clean_up(of, ctl)

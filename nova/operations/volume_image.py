@@ -115,7 +115,7 @@ class CreateVolumeImage(Saving):
             return
         if Properties(ctl.instance).image_flag(QUIESCE):
             raise exception.InstanceQuiesceFailed(instance_id=ctl.instance.uuid, reason=(
-                "the volume service took longer than its file systems may stay quiesced"))
+                "the volume snapshots took longer than file systems may stay quiesced"))
         LOG.warning("[instance: %s] The volume snapshots may have been taken after the file systems were thawed",
                     ctl.instance.uuid)
 

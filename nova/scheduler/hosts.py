@@ -181,7 +181,7 @@ class Fleet:
             nodes["pending_since"][touched] = now
 
     def expire(self, older_than: float) -> int:
-        """Revert choices that no usage report has confirmed for ``older_than`` seconds; return the number of nodes."""
+        """Release selections that no usage report confirmed in ``older_than`` seconds; return the number of nodes."""
         with self._lock:
             nodes, cutoff = self._table.nodes, time.monotonic() - older_than
             since = nodes["pending_since"]

@@ -27,16 +27,16 @@ def is_merged(volume: str, files: Sequence[str], top: str | None, base: str | No
     """
     missing = next((name for name in (top if base is None else None, base) if name and name not in files), None)
     if missing or not files:
-        raise exception.VolumeSnapshotFailed(volume_id=volume, reason=f"its guest does not have {missing or 'it'}")
+        raise exception.VolumeSnapshotFailed(volume_id=volume, reason=f"guest does not have {missing or 'the volume'}")
     if base is None:
         if top == files[0]:
-            raise exception.VolumeSnapshotFailed(volume_id=volume, reason=f"its guest writes to {top}")
+            raise exception.VolumeSnapshotFailed(volume_id=volume, reason=f"the guest writes to {top}")
         return list(files[1:2]) == ([top] if top else [])
     if top not in files:
         return True
     if top == files[0] or files.index(top) >= files.index(base):
         raise exception.VolumeSnapshotFailed(volume_id=volume, reason=(
-            f"its guest writes to {top}" if top == files[0] else f"{top} is not an overlay of {base}"))
+            f"the guest writes to {top}" if top == files[0] else f"{top} is not an overlay of {base}"))
     return False
 
 

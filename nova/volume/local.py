@@ -153,5 +153,5 @@ def _full_disk(volume_id: str) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise exception.DiskFull(reason=f"no room for volume {volume_id}") from error
+            raise exception.DiskFull(reason=f"no space for volume {volume_id}") from error
         raise

@@ -42,7 +42,8 @@ def test_blocked_broker_refuses_requests_without_delay(nova: Cluster, rabbit: Ra
     nova.all_active(there, 60)
     building = nova.boot_many(4, "building")
     with rabbit.alarm():
-        eventually(lambda: nova.api.request("GET", "/flavors", timeout=60).status_code == 503, 60, "the API notices")
+        eventually(lambda: nova.api.request("GET", "/flavors", timeout=60).status_code == 503, 60,
+                   "the API detects the blocked broker")
         took: list[float] = []
         versions = nova.api.url.removesuffix("/v2.1")
 

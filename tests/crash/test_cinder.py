@@ -100,7 +100,7 @@ def test_kill_during_cinder_calls_leaves_no_attachment_or_snapshot(
     kill(nova, points, *everything.holders())
     everything.ends()
     eventually(lambda: _attachments(cinder) == _volumes(nova), invariants.BOUND,
-               "servers and the volume service say the same of who has which volume")
+               "the attachments in Nova and in Cinder are identical")
     assert {volume.status for volume in cinder.volumes.values()} <= {"available", "in-use", "reserved"}
     # A shelved server keeps its volumes reserved.
     assert {volume.id for volume in cinder.volumes.values() if volume.status == "reserved"} == {
@@ -138,7 +138,8 @@ class OnFiles(OnVolumes):
         wanted = {"volume_id": volume, "snapshot_id": snapshot}
         if self.names[name].operation is _DELETES:
             self._operate(uuid, _CREATES.name, **wanted, new_file=new)
-            eventually(lambda: self.told(name) == ("creating", "90%"), _PREPARES, f"snapshot {snapshot} is made")
+            eventually(lambda: self.told(name) == ("creating", "90%"), _PREPARES,
+                       f"snapshot {snapshot} is reported as created")
             self.cinder.snapshots[snapshot].status, self.cinder.snapshots[snapshot].progress = "deleting", "0%"
         else:
             wanted["new_file"] = new
@@ -220,7 +221,7 @@ class Evacuated(Evacuation):
         return on_volume(self.nova, self.cinder, name, host=SOURCE)
 
 
-@pytest.mark.parametrize("undo", [False, True], ids=["it goes on", "it fails"])
+@pytest.mark.parametrize("undo", [False, True], ids=["resumed", "failed"])
 def test_kill_during_an_evacuation_leaves_volumes_attached_to_the_host(
         nova: Cluster, points: Points, operate: Operate, cinder: CinderService, monkeypatch: pytest.MonkeyPatch,
         undo: bool) -> None:
@@ -236,7 +237,7 @@ def test_kill_during_an_evacuation_leaves_volumes_attached_to_the_host(
     moved.source_returns()
     moved.ends("ERROR" if undo else "ACTIVE")
     eventually(lambda: _attachments(cinder) == _volumes(nova), invariants.BOUND,
-               "servers and the volume service say the same of who has which volume")
+               "the attachments in Nova and in Cinder are identical")
     here = {each.connector["host"] for each in cinder.attachments.values() if each.server in moved.uuids.values()}
     assert here == {SOURCE if undo else DESTINATION}
     nova.delete_all(invariants.BOUND)

@@ -214,7 +214,7 @@ def test_timed_actions_are_not_early_with_a_wrong_conductor_clock(nova: Cluster,
     process = nova.processes[right if seconds < 0 else wrong]
     before = process.log.read_text().count("is ready")
     nova.start(process.name)
-    eventually(lambda: process.log.read_text().count("is ready") > before, 90, "it has started")
+    eventually(lambda: process.log.read_text().count("is ready") > before, 90, "the process is ready")
     time.sleep(5)
     assert {uuid: nova.api.show(uuid)["status"] for uuid in expected} == expected
     assert not [uuid for uuid in expected if nova.api.show(uuid)["OS-EXT-STS:task_state"]]

@@ -183,7 +183,7 @@ def test_boots_complete_after_a_compute_is_killed(nova: Cluster, victims: tuple[
     def some_run() -> bool:
         return sum(len(guests) for guests in invariants.guests_of(nova).values()) > _BOOTS // 4
 
-    eventually(some_run, 60, "a quarter of them run", interval=0.05)
+    eventually(some_run, 60, "a quarter of the servers is running", interval=0.05)
     nova.kill(*victims)
     assert {server["status"] for server in nova.api.servers().values()} >= {"ACTIVE", "BUILD"}
     nova.start(*victims)
@@ -271,9 +271,9 @@ def attach_interfaces(nova: Cluster, uuid: str) -> None:
         return {port["port_id"] for port in nova.api.get(path)["interfaceAttachments"]
                 if port["port_state"] == "ACTIVE"}
 
-    eventually(lambda: active() >= set(ports), _LONGEST, "both are attached", interval=0.3)
+    eventually(lambda: active() >= set(ports), _LONGEST, "both ports are attached", interval=0.3)
     nova.api.delete(f"{path}/{ports[0]}")
-    eventually(lambda: ports[0] not in active(), _LONGEST, "one is detached", interval=0.3)
+    eventually(lambda: ports[0] not in active(), _LONGEST, "the deleted port is detached", interval=0.3)
     assert len(nova.api.get(path)["interfaceAttachments"]) == 2
 
 
@@ -333,7 +333,7 @@ def test_message_faults_during_an_evacuation_have_no_effect(nova: Cluster, trans
         nova.all_active(moved, _LONGEST)
         nova.start(source)
         eventually(lambda: nova.api.request("PUT", f"/os-services/{host}", {
-            "forced_down": False}).status_code == 200, _LONGEST, f"{source} counts as up again", interval=0.3)
+            "forced_down": False}).status_code == 200, _LONGEST, f"{source} is reported as up again", interval=0.3)
     met(relay, treatment)
     invariants.check(nova, moved)
     made = [entry for entry in invariants.journal(nova) if entry[2] in moved]

@@ -58,7 +58,7 @@ class Evacuation:
     def source_returns(self) -> None:
         """Wait until the source host runs, is up, and has compared its guests for the first time."""
         self.nova.start(SOURCE)
-        eventually(lambda: self._force_down(False), invariants.BOUND, f"{SOURCE} counts as up again", interval=0.3)
+        eventually(lambda: self._force_down(False), invariants.BOUND, f"{SOURCE} is reported as up again", interval=0.3)
         self.nova.wait_ready()
 
     def release(self) -> None:
@@ -110,7 +110,8 @@ def test_evacuation_completes_when_the_source_returns_during_any_step(evacuate: 
     moved.source_returns()
     # The source must remove a guest as soon as the server has a destination: never two guests on one disk.
     placed = {uuid for name, uuid in moved.uuids.items() if moved.names[name][0] is not _STEPS[0]}
-    eventually(lambda: not moved.on(SOURCE) & placed, invariants.BOUND, "the source has let go of what has a place")
+    eventually(lambda: not moved.on(SOURCE) & placed, invariants.BOUND,
+               "the source has removed the guests of servers with a destination")
     assert moved.on(SOURCE) == set(moved.uuids.values()) - placed
     moved.release()
     moved.ends()

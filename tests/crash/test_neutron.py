@@ -99,7 +99,8 @@ def test_kill_during_neutron_calls_leaves_no_port(nova: Cluster, points: Points,
     everything = Round(nova, points, _cases(), when, operate)
     kill(nova, points, *everything.holders())
     everything.ends()
-    eventually(lambda: _ports(neutron) == _interfaces(nova), invariants.BOUND, "ports and interfaces are the same")
+    eventually(lambda: _ports(neutron) == _interfaces(nova), invariants.BOUND,
+               "the ports in Neutron and the interfaces in Nova are identical")
 
 
 def _ports(neutron: NeutronServer) -> set[tuple[str, str]]:

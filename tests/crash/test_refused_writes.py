@@ -188,7 +188,7 @@ def test_builds_and_deletes_succeed_while_writes_are_refused(nova: tuple[Cluster
     cluster.all_active(deleted, 60)
     building = cluster.boot_many(3, "building")
     eventually(lambda: all(server["OS-EXT-SRV-ATTR:host"] for server in cluster.api.servers().values()), 30,
-               "every server has its host")
+               "every server has a host")
     for uuid in deleted:
         cluster.api.delete(f"/servers/{uuid}")
     begin = time.monotonic()

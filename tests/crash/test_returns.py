@@ -45,7 +45,7 @@ def test_abandoned_stop_is_not_executed_when_its_host_returns(nova: Cluster) -> 
     nova.kill(host)
     nova.api.action(uuid, "os-stop")
     assert not idle(nova, uuid)
-    eventually(lambda: idle(nova, uuid), _GIVEN_UP, "the stop is given up", interval=0.5)
+    eventually(lambda: idle(nova, uuid), _GIVEN_UP, "the stop operation has timed out", interval=0.5)
     assert nova.api.show(uuid)["status"] == "ACTIVE"
     nova.start(host)
     nova.wait_ready()
@@ -55,7 +55,8 @@ def test_abandoned_stop_is_not_executed_when_its_host_returns(nova: Cluster) -> 
         # The power state is unknown (0) until the returned host reports it.
         assert (server["status"], server["OS-EXT-STS:power_state"]) in (("ACTIVE", 0), ("ACTIVE", 1))
         time.sleep(0.3)
-    eventually(lambda: nova.api.show(uuid)["OS-EXT-STS:power_state"] == 1, 30, "the host has told of its guest")
+    eventually(lambda: nova.api.show(uuid)["OS-EXT-STS:power_state"] == 1, 30,
+               "the host has reported the power state of its guest")
     # The host executes new orders: a new stop is not confused with the old stop.
     nova.api.action(uuid, "os-stop")
     nova.api.wait(uuid, "SHUTOFF")
@@ -73,7 +74,7 @@ def test_rescheduled_builds_are_not_repeated_by_the_returning_host(nova: Cluster
                 hosts.setdefault(server["OS-EXT-SRV-ATTR:host"], []).append(uuid)
         return any(len(waiting) >= 3 for waiting in hosts.values()) and bool(invariants.journal(nova))
 
-    eventually(spread, 30, "builds wait for their turn on a host", interval=0.1)
+    eventually(spread, 30, "builds are queued on a host", interval=0.1)
     host = max(hosts, key=lambda name: len(hosts[name]))
     nova.kill(host)
     nova.all_active(accepted, 90)

@@ -64,7 +64,8 @@ def test_worker_frozen_for_longer_than_its_lease_is_fenced_off(
     for name in everything.holders():
         before = taken_over(nova)
         nova.freeze(name)
-        eventually(lambda before=before: taken_over(nova) > before, 60, "somebody notices", interval=0.5)
+        eventually(lambda before=before: taken_over(nova) > before, 60,
+                   "another process has taken over the operation", interval=0.5)
         everything.release(name)
         nova.thaw(name)
     everything.ends()
@@ -98,7 +99,7 @@ def test_returning_host_whose_builds_were_rescheduled_is_fenced_off(nova: Cluste
         servers = nova.api.servers()
         return not any(servers[uuid]["OS-EXT-STS:task_state"] for uuid in mine & servers.keys())
 
-    eventually(given_up, 60, f"what {host} was doing is over", interval=0.5)
+    eventually(given_up, 60, f"the operations on {host} have ended", interval=0.5)
     points.release_all()
     nova.thaw(host)
     everything.settle()

@@ -94,7 +94,7 @@ def test_storm_of_faults_leaves_no_pending_operations_or_leftovers(nova: Cluster
         nova.delete_all(invariants.BOUND, at_once=True)
         storm.note(f"all holds after {invariants.check(nova, accepted, deleted=accepted):.1f} s")
         try:
-            eventually(lambda: not left_over(nova, storm.volumes), invariants.SLACK, "hosts have removed volumes")
+            eventually(lambda: not left_over(nova, storm.volumes), invariants.SLACK, "hosts have deleted volumes")
         finally:
             storm.note(f"what is left over: {left_over(nova, storm.volumes)}")
         assert left_over(nova, storm.volumes) == {}

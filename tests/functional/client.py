@@ -24,14 +24,15 @@ class Failed(Exception):
 
 
 def wait_for(condition, seconds=15, reason=""):
-    """Poll ``condition`` until its result is true; return the result. Fails after ``seconds``.
+    """Poll ``condition`` until its result is true; return the result. Fail after ``seconds``.
 
-    ``reason``: the message of the failure, or a function that returns it. The pauses grow to 0.1 s, since polling takes
-    CPU time from the operation that the test waits for.
+    ``reason``: the awaited state, for the failure message, or a function that returns it. The pauses grow to 0.1 s,
+    since polling takes CPU time from the operation that the test waits for.
     """
     end, pause = time.monotonic() + seconds, 0.02
     while not (value := condition()):
-        assert time.monotonic() < end, (reason() if callable(reason) else reason) or condition
+        assert time.monotonic() < end, (
+            f"not within {seconds} s: {reason() if callable(reason) else reason or condition}")
         time.sleep(pause)
         pause = min(1.3 * pause, 0.1)
     return value
@@ -109,4 +110,4 @@ class Client:
 
     def wait_gone(self, uuid, seconds=20):
         wait_for(lambda: self.session.get(f"{self.url}/v2.1/servers/{uuid}", timeout=60).status_code == 404, seconds,
-                 f"server {uuid} still exists")
+                 f"server {uuid} is deleted")

@@ -73,7 +73,7 @@ def suite():
         console_server.CHECK_INTERVAL = 1.0
         running = allinone.Suite()
         running.start()
-        assert len(running.scheduler.fleet), "the scheduler did not hear of the host"
+        assert len(running.scheduler.fleet), "the scheduler received no report of the host"
         unlimited = {"instances": -1, "cores": -1, "ram": -1}
         Client(running.url).put("/os-quota-class-sets/default", {"quota_class_set": unlimited})
         running.statements = StatementCounter(running.conductor.core.db, running.conductor._beats_db)
@@ -148,7 +148,7 @@ def second(suite, admin, flavor, image_id):
     service = ComputeService(transport, host=SECOND)
     service.start()
     wait_scheduler(suite, SECOND, True)
-    wait_for(lambda: nothing_used(suite), reason="the scheduler knows that both hosts are empty")
+    wait_for(lambda: nothing_used(suite), reason="the scheduler has received empty usage of both hosts")
     yield service
     service.machine.driver.behaviour.failure.clear()
     service.machine.driver.behaviour.latency.clear()
@@ -199,7 +199,7 @@ def remove_volumes(suite):
     for volume in db.read(volumes.index):
         if volume.status in ("available", "error"):
             bus.client(suite.transport, Volumes).delete(context.admin(), volume.uuid)
-    wait_for(lambda: not db.read(volumes.index), reason="volumes are left")
+    wait_for(lambda: not db.read(volumes.index), reason="all volumes are deleted")
 
 
 def remove_servers(admin):

@@ -121,7 +121,7 @@ def _mapping(value: Any) -> dict[str, Any]:
 
 
 class _Fill:
-    """A substitution of ids in requests by ids of existing resources, most of the time."""
+    """Replaces most ids in requests by ids of existing resources."""
 
     def __init__(self, world: World, things: dict[str, str], draw: Any) -> None:
         self._things, self._draw, self._before = things, draw, ""

@@ -29,7 +29,7 @@ def start_allinone(base: pathlib.Path, options: str) -> Iterator[tuple[Process, 
                       base / "nova.log", env={"HOME": str(base), "PATH": os.defpath})
     process.start()
     try:
-        eventually(lambda: "Nova is at" in process.tail(), 60, "it says where it is")
+        eventually(lambda: "Nova is at" in process.tail(), 60, "nova-allinone has printed its address")
         yield process, f"http://127.0.0.1:{port}", _UUID.findall(image.stdout)[0]
         process.stop()
     finally:

@@ -77,8 +77,9 @@ class Client:
             assert status == "ERROR" or server["status"] != "ERROR", f"{server_id}: {server.get('fault')}"
             return server if server["status"] == status and server["OS-EXT-STS:task_state"] is None else None
 
-        return eventually(look, timeout, f"{server_id} becomes {status}")
+        return eventually(look, timeout, f"{server_id} is {status}")
 
     def wait_gone(self, ids: Iterable[str], timeout: float = 30.0) -> None:
         wanted = set(ids)
-        eventually(lambda: not wanted & self.servers().keys(), timeout, "the deleted servers are gone", interval=0.3)
+        eventually(lambda: not wanted & self.servers().keys(), timeout, "the deleted servers are no longer listed",
+                   interval=0.3)

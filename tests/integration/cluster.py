@@ -155,7 +155,7 @@ class Cluster:
 
     def freeze(self, name: str) -> None:
         """Freeze the process while it does not hold SQLite's lock, which would block all other processes."""
-        eventually(lambda: self._frozen(name), 30, f"{name} is at rest", interval=0.05)
+        eventually(lambda: self._frozen(name), 30, f"{name} is frozen", interval=0.05)
 
     def _frozen(self, name: str) -> bool:
         self.processes[name].freeze()

@@ -60,7 +60,7 @@ class RealCloud:
 
     def wait_for_login(self, uuid: str, name: str, count: int = 1) -> None:
         """Wait for the ``count``th login prompt of the guest, with the host name from the metadata."""
-        eventually(lambda: self.console(uuid).count(f"{name} login:") >= count, BOOT, f"{name} asks for a login",
+        eventually(lambda: self.console(uuid).count(f"{name} login:") >= count, BOOT, f"{name} shows a login prompt",
                    interval=0.5)
 
     def host_of(self, uuid: str) -> RealHost:
@@ -93,7 +93,7 @@ class RealCloud:
         self.nova.delete_all(60)
         for host in self.hosts.hosts:
             eventually(lambda host=host: not host.leftovers(self.instances), 10,
-                       f"everything of the guests is gone from {host.name}: {host.leftovers(self.instances)}")
+                       f"no files of guests are left on {host.name}: {host.leftovers(self.instances)}")
         self.nova.audit()
 
     # --- hosts ---------------------------------------------------------------------------------------
@@ -108,7 +108,7 @@ class RealCloud:
             found = self.api.get(f"/os-services?binary=nova-compute&host={host.name}")["services"]
             return [service["state"] for service in found] == ["down"]
 
-        eventually(look, 60, f"{host.name} counts as down", interval=0.5)
+        eventually(look, 60, f"{host.name} is reported as down", interval=0.5)
 
     def return_power(self, host: RealHost) -> None:
         """Boot the host and start its services; its guests are defined on its disk, but not running."""

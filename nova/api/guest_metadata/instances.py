@@ -65,7 +65,7 @@ class Instances:
         bus.within(self._guests, PROBE_TIMEOUT).evictions(context.admin(), CONF.host, limit=1)
 
     def tenant_of(self, network_id: str, address: str) -> str:
-        """Return the project of an address if it is cached, else the network."""
+        """Return the project of the server with this address if the server is cached, else the id of the network."""
         with self._lock:
             _until, instance = self._cache.get(("address", network_id, address), (0.0, None))
         return network_id if instance is None else instance.project_id

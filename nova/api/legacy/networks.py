@@ -54,7 +54,7 @@ def _wanted(given: dict[str, Any]) -> Network:
     if not given.get("cidr"):
         raise exception.InvalidInput(reason="cidr: every network has an IPv4 subnet")
     if "bridge" in given:
-        raise exception.InvalidInput(reason="bridge: hosts name their bridges themselves")
+        raise exception.InvalidInput(reason="bridge: not supported, as each host generates the names of its bridges")
     if not is_true(given.get("enable_dhcp", True)):
         raise exception.InvalidInput(reason="enable_dhcp: every network has DHCP")
     start, end = _range(given)
@@ -74,7 +74,7 @@ def _range(given: dict[str, Any]) -> tuple[str | None, str | None]:
     if "fixed_cidr" not in given:
         return start, end
     if start or end:
-        raise exception.InvalidInput(reason="fixed_cidr: allowed_start and allowed_end say the same in another way")
+        raise exception.InvalidInput(reason="fixed_cidr cannot be combined with allowed_start and allowed_end")
     try:
         fixed = ipaddress.IPv4Network(given["fixed_cidr"])
         whole_range = ipaddress.IPv4Network(given["cidr"])

@@ -49,7 +49,7 @@ def secrets_list(novad: Novad, args: argparse.Namespace) -> Any:
     return ("Secret", "Used by"), [(secret.name, ", ".join(secret.used_by)) for secret in answer.secrets]
 
 
-@doing(arg("names", nargs="+", metavar="SECRET", help="its name in the platform file"))
+@doing(arg("names", nargs="+", metavar="SECRET", help="name of the secret in the platform file"))
 def secrets_rotate(novad: Novad, args: argparse.Namespace) -> None:
     """Rotate secrets: generate new values and recreate the components that use them."""
     novad.follow(novad.client.secrets.Rotate, pb.RotateRequest(names=args.names))

@@ -25,7 +25,7 @@ _TENANT = arg("--tenant", metavar="PROJECT", help="name or id of the project (de
 _USER = arg("--user", metavar="USER", help="id of a user of the project")
 _CLASS = arg("class_name", metavar="CLASS", help="class name; default: the defaults of all projects")
 _LIMITS: tuple[Argument, ...] = tuple(
-    arg(f"--{name.replace('_', '-')}", metavar="N", type=int, help="-1: unlimited") for name in _QUOTAS)
+    arg(f"--{name.replace('_', '-')}", metavar="N", type=int, help="limit; -1: unlimited") for name in _QUOTAS)
 
 
 def _range(args: argparse.Namespace) -> dict[str, str]:

@@ -56,7 +56,7 @@ def _add_options(command: argparse.ArgumentParser) -> None:
     instead = command.add_mutually_exclusive_group()
     instead.add_argument("--dry-run", action="store_true",
                          help="only print the planned move of each server")
-    instead.add_argument("--status", action="store_true", help="only print the progress")
+    instead.add_argument("--status", action="store_true", help="only print the progress of the drain")
     instead.add_argument("--stop", action="store_true", help="start no further moves; running moves continue")
 
 

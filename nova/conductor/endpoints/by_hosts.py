@@ -142,7 +142,7 @@ class Guests(by_hosts_api.Guests):
 
     def images_cached(self, ctx: RequestContext, host: str, results: list[CacheResult]) -> None:
         if any(result.state not in ENDS for result in results):
-            raise exception.InvalidInput(reason="the state of an image that was cached is none of those")
+            raise exception.InvalidInput(reason="invalid result of an image caching request")
         truncated = [msgspec.structs.replace(result, message=result.message[:_MESSAGE]) for result in results]
 
         def write(connection: sa.Connection) -> None:
@@ -248,7 +248,7 @@ class Heartbeat(by_hosts_api.Heartbeat):
     def beat_all(self, ctx: RequestContext, binary: str, running: dict[str, list[str]]) -> list[str]:
         _check_binary(ctx, binary)
         if ctx.calling_host and set(running) != {ctx.calling_host}:
-            raise exception.CallerRefused(f"Host {ctx.calling_host} may not speak for other hosts.")
+            raise exception.CallerRefused(f"Host {ctx.calling_host} must not send reports of other hosts.")
         owners = {action: owner_of(host, binary) for host, held in running.items() for action in held}
 
         def transaction(connection: Any) -> tuple[list[Service], list[str]]:

@@ -40,7 +40,7 @@ class ServerShares:
         self._change(lambda item: None if item.uuid == mapping.uuid else item)
 
     def _change(self, changed: Callable[[ShareMapping], ShareMapping | None]) -> None:
-        """Change the shares in the row when the step is written, because shares may be added to the row meanwhile."""
+        """Change the shares of the instance in the transaction of the step, as a request may add shares before that."""
         def renewed(given: list[ShareMapping] | None) -> list[ShareMapping] | None:
             return [now for item in given or () if (now := changed(item)) is not None] or None
 
@@ -70,7 +70,7 @@ class OutsideShares:
         if not self._db.write(lambda connection: share_accesses.want(connection, share_id, host, uuid)):
             if checks >= _MAX_CHECKS:
                 raise exception.ShareAccessGrantError(
-                    share_id=share_id, reason=f"the access of host {host} is being taken away, and that does not end")
+                    share_id=share_id, reason=f"the access of host {host} is still being revoked")
             raise Wait(seconds=_PAUSE)
         self._service.allow(self._transaction.ctx, share_id, host, self._transaction.connector(host) or {}, uuid)
 

@@ -66,7 +66,7 @@ def _of(core: Core, ctx: context.RequestContext, volume_id: str, secret: str) ->
         raise _no_key_manager(volume_id) from error
     except key_manager.SecretDenied as error:
         raise exception.InvalidVolume(
-            reason=f"volume {volume_id} is encrypted, and the key manager does not give its key") from error
+            reason=f"volume {volume_id} is encrypted, and the key manager does not return the key") from error
     # The volume service takes the same text for its passphrase when it formats the volume.
     return VolumeEncryption(key_id=secret, encrypted_passphrase=core.cipher.encrypt(stored.hex()) or "")
 

@@ -21,7 +21,7 @@ LOG = logging.getLogger(__name__)
 _PROGRESS = "progress"
 # Maximum size of the results of a step in bytes. Lists of actions read them, too.
 _MAX_RESULTS = 256 * 1024
-# Maximum number of characters of the parts of a failure. Lists of servers and actions read many of them.
+# Maximum number of characters of each field of a failure, since lists of servers and actions read many failures.
 _MAX_LENGTHS = {"kind": 255, "message": 2000, "inside": 4000, "details": 32 * 1024}
 
 

@@ -77,7 +77,7 @@ class Check(abc.ABC):
 
 
 def alive(connection: sa.Connection, uuids: Sequence[str], *columns: sa.Column[Any]) -> dict[str, Any]:
-    """Return uuid -> these columns of the instances among these that are not deleted."""
+    """Return the row (uuid and ``columns``) of each instance that is not deleted, by uuid."""
     table = tables.instances
     rows = connection.execute(sa.select(table.c.uuid, *columns).where(
         table.c.uuid.in_(uuids), table.c.deleted == sa.false()))

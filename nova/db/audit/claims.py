@@ -26,7 +26,7 @@ MIGRATIONS = tables.migrations
 NODES = tables.compute_nodes
 
 
-# States of an open migration that needs no heavy work any more.
+# States of an open migration whose data transfer has ended.
 _SETTLED = (migration_states.FINISHED, migration_states.CONFIRMING, migration_states.REVERTING, migration_states.ERROR)
 
 

@@ -49,7 +49,7 @@ def claim(connection: sa.Connection, consumer: str, selection: Selection, resour
     for provider, amounts in sorted(providers.items()):
         if amounts and connection.execute(
                 _take(tuple(amounts)), _amounts(provider, amounts)).rowcount != len(amounts):
-            raise exception.ClaimLost(node=root, reason="it has no room")
+            raise exception.ClaimLost(node=root, reason="not enough free resources")
     connection.execute(sa.insert(ALLOCATIONS), [
         {"consumer_uuid": consumer, "provider_uuid": provider, "root_uuid": root, "resources": amounts,
          "project_id": project_id, "user_id": user_id, "created_at": now}

@@ -55,7 +55,7 @@ def _from_tree(connection: sa.Connection, selection: Selection, spec: RequestSpe
         trees.Amounts(spec.resources, frozenset(spec.required_traits), frozenset(spec.forbidden_traits), spec.groups,
                       isolate=spec.group_policy == "isolate"))
     if chosen is None:
-        raise exception.ClaimLost(node=root, reason="its resource providers have no room")
+        raise exception.ClaimLost(node=root, reason="the resource providers have not enough free resources")
     dedicated_resources.note(connection, root)
     return chosen
 

@@ -33,7 +33,7 @@ def claim(connection: sa.Connection, consumer: str, root: str, request: Dedicate
     chosen = fitting.choose(node.numa_topology, node.pci_devices, held(connection, [root]).get(root, []), request,
                             _ratios(connection, root))
     if chosen is None:
-        raise exception.ClaimLost(node=root, reason="its NUMA cells or PCI devices have no room for the server")
+        raise exception.ClaimLost(node=root, reason="not enough free NUMA cells or PCI devices for the server")
     connection.execute(sa.update(ALLOCATIONS).where(
         ALLOCATIONS.c.consumer_uuid == consumer, ALLOCATIONS.c.provider_uuid == root).values(
         numa_topology=chosen.numa_topology, pci_devices=chosen.pci_devices))

@@ -202,7 +202,7 @@ def _identify(connection: sa.Connection, host: str, binary: str, identity: str) 
         if row.identity not in (None, identity):
             raise exception.HostIdentityMismatch(host=host, reason=(
                 f"another machine is registered by this name, with identity {row.identity}; this one is {identity}. "
-                "If the machine was installed anew, give it back its old identity, or delete the service first."))
+                "If the machine was reinstalled, restore its old identity, or delete the service first."))
 
 
 def beat(connection: sa.Connection, host: str, binary: str,

@@ -53,7 +53,7 @@ def put_domain(connection: sa.Connection, domain: Domain) -> Domain:
 
 
 def _check_free(connection: sa.Connection, domain: str) -> None:
-    """Check that no project has names of a new domain as dotted names of a shorter domain. Raises Conflict."""
+    """Raise Conflict if a project has an entry in a parent domain whose full name lies in the new domain."""
     labels = domain.split(".")
     above = {".".join(labels[count:]): ".".join(labels[:count]) for count in range(1, len(labels))}
     # Locked, so that no such name is created meanwhile.

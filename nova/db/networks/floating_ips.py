@@ -137,7 +137,7 @@ def release(connection: sa.Connection, uuid: str, project_id: str | None = None)
                                TABLE.c.instance_uuid.is_(None))
         .values(project_id=None, updated_at=clock.now())).rowcount
     if not done:
-        raise exception.Conflict(f"Floating IP {floating_ip.address} is being given to a server.")
+        raise exception.Conflict(f"Floating IP {floating_ip.address} is being associated with a server.")
     return floating_ip.instance_uuid
 
 

@@ -171,7 +171,7 @@ def _checked(network: Network, uuid: str) -> Network:
     start = _host_address("dhcp_start", network.dhcp_start, cidr) if network.dhcp_start else None
     end = _host_address("dhcp_end", network.dhcp_end, cidr) if network.dhcp_end else None
     if end and ipaddress.IPv4Address(end) < ipaddress.IPv4Address(start or cidr[1]):
-        raise exception.InvalidInput(reason=f"dhcp_end {end} is before the first address that is given out")
+        raise exception.InvalidInput(reason=f"dhcp_end {end} is before the first address of the DHCP range")
     least = 1280 if network.cidr_v6 else 576
     if not least <= network.mtu <= 65535:
         raise exception.InvalidInput(reason=f"mtu {network.mtu} is not between {least} and 65535")
@@ -213,7 +213,7 @@ def _checked_v6(network: Network) -> tuple[str | None, str | None]:
         raise exception.InvalidInput(reason=f"ipv6_mode '{network.ipv6_mode}' is not {SLAAC} or {DHCPV6}")
     cidr = parse_cidr_v6(network.cidr_v6)
     if network.ipv6_mode == SLAAC and cidr.prefixlen != 64:
-        raise exception.InvalidInput(reason=f"cidr_v6 '{cidr}' must be a /64: guests make their addresses in it")
+        raise exception.InvalidInput(reason=f"cidr_v6 '{cidr}' must be a /64: SLAAC requires it")
     if not network.gateway_v6:
         return str(cidr), str(cidr[1])
     try:

@@ -118,7 +118,7 @@ def update(connection: sa.Connection, group_id: int, name: str, description: str
     row = _row(connection, group_id, project_id, lock=True)
     if name != row.name:
         if DEFAULT in (name, row.name):
-            raise exception.InvalidInput(reason="the default security group keeps its name")
+            raise exception.InvalidInput(reason="the default security group cannot be renamed")
         _rename_on_servers(connection, group_id, row.name, name)
     try:
         connection.execute(sa.update(TABLE).where(TABLE.c.id == group_id).values(name=name, description=description))

@@ -40,7 +40,7 @@ _COUNTER = "text-index"
 _UNCHANGED = 10
 # Overlap in seconds when changes of earlier conductors are read again: their clocks and transactions.
 _OVERLAP = 120
-# Blocks whose texts are read by one statement.
+# Number of blocks whose texts are read by one statement.
 _AT_ONCE = 32
 # Maximum number of servers per batch of candidates.
 _BATCH = 1000

@@ -27,7 +27,7 @@ _ALL_MACS = "00:00:00:00:00:00"
 
 
 class Tunnels:
-    """The tunnels of this host. ``lock`` returns the lock of a network, the only lock held during an RPC call."""
+    """The tunnels of this host. ``lock`` returns the lock of a network. Callers of RPC methods hold no other lock."""
 
     def __init__(self, state: StateFiles, lock: Callable[[str], AbstractContextManager[None]]) -> None:
         self._state = state

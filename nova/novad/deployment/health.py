@@ -31,9 +31,9 @@ def check(runtime: Runtime, container: str, health: Health | None, masker: Calla
     """Run the health check once. Raises RuntimeFault, Unhealthy. ``masker`` masks secrets in the output."""
     container_state = runtime.find(container)
     if container_state is None:
-        raise Unhealthy("its container is not there")
+        raise Unhealthy("the container does not exist")
     if not container_state.running:
-        raise Unhealthy(f"its container has ended with {container_state.exit_code}")
+        raise Unhealthy(f"the container exited with code {container_state.exit_code}")
     if health is None:
         return
     if health.command:
@@ -42,11 +42,11 @@ def check(runtime: Runtime, container: str, health: Health | None, masker: Calla
         except RuntimeFault:
             container_state = runtime.find(container)
             if container_state is None or not container_state.running:
-                raise Unhealthy("its container has ended meanwhile") from None
+                raise Unhealthy("the container exited during the health check") from None
             raise
         if code:
             end = masker().text(output).strip()[-_WORDS:]  # masked before it is shortened
-            raise Unhealthy(f"its health command ended with {code}: {' | '.join(end.splitlines())}")
+            raise Unhealthy(f"the health command exited with code {code}: {' | '.join(end.splitlines())}")
     elif health.http:
         _get(health)
     else:

@@ -176,7 +176,7 @@ class Journal:
                 raise sqlite3.DatabaseError(verdict)
             self._connection.executescript(_SCHEMA)
         except sqlite3.Error as error:
-            raise JournalFault(f"The journal {path} is damaged ({error}). Put back a copy of it, or move it away: "
+            raise JournalFault(f"The journal {path} is damaged ({error}). Restore a copy, or move the file away: "
                                "containers and data stay as they are, and the next deploy takes them over.") from None
 
     def close(self) -> None:

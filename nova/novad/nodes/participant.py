@@ -133,7 +133,7 @@ class Participant:
         current = self._journal.components()
         coordinator, _space, node = self._journal.fact(_COORDINATOR).partition(" ")
         if current and coordinator and coordinator != assignment.coordinator:
-            raise Refused(f"Node {self.node} gets its components from another control node ({node}). Run nova remove "
+            raise Refused(f"Node {self.node} belongs to another control node ({node}). Run nova remove "
                           "on it first.")
         if current and assignment.platform.name != self.deployer.platform.name:
             raise Invalid(f"Components of platform {self.deployer.platform.name} are deployed on node {self.node}; "

@@ -49,7 +49,7 @@ def die_with_parent() -> None:
     """Let the kernel kill this novad with its launcher, which alone restarts it."""
     ctypes.CDLL(None, use_errno=True).prctl(_DEATH_SIGNAL, signal.SIGKILL)
     if os.environ.get(_PARENT) != str(os.getppid()):
-        raise SystemExit("novad: its launcher has ended")
+        raise SystemExit("novad: the launcher has exited")
 
 
 class Launcher:

@@ -41,7 +41,7 @@ from nova.novad.release.releases import Releases, number
 _INDEX = 1024 * 1024  # Maximum number of bytes of releases.json.
 _UNPACKED = 1024 * 1024 * 1024  # Maximum number of bytes of a release.
 _MARGIN = 64 * 1024 * 1024  # Bytes of the disk that stay free.
-_TIMEOUT, _FETCHED = 30.0, 1800.0  # Timeout in seconds of a silent server, and of a whole file.
+_TIMEOUT, _FETCHED = 30.0, 1800.0  # Timeouts in seconds: without data from the server, and of a whole download.
 _PIECE = 1024 * 1024
 _TRIED = 60.0  # timeout in seconds for a release to print its version
 _AS_BEFORE = "Nothing was changed."

@@ -36,7 +36,7 @@ class Podman:
         self._url = f"unix://{socket}"
 
     def version(self) -> str:
-        with self._client(_QUERY_TIMEOUT) as client, self._faults("it does not answer"):
+        with self._client(_QUERY_TIMEOUT) as client, self._faults("no response"):
             version: Any = client.version()  # type: ignore[no-untyped-call]
             return f"podman {version['Version']}"
 

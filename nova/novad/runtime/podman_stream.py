@@ -91,7 +91,7 @@ class PodmanStream:
         for piece in self._pieces(rest):
             *lines, left = (left + piece).split(b"\n")
             if len(left) > _MOST:
-                raise self.fault("a line of its answer is too long")
+                raise self.fault("a line of the response is too long")
             for line in lines:
                 yield from self._document(line)
         yield from self._document(left)
@@ -123,7 +123,7 @@ class PodmanStream:
                 stream, length = _HEADER.unpack_from(data)
                 end = _HEADER.size + length
                 if length > _AT_ONCE * 16:
-                    raise self.fault("what it sends is no log")
+                    raise self.fault("the response is not a log stream")
                 if len(data) < end:
                     break
                 parts.append((stream, bytes(data[_HEADER.size:end])))
@@ -145,7 +145,7 @@ class PodmanStream:
             except TimeoutError:
                 if deadline is not None:
                     raise
-                raise self.fault("it does not answer") from None
+                raise self.fault("no response within the timeout") from None
             except OSError as error:
                 if self._closed:
                     return
@@ -188,7 +188,7 @@ def run(path: str, container: str, command: tuple[str, ...], timeout: float,
         "AttachStderr": True}).expect(201))
     ident = created.get("Id")
     if not isinstance(ident, str) or not ident:
-        raise RuntimeFault(f"podman: {what}: it reports no id")
+        raise RuntimeFault(f"podman: {what}: no id in the response")
     stream = PodmanStream(path, what, "POST", f"/exec/{ident}/start", {"Detach": False, "Tty": False}).expect(101, 200)
     if source is not None:
         threading.Thread(target=stream.feed, args=(source,), name="feed", daemon=True).start()

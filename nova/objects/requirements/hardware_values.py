@@ -108,7 +108,7 @@ CHOICES = (
     _choice("hw_pointer_model", "usbtablet"),
     _choice("hw_rng_model", "virtio"),
     _choice("hw_watchdog_action", "none", "pause", "poweroff", "reset", "disabled", in_flavor=True, image_first=True),
-    # Their traits depend on more than one property.
+    # The required traits of these properties depend on several properties.
     _choice("hw_tpm_version", "1.2", "2.0", in_flavor=True),
     _choice("hw_tpm_model", "tpm-tis", "tpm-crb", in_flavor=True),
     _choice("hw_mem_encryption_model", "amd-sev", "amd-sev-es", "amd-sev-snp", "intel-tdx", in_flavor=True),

@@ -233,7 +233,7 @@ class Snapshots:
         raise exception.NotImplementedHere(what="take snapshots of servers")
 
     def discard(self, instance: Instance) -> None:
-        """Remove the file of take() and end an interrupted snapshot. Succeeds if there is none."""
+        """Remove the file that take() created and end an interrupted snapshot. Succeeds if no snapshot exists."""
         raise exception.NotImplementedHere(what="take snapshots of servers")
 
     def quiesce(self, instance: Instance) -> None:

@@ -59,7 +59,7 @@ def next_host(ctl: Control, data: PlacementData, *excluded: str) -> Selection:
             raise
         data.polls = 0
     if not data.candidates:
-        raise exception.NoValidHost(reason="The hosts that were chosen have no room any more.")
+        raise exception.NoValidHost(reason="The selected hosts have not enough free resources any more.")
     return data.candidates[0]
 
 

@@ -37,7 +37,7 @@ class Volumes(FakeRole, guest_driver.Volumes):
         if guest is None or not guest.on:
             return False
         if volume not in {attached for _name, attached in guest.volumes}:
-            raise exception.VolumeExtendFailed(volume_id=volume, reason="its guest does not have it")
+            raise exception.VolumeExtendFailed(volume_id=volume, reason="the guest does not have the volume")
         if dict(guest.sizes).get(volume, 0) < size_gb:
             others = tuple(item for item in guest.sizes if item[0] != volume)
             self.host.guests.change(instance.uuid, sizes=(*others, (volume, size_gb)))
@@ -58,9 +58,9 @@ class VolumeSwaps(FakeRole, guest_driver.VolumeSwaps):
         if not guest.on:
             raise exception.GuestNotRunning(instance_uuid=instance.uuid)
         if old.volume_id not in {volume for _name, volume in guest.volumes}:
-            raise exception.VolumeSwapFailed(volume_id=old.volume_id, reason="its guest does not have it")
+            raise exception.VolumeSwapFailed(volume_id=old.volume_id, reason="the guest does not have the volume")
         if cancelled.is_set():
-            raise exception.VolumeSwapFailed(volume_id=old.volume_id, reason="it was cancelled")
+            raise exception.VolumeSwapFailed(volume_id=old.volume_id, reason="the swap was cancelled")
         self.host.guests.change(instance.uuid, swapped=(*guest.swapped, new.attachment_id or ""), volumes=tuple(
             (name, new.volume_id if volume == old.volume_id else volume) for name, volume in guest.volumes))
 

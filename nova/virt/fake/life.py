@@ -182,7 +182,7 @@ class Snapshots(FakeRole, guest_driver.Snapshots):
         self.host.behaviour.simulate("quiesce")
         self.host.guests.get(instance.uuid)
         if instance.uuid in self.host.without_agent:
-            raise exception.InstanceQuiesceFailed(instance_id=instance.uuid, reason="its agent does not answer")
+            raise exception.InstanceQuiesceFailed(instance_id=instance.uuid, reason="the guest agent does not respond")
         self.host.quiesced.add(instance.uuid)
 
     def unquiesce(self, instance: Instance) -> None:

@@ -85,7 +85,7 @@ class LiveMigrationSource(FakeRole, guest_driver.LiveMigrationSource):
         self.host.behaviour.simulate("check_migration_source")
         guest = self.host.guests.get(instance.uuid)
         if guest.power_state not in (states.RUNNING, states.POWER_PAUSED):
-            raise exception.MigrationPreCheckError(reason="the guest does not run")
+            raise exception.MigrationPreCheckError(reason="the guest is not running")
         self.host.serving.add(instance.uuid)
         disk = self.host.disks.get(instance.uuid)
         return MigrationSource(
@@ -170,7 +170,7 @@ class LiveMigrationTarget(FakeRole, guest_driver.LiveMigrationTarget):
         self.host.take_over(instance.uuid)
         guest = self.host.guests.find(instance.uuid)
         if guest is not None and not guest.incoming:
-            raise exception.MigrationError(reason=f"the guest has already arrived: it runs on {self.host.name}")
+            raise exception.MigrationError(reason=f"the guest already runs on {self.host.name}")
         self.host.guests.remove(instance.uuid)
         if guest is not None and not target.shared:
             self.host.disks.remove(instance.uuid)

@@ -207,7 +207,7 @@ def _check_cells(group: Group, index: int, path: str) -> None:
         return
     cpus, memory = group.vcpus or CONF.fake.vcpus, group.memory_mb or CONF.fake.memory_mb
     if cpus % count or (cpus // count) % group.cells.threads or memory % count:
-        raise _bad(path, f"CPUs, threads and memory do not come out even - at `groups[{index}].cells`")
+        raise _bad(path, f"CPUs, threads and memory cannot be divided evenly - at `groups[{index}].cells`")
     if group.cells.dedicated > cpus // count:
         raise _bad(path, f"more CPUs than a cell has - at `groups[{index}].cells.dedicated`")
     if sum(size * number for size, number in group.cells.pages.items()) > memory // count * 1024:

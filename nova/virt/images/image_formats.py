@@ -54,7 +54,7 @@ _VMDK_DESCRIPTOR = 20 * _SECTOR
 _VHD_FOOTER = struct.Struct(">8s32xQQHBBI")
 _VHD_FIXED, _VHD_DYNAMIC = 2, 3
 
-_ELSEWHERE = "it refers to another file"
+_ELSEWHERE = "the image refers to another file"
 
 
 def check(path: str, disk_format: str | None) -> int:
@@ -141,7 +141,7 @@ def _check_qcow2(path: str) -> int:
     if header.backing is not None or header.data_file:
         raise _refuse(_ELSEWHERE)
     if header.encrypted:
-        raise _refuse("it is encrypted")
+        raise _refuse("the image is encrypted")
     return int(header.virtual_size)
 
 

@@ -64,7 +64,7 @@ class CacheSpace:
                 if size > limit or not evict():
                     LOG.warning("No space for image %s of %d MiB: the image cache is limited to %d MiB "
                                 "([image_cache]size_limit_mb)", image_id, -(-size >> 20), limit >> 20)
-                    raise exception.DiskFull(reason=f"its image cache has no room for image {image_id}")
+                    raise exception.DiskFull(reason=f"no space in the image cache for image {image_id}")
             lock.write(str(size))
             lock.flush()
 

@@ -242,9 +242,9 @@ def inspect(path: str, disk_format: str | None) -> int:
         raise exception.ImageUnacceptable(image_id="", reason=reason) from error
     detail = facts.get("format-specific", {}).get("data", {})
     if facts.get("backing-filename") or detail.get("data-file"):
-        raise exception.ImageUnacceptable(image_id="", reason="it refers to another file")
+        raise exception.ImageUnacceptable(image_id="", reason="the image refers to another file")
     if facts.get("encrypted"):
-        raise exception.ImageUnacceptable(image_id="", reason="it is encrypted")
+        raise exception.ImageUnacceptable(image_id="", reason="the image is encrypted")
     return max(size, int(facts["virtual-size"]))
 
 

@@ -83,7 +83,7 @@ class Guests(guest_driver.Guests):
         machines = (default, *({"pc", "q35"} - {default})) if host.arch == "x86_64" else (default,)
         capabilities = self.host.call(lambda connection: of_guests(connection, host, plain, machines))
         if plain.spice and "spice" not in capabilities.graphics:
-            raise exception.NotSupported("QEMU on this host has no SPICE, which [spice]enabled is for.")
+            raise exception.NotSupported("QEMU on this host does not support SPICE: set [spice]enabled = false.")
         chosen = with_cells(with_cpu(plain, capabilities.cpu_modes, capabilities.models), host.cells)
         if chosen.cpu_mode == "custom":
             capabilities = self.host.call(lambda connection: of_guests(connection, host, chosen, machines))

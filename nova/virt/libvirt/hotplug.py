@@ -146,7 +146,7 @@ def end_block_job(domain: libvirt.virDomain, target: str, flags: int = 0) -> Non
     except libvirt.libvirtError as error:
         if not errors.says_no_job(error):
             raise
-        LOG.debug("[instance: %s] Disk %s: %s", domain.UUIDString(), target, error)
+        LOG.debug("[instance: %s] Disk %s has no block job to end: %s", domain.UUIDString(), target, error)
 
 
 def lasting(item: ET.Element) -> ET.Element:

@@ -51,7 +51,7 @@ class LiveMigrationSource(guest_driver.LiveMigrationSource):
     def check(self, instance: Instance) -> MigrationSource:
         uuid = instance.uuid
         if not self._guests.is_active(uuid):
-            raise exception.MigrationPreCheckError(reason="the guest does not run")
+            raise exception.MigrationPreCheckError(reason="the guest is not running")
         text = self._guests.on_domain(uuid, lambda domain: domain.XMLDesc(_MIGRATABLE))
         power_state = self._guests.power_state(uuid)
         version = self._guests.host.call(lambda connection: connection.getVersion())

@@ -61,7 +61,7 @@ class LiveMigrationTarget(guest_driver.LiveMigrationTarget):
         uuid = instance.uuid
         with self._guests.locks.hold(uuid, PATIENCE):
             if self._runs_here(uuid):
-                raise exception.MigrationError(reason=f"the guest arrived: it runs on {self._host}")
+                raise exception.MigrationError(reason=f"the guest already runs on {self._host}")
             if self._guests.exists(uuid):
                 self._guests.on_domain(uuid, lambda domain: power.remove(domain, keep_nvram=True))
             self._guests.forget_keys(uuid)
@@ -113,7 +113,7 @@ class LiveMigrationTarget(guest_driver.LiveMigrationTarget):
             fits = self._guests.host.call(compare)
         except (libvirt.libvirtError, exception.InvalidInput) as error:
             raise exception.MigrationPreCheckError(
-                reason=f"{self._host} does not understand the guest's CPU: {error}") from error
+                reason=f"{self._host} cannot compare the guest's CPU: {error}") from error
         if fits <= libvirt.VIR_CPU_COMPARE_INCOMPATIBLE:
             raise exception.MigrationPreCheckError(
                 reason=f"the CPU of {self._host} lacks features that the guest has on {source.host}")

@@ -192,13 +192,13 @@ def _backs_up(domain: libvirt.virDomain) -> bool:
 def _why_not(domain: libvirt.virDomain) -> str:
     """Return the reason why the finished backup failed, or "" if it succeeded."""
     if not domain.isActive():
-        return "its guest went off meanwhile"
+        return "the guest was powered off during the copy"
     stats = domain.jobStats(libvirt.VIR_DOMAIN_JOB_STATS_COMPLETED)
     if stats.get("operation") != libvirt.VIR_DOMAIN_JOB_OPERATION_BACKUP:
-        return "nobody knows how the copy of its disk ended"  # libvirtd was restarted.
+        return "the outcome of the disk copy is unknown, as libvirtd was restarted"  # libvirtd was restarted.
     if stats.get("type") == libvirt.VIR_DOMAIN_JOB_COMPLETED:
         return ""
-    return str(stats.get("errmsg") or "the copy of its disk was broken off")
+    return str(stats.get("errmsg") or "the disk copy was aborted")
 
 
 def _end_backup(domain: libvirt.virDomain) -> None:

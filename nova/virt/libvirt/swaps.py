@@ -86,7 +86,7 @@ class VolumeSwaps(guest_driver.VolumeSwaps):
             live, config = definitions(self._guests, uuid)
             disk = (live or config).disks.get(key)
             if disk is None:
-                raise exception.VolumeSwapFailed(volume_id=key, reason="its guest does not have it")
+                raise exception.VolumeSwapFailed(volume_id=key, reason="the guest does not have the volume")
             if _place(disk.element) == _place(wanted):
                 return True
             if live is None:
@@ -95,9 +95,9 @@ class VolumeSwaps(guest_driver.VolumeSwaps):
             copies = mirror is not None and _place(mirror) == _place(wanted)
             if cancelled.is_set():
                 self._end(uuid, disk, 0)
-                raise exception.VolumeSwapFailed(volume_id=key, reason="it was cancelled")
+                raise exception.VolumeSwapFailed(volume_id=key, reason="the swap was cancelled")
             if not copies and begun:
-                raise exception.VolumeSwapFailed(volume_id=key, reason="its copy was broken off")
+                raise exception.VolumeSwapFailed(volume_id=key, reason="the copy of the volume's data was aborted")
             if not copies:
                 self._begin(uuid, disk, wanted)
             elif mirror is not None and mirror.get("ready") == "yes":

@@ -53,7 +53,7 @@ class VolumeFiles(guest_driver.VolumeFiles):
             running, disk = self._inspect(uuid, new)
             there = _names(disk)
             if disk is None or not wanted or new.connection is None:
-                raise _failed(new, "its guest does not have it" if disk is None else "it is no file")
+                raise _failed(new, "the guest does not have it" if disk is None else "it is not a file")
             if there[:1] == [wanted[0]]:
                 return
             if running is None:

@@ -85,7 +85,7 @@ class Volumes(guest_driver.Volumes):
         live, _config = definitions(self._guests, uuid)
         disk = live.disks.get(serial_of(device)) if live is not None else None
         if live is not None and disk is None:
-            raise exception.VolumeExtendFailed(volume_id=device.volume_id, reason="its guest does not have it")
+            raise exception.VolumeExtendFailed(volume_id=device.volume_id, reason="the guest does not have the volume")
         return disk.target if disk is not None else None
 
     def _size(self, uuid: str, target: str) -> int:
@@ -109,5 +109,5 @@ def _wanted(device: BlockDevice, there: int, size_gb: int) -> int:
     header = -there % _GIB if device.encryption else 0
     if header > _LARGEST_HEADER:
         raise exception.VolumeExtendFailed(
-            volume_id=device.volume_id, reason=f"it is encrypted, and its guest has {there} bytes of it")
+            volume_id=device.volume_id, reason=f"the volume is encrypted, and the disk of the guest has {there} bytes")
     return size_gb * _GIB - header

@@ -253,7 +253,7 @@ class CinderApi:
                 if metadata.items() <= (snapshot.get("metadata") or {}).items()]
 
     def update_snapshot(self, ctx: RequestContext, uuid: str, status: str) -> None:
-        """Set the status of a snapshot that waits for Nova. Raises NotFound, InvalidVolume (it does not wait)."""
+        """Set the status of an assisted snapshot. Raises NotFound, InvalidVolume (Cinder does not wait for Nova)."""
         self._request(ctx, "POST", f"/snapshots/{uuid}/action",
                     json={"os-update_snapshot_status": {"status": status, "progress": _PROGRESS}})
 

@@ -45,8 +45,8 @@ class CinderVolumes(HostVolumes):
         kind, volume = str(info.get("driver_volume_type")), str(info.get("volume_id") or info.get("name"))
         if info.get("encrypted") and key is None:
             # A guest that writes without encryption would destroy the volume.
-            raise exception.VolumeUnusable(volume_id=volume, reason="it is encrypted, but was attached without its "
-                                                                   "key; detach and attach it again")
+            raise exception.VolumeUnusable(volume_id=volume, reason="the encrypted volume was attached without its "
+                                                                   "key; detach and attach the volume again")
         connection = VolumeConnection(
             volume_id=volume, serial=volume, read_only=info.get("access_mode") == "ro",
             shareable=bool(info.get("multiattach")), key=key)

@@ -84,7 +84,7 @@ class CinderServerVolumes:
                 device = msgspec.structs.replace(device, volume_id=volume.uuid, encryption=encryption)
             made.append(device)
         if waits and polls >= CONF.block_device_allocate_retries:
-            raise exception.InvalidVolume(reason="the volume service did not make the server's volumes in time")
+            raise exception.InvalidVolume(reason="the volume service did not create the server's volumes in time")
         if waits:
             raise Wait(seconds=CONF.block_device_allocate_retries_interval)
         self._ctl.volumes.record([self._reserved(device) for device in made])
@@ -171,7 +171,7 @@ class CinderServerVolumes:
         connector = self._ctl.connector(host)
         if connector is None:
             LOG.error("Host %s has not reported its volume connector", host)
-            raise exception.InvalidVolume(reason="its host has not reported its volume connector")
+            raise exception.InvalidVolume(reason="the host of the server has not reported its volume connector")
         return connector
 
     def disconnect(self, *devices: BlockDevice) -> None:
@@ -335,7 +335,7 @@ class CinderServerVolumes:
         existing = self._of_image(image)
         if any(snapshot.status in _BEING_MADE for snapshot in existing):
             if polls >= CONF.block_device_allocate_retries:
-                raise exception.InvalidVolume(reason="the volume service did not make the snapshots in time")
+                raise exception.InvalidVolume(reason="the volume service did not create the snapshots in time")
             raise Wait(seconds=CONF.block_device_allocate_retries_interval, ahead=ASSISTED)
         made = {snapshot.volume_id: snapshot for snapshot in existing if snapshot.status == volume_states.AVAILABLE}
         for device in self._ctl.instance.volumes:
@@ -361,8 +361,8 @@ class CinderServerVolumes:
         with convert_missing_snapshot(snapshot_id):
             raw = self._api.snapshot(self._ctx, snapshot_id)
         if (raw["volume_id"], raw["status"]) != (device.volume_id, status):
-            raise exception.InvalidVolume(reason=f"snapshot {snapshot_id} is not one of volume {device.volume_id} that "
-                                                 f"is {status}: it is {raw['status']}")
+            raise exception.InvalidVolume(reason=f"snapshot {snapshot_id} must belong to volume {device.volume_id} and "
+                                                 f"be {status}, but is {raw['status']}")
 
     def end_assisted(self, snapshot_id: str, status: str, done: bool) -> None:
         try:

@@ -82,7 +82,7 @@ class Chaos:
             self._evacuate(fault.victim)
         time.sleep(fault.seconds)
         self.nova.start(fault.victim)
-        eventually(lambda: self._declared(fault.victim, down=False), _RETURNS, f"{fault.victim} counts as up",
+        eventually(lambda: self._declared(fault.victim, down=False), _RETURNS, f"{fault.victim} is reported as up",
                    interval=0.5)
 
     def _declared(self, host: str, down: bool) -> bool:

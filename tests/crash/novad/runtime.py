@@ -188,7 +188,7 @@ class DirectoryRuntime:
 
     def _reach(self) -> None:
         if (self.directory / "away").exists():
-            raise RuntimeFault("podman: it does not answer")
+            raise RuntimeFault("podman: no response")
 
     def _load(self, name: str) -> dict[str, Any] | None:
         try:

@@ -47,7 +47,7 @@ class Storm:
             self.told.append(f"{' '.join(words)}")
             self._strike(words)
             self.node.start()
-            wait_for(self._settled, "that all is well", lambda: "\n".join([*self.told, self.node.log()]), _BOUND)
+            wait_for(self._settled, "the node has settled", lambda: "\n".join([*self.told, self.node.log()]), _BOUND)
             self._check(before, kept, last)
 
     def _words(self, last: int) -> list[str]:

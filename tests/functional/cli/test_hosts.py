@@ -163,7 +163,7 @@ def lost(suite, pair, project):
     yield uuids
     back = ComputeService(suite.transport, host=SECOND, machine=pair.second.machine)
     back.start()
-    wait_for(lambda: not pair.second.machine.driver.guests.all(), reason="the host has removed what left it")
+    wait_for(lambda: not pair.second.machine.driver.guests.all(), reason="the host has removed the migrated guests")
     back.stop()
 
 

@@ -147,9 +147,10 @@ def test_enabling_a_host_stops_its_drain(run, suite, pair, admin, emptied, hold)
     report(run, "drain", emptied, "--parallel", "1", "--timeout", "0")
     held.wait_until_begun()
     set_service(admin, emptied, status="enabled")
-    wait_for(lambda: report(run, "drain", emptied, "--status")[2]["state"] == "stopping", reason="it stops")
+    wait_for(lambda: report(run, "drain", emptied, "--status")[2]["state"] == "stopping",
+             reason="the drain is stopping")
     held.let_go()
-    wait_for(lambda: report(run, "drain", emptied, "--status")[2]["state"] == "ended", reason="it has ended")
+    wait_for(lambda: report(run, "drain", emptied, "--status")[2]["state"] == "ended", reason="the drain has ended")
     assert held.calls == 1
 
 
@@ -163,9 +164,9 @@ def test_drain_waits_for_a_server_with_a_running_action(run, pair, admin, emptie
     assert "rebooting_hard" in lines[uuid]["reason"]
     report(run, "drain", emptied, "--timeout", "0")
     wait_for(lambda: report(run, "drain", emptied, "--status")[1].get(uuid, {}).get("state") == "waiting",
-             reason="it is waited for")
+             reason="the drain waits for the server")
     held.let_go()
-    wait_for(lambda: report(run, "drain", emptied, "--status")[0] == 0, reason="it has left")
+    wait_for(lambda: report(run, "drain", emptied, "--status")[0] == 0, reason="the server has left the host")
     assert admin.server(uuid)["OS-EXT-SRV-ATTR:host"] == SECOND
 
 
@@ -188,7 +189,7 @@ def test_drain_of_a_failed_conductor_is_taken_over(run, suite, pair, admin, empt
     ctx = context.RequestContext(overwrite=False, is_admin=True, roles=["admin"], request_id=f"req-{asked}")
     start(engine, ctx, asked, "migrate", {})
     core.db.write(as_it_left_it)
-    wait_for(lambda: report(run, "drain", emptied, "--status")[0] == 0, reason="all have left")
+    wait_for(lambda: report(run, "drain", emptied, "--status")[0] == 0, reason="all servers have left the host")
     _code, lines, _told = report(run, "drain", emptied, "--status")
     assert lines[asked]["request_id"] == f"req-{asked}"
     assert lines[not_asked]["request_id"] != f"req-{not_asked}"
@@ -222,8 +223,8 @@ def test_evacuate_moves_servers_of_a_failed_host(run, suite, pair, admin, emptie
     assert (code, {line["how"] for line in lines.values()}) == (0, {"evacuate"})
     assert {admin.server(each)["OS-EXT-SRV-ATTR:host"] for each in (uuid, off)} == {SECOND}
     pair.first.reconciler.compare()  # The host is up again: it removes the guests of evacuated servers.
-    wait_for(lambda: pair.where(uuid) == ([SECOND], [SECOND]), reason="the old guest is gone")
-    wait_for(lambda: pair.where(off) == ([SECOND], [SECOND]), reason="the old guest is gone")
+    wait_for(lambda: pair.where(uuid) == ([SECOND], [SECOND]), reason="the guest on the source host is removed")
+    wait_for(lambda: pair.where(off) == ([SECOND], [SECOND]), reason="the guest on the source host is removed")
 
 
 @pytest.mark.parametrize(("arguments", "code"), [

@@ -314,10 +314,10 @@ def test_builds_on_a_host_are_fair_between_projects(
 
     monkeypatch.setattr(driver.disks, "prepare", prepare)
     crowd = [admin.boot(flavor, image_id) for _number in range(3 * threads)]
-    wait_for(lambda: len(suite.compute.runner.running()) == len(crowd), 60, "the host has all orders")
+    wait_for(lambda: len(suite.compute.runner.running()) == len(crowd), 60, "the host has received all orders")
     other = Client(suite.url, project="other")
     one = other.boot(flavor, image_id)
-    wait_for(lambda: len(suite.compute.runner.running()) == len(crowd) + 1, 60, "the host has this order, too")
+    wait_for(lambda: len(suite.compute.runner.running()) == len(crowd) + 1, 60, "the host has received this order")
     overtakes(gate, threads, other, one, admin, crowd)
 
 
@@ -506,7 +506,7 @@ def test_build_on_a_host_that_goes_down_continues_elsewhere(suite, admin, second
     try:
         shown = admin.wait(uuid, "ACTIVE", seconds=60)
         prepare.let_go()
-        wait_for(lambda: not second.runner.busy(uuid), 60, "the late host has come to the end of its order")
+        wait_for(lambda: not second.runner.busy(uuid), 60, "the delayed host has finished its order")
         assert second.machine.driver.guests.all() == []
     finally:
         prepare.let_go()
@@ -524,7 +524,7 @@ def test_deleted_service_that_is_running_registers_again(suite, admin, flavor, i
 
     (deleted,) = found()
     admin.delete(f"/os-services/{deleted['id']}")
-    wait_for(found, reason="it registers again")
+    wait_for(found, reason="the service has registered again")
     (back,) = found()
     assert (back["host"], back["state"]) == (deleted["host"], "up")
     assert back["id"] != deleted["id"]

@@ -66,7 +66,7 @@ def test_guests_are_resumed_after_a_host_reboot(host, admin, boot):
     uuids = [boot(), boot()]
     host.off(*uuids)
     host.start()
-    wait_for(lambda: all(host.runs(uuid) for uuid in uuids), reason="both run")
+    wait_for(lambda: all(host.runs(uuid) for uuid in uuids), reason="both guests are running")
     for uuid in uuids:
         assert admin.wait(uuid, "ACTIVE")["OS-EXT-STS:power_state"] == states.RUNNING
         assert newest_action(admin, uuid, "start")["user_id"] is None
@@ -91,12 +91,12 @@ def test_stopped_moved_and_deleted_servers_are_not_resumed(host, pair, admin, bo
     admin.delete(f"/servers/{gone}")
     admin.wait_gone(gone)
     admin.action(elsewhere, "evacuate", {})
-    wait_for(lambda: admin.server(elsewhere)["OS-EXT-SRV-ATTR:host"] != SECOND, reason="it was evacuated")
+    wait_for(lambda: admin.server(elsewhere)["OS-EXT-SRV-ATTR:host"] != SECOND, reason="the server was evacuated")
     admin.wait(elsewhere, "ACTIVE", "SHUTOFF")
     host.start()
     assert not host.runs(running)  # An operator forced the host down, so it receives no orders.
     set_service(admin, SECOND, forced_down=False)
-    wait_for(lambda: host.runs(running), reason="it runs")
+    wait_for(lambda: host.runs(running), reason="the guest is running")
     assert not host.runs(off)
     assert not {gone, elsewhere} & {guest.uuid for guest in host.driver.guests.all()}
 
@@ -113,8 +113,8 @@ def test_server_stopped_before_its_resumption_is_not_started(host, admin, boot, 
     admin.wait(waiting, "SHUTOFF")
     held.let_go()
     started = next(uuid for uuid in uuids if uuid != waiting)
-    wait_for(lambda: host.runs(started), reason="the other one runs")
-    wait_for(lambda: not host._service.reconciler._resumption.wanted, reason="all are looked after")
+    wait_for(lambda: host.runs(started), reason="the other guest is running")
+    wait_for(lambda: not host._service.reconciler._resumption.wanted, reason="all guests are resumed or skipped")
     assert held.calls == 1
 
 
@@ -137,11 +137,11 @@ def test_guest_resumption_is_limited_and_pending_servers_stay_active(host, admin
     host.driver.power.on = counted
     try:
         service = host.start()
-        wait_for(lambda: len(most) == 2, reason="two are being started")
+        wait_for(lambda: len(most) == 2, reason="two guests are being started")
         service.reconciler.compare()
         assert {admin.server(uuid)["status"] for uuid in uuids} == {"ACTIVE"}
         go.set()
-        wait_for(lambda: all(host.runs(uuid) for uuid in uuids), seconds=30, reason="all run")
+        wait_for(lambda: all(host.runs(uuid) for uuid in uuids), seconds=30, reason="all guests are running")
     finally:
         go.set()
         del host.driver.power.on
@@ -158,4 +158,4 @@ def test_guest_resumption_continues_after_a_compute_restart(host, admin, boot, m
     held.let_go()
     service.stop()
     host.start(booted=False)
-    wait_for(lambda: all(host.runs(uuid) for uuid in uuids), seconds=30, reason="all run")
+    wait_for(lambda: all(host.runs(uuid) for uuid in uuids), seconds=30, reason="all guests are running")

@@ -64,7 +64,7 @@ def test_metrics_weigher_selects_the_host_with_idle_cpu(suite, admin, second, fl
         for service, part in zip((suite.compute, second), idle, strict=True):
             measure(service, part)
         busy = {suite.compute.host: 100 - idle[0], SECOND: 100 - idle[1]}
-        wait_for(lambda: known(suite) == busy, reason="the scheduler knows it")  # noqa: B023
+        wait_for(lambda: known(suite) == busy, reason="the scheduler has received the metrics")  # noqa: B023
         uuid = admin.boot(flavor, image_id)
         shown = admin.wait(uuid, "ACTIVE")
         assert shown["OS-EXT-SRV-ATTR:host"] == min(busy, key=busy.get)
@@ -73,12 +73,13 @@ def test_metrics_weigher_selects_the_host_with_idle_cpu(suite, admin, second, fl
 
 
 def test_host_reports_metrics_from_its_start_when_configured(suite, monitored, second):
-    wait_for(lambda: known(suite) == {suite.compute.host: None, SECOND: 2}, reason="the scheduler knows it")
+    wait_for(lambda: known(suite) == {suite.compute.host: None, SECOND: 2},
+             reason="the scheduler has received the metrics")
 
 
 def test_scheduler_reload_preserves_host_metrics(suite, second, measure):
     measure(second, 30)
-    wait_for(lambda: known(suite)[SECOND] == 70, reason="the scheduler knows it")
+    wait_for(lambda: known(suite)[SECOND] == 70, reason="the scheduler has received the metrics")
     suite.scheduler._follower.read_all()
     assert known(suite) == {suite.compute.host: None, SECOND: 70}
 
@@ -86,7 +87,7 @@ def test_scheduler_reload_preserves_host_metrics(suite, second, measure):
 def test_host_without_required_metrics_is_not_scheduled(
         suite, admin, second, flavor, image_id, measure, by_metrics):
     measure(second, 30)
-    wait_for(lambda: known(suite)[SECOND] == 70, reason="the scheduler knows it")
+    wait_for(lambda: known(suite)[SECOND] == 70, reason="the scheduler has received the metrics")
     uuid = admin.boot(flavor, image_id)
     admin.wait(uuid, "ERROR")
     assert newest_action(admin, uuid, "create")["message"] == "Error"
@@ -98,7 +99,7 @@ def test_metrics_update_notification_matches_the_sample(suite, monkeypatch):
         patch.setattr(compute._nodes, "_monitors", Monitors.named(["virt_driver"], compute.machine.driver))
         for _report in range(2):
             compute.report_nodes()
-        wait_for(lambda: len(listener.messages) == 4, reason="both updates are told in both forms")
+        wait_for(lambda: len(listener.messages) == 4, reason="both updates are published in both notification formats")
     compute.report_nodes()
     [message, second] = [each for each in listener.messages if each["event_type"] == "metrics.update"]
     data = message["payload"]["nova_object.data"]

@@ -291,7 +291,7 @@ def counters_of_others(evil):
     with listen(evil.suite) as listener:
         evil.proxy(Guests).volumes_used(CTX, SECOND, [counted])
         evil.proxy(Guests).hypervisor_lost(CTX, SECOND, "192.0.2.1", Failure(message="x" * 100_000))
-        wait_for(lambda: listener.versioned, reason="of itself a host may say it")
+        wait_for(lambda: listener.versioned, reason="the report of the host about itself is published")
         [message] = listener.versioned
         assert (message["event_type"], message["publisher_id"]) == ("libvirt.connect.error", f"nova-compute:{SECOND}")
         assert len(str(message)) < 20_000
@@ -399,7 +399,7 @@ def counted_volume(admin, evil):
     volume = admin.post("/os-volumes", {"volume": {"size": 1}}, version="2.1")["volume"]["id"]
     path = f"/servers/{evil.victim}/os-volume_attachments"
     admin.post(path, {"volumeAttachment": {"volumeId": volume}})
-    wait_for(lambda: admin.get(path)["volumeAttachments"], reason="it is attached")
+    wait_for(lambda: admin.get(path)["volumeAttachments"], reason="the volume is attached")
     admin.wait(evil.victim, "ACTIVE")
     counted = VolumeCounters(instance_uuid=evil.victim, volume_id=volume, reads=1, read_bytes=1, writes=1,
                              write_bytes=1)
@@ -411,14 +411,14 @@ def counted_volume(admin, evil):
         admin.call("DELETE", f"/os-volumes/{volume}", version="2.1")
         # A removal that a busy host missed is sent again after [volume]removal_interval, 30 s.
         wait_for(lambda: not admin.get("/os-volumes", version="2.1")["volumes"], 60,
-                 reason=lambda: f"still {admin.get('/os-volumes', version='2.1')['volumes']}")
+                 reason=lambda: f"volumes are deleted: {admin.get('/os-volumes', version='2.1')['volumes']}")
 
 
 def test_host_cannot_report_volume_usage_for_another_host(admin, evil):
     with counted_volume(admin, evil) as counted, listen(evil.suite) as listener:
         for host in (SECOND, CONF.host):  # The last report is valid, and is processed after all earlier ones.
             evil.proxy(Guests, host).volumes_used(CTX, host, [counted])
-        wait_for(lambda: listener.versioned, reason="its own host may say it")
+        wait_for(lambda: listener.versioned, reason="the report of the server's own host is published")
         [message] = listener.versioned
         assert (message["event_type"], message["publisher_id"]) == ("volume.usage", f"nova-compute:{CONF.host}")
 
@@ -438,8 +438,8 @@ def test_host_metrics_are_validated(evil):
                     uuid=own.uuid, host=SECOND, hypervisor_hostname=own.hypervisor_hostname, hypervisor_type="fake",
                     hypervisor_version=1000, provider=Provider(uuid=own.uuid, name=SECOND),
                     metrics=[Metric(name=name, value=value, timestamp=when)] * times)])
-        evil.proxy(Guests).hypervisor_lost(CTX, SECOND, "192.0.2.1", Failure(message="told after all of these"))
-        wait_for(lambda: listener.versioned, reason="it is told")
+        evil.proxy(Guests).hypervisor_lost(CTX, SECOND, "192.0.2.1", Failure(message="reported after all others"))
+        wait_for(lambda: listener.versioned, reason="the last report is published")
         assert [message["event_type"] for message in listener.versioned] == ["libvirt.connect.error"]
     assert evil.rows() == before
 

@@ -64,8 +64,8 @@ def test_invalid_tunnel_address_is_refused(evil, network):  # noqa: F811
 def test_repeated_volume_usage_is_notified_once(admin, evil):  # noqa: F811
     with counted_volume(admin, evil) as counted, listen(evil.suite) as listener:
         evil.proxy(Guests, CONF.host).volumes_used(CTX, CONF.host, [counted] * 5)
-        evil.proxy(Guests).hypervisor_lost(CTX, SECOND, "192.0.2.1", Failure(message="told after all of these"))
-        wait_for(lambda: len(listener.versioned) > 1, reason="it is told")
+        evil.proxy(Guests).hypervisor_lost(CTX, SECOND, "192.0.2.1", Failure(message="reported after all others"))
+        wait_for(lambda: len(listener.versioned) > 1, reason="the last report is published")
         assert [message["event_type"] for message in listener.versioned] == [
             "volume.usage", "libvirt.connect.error"]
 
@@ -77,7 +77,8 @@ def test_notification_rate_of_a_host_is_limited(evil, caplog, monkeypatch):  # n
         for number in range(40):
             evil.proxy(Guests).hypervisor_lost(CTX, SECOND, "192.0.2.1", Failure(message=f"number {number}"))
         evil.proxy(Guests, CONF.host).hypervisor_lost(CTX, CONF.host, "192.0.2.2", Failure(message="another host's"))
-        wait_for(lambda: any("another host's" in str(each) for each in listener.versioned), reason="others may say it")
+        wait_for(lambda: any("another host's" in str(each) for each in listener.versioned),
+                 reason="the report of the other host is published")
         assert 1 < len(listener.versioned) < 30
     assert 1 < sum("has lost its hypervisor" in record.getMessage() for record in caplog.records) < 30
     assert sum("exceed its rate limit" in record.getMessage() for record in caplog.records) == 1
@@ -89,7 +90,7 @@ def test_rate_of_actions_triggered_by_a_host_is_limited(admin, evil, monkeypatch
     wrong = GuestStatus(uuid=evil.victim, power_state=4)
     for _time in range(12):
         evil.proxy(Guests, CONF.host).power_states(CTX, CONF.host, [wrong])
-        wait_for(lambda: admin.server(evil.victim)["OS-EXT-STS:task_state"] is None, reason="it is done")
+        wait_for(lambda: admin.server(evil.victim)["OS-EXT-STS:task_state"] is None, reason="the report is processed")
     begun = admin.get(f"/servers/{evil.victim}/os-instance-actions")["instanceActions"]
     assert 3 <= sum(action["action"] == "stop" for action in begun) < 9
 

@@ -49,7 +49,7 @@ def caching(pair, tmp_path):
 
 def test_hosts_cache_the_image_and_report_the_result(admin, rack, status, caching, image_id, pair):
     admin.post(f"/os-aggregates/{rack}/images", {"cache": [{"id": image_id}]}, expect=202)
-    wait_for(lambda: status("rack")[0] != 3, reason="all have answered")
+    wait_for(lambda: status("rack")[0] != 3, reason="all hosts have replied")
     code, told = status("rack")
     assert (code, told[SECOND]) == (1, ("cached", ""))
     assert told[pair.first.host][0] == "unsupported"  # The guests of this host use no image cache.
@@ -62,7 +62,7 @@ def test_cache_failures_of_down_hosts_and_missing_images_are_reported(admin, rac
     os.rename(path, path + ".away")
     try:
         admin.post(f"/os-aggregates/{rack}/images", {"cache": [{"id": image_id}]}, expect=202)
-        wait_for(lambda: status("rack")[0] != 3, reason="all have answered")
+        wait_for(lambda: status("rack")[0] != 3, reason="all hosts have replied")
         code, told = status("rack")
     finally:
         os.rename(path + ".away", path)

@@ -227,7 +227,7 @@ def test_deleted_server_or_interface_is_disassociated_from_floating_ips(pool, ad
     assert where() == [server, server]
     port = admin.get(f"/servers/{server}/os-interface")["interfaceAttachments"][0]["port_id"]
     admin.delete(f"/servers/{server}/os-interface/{port}")
-    wait_for(lambda: where() == [None, server], reason="the address of the interface leads nowhere")
+    wait_for(lambda: where() == [None, server], reason="the floating IP of the interface is disassociated")
     admin.delete(f"/servers/{server}")
     admin.wait_gone(server)
     assert where() == [None, None]

@@ -309,7 +309,8 @@ def test_late_binding_of_a_superseded_migration_is_reverted(suite, admin, neutro
 
     def late(answer):
         admin.action(server, "os-resetState", {"state": "active"})
-        wait_for(lambda: neutron.ports()[0]["binding:host_id"] == source, 20, "it is compensated")
+        wait_for(lambda: neutron.ports()[0]["binding:host_id"] == source, 20,
+                 "the port is bound to the source host again")
         hosts.append(source)
         neutron.rows["ports"][port["id"]]["binding:host_id"] = other
         return answer
@@ -317,7 +318,8 @@ def test_late_binding_of_a_superseded_migration_is_reverted(suite, admin, neutro
     neutron.twists["PUT", "ports"] = [late]
     admin.action(server, "migrate")
     wait_for(lambda: hosts, 60, "the move was superseded")
-    wait_for(lambda: neutron.ports()[0]["binding:host_id"] == source, 60, "the server's port is where it is")
+    wait_for(lambda: neutron.ports()[0]["binding:host_id"] == source, 60,
+             "the server's port is bound to the server's host")
     assert (hosts, admin.wait(server, "ACTIVE")["OS-EXT-SRV-ATTR:host"]) == ([source], source)
 
 
@@ -344,7 +346,7 @@ def test_port_binding_follows_a_guest_when_its_source_host_is_lost(
         assert [port["binding:host_id"] for port in neutron.ports()] == [suite.compute.host]
     finally:
         go.set()
-        wait_for(lambda: not second.runner.busy(server), 60, "the late host has come to the end of its order")
+        wait_for(lambda: not second.runner.busy(server), 60, "the delayed host has finished its order")
         set_service(admin, second.host, forced_down=False)
 
 
@@ -384,7 +386,8 @@ def test_evacuation_succeeds_without_a_deleted_port(suite, admin, neutron, blue,
     admin.wait(server, "ACTIVE")
     assert [item["port_id"] for item in attached(admin, server)] == [left]
     second.reconciler.compare()
-    wait_for(lambda: migration_of(admin, server)["status"] == "completed", reason="its old host has removed the guest")
+    wait_for(lambda: migration_of(admin, server)["status"] == "completed",
+             reason="the source host has removed the guest")
     set_service(admin, second.host, forced_down=False)
 
 

@@ -30,7 +30,7 @@ def test_volume_usage_of_guests_is_notified(suite, admin, flavor, image_id, list
     attach(admin, server, volume)
     wait_status(admin, volume, "in-use")
     report(suite)
-    wait_for(lambda: len(told(listener, "volume.usage")) == 2, reason="it is told in both forms")
+    wait_for(lambda: len(told(listener, "volume.usage")) == 2, reason="the notification is published in both formats")
     versioned, old = sorted((message["payload"] for message in told(listener, "volume.usage")), key=len)
     data = versioned["nova_object.data"]
     # The counters that the fake hypervisor reports for every disk.
@@ -54,14 +54,14 @@ def test_volume_usage_of_a_stopped_guest_is_not_notified(suite, admin, flavor, i
     admin.wait(server, "ACTIVE")
     listener_saw = told(listener, "volume.usage")
     report(suite)
-    wait_for(lambda: len(told(listener, "volume.usage")) == 2, reason="now it runs")
+    wait_for(lambda: len(told(listener, "volume.usage")) == 2, reason="the usage of the running guest is published")
     assert listener_saw == []
 
 
 def test_lost_hypervisor_connection_is_notified(suite, driver, listener):
     driver.on_unreachable(exception.HypervisorUnavailable(reason="gone"))
     wait_for(lambda: told(listener, "libvirt.connect.error") and told(listener, "compute.libvirt.error"),
-             reason="it is told in both forms")
+             reason="the notification is published in both formats")
     [message] = told(listener, "libvirt.connect.error")
     data = message["payload"]["nova_object.data"]
     assert data["ip"] == "127.0.0.1"

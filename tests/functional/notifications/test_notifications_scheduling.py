@@ -76,7 +76,7 @@ def test_boot_without_a_valid_host_is_notified_as_an_error(admin, image_id, list
     huge = admin.flavor(ram=2**30)
     uuid = admin.boot(huge, image_id, top={"os:scheduler_hints": {"query": '[">", "$free_ram_mb", 1]'}})
     admin.wait(uuid, "ERROR")
-    wait_for(lambda: told(listener, "compute_task.", uuid), reason="it is told")
+    wait_for(lambda: told(listener, "compute_task.", uuid), reason="the failure is published")
     assert [event for event, _data in told(listener, _SELECT, uuid)] == [f"{_SELECT}.start"]
     [(event, data)] = told(listener, "compute_task.", uuid)
     assert (event, data["state"]) == ("compute_task.build_instances.error", "error")
@@ -96,7 +96,7 @@ def test_boot_that_failed_on_all_hosts_is_notified_as_an_error(admin, flavor, im
     driver.behaviour.failure["spawn"] = 1.0
     uuid = admin.boot(flavor, image_id)
     admin.wait(uuid, "ERROR")
-    wait_for(lambda: told(listener, "compute_task.", uuid), reason="it is told")
+    wait_for(lambda: told(listener, "compute_task.", uuid), reason="the failure is published")
     [(event, data)] = told(listener, "compute_task.", uuid)
     assert (event, data["state"]) == ("compute_task.build_instances.error", "error")
     assert [event.rpartition(".")[2] for event, _data in told(listener, _SELECT, uuid)] == ["start", "end", "start"]
@@ -110,7 +110,7 @@ def test_move_without_a_valid_host_is_notified_and_keeps_the_server(admin, flavo
     uuid = admin.boot(flavor, image_id)
     admin.wait(uuid, "ACTIVE")
     admin.action(uuid, action, body)
-    wait_for(lambda: told(listener, "compute_task.", uuid), reason="it is told")
+    wait_for(lambda: told(listener, "compute_task.", uuid), reason="the failure is published")
     [(event, data)] = told(listener, "compute_task.", uuid)
     assert (event, data["state"]) == ("compute_task.migrate_server.error", "active")
     admin.wait_idle(uuid)
@@ -123,7 +123,7 @@ def test_rebuild_with_an_unsupported_image_is_notified_as_an_error(admin, flavor
     image = new_image(**{"trait:CUSTOM_NOT_HERE": "required"})
     admin.action(uuid, "rebuild", {"imageRef": image})
     admin.wait(uuid, "ERROR")
-    wait_for(lambda: told(listener, "compute_task.", uuid), reason="it is told")
+    wait_for(lambda: told(listener, "compute_task.", uuid), reason="the failure is published")
     [(event, data)] = told(listener, "compute_task.", uuid)
     assert (event, data["state"]) == ("compute_task.rebuild_server.error", "error")
     asked = data["request_spec"]["nova_object.data"]
@@ -135,7 +135,7 @@ def test_rebuild_with_an_unsupported_image_is_notified_as_an_error(admin, flavor
 def test_image_caching_is_notified_per_host(suite, admin, rack, caching, image_id, pair, listener):  # noqa: F811
     admin.post(f"/os-aggregates/{rack}/images", {"cache": [{"id": image_id}]}, expect=202)
     prefix = "aggregate.cache_images."
-    wait_for(lambda: len(told(listener, prefix)) >= 4, reason="both hosts have answered")
+    wait_for(lambda: len(told(listener, prefix)) >= 4, reason="both hosts have replied")
     [begun, ended, *progress] = told(listener, prefix)
     assert (begun[0], ended[0]) == (f"{prefix}start", f"{prefix}end")
     assert set(begun[1]["hosts"]) == {pair.first.host, SECOND}
@@ -152,7 +152,8 @@ def test_image_caching_on_a_down_host_is_notified_as_failed(suite, admin, rack, 
     set_service(admin, pair.first.host, forced_down=True)
     try:
         admin.post(f"/os-aggregates/{rack}/images", {"cache": [{"id": image_id}]}, expect=202)
-        wait_for(lambda: len(told(listener, "aggregate.cache_images.progress")) == 2, reason="both are told")
+        wait_for(lambda: len(told(listener, "aggregate.cache_images.progress")) == 2,
+                 reason="the progress of both hosts is published")
         progress = told(listener, "aggregate.cache_images.progress")
         each = {data["host"]: data["images_failed"] for _event, data in progress}
         assert each == {SECOND: [], pair.first.host: [image_id]}

@@ -55,7 +55,7 @@ def test_concurrent_audits_notify_each_server_of_a_period_once(suite, admin, fla
     for audit in audits:
         audit.join()
     usage_audit.audit(suite.conductor.core)
-    wait_for(lambda: all(existed(listener, uuid) for uuid in uuids), reason="all are told")
+    wait_for(lambda: all(existed(listener, uuid) for uuid in uuids), reason="the usage of all servers is published")
     begin, end = last_period
     for uuid in uuids:
         [told] = existed(listener, uuid)

@@ -38,7 +38,7 @@ def ours(*words):
 
 def test_discover_lists_announced_nodes_as_json(nowhere):
     with announced() as announcer:
-        wait_for(lambda: announcer._said, 20, "the announcement")
+        wait_for(lambda: announcer._said, 20, "the announcement is sent")
         found = ours("-t", "2")
     assert [(one["Roles"], one["Addresses"]) for one in found] == [("compute", "tcp://127.0.0.1:18994")]
     assert ours("-t", "1") == []

@@ -158,7 +158,7 @@ def test_lying_node_gets_only_secrets_of_its_own_components(world, lie):
     assert got <= values["db"] | values["host"]
     assert not any(value in str(thief.shares) for value in values["admin"])
     if lie == "its role":
-        assert got, "a node that does its work receives the secrets of its components"
+        assert got, "an honest node must receive the secrets of its components"
     assert thief.bearers == {f"Bearer {node_secret(SECRET, 'n2')}"}
     for other in (world.n1, world.n3):
         ended = run("--addr", other.url, "--secret", node_secret(SECRET, "n2"), "platform-info")
@@ -220,16 +220,16 @@ def test_hanging_node_does_not_block_the_platform(world, endless, flood, monkeyp
     else:
         assert (ended.code, "Node n2" in ended.err) == (1, True), ended
         assert world.n1.runs() == {}
-    wait_for(lambda: world.n1.daemon.deployer.idle(0), 20, "the end of the deployment")
+    wait_for(lambda: world.n1.daemon.deployer.idle(0), 20, "the deployment has ended")
     if "settle" in endless:
         ended = run("deploy", "db")
         refused = "Node n2 has not received the decision on deployment 1 yet" in ended.err
         assert (ended.code, refused) == (1, True), ended
         world.n1.stop()
         world.n1.start()  # The hanging node does not block a restart either.
-        wait_for(lambda: not world.n1.daemon.journal.unfinished(), 20, "that all is put back")
+        wait_for(lambda: not world.n1.daemon.journal.unfinished(), 20, "the deployment is rolled back")
     thief.endless = ()
-    wait_for(lambda: not world.n1.daemon.journal.unsettled(), 20, "that n2 is told")
+    wait_for(lambda: not world.n1.daemon.journal.unsettled(), 20, "n2 has received the outcome")
     world.nova("deploy", "db")
     assert world.n1.runs() == {"db": "1"}
 
@@ -240,14 +240,14 @@ def test_novad_stops_while_a_node_hangs(world):
     world.control(nodes=(member(thief, "n2", "compute"),))
     deploying = threading.Thread(target=run, args=("deploy", "db", "agent"))
     deploying.start()
-    wait_for(lambda: any(call.endswith("/Apply") for call in thief.calls), 20, "that n2 is asked")
+    wait_for(lambda: any(call.endswith("/Apply") for call in thief.calls), 20, "n2 has received the request")
     daemon = world.n1.daemon
     world.n1.stop()
     assert daemon.deployer.idle(0)
     deploying.join(20)
     thief.endless = ()
     world.n1.start()
-    wait_for(lambda: not world.n1.daemon.journal.unfinished(), 20, "that all is put back")
+    wait_for(lambda: not world.n1.daemon.journal.unfinished(), 20, "the deployment is rolled back")
     assert (world.n1.states()[0], world.n1.runs()) == (("deploy", "undone"), {})
 
 
@@ -268,11 +268,12 @@ def test_discovered_node_receives_no_calls_before_acceptance(world):
     for name in ("n2", "n3"):
         thief = world.compromised(node=name)
         with announced(name, thief.port):
-            wait_for(lambda thief=thief: thief.url in dict(map(reversed, discovery.trusted())), 60, "its announcement")
+            wait_for(lambda thief=thief: thief.url in dict(map(reversed, discovery.trusted())), 60,
+                     "the announcement is received")
             for words in OPERATIONS:
                 run(*words)
             assert (thief.calls, thief.bearers) == ([], set())
-        wait_for(lambda: not discovery.trusted(), 60, "that it is forgotten")
+        wait_for(lambda: not discovery.trusted(), 60, "the announcement has expired")
 
 
 def test_node_address_without_roles_refuses_deployment_with_a_hint(world):
@@ -341,9 +342,9 @@ def test_unauthenticated_announcements_delay_no_command_or_discovery(world):
     world.control(discover_nodes=True, nodes=(world.n3.as_member("compute"),))
     discovery = world.n1.daemon.coordinator.discovery
     with contextlib.closing(Silent()) as stranger, announced("s1", stranger.port), announced("s2", stranger.port):
-        wait_for(lambda: discovery.size() >= 2 and stranger.connections, 60, "the strangers")
+        wait_for(lambda: discovery.size() >= 2 and stranger.connections, 60, "the unknown nodes are discovered")
         with announced("n2", world.compromised().port):
-            wait_for(lambda: "n2" in dict(discovery.trusted()), 60, "a node among strangers")
+            wait_for(lambda: "n2" in dict(discovery.trusted()), 60, "the node is discovered among unknown nodes")
         release, connects = threading.Event(), discovery._connects
         discovery._connects = lambda url, files: bool(release.wait(120)) and connects(url, files)
         attempts = len(stranger.connections)
@@ -354,4 +355,4 @@ def test_unauthenticated_announcements_delay_no_command_or_discovery(world):
         release.set()
     print(f"connections to strangers: {held} after each of {len(held) - 1} commands")
     assert held[-1] - attempts <= 1  # The attempt in progress.
-    wait_for(lambda: discovery.size() == 0, 60, "that they are forgotten")
+    wait_for(lambda: discovery.size() == 0, 60, "the announcements have expired")

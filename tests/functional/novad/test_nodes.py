@@ -158,7 +158,7 @@ class Nodes:
         wait_for(lambda: not any(node.daemon.journal.unfinished() or node.daemon.journal.pending()
                                  for node in self.all) and not self.n1.daemon.journal.unsettled()
                  # The journal records the end of a deployment before novad has finished it.
-                 and all(node.daemon.deployer.idle(0) for node in self.all), 30, "the end")
+                 and all(node.daemon.deployer.idle(0) for node in self.all), 30, "all nodes have received the outcome")
 
 
 @pytest.fixture
@@ -357,7 +357,7 @@ def test_announced_node_needs_acceptance_and_a_valid_certificate(found):
 
 
 def test_unreachable_accepted_node_blocks_deployments_until_forgotten(found):
-    wait_for(found.discovered, 60, "the other node")
+    wait_for(found.discovered, 60, "the other node is discovered")
     found.nova("nodes", "accept", "n2")
     found.nova("deploy")
     found.announcer.stop()
@@ -397,7 +397,7 @@ def test_node_killed_during_a_deployment_rolls_back_like_its_peers(nodes, moment
     assert nodes.n1.runs() == ONE[0]
     nodes.n3.start()
     nodes.settled()
-    wait_for(lambda: nodes.run() == ONE, 20, "the versions before")
+    wait_for(lambda: nodes.run() == ONE, 20, "the previous versions are running")
     nodes.nova("deploy", "db=2", "compute=2")
     assert nodes.run() == [{"db": "2"}, {"compute": "2"}, {"compute": "2"}]
 
@@ -408,10 +408,10 @@ def test_control_node_killed_during_a_deployment_rolls_back_all_nodes(nodes, mom
     done = kill_at(nodes.n1, nodes.n3, moment)
     run("deploy", "db=2", "compute=2")
     assert done.wait(20)
-    wait_for(lambda: not nodes.n3.daemon.journal.unfinished(), 20, "that n3 has ended its part")
+    wait_for(lambda: not nodes.n3.daemon.journal.unfinished(), 20, "n3 has finished its part")
     nodes.n1.start()
     nodes.settled()
-    wait_for(lambda: nodes.run() == ONE, 20, "the versions before")
+    wait_for(lambda: nodes.run() == ONE, 20, "the previous versions are running")
     nodes.nova("deploy", "db=2", "compute=2")
     assert nodes.run() == [{"db": "2"}, {"compute": "2"}, {"compute": "2"}]
 
@@ -457,7 +457,7 @@ def test_remove_frees_a_node_whose_control_node_is_lost(nodes):
     done = kill_at(nodes.n1, nodes.n3, MOMENTS[-1])
     run("deploy", "compute=2")
     assert done.wait(20)
-    wait_for(lambda: nodes.n3.daemon.journal.pending(), 20, "that n3 waits")
+    wait_for(lambda: nodes.n3.daemon.journal.pending(), 20, "n3 waits for the outcome")
     assert "waits for the decision of n1" in nodes.ask(nodes.n3, "restart", code=1).err
     nodes.ask(nodes.n3, "remove", "--yes")
     assert nodes.n3.runs() == {}

@@ -88,12 +88,12 @@ def test_errors_are_reported_with_their_exit_codes(node):
     assert "Secret none does not exist" in node.nova("secrets", "rotate", "none", code=3).err
     assert "is not deployed" in node.nova("restart", "db", code=3).err
     node.runtime.away = True
-    assert "it does not answer" in node.nova("deploy", code=1).err
+    assert "no response" in node.nova("deploy", code=1).err
     node.runtime.away = False
     node.nova("deploy")
     node.runtime.away = True
     by_novad = node.nova("restart", "db", code=4).err
-    assert ("it does not answer" in by_novad, "is novad serve running" in by_novad) == (True, False)
+    assert ("no response" in by_novad, "is novad serve running" in by_novad) == (True, False)
     node.runtime.away = False
     node.server.stop()
     assert "is novad serve running there?" in node.nova("info", code=4).err

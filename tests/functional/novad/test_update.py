@@ -158,7 +158,7 @@ def test_novad_killed_during_an_update_trial_restarts_in_a_valid_release(novad, 
     updating = threading.Thread(target=run, args=("update",), daemon=True)
     releases = Releases(novad.data)
     updating.start()
-    wait_for(lambda: releases.trial() and novad.version() == NEXT, 180, "the trial")
+    wait_for(lambda: releases.trial() and novad.version() == NEXT, 180, "the new release is on trial")
     child, = novad.children()
     told = pathlib.Path(f"/proc/{child}/environ").read_bytes().split(b"\0")
     left, = (pathlib.Path(os.fsdecode(word.partition(b"=")[2])).parent for word in told
@@ -167,11 +167,11 @@ def test_novad_killed_during_an_update_trial_restarts_in_a_valid_release(novad, 
     if victim == "launcher":
         novad.process.wait(60)
         shutil.rmtree(left)
-        wait_for(lambda: not novad.version(), 60, "the end of its novad")
+        wait_for(lambda: not novad.version(), 60, "novad of the new release has exited")
         novad.start()
-        wait_for(lambda: not releases.trial(), 180, "the end of the trial")
+        wait_for(lambda: not releases.trial(), 180, "the trial has ended")
         assert novad.version() == NEXT
     else:
-        wait_for(lambda: novad.version() == nova.__version__, 180, "the one before")
+        wait_for(lambda: novad.version() == nova.__version__, 180, "the previous release is running")
         assert releases.failure() == (NEXT, "it ended with -9")
     novad.kill()

@@ -119,7 +119,7 @@ def test_connections_above_max_connections_are_closed_at_once(proxy, token):
         with contextlib.suppress(*refusals), opened(port, told) as websocket:
             return Screen(websocket).width
 
-    assert wait_for(again, reason="when they are gone there is room") == 64
+    assert wait_for(again, reason="the proxy accepts connections after the others are closed") == 64
 
 
 def test_connections_without_tls_handshake_count_towards_the_limits(proxy, token, tmp_path):
@@ -195,7 +195,7 @@ def test_pending_token_checks_of_a_client_do_not_block_other_clients(proxy, monk
 
         for _time in range(40):
             ask(many, "127.0.0.2")
-        wait_for(lambda: len(asked) == 8, reason="all threads wait")
+        wait_for(lambda: len(asked) == 8, reason="all threads are waiting")
         assert requests.get(f"http://127.0.0.1:{port}/hello.html", timeout=30).text == "<p>hello</p>"
         other = ask(one, "127.0.0.3")
         assert requests.get(f"http://127.0.0.1:{port}/hello.html", timeout=30).text == "<p>hello</p>"  # queued

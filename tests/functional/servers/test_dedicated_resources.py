@@ -93,7 +93,7 @@ def left(suite):
 
 
 def freed(suite, *expected):
-    wait_for(lambda: left(suite) == expected, reason=f"the scheduler knows that {expected} are free")
+    wait_for(lambda: left(suite) == expected, reason=f"the scheduler counts {expected} as free")
 
 
 def nowhere(admin, uuid):
@@ -181,7 +181,7 @@ def test_forced_host_without_free_devices_is_refused_by_the_claim(suite, admin, 
     fault = admin.server(boot(gpu, **forced))["fault"]
     assert (fault["code"], fault["message"]) == (
         500, "No valid host was found. One that was chosen cannot take the server: "
-        "its NUMA cells or PCI devices have no room for the server.")
+        "not enough free NUMA cells or PCI devices for the server.")
 
 
 @pytest.mark.parametrize("word", ["confirmResize", "revertResize"])

@@ -25,7 +25,7 @@ def hosts(suite, admin):
         for service in services:
             wait_scheduler(suite, service.host, True)
         suite.conductor.core.fleet.reload()  # drops selections that were never claimed
-        wait_for(lambda: nothing_used(suite), reason="the scheduler knows that all hosts are empty")
+        wait_for(lambda: nothing_used(suite), reason="the scheduler counts all hosts as empty")
         yield [suite.compute.host, *_OTHERS]
         for shown in admin.get("/servers", all_tenants=1)["servers"]:
             admin.delete(f"/servers/{shown['id']}")

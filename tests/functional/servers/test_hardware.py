@@ -95,7 +95,7 @@ def test_swap_and_config_drive_count_towards_disks_of_the_image_bus(admin, new_i
     assert (code, "5 disks on the bus ide" in message) == (400, True), message
     server = admin.boot(flavor, image, block_device_mapping_v2=devices)
     admin.delete(f"/servers/{server}")
-    wait_for(lambda: not admin.get("/os-volumes", version="2.1")["volumes"], 40, "its volume is deleted")
+    wait_for(lambda: not admin.get("/os-volumes", version="2.1")["volumes"], 40, "the server's volume is deleted")
 
 
 def test_file_backed_volume_with_device_type_lun_is_refused(admin, flavor, image_id):

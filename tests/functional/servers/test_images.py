@@ -55,7 +55,7 @@ def nothing_left(suite):
     books = bus.client(suite.transport, Volumes)
     for volume in books.index(context.admin()):
         books.delete(context.admin(), volume.uuid)
-    wait_for(lambda: not books.index(context.admin()), reason="volumes are left")
+    wait_for(lambda: not books.index(context.admin()), reason="all volumes are deleted")
 
 
 def refusal(client, flavor, image, **values):

@@ -402,7 +402,8 @@ def test_host_returning_during_evacuation_removes_its_guest_first(pair, admin, l
     assert reached.wait(60)
     assert driver.guests.power_state(server) == 1
     service = returns()
-    wait_for(lambda: server not in {guest.uuid for guest in driver.guests.all()}, reason="the source has removed it")
+    wait_for(lambda: server not in {guest.uuid for guest in driver.guests.all()},
+             reason="the source has removed the guest")
     assert driver.disk(server) is not None, "the source deleted the disks before the evacuation succeeded"
     assert admin.server(server)["OS-EXT-STS:task_state"].startswith("rebuild")
     go.set()
@@ -417,7 +418,8 @@ def test_hard_reboot_on_returned_host_after_a_failed_evacuation(pair, admin, los
     admin.action(server, "evacuate", {}, version="2.94")
     assert reached.wait(60)
     returns()
-    wait_for(lambda: server not in {guest.uuid for guest in driver.guests.all()}, reason="the source has removed it")
+    wait_for(lambda: server not in {guest.uuid for guest in driver.guests.all()},
+             reason="the source has removed the guest")
     pair.first.machine.driver.behaviour.failure["spawn"] = 1.0
     go.set()
     assert admin.wait(server, "ERROR")["OS-EXT-SRV-ATTR:host"] == SECOND

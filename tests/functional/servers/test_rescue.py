@@ -45,7 +45,7 @@ def test_rescue_and_unrescue_a_server(admin, server, driver, image_id, stopped):
     assert rescue(admin, server, adminPass="secret-pass") == {"adminPass": "secret-pass"}
     shown = admin.wait(server, "RESCUE")
     assert (shown["OS-EXT-STS:vm_state"], shown["OS-EXT-STS:power_state"]) == ("rescued", 1)
-    assert driver.guest(server).rescued == image_id, "the rescue image is not the server's own image"
+    assert driver.guest(server).rescued == image_id, "the server was not booted from the rescue image"
     assert events_of(admin, server, "rescue") == [("compute_rescue_instance", "Success", CONF.host)]
     admin.action(server, "unrescue", expect=202)
     assert admin.wait(server, "ACTIVE")["OS-EXT-STS:power_state"] == 1
@@ -138,7 +138,7 @@ def from_volume(suite, admin, flavor, image_id, driver):
     books = bus.client(suite.transport, Volumes)
     for volume in books.index(context.admin()):
         books.delete(context.admin(), volume.uuid)
-    wait_for(lambda: not books.index(context.admin()), reason="volumes are left")
+    wait_for(lambda: not books.index(context.admin()), reason="all volumes are deleted")
 
 
 def test_rescue_of_volume_backed_server_requires_2_87_and_stable_image(admin, from_volume, driver, new_image):

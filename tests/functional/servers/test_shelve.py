@@ -141,7 +141,7 @@ def test_running_guest_of_a_shelved_server_is_powered_off(admin, server, driver,
     admin.action(server, "shelve")
     admin.wait(server, "SHELVED")
     driver.change_by_itself(server, states.RUNNING)
-    wait_for(lambda: driver.guests.power_state(server) == states.SHUTDOWN, reason="it is powered off again")
+    wait_for(lambda: driver.guests.power_state(server) == states.SHUTDOWN, reason="the guest is powered off again")
     shown = admin.wait(server, "SHELVED")
     assert shown["OS-EXT-STS:power_state"] == states.SHUTDOWN
     admin.action(server, "unshelve")
@@ -390,7 +390,8 @@ def test_unshelve_waits_for_the_pending_offload_of_the_only_host(suite, admin, s
     held = given_up(admin, server, hold)
     admin.action(server, "unshelve")
     db = suite.conductor.core.db
-    wait_for(lambda: [action.name for action in waiting(db, server)] == ["unshelve"], reason="it waits for its host")
+    wait_for(lambda: [action.name for action in waiting(db, server)] == ["unshelve"],
+             reason="the unshelve waits for its host")
     held.let_go()
     assert admin.wait(server, "ACTIVE")["OS-EXT-SRV-ATTR:host"] == driver.host
     assert driver.guests.power_state(server) == states.RUNNING

@@ -89,7 +89,8 @@ _LIVES = [_round_trip, _resize_to_a_larger_disk, _migrate, _live_migrate, _shelv
 def test_server_with_zero_disk_size_runs_after_each_operation(pair, admin, server, small, life):
     life(admin, server, small)
     host = pair.first if admin.server(server)["OS-EXT-SRV-ATTR:host"] != SECOND else pair.second
-    wait_for(lambda: pair.where(server) == ([host.host], [host.host]), reason="it has its disk, on its host alone")
+    wait_for(lambda: pair.where(server) == ([host.host], [host.host]),
+             reason="the guest and its disk exist on the server's host only")
     # Starting the guest requires its disk.
     for verb in (["reboot", {"type": "HARD"}], ["os-stop"], ["os-start"]):
         admin.action(server, *verb)

@@ -23,7 +23,7 @@ def no_hosts_of_other_tests(suite):
             usable = view.alive & view.up & ~view.disabled
             return not (usable & ~view.on_hosts([suite.compute.host])).any()
 
-    wait_for(alone, 90, "the hosts of other tests are gone")
+    wait_for(alone, 90, "the hosts of other tests are down")
 
 
 def measured(suite, client, act):

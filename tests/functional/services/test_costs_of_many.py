@@ -33,7 +33,7 @@ def more_hosts(suite, admin, tmp_path):
         CONF.set_override("scenario", str(path), group="fake")
         running.append(compute_of(suite.transport))
         running[0].start()
-        wait_for(lambda: len(suite.scheduler.fleet) >= _HOSTS, reason="the scheduler knows the hosts")
+        wait_for(lambda: len(suite.scheduler.fleet) >= _HOSTS, reason="the scheduler has received reports of all hosts")
 
     yield add
     remove_servers(admin)

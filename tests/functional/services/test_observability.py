@@ -82,7 +82,7 @@ def spans_of(name):
         ids = {span.context.span_id for span in spans}
         return spans if all(span.parent is None or span.parent.span_id in ids for span in spans) else None
 
-    return wait_for(complete, reason=f"all spans of {name}")
+    return wait_for(complete, reason=f"all spans of {name} are exported")
 
 
 def path_to(spans, last):
@@ -188,7 +188,7 @@ def test_lost_claim_and_retry_are_counted(suite, admin, flavor, image_id, scrape
                                                             allocations.finish_io(connection, node, None)))
         usage.touch([node])
         usage.flush()
-        wait_for(lambda: not used(suite), reason="the scheduler knows that the host is free again")
+        wait_for(lambda: not used(suite), reason="the scheduler counts the host as free again")
     found = scrape()
     assert found["nova_claims_total", "outcome=lost"] >= 1
     assert found["nova_operation_retries_total", "operation=build"] >= 1

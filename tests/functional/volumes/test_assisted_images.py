@@ -54,7 +54,7 @@ def booted(admin, member, flavor, cinder, share, **image):
 def asked_for(cinder, files):
     """Return the snapshot of the volume after Nova has requested it from Cinder."""
     return wait_for(lambda: next((each.id for each in cinder.snapshots.values() if each.volume.id == files.volume), ""),
-                    30, "the service is asked for a snapshot")
+                    30, "Nova has requested a snapshot from Cinder")
 
 
 def help_with(admin, cinder, files):
@@ -66,11 +66,11 @@ def help_with(admin, cinder, files):
 
 
 def helped_with(cinder, files, snapshot):
-    wait_for(lambda: files.told(snapshot) == ("creating", "90%"), 30, "Nova has done its part")
+    wait_for(lambda: files.told(snapshot) == ("creating", "90%"), 30, "Nova has completed the assisted snapshot")
     cinder.snapshots[snapshot].status = "available"
 
 
-@pytest.mark.parametrize("image", [{}, AGENT], ids=["running", "at rest"])
+@pytest.mark.parametrize("image", [{}, AGENT], ids=["running", "quiesced"])
 def test_assisted_snapshots_run_before_the_image_is_complete(
         suite, admin, member, flavor, cinder, driver, share, image):
     server, root, data = booted(admin, member, flavor, cinder, share, **image)
@@ -79,7 +79,7 @@ def test_assisted_snapshots_run_before_the_image_is_complete(
         snapshot, name = help_with(admin, cinder, files)
         helped_with(cinder, files, snapshot)
         assert (files.volume, name, files.first) in driver.guest(server).files
-    wait_for(lambda: image_of(member, saved)["status"] == "ACTIVE", 30, "the image can be used")
+    wait_for(lambda: image_of(member, saved)["status"] == "ACTIVE", 30, "the image is active")
     assert [event[:2] for event in events_of(admin, server, "createImage")] == [("api_snapshot_instance", "Success")]
     assert server not in driver.state.quiesced
     audited(suite)
@@ -91,7 +91,7 @@ def test_concurrent_assisted_snapshots_of_an_image_succeed(suite, admin, member,
     asked = [(files, help_with(admin, cinder, files)[0]) for files in (root, data)]
     for files, snapshot in asked:
         helped_with(cinder, files, snapshot)
-    wait_for(lambda: image_of(member, saved)["status"] == "ACTIVE", 30, "the image can be used")
+    wait_for(lambda: image_of(member, saved)["status"] == "ACTIVE", 30, "the image is active")
     audited(suite)
 
 
@@ -103,7 +103,7 @@ def test_stop_waits_until_the_image_is_complete(suite, admin, member, flavor, ci
     for files, snapshot in asked:
         helped_with(cinder, files, snapshot)
     assert admin.server(server)["OS-EXT-STS:task_state"] == "powering-off"
-    wait_for(lambda: image_of(member, saved)["status"] == "ACTIVE", 30, "the image can be used")
+    wait_for(lambda: image_of(member, saved)["status"] == "ACTIVE", 30, "the image is active")
     member.wait(server, "SHUTOFF")
     audited(suite)
 
@@ -116,17 +116,17 @@ def test_assisted_snapshot_finishes_before_a_failed_image_is_cleaned_up(
 
     def refuses(project, wanted):
         if wanted["volume_id"] == data.volume:
-            raise Refused(400, "Invalid volume: there is no room.")
+            raise Refused(400, "Invalid volume: no space left.")
         return make(project, wanted)
 
     monkeypatch.setattr(cinder, "create_snapshot", refuses)
     saved = create_image(member, server)
     snapshot, _name = help_with(admin, cinder, root)
     helped_with(cinder, root, snapshot)
-    wait_for(lambda: not cinder.snapshots, 30, "what was made is deleted")
+    wait_for(lambda: not cinder.snapshots, 30, "the created snapshots are deleted")
     admin.wait_idle(server)
     nothing_made(member, cinder, saved)
-    assert "there is no room" in str(newest_action(admin, server, "createImage"))
+    assert "no space left" in str(newest_action(admin, server, "createImage"))
     audited(suite)
 
 
@@ -144,7 +144,7 @@ def test_preempting_an_image_during_an_assisted_snapshot_leaves_no_snapshots(
         member.action(server, "reboot", {"type": "HARD"})
     held.let_go()
     # Cinder continues with the snapshots or deletes them.
-    wait_for(lambda: root.told(snapshot) != ("creating", "0%"), 30, "the service is told how its snapshot ended")
+    wait_for(lambda: root.told(snapshot) != ("creating", "0%"), 30, "the outcome of the snapshot is reported to Cinder")
     for each in cinder.snapshots.values():
         each.status, each.assisted = "error", False
     wait_for(lambda: not cinder.snapshots, 60, "the snapshots are deleted")
@@ -152,6 +152,7 @@ def test_preempting_an_image_during_an_assisted_snapshot_leaves_no_snapshots(
         admin.wait_gone(server, 60)
     else:
         admin.wait(server, "ACTIVE", seconds=60)
-        wait_for(lambda: newest_action(admin, server, "reboot")["events"][-1]["finish_time"], 30, "it is over")
+        wait_for(lambda: newest_action(admin, server, "reboot")["events"][-1]["finish_time"], 30,
+                 "the reboot has ended")
     nothing_made(member, cinder, saved)
     audited(suite)

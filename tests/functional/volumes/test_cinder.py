@@ -238,7 +238,7 @@ def test_delete_server_while_cinder_hangs_in_create_attachment(admin, member, se
     admin.delete(f"/servers/{server}")
     admin.wait_gone(server)
     release()
-    wait_for(lambda: cinder.attachments == {}, 20, "the late attachment is taken back")
+    wait_for(lambda: cinder.attachments == {}, 20, "the late attachment is deleted")
     assert cinder.volumes[volume].status == "available"
 
 

@@ -207,7 +207,7 @@ def test_finished_actions_keep_no_volume_key(suite, admin, member, server, cinde
     def payloads(connection):
         return str(connection.execute(sa.select(tables.actions.c.payload)).all())
 
-    wait_for(lambda: "sealed" not in suite.conductor.core.db.read(payloads), 20, "journals are without keys")
+    wait_for(lambda: "sealed" not in suite.conductor.core.db.read(payloads), 20, "journals contain encryption keys")
     assert "encrypted_passphrase" in str(rows_of(suite, server))
     detach(member, server, volume)
     wait_status(cinder, volume, "available")
@@ -233,7 +233,7 @@ def test_legacy_encryption_provider_names_are_accepted(member, server, cinder, v
 
 
 @pytest.mark.parametrize(("failure", "code", "text"), [
-    (answers(403), 400, "the key manager does not give its key"), (answers(503), 503, "key manager is not available"),
+    (answers(403), 400, "the key manager does not return the key"), (answers(503), 503, "key manager is not available"),
     (is_silent, 503, "key manager is not available")], ids=["403", "503", "silent"])
 def test_key_manager_failure_is_returned(member, flavor, server, cinder, driver, volume, failure, code, text):
     for act in (lambda: attach(member, server, volume), lambda: boot(member, flavor, from_volume(volume))):
@@ -351,7 +351,7 @@ def test_key_manager_outage_fails_a_boot_with_a_new_encrypted_volume(admin, memb
     shown = admin.wait(uuid, "ERROR", seconds=60)
     assert "user's token was available" in shown["fault"]["message"]
     cinder.snapshots.clear()
-    wait_for(lambda: list(cinder.volumes) == [volume], 20, "what was made is gone")
+    wait_for(lambda: list(cinder.volumes) == [volume], 20, "the created volumes are deleted")
 
 
 # --- moves and swaps -----------------------------------------------------------------------------------------

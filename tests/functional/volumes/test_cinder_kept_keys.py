@@ -88,7 +88,7 @@ def test_delete_server_while_cinder_hangs_leaves_no_volume_key(
     before = cleanup_state(suite, server)
     release()
     wait_for(lambda: cleanup_state(suite, server)[0] > before[0] and not cleanup_state(suite, server)[1], 40,
-             "who came late has seen to it that all is taken back")
+             "the late report has completed the cleanup")
     assert cinder.attachments == {}
     nothing_is_kept(suite, server, "attach_volume")
 

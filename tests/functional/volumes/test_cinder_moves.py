@@ -81,7 +81,7 @@ def is_reached_from(admin, cinder, uuid, service):
     """Check that the guest of this host uses the volumes by one attachment each, recorded in the server's row."""
     volumes = {volume: [service.host] for volume in cinder.volumes}
     wait_for(lambda: {volume: way(cinder, volume) for volume in cinder.volumes} == volumes, 40,
-             f"{service.host} has the only way")
+             f"only {service.host} has an attachment")
     assert {volume.status for volume in cinder.volumes.values()} == {"in-use"}
     shown = admin.get(f"/servers/{uuid}/os-volume_attachments", version="2.89")["volumeAttachments"]
     assert {item["attachment_id"] for item in shown} == set(cinder.attachments)
@@ -252,7 +252,7 @@ def test_delete_server_while_cinder_hangs_during_a_move(admin, server, cinder, k
     admin.delete(f"/servers/{server}")
     release()
     admin.wait_gone(server, 40)
-    wait_for(lambda: not cinder.attachments, 40, "nothing is left there")
+    wait_for(lambda: not cinder.attachments, 40, "all attachments are deleted")
 
 
 @pytest.mark.parametrize("verb", ["create_attachment", "complete_attachment"])

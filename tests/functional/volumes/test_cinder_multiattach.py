@@ -32,7 +32,8 @@ def have(cinder, volume, *servers):
         return (sorted(each.server for each in cinder.attachments.values() if each.volume == volume and each.complete)
                 == sorted(servers) and len(cinder.attachments) == len(servers) and cinder.volumes[volume].status)
 
-    assert wait_for(look, 60, f"{volume} is with {len(servers)} servers") == ("in-use" if servers else "available")
+    assert wait_for(look, 60,
+                    f"{volume} is attached to {len(servers)} servers") == ("in-use" if servers else "available")
 
 
 @pytest.fixture

@@ -194,5 +194,5 @@ def test_queued_detach_after_a_swap_detaches_the_new_volume(
     if fails:
         moved(cinder, driver, member, server, old, way)
     else:
-        wait_for(lambda: not cinder.attachments, 30, "the volume is nobody's")
+        wait_for(lambda: not cinder.attachments, 30, "the volume has no attachments")
         assert (cinder.volumes[old].status, driver.guest(server).volumes) == ("available", ())

@@ -59,7 +59,7 @@ def test_rebuild_recreates_the_root_volume_from_the_image(admin, server, books, 
     assert shown["os-extended-volumes:volumes_attached"][0]["id"] == after.uuid
     assert dict(driver.guest(server).volumes) == {"/dev/vda": after.uuid}
     assert os.path.exists(data(after))
-    wait_for(lambda: not os.path.exists(data(before)), reason="the old data are left")
+    wait_for(lambda: not os.path.exists(data(before)), reason="the old data are removed")
     rebuild(admin, server, image)  # The same image: the volume is recreated nevertheless.
     admin.wait(server, "ACTIVE")
     assert volume_of(books).generation != after.generation
@@ -106,7 +106,8 @@ def test_failed_rebuild_keeps_the_data_of_the_root_volume(admin, server, books, 
     after = volume_of(books)
     assert (after.image.id, after.generation, after.written_at, after.status) == (
         image_id, before.generation, before.written_at, "in-use")
-    wait_for(lambda: os.listdir(CONF.volume.pool) == [os.path.basename(data(before))], reason="data are left")
+    wait_for(lambda: os.listdir(CONF.volume.pool) == [os.path.basename(data(before))],
+             reason="only the data of the volume are left")
     driver.behaviour.failure.clear()
     admin.action(server, "reboot", {"type": "HARD"})
     admin.wait(server, "ACTIVE")
@@ -121,7 +122,7 @@ def test_delete_server_during_a_rebuild_removes_the_new_volume_data(suite, admin
     held.wait_until_begun()
     admin.delete(f"/servers/{server}")
     wait_for(lambda: volume_of(books).generation == before.generation and not suite.conductor.core.db.read(
-        lambda connection: volumes.forgotten(connection, clock.after(60), 1)), reason="the new data are not removed")
+        lambda connection: volumes.forgotten(connection, clock.after(60), 1)), reason="the new data are removed")
     held.let_go()
     admin.wait_gone(server)
 

@@ -63,7 +63,7 @@ def shares_of(client, server):
 
 def wait_share(client, server, share, status):
     wait_for(lambda: shares_of(client, server).get(share, {}).get("status") == status,
-             reason=f"share {share} is not {status}")
+             reason=f"share {share} is {status}")
 
 
 def act(client, server, action, status, body=None):

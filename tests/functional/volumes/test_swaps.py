@@ -100,7 +100,7 @@ def test_volume_swap_can_be_repeated_and_reversed(suite, admin, server, old, dri
     wait_status(admin, old, "in-use")
     assert guest_volumes(driver, server) == {"/dev/vdb": new, "/dev/vdc": old}
     first, second = serials(suite, server)
-    assert (first, second not in (old, new)) == (old, True), "each disk has a serial number of its own"
+    assert (first, second not in (old, new)) == (old, True), "two disks have the same serial number"
     admin.action(server, "reboot", {"type": "HARD"})
     admin.wait_idle(server)
     assert guest_volumes(driver, server) == {"/dev/vdb": new, "/dev/vdc": old}

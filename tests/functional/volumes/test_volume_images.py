@@ -65,13 +65,13 @@ def create(client, server, **values):
 
 def saved(client, server, **values):
     made = create(client, server, **values)
-    wait_for(lambda: image_of(client, made)["status"] == "ACTIVE", 60, "the image can be used")
+    wait_for(lambda: image_of(client, made)["status"] == "ACTIVE", 60, "the image is active")
     return made
 
 
 def failed(admin, server):
     """Return the reason of the failed image after the operation ended."""
-    wait_for(lambda: newest_action(admin, server, "createImage")["message"], 60, "it failed")
+    wait_for(lambda: newest_action(admin, server, "createImage")["message"], 60, "the image creation has failed")
     return error_of(admin, server, "createImage")
 
 

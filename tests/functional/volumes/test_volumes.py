@@ -44,7 +44,7 @@ def volume_of(client, uuid):
 
 def wait_status(client, uuid, status):
     return wait_for(lambda: (volume := volume_of(client, uuid))["status"] == status and volume,
-                    reason=f"volume {uuid} is not {status}")
+                    reason=f"volume {uuid} is {status}")
 
 
 def wait_no_volume(client, uuid):

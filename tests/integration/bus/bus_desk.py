@@ -70,7 +70,7 @@ def start(config: pathlib.Path, host: str) -> Process:
     process = Process(host, [sys.executable, "-m", "tests.integration.bus.bus_desk", str(config), host],
                       config.parent / f"{host}.log", env={"PYTHONPATH": str(ROOT)})
     process.start()
-    eventually(lambda: "listens" in process.tail(), 60, f"{host} listens")
+    eventually(lambda: "listens" in process.tail(), 60, f"{host} consumes its queue")
     return process
 
 

@@ -117,7 +117,7 @@ def running_nodes(rabbit: Rabbit) -> int:
 def test_servers_boot_when_a_broker_of_a_cluster_dies(brokers: list[Rabbit], victim: int,
                                                       options: dict[str, Any]) -> None:
     """Quorum queues need a majority (two of three); classic queues of the dead broker are redeclared on another."""
-    eventually(lambda: running_nodes(brokers[2]) == 3, 120, "the three brokers are one", interval=1)
+    eventually(lambda: running_nodes(brokers[2]) == 3, 120, "the three brokers form a cluster", interval=1)
     url = url_of(brokers[:2] if not options else brokers, f"t{victim}")
     with small(url, **options) as nova:
         accepted = nova.boot_many(12)

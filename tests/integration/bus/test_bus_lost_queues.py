@@ -64,12 +64,12 @@ def test_caller_receives_replies_again_after_its_reply_queue_was_missing(new_wor
     assert world.desk.ask(CTX, "before") == "one"
     with concurrent.futures.ThreadPoolExecutor() as pool:
         pool.submit(bus.within(world.desk, 30).ask, CTX, "meanwhile", 1)
-        eventually(lambda: "meanwhile" in world.begun("one"), 30, "the server works on it")
+        eventually(lambda: "meanwhile" in world.begun("one"), 30, "the server executes the call")
         world.wire.block()
         world.delete(driver_of(world.transport).calls.queue.name)
-        eventually(lambda: "reply_" in world.processes["one"].tail(), 60, "the server has given up to answer")
+        eventually(lambda: "reply_" in world.processes["one"].tail(), 60, "the server has given up replying")
         world.wire.unblock()
-        eventually(lambda: answered(world.desk, "after"), 40, "the caller is answered")
+        eventually(lambda: answered(world.desk, "after"), 40, "the caller has received the reply")
 
 
 def test_reply_is_delivered_to_a_caller_that_reconnects_after_the_server(new_world: Callable[..., Wired],
@@ -78,7 +78,7 @@ def test_reply_is_delivered_to_a_caller_that_reconnects_after_the_server(new_wor
     assert world.desk.ask(CTX, "before") == "one"
     with concurrent.futures.ThreadPoolExecutor() as pool:
         asked = pool.submit(bus.within(world.desk, 300).ask, CTX, "meanwhile", 1)
-        eventually(lambda: "meanwhile" in world.begun("one"), 30, "the server works on it")
+        eventually(lambda: "meanwhile" in world.begun("one"), 30, "the server executes the call")
         world.wire.block()
         rabbitmq.kill()
         time.sleep(11)  # longer than a reply waits for a missing queue
@@ -94,7 +94,7 @@ def test_deleted_reply_queue_is_redeclared_by_the_caller(new_world: Callable[...
     assert world.desk.ask(CTX, "before") == "one"
     for number in range(5):
         world.delete(driver_of(world.transport).calls.queue.name)
-        eventually(lambda: answered(world.desk, f"after {number}"), 40, "the caller is answered")  # noqa: B023
+        eventually(lambda: answered(world.desk, f"after {number}"), 40, "the caller has received the reply")  # noqa: B023
 
 
 @pytest.mark.parametrize("queue", ["desk", "desk.one"])
@@ -128,7 +128,7 @@ def test_deleted_fanout_queue_is_redeclared_by_the_server(new_world: Callable[..
     try:
         for number in range(5):
             world.delete(news)
-            eventually(lambda: hears(f"after {number}"), 40, "the server hears news", interval=0.2)  # noqa: B023
+            eventually(lambda: hears(f"after {number}"), 40, "the server receives fanout messages", interval=0.2)  # noqa: B023
     finally:
         bus.stop_taking(server)
         server.wait()

@@ -187,12 +187,14 @@ def test_messages_go_to_another_server_when_one_is_full(new_world: Callable[...,
     with concurrent.futures.ThreadPoolExecutor() as pool:
         slow = [pool.submit(bus.within(bus.at(world.desk, "one"), 20).ask, CTX, f"slow {number}", 4)
                 for number in range(bus_desk.THREADS)]
-        eventually(lambda: len(world.begun("one")) == bus_desk.THREADS, 20, "it is full", interval=0.01)
+        eventually(lambda: len(world.begun("one")) == bus_desk.THREADS, 20,
+                   "all threads of the first server are busy", interval=0.01)
         for number in range(100):
             world.desk.note(CTX, f"note {number}")
-        eventually(lambda: len(world.begun("two")) >= 100 - PREFETCH, 20, "the other one takes them")
+        eventually(lambda: len(world.begun("two")) >= 100 - PREFETCH, 20, "the other server receives the messages")
         assert {call.result(20) for call in slow} == {"one"}
-    eventually(lambda: len(world.begun("one") + world.begun("two")) == 100 + len(slow), 20, "the rest is done")
+    eventually(lambda: len(world.begun("one") + world.begun("two")) == 100 + len(slow), 20,
+               "the remaining messages are processed")
 
 
 def test_calls_fail_within_seconds_and_then_at_once_when_all_servers_are_killed(
@@ -211,7 +213,7 @@ def test_calls_fail_within_seconds_and_then_at_once_when_all_servers_are_killed(
     assert seconds[0] < 10, seconds
     assert max(seconds[1:]) < 1, seconds
     world.start("three")
-    eventually(lambda: answers(world, 1)["three"] == 1, 20, "somebody answers again")
+    eventually(lambda: answers(world, 1)["three"] == 1, 20, "the new server replies to calls")
     assert "anybody?" not in world.begun("three")
 
 
@@ -230,7 +232,7 @@ def test_calls_fail_at_once_when_all_servers_are_frozen_until_one_thaws(new_worl
     eventually(at_once, 30, "calls are refused at once")
     assert all(at_once() for _number in range(20))
     world.processes["two"].thaw()
-    eventually(lambda: answers(world, 1)["two"] == 1, 20, "the one that has thawed answers")
+    eventually(lambda: answers(world, 1)["two"] == 1, 20, "the thawed server replies to calls")
 
 
 def test_call_waits_for_the_restart_of_the_only_server(new_world: Callable[..., World]) -> None:
@@ -265,14 +267,15 @@ def test_messages_to_a_dead_host_expire(new_world: Callable[..., World]) -> None
     for number in range(500):
         brief.note(CTX, f"order {number}")
     assert world.queues("desk.one")["desk.one"] > 0
-    eventually(lambda: world.queues("desk.one")["desk.one"] == 0, 10, "the broker has forgotten them")
+    eventually(lambda: world.queues("desk.one")["desk.one"] == 0, 10, "the broker has expired the orders")
 
 
 def test_forgetting_a_dead_host_deletes_its_queue(new_world: Callable[..., World]) -> None:
     world = new_world("one", "two")
     world.processes["one"].kill()
     bus.at(world.desk, "one").note(CTX, "order")
-    eventually(lambda: bus.forget(world.transport, Desk.topic, "one"), 10, "the broker knows that it is gone")
+    eventually(lambda: bus.forget(world.transport, Desk.topic, "one"), 10,
+               "the broker has detected the closed connection")
     bus.forget(world.transport, Desk.topic, "two")  # has a consumer, so its queue stays
     assert world.queues("desk.one", "desk.two") == {"desk.two": 0}
     assert bus.at(world.desk, "two").ask(CTX, "hello") == "two"
@@ -288,7 +291,7 @@ def test_deleting_a_service_deletes_its_queue(new_world: Callable[..., World], t
         connection, host, "nova-compute", Desk.topic, 1)) for host in ("one", "two")}
     world.processes["one"].kill()
     bus.at(world.desk, "one").note(CTX, "order")
-    eventually(lambda: listeners(world.transport, "desk.one") == 0, 10, "the broker knows that it is gone")
+    eventually(lambda: listeners(world.transport, "desk.one") == 0, 10, "the broker has detected the closed connection")
     for service in made.values():  # compute-two still has a consumer and would register again
         Services(core).delete(CTX, service.uuid)
     core.db.close()
@@ -298,7 +301,8 @@ def test_deleting_a_service_deletes_its_queue(new_world: Callable[..., World], t
 def test_fanout_queue_of_a_dead_process_expires(new_world: Callable[..., World]) -> None:
     world = new_world("one", rabbit_transient_queues_ttl=2)
     world.desk.shout(CTX, "news")
-    eventually(lambda: "news" in world.begun("one"), 10, "it hears the news")
+    eventually(lambda: "news" in world.begun("one"), 10, "the server has received the fanout message")
     world.processes["one"].kill()
     # The exchange exists as long as a queue is bound to it.
-    eventually(lambda: not world.exists("desk_fanout"), 20, "nobody keeps news for it", interval=0.5)
+    eventually(lambda: not world.exists("desk_fanout"), 20, "the fanout queue of the dead server has expired",
+               interval=0.5)

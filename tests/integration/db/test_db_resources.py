@@ -133,9 +133,9 @@ def test_releasing_a_claim_takes_no_lock_before_the_node_lock(
         hold_node(first, node)
         with core.db.engine.connect() as second, second.begin() as undone:
             impatient(core, second)
-            with pytest.raises(Exception, match=r"(?i)lock"):  # waits for the lock of the node
+            with pytest.raises(Exception, match=r"(?i)lock"):  # The release waits for the lock of the node.
                 allocations.release(second, instance.uuid)
-            compute_nodes.remove(first, [node])  # succeeds, as the waiting transaction has no locks
+            compute_nodes.remove(first, [node])  # The removal succeeds, as the waiting transaction has no locks.
             undone.rollback()
 
 

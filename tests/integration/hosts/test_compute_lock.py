@@ -29,7 +29,7 @@ def first(config: pathlib.Path, tmp_path: pathlib.Path) -> Iterator[Process]:
     process = Process("first", command("one", config), tmp_path / "first.log", env=environment())
     process.start()
     eventually(lambda: (tmp_path / LOCK.format("one")).exists() and (tmp_path / LOCK.format("one")).read_text(), 60,
-               "it has the lock")
+               "nova-compute holds the lock")
     yield process
     process.kill()
 
@@ -61,7 +61,7 @@ def test_stale_compute_lock_file_is_taken_over(first: Process, config: pathlib.P
         first.kill()
         assert lock.exists()
         again.start()
-        eventually(lambda: lock.read_text() not in ("", before), 60, "it has taken the lock over")
+        eventually(lambda: lock.read_text() not in ("", before), 60, "the new nova-compute holds the lock")
         assert again.running()
         assert other.running()
     finally:

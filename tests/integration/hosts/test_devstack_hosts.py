@@ -109,7 +109,7 @@ def test_second_devstack_host_is_isolated_and_removed_completely(stack: Stack) -
             if name == "host2":
                 eventually(lambda: stack.on_second("hostname") == "stack-host2", 60, "the host has booted")
         eventually(lambda: "QEMU" in stack.on_second("virsh", "-c", "qemu:///system", "version"), 60,
-                   "its libvirtd answers")
+                   "libvirtd of the host responds")
         assert stack.on_second("ping", "-c", "1", "-W", "5", f"{stack.network}.1")
         # The host has its own files at the paths of this machine, and nova-compute runs with those files.
         stack.on_second("touch", f"{stack.directory}/nova/of-host2")

@@ -84,7 +84,7 @@ def test_stopping_server_finishes_its_calls_and_new_ones_go_to_others(
         clerks["first"].let_go.set()
         assert slow.result(10) == "first"
     servers["first"].wait()
-    eventually(lambda: len(clerks["second"].notes) == 20, 20, "nothing that was told got lost")
+    eventually(lambda: len(clerks["second"].notes) == 20, 20, "all notes have arrived")
     assert clerks["first"].notes == []
 
 

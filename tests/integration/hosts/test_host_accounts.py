@@ -94,7 +94,7 @@ def test_servers_boot_and_migrate_on_hosts_with_their_own_accounts(enrolled: Enr
     servers = [nova.api.boot("one", networks="none", availability_zone=f"nova:{host}") for host in _HOSTS]
     nova.all_active(servers, 60)
     nova.api.action(servers[0], "os-migrateLive", {"host": _HOSTS[1], "block_migration": "auto"})
-    eventually(lambda: nova.api.show(servers[0])["OS-EXT-SRV-ATTR:host"] == _HOSTS[1], 60, "it has moved")
+    eventually(lambda: nova.api.show(servers[0])["OS-EXT-SRV-ATTR:host"] == _HOSTS[1], 60, "the server has migrated")
     nova.all_active(servers, 60)
     nova.audit()  # the audit queries all hosts
     enrolled.rabbit.kill()

@@ -115,8 +115,9 @@ def test_hosts_reply_to_the_machine_but_cannot_connect_to_it(tmp_path: pathlib.P
         host = site.add(2, "nova-outside")
         power = subprocess.Popen(host.power_command())
         try:
-            eventually(lambda: host.pid is not None, 20, "the host is on")
-            eventually(lambda: subprocess.run([*ping, f"{outside}.2"], check=False).returncode == 0, 10, "it answers")
+            eventually(lambda: host.pid is not None, 20, "the host has started")
+            eventually(lambda: subprocess.run([*ping, f"{outside}.2"], check=False).returncode == 0, 10,
+                       "the host replies to pings")
             assert " 0 received" in host.run([*ping, f"{outside}.1"], check=False)
         finally:
             power.terminate()
@@ -130,7 +131,7 @@ def test_frozen_host_runs_nothing_until_it_thaws(hosts: RealHosts, pair: tuple[R
     first, _second = pair
     ticks = hosts.site.shared / "ticks"
     first.host.run(["sh", "-c", f"(while :; do echo >> {ticks}; sleep 0.01; done) > /dev/null 2>&1 &"])
-    eventually(ticks.exists, 10, "the process on the host ticks")
+    eventually(ticks.exists, 10, "the process on the host is running")
     try:
         first.host.freeze()
         size = ticks.stat().st_size
@@ -138,7 +139,7 @@ def test_frozen_host_runs_nothing_until_it_thaws(hosts: RealHosts, pair: tuple[R
         assert ticks.stat().st_size == size
     finally:
         first.host.thaw()
-    eventually(lambda: ticks.stat().st_size > size, 10, "it goes on")
+    eventually(lambda: ticks.stat().st_size > size, 10, "the process continues")
     assert first.virsh("uri")
 
 
@@ -164,7 +165,7 @@ def test_guest_keeps_running_during_a_libvirt_migration(hosts: RealHosts, pair: 
     with GuestShell(second, storage) as shell:
         shell.run("kill -0 $(cat /tmp/pid)")
         after = int(shell.run("cat /tmp/count"))
-        eventually(lambda: int(shell.run("cat /tmp/count")) > after, 20, "the guest counts")
+        eventually(lambda: int(shell.run("cat /tmp/count")) > after, 20, "the guest continues to count")
         assert after >= before
     second.virsh("destroy", storage)
 

@@ -65,7 +65,7 @@ class ManyCluster(Cluster):
         before = log.stat().st_size
         self.start(name)
         said = "is ready" if "-" in name else "Listening"
-        eventually(lambda: said in log.read_bytes()[before:].decode(), 60, f"{name} works")
+        eventually(lambda: said in log.read_bytes()[before:].decode(), 60, f"{name} is running")
         time.sleep(0.3)  # until its second worker is ready
 
 
@@ -207,7 +207,7 @@ def test_killed_workers_are_replaced(nova: ManyCluster) -> None:
             victim = nova.workers(name)[0]
             victim.kill()
             eventually(lambda name=name, victim=victim: len(
-                {worker.pid for worker in nova.workers(name)} - {victim.pid}) == 2, 20, "there is another worker")
+                {worker.pid for worker in nova.workers(name)} - {victim.pid}) == 2, 20, "another worker has started")
             assert b"was killed by SIGKILL" in nova.processes[name].log.read_bytes()
             time.sleep(0.5)
     assert len(clients.lost) <= 3 * 4
@@ -219,7 +219,7 @@ def test_reload_replaces_workers_without_lost_requests(nova: ManyCluster, name: 
     with busy(nova) as clients:
         os.kill(nova.processes[name].pid, signal.SIGHUP)
         eventually(lambda: not {worker.pid for worker in nova.workers(name)} & before
-                   and len(nova.workers(name)) == 2, 30, "the workers are new ones")
+                   and len(nova.workers(name)) == 2, 30, "all workers are replaced")
         time.sleep(1)
     assert clients.lost == []
 

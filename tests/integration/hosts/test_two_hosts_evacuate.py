@@ -31,7 +31,7 @@ def after_evacuation(cloud: RealCloud, uuid: str) -> None:
     """Check that only the second host has the guest, and that the guest is intact after a hard reboot."""
     first, second = cloud.hosts.hosts
     cloud.nova.wait_ready()
-    eventually(lambda: first.domains() == [], 60, "the host that returned has given the guest up")
+    eventually(lambda: first.domains() == [], 60, "the returned host has removed the guest")
     assert cloud.host_of(uuid) is second
     with cloud.shell(uuid) as shell:
         shell.run("echo later > later; sync")

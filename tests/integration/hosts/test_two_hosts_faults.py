@@ -51,7 +51,7 @@ def nothing_left(cloud: RealCloud, guest: str) -> Iterator[None]:
     assert cloud.host_of(guest) is first
     assert cloud.note(guest) == "moving"
     eventually(lambda: not second.leftovers(cloud.instances), 60,
-               f"nothing is left on {second.name}: {second.leftovers(cloud.instances)}", interval=1.0)
+               f"no files are left on {second.name}: {second.leftovers(cloud.instances)}", interval=1.0)
     assert first.host.run(["pgrep", "-c", "qemu-storage-d"], check=False).strip() == "0"
     cloud.nova.audit()
 
@@ -67,7 +67,7 @@ def test_migration_fails_when_qemu_is_killed_at_the_destination(cloud: RealCloud
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("room", "status"), [(20_000, "error"), (None, "failed")],
-                         ids=["with what does not change", "with what the guest wrote"])
+                         ids=["data copied at the start", "data written by the guest"])
 def test_migration_fails_when_the_destination_disk_is_full(cloud: RealCloud, guest: str, guest_image: pathlib.Path,
                                                            room: int | None, status: str) -> None:
     first, second = cloud.hosts.hosts
@@ -81,7 +81,8 @@ def test_migration_fails_when_the_destination_disk_is_full(cloud: RealCloud, gue
     try:
         cloud.api.action(guest, "os-migrateLive", {"host": second.name, "block_migration": "auto"})
         assert stayed(cloud, guest)["status"] == status
-        eventually(lambda: not second.leftovers(cloud.instances), 60, "the room is free again", interval=1.0)
+        eventually(lambda: not second.leftovers(cloud.instances), 60, "the space on the destination is free again",
+                   interval=1.0)
     finally:
         second.host.run(["umount", "-l", str(cloud.instances)])
     # nova-compute may have reported the small disk; later tests need the real size.
@@ -109,19 +110,19 @@ def test_migration_ends_when_compute_is_killed_at_the_destination(cloud: RealClo
     leave(cloud, guest, second)
     cloud.nova.kill(f"compute-{second.name}")
     eventually(lambda: "running" not in first.virsh("domstate", name_of(cloud, guest), check=False), _END,
-               "the guest has left nevertheless", interval=1.0)
+               "the guest has left the source", interval=1.0)
     cloud.nova.start(f"compute-{second.name}")
     assert settled(cloud, guest)["status"] == "completed"
     assert cloud.host_of(guest) is second
     assert cloud.note(guest) == "moving"
-    eventually(lambda: not first.leftovers(cloud.instances), 60, "nothing is left on the source", interval=1.0)
+    eventually(lambda: not first.leftovers(cloud.instances), 60, "no files are left on the source", interval=1.0)
     returned(cloud, guest)
 
 
 def leave(cloud: RealCloud, uuid: str, host: RealHost) -> None:
     """Start a live migration and wait until data is being transferred."""
     cloud.api.action(uuid, "os-migrateLive", {"host": host.name, "block_migration": "auto"})
-    eventually(lambda: sent(cloud, uuid) > 0, _END, "something is being sent", interval=0.1)
+    eventually(lambda: sent(cloud, uuid) > 0, _END, "the migration is sending data", interval=0.1)
     assert host.domains() == [name_of(cloud, uuid)]
 
 
@@ -161,7 +162,7 @@ def stayed(cloud: RealCloud, uuid: str) -> Any:
 def returned(cloud: RealCloud, uuid: str) -> None:
     """Migrate the guest back to the first host for the other tests."""
     eventually(lambda: all(service["state"] == "up" for service in cloud.api.get("/os-services")["services"]), 60,
-               "all services are back")
+               "all services are up")
     cloud.api.action(uuid, "os-migrateLive", {"host": cloud.hosts.hosts[0].name, "block_migration": "auto"})
     assert settled(cloud, uuid)["status"] == "completed"
 

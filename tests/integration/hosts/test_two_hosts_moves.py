@@ -86,7 +86,7 @@ def test_live_migrated_guest_keeps_running_and_stays_reachable(cloud: RealCloud,
         shell.run("kill -0 $(cat /tmp/pid)")
         after = int(shell.run("cat /tmp/count"))
         assert after >= before
-        eventually(lambda: int(shell.run("cat /tmp/count")) > after, 30, "the guest counts on")
+        eventually(lambda: int(shell.run("cat /tmp/count")) > after, 30, "the guest continues to count")
     with cloud.shell(peer) as shell:
         eventually(lambda: "ended" in shell.run("cat /tmp/pings"), BOOT, "the pings have ended", interval=1.0)
         pings = shell.run("cat /tmp/pings")
@@ -121,9 +121,9 @@ def test_resized_guest_has_the_new_sizes_and_a_reverted_one_the_old(cloud: RealC
             assert cloud.note(uuid) == "sized"
             reverted = sizes(cloud, uuid)
             assert reverted["disk"] == small["disk"]
-            assert abs(reverted["memory"] - small["memory"]) < 1024, "the memory differs by more than kernels vary"
+            assert abs(reverted["memory"] - small["memory"]) < 1024, "the memory sizes differ"
     assert [len(host.domains()) for host in (first, second)] == [0, 1]
-    eventually(lambda: uuid not in first.host.run(["ls", str(cloud.instances)]), 30, "the source has let go of it")
+    eventually(lambda: uuid not in first.host.run(["ls", str(cloud.instances)]), 30, "the source has removed the guest")
     cloud.nothing_left()
 
 

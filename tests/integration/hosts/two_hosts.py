@@ -125,7 +125,7 @@ class RealHosts:
         self._switch = Process("switch", self.site.switch.power_command(), self.site.directory / "switch.log")
         try:
             self._switch.start()
-            eventually(self.site.switch.usable, _BOOT, f"the switch is on\n{self._switch.tail()}")
+            eventually(self.site.switch.usable, _BOOT, f"the switch has started\n{self._switch.tail()}")
             self.hosts = [self._add(number + 1, own) for number in range(count)]
             for host in self.hosts:
                 host.power_on()

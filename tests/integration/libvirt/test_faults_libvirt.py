@@ -204,7 +204,7 @@ def test_boot_fails_when_the_image_is_deleted_before_the_download(room: Room, gu
     ("cut off", "is unacceptable: "),
     ("changed", "its md5 checksum does not match"),
     ("gone", "could not be found."),
-    ("with a backing file", "it refers to another file"),
+    ("with a backing file", "refers to another file"),
 ])
 def test_boot_from_a_corrupt_image_fails(room: Room, guest_image: pathlib.Path, damage: str, reason: str) -> None:
     path = pathlib.Path(qcow2(room, "1M"))
@@ -263,7 +263,8 @@ def test_boot_fails_when_the_disk_of_the_host_is_full(room: Room, good: str, gue
 
 def test_boots_resume_after_libvirtd_was_killed(room: Room, good: str) -> None:
     made = [room.boot(good), room.boot(good)]
-    wait_for(lambda: all(room.admin.server(uuid)["OS-EXT-SRV-ATTR:host"] for uuid in made), 10, "they are placed")
+    wait_for(lambda: all(room.admin.server(uuid)["OS-EXT-SRV-ATTR:host"] for uuid in made), 10,
+             "both servers are scheduled")
     room.libvirt.kill_daemon()
     late = room.boot(good)
     time.sleep(3)

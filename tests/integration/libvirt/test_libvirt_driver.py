@@ -558,7 +558,7 @@ def test_hanging_libvirtd_raises_hypervisor_unavailable(
     finally:
         libvirt_daemon.signal_daemon(signal.SIGCONT)
         CONF.clear_override("reconnect_timeout", "libvirt")
-    assert wait_for(lambda: one.nodes(), 20, "it goes on") != []
+    assert wait_for(lambda: one.nodes(), 20, "libvirtd responds again") != []
     one.stop()
 
 

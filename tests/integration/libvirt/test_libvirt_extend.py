@@ -79,8 +79,8 @@ def test_paused_guest_sees_a_volume_extended_by_the_service(driver: LibvirtDrive
     sees(driver, instance, 2 * _GIB)
 
 
-@pytest.mark.parametrize("inside", [pytest.param(True, id="the header is in the volume"), pytest.param(
-    False, id="the header is beside it", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("inside", [pytest.param(True, id="header in the volume"), pytest.param(
+    False, id="detached header", marks=pytest.mark.slow)])
 def test_encrypted_volume_is_extended_with_its_header_size(driver: LibvirtDriver, guest_image: pathlib.Path,
                                                            state: pathlib.Path, inside: bool) -> None:
     path = formatted(state / "volume", size=str(_GIB))
@@ -121,7 +121,7 @@ def test_stopped_guest_sees_an_extended_volume_at_its_next_start(driver: Libvirt
                                                                  state: pathlib.Path) -> None:
     volume = made(state / "volume", "raw")
     instance = server(block_devices=[volume])
-    assert not driver.volumes.extend(instance, volume, 2), "there is no guest"
+    assert not driver.volumes.extend(instance, volume, 2), "the volume of a missing guest was extended"
     boot(driver, guest_image, state, instance, _LOOK)
     stranger = msgspec.structs.replace(volume, volume_id="stranger", connection=None)
     with pytest.raises(exception.VolumeExtendFailed, match="does not have it"):

@@ -207,7 +207,7 @@ def test_live_migration_is_aborted_after_the_completion_timeout(hosts: Hosts, gu
 def test_live_migration_checks_refuse_incompatible_guests(hosts: Hosts, guest_image: pathlib.Path) -> None:
     one, two = hosts
     instance = server()
-    with pytest.raises(exception.MigrationPreCheckError, match="does not run"):
+    with pytest.raises(exception.MigrationPreCheckError, match="is not running"):
         one.driver.live_source.check(instance)
     boot(one, instance, guest_image, COUNT)
     source = one.driver.live_source.check(instance)

@@ -98,7 +98,7 @@ def test_reverted_resize_restores_flavor_and_disk(hosts: Hosts, guest_image: pat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("shared", [False, True], ids=["its own host", "shared storage"])
+@pytest.mark.parametrize("shared", [False, True], ids=["local storage", "shared storage"])
 def test_resize_on_the_same_storage_does_not_copy_disks(hosts: Hosts, guest_image: pathlib.Path, shared: bool) -> None:
     one, two = hosts
     if shared:

@@ -54,7 +54,7 @@ def test_guest_reads_and_writes_a_shared_directory(driver: Any, libvirt_daemon: 
     driver.guests.spawn(instance, disks)
     wait_for_console(driver, instance, b"share: from the host")
     answer = pathlib.Path(mapping.path, "answer")
-    wait_for(lambda: answer.exists() and answer.read_text() == "from the guest\n", 60, "the guest's answer")
+    wait_for(lambda: answer.exists() and answer.read_text() == "from the guest\n", 60, "the guest has replied")
     where, = (each for each in driver.guests.device_addresses(instance.uuid) if each.device == "docs")
     assert where.bus == "pci"
 

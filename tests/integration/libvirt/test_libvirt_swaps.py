@@ -99,7 +99,7 @@ def test_volume_swap_to_a_volume_of_another_size_fails(driver: LibvirtDriver, gu
     """QEMU ends such a copy by itself."""
     old, other = volume("old"), volume("new", size=2 * _SIZE)
     instance = running(driver, guest_image, old)
-    with pytest.raises(exception.VolumeSwapFailed, match="broken off"):
+    with pytest.raises(exception.VolumeSwapFailed, match="was aborted"):
         driver.volume_swaps.swap(instance, old, msgspec.structs.replace(
             old.swapped(other, False), connection=other.connection), NEVER)
     assert place(libvirt_daemon, instance) == place(libvirt_daemon, instance, "--inactive") == ("old", "old")
@@ -167,7 +167,7 @@ def test_volume_swap_without_guest_or_volume_fails(driver: LibvirtDriver, guest_
                                                    state: pathlib.Path, libvirt_daemon: PrivateLibvirt) -> None:
     old, other, strange = volume("old"), volume("new"), volume("strange")
     new = msgspec.structs.replace(old.swapped(other, False), connection=other.connection)
-    assert not driver.volume_swaps.cancel(server(), new), "there is no such guest"
+    assert not driver.volume_swaps.cancel(server(), new), "the swap of a missing guest was cancelled"
     with pytest.raises(exception.GuestNotFound):
         driver.volume_swaps.swap(server(), old, new, NEVER)
     instance = running(driver, guest_image, old)

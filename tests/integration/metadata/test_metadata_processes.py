@@ -70,7 +70,7 @@ def test_metadata_worker_has_no_privileges(lab, service):
     lab.driver.plug(instance, rules())
     guest = lab.guest(instance)
     guest.static()
-    assert eventually(lambda: answered(guest), 60, "somebody answers") == "200"
+    assert eventually(lambda: answered(guest), 60, "the metadata service responds") == "200"
     [answering] = children(service.pid)
     account = pwd.getpwnam("nobody")
     found = status(answering)
@@ -84,11 +84,11 @@ def test_metadata_worker_has_no_privileges(lab, service):
 
 @pytest.mark.parametrize("which", ["root", "answering"])
 def test_metadata_parent_and_worker_exit_together(lab, service, which):
-    [answering] = eventually(lambda: children(service.pid), 60, f"there are two\n{service.tail()}")
-    eventually(lambda: b"listens on" in service.log.read_bytes(), 60, "it has started")
+    [answering] = eventually(lambda: children(service.pid), 60, f"the worker has started\n{service.tail()}")
+    eventually(lambda: b"listens on" in service.log.read_bytes(), 60, "the service listens")
     os.kill(service.pid if which == "root" else answering, signal.SIGKILL)
-    eventually(lambda: not service.running(), 30, "the first has ended")
-    eventually(lambda: not pathlib.Path(f"/proc/{answering}").exists(), 30, "the second has ended")
+    eventually(lambda: not service.running(), 30, "the parent process has exited")
+    eventually(lambda: not pathlib.Path(f"/proc/{answering}").exists(), 30, "the worker has exited")
 
 
 def test_metadata_worker_without_access_to_the_code_tries_the_broker(lab, service_of_a_home):
@@ -97,6 +97,6 @@ def test_metadata_worker_without_access_to_the_code_tries_the_broker(lab, servic
     guest = lab.guest(instance)
     guest.static()
     log = service_of_a_home.log
-    eventually(lambda: answered(guest, "latest/meta-data/instance-id"), 60, "somebody answers")
-    eventually(lambda: b"Connection refused" in log.read_bytes(), 30, "the broker was looked for")
+    eventually(lambda: answered(guest, "latest/meta-data/instance-id"), 60, "the metadata service responds")
+    eventually(lambda: b"Connection refused" in log.read_bytes(), 30, "the service has tried to connect to the broker")
     assert b"No module named" not in log.read_bytes()

@@ -149,7 +149,7 @@ def test_metadata_started_as_root_reads_a_private_key_file(authority: Authority,
                                              tls_key_file=pair.key), tmp_path / "log", env=environment())
     made.start()
     try:
-        eventually(lambda: b"(TLS)" in made.log.read_bytes(), 60, "it listens")
+        eventually(lambda: b"(TLS)" in made.log.read_bytes(), 60, "the service listens")
         assert ask(port, authority.file, path="/").status_code == 200
     finally:
         made.kill()

@@ -105,7 +105,7 @@ class Host:
         number = next(self._numbers)
         event, answer = self._waiting[number] = threading.Event(), {}
         self._say(self.agent, {"id": number, "do": what, "args": msgspec.to_builtins(args)})
-        assert event.wait(30), f"{self.name} does not {what}"
+        assert event.wait(30), f"{self.name} did not complete {what} within 30 s"
         assert answer["error"] is None, answer["error"]
         return answer["answer"]
 
@@ -183,13 +183,13 @@ class Hosts:
         switch = Process("switch", self.site.switch.power_command(), self.site.directory / "switch.log")
         self._powers.append(switch)
         switch.start()
-        eventually(self.site.switch.usable, 30, "the switch is on")
+        eventually(self.site.switch.usable, 30, "the switch has started")
         for number in range(1, count + 1):
             host = self.site.add(number, f"h{number}")
             power = Process(f"power{number}", host.power_command(), host.directory / "power.log")
             self._powers.append(power)
             power.start()
-            eventually(lambda host=host: host.pid is not None, 30, "the host boots")
+            eventually(lambda host=host: host.pid is not None, 30, "the host has booted")
             made = Host(self.core, host, power, self.site.state)
             self.hosts.append(made)
             self.core.hosts[made.name] = made

@@ -98,7 +98,7 @@ class NeutronLab:
             "--lazy-apps", "--die-on-term", "--buffer-size", "65535", "--set", "start-time=1",
             "--http", f"127.0.0.1:{self._port}", "--http-keepalive",
             "--http-auto-chunked", "--module", "neutron.wsgi.api:application"])
-        eventually(self._answers, _START, f"Neutron answers\n{self._processes[-1].tail()}", interval=0.5)
+        eventually(self._answers, _START, f"Neutron responds\n{self._processes[-1].tail()}", interval=0.5)
 
     def close(self) -> None:
         for process in reversed(self._processes):
@@ -129,7 +129,7 @@ class NeutronLab:
             self._check(["ovsdb-tool", "create", f"{self.directory}/{name}.db", f"/usr/share/ovn/ovn-{name}.ovsschema"])
             self._start(name, ["ovsdb-server", f"{self.directory}/{name}.db", f"--remote=punix:{self.directory}/"
                                f"{name}.sock", f"--unixctl={self.directory}/{name}.ctl"])
-            eventually((self.directory / f"{name}.sock").exists, _START, f"the database {name} is there")
+            eventually((self.directory / f"{name}.sock").exists, _START, f"the database {name} accepts connections")
         self._start("northd", ["ovn-northd", f"--ovnnb-db=unix:{self.directory}/nb.sock",
                                f"--ovnsb-db=unix:{self.directory}/sb.sock", f"--unixctl={self.directory}/northd.ctl"])
 
@@ -142,7 +142,8 @@ class NeutronLab:
         self._start("switch-db", host.command("ovsdb-server", "/run/openvswitch/conf.db",
                                               "--remote=punix:/run/openvswitch/db.sock",
                                               "--unixctl=/run/openvswitch/db.ctl"))
-        eventually(lambda: not host.run(["ovs-vsctl", "--no-wait", "init"], check=False), _START, "the switch is there")
+        eventually(lambda: not host.run(["ovs-vsctl", "--no-wait", "init"], check=False), _START,
+                   "the switch has started")
         host.run(["ovs-vsctl", "--no-wait", "set", "Open_vSwitch", ".", f"external_ids:system-id={host.name}",
                   f"external_ids:hostname={host.name}", "other_config:userspace-tso-enable=true",
                   f"external_ids:ovn-remote=unix:{self.directory}/sb.sock", "external_ids:ovn-encap-type=geneve",

@@ -53,7 +53,8 @@ def cloud_fixture(hosts):
     for host in hosts.hosts:
         for uuid in host.do("guests"):
             host.do("unplug_guest", uuid=uuid)
-    eventually(lambda: [host.traces() for host in hosts.hosts] == before, 10, "nothing is left on the hosts")
+    eventually(lambda: [host.traces() for host in hosts.hosts] == before, 10,
+               "the hosts have no network devices of the test left")
 
 
 def v4(guest):
@@ -73,7 +74,7 @@ def test_guests_on_different_hosts_reach_each_other(cloud):
     net = cloud.network(v6="fd00:77")
     guest = cloud.boot(one, net.instance(5), ANYBODY)
     peer = cloud.boot(two, net.instance(6), ANYBODY)
-    eventually(lambda: one.targets(net) == addresses(two), 5, "the first host was told")
+    eventually(lambda: one.targets(net) == addresses(two), 5, "the first host has received the tunnel addresses")
     assert two.targets(net) == addresses(one)
     assert guest.reaches(v4(peer))
     assert guest.addresses_v6() == [v6(guest)]
@@ -127,7 +128,7 @@ def test_host_joins_and_leaves_a_network_with_its_guests(cloud):
     servers = [net.instance(number) for number in (5, 6, 7)]
     for host, server in zip(cloud.hosts, servers, strict=True):
         host.do("plug", instance=server, rules={})
-    eventually(lambda: one.targets(net) == addresses(two, three), 5, "all know of one another")
+    eventually(lambda: one.targets(net) == addresses(two, three), 5, "all hosts have tunnels to each other")
     assert (two.targets(net), three.targets(net)) == (addresses(one, three), addresses(one, two))
     # A second guest needs no message.
     asked, told = len(two.asked), len(cloud.core.told)
@@ -137,7 +138,7 @@ def test_host_joins_and_leaves_a_network_with_its_guests(cloud):
     assert (len(two.asked), len(cloud.core.told)) == (asked, told)
     two.do("unplug", instance=more)
     two.do("unplug", instance=servers[1])
-    eventually(lambda: one.targets(net) == addresses(three), 5, "one host less")
+    eventually(lambda: one.targets(net) == addresses(three), 5, "the tunnel to the second host is removed")
     assert three.targets(net) == addresses(one)
     assert not netns_of(two)
 
@@ -156,7 +157,7 @@ def test_restarted_host_polls_missed_peers(cloud):
     time.sleep(0.5)
     assert one.targets(net) == set()
     one.restart(server)
-    eventually(lambda: one.targets(net) == addresses(two), 5, "it asked")
+    eventually(lambda: one.targets(net) == addresses(two), 5, "the restarted host has requested its tunnel addresses")
 
 
 def test_restarted_host_polls_missed_security_rules(cloud):
@@ -172,7 +173,7 @@ def test_restarted_host_polls_missed_security_rules(cloud):
     # The server has no host in the database, so no host is notified.
     groups.add_rule(ctx("p"), SecurityGroupRule(parent_group_id=group.id, protocol="tcp", from_port=22, to_port=22))
     one.restart(server)
-    eventually(lambda: not peer.pings(v4(guest)), 10, "the rules of the rows hold")
+    eventually(lambda: not peer.pings(v4(guest)), 10, "the stored rules are applied")
     sock = _listen(guest, v4(guest))
     assert _eventually_connects(peer, v4(guest), 22)
     sock.close()
@@ -183,7 +184,7 @@ def test_outdated_peers_are_ignored(cloud):
     net = cloud.network()
     one.do("plug", instance=net.instance(5), rules={})
     two.do("plug", instance=net.instance(6), rules={})
-    eventually(lambda: one.targets(net) == addresses(two), 5, "the first host was told")
+    eventually(lambda: one.targets(net) == addresses(two), 5, "the first host has received the tunnel addresses")
     one.do("refresh_peers", peers={"network_id": net.id, "version": 7, "hosts": {}})
     assert one.targets(net) == addresses(two)
 

@@ -57,14 +57,14 @@ def test_guest_uses_neutron_ports_and_deletes_its_own(cloud: RealCloud, lab: Neu
     made = cloud.api.post(f"/servers/{uuid}/os-interface", {"interfaceAttachment": {"net_id": network}})
     second = made["interfaceAttachment"]
     path = f"/servers/{uuid}/os-interface/{second['port_id']}"
-    eventually(lambda: cloud.api.get(path)["interfaceAttachment"]["port_state"] == "ACTIVE", BOOT, "it is plugged")
+    eventually(lambda: cloud.api.get(path)["interfaceAttachment"]["port_state"] == "ACTIVE", BOOT, "the port is active")
     with cloud.shell(uuid) as shell:
         # OVN answers DHCP.
         address = port["fixed_ips"][0]["ip_address"]
         eventually(lambda: address in shell.run("ip -4 address show"), BOOT, "the guest has its address", interval=1)
         assert second["mac_addr"] in shell.run("ip link show")
     cloud.api.delete(path)
-    eventually(lambda: [port["id"] for port in lab.ports(device_id=uuid)] == [mine], BOOT, "the second port is gone")
+    eventually(lambda: [port["id"] for port in lab.ports(device_id=uuid)] == [mine], BOOT, "the second port is deleted")
     cloud.nova.delete_all(60)
     assert [(port["id"], port["device_id"]) for port in lab.ports(network_id=network)
             if not port["device_owner"].startswith("network:")] == [(mine, "")]
@@ -75,7 +75,7 @@ def test_guest_uses_neutron_ports_and_deletes_its_own(cloud: RealCloud, lab: Neu
 def test_killed_services_during_boots_leave_no_neutron_port(cloud: RealCloud, lab: NeutronLab) -> None:
     network = lab.network(PROJECT, "10.98.0.0/24")
     uuids = [cloud.boot(f"killed-{number}", cloud.trio, networks=[{"uuid": network}]) for number in range(2)]
-    eventually(lambda: lab.ports(device_id=uuids[0]) or lab.ports(device_id=uuids[1]), BOOT, "a port is made",
+    eventually(lambda: lab.ports(device_id=uuids[0]) or lab.ports(device_id=uuids[1]), BOOT, "a port is created",
                interval=0.02)
     cloud.nova.kill("conductor-1", "compute-nova-host1")
     cloud.nova.start("conductor-1", "compute-nova-host1")

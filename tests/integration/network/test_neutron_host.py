@@ -32,7 +32,7 @@ def switch(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[
     server = Process("ovsdb", ["ovsdb-server", f"{tmp_path}/conf.db", f"--remote=punix:{tmp_path}/db.sock",
                                f"--unixctl={tmp_path}/db.ctl"], tmp_path / "log")
     server.start()
-    eventually((tmp_path / "db.sock").exists, 30, "the database answers")
+    eventually((tmp_path / "db.sock").exists, 30, "the database accepts connections")
     vsctl("init", "--", "add-br", "br-int")
     yield
     server.kill()

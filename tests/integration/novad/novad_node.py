@@ -67,7 +67,7 @@ class Registry:
             self.process = subprocess.Popen(["docker-registry", "serve", directory / "registry.yml"], stdout=log,
                                             stderr=log)
         port = int(self.host.rpartition(":")[2])
-        wait_for(lambda: socket.socket().connect_ex(("127.0.0.1", port)) == 0, "the registry")
+        wait_for(lambda: socket.socket().connect_ex(("127.0.0.1", port)) == 0, "the registry accepts connections")
 
     def push(self, name: str, version: str, broken: bool = False, program: str = _PROGRAM,
              declared: str = "") -> None:
@@ -172,11 +172,12 @@ class Node:
         try:
             if self.process is None:
                 self.start()
-            wait_for(lambda: self.nova("remove", "--yes", check=False).returncode == 0, "that all is removed", self.log)
+            wait_for(lambda: self.nova("remove", "--yes", check=False).returncode == 0, "all components are removed",
+                     self.log)
         finally:
             self.kill(signal.SIGTERM)
             # podman's last cleanups would mount again.
-            wait_for(lambda: not runs_in(self.directory), "the end of podman's processes", self.log)
+            wait_for(lambda: not runs_in(self.directory), "podman's processes have exited", self.log)
             unmount(self.directory)
             run = PodmanService(self.data / "podman").run
             unmount(run)
@@ -212,7 +213,8 @@ def unmount(directory: pathlib.Path) -> None:
 
 def wait_for(condition: Callable[[], bool], what: str, log: Callable[[], str] = lambda: "",
              seconds: float = 60) -> None:
+    """Poll ``condition`` until it is true. ``what``: the awaited state, for the failure message."""
     end = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < end, f"{what} does not come\n{log()}"
+        assert time.monotonic() < end, f"not within {seconds:g} s: {what}\n{log()}"
         time.sleep(0.1)

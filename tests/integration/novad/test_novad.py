@@ -117,10 +117,11 @@ def test_undeclared_volume_of_an_image_is_refused(registry: Registry, tmp_path: 
             (tmp_path / "platform.toml").write_text(text.replace("VERSION", version) + cache)
             node.start()
             node.nova("deploy")
-            wait_for(lambda version=version: node.written("db")[-1] == version, "the data", node.log)  # type: ignore[misc]
+            wait_for(lambda version=version: node.written("db")[-1] == version, "the expected data are written",
+                     node.log)  # type: ignore[misc]
         assert (node.written("db"), node.podman("volume", "ls", "-q")) == (["1", "2"], "")
         node.nova("rollback", "db")
-        wait_for(lambda: node.written("db") == ["1", "1"], "the data", node.log)
+        wait_for(lambda: node.written("db") == ["1", "1"], "the expected data are written", node.log)
         node.nova("remove", "--yes")
         assert node.podman("volume", "ls", "-q") == ""
 
@@ -134,7 +135,8 @@ def component_that_wrote(registry: Registry, tmp_path: pathlib.Path, lines: str)
             'stop_timeout = 2\nenv = {KEY = "${secret:key}"}\n')
     with novad_node.node(tmp_path, text) as node:
         node.nova("deploy")
-        wait_for(lambda: node.podman("logs", f"{name}-web").endswith("end\n"), "the log", node.log)
+        wait_for(lambda: node.podman("logs", f"{name}-web").endswith("end\n"), "the component has written its log",
+                 node.log)
         yield node
 
 
@@ -168,9 +170,9 @@ def test_secret_written_in_parts_is_masked_in_the_log_tail(registry: Registry, t
 def test_killed_container_is_restarted_and_a_removed_one_recreated(node: Node) -> None:
     node.nova("deploy")
     node.podman("kill", f"{node.name}-db")  # type: ignore[attr-defined]
-    wait_for(lambda: node.written("db") == ["1", "1"], "the database", node.log)
+    wait_for(lambda: node.written("db") == ["1", "1"], "the database container runs again", node.log)
     node.podman("rm", "-f", f"{node.name}-web")  # type: ignore[attr-defined]
-    wait_for(lambda: node.written("web") == ["1", "1"], "the web", node.log)
+    wait_for(lambda: node.written("web") == ["1", "1"], "the web container runs again", node.log)
     wait_for(lambda: versions(node) == {"db": "1", "web": "1"}, "both", node.log)
 
 
@@ -194,7 +196,7 @@ def test_deployment_is_rolled_back_after_novad_was_killed(node: Node, moment: st
         node.kill()
     node.start()
     wait_for(lambda: "undone" in node.nova("history").stdout and versions(node) == {"db": "1", "web": "1"},
-             "the former version", node.log)
+             "the previous version is running", node.log)
     for name, written in before.items():
         assert node.written(name)[:1] == written
         assert set(node.written(name)) == {"1"}

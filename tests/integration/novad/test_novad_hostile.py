@@ -146,7 +146,8 @@ def test_frozen_podman_service_is_reported_and_replaced(registry: Registry,  # n
         frozen = node.nova("platform-info", check=False)
         assert (frozen.returncode, "podman" in frozen.stderr) == (4, True), frozen.stderr
         assert "deploy" in node.nova("history").stdout
-        wait_for(lambda: node.nova("platform-info", check=False).returncode == 0, "a new service", node.log, 180)
+        wait_for(lambda: node.nova("platform-info", check=False).returncode == 0,
+                 "podman's service has been restarted", node.log, 180)
         assert not pathlib.Path(f"/proc/{pid}/stat").exists()
         node.nova("deploy", "db=2")
         assert (versions(node), node.written("db")) == ({"db": "2"}, ["1", "2"])
@@ -166,7 +167,8 @@ def test_health_checks_leave_no_processes(registry: Registry,  # noqa: F811
         code, output = runtime.execute(name, ("/bin/busybox", "yes"), 0.5)
         assert (code, len(output)) == (124, 1 << 16)
         # podman's service, the container's conmon, and two processes for each recent health check
-        wait_for(lambda: len(processes(node)) <= 14, "the end of all commands", lambda: str(processes(node)))
+        wait_for(lambda: len(processes(node)) <= 14, "all health check commands have exited",
+                 lambda: str(processes(node)))
         inside = node.podman("exec", name, "/bin/busybox", "ps")
         assert "sleep 1000" not in inside
         assert "yes" not in inside

@@ -104,7 +104,7 @@ def test_pull_is_cancelled_when_the_unpacked_image_fills_the_disk(node: Node) ->
     failed = node.nova("deploy", "db=bomb", check=False)
     assert (failed.returncode, "the pull was cancelled, since less than 64 MiB" in failed.stderr) == (1, True), (
         failed.stderr)
-    wait_for(lambda: abs(free(node) - before) < 1 << 20, "the room that podman frees", node.log)
+    wait_for(lambda: abs(free(node) - before) < 1 << 20, "podman has freed the disk space", node.log)
     assert versions(node) == {"db": "1"}
     assert node.written("db") == ["1"]
 
@@ -117,4 +117,4 @@ def test_full_disk_is_reported_when_a_container_cannot_be_created(node: Node) ->
     assert "no space left on device" in failed.stderr, failed.stderr
     assert f"the disk of {node.data}/podman/storage is full: 0 MiB are free" in failed.stderr, failed.stderr
     filling.unlink()
-    wait_for(lambda: versions(node) == {"db": "1"}, "the component", node.log)
+    wait_for(lambda: versions(node) == {"db": "1"}, "the component is running", node.log)

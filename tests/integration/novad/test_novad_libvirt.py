@@ -66,7 +66,7 @@ class RealSuite(Suite):
 
     def wait_for_login(self, server: str, name: str, count: int) -> None:
         """Wait for the ``count``th login prompt of the guest, with the host name from nova-metadata."""
-        eventually(lambda: self.console(server).count(f"{name} login:") >= count, LONG, f"{name} asks for a login",
+        eventually(lambda: self.console(server).count(f"{name} login:") >= count, LONG, f"{name} shows a login prompt",
                    interval=2.0)
 
     def wait(self, server: str, status: str) -> None:
@@ -161,7 +161,7 @@ def test_guest_survives_restart_and_upgrade_of_nova_compute(suite: RealSuite, se
     assert suite.container("nova-compute") != was
     assert suite.guests() == guests
     assert suite.console(server).count("real login:") == 2
-    eventually(suite.serves_addresses, 60, "addresses are given out again")
+    eventually(suite.serves_addresses, 60, "DHCP serves addresses again")
     suite.ask(lambda cloud: cloud.compute.reboot_server(server, "HARD"))
     suite.wait_for_login(server, "real", 3)
     suite.wait(server, "ACTIVE")
@@ -172,9 +172,9 @@ def test_guest_survives_restart_and_upgrade_of_nova_compute(suite: RealSuite, se
 
 def test_deleted_guest_leaves_nothing_on_the_node(suite: RealSuite, server: str) -> None:
     suite.ask(lambda cloud: cloud.compute.delete_server(server))
-    eventually(lambda: not suite.host.domains(), LONG, "the guest is gone")
+    eventually(lambda: not suite.host.domains(), LONG, "the guest is removed")
     eventually(lambda: suite.host.host.run(["find", f"{_STATE}/instances", "-mindepth", "1", "-maxdepth", "1", "-name",
-                                            "[!_]*"]) == "", 60, "its disks are gone")
+                                            "[!_]*"]) == "", 60, "the disks of the guest are removed")
     assert suite.guests() == []
-    eventually(lambda: not suite.serves_addresses(), 60, "the network has left the host")
+    eventually(lambda: not suite.serves_addresses(), 60, "DHCP has stopped on the host")
     assert "nova-" not in suite.host.host.run(["ip", "netns", "list"])

@@ -52,7 +52,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
         with novad_pair.pair(directory, _PLATFORM.format(name=f"t{os.getpid()}", host=registry.host), options={
                 "control": 'roles = ["control"]\ndiscover_nodes = true\n', "compute": 'roles = ["compute"]\n'},
                 ports={port: port}) as made:
-            wait_for(made.discovered, "the other node", made.log)
+            wait_for(made.discovered, "the other node is ready", made.log)
             made.control.nova("nodes", "accept", "compute")
             yield made
     finally:
@@ -60,7 +60,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
 
 
 def test_control_node_discovers_and_deploys_to_the_accepted_node(pair: Pair) -> None:
-    wait_for(pair.ready, "the other node", pair.log)
+    wait_for(pair.ready, "the other node is ready", pair.log)
     seen = json.loads(pair.compute.nova("discover", "-t", "3", "-f", "json").stdout)
     assert {one["Node"]: one["Addresses"] for one in seen} == {
         "control": "tls://10.213.7.1:18080", "compute": "tls://10.213.7.2:18080"}
@@ -78,7 +78,7 @@ def test_control_node_discovers_and_deploys_to_the_accepted_node(pair: Pair) -> 
                                                                  for moment in (
     "compute/agent: fetching", "db: starting", "compute/agent: backing up", "compute/agent: waiting"))])
 def test_deployment_is_rolled_back_on_both_nodes_after_novad_was_killed(pair: Pair, victim: str, moment: str) -> None:
-    wait_for(pair.ready, "the other node", pair.log)
+    wait_for(pair.ready, "the other node is ready", pair.log)
     pair.control.nova("deploy")
     node: Node = getattr(pair, victim)
     with subprocess.Popen(pair.control.command("deploy", "db=2", "agent=2"), stdout=subprocess.PIPE,
@@ -93,13 +93,13 @@ def test_deployment_is_rolled_back_on_both_nodes_after_novad_was_killed(pair: Pa
         return newest[0]["State"] == "undone" and "not know" not in newest[0]["Nodes"] and newest[1]["State"] in (
             "undone", "done") and pair.states() == {("control", "db"): "1", ("compute", "agent"): "1"}
 
-    wait_for(settled, "the former versions", pair.log)
+    wait_for(settled, "the previous versions are running", pair.log)
     # The old version may have been restarted with its data; the new version has left none.
     assert {*pair.control.written("db"), *pair.compute.written("agent")} == {"1"}
 
 
 def test_upgrade_and_rollback_apply_to_both_nodes(pair: Pair) -> None:
-    wait_for(pair.ready, "the other node", pair.log)
+    wait_for(pair.ready, "the other node is ready", pair.log)
     pair.control.nova("deploy")
     pair.control.nova("deploy", "db=2", "agent=2")
     assert pair.states() == {("control", "db"): "2", ("compute", "agent"): "2"}

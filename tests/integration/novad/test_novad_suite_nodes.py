@@ -43,7 +43,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
         with novad_pair.pair(
                 tmp_path_factory.mktemp("nodes"), f"base: {ROOT}/etc/novad/nova-nodes.yaml\nname: m{os.getpid()}\n",
                 "yaml", options=_OPTIONS, ports={5050: int(images.host.rpartition(":")[2])}) as made:
-            wait_for(made.ready, "the other node", made.log)
+            wait_for(made.ready, "the other node is ready", made.log)
             yield made
     finally:
         images.stop()

@@ -160,14 +160,14 @@ def test_browser_shows_the_guest_screen_and_sends_keys(rabbitmq: Rabbit, hosts: 
             stack.callback(InwardRelay(inside, console["host"], ADDRESS, console["port"]).close)
         cloud.wait_for_login(uuid, "screen")
         browser.get(url)
-        eventually(lambda: browser.execute_script(_LIGHT) > 0, 60, "the guest's text is in the picture", interval=0.5)
+        eventually(lambda: browser.execute_script(_LIGHT) > 0, 60, "the screen shows the guest's text", interval=0.5)
         assert browser.execute_script(_BLUE) < 0.1
         keys = browser.find_element(By.TAG_NAME, "canvas")
         for text in ("nova", "novaguest", r"printf '\033[44m'; clear"):
             ActionChains(browser).click(keys).send_keys(text, Keys.ENTER).pause(3).perform()
         eventually(lambda: browser.execute_script(_BLUE) > 0.9, 60, "the screen is blue", interval=0.5)
         browser.get(spice)
-        eventually(lambda: browser.execute_script(_BLUE) > 0.9, 60, "it is blue by SPICE, too", interval=0.5)
+        eventually(lambda: browser.execute_script(_BLUE) > 0.9, 60, "the screen is blue over SPICE", interval=0.5)
         keys = browser.find_element(By.TAG_NAME, "canvas")
         slowly = ActionChains(browser).click(keys).pause(1)
         for key in [*r"printf '\033[40m'; clear", Keys.ENTER]:
@@ -181,7 +181,7 @@ def test_browser_shows_the_guest_screen_and_sends_keys(rabbitmq: Rabbit, hosts: 
         cloud.api.action(uuid, "os-stop")
         cloud.api.wait(uuid, "SHUTOFF", BOOT)
         eventually(lambda: not browser.find_elements(By.CSS_SELECTOR, "html.noVNC_connected"), 30,
-                   "the page says that the console has ended", interval=0.5)
+                   "the page shows that the console is disconnected", interval=0.5)
         browser.get(url)
         eventually(lambda: browser.find_elements(By.CSS_SELECTOR, "#noVNC_status.noVNC_status_error"), 30,
-                   "the old URL opens nothing", interval=0.5)
+                   "the old URL is refused", interval=0.5)

@@ -148,10 +148,10 @@ def test_haproxy_health_checks_succeed(ports: dict[str, int], tmp_path: pathlib.
     process = Process("haproxy", _haproxy(tmp_path, ports, free_port()), tmp_path / "haproxy.log")
     process.start()
     try:
-        eventually((tmp_path / "haproxy.sock").exists, 30, "it runs")
+        eventually((tmp_path / "haproxy.sock").exists, 30, "HAProxy has started")
         wanted = {f"{service}-{name}" for service in SERVICES for name in CHECKS}
         eventually(lambda: {name for name, state in _states(tmp_path).items() if state.startswith("L7OK")} == wanted,
-                   30, "all are checked")
+                   30, "all health checks succeed")
         print(f"checked: {', '.join(sorted(wanted))}")
     finally:
         process.kill()

@@ -73,7 +73,7 @@ def in_the_middle(nova: Cluster) -> None:
         statuses = [server["status"] for server in nova.api.servers().values()]
         return "ACTIVE" in statuses and "BUILD" in statuses
 
-    eventually(look, 30, "some servers run and some do not yet", interval=0.05)
+    eventually(look, 30, "some servers are running and others are not", interval=0.05)
 
 
 def settles(nova: Cluster, accepted: list[str]) -> None:
@@ -131,7 +131,7 @@ def test_builds_are_rescheduled_when_their_host_stays_down(nova: Cluster) -> Non
     nova.start("compute-2")
     nova.wait_ready()
     # The host removes the guests that were rescheduled to other hosts.
-    eventually(nova.books_balance, 20, "the returned host has cleared up", interval=1)
+    eventually(nova.books_balance, 20, "the returned host has removed the deleted guests", interval=1)
 
 
 def test_builds_survive_a_conductor_frozen_beyond_its_leases(nova: Cluster) -> None:

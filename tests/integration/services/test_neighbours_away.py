@@ -124,7 +124,7 @@ def test_refused_post_creates_no_server(nova: Cluster) -> None:
         end.set()
         for future in asked:
             future.result(60)
-    eventually(lambda: set(nova.api.servers()) == set(accepted), 30, "what was refused has made nothing")
+    eventually(lambda: set(nova.api.servers()) == set(accepted), 30, "only the accepted requests have created servers")
     time.sleep(2)
     assert set(nova.api.servers()) == set(accepted)
     nova.wait_settled(accepted, _SETTLE)

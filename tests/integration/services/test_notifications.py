@@ -82,7 +82,7 @@ def test_pending_notifications_are_sent_after_conductors_were_killed(nova: Clust
         told.extend(broker.messages())
         return sum(message["event_type"] == _LIFE[-1] for message in told) >= len(ids)
 
-    eventually(all_told, 90, "the end of each server is told", interval=0.5)
+    eventually(all_told, 90, "the deletion of each server is published", interval=0.5)
     assert [found for message in told if (found := wrong(message))] == []
     for uuid in ids:
         # A notification that was sent twice has the same id.

@@ -136,7 +136,7 @@ def test_every_worker_exports_metrics(nova: Cluster, ports: dict[str, int], tota
                 if not any(sample[0] == "nova_build_info" and sample[1] == f"service=nova-{service}"
                            for sample in page(ports[service] + worker))]
 
-    eventually(lambda: not missing(), 90, "every worker has its port")
+    eventually(lambda: not missing(), 90, "every worker serves metrics on its port")
     server_id, _request_id = boot(nova, "counted")
     nova.api.wait(server_id, "ACTIVE")
 
@@ -160,7 +160,7 @@ def test_every_worker_exports_metrics(nova: Cluster, ports: dict[str, int], tota
             "process": page(ports["compute"])["process_resident_memory_bytes",] > 10e6,
         }
 
-    eventually(lambda: all(counted().values()), 60, "what a boot does is counted where it is done")
+    eventually(lambda: all(counted().values()), 60, "each service counts its share of the boot")
     requests.get(f"http://127.0.0.1:{_option(nova, 'metadata', 'port')}/latest/meta-data", timeout=5)
     assert total("metadata", "nova_metadata_request_seconds_count") == 1
 
@@ -206,7 +206,8 @@ def test_trace_of_a_boot_spans_all_services(nova: Cluster, collector: Collector)
 
 def test_resumed_build_of_a_killed_compute_continues_its_trace(nova: Cluster, collector: Collector, total: Any) -> None:
     server_id, request_id = boot(nova, "killed")
-    eventually(lambda: nova.api.show(server_id)["OS-EXT-STS:task_state"] == "networking", 10, "the host has it",
+    eventually(lambda: nova.api.show(server_id)["OS-EXT-STS:task_state"] == "networking", 10,
+               "the host has received the order",
                interval=0.02)
     nova.kill("compute-1")
     nova.start("compute-1")
@@ -230,7 +231,8 @@ def test_reloaded_workers_use_the_metrics_ports_of_the_old_ones(nova: Cluster, p
     before = born()
     assert before
     os.kill(nova.processes[name if name in nova.processes else f"{name}-1"].pid, signal.SIGHUP)
-    eventually(lambda: len(born() - before) == WORKERS[name], 90, "each new worker is scraped where its number says")
+    eventually(lambda: len(born() - before) == WORKERS[name], 90,
+               "each new worker serves metrics on the port of its number")
     server_id, _request_id = boot(nova, f"reloaded-{name}")
     nova.api.wait(server_id, "ACTIVE")
 
@@ -252,4 +254,5 @@ def test_boot_succeeds_without_the_trace_collector(nova: Cluster, collector: Col
     for name in ("blind-1", "blind-2"):
         server_id, _request_id = boot(nova, name)
         nova.api.wait(server_id, "ACTIVE")
-    eventually(lambda: "does not accept trace spans" in nova.processes["api"].tail(), 20, "a warning in the log")
+    eventually(lambda: "does not accept trace spans" in nova.processes["api"].tail(), 20,
+               "the log contains the warning")

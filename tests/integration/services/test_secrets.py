@@ -148,7 +148,8 @@ def test_logs_contain_no_secrets(nova: Cluster, database: Server, rabbitmq: Rabb
     nova.api.wait(built, "ERROR", 60)
     database.kill()
     database.restart()
-    eventually(lambda: nova.api.request("GET", "/servers/detail").status_code == 200, 90, "the database is back")
+    eventually(lambda: nova.api.request("GET", "/servers/detail").status_code == 200, 90,
+               "requests succeed after the restart of the database")
     nova.delete_all()
     nova.manage("--debug", "db", "version")
     rabbit = urllib.parse.urlsplit(nova.transport_url).password

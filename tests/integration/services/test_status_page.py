@@ -62,7 +62,7 @@ def test_status_page_shows_hosts_and_failures_to_admins_only(nova: Client, brows
     nova.post("/flavors/odd/os-extra_specs", {"extra_specs": {"resources:CUSTOM_NOWHERE": "1"}})
     nova.wait(nova.boot(HOSTILE, flavorRef="odd", networks="none"), "ERROR")
     browser.get(nova.url.replace("/v2.1", "/status"))
-    eventually(lambda: text(browser, "#message") == "Enter a token.", 20, "it asks for a token")
+    eventually(lambda: text(browser, "#message") == "Enter a token.", 20, "the page prompts for a token")
     enter(browser, "a-members")
     eventually(lambda: "not allowed to see the status" in text(browser, "#message"), 20, "a member is refused")
     assert not browser.find_element(By.ID, "shown").is_displayed()
@@ -85,14 +85,16 @@ def test_status_page_shows_hosts_and_failures_to_admins_only(nova: Client, brows
 
 def test_status_page_refreshes_and_reports_an_unreachable_api(nova: Client, browser: webdriver.Chrome) -> None:
     browser.get(nova.url.replace("/v2.1", "/status"))
-    eventually(lambda: text(browser, "#message") == "Enter a token.", 20, "it asks for a token")
+    eventually(lambda: text(browser, "#message") == "Enter a token.", 20, "the page prompts for a token")
     enter(browser, "an-admins")
     eventually(lambda: text(browser, "#nodes tbody td:nth-child(2)") == "up", 20, "the host is up")
     host = nova.get("/os-services?binary=nova-compute")["services"][0]
     nova.request("PUT", f"/os-services/{host['id']}", {"status": "disabled", "disabled_reason": "new disks"})
-    eventually(lambda: text(browser, "#nodes tbody td:nth-child(2)") == "disabled: new disks", 20, "that shows")
+    eventually(lambda: text(browser, "#nodes tbody td:nth-child(2)") == "disabled: new disks", 20,
+               "the page shows the disabled host")
     nova.request("PUT", f"/os-services/{host['id']}", {"status": "enabled"})
     browser.execute_cdp_cmd("Network.enable", {})
     browser.execute_cdp_cmd("Network.emulateNetworkConditions",
                             {"offline": True, "latency": 0, "downloadThroughput": -1, "uploadThroughput": -1})
-    eventually(lambda: "The values are outdated" in text(browser, "#message"), 20, "it says that Nova is away")
+    eventually(lambda: "The values are outdated" in text(browser, "#message"), 20,
+               "the page shows that its values are outdated")

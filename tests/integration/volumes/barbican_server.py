@@ -59,7 +59,7 @@ class Barbican:
                               env={**os.environ, **self._env()}, timeout=300, check=False)
         assert done.returncode == 0, done.stdout[-1000:] + done.stderr[-2000:]
         self._process.start()
-        eventually(self._answers, 120, f"Barbican answers {self._process.tail()}", interval=0.5)
+        eventually(self._answers, 120, f"Barbican responds {self._process.tail()}", interval=0.5)
 
     def stop(self) -> None:
         self._process.kill()

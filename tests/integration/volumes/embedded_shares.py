@@ -29,4 +29,4 @@ def statuses(nova: Cluster, server: str) -> list[str]:
 
 def wait_given(nova: Cluster, server: str, seconds: float) -> None:
     """Wait until the stopped server has access to its share."""
-    eventually(lambda: statuses(nova, server) == ["inactive"], seconds, f"{server} has its share")
+    eventually(lambda: statuses(nova, server) == ["inactive"], seconds, f"the share of {server} is attached")

@@ -184,7 +184,7 @@ class RealCinder:
         """Create a snapshot of the volume, attached or not, and return its id."""
         uuid = str(self.ask("POST", "/snapshots", {"snapshot": {"volume_id": volume, "force": True}})["snapshot"]["id"])
         eventually(lambda: self.ask("GET", f"/snapshots/{uuid}")["snapshot"]["status"] != "creating", 90,
-                   f"snapshot {uuid} is made", interval=0.3)
+                   f"snapshot {uuid} is created", interval=0.3)
         assert self.ask("GET", f"/snapshots/{uuid}")["snapshot"]["status"] == "available", self.tail()
         return uuid
 
@@ -269,7 +269,7 @@ class RealCinder:
                   "--bootstrap-region-id", "R", "--bootstrap-public-url", self.keystone,
                   "--bootstrap-internal-url", self.keystone)
         self._launch("keystone", self._uwsgi(self.keystone_port, "keystone.wsgi.api:application"))
-        eventually(self._signed_in, _START, f"Keystone answers {self._processes[-1].tail()}", interval=0.5)
+        eventually(self._signed_in, _START, f"Keystone responds {self._processes[-1].tail()}", interval=0.5)
         service = self._make("/projects", "project", name="service", domain_id="default")["id"]
         user = self._make("/users", "user", name="nova", password=_PASSWORD, domain_id="default")["id"]
         for role in self._identity("GET", "/roles")["roles"]:

@@ -96,7 +96,7 @@ def test_missing_or_foreign_certificate_makes_the_image_unacceptable(barbican: B
             signatures.certificate_of(caller(token), image_of(ident, key), [])
 
 
-@pytest.mark.parametrize("listens", [False, True], ids=["gone", "frozen"])
+@pytest.mark.parametrize("listens", [False, True], ids=["refused connection", "frozen"])
 def test_unavailable_barbican_refuses_unverified_images(barbican: Barbican, monkeypatch: pytest.MonkeyPatch,
                                                         listens: bool) -> None:
     monkeypatch.setattr(key_manager, "_TIMEOUT", 1.0)
@@ -127,7 +127,7 @@ def test_volume_key_is_readable_with_its_owners_token_only(barbican: Barbican,
     assert repr(value)[2:-1] not in caplog.text
 
 
-@pytest.mark.parametrize("listens", [False, True], ids=["gone", "frozen"])
+@pytest.mark.parametrize("listens", [False, True], ids=["refused connection", "frozen"])
 def test_volume_key_request_times_out(barbican: Barbican, monkeypatch: pytest.MonkeyPatch, listens: bool) -> None:
     monkeypatch.setattr(key_manager, "_TIMEOUT", 1.0)
     with socket.socket() as silent:

@@ -87,7 +87,7 @@ def test_servers_boot_from_cinder_volumes(nova: Cluster, cinder: RealCinder, ser
     nova.api.wait_gone([booted], 120)
     cinder.wait(system, "available")
     eventually(lambda: made not in [volume["id"] for volume in cinder.ask("GET", "/volumes")["volumes"]], 60,
-               "the new volume went with its server")
+               "the new volume is deleted with its server")
 
 
 @pytest.mark.parametrize("name", ["conductor-1", f"compute-{_HOST}"])
@@ -95,7 +95,7 @@ def test_cinder_attachment_completes_after_a_service_was_killed(nova: Cluster, c
                                                                 name: str) -> None:
     volume = cinder.new()
     nova.api.post(path(server), {"volumeAttachment": {"volumeId": volume}})
-    eventually(lambda: cinder.volume(volume)["status"] != "available", 60, "it has begun", interval=0.05)
+    eventually(lambda: cinder.volume(volume)["status"] != "available", 60, "the attachment has begun", interval=0.05)
     nova.kill(name)
     nova.start(name)
     cinder.wait(volume, "in-use")
@@ -115,7 +115,7 @@ def test_cinder_attachment_follows_migrations_of_the_server(nova: Cluster, cinde
     for action, value, status, host in _MOVES:
         nova.api.action(server, action, value)
         eventually(lambda status=status, host=host: _is(nova, server, status, host), 120,  # type: ignore[misc]
-                   f"after {action} it is {status} on {host}")
+                   f"the server is {status} on {host} after {action}")
         shown, = cinder.volume(volume)["attachments"]
         item, = nova.api.get(path(server))["volumeAttachments"]
         assert (shown["server_id"], shown["host_name"], shown["device"]) == (server, host, "/dev/vdb")

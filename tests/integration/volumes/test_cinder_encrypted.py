@@ -57,7 +57,7 @@ def made_as(cinder: RealCinder, volume: str) -> str:
 def encrypted(cinder: RealCinder) -> str:
     for _ in range(_TRIES):
         made = cinder.ask("POST", "/volumes", {"volume": {"size": 1, "volume_type": "nfs-luks"}})["volume"]["id"]
-        status = eventually(functools.partial(made_as, cinder, made), 120, "the volume is made", interval=0.3)
+        status = eventually(functools.partial(made_as, cinder, made), 120, "the volume is created", interval=0.3)
         if status == "available":
             return str(made)
         cinder.drop(made)
@@ -94,7 +94,7 @@ def test_guest_data_on_an_encrypted_cinder_volume_is_encrypted(cloud: RealCloud,
     cloud.api.delete(f"{path}/{volume}")
     cinder.wait(volume, "available")
     with cloud.shell(server) as shell:
-        eventually(lambda: "vdb" not in shell.run("cat /proc/partitions"), 30, "the guest has let go of its volume")
+        eventually(lambda: "vdb" not in shell.run("cat /proc/partitions"), 30, "the volume is unplugged from the guest")
     assert secrets(cloud.hosts) == [[], []]
     cloud.api.post(path, {"volumeAttachment": {"volumeId": volume}})
     cinder.wait(volume, "in-use")

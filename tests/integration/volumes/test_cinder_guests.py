@@ -25,17 +25,19 @@ def test_data_on_a_cinder_volume_survives_detach_and_attach(cloud: RealCloud, ci
     with cloud.shell(server) as shell:
         eventually(lambda: "1048576 vdb" in shell.run("cat /proc/partitions"), 30, "the guest sees its volume")
         assert volume.replace("-", "")[:16] in shell.run("cat /sys/block/vdb/serial").replace("-", "")
-        eventually(lambda: "rw-rw-rw-" in shell.run("ls -l /dev/vdb"), 30, "the guest's user may write to it")
+        eventually(lambda: "rw-rw-rw-" in shell.run("ls -l /dev/vdb"), 30,
+                   "the volume is writable for the guest's user")
         shell.run("echo precious > /dev/vdb; sync")
     cloud.api.delete(f"{path}/{volume}")
     cinder.wait(volume, "available")
     with cloud.shell(server) as shell:
-        eventually(lambda: "vdb" not in shell.run("cat /proc/partitions"), 30, "the guest has let go of its volume")
+        eventually(lambda: "vdb" not in shell.run("cat /proc/partitions"), 30, "the volume is unplugged from the guest")
     assert cinder.export.joinpath(f"volume-{volume}").read_bytes()[:8] == b"precious"
     cloud.api.post(path, {"volumeAttachment": {"volumeId": volume}})
     cinder.wait(volume, "in-use")
     with cloud.shell(server) as shell:
-        eventually(lambda: "rw-rw-rw-" in shell.run("ls -l /dev/vdb"), 30, "the guest's user may read it")
+        eventually(lambda: "rw-rw-rw-" in shell.run("ls -l /dev/vdb"), 30,
+                   "the volume is readable for the guest's user")
         assert shell.run("head -c 8 /dev/vdb") == "precious"
     cloud.nothing_left()
     assert cinder.attachments() == []

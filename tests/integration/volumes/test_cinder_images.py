@@ -50,7 +50,7 @@ def saved(cloud: RealCloud, server: str, name: str) -> str:
         assert answer.status_code == 200, cloud.api.get(f"/servers/{server}/os-instance-actions")
         return bool(answer.json()["image"]["status"] == "ACTIVE")
 
-    eventually(look, 120, "the image can be used", interval=0.5)
+    eventually(look, 120, "the image is active", interval=0.5)
     return image
 
 

@@ -80,7 +80,7 @@ def test_detachment_completes_after_the_conductor_was_killed(nova: Cluster, cind
     volume = cinder.new(_PROJECT)
     attach(nova, server, volume)
     settles(cinder, volume, "in-use", [server])
-    eventually(nova.books_balance, 60, "it is attached")
+    eventually(nova.books_balance, 60, "the records are consistent after the attachment")
     killed_at(nova, cinder, verb, after, lambda: nova.api.delete(path(server, volume)))
     settles(cinder, volume, "available", [])
     nova.api_returns(60)

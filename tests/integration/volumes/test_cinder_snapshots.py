@@ -48,7 +48,8 @@ def digest(shell: GuestShell, places: int) -> str:
 
 
 def wait_for_volume(shell: GuestShell) -> None:
-    eventually(lambda: "rw-rw-rw-" in shell.run("ls -l /dev/vdb || true"), 30, "the guest's user may use its volume")
+    eventually(lambda: "rw-rw-rw-" in shell.run("ls -l /dev/vdb || true"), 30,
+               "the volume is usable for the guest's user")
 
 
 def files(cinder: RealCinder, volume: str) -> set[str]:
@@ -83,7 +84,7 @@ def test_guest_data_survive_creation_and_deletion_of_volume_snapshots(cloud: Rea
         path = f"/servers/{server}/os-volume_attachments"
         cloud.api.delete(f"{path}/{volume}")
         cinder.wait(volume, "available")
-        eventually(lambda: "vdb" not in shell.run("cat /proc/partitions"), 30, "the guest has let go of its volume")
+        eventually(lambda: "vdb" not in shell.run("cat /proc/partitions"), 30, "the volume is unplugged from the guest")
         # Attach again, so that the guest has no cached data.
         cloud.api.post(path, {"volumeAttachment": {"volumeId": volume}})
         cinder.wait(volume, "in-use")

@@ -38,7 +38,8 @@ def booted(cloud: RealCloud, volume: str) -> str:
 
 
 def wait_for_volume(shell: GuestShell) -> None:
-    eventually(lambda: "rw-rw-rw-" in shell.run("ls -l /dev/vdb || true"), 30, "the guest's user may use its volume")
+    eventually(lambda: "rw-rw-rw-" in shell.run("ls -l /dev/vdb || true"), 30,
+               "the volume is usable for the guest's user")
 
 
 def digest(shell: GuestShell) -> str:
@@ -54,7 +55,7 @@ def wait_until_moved(cloud: RealCloud, cinder: RealCinder, volume: str, backend:
             "success", "in-use", f"cin@{backend}#{backend}")
 
     eventually(look, 180, f"the volume is in {backend}: {cinder.volume(volume)}", interval=0.5)
-    eventually(cloud.nova.books_balance, 60, "Nova is done")
+    eventually(cloud.nova.books_balance, 60, "Nova has completed the swap")
 
 
 def test_guest_data_survive_a_retype_to_another_back_end(cloud: RealCloud, cinder: RealCinder) -> None:
@@ -80,7 +81,7 @@ def test_guest_data_survive_a_retype_to_another_back_end(cloud: RealCloud, cinde
         assert (item["volumeId"], item["attachment_id"], item["device"]) == (
             volume, attached["attachment_id"], "/dev/vdb")
         assert [each["id"] for each in cinder.ask("GET", "/volumes")["volumes"]] == [volume]
-        eventually(lambda: not cinder.files("one"), 60, "its old place is empty")
+        eventually(lambda: not cinder.files("one"), 60, "the volume's files in the old back end are deleted")
 
         shell.run("touch /tmp/stop; wait")
         counted = int(shell.run("cat /tmp/written"))
@@ -88,7 +89,7 @@ def test_guest_data_survive_a_retype_to_another_back_end(cloud: RealCloud, cinde
         # Attach again, so that the guest has no cached data.
         cloud.api.delete(f"{path}/{volume}")
         cinder.wait(volume, "available")
-        eventually(lambda: "vdb" not in shell.run("cat /proc/partitions"), 30, "the guest has let go of its volume")
+        eventually(lambda: "vdb" not in shell.run("cat /proc/partitions"), 30, "the volume is unplugged from the guest")
         cloud.api.post(path, {"volumeAttachment": {"volumeId": volume}})
         cinder.wait(volume, "in-use")
         wait_for_volume(shell)

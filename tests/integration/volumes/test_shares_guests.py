@@ -57,7 +57,8 @@ def test_share_is_used_by_several_guests_and_follows_a_migration(cloud: RealClou
                      for name, host in zip(("first", "second"), hosts.hosts, strict=True))
     for server in (first, second):
         api.wait(server, "ACTIVE", BOOT)
-        eventually(lambda server=server: "user-data ended: 0" in cloud.console(server), BOOT, "it is ready for shares")
+        eventually(lambda server=server: "user-data ended: 0" in cloud.console(server), BOOT,
+                   "the guest has prepared its mounts")
         api.action(server, "os-stop")
         api.wait(server, "SHUTOFF", BOOT)
         api.post(f"/servers/{server}/shares", {"share": {"share_id": share, "tag": "docs"}})
@@ -83,8 +84,8 @@ def test_share_is_used_by_several_guests_and_follows_a_migration(cloud: RealClou
     api.wait(first, "ACTIVE", BOOT)
     api.action(first, "os-stop")
     api.wait(first, "SHUTOFF", BOOT)
-    eventually(lambda: statuses(cloud.nova, first) == ["inactive"], 30, "it is used no longer")
+    eventually(lambda: statuses(cloud.nova, first) == ["inactive"], 30, "the share is inactive")
     assert api.request("DELETE", f"/servers/{first}/shares/{share}").status_code == 200
-    eventually(lambda: statuses(cloud.nova, first) == [], 30, "it is taken away")
+    eventually(lambda: statuses(cloud.nova, first) == [], 30, "the share is detached")
     cloud.nova.audit()
     cloud.nothing_left()

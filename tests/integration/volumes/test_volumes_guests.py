@@ -74,11 +74,12 @@ def test_data_on_a_volume_survive_attachment_to_another_server(cloud: RealCloud)
     with cloud.shell(first) as shell:
         eventually(lambda: "1048576 vdb" in shell.run("cat /proc/partitions"), 30, "the guest sees its volume")
         assert volume.replace("-", "")[:16] in shell.run("cat /sys/block/vdb/serial").replace("-", "")
-        eventually(lambda: "rw-rw-rw-" in shell.run("ls -l /dev/vdb"), 30, "the guest's user may write to it")
+        eventually(lambda: "rw-rw-rw-" in shell.run("ls -l /dev/vdb"), 30,
+                   "the volume is writable for the guest's user")
         shell.run("echo precious > /dev/vdb; sync")
     detach(cloud, first, volume)
     with cloud.shell(first) as shell:
-        eventually(lambda: "vdb" not in shell.run("cat /proc/partitions"), 30, "the guest has let go of its volume")
+        eventually(lambda: "vdb" not in shell.run("cat /proc/partitions"), 30, "the volume is unplugged from the guest")
     cloud.api.delete(f"/servers/{first}")
     cloud.api.wait_gone([first], 60)
 
@@ -92,7 +93,7 @@ def test_data_on_a_volume_survive_attachment_to_another_server(cloud: RealCloud)
         assert "1048576 vdb" in shell.run("cat /proc/partitions")
     cloud.nova.audit()
     cloud.nothing_left()
-    eventually(lambda: not cloud.api.get("/os-volumes", _OLD)["volumes"], 30, "the volume went with its server")
+    eventually(lambda: not cloud.api.get("/os-volumes", _OLD)["volumes"], 30, "the volume is deleted with its server")
 
 
 @pytest.mark.slow
@@ -112,7 +113,7 @@ def test_server_boots_from_the_volume_of_a_deleted_server(cloud: RealCloud) -> N
         assert shell.run("cat /home/nova/note").strip() == "remembered"
     cloud.nova.audit()
     cloud.nothing_left()
-    eventually(lambda: not cloud.api.get("/os-volumes", _OLD)["volumes"], 30, "the volume went with its server")
+    eventually(lambda: not cloud.api.get("/os-volumes", _OLD)["volumes"], 30, "the volume is deleted with its server")
 
 
 def test_guest_data_survive_a_volume_swap(cloud: RealCloud) -> None:
@@ -120,7 +121,8 @@ def test_guest_data_survive_a_volume_swap(cloud: RealCloud) -> None:
     server = started(cloud, "guest", cloud.trio)
     attach(cloud, server, old)
     with cloud.shell(server) as shell:
-        eventually(lambda: "rw-rw-rw-" in shell.run("ls -l /dev/vdb || true"), 30, "the guest's user may write to it")
+        eventually(lambda: "rw-rw-rw-" in shell.run("ls -l /dev/vdb || true"), 30,
+                   "the volume is writable for the guest's user")
         shell.run("dd if=/dev/urandom of=/dev/vdb bs=1M count=16 2> /dev/null; sync", 120)
         digest = shell.run(_DIGEST, 120).split()[-2]  # after a possible message of the kernel
         asked = cloud.api.request("PUT", f"/servers/{server}/os-volume_attachments/{old}",
@@ -132,9 +134,10 @@ def test_guest_data_survive_a_volume_swap(cloud: RealCloud) -> None:
         assert old.replace("-", "")[:16] in shell.run("cat /sys/block/vdb/serial").replace("-", ""), "the same disk"
         # Attach again, so that the guest has no cached data.
         detach(cloud, server, new)
-        eventually(lambda: "vdb" not in shell.run("cat /proc/partitions"), 30, "the guest has let go of its volume")
+        eventually(lambda: "vdb" not in shell.run("cat /proc/partitions"), 30, "the volume is unplugged from the guest")
         attach(cloud, server, new)
-        eventually(lambda: "rw-rw-rw-" in shell.run("ls -l /dev/vdb || true"), 30, "the guest's user may read it")
+        eventually(lambda: "rw-rw-rw-" in shell.run("ls -l /dev/vdb || true"), 30,
+                   "the volume is readable for the guest's user")
         assert new.replace("-", "")[:16] in shell.run("cat /sys/block/vdb/serial").replace("-", ""), "another disk"
         assert shell.run(_DIGEST, 120).split()[-2] == digest
         assert shell.run("dd if=/dev/vdb bs=512 skip=1000000 count=1 2> /dev/null | head -c 5").endswith("later")

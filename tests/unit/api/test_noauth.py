@@ -12,7 +12,7 @@ from nova.conf import CONF
 
 @pytest.mark.parametrize("address", ["0.0.0.0", "::"])
 def test_noauth_refuses_to_listen_on_a_public_address(address):
-    with pytest.raises(exception.InvalidInput, match="noauth believes everybody"):
+    with pytest.raises(exception.InvalidInput, match="noauth accepts any user"):
         service.listen(address, 0)
 
 

@@ -124,7 +124,8 @@ def test_address_rate_limit_applies_before_authentication(limited):
         return [client.get("/", address=address, headers=headers).status for _ in range(count)]
 
     assert statuses("192.0.2.1", 3) == [200, 200, 429]
-    assert statuses("192.0.2.2", 1, **{"X-Forwarded-For": "192.0.2.1"}) == [200], "an untrusted X-Forwarded-For counts"
+    assert statuses("192.0.2.2", 1,
+                    **{"X-Forwarded-For": "192.0.2.1"}) == [200], "an untrusted X-Forwarded-For header was used"
     assert statuses("10.0.0.1", 5) == [200] * 5
     assert statuses("10.0.0.1", 1, **{"X-Forwarded-For": "203.0.113.9, 192.0.2.1"}) == [429]
     assert statuses("10.0.0.1", 1, **{"X-Forwarded-For": "192.0.2.1, 192.0.2.3"}) == [200]

@@ -133,7 +133,7 @@ def test_unsigned_messages_are_accepted_until_signatures_are_required():
 
 
 @pytest.mark.parametrize(("text", "mode", "reason"), [
-    ("", 0o600, "it contains no key"), ("host h1 x y", 0o600, "invalid literal|non-hexadecimal"),
+    ("", 0o600, "the file contains no key"), ("host h1 x y", 0o600, "invalid literal|non-hexadecimal"),
     ("master 00", 0o600, "too short"), (text_of(bytes(32)), 0o644, "all users may read"),
     (None, 0o600, "No such file")])
 def test_unusable_key_file_is_refused_with_the_reason(tmp_path, text, mode, reason):

@@ -287,7 +287,7 @@ def test_move_fails_if_the_scheduler_repeatedly_selects_full_hosts(machine, name
     machine.calm_down()
     after = machine.row()
     assert (after.host, after.task_state) == (server.host, None)
-    assert "has no room" in after.fault.message
+    assert "not enough free resources" in after.fault.message
 
 
 def test_live_migration_to_a_lost_host_keeps_the_guest_running(booted):

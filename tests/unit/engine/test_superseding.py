@@ -237,7 +237,7 @@ def test_external_effect_is_kept_if_another_conductor_completed_the_action(machi
 
 
 @pytest.mark.parametrize("errors", [(), (RuntimeError("500"),), (exception.ServiceUnavailable("outside"),),
-                                    (Wait(seconds=60),)], ids=["done", "failed", "away", "waits"])
+                                    (Wait(seconds=60),)], ids=["done", "failed", "unavailable", "waits"])
 def test_late_external_effect_is_undone_whatever_the_call_reports(machine, errors):
     machine.calm_down()
     come_late(machine, *errors)

@@ -148,7 +148,7 @@ class FakeRuntime:
 
     def _reach(self) -> None:
         if self.away:
-            raise RuntimeFault("podman: it does not answer")
+            raise RuntimeFault("podman: no response")
 
 
 class FakeLines:

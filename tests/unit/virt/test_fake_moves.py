@@ -274,7 +274,7 @@ def test_live_migration_requires_a_running_guest_and_another_host(hosts):
     with pytest.raises(exception.MigrationPreCheckError, match="already"):
         one.live_target.prepare(instance, one.live_source.check(instance))
     one.power.off(instance)
-    with pytest.raises(exception.MigrationPreCheckError, match="does not run"):
+    with pytest.raises(exception.MigrationPreCheckError, match="is not running"):
         one.live_source.check(instance)
 
 

@@ -141,7 +141,7 @@ def set_metadata(req: Request) -> dict[str, Any]:
     metadata = req.body["set_metadata"]["metadata"]
     zone = metadata.get(ZONE)
     if zone is not None and (not zone.strip() or ":" in zone):
-        raise exception.Invalid(f"'{zone}' is no name of an availability zone: it must not be empty or contain ':'.")
+        raise exception.Invalid(f"'{zone}' is not a valid availability zone name: must not be empty or contain ':'.")
     return _shown(req.clients.aggregates.set_metadata(req.ctx, _id(req), metadata), req)
 
 

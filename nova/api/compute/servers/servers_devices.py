@@ -54,7 +54,7 @@ def with_devices_of(image: Image, requested: Sequence[BlockDevice], most: int) -
     devices = [*(device for device in described if device.device_name not in instead),
                *(device for device in requested if device.is_volume or device.source != "image")]
     if root_volume(devices) is None:
-        raise exception.ImageUnacceptable(image_id=image.id, reason="it describes no volume to boot from")
+        raise exception.ImageUnacceptable(image_id=image.id, reason="the image describes no volume to boot from")
     _check(devices, {}, most)
     return devices
 

@@ -93,5 +93,5 @@ def _name(field: str, given: object) -> str:
     """Check the name of a file in the directory of the guest's file."""
     if (not isinstance(given, str) or not given.isprintable() or "/" in given or given in ("", ".", "..")
             or len(given.encode()) > _LONGEST_NAME):
-        raise exception.InvalidInput(reason=f"{field} is not the name of a file, without its directory.")
+        raise exception.InvalidInput(reason=f"{field} must be a file name without a directory.")
     return given

@@ -39,7 +39,7 @@ def check(instance: Instance, files: Sequence[DiskFile], bases: Sequence[DiskFil
             _check_base(instance, file, base)
             most = most or base.size
         elif file.base:
-            raise exception.MigrationError(reason=f"{file.name} stands on an image, as only a root disk does")
+            raise exception.MigrationError(reason=f"{file.name} has a backing image, which only root disks may have")
         if file.format == "raw":
             _check(file, file.length, most)
         else:
@@ -68,7 +68,7 @@ def _base(file: DiskFile, bases: Sequence[DiskFile]) -> DiskFile:
         return DiskFile(name="")
     base = next((base for base in bases if base.name == file.base), None)
     if base is None:
-        raise exception.MigrationError(reason=f"{file.name} stands on what is not the image of the server")
+        raise exception.MigrationError(reason=f"{file.name} has a backing file other than the server's image")
     return base
 
 

@@ -93,7 +93,7 @@ def base_of(instance: Instance, file: DiskFile, source: DiskSource) -> str:
     image_id = instance.image_ref
     named = _BASE.fullmatch(file.base.removeprefix(image_id))
     if base is None or named is None or not file.base.startswith(image_id) or named["format"] != file.base_format:
-        raise exception.MigrationError(reason=f"{file.name} stands on what is not the image of the server")
+        raise exception.MigrationError(reason=f"{file.name} has a backing file other than the server's image")
     cache = ImageCache(used=disks.bases_in_use)
     name = base.name
     if not os.path.exists(os.path.join(cache.directory, name)):
@@ -155,7 +155,7 @@ def _local(source: str, length: int) -> Copier:
                                env={**os.environ, "LC_ALL": "C"}, pass_fds=[file.fileno()])
             except subprocess.CalledProcessError as error:
                 if "No space left" in error.stderr:
-                    raise exception.DiskFull(reason="no room for the server's disks") from error
+                    raise exception.DiskFull(reason="no space for the server's disks") from error
                 raise exception.MigrationError(reason=f"{os.path.basename(source)} could not be copied") from error
         with open(path, "r+b") as made:
             os.fsync(made.fileno())

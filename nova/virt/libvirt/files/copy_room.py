@@ -47,7 +47,7 @@ class CopyRoom:
         spare = max(int(CONF.reserved_host_disk_mb) << 20, _SPARE)
         coming = sum(max(0, promised - _written(path)) for path, promised in self._promised.items())
         if shutil.disk_usage(place).free - spare - coming <= size:
-            raise exception.DiskFull(reason="its host has no room for a copy of the server's disk")
+            raise exception.DiskFull(reason="no space for a copy of the server's disk")
 
 
 def _written(path: str) -> int:

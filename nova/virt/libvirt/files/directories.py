@@ -282,5 +282,5 @@ def full_disk() -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise exception.DiskFull(reason="no room for the server's disks") from error
+            raise exception.DiskFull(reason="no space for the server's disks") from error
         raise

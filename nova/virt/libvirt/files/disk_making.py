@@ -86,8 +86,8 @@ def make_rescue(instance: Instance, image: Image, files: BootFiles, definition: 
     if files.root and most and os.path.exists(files.root) and virtual_size(
             files.root, format_of(files.root) or files.root_format) > most * _GIB:
         raise exception.InstanceNotRescuable(
-            instance_id=instance.uuid, reason=f"its host gives it a disk of {most} GiB to be rescued from, and the "
-                                              f"image {image.id} is larger")
+            instance_id=instance.uuid, reason=f"image {image.id} is larger than the rescue disk, which may have "
+                                              f"{most} GiB on this host")
     # A flavor without sizes: the disk has the size of the image.
     bare = msgspec.structs.replace(instance.flavor, root_gb=0, ephemeral_gb=0, swap=0)
     rescued = msgspec.structs.replace(instance, image=image, flavor=bare, block_devices=[])
@@ -159,7 +159,7 @@ def _grow(disk: LocalDisk, want: int) -> None:
 
 def _make_root(path: str, base: str, base_format: str, instance: Instance, alone: bool) -> None:
     if not os.path.isfile(base):
-        raise exception.InvalidDiskInfo(reason="its image is not in the cache of the host")
+        raise exception.InvalidDiskInfo(reason="the server's image is not in the image cache of the host")
     have = virtual_size(base, base_format)
     # A flavor without a root disk takes the image as large as it is.
     want = instance.flavor.root_gb * _GIB or have

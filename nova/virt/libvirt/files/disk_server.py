@@ -71,7 +71,7 @@ def serve(uuid: str, files: Sequence[tuple[str, str]]) -> Served:
         return Served(address, port, key)
     stop(uuid)
     LOG.error("[instance: %s] Cannot serve the disks on %s: %s", uuid, address, reason)
-    raise exception.MigrationError(reason="its host could not serve the disks")
+    raise exception.MigrationError(reason="the source host cannot serve the disks")
 
 
 def stop(uuid: str) -> None:

@@ -75,7 +75,7 @@ def inspect_disks(instance: Instance) -> LocalDisks:
 
     root, drive = disk(ROOT), disk(CONFIG_DRIVE)
     if root is None and instance.image is not None and not instance.volume_backed:
-        raise exception.InvalidDiskInfo(reason="its root disk is missing on the host")
+        raise exception.InvalidDiskInfo(reason="the root disk is missing on the host")
     if root is not None:
         root = dataclasses.replace(root, base=base_of(root.path), device="cdrom" if is_iso(instance) else "disk")
     if drive is not None:
@@ -94,7 +94,7 @@ def base_of(path: str) -> tuple[str, str] | None:
     try:
         header = qemuimg.Qcow2Header(path)
     except ValueError as error:
-        raise exception.InvalidDiskInfo(reason="its root disk is damaged") from error
+        raise exception.InvalidDiskInfo(reason="the root disk is damaged") from error
     return (header.backing, header.backing_format) if header.backing and header.backing_format else None
 
 
@@ -110,7 +110,7 @@ def virtual_size(path: str, image_format: str) -> int:
     try:
         return int(qemuimg.Qcow2Header(path).virtual_size)
     except ValueError as error:
-        raise exception.InvalidDiskInfo(reason="its image is not in the format qcow2") from error
+        raise exception.InvalidDiskInfo(reason="the image is not in the format qcow2") from error
 
 
 def to_copy(place: str) -> list[tuple[str, str]]:

@@ -215,7 +215,7 @@ def _add_screen(devices: ET.Element, config: GuestConfig, settings: Settings) ->
     seen = _has_screen(settings)
     bus = config.input_bus or ("usb" if seen and config.usb_model != "none" else None)
     if bus:
-        # A PC has a keyboard in addition to these.
+        # An x86 machine has a PS/2 keyboard by default.
         for kind in ("tablet", "keyboard") if bus == "virtio" or not config.is_x86 else ("tablet",):
             _pack(element(devices, "input", type=kind, bus=bus), config, bus == "virtio")
     if settings.vnc_listen:

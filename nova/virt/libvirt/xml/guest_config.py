@@ -82,7 +82,7 @@ def guest_config(instance: Instance, settings: Settings, existing: str | None = 
         choice(name, value or None, supported)
     if wanted.usb_ports and settings.spice is None:
         raise exception.InvalidInput(
-            reason=f"hw_redirected_usb_ports={wanted.usb_ports} needs a host with screens by SPICE")
+            reason=f"hw_redirected_usb_ports={wanted.usb_ports} requires a host with SPICE consoles")
     machine = _machine(wanted, guest, settings)
     secure = wanted.secure_boot_wish == "required" or (
         wanted.secure_boot_wish == "optional" and settings.secure_boot and "q35" in machine)
@@ -112,7 +112,7 @@ def _architecture(wanted: Hardware, settings: Settings, existing: str | None) ->
     architecture = settings.architecture(name) or (settings.architecture() if existing is not None else None)
     if architecture is None:
         raise exception.InvalidInput(
-            reason=f"hw_architecture={name} is not supported by this hypervisor: it runs no guests of it")
+            reason=f"hw_architecture={name} is not supported by this hypervisor")
     return architecture
 
 

@@ -78,7 +78,7 @@ def _cells(has: GuestTopology, settings: Settings) -> Parts:
     cells, pins, memory_cells = [], [], []
     for cell in has.cells:
         if cell.host_cell is None:
-            raise exception.InvalidInput(reason=f"cell {cell.id} of the server has no cell of this host")
+            raise exception.InvalidInput(reason=f"cell {cell.id} of the server is not assigned to a cell of this host")
         huge = cell.pagesize_kb if cell.pagesize_kb != settings.page_kb else None
         cells.append(Cell(cell.id, tuple(sorted([*cell.cpus, *cell.pcpus])), cell.memory_mb, cell.host_cell, huge))
         floating = dict(settings.cells).get(cell.host_cell, ())

@@ -123,8 +123,8 @@ def test_purge_keeps_existing_and_recently_deleted_servers(core: Books) -> None:
     lambda core, made: migration(core, made, is_open=True),
     lambda core, made: claim(core, made.uuid),
     lambda core, made: claim(core, migration(core, made)),
-    volume, address], ids=["eviction", "open action", "debt", "open migration", "claim", "claim of a migration",
-                           "volume", "address"])
+    volume, address], ids=["eviction", "open action", "deferred compensation", "open migration", "claim",
+                           "claim of a migration", "volume", "address"])
 def test_purge_keeps_deleted_servers_that_are_still_referenced(core: Books,
                                                                need: Callable[[Books, Instance], Any]) -> None:
     kept = gone(core)

@@ -1,4 +1,4 @@
-"""External events: stored in a single transaction per server; they resume waiting operations."""
+"""Tests of external events, which are stored in one transaction per server and resume waiting operations."""
 
 from __future__ import annotations
 
