@@ -66,7 +66,7 @@ def create_app(bus_transport: Any = None, clients: Clients | None = None,
 
 
 def _with_cors(app: Wsgi) -> Wsgi:
-    """Return ``app`` with the cross-origin headers that [cors] asks for; unchanged if no origin is allowed."""
+    """Return ``app`` with the cross-origin headers that [cors] configures; unchanged if no origin is allowed."""
     if not CONF.cors.allowed_origin:
         return app
     from oslo_config import cfg

@@ -1,4 +1,4 @@
-"""Microversions: which exist, and which one a request asks for.
+"""Microversions: the supported range, and the microversion of a request.
 
 Everywhere in the API a microversion is written as its minor number: 47 is 2.47. 0 is the
 compatibility mode of ``/v2`` (declarations may differ there; handlers see 1).

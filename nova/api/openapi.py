@@ -23,7 +23,7 @@ _NAMES = re.compile(r"{(\w+)}")
 _GENERAL_ERRORS = (400, 401, 403, 404)
 # Paths of the document; the second one is that of earlier releases.
 PATHS = frozenset({"/v2.1/openapi", "/openapi.json"})
-# Of every answer of a version.
+# Headers of every response of a version.
 _HEADERS = (microversion.HEADER, "x-openstack-request-id")
 _BUILDING = threading.Lock()
 _JSON_TYPES = {bool: "boolean", str: "string", int: "integer", float: "number", type(None): "null"}
@@ -184,7 +184,7 @@ def _responses(route: Route, version: int) -> dict[str, Any]:
 
 
 def _plain(schema: Any) -> Any:
-    """The same for generators, which want one type for the values of an enum, and know nothing of patternProperties."""
+    """Return the same schema for code generators, which require one type per enum and ignore patternProperties."""
     if isinstance(schema, list):
         return [_plain(item) for item in schema]
     if not isinstance(schema, dict):

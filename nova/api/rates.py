@@ -35,7 +35,7 @@ class Rates:
                 raise errors.OverLimit(retry_after=math.ceil(wait))
 
     def by_address(self, application: Wsgi) -> Wsgi:
-        """``application`` for clients that have not asked too often, whoever they say they are."""
+        """Limit the rate of requests to ``application`` per client address, before authentication."""
         buckets = self._address
         if buckets is None:
             return application

@@ -1,4 +1,4 @@
-"""Serving the API: [api] says where, with which limits, and with which keys."""
+"""The API server: section [api] sets its addresses, limits and TLS keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The status page: a file for the browser, and the data that it asks for with the operator's token."""
+"""The status page: a static file, and the data that the page requests with the operator's token."""
 
 from __future__ import annotations
 

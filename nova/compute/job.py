@@ -46,7 +46,7 @@ class Job:
 
     # --- fencing -------------------------------------------------------------------
     def check(self) -> None:
-        """Raise Superseded if this host already knows that the order is not current."""
+        """Raise Superseded if this host has received a newer order or an interrupt."""
         if self._abandoned:
             raise Superseded("the order took too long")
         if self._superseded_at is not None:

@@ -16,7 +16,7 @@ _RETRY = 5.0
 
 
 class QuiescedGuests:
-    """Thaws each guest after ``timeout`` seconds at the latest, in case that the caller is gone. Thread-safe."""
+    """Thaws each guest after ``timeout`` seconds at the latest, even if the caller has exited. Thread-safe."""
 
     def __init__(self, snapshots: Snapshots, timeout: float = QUIESCE_TIMEOUT) -> None:
         self._snapshots, self._timeout = snapshots, timeout

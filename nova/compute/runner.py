@@ -372,7 +372,7 @@ class Runner:
             wait = min(wait * 2, 10.0)
 
     def _after_refusal(self, job: Job) -> None:
-        """Handle the guest of a refused order as the database says, unless a newer order runs."""
+        """Handle the guest of a refused order according to the database, unless a newer order runs."""
         if job.overtaken or self._stopping.is_set():
             return
         uuid, name = job.uuid, self.machine.name

@@ -66,7 +66,7 @@ def create(engine: Engine, ctx: context.RequestContext, request: ServerCreate) -
 
 
 def made(engine: Engine, ctx: context.RequestContext, request: ServerCreate) -> ServerCreated | None:
-    """Return the result of a request whose caller has gone; None: it had no effect, and will have none."""
+    """Return the result of a request whose caller has disconnected; None if the request has no effect, now or later."""
     def find(connection: sa.Connection) -> ServerCreated | None:
         # A transaction that is about to commit the request holds these rows; any later one finds that its deadline has
         # passed.

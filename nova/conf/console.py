@@ -28,8 +28,8 @@ OPTIONS = {
                         "seconds, as 600/60 (a web page of consoles is some 100); more are 429 with Retry-After. "
                         "Unset: any number."),
         cfg.ListOpt("guest_networks", default=[],
-                    help="Networks (10.1.0.0/24) where the consoles of guests are: a proxy connects to no others, "
-                         "whatever a host says. Empty: any."),
+                    help="Networks (10.1.0.0/24) where the consoles of guests are: proxies connect to no other "
+                         "addresses, even if a host reports them. Empty: any. Read by console proxies."),
     ],
     "consoleauth": [
         cfg.IntOpt("token_ttl", default=600, min=1,

@@ -44,7 +44,7 @@ class ExtendVolume(Operation):
 
     @property
     def service_awaits_end(self) -> bool:
-        """Return True: only the service knows if it waits for the result."""
+        """Return True: Cinder may wait for the result."""
         return True
 
     # --- acceptance ------------------------------------------------------------------------------

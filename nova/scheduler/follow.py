@@ -23,7 +23,7 @@ _TICK = 1.0
 _RETRY = (0.5, 1.0, 2.0, 5.0)
 # Number of nodes that are changed while the lock is held once.
 _SLICE = 50
-# Seconds after which a silent conductor is forgotten.
+# Seconds without a message after which a conductor is removed.
 _FORGET = 3600.0
 
 

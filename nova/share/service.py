@@ -26,7 +26,7 @@ class ShareService(Protocol):
         """Grant a host, with the properties ``connector``, access to a share. Raises ShareAccessGrantError."""
 
     def deny(self, ctx: RequestContext, share_id: str, host: str, connector: Mapping[str, Any]) -> None:
-        """Revoke a host's access to a share. Succeeds if the access or the share is already gone.
+        """Revoke a host's access to a share. Succeeds if the access or the share does not exist.
 
         Raises ShareAccessRemovalError.
         """

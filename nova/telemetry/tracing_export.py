@@ -106,7 +106,7 @@ def start(service: str, exporter: SpanExporter | None = None) -> None:
 
 def _otlp() -> SpanExporter:
     url = f"{CONF.tracing.endpoint.rstrip('/')}/v1/traces"
-    # It would log each failed attempt.
+    # The exporter would log each failed attempt.
     logging.getLogger("opentelemetry.exporter").setLevel(logging.CRITICAL)
     return LoggingExporter(OTLPSpanExporter(url, timeout=_TIMEOUT), url)
 

@@ -29,13 +29,13 @@ def _address(req: Request) -> str:
 
 @accepts(query=Query(strict=None), answer=Object({"fixed_ip": FIXED_IP}))
 def show(req: Request) -> dict[str, Any]:
-    """Show an address of a network, and the server that has it."""
+    """Show an address of a network, and the server that uses the address."""
     return {"fixed_ip": FIXED_IP.render(req.clients.fixed_ips.show(req.ctx, _address(req)), req)}
 
 
 @accepts(body=RESERVE)
 def reserve(req: Request) -> None:
-    """Reserve an address; a server that has it keeps it."""
+    """Reserve an address. A server that uses the address keeps it."""
     req.clients.fixed_ips.reserve(req.ctx, _address(req), True)
 
 

@@ -65,7 +65,7 @@ def create(req: Request) -> dict[str, Any]:
 
 @accepts(body=DELETE, answer=Object({"floating_ips_bulk_delete": STRING}), errors=(409,))
 def delete(req: Request) -> dict[str, Any]:
-    """Take the addresses of a range, which nobody has, out of their pools."""
+    """Remove the unallocated addresses of a range from their pools."""
     if req.params["id"] != "delete":  # the only thing that can be done with a PUT
         raise RouteNotFound()
     req.clients.floating_ips.delete(req.ctx, req.body["ip_range"])

@@ -100,7 +100,7 @@ class Broker(Protocol):
         """Return the number of consumers of the queue, 0 if there is no such queue. Raises NotPublished."""
 
     def delete_queue(self, queue: str) -> bool:
-        """Delete the queue unless it has a consumer. Return True if the queue is gone. Raises NotPublished."""
+        """Delete the queue unless it has a consumer. Return True if it is deleted. Raises NotPublished."""
 
     def check(self) -> None:
         """Raise BrokerBlocked while the broker blocks its publishers."""

@@ -94,7 +94,7 @@ class Request(oslo.BaseIncomingMessage):  # type: ignore[misc]
         """Do nothing: requests are acknowledged before they are delivered."""
 
     def heartbeat(self) -> None:
-        """Do nothing: no caller of Nova asks for heartbeats."""
+        """Do nothing: no client of Nova requests heartbeats."""
 
     def reply(self, reply: Any = None, failure: Any = None) -> None:
         """Send the reply, if the sender waits for one, and release the server's thread.

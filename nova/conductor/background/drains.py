@@ -264,7 +264,7 @@ def _ended(line: DrainedServer, state: str, reason: str, destination: str = "") 
 
 
 def _why(action: Action) -> str:
-    """Return what went wrong with an action, or ""."""
+    """Return the error message of an action, or ""."""
     if action.outcome == "superseded":
         return "another operation took the server over"
     failure = journal(action).failure if action.outcome == "error" else None

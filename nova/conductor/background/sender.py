@@ -69,7 +69,7 @@ class Sender:
             self._not_before = time.monotonic() + min(_LONGEST, _PAUSE * 2**self._failures)
 
     def _lane(self, lane: int) -> bool:
-        """Send all that is in a lane, unless somebody else does; False: the broker is away."""
+        """Send all notifications of a queue, unless another conductor sends them; False: the broker is down."""
         db, me = self._core.db, self._core.name
         until = clock.after(CONF.conductor.lease)
         if not db.write(lambda connection: outbox.take(connection, lane, me, clock.now(), until)):

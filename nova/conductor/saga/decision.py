@@ -183,7 +183,7 @@ def _compensated(run: Run, operation: Operation, step: Step | None, first: Failu
 
 
 def enter(run: Run, transition: Transition, ctl: Control) -> Step | None:
-    """Change the run in memory as the transition says, call the hooks of the operation, and return the next step.
+    """Apply the transition to the run in memory, call the hooks of the operation, and return the next step.
 
     The changes of the instance are collected in ``ctl``. ``run.action.step`` still names the current step: the executor
     changes it when the transition is committed.

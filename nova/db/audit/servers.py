@@ -23,7 +23,7 @@ MEMBERS = tables.security_group_members
 
 
 class Addresses(Check):
-    """Check that an address belongs to one existing server, which has it in its network info."""
+    """Check that an address belongs to one existing server, whose network info contains the address."""
 
     def subjects(self) -> Sequence[sa.Select[Any]]:
         return (sa.select(IPS.c.instance_uuid).where(IPS.c.instance_uuid.is_not(None)),

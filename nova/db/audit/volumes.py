@@ -21,8 +21,8 @@ _OWNED = (volume_states.RESERVED, volume_states.ATTACHING, volume_states.IN_USE,
 
 
 class Volumes(Check):
-    """Check that a volume in use belongs to one existing server, which has it, and that a deleted volume waits for its
-    host.
+    """Check that a volume in use belongs to one existing server with this device, and that a deleted volume waits for
+    its host.
     """
 
     def subjects(self) -> Sequence[sa.Select[Any]]:

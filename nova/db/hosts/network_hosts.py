@@ -70,7 +70,7 @@ def newer(connection: sa.Connection, held: Mapping[str, int]) -> list[Peers]:
 
 
 def forget_host(connection: sa.Connection, host: str) -> None:
-    """Remove a host that an operator deleted. Other hosts learn of it with their next query."""
+    """Remove a host that an operator deleted. Other hosts are informed in the reply to their next query."""
     present(connection, host, "", [], complete=True)
 
 

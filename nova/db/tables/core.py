@@ -267,7 +267,7 @@ instances = _table(
     Column("root_device_name", text(), nullable=False),
     Column("locked_by", text(16)),
     Column("locked_reason", text()),
-    # As the last release has it; conductors encrypt it.
+    # Unencrypted password of the previous release; conductors encrypt it.
     Column("admin_pass", text()),
     Column("encrypted_pass", long_text()),
     # Of the request that it was made by, if that had a name (Idempotency-Key).

@@ -1,4 +1,4 @@
-"""The tables of what is told on the bus."""
+"""The tables of notifications to be published on the bus."""
 
 from __future__ import annotations
 

@@ -195,7 +195,7 @@ def _sent_v6(name: str, own: Sequence[str]) -> list[str]:
 
 
 def _learned(name: str, family: _Family) -> list[str]:
-    """Return rules that accept sent packets and learn their flows for replies."""
+    """Return rules that accept sent packets and record their flows, so that replies are accepted."""
     flows, closing = family.set("flows", name), family.set("closing", name)
     tcp, udp, protocol = family.out("tcp"), family.out("udp"), family.protocol
     talk = f"update {family.set('talks', name)} {{ {family.peer} . {family.number} . {_PORTS} timeout"

@@ -311,7 +311,7 @@ def _disable_ipv6(devices: Sequence[str]) -> None:
 
 
 def _set(name: str, value: str) -> None:
-    """Set a kernel parameter in the current namespace, if the kernel has it."""
+    """Set a kernel parameter in the current namespace, if the kernel supports it."""
     try:
         with open(os.path.join("/proc/sys", name), "w", encoding="ascii") as file:
             file.write(value)

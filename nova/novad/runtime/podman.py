@@ -108,13 +108,13 @@ class Podman:
         with self._client(_TIMEOUT + timeout) as client, self._faults(f"container {name} cannot be stopped"):
             with contextlib.suppress(podman_errors.NotFound):
                 container = client.containers.get(name)
-                if _status(container) == _PAUSED:  # By an operator: podman stops no paused container.
+                if _status(container) == _PAUSED:  # Paused by an operator: podman cannot stop it.
                     container.unpause()
                 elif _status(container) not in _ALIVE:
                     return
                 # The library's own method gives up after 1.5 times the timeout, which may be a second.
                 client.api.post(f"/containers/{container.id}/stop", params={"timeout": timeout}).raise_for_status()
-            # Its data are copied next, so the report is not sufficient.
+            # The container's data are copied next, so the report of podman is not sufficient.
             with contextlib.suppress(podman_errors.NotFound):
                 if _status(client.containers.get(name)) in _ALIVE:
                     raise RuntimeFault(f"podman: container {name} still runs although podman reported its stop")

@@ -33,7 +33,7 @@ class GuestLocks:
     def hold(self, uuid: str, patience: float | None = None) -> Iterator[None]:
         """Hold the guest's lock; with ``patience`` (seconds) bypass a holder that does not finish.
 
-        The bypassed action learns of it by check() before its next change.
+        check() raises an error in the bypassed action before its next change.
         """
         turns = self._acquire(uuid, patience)
         outer = getattr(self._mine, "turns", None)

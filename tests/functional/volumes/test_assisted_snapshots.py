@@ -253,7 +253,7 @@ def test_assisted_snapshot_by_a_member_is_forbidden(member, files):
 def test_assisted_snapshot_of_a_multiattach_volume_is_refused(admin, member, flavor, image_id, server, cinder, files):  # noqa: F811
     shared = cinder.new(MEMBER, multiattach=True)
     given(member, server, shared, cinder)
-    assert "several servers" in refused(lambda: create(admin, shared, NOBODY, "new"))[1]
+    assert "is multiattach" in refused(lambda: create(admin, shared, NOBODY, "new"))[1]
     other = admin.boot(flavor, image_id)
     admin.wait(other, "ACTIVE")
     given(member, other, shared, cinder)

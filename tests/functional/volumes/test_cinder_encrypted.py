@@ -246,7 +246,7 @@ def test_key_manager_failure_is_returned(member, flavor, server, cinder, driver,
 def test_missing_volume_key_is_refused_with_400(member, server, cinder, driver, volume):
     cinder.volumes[volume].secret = "11111111-1111-4111-8111-111111111111"
     code, message = refused(lambda: attach(member, server, volume))
-    assert (code, "does not give its key" in message, volume in message) == (400, True, True)
+    assert (code, "does not return the key" in message, volume in message) == (400, True, True)
     holds_nothing(cinder, driver, member, server)
 
 
@@ -272,7 +272,7 @@ def test_lost_cipher_key_fails_reboot_and_volume_can_be_reattached(
     core.db.write(passwords.forget)
     member.action(server, "reboot", {"type": "HARD"})
     ended(admin, server, "reboot", "Error")
-    assert "stored key cannot be decrypted any more" in error_of(admin, server, "reboot")
+    assert "stored key of the encrypted volume cannot be decrypted" in error_of(admin, server, "reboot")
     admin.wait_idle(server)
     for _ in range(2):
         detach(member, server, volume)
@@ -424,7 +424,7 @@ def test_swap_to_a_volume_with_another_key_requires_access_to_that_key(
     new = cinder.migrate(volume)
     cinder.volumes[new].secret = Keys.new(MEMBER)
     code, message = refused(lambda: swap(operator, server, volume, new))
-    assert (code, "does not give its key" in message) == (400, True)
+    assert (code, "does not return the key" in message) == (400, True)
     assert attached(member, server) == [volume]
     key = passphrase(cinder, new)
     swap(admin, server, volume, new)

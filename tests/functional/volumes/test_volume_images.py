@@ -185,7 +185,7 @@ def test_create_image_that_requires_quiesce_fails_on_timeout(admin, member, flav
     server, _root = booted(admin, member, flavor, cinder, {**AGENT, "os_require_quiesce": "yes"})
     monkeypatch.setattr(volume_image, "QUIESCE_TIMEOUT", 0.0)
     made = create(member, server)
-    assert "longer than its file systems may stay quiesced" in failed(admin, server)
+    assert "longer than file systems may stay quiesced" in failed(admin, server)
     nothing_made(member, cinder, made)
     assert server not in driver.state.quiesced
 
@@ -300,7 +300,7 @@ def test_snapshot_timeout_fails_the_image_and_leaves_no_snapshots(admin, member,
     try:
         cinder.looks = 6
         made = create(member, server)
-        assert "did not make the snapshots in time" in failed(admin, server)
+        assert "did not create the snapshots in time" in failed(admin, server)
     finally:
         CONF.clear_override("block_device_allocate_retries")
     nothing_made(member, cinder, made)

@@ -170,7 +170,7 @@ def test_live_migration_continues_without_compute_and_is_resumed(hosts: Hosts, g
     one.start_driver(live_migration_monitor_interval=1)
     assert running.ended() is not None, "the call did not end with its process"
     one.driver.live_migrate(instance, target)
-    with pytest.raises(exception.MigrationError, match="guest arrived"):
+    with pytest.raises(exception.MigrationError, match="guest already runs"):
         two.driver.live_target.rollback(instance, target)
     finished(hosts, instance, target)
     wait_for_ticks(two, instance)

@@ -61,7 +61,7 @@ def test_damaged_journal_raises_journal_fault(tmp_path, content):
     journal.close()
     whole = (tmp_path / "j").read_bytes()
     (tmp_path / "j").write_bytes(content or whole[:8192] + b"\xff" * 8192 + whole[16384:])
-    with pytest.raises(JournalFault, match=r"is damaged .* move it away"):
+    with pytest.raises(JournalFault, match=r"is damaged .* move the file away"):
         Journal(tmp_path / "j")
 
 

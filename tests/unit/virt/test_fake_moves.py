@@ -203,7 +203,7 @@ def test_migrated_guest_runs_on_the_destination_without_finish(hosts):
     if CONF.fake.directory:
         two = started("two")
     assert two.guests.power_state(instance.uuid) == states.RUNNING
-    with pytest.raises(exception.MigrationError, match="already arrived"):
+    with pytest.raises(exception.MigrationError, match="already runs"):
         two.live_target.rollback(instance, target)
     two.live_target.finish(instance)
     assert [guest.uuid for guest in two.guests.all()] == [instance.uuid]

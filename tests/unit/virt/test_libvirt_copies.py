@@ -123,5 +123,5 @@ def test_base_that_is_not_the_image_of_the_server_is_refused(state: pathlib.Path
     for name in ("secret.raw", "image.raw", "image-secret.raw", "image.part", "image"):
         (cache / name).write_bytes(bytes(1024))
     source = serving("hostile", *(name for name in (disk.base,) if name != "gone.raw"))
-    with pytest.raises(exception.MigrationError, match="is not the image of the server"):
+    with pytest.raises(exception.MigrationError, match="has a backing file other than the server's image"):
         copies.base_of(server(), disk, source)

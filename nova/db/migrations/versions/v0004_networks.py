@@ -1,4 +1,4 @@
-"""IPv6 and VXLAN in networks, versions of what hosts are told, interfaces with several addresses."""
+"""IPv6 and VXLAN in networks, versions of the updates sent to hosts, interfaces with several addresses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scheduling: an allocation knows the root of its provider, server groups can be held, hosts have identities; claims of
+"""Scheduling: allocations contain the root provider, server groups can be locked, hosts have identities; claims of
 NUMA cells and PCI devices.
 """
 

@@ -1,4 +1,4 @@
-"""Migrations: what was asked of a running one, and lists of a project."""
+"""Migrations: the requested interrupt of a running migration, and lists per project."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Create requests have names (Idempotency-Key): what is asked under one is compared with what was."""
+"""The digest of a create request with an Idempotency-Key, compared with that of repeated requests."""
 
 from __future__ import annotations
 

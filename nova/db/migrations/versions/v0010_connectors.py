@@ -1,4 +1,4 @@
-"""Hosts tell how they reach the volumes of a volume service."""
+"""The volume connectors that hosts report for an external volume service."""
 
 from __future__ import annotations
 

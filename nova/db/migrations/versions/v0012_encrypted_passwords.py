@@ -1,4 +1,4 @@
-"""Passwords are encrypted, and gone when they are not needed any more; so is what deleted servers were given."""
+"""Encrypted passwords, deleted when no longer needed, and deletion of the user data of deleted servers."""
 
 from __future__ import annotations
 

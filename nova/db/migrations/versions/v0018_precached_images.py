@@ -1,4 +1,4 @@
-"""Images that the hosts of an aggregate fetch before a server wants them."""
+"""Images that the hosts of an aggregate cache before a server is created from them."""
 
 from __future__ import annotations
 

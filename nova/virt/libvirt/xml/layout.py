@@ -139,7 +139,7 @@ def _wanted(config: GuestConfig, local: LocalDisks, block_devices: Sequence[Bloc
 
 
 def _file(config: GuestConfig, disk: LocalDisk, requested: BlockDevice | None) -> GuestDisk:
-    """Return a local disk, on the bus and in the place that its block device asks for."""
+    """Return a local disk, on the bus and at the boot position of its block device."""
     kind = disk.device
     if requested is not None and requested.device_type in DEVICE_TYPES and kind == "disk":
         kind = requested.device_type

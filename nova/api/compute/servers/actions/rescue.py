@@ -18,7 +18,7 @@ from nova.image import lookup
 @accepts(body=only("rescue", Object({"adminPass": STRING, "rescue_image_ref": UUID}, null=True)),
          answer=Object({"adminPass": STRING}), errors=(409,))
 def rescue(req: Request) -> dict[str, Any]:
-    """Start a server from another disk, so that somebody can look at its own ones."""
+    """Start a server from a rescue disk, so that its own disks can be repaired."""
     server = authorize(req, "os_compute_api:os-rescue")
     wanted = req.body["rescue"] or {}
     password = given_password(wanted) or new_password()

@@ -80,7 +80,7 @@ def trigger_crash_dump(req: Request) -> None:
 
 @accepts(body=only("injectNetworkInfo"), errors=(409,))
 def inject_network_info(req: Request) -> None:
-    """Accept the action for old clients. Guests learn their networks by DHCP, metadata and config drives."""
+    """Accept the action for old clients. Guests get their network settings from DHCP, metadata and config drives."""
     server = authorized_get(req, "os_compute_api:os-admin-actions:inject_network_info")
     if server.locked and not req.ctx.is_admin:
         raise exception.InstanceIsLocked(instance_uuid=server.uuid)

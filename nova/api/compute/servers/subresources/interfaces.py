@@ -82,7 +82,7 @@ def show(req: Request) -> dict[str, Any]:
 
 @accepts(body=CREATE, answer=Object({"interfaceAttachment": INTERFACE}), errors=(409,))
 def create(req: Request) -> dict[str, Any]:
-    """Attach an interface; the guest has it a little later, when its port_state is ACTIVE."""
+    """Attach an interface. The guest can use the interface when its port_state is ACTIVE."""
     authorize(req, POLICY + "create")
     wanted = req.body.get("interfaceAttachment", {})
     addresses = wanted.get("fixed_ips")

@@ -101,7 +101,7 @@ def show(req: Request) -> dict[str, Any]:
 
 @accepts(body=CREATE, answer=Object({"volumeAttachment": Field(CREATED, until=100)}), errors=(409,))
 def create(req: Request) -> dict[str, Any] | None:
-    """Attach a volume; the server has it a little later (never earlier than its status says)."""
+    """Attach a volume. The attachment completes after the response, when the status of the volume is in-use."""
     authorize(req, POLICY + "create")
     wanted = req.body["volumeAttachment"]
     accepted = req.clients.servers.operate(req.ctx, server_id(req), "attach_volume", {
