@@ -1,7 +1,7 @@
-"""A small volume service that speaks as much of Cinder's API as Nova uses, and breaks when told to.
+"""A fake volume service with the part of Cinder's API that Nova uses, and with injected failures.
 
-It answers as a real one (release 29) was seen to answer. Its Keystone gives tokens by password; a caller's token is
-"user:project", and Nova's own begins with "service".
+The responses are those of Cinder release 29. The fake Keystone issues tokens for a password; the token of a user is
+"user:project", and the token of Nova itself begins with "service".
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PROJECT = "service-project"
 # The name of a type whose volumes are encrypted.
 ENCRYPTED = "encrypted"
 
-# Answer that it will not; break down before, or after it was done, with an answer or without one.
+# Refuse the request; or fail before or after executing the request, with a response or without one.
 How = Literal["refuse", "error", "error after", "silence", "silence after"]
 Raw = dict[str, Any]
 
@@ -45,19 +45,19 @@ class Volume:
     metadata: dict[str, str] = dataclasses.field(default_factory=dict)
     volume_type: str | None = None
     multiattach: bool = False
-    # What it was made from.
+    # The snapshot that the volume was created from.
     snapshot: str | None = None
-    # By what it is encrypted: nothing, or a secret of the key manager.
+    # Id of the encryption key in the key manager; "": not encrypted.
     secret: str = ""
     provider: str = "luks"
     control_location: str = "front-end"
-    # How often it is looked at until it is made.
+    # Number of queries during which the volume is still being created.
     looks: int = 0
-    # What the service says of its migration.
+    # The migration status of the volume.
     migration: str | None = None
-    # What it is to have when Nova says so; 0: nothing waits for Nova.
+    # The size after Nova has reported the extension; 0: no extension waits for Nova.
     new_size: int = 0
-    # How it is reached; if it is a file, the directory that is exported and the file that is written.
+    # Type of the connection; for a file, the exported directory and the file in use.
     kind: str = "rbd"
     share: str = "/export"
     file: str = ""
@@ -80,11 +80,11 @@ class Snapshot:
     name: str = ""
     description: str = ""
     metadata: dict[str, str] = dataclasses.field(default_factory=dict)
-    # How often it is looked at until it is made, and what becomes of it.
+    # Number of queries during which the snapshot is still being created, and its status afterwards.
     looks: int = 0
     outcome: str = "available"
     progress: str = "0%"
-    # Nova has to do its part of it.
+    # Nova takes or deletes the snapshot (assisted snapshot).
     assisted: bool = False
     id: str = dataclasses.field(default_factory=lambda: str(uuid.uuid4()))
 
@@ -102,20 +102,20 @@ class Snapshot:
 
 
 class CinderService:
-    """Runs from start() to stop(); ``asked`` are (verb, project of the token) in order."""
+    """A fake Cinder. ``asked`` contains (verb, project of the token) of each request, in order."""
 
     def __init__(self) -> None:
         self.volumes: dict[str, Volume] = {}
         self.attachments: dict[str, Attachment] = {}
         self.snapshots: dict[str, Snapshot] = {}
         self.asked: list[tuple[str, str]] = []
-        # The next volumes are made at the so manieth look, and end in this status.
+        # New volumes are created after this number of queries, with this status.
         self.looks, self.outcome = 0, "available"
-        # Makes the secret of a new volume of an encrypted type.
+        # Creates the key of a new volume of an encrypted type; returns its id.
         self.new_secret: Callable[[str], str] = lambda project: ""
-        # So many snapshots may there be; -1: any number.
+        # Maximum number of snapshots; -1: unlimited.
         self.most_snapshots = -1
-        # Snapshots of volumes that servers have need Nova's help.
+        # Snapshots of attached volumes are assisted by Nova.
         self.wants_help = False
         self._failures: list[tuple[str, How, threading.Event, threading.Event]] = []
         self._twists: list[tuple[str, Callable[[Any], Any]]] = []
@@ -132,26 +132,26 @@ class CinderService:
         self._server.server_close()
 
     def options(self) -> dict[str, Any]:
-        """[cinder] for a Nova that asks this service."""
+        """Return the options of section [cinder] for a Nova that uses this service."""
         return {"auth_type": "password", "auth_url": f"{self.url}/identity/v3", "username": "nova",
                 "password": "right", "project_name": "service", "user_domain_id": "default",
                 "project_domain_id": "default", "timeout": 20}
 
-    # --- what tests say ------------------------------------------------------------------------------
+    # --- methods for tests -----------------------------------------------------------------------------
     def new(self, project: str, **values: Any) -> str:
         made = Volume(project=project, **values)
         self.volumes[made.id] = made
         return made.id
 
     def migrate(self, volume: str) -> str:
-        """Begin to migrate a volume that a server has: the id of the new one, for which Nova is to be asked."""
+        """Start the migration of an attached volume; return the id of the new volume. The test requests the swap."""
         found = self.volumes[volume]
         found.migration = "migrating"
         return self.new(found.project, size=found.size, migration=f"target:{volume}")
 
     def extend(self, volume: str, size: int, waits: bool = False) -> None:
-        """Make a volume that a server has larger; where the guest has to do it (``waits``), only begin to. Nova is told
-        by the test."""
+        """Extend an attached volume, or only start it if the guest must extend the volume (``waits``). The test sends
+        the event to Nova."""
         found = self.volumes[volume]
         if waits:
             found.status, found.new_size = "extending", size
@@ -159,23 +159,26 @@ class CinderService:
             found.size = size
 
     def assist(self, volume: str, status: str = "creating") -> str:
-        """Begin a snapshot of a volume that a server has, or (deleting) its end: its id, for which Nova is asked."""
+        """Start the creation or deletion (``status``) of an assisted snapshot of an attached volume; return its id."""
         made = Snapshot(self.volumes[volume], status, assisted=True)
         self.snapshots[made.id] = made
         return made.id
 
     def fail(self, verb: str, how: How, times: int = 1) -> None:
-        """Fail when ``verb`` (a method's name) is asked for."""
+        """Fail the next ``times`` requests of ``verb`` (a method's name)."""
         with self._lock:
             self._failures += [(verb, how, threading.Event(), _over())] * times
 
     def twist(self, verb: str, change: Callable[[Any], Any]) -> None:
-        """Answer something else, once, when ``verb`` was done."""
+        """Change the response to the next request of ``verb``."""
         with self._lock:
             self._twists.append((verb, change))
 
     def hold(self, verb: str, after: bool = False) -> tuple[threading.Event, Callable[[], None]]:
-        """Say nothing to the next who asks for ``verb``, before or after it is done: (is asked, let go)."""
+        """Block the next request of ``verb``, before or after it is executed.
+
+        Return an event that is set when the request arrives, and a function that releases the request.
+        """
         asked, released = threading.Event(), threading.Event()
         with self._lock:
             self._failures.append((verb, "silence after" if after else "silence", asked, released))
@@ -279,7 +282,7 @@ class CinderService:
             self.end_migration(self.volume(project, uuid_), self.volume(project, wanted["new_volume"]), wanted["error"])
             return
         if action == "os-begin_detaching" and self.volume(project, uuid_).migration == "migrating":
-            return  # it stays as it is for its users
+            return  # The old volume stays attached to its servers.
         found, (before, after) = self.volume(project, uuid_), {
             "os-begin_detaching": ("in-use", "detaching"), "os-roll_detaching": ("detaching", "in-use")}[action]
         if found.status != before:
@@ -287,7 +290,7 @@ class CinderService:
         found.status = after
 
     def end_migration(self, old: Volume, new: Volume, error: bool) -> None:
-        """The data of the new one, and who has them, become the old one's; what was the old one's goes."""
+        """Move the data and attachments of the new volume to the old volume, and delete the data of the old volume."""
         if old.migration is None or new.migration != f"target:{old.id}":
             raise Refused(400, "Invalid volume: it is not mid-migration.")
         unused = new if error else old
@@ -308,7 +311,7 @@ class CinderService:
         found.new_size = 0
 
     def reimage(self, found: Volume, wanted: Raw) -> None:
-        """Nova is not told: a test does that when it is done."""
+        """Start to reimage the volume. The test sends the event to Nova later."""
         if found.status != "reserved" or not wanted["reimage_reserved"]:
             raise Refused(409, f"Invalid volume: Volume status must be reserved, but is {found.status}.")
         if any(each.connector for each in self.attachments.values() if each.volume == found.id):

@@ -1,4 +1,4 @@
-"""A key manager for tests ([key_manager]backend tests.key_manager.Keys), that remembers who asked for what."""
+"""A key manager for tests ([key_manager]backend tests.key_manager.Keys) that records the requests for keys."""
 
 from __future__ import annotations
 
@@ -15,19 +15,22 @@ class _Answered(Exception):
     """A response of the client of a real key manager."""
 
     def __init__(self, status_code: int) -> None:
-        super().__init__(f"it answered {status_code}")
+        super().__init__(f"status {status_code}")
         self.status_code = status_code
 
 
 class Keys(KeyManager):
-    """``kept``: (project, bytes) by id; ``asked``: (token, id) in order; ``failures``: raised first."""
+    """The fake key manager. ``kept``: (project, bytes) by id; ``asked``: (token, id) of each request.
+
+    ``failures``: functions that raise the errors of the next requests.
+    """
 
     kept: ClassVar[dict[str, tuple[str, bytes]]] = {}
     asked: ClassVar[list[tuple[str, str]]] = []
     failures: ClassVar[list[Callable[[], NoReturn]]] = []
 
     def __init__(self, configuration: Any) -> None:
-        """Create the response with all data known."""
+        """Ignore the configuration."""
 
     @classmethod
     def new(cls, project: str, value: bytes = b"") -> str:

@@ -1,12 +1,12 @@
-"""Notifications as consumers see them: compared with the shapes in tests/data/notification_shapes.json, which has the
-names, versions, priorities, publishers, fields and types that are relied on."""
+"""Validation of notifications against the shapes in tests/data/notification_shapes.json, which contains the
+names, versions, priorities, publishers, fields and types that consumers rely on."""
 
 import json
 
 from tests.paths import DATA
 
 SHAPES = json.loads((DATA / "notification_shapes.json").read_text())
-# These are told by whoever has written, or failed.
+# Notifications without a fixed publisher: every service may send them.
 _OF_ANYBODY = ("instance.update", "compute.exception", "service.create", "service.update", "service.delete")
 
 

@@ -123,7 +123,7 @@ def driver(suite):
 
 @pytest.fixture
 def hold(driver, monkeypatch):
-    """``hold("ROLE.METHOD")``: calls of this method of the fake driver wait until they are let go, or the test ends."""
+    """``hold("ROLE.METHOD")``: calls of this method of the fake driver block until released or the test ends."""
     made = []
 
     def hold(verb):

@@ -106,7 +106,7 @@ class GuestShell:
             if select.select([self._handle], [], [], left)[0]:
                 try:
                     text += os.read(self._handle, 4096)
-                except OSError as error:  # the guest is gone, or has not opened its end yet
+                except OSError as error:  # The guest has stopped, or has not opened its end yet.
                     raise AssertionError(f"the console of {self._domain} on {self._host.name} is gone: {text[-500:]!r}"
                                          ) from error
         return text

@@ -285,7 +285,7 @@ def gate():
 
 
 def overtakes(gate, threads, other, one, admin, crowd):
-    """The server `one` is ACTIVE while of the crowd only those are that had a thread before it, and one more."""
+    """The server `one` is ACTIVE while only those others are ACTIVE that had a thread before it, and one more."""
     for _number in range(threads + 2):
         gate.let_one_pass(waiting=threads)
     other.wait(one, "ACTIVE", seconds=60)

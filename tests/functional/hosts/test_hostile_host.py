@@ -152,7 +152,7 @@ def test_host_message_size_is_limited(evil):
         evil.proxy(Guests).power_states(CTX, SECOND, guests)
 
 
-# --- what a host may ask, asked for what is another's --------------------------------------------------
+# --- permitted methods with arguments of other hosts ---------------------------------------------------
 def _whoever_owns(evil, uuid):
     found = evil.db.read(lambda connection: connection.execute(
         tables.actions.select().where(tables.actions.c.instance_uuid == uuid, tables.actions.c.outcome.is_(None))))
@@ -444,7 +444,7 @@ def test_host_metrics_are_validated(evil):
     assert evil.rows() == before
 
 
-# --- what a host says of its own -----------------------------------------------------------------------
+# --- reports of a host about itself --------------------------------------------------------------------
 def test_step_report_changes_only_declared_fields(suite, admin, second, flavor, image_id, monkeypatch):
     """A host cannot give its server to another project, change its flavor, or make it free of charge by a report of its
     own order."""

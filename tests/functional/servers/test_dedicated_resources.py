@@ -97,7 +97,7 @@ def freed(suite, *expected):
 
 
 def nowhere(admin, uuid):
-    """Return True if no host had room; a scheduler with outdated usage leaves the check to the claim."""
+    """Return True if no host had enough free resources. With outdated usage only the claim detects this."""
     shown = admin.server(uuid)
     return shown["status"] == "ERROR" and shown["fault"]["message"].startswith("No valid host was found. ")
 

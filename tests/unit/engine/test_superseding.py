@@ -38,7 +38,7 @@ class Keep(Bind):
 
 
 class Deferred(Bind):
-    """Something is made outside for a server, and removed when the service outside is available."""
+    """A resource is created for a server in an external service, and deleted when the service is available."""
 
     name = action = "defer_outside"
     bind = Bind.bind
@@ -319,7 +319,7 @@ def test_deferred_step_is_logged_as_deferred_and_its_operation_succeeds(machine,
     assert machine.outside.things == set()
 
 
-def test_given_up_compensation_is_made_up_for_when_the_next_try_fails_before_its_step(machine):
+def test_abandoned_compensation_is_deferred_when_the_next_attempt_fails_before_its_step(machine):
     def fail_once(uuid):
         del machine.outside.remove
         raise RuntimeError("500")

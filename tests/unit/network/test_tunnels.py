@@ -16,7 +16,7 @@ from nova.objects.networks.network import Peers
 
 
 class Conductor:
-    """A conductor that knows the peers of one network."""
+    """A fake conductor that returns the peers of one network."""
 
     def __init__(self):
         self.requests = []
