@@ -258,9 +258,9 @@ def test_unserved_operations_equal_the_list_of_pending_operations():
 
 
 def test_doc_security_tests_references_existing_tests():
-    """Every security promise references a test; a renamed test must be renamed in the document."""
+    """Every security guarantee names its tests; a renamed test must be renamed in the document."""
     lines = [line for line in (ROOT / "doc/security-tests.md").read_text().splitlines()
-             if line.startswith("| ") and line != "| promise | tests |"]
+             if line.startswith("| ") and line != "| guarantee | tests |"]
     named = {line: re.findall(r"`(tests/\S+\.py)::(test_\w+)`", line) for line in lines}
     assert not [line for line, found in named.items() if len(found) < max(1, line.count("`") // 2)]
     missing = {f"{path}::{name}" for found in named.values() for path, name in found
