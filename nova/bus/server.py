@@ -91,7 +91,7 @@ class Authorizer:
         args = self._method.decode_args(payload, from_host=bool(host))
         named = getattr(args, interface.HOST_PARAMETER, host)
         if host and named != host:
-            raise exception.CallerRefused(f"{self.label} is refused: host {host} may not speak for host {named}.")
+            raise exception.CallerRefused(f"{self.label} is refused: host {host} must not act for host {named}.")
         ctx.calling_host, ctx.wire = host, {}
         if host:
             # A host has no rights of a user, whatever its message claims.

@@ -194,7 +194,7 @@ def test_interfaces_bound_the_number_of_method_label_values():
 # --- document and dashboard --------------------------------------------------------------------------------
 def table():
     """Return the table of the document."""
-    lines = ["| metric | kind | labels | what it says |", "| --- | --- | --- | --- |"]
+    lines = ["| metric | kind | labels | description |", "| --- | --- | --- | --- |"]
     lines += [f"| `{metric.name}` | {metric.kind} | {', '.join(metric.labels)} | {metric.text} |"
               for metric in metrics.DECLARED.values()]
     return "\n".join(lines) + "\n"

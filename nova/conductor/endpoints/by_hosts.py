@@ -248,7 +248,7 @@ class Heartbeat(by_hosts_api.Heartbeat):
     def beat_all(self, ctx: RequestContext, binary: str, running: dict[str, list[str]]) -> list[str]:
         _check_binary(ctx, binary)
         if ctx.calling_host and set(running) != {ctx.calling_host}:
-            raise exception.CallerRefused(f"Host {ctx.calling_host} must not send reports of other hosts.")
+            raise exception.CallerRefused(f"Host {ctx.calling_host} must not act for other hosts.")
         owners = {action: owner_of(host, binary) for host, held in running.items() for action in held}
 
         def transaction(connection: Any) -> tuple[list[Service], list[str]]:

@@ -80,7 +80,7 @@ class Volumes(Endpoint, volumes_api.Volumes):
     def removed(self, ctx: RequestContext, removals: list[VolumeRemoval]) -> None:
         # Any host may report the removal of data in the shared pool.
         if ctx.calling_host and any(removal.host not in ("", ctx.calling_host) for removal in removals):
-            raise exception.CallerRefused(f"Host {ctx.calling_host} must not send reports of other hosts.")
+            raise exception.CallerRefused(f"Host {ctx.calling_host} must not act for other hosts.")
 
         def transaction(connection: sa.Connection) -> None:
             for removal in removals:

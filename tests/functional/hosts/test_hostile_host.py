@@ -132,7 +132,7 @@ def test_host_cannot_act_for_another_host(evil):
     before = evil.rows()
     for name in FOR_HOSTS:
         if HOST_PARAMETER in METHODS[name][1].parameters:
-            with pytest.raises(exception.CallerRefused, match=f"may not speak for host {CONF.host}"):
+            with pytest.raises(exception.CallerRefused, match=f"must not act for host {CONF.host}"):
                 evil.call(name, host=CONF.host)
     assert evil.rows() == before
 

@@ -1,8 +1,8 @@
 """A cloud of thousands of nodes on one machine: ``python -m tools.bench.scale --hosts 10000 --instances 100000``.
 
 Starts a private RabbitMQ and PostgreSQL, an API, two conductors, a scheduler and one nova-compute that plays the
-whole fleet; registers it, fills it over the REST API, lists, chooses, deletes; and says what all that took and how
-it grew. Results are written after every step (--output): what is there when it is interrupted stays. Needs root
+whole fleet. Registers the fleet, fills it over the REST API, lists, schedules and deletes servers, and reports the
+times and their growth. Results are written after every step (--output) and remain after an interruption. Needs root
 and the Debian packages of both servers. Doc: doc/scale.md.
 """
 
