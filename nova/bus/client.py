@@ -41,19 +41,15 @@ I = TypeVar("I", bound=interface.Interface)  # noqa: E741
 
 
 def client(bus: messaging.RPCTransport, declared: type[I]) -> I:
-    """Return a proxy with the methods of the interface: ``proxy.method(ctx, ...)`` calls any server of the topic.
-
-    The methods raise the error of the server (:class:`~nova.exception.NovaException`), and ServiceUnavailable if no
-    reply arrives in time or the broker is unreachable.
-    """
+    """Return a proxy with the methods of the interface: ``proxy.method(ctx, ...)`` calls any server of the topic. The
+    methods raise the error of the server (:class:`~nova.exception.NovaException`), and ServiceUnavailable if no reply
+    arrives in time or the broker is unreachable."""
     return cast(I, _Proxy(bus, declared, None))
 
 
 def retry_until_available(send: Callable[[], R], server: str) -> R:
-    """Repeat a call until it does not raise ServiceUnavailable, for services that start before ``server`` does.
-
-    Pauses are random and grow to ten seconds, so that thousands of hosts do not call at the same time.
-    """
+    """Repeat a call until it does not raise ServiceUnavailable, for services that start before ``server`` does. Pauses
+    are random and grow to ten seconds, so that thousands of hosts do not call at the same time."""
     pause = 0.5
     while True:
         try:
@@ -65,10 +61,8 @@ def retry_until_available(send: Callable[[], R], server: str) -> R:
 
 
 def retry_once(send: Callable[[], R]) -> R:
-    """Make an idempotent call, and repeat it once after ServiceUnavailable.
-
-    The first server may be frozen, and the second call reaches another one. Raises ServiceUnavailable.
-    """
+    """Make an idempotent call, and repeat it once after ServiceUnavailable. The first server may be frozen, and the
+    second call reaches another one. Raises ServiceUnavailable."""
     try:
         return send()
     except exception.ServiceUnavailable as error:

@@ -90,10 +90,8 @@ class Keys:
                 "mac": self._mac(owner, generation, self.host, address, payload, covers, wire)}
 
     def verified_sender(self, address: Address, wire: Mapping[str, Any], payload: str) -> str:
-        """Return the host that sent a message ("": the control plane, or a sender that needs no signature).
-
-        Raises CallerRefused if the signature is wrong, or required and missing.
-        """
+        """Return the host that sent a message ("": the control plane, or a sender that needs no signature). Raises
+        CallerRefused if the signature is wrong, or required and missing."""
         value = wire.get(FIELD)
         if value is None or not self._key:
             if self._required:

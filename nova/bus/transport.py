@@ -22,10 +22,8 @@ from nova.telemetry import metrics, tracing
 
 @dataclasses.dataclass(frozen=True)
 class Outgoing:
-    """The context of a message, and the seconds after which the message expires (None: never).
-
-    With ``token`` the caller's token is sent, too. ``sign`` returns the signature for the serialized context.
-    """
+    """The context of a message, and the seconds after which the message expires (None: never). With ``token`` the
+    caller's token is sent, too. ``sign`` returns the signature for the serialized context."""
 
     ctx: context.RequestContext
     seconds: float | None = None
@@ -34,10 +32,8 @@ class Outgoing:
 
 
 class ContextSerializer(messaging.NoOpSerializer):  # type: ignore[misc]
-    """A serializer of request contexts; payloads are opaque text.
-
-    ``measured`` is True if the driver computes the deadline of a message on arrival.
-    """
+    """A serializer of request contexts; payloads are opaque text. ``measured`` is True if the driver computes the
+    deadline of a message on arrival."""
 
     def __init__(self, measured: bool = True) -> None:
         self._measured = measured
@@ -114,10 +110,8 @@ def call_timeout(conf: cfg.ConfigOpts) -> float:
 
 
 def transport_url(conf: cfg.ConfigOpts, url: str | None = None) -> messaging.TransportURL:
-    """Return the transport URL with the driver that serves it.
-
-    Nova's driver also serves ``rabbit://``, unless [rpc]rabbit_driver selects the other driver, and ``kombu+memory://``.
-    """
+    """Return the transport URL with the driver that serves it. Nova's driver also serves ``rabbit://``, unless
+    [rpc]rabbit_driver selects the other driver, and ``kombu+memory://``."""
     parsed = messaging.TransportURL.parse(conf, url)
     nova = "rpc" not in conf or conf.rpc.rabbit_driver == "nova"
     if parsed.transport == "kombu+memory":
@@ -129,11 +123,8 @@ def transport_url(conf: cfg.ConfigOpts, url: str | None = None) -> messaging.Tra
 
 def connect(conf: cfg.ConfigOpts, host: str = "", url: str | None = None) -> messaging.RPCTransport:
     """Return a transport for this process, with the key of its configuration, or the key of ``host`` derived from it.
-
-    Never connect before a fork: children that share a connection read each other's replies.
-
-    Raises InvalidInput for a bad key file, or an option that the driver does not support.
-    """
+    Never connect before a fork: children that share a connection read each other's replies. Raises InvalidInput for a
+    bad key file, or an option that the driver does not support."""
     defaults = {**_DEFAULTS, "kombu_reconnect_delay": random.uniform(*_RECONNECT)}  # noqa: S311
     # The driver registers these options and reads them at once.
     for group, options in opts.list_opts():

@@ -185,11 +185,9 @@ class ConductorAcceptance(ConductorControl):
 
 def start(engine: Engine, ctx: context.RequestContext, uuid: str, name: str, request: dict[str, Any],
           project_id: str | None = None) -> Accepted:
-    """Store an action for the operation ``name``, then run its steps in the background.
-
-    Raises UnknownOperation, InvalidInput (a request that does not belong to the operation), InstanceNotFound, and the
-    errors of :func:`nova.operations.framework.rules.check` and of the operation's acceptance.
-    """
+    """Store an action for the operation ``name``, then run its steps in the background. Raises UnknownOperation,
+    InvalidInput (a request that does not belong to the operation), InstanceNotFound, and the errors of
+    :func:`nova.operations.framework.rules.check` and of the operation's acceptance."""
     operation = REGISTRY.get(name)
     if operation is None:
         raise exception.UnknownOperation(name=name)
@@ -265,10 +263,8 @@ class _Request:
 
     def _take_the_instance(self, connection: sa.Connection, instance: Instance, action: Action, operation: Operation,
                            ctl: ConductorAcceptance) -> bool:
-        """Supersede the action that holds the instance, or queue behind it; return True if the action waits.
-
-        Also writes the action's first step and data, which are known only now.
-        """
+        """Supersede the action that holds the instance, or queue behind it; return True if the action waits. Also
+        writes the action's first step and data, which are known only now."""
         own = journal(action)
         own.data = msgspec.to_builtins(operation.data)
         first = operation.first()

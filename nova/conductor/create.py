@@ -46,12 +46,9 @@ from nova.operations.build import Build, BuildData
 
 
 def create(engine: Engine, ctx: context.RequestContext, request: ServerCreate) -> ServerCreated:
-    """Store the servers, then place and build them in the background.
-
-    A request that is delivered twice gets the answer of the first delivery, and so does a request with the same name
-    (Idempotency-Key) and body. Raises FlavorNotFound, InvalidInput, OverQuota, Network*, SecurityGroupNotFound,
-    Flavor*TooSmall, IdempotencyKeyReused.
-    """
+    """Store the servers, then place and build them in the background. A request that is delivered twice gets the answer
+    of the first delivery, and so does a request with the same name (Idempotency-Key) and body. Raises FlavorNotFound,
+    InvalidInput, OverQuota, Network*, SecurityGroupNotFound, Flavor*TooSmall, IdempotencyKeyReused."""
     if request.request_digest:
         answered = engine.core.db.read(lambda connection: _answered(engine, connection, request))
         if answered is not None:
@@ -119,9 +116,8 @@ def _create(engine: Engine, ctx: context.RequestContext, request: ServerCreate) 
     return created
 
 
-def _accept(engine: Engine, connection: sa.Connection, ctx: context.RequestContext,
-            request: ServerCreate, seen: dict[str, Volume],
-            networks: list[NetworkRequest] | None) -> tuple[list[Run], ServerCreated]:
+def _accept(engine: Engine, connection: sa.Connection, ctx: context.RequestContext, request: ServerCreate,
+            seen: dict[str, Volume], networks: list[NetworkRequest] | None) -> tuple[list[Run], ServerCreated]:
     """Write the servers. ``seen``, ``networks``: volumes and networks of external services that the caller may use."""
     project_id, user_id = ctx.project_id or "", ctx.user_id or ""
     flavor = _flavor(connection, request, project_id)
@@ -160,10 +156,9 @@ def _accept(engine: Engine, connection: sa.Connection, ctx: context.RequestConte
     for index in range(count):
         instance = _named(template, request, index, count)
         host = _give_volumes(engine, connection, ctx, request, instance, seen) if request.block_devices else None
-        spec = request_spec(
-            instance, instance.flavor, group, CONF.pci.alias, force_host=request.forced_host,
-            force_node=request.forced_node, requested_host=request.requested_host or host,
-            requested_node=request.requested_node, alternates=CONF.conductor.max_attempts - 1)
+        spec = request_spec(instance, instance.flavor, group, CONF.pci.alias, force_host=request.forced_host,
+                            force_node=request.forced_node, requested_host=request.requested_host or host,
+                            requested_node=request.requested_node, alternates=CONF.conductor.max_attempts - 1)
         outside = server_volumes.are_outside(engine.core, instance)
         data = msgspec.to_builtins(BuildData(
             spec=spec, outside_volumes=outside, outside_interfaces=bool(networks),
@@ -199,10 +194,8 @@ def _notify(engine: Engine, connection: sa.Connection, ctx: context.RequestConte
 
 def _check_boot_files(engine: Engine, ctx: context.RequestContext, request: ServerCreate,
                         seen: dict[str, Volume]) -> None:
-    """Return kernel and ramdisk of a bootable volume, if the caller may see them.
-
-    Raises the errors of :func:`nova.image.lookup.boot_files`.
-    """
+    """Return kernel and ramdisk of a bootable volume, if the caller may see them. Raises the errors of
+    :func:`nova.image.lookup.boot_files`."""
     root = root_volume(request.block_devices)
     if root is None or not root.volume_id:
         return
@@ -217,10 +210,8 @@ def _check_boot_files(engine: Engine, ctx: context.RequestContext, request: Serv
 
 def _give_volumes(engine: Engine, connection: sa.Connection, ctx: context.RequestContext, request: ServerCreate,
                   instance: Instance, seen: dict[str, Volume]) -> str | None:
-    """Give the server its first volumes, which may determine its image; return the host to which they bind it.
-
-    Raises the errors of :func:`nova.conductor.resources.server_volumes.give`, and FlavorMemoryTooSmall.
-    """
+    """Give the server its first volumes, which may determine its image; return the host to which they bind it. Raises
+    the errors of :func:`nova.conductor.resources.server_volumes.give`, and FlavorMemoryTooSmall."""
     images = {**({request.image.id: request.image} if request.image else {}), **request.device_images}
     server_volumes.give(engine.core, connection, instance, images, seen)
     if instance.image is not request.image:

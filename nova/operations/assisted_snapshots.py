@@ -34,11 +34,9 @@ class CreateRequest(Object, kw_only=True):
 
 
 class DeleteRequest(Object, kw_only=True):
-    """Request to merge overlay files.
-
-    With ``merge_target_file``: commit ``file_to_merge`` and the files down to the target into the target. Without: pull
-    the files between ``file_to_merge`` (None: all) and the active file into the active file.
-    """
+    """Request to merge overlay files. With ``merge_target_file``: commit ``file_to_merge`` and the files down to the
+    target into the target. Without: pull the files between ``file_to_merge`` (None: all) and the active file into the
+    active file."""
 
     volume_id: str
     snapshot_id: str

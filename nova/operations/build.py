@@ -28,10 +28,8 @@ _EVENT = "compute__do_build_and_run_instance"
 
 class BuildData(Object, kw_only=True):
     """Data of a build. ``candidates``: the host in use first, then the alternates. ``tries``: number of failed hosts.
-
     ``plugs``: interfaces that must be plugged before the guest runs. ``outside_interfaces``: an external service
-    manages the interfaces.
-    """
+    manages the interfaces."""
 
     spec: RequestSpec
     candidates: list[Selection] = []

@@ -20,10 +20,7 @@ _EVENT = "compute_terminate_instance"
 
 class DeleteData(Object, kw_only=True):
     """``other``: the second possible host of a server with an unconfirmed migration; ``moved``: there is such a
-    migration.
-
-    ``outside_interfaces``: an external service manages the interfaces.
-    """
+    migration. ``outside_interfaces``: an external service manages the interfaces."""
 
     host: str = ""
     other: str = ""
@@ -100,8 +97,7 @@ class Delete(Operation):
         ctl.volumes.release()  # locked after quotas
         ctl.set(vm_state=states.DELETED, task_state=None, terminated_at=ctl.now(), deleted=True,
                 power_state=states.NOSTATE, user_data=None, personality=[], numa_topology=None, pci_devices=None,
-                device_addresses=None,
-                shares=None, soft_deleted_at=None)
+                device_addresses=None, shares=None, soft_deleted_at=None)
 
     def succeeded(self, ctl: Control) -> None:
         """Do nothing: forget() has set the final state."""

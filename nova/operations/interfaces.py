@@ -37,11 +37,9 @@ class DetachInterfaceRequest(Object, kw_only=True):
 
 
 class InterfaceData(Object, kw_only=True):
-    """``wanted``: the requested interface; ``vif``: the interface as stored in the server's row.
-
-    ``plugs``: the id of the interface if the back end reports when it is plugged. ``outside_interfaces``: an external
-    service creates the interface. ``port_id``: the requested port.
-    """
+    """``wanted``: the requested interface; ``vif``: the interface as stored in the server's row. ``plugs``: the id of
+    the interface if the back end reports when it is plugged. ``outside_interfaces``: an external service creates the
+    interface. ``port_id``: the requested port."""
 
     host: str = ""
     wanted: NetworkRequest | None = None
@@ -159,12 +157,9 @@ class DetachInterface(_Interface):
 
 
 class LoseInterface(DetachInterface):
-    """Detach an interface whose port was deleted by its owner, in any state of the server.
-
-    Queues behind the running operation, also behind a build that is about to use the port. An operation that supersedes
-    this one finds the server without the interface. After a reset of the state, which leaves the guest as it is, this
-    operation runs again.
-    """
+    """Detach an interface whose port was deleted by its owner, in any state of the server. Queues behind the running
+    operation, also behind a build that is about to use the port. An operation that supersedes this one finds the server
+    without the interface. After a reset of the state, which leaves the guest as it is, this operation runs again."""
 
     name = "lose_interface"
     action = "detach_interface"

@@ -60,9 +60,7 @@ def has_dedicated_resources(instance: Instance) -> bool:
 
 class Bound(Operation):
     """Base of operations with external steps that bind interfaces (``bind``) and volumes (``bind_volumes``) to a host.
-
-    A subclass that moves volumes lists these steps among its own and has the volume fields of MoveData.
-    """
+    A subclass that moves volumes lists these steps among its own and has the volume fields of MoveData."""
 
     @step(CONDUCTOR, undo="unbind_volumes", external=VOLUMES, when="outside_volumes")
     def bind_volumes(self, ctl: Control) -> None:

@@ -57,10 +57,8 @@ class ResumeOnBootRequest(Object, kw_only=True):
 
 
 class ResumeOnBoot(Start):
-    """Start the guest of an ACTIVE server after its host was booted. Requested by the host.
-
-    Refused if a user stopped, moved or deleted the server meanwhile.
-    """
+    """Start the guest of an ACTIVE server after its host was booted. Requested by the host. Refused if a user stopped,
+    moved or deleted the server meanwhile."""
 
     name = "resume_on_boot"
     rules = Rules(label="start", vm_states=frozenset({states.ACTIVE}), host="needed", lock=False)
@@ -90,9 +88,7 @@ class Stop(PowerAction):
 
 class SyncPower(PowerAction):
     """Correct a server whose reported power state does not match its vm_state. The host checks the guest again first.
-
-    The report that caused this operation may be older than the last user action.
-    """
+    The report that caused this operation may be older than the last user action."""
 
     name = "sync_power"
     action = "stop"

@@ -75,11 +75,9 @@ class ImageOfServer(Object, kw_only=True):
 
 
 class RebuildData(Object, kw_only=True):
-    """``spec``: the scheduler request that checks another image, until it is answered (``selected``).
-
-    ``token`` identifies the new disks; ``replaced``: the server uses them. ``off``: the server is stopped afterwards,
-    as before. ``volume``: old content of the boot volume; ``outside_volumes``: an external service rewrites the volume.
-    """
+    """``spec``: the scheduler request that checks another image, until it is answered (``selected``). ``token``
+    identifies the new disks; ``replaced``: the server uses them. ``off``: the server is stopped afterwards, as before.
+    ``volume``: old content of the boot volume; ``outside_volumes``: an external service rewrites the volume."""
 
     host: str = ""
     spec: RequestSpec | None = None

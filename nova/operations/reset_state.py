@@ -23,8 +23,7 @@ class ResetStateRequest(Object, kw_only=True):
 class ResetState(EndsMove):
     name = "reset_state"
     action = "resetState"
-    rules = Rules(label="resetState", task_states=None, lock=False, launched=False, preempts=True,
-                  keeps_guest=True)
+    rules = Rules(label="resetState", task_states=None, lock=False, launched=False, preempts=True, keeps_guest=True)
     request_type = ResetStateRequest
 
     def accept(self, ctl: Acceptance, request: ResetStateRequest) -> None:  # type: ignore[override]

@@ -44,11 +44,9 @@ class MigrateRequest(Object, kw_only=True):
 
 
 class ResizeData(MoveData, kw_only=True):
-    """``running``: the guest is started at the end; ``disks``: address at which the source serves them.
-
-    ``stranded``: the source failed to restore the guest, or has not done it yet. ``share_polls``: number of waits for
-    another server to release its access to a share.
-    """
+    """``running``: the guest is started at the end; ``disks``: address at which the source serves them. ``stranded``:
+    the source failed to restore the guest, or has not done it yet. ``share_polls``: number of waits for another server
+    to release its access to a share."""
 
     flavor: Flavor | None = None
     running: bool = True
@@ -333,10 +331,8 @@ class ConfirmResize(_Finish):
 
 
 class EndsMove(ConfirmResize):
-    """Base of operations that first confirm a pending resize.
-
-    A subclass lists these steps before its own: ``check_move, forget, end_move = EndsMove.check_move, ...``.
-    """
+    """Base of operations that first confirm a pending resize. A subclass lists these steps before its own:
+    ``check_move, forget, end_move = EndsMove.check_move, ...``."""
 
     def accept(self, ctl: Acceptance, request: Object) -> None:
         for migration in ctl.open_migrations():

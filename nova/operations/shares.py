@@ -117,9 +117,8 @@ class DetachShare(_Share):
         # The state of a guest on a failed host is unknown. Without its shares the server can be evacuated.
         runs = self.instance.runs and ctl.host_up(self.instance.host or "")
         if runs or mapping.status not in (share_types.INACTIVE, share_types.ERROR):
-            raise exception.ShareStatusIncorrect(
-                share_id=request.share_id, status=self.instance.status_of(mapping),
-                expected=f"{share_types.INACTIVE} or {share_types.ERROR}")
+            raise exception.ShareStatusIncorrect(share_id=request.share_id, status=self.instance.status_of(mapping),
+                                                 expected=f"{share_types.INACTIVE} or {share_types.ERROR}")
         self.data.mapping = mapping
         ctl.shares.become(mapping, share_types.DETACHING)
 

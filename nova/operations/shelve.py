@@ -36,9 +36,7 @@ class ShelveRequest(Object, kw_only=True):
 
 class ShelveData(SavedData, kw_only=True):
     """``offload``: release the host, too. ``unbinds_…``: the server has such resources of an external service.
-
-    ``settled``: the server is shelved; ``former``: id of the remaining image of a previous shelving.
-    """
+    ``settled``: the server is shelved; ``former``: id of the remaining image of a previous shelving."""
 
     offload: bool = False
     settled: bool = False

@@ -35,11 +35,9 @@ class SwapRequest(Object, kw_only=True):
 
 
 class SwapData(Object, kw_only=True):
-    """``device`` gets the volume of ``new``, which the API does not show until then.
-
-    ``outside_volumes``: an external service manages both volumes. ``migrates``: that service requested the swap, and
-    the volume keeps its id. ``swapped``: the guest uses the new volume. ``encryption``: of the new volume.
-    """
+    """``device`` gets the volume of ``new``, which the API does not show until then. ``outside_volumes``: an external
+    service manages both volumes. ``migrates``: that service requested the swap, and the volume keeps its id.
+    ``swapped``: the guest uses the new volume. ``encryption``: of the new volume."""
 
     host: str = ""
     device: BlockDevice | None = None

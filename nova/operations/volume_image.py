@@ -34,9 +34,7 @@ _POLL_INTERVAL, _MAX_POLLS = 1.0, 30
 
 class VolumeImageData(SavedData, kw_only=True):
     """``quiesce``: quiesce the guest while snapshots are taken; ``quiesce_requested_at``: when that was requested.
-
-    ``polls``: number of waits for the snapshots; ``drops``: number of waits until they can be deleted.
-    """
+    ``polls``: number of waits for the snapshots; ``drops``: number of waits until they can be deleted."""
 
     quiesce: bool = False
     quiesce_requested_at: datetime.datetime | None = msgspec.field(default=None, name="asked_at")

@@ -98,10 +98,9 @@ class AttachVolume(_Volume):
             multiattach=self.data.multiattach, encryption=self.data.encryption))
         self.data.device = device
         self.data.outside_volumes = ctl.volumes.are_outside
-        return Attachment(
-            volume_id=request.volume_id, instance_uuid=self.instance.uuid, device_name=device.device_name,
-            attachment_id=device.attachment_id, bdm_uuid=device.uuid, tag=device.tag,
-            delete_on_termination=device.delete_on_termination)
+        return Attachment(volume_id=request.volume_id, instance_uuid=self.instance.uuid, device_name=device.device_name,
+                          attachment_id=device.attachment_id, bdm_uuid=device.uuid, tag=device.tag,
+                          delete_on_termination=device.delete_on_termination)
 
     def _check_multiattach(self, ctl: Acceptance, request: AttachRequest) -> None:
         if not request.shares:

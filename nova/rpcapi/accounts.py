@@ -76,10 +76,8 @@ class Keypairs(Interface):
 
     @call
     def create(self, ctx: RequestContext, keypair: Keypair, imported: bool = False) -> Keypair:
-        """Create a key pair; ``imported`` is True if the user supplied the public key.
-
-        Raises KeyPairExists, QuotaLimit ("Quota exceeded, too many key pairs.").
-        """
+        """Create a key pair; ``imported`` is True if the user supplied the public key. Raises KeyPairExists, QuotaLimit
+        ("Quota exceeded, too many key pairs.")."""
 
     @call
     def delete(self, ctx: RequestContext, user_id: str, name: str) -> None: ...
@@ -92,8 +90,7 @@ class Quotas(Interface):
     namespace = "quotas"
 
     @call
-    def get(self, ctx: RequestContext, project_id: str, user_id: str | None = None,
-            usage: bool = False) -> QuotaSet:
+    def get(self, ctx: RequestContext, project_id: str, user_id: str | None = None, usage: bool = False) -> QuotaSet:
         """Return the limits in force, with ``usage`` also the used amounts."""
 
     @call
@@ -124,7 +121,5 @@ class Usages(Interface):
     @call
     def index(self, ctx: RequestContext, begin: datetime.datetime, end: datetime.datetime, limit: int,
               project_id: str | None = None, marker: str | None = None) -> list[ServerUsage]:
-        """Return a page of the servers that existed between ``begin`` and ``end``, including deleted ones.
-
-        Servers are ordered by project and uuid and start after ``marker``. Raises MarkerNotFound.
-        """
+        """Return a page of the servers that existed between ``begin`` and ``end``, including deleted ones. Servers are
+        ordered by project and uuid and start after ``marker``. Raises MarkerNotFound."""

@@ -31,11 +31,9 @@ class Guests(Interface):
     @call
     def report_nodes(self, ctx: RequestContext, host: str, nodes: list[ComputeNode], after: str = "",
                      upto: str | None = None) -> list[ComputeNode]:
-        """Store the inventories and traits of all nodes of a host, and return the nodes with their uuids.
-
-        A host with many nodes reports them in pages: all nodes with uuids after ``after`` and up to ``upto``
-        (None: the rest). The driver must define the uuid of every node then.
-        """
+        """Store the inventories and traits of all nodes of a host, and return the nodes with their uuids. A host with
+        many nodes reports them in pages: all nodes with uuids after ``after`` and up to ``upto`` (None: the rest). The
+        driver must define the uuid of every node then."""
 
     @by_hosts
     @call
@@ -56,10 +54,8 @@ class Guests(Interface):
     @by_hosts
     @call
     def power_states(self, ctx: RequestContext, host: str, guests: list[GuestStatus]) -> None:
-        """Report changed power states of guests, from events or the periodic sync.
-
-        The rows are updated, or an operation restores the power state of the guest.
-        """
+        """Report changed power states of guests, from events or the periodic sync. The rows are updated, or an
+        operation restores the power state of the guest."""
 
     @by_hosts
     @call
@@ -110,10 +106,8 @@ class Guests(Interface):
     @by_hosts
     @call
     def set_password(self, ctx: RequestContext, uuid: str, items: dict[str, str]) -> None:
-        """Store the encrypted password that a guest posted, as items of system_metadata.
-
-        Raises InstanceNotFound, and Conflict if the guest posted a password before.
-        """
+        """Store the encrypted password that a guest posted, as items of system_metadata. Raises InstanceNotFound, and
+        Conflict if the guest posted a password before."""
 
 
 class Heartbeat(Interface):
@@ -140,18 +134,14 @@ class Heartbeat(Interface):
     @slow_call(5)
     def beat(self, ctx: RequestContext, host: str, binary: str, running: list[str],
              load: Load | None = None) -> list[str]:
-        """Record a heartbeat and renew the leases of the ``running`` actions.
-
-        ``load`` has the statistics of each worker process. Returns the actions that this service must no longer run.
-        """
+        """Record a heartbeat and renew the leases of the ``running`` actions. ``load`` has the statistics of each
+        worker process. Returns the actions that this service must no longer run."""
 
     @by_hosts
     @slow_call(5)
     def beat_all(self, ctx: RequestContext, binary: str, running: dict[str, list[str]]) -> list[str]:
-        """Record heartbeats of several hosts of one process; ``running`` maps each host to its actions.
-
-        Returns the hosts without a registered service, which must register.
-        """
+        """Record heartbeats of several hosts of one process; ``running`` maps each host to its actions. Returns the
+        hosts without a registered service, which must register."""
 
 
 class Engine(Interface):
@@ -196,27 +186,21 @@ class NetworkHosts(Interface):
     @slow_call(10)
     def present(self, ctx: RequestContext, host: str, address: str, networks: dict[str, int],
                 complete: bool = False) -> list[Peers]:
-        """Report the networks of a host, its tunnel ``address`` and the version of the peers that it has of each.
-
-        With ``complete`` the host has no other networks. Returns the peers of networks with a newer version, and sends
-        changes to the other hosts.
-        """
+        """Report the networks of a host, its tunnel ``address`` and the version of the peers that it has of each. With
+        ``complete`` the host has no other networks. Returns the peers of networks with a newer version, and sends
+        changes to the other hosts."""
 
     @by_hosts
     @slow_call(10)
     def rules(self, ctx: RequestContext, known: dict[str, int], grouped: bool = False) -> dict[str, RuleSet]:
-        """Return the security group rules of guests with a version newer than in ``known``.
-
-        ``grouped`` is True if the host supports groups. Each group is sent once, with the first guest that needs it.
-        """
+        """Return the security group rules of guests with a version newer than in ``known``. ``grouped`` is True if the
+        host supports groups. Each group is sent once, with the first guest that needs it."""
 
     @by_hosts
     @slow_call(10)
     def names(self, ctx: RequestContext, host: str, known: dict[str, int]) -> list[ServedDomain]:
-        """Return DNS domains of the host that are newer than in ``known``, missing in it, or no longer needed.
-
-        Some domains are returned at a time; an empty list means that the host is up to date.
-        """
+        """Return DNS domains of the host that are newer than in ``known``, missing in it, or no longer needed. Some
+        domains are returned at a time; an empty list means that the host is up to date."""
 
 
 class Fleet(Interface):

@@ -34,21 +34,16 @@ class Compute(Interface):
 
     @slow_call(15)
     def console(self, ctx: RequestContext, uuid: str, console_type: str) -> ConsoleAddress:
-        """Return the address of a console of the running guest.
-
-        Raises ConsoleTypeUnavailable (the host or the guest has none), GuestNotRunning, GuestNotFound,
-        NotImplementedHere.
-        """
+        """Return the address of a console of the running guest. Raises ConsoleTypeUnavailable (the host or the guest
+        has none), GuestNotRunning, GuestNotFound, NotImplementedHere."""
 
     @slow_call(15)
     def diagnostics(self, ctx: RequestContext, instance: Instance) -> Diagnostics: ...
 
     @slow_call(70)
     def quiesce(self, ctx: RequestContext, instance: Instance) -> None:
-        """Freeze the file systems of the running guest until unquiesce().
-
-        Raises InstanceQuiesceFailed, NotImplementedHere, GuestNotFound.
-        """
+        """Freeze the file systems of the running guest until unquiesce(). Raises InstanceQuiesceFailed,
+        NotImplementedHere, GuestNotFound."""
 
     @slow_call(35)
     def unquiesce(self, ctx: RequestContext, instance: Instance) -> None:

@@ -52,9 +52,7 @@ class Hypervisors(Interface):
     def index(self, ctx: RequestContext, pattern: str | None = None, limit: int | None = None,
               marker: str | None = None, host: str | None = None) -> list[ComputeNode]:
         """Return nodes, optionally those whose hypervisor hostname contains ``pattern``, or those of ``host``.
-
-        ``marker`` is an id or uuid. Raises MarkerNotFound.
-        """
+        ``marker`` is an id or uuid. Raises MarkerNotFound."""
 
     @call
     def get(self, ctx: RequestContext, node_id: str) -> ComputeNode:

@@ -36,17 +36,13 @@ class Networks(Interface):
 
     @call
     def associate(self, ctx: RequestContext, project_id: str, uuid: str | None = None) -> Network:
-        """Assign a network without a project to the project (None: one without servers of other projects).
-
-        Raises NetworkNotFound, NetworkInUse, NetworkDuplicate, NoMoreNetworks.
-        """
+        """Assign a network without a project to the project (None: one without servers of other projects). Raises
+        NetworkNotFound, NetworkInUse, NetworkDuplicate, NoMoreNetworks."""
 
     @call
     def disassociate(self, ctx: RequestContext, uuid: str, project: bool, host: bool) -> None:
-        """Remove the association of a network with its project, its host, or both.
-
-        Raises NetworkNotFound, NetworkInUse, NetworkDuplicate.
-        """
+        """Remove the association of a network with its project, its host, or both. Raises NetworkNotFound,
+        NetworkInUse, NetworkDuplicate."""
 
     @call
     def associate_host(self, ctx: RequestContext, uuid: str, host: str) -> None:
@@ -92,17 +88,13 @@ class FloatingIps(Interface):
 
     @call
     def create(self, ctx: RequestContext, pool: str, cidr: str) -> int:
-        """Add the host addresses of a network to a pool, and return their number.
-
-        Raises InvalidInput, FloatingIpExists.
-        """
+        """Add the host addresses of a network to a pool, and return their number. Raises InvalidInput,
+        FloatingIpExists."""
 
     @call
     def delete(self, ctx: RequestContext, cidr: str) -> int:
-        """Remove the addresses of a network from their pools, and return their number.
-
-        Raises InvalidInput, FloatingIpInUse.
-        """
+        """Remove the addresses of a network from their pools, and return their number. Raises InvalidInput,
+        FloatingIpInUse."""
 
     @call
     def on_host(self, ctx: RequestContext, host: str) -> list[FloatingIp]:
@@ -110,10 +102,8 @@ class FloatingIps(Interface):
 
     @call
     def allocate(self, ctx: RequestContext, project_id: str, pool: str | None = None) -> FloatingIp:
-        """Allocate an address of a pool (None: the first pool) to the project.
-
-        Raises FloatingIpPoolNotFound, NoMoreFloatingIps, QuotaLimit.
-        """
+        """Allocate an address of a pool (None: the first pool) to the project. Raises FloatingIpPoolNotFound,
+        NoMoreFloatingIps, QuotaLimit."""
 
     @call
     def release(self, ctx: RequestContext, uuid: str, project_id: str | None = None) -> None:
@@ -122,17 +112,13 @@ class FloatingIps(Interface):
     @call
     def give(self, ctx: RequestContext, instance_uuid: str, address: str, fixed_address: str | None = None,
              project_id: str | None = None) -> None:
-        """Associate an address of the server's project with the server, instead of another server.
-
-        Raises InstanceNotFound, FloatingIpNotFound, InvalidInput, InstanceIsLocked (either server).
-        """
+        """Associate an address of the server's project with the server, instead of another server. Raises
+        InstanceNotFound, FloatingIpNotFound, InvalidInput, InstanceIsLocked (either server)."""
 
     @call
     def take(self, ctx: RequestContext, instance_uuid: str, address: str, project_id: str | None = None) -> None:
-        """Disassociate an address from the server.
-
-        Raises InstanceNotFound, FloatingIpNotFound, FloatingIpNotAssociated, InstanceIsLocked.
-        """
+        """Disassociate an address from the server. Raises InstanceNotFound, FloatingIpNotFound,
+        FloatingIpNotAssociated, InstanceIsLocked."""
 
 
 class FloatingIpDns(Interface):
@@ -158,8 +144,7 @@ class FloatingIpDns(Interface):
         """Raises DnsDomainNotFound, DnsEntryNotFound."""
 
     @call
-    def entries_of(self, ctx: RequestContext, domain: str, address: str,
-                   project_id: str | None = None) -> list[Entry]:
+    def entries_of(self, ctx: RequestContext, domain: str, address: str, project_id: str | None = None) -> list[Entry]:
         """Return the names of an address in a domain. Raises DnsDomainNotFound."""
 
     @call

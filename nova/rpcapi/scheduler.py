@@ -14,10 +14,8 @@ class Scheduler(Interface):
 
     @slow_call(20)
     def select(self, ctx: RequestContext, spec: RequestSpec) -> list[list[Selection]]:
-        """Return for each instance of the request, in order, the best host followed by its alternates.
-
-        Raises NoValidHost, whose ``detail`` lists the filters with the number of hosts that they rejected.
-        """
+        """Return for each instance of the request, in order, the best host followed by its alternates. Raises
+        NoValidHost, whose ``detail`` lists the filters with the number of hosts that they rejected."""
 
     @call
     def explain(self, ctx: RequestContext, spec: RequestSpec) -> list[Verdict]:

@@ -11,11 +11,8 @@ from nova.rpcapi import CONDUCTOR
 
 
 class Volumes(Interface):
-    """Volumes. ``project_id`` None means all projects.
-
-    Requests to an external volume service use the token of the caller, which determines the visible volumes; the
-    methods also raise Forbidden and VolumeServiceUnavailable then.
-    """
+    """Volumes. ``project_id`` None means all projects. Requests to an external volume service use the token of the
+    caller, which determines the visible volumes; the methods also raise Forbidden and VolumeServiceUnavailable then."""
 
     topic = CONDUCTOR
     namespace = "volumes"
@@ -53,11 +50,8 @@ class Volumes(Interface):
 
 
 class VolumeSnapshots(Interface):
-    """Volume snapshots of the caller.
-
-    Requests to an external volume service use the token of the caller; all methods raise VolumeServiceUnavailable and
-    Forbidden then. Embedded volumes have no snapshots.
-    """
+    """Volume snapshots of the caller. Requests to an external volume service use the token of the caller; all methods
+    raise VolumeServiceUnavailable and Forbidden then. Embedded volumes have no snapshots."""
 
     topic = CONDUCTOR
     namespace = "volume_snapshots"
@@ -84,17 +78,13 @@ class VolumeSnapshots(Interface):
 
     @call
     def server_of(self, ctx: RequestContext, volume_id: str) -> str | None:
-        """Return the server with a volume in any project, or None. Uses the credentials of Nova.
-
-        Raises VolumeNotFound, InvalidVolume (attached to several servers), VolumeServiceUnavailable.
-        """
+        """Return the server with a volume in any project, or None. Uses the credentials of Nova. Raises VolumeNotFound,
+        InvalidVolume (attached to several servers), VolumeServiceUnavailable."""
 
 
 class Shares(Interface):
-    """Embedded shares. ``project_id`` None means all projects.
-
-    With an external share service all methods raise NotSupported.
-    """
+    """Embedded shares. ``project_id`` None means all projects. With an external share service all methods raise
+    NotSupported."""
 
     topic = CONDUCTOR
     namespace = "shares"

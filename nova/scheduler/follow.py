@@ -58,10 +58,8 @@ class _Source:
 
 class Follower:
     """Applies deltas to a fleet; reads the complete fleet at the start, after a gap, on demand and periodically.
-
     ``page`` fetches a page of the fleet by its marker. Requests do not wait for a read: they use the current fleet.
-    Deltas are applied at once, and again after a read.
-    """
+    Deltas are applied at once, and again after a read."""
 
     def __init__(self, fleet: Fleet, page: Callable[[str | None], FleetPage]) -> None:
         self._fleet = fleet
@@ -198,7 +196,6 @@ class Follower:
             return failures + 1, _RETRY[min(failures, len(_RETRY) - 1)]
         took = time.monotonic() - started
         metrics.FLEET_READ_SECONDS.observe(took, "success")
-        LOG.log(logging.DEBUG if why == "periodic" else logging.INFO,
-                "Read %d compute nodes in %.2f s, reason: %s", len(self._fleet), took,
-                why)
+        LOG.log(logging.DEBUG if why == "periodic" else logging.INFO, "Read %d compute nodes in %.2f s, reason: %s",
+                len(self._fleet), took, why)
         return 0, max(CONF.scheduler.refresh_interval, took / _MAX_DUTY)

@@ -36,8 +36,7 @@ def load_filters() -> list[Filter]:
 def load_weighers() -> list[Weigher]:
     """Return the enabled weighers. Raises PluginError for an unknown name."""
     names = [name.rpartition(".")[2] for name in CONF.filter_scheduler.weight_classes]
-    return plugin.load(WEIGHERS, Weigher, None if _ALL_WEIGHERS in names else names,
-                       "[filter_scheduler]weight_classes")
+    return plugin.load(WEIGHERS, Weigher, None if _ALL_WEIGHERS in names else names, "[filter_scheduler]weight_classes")
 
 
 class SchedulerManager:

@@ -63,10 +63,8 @@ def _plugins(namespace: str) -> dict[str, type[Any] | BaseException]:
 
 
 def load(namespace: str, base: type[T], names: Sequence[str] | None, option: str) -> list[T]:
-    """Return one object of each named plugin in this order (None: all plugins that can be loaded, by name).
-
-    Raises PluginError, naming ``option``, for a name that is not an entry point of the namespace.
-    """
+    """Return one object of each named plugin in this order (None: all plugins that can be loaded, by name). Raises
+    PluginError, naming ``option``, for a name that is not an entry point of the namespace."""
     plugins = _plugins(namespace)
     loaded: list[T] = []
     for name in sorted(plugins) if names is None else list(dict.fromkeys(names)):

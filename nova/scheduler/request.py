@@ -10,12 +10,10 @@ from nova.objects.requirements.properties import canonical_architecture, with_cu
 from nova.scheduler.options import SchedulerOptions
 
 # Image property -> prefix of the trait for its value (option image_metadata_prefilter).
-_IMAGE_TRAITS = {
-    "hw_cdrom_bus": "COMPUTE_STORAGE_BUS_", "hw_disk_bus": "COMPUTE_STORAGE_BUS_",
-    "hw_video_model": "COMPUTE_GRAPHICS_MODEL_", "hw_vif_model": "COMPUTE_NET_VIF_MODEL_",
-    "hw_architecture": "HW_ARCH_", "hw_emulation_architecture": "COMPUTE_ARCH_",
-    "hw_viommu_model": "COMPUTE_VIOMMU_MODEL_",
-}
+_IMAGE_TRAITS = {"hw_cdrom_bus": "COMPUTE_STORAGE_BUS_", "hw_disk_bus": "COMPUTE_STORAGE_BUS_",
+                 "hw_video_model": "COMPUTE_GRAPHICS_MODEL_", "hw_vif_model": "COMPUTE_NET_VIF_MODEL_",
+                 "hw_architecture": "HW_ARCH_", "hw_emulation_architecture": "COMPUTE_ARCH_",
+                 "hw_viommu_model": "COMPUTE_VIOMMU_MODEL_"}
 
 
 class Request:

@@ -24,10 +24,8 @@ from nova.telemetry import metrics
 
 # Plugins that enforce a policy. Without its plugin, a request with that policy fails instead of ignoring the policy.
 _TOO_FEW = "There are not enough hosts available."
-_ENFORCERS = {
-    AFFINITY: "ServerGroupAffinityFilter", ANTI_AFFINITY: "ServerGroupAntiAffinityFilter",
-    SOFT_AFFINITY: "ServerGroupSoftAffinityWeigher", SOFT_ANTI_AFFINITY: "ServerGroupSoftAntiAffinityWeigher",
-}
+_ENFORCERS = {AFFINITY: "ServerGroupAffinityFilter", ANTI_AFFINITY: "ServerGroupAntiAffinityFilter",
+              SOFT_AFFINITY: "ServerGroupSoftAffinityWeigher", SOFT_ANTI_AFFINITY: "ServerGroupSoftAntiAffinityWeigher"}
 
 
 class Choice(msgspec.Struct):
@@ -48,12 +46,9 @@ class Planner:
         self._random = rng or random.Random()  # noqa: S311 - used for load distribution only
 
     def plan(self, view: FleetView, request: Request) -> list[Choice]:
-        """Return a choice for each server, in order. The planned usage counts in ``view.planned`` afterwards.
-
-        A server that stays on its host (``in_place``) uses nothing.
-
-        Raises NoValidHost if not all servers fit; the view must not be used then.
-        """
+        """Return a choice for each server, in order. The planned usage counts in ``view.planned`` afterwards. A server
+        that stays on its host (``in_place``) uses nothing. Raises NoValidHost if not all servers fit; the view must not
+        be used then."""
         self._check_policy(request)
         chain = stages.chain(request, self._filters, view)
         request.by_aggregates = any(node_filter.by_aggregates for node_filter in chain)
@@ -152,10 +147,8 @@ def _best_rows(ranking: Ranking, count: int) -> list[int]:
 
 
 def _alternates(chosen: Sequence[int], pool: Sequence[int], wanted: int) -> list[list[int]]:
-    """Return for each chosen row up to ``wanted`` alternates from the pool.
-
-    Alternates are distributed over the pool, so that many servers do not all fall back to the same two hosts.
-    """
+    """Return for each chosen row up to ``wanted`` alternates from the pool. Alternates are distributed over the pool,
+    so that many servers do not all fall back to the same two hosts."""
     alternates, start = [], 0
     for row in chosen:
         others: list[int] = []

@@ -32,11 +32,8 @@ _PAGE = 500
 
 
 class SchedulerService:
-    """The scheduler of one process. stop() drains it.
-
-    ``worker``: number of the process on its host; the first one sends heartbeats. Raises PluginError if the
-    configuration names an unknown plugin.
-    """
+    """The scheduler of one process. stop() drains it. ``worker``: number of the process on its host; the first one
+    sends heartbeats. Raises PluginError if the configuration names an unknown plugin."""
 
     def __init__(self, transport: messaging.RPCTransport, worker: int = 0, host: str | None = None) -> None:
         self.host = host or CONF.host

@@ -165,10 +165,8 @@ class Room(Filter):
 
 
 class Trees(Filter):
-    """Accepts nodes whose provider tree has all requested resources, each group from one provider.
-
-    The previous filters check root providers only and leave nodes with child providers to this one.
-    """
+    """Accepts nodes whose provider tree has all requested resources, each group from one provider. The previous filters
+    check root providers only and leave nodes with child providers to this one."""
 
     costly = True
 

@@ -198,11 +198,9 @@ class FleetView:
 
     # --- interned fields ---------------------------------------------------------------------------
     def lift(self, field: str, function: Callable[[Any], Any], dtype: Any = np.bool_) -> Column:
-        """Return the column of ``function(value)``, evaluated once per distinct value of an interned field.
-
-        Fields: host, node, zone, host_ip, hypervisor_type (str), traits (list[str]), aggregates (a list of metadata
-        dicts), cpu_info, metrics (dict), supported_instances (triples).
-        """
+        """Return the column of ``function(value)``, evaluated once per distinct value of an interned field. Fields:
+        host, node, zone, host_ip, hypervisor_type (str), traits (list[str]), aggregates (a list of metadata dicts),
+        cpu_info, metrics (dict), supported_instances (triples)."""
         return self._table.pools[field].lift(self._node(field), function, dtype)
 
     def metadata_keys(self) -> frozenset[str]:

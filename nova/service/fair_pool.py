@@ -41,10 +41,8 @@ class FairThreadPool:
 
     def submit(self, kind: str, project_id: str | None, function: Callable[P, R], /, *args: P.args,
                **kwargs: P.kwargs) -> concurrent.futures.Future[R]:
-        """Schedule ``function`` for the project and return its future.
-
-        Raises ValueError for an unknown kind, RuntimeError after :meth:`shutdown`.
-        """
+        """Schedule ``function`` for the project and return its future. Raises ValueError for an unknown kind,
+        RuntimeError after :meth:`shutdown`."""
         at = self._kinds.get(kind)
         if at is None:
             raise ValueError(f"There are no threads for {kind!r}")
@@ -77,10 +75,8 @@ class FairThreadPool:
         return time.monotonic() - min(since) if since else 0.0
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Refuse further functions. Waiting ones still run unless ``cancel_futures`` is set.
-
-        With ``wait`` return after all threads have ended.
-        """
+        """Refuse further functions. Waiting ones still run unless ``cancel_futures`` is set. With ``wait`` return after
+        all threads have ended."""
         cancelled: list[_Work] = []
         with self._lock:
             self._closed = True

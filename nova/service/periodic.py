@@ -14,12 +14,9 @@ _MIN_FRACTION = 0.9
 
 
 class Periodic:
-    """A thread that calls ``function`` every ``interval`` seconds until it is stopped.
-
-    If the function returns a float, the next call follows after that many seconds at the latest. Errors are logged.
-    Pauses are shortened at random by up to a tenth, so that thousands of hosts that start together do not stay
-    synchronized.
-    """
+    """A thread that calls ``function`` every ``interval`` seconds until it is stopped. If the function returns a float,
+    the next call follows after that many seconds at the latest. Errors are logged. Pauses are shortened at random by up
+    to a tenth, so that thousands of hosts that start together do not stay synchronized."""
 
     def __init__(self, name: str, interval: float, function: Callable[[], object]) -> None:
         self._interval = interval

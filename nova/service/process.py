@@ -33,10 +33,8 @@ _GENERATION_0, _GENERATION_1, _GENERATION_2 = 4_000, 10, 50
 
 
 def tune_runtime() -> None:
-    """Set the garbage collector, the allocator and thread switching.
-
-    Call it once after all imports, before threads start and workers fork.
-    """
+    """Set the garbage collector, the allocator and thread switching. Call it once after all imports, before threads
+    start and workers fork."""
     _limit_free_memory()
     gc.collect()
     # Exclude imported objects from collections, so that workers keep sharing their memory pages.
@@ -46,10 +44,8 @@ def tune_runtime() -> None:
 
 
 def start_memory_trimming() -> None:
-    """Start a thread that returns free memory to the system after the process has grown.
-
-    Call it in a worker after the fork. It has no cost as long as the process does not grow.
-    """
+    """Start a thread that returns free memory to the system after the process has grown. Call it in a worker after the
+    fork. It has no cost as long as the process does not grow."""
     threading.Thread(target=_trim_memory, name="process", daemon=True).start()
 
 
@@ -80,10 +76,8 @@ _MALLOC_TRIM = _glibc_function("malloc_trim")
 
 
 def _limit_free_memory() -> None:
-    """Use one allocation arena and return freed memory to the system early.
-
-    One arena is enough, since only one Python thread runs at a time.
-    """
+    """Use one allocation arena and return freed memory to the system early. One arena is enough, since only one Python
+    thread runs at a time."""
     mallopt = _glibc_function("mallopt")
     if mallopt is not None:
         mallopt(_ARENA_MAX, 1)

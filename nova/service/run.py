@@ -36,14 +36,11 @@ class Service(Protocol):
     def stop(self) -> None: ...
 
 
-def run(name: str, make: Callable[[messaging.RPCTransport, int], Service],
-        workers: Callable[[], int] = lambda: 1, argv: Sequence[str] | None = None,
-        check: Callable[[], object] = lambda: None) -> int:
-    """Read the configuration and run ``workers()`` processes of a service until SIGTERM.
-
-    ``make`` is called in each worker after the fork, with the message bus and the number of the worker. ``check`` is
-    called before the fork, after the configuration was read, and may raise SystemExit.
-    """
+def run(name: str, make: Callable[[messaging.RPCTransport, int], Service], workers: Callable[[], int] = lambda: 1,
+        argv: Sequence[str] | None = None, check: Callable[[], object] = lambda: None) -> int:
+    """Read the configuration and run ``workers()`` processes of a service until SIGTERM. ``make`` is called in each
+    worker after the fork, with the message bus and the number of the worker. ``check`` is called before the fork, after
+    the configuration was read, and may raise SystemExit."""
     conf.load(sys.argv[1:] if argv is None else argv)
     tracing.check(name)
     check_key(name)
@@ -64,11 +61,9 @@ def check_key(name: str) -> None:
 
 
 def supervisor() -> cotyledon.ServiceManager:
-    """Return a manager that runs worker processes and replaces workers that end.
-
-    SIGTERM lets the workers finish their work within graceful_shutdown_timeout; a second SIGTERM, or SIGINT, kills
-    them. SIGHUP reads the configuration files again and replaces the workers, which finish their work, too.
-    """
+    """Return a manager that runs worker processes and replaces workers that end. SIGTERM lets the workers finish their
+    work within graceful_shutdown_timeout; a second SIGTERM, or SIGINT, kills them. SIGHUP reads the configuration files
+    again and replaces the workers, which finish their work, too."""
     # Write a traceback when a worker crashes in native code.
     faulthandler.enable()
     bus.prepare()  # once, for all workers

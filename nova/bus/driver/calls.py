@@ -47,10 +47,8 @@ class Calls:
         self._calls: dict[str, Call] = {}
 
     def begin(self, until: float) -> Call:
-        """Register a call; the first one declares the reply queue.
-
-        The caller ends it with :meth:`end`. Raises NotPublished if the broker cannot be reached before ``until``.
-        """
+        """Register a call; the first one declares the reply queue. The caller ends it with :meth:`end`. Raises
+        NotPublished if the broker cannot be reached before ``until``."""
         if self._consumer is None:
             with self._lock:
                 if self._consumer is None:

@@ -39,10 +39,8 @@ class RabbitConsumer:
         self._thread = threading.Thread(target=self._run, name=f"consumer {queues[0].name}", daemon=True)
 
     def start(self, until: float | None) -> None:
-        """Connect, declare the queues and begin to consume.
-
-        Retries without end, or raises NotPublished if that did not succeed before ``until`` (monotonic time).
-        """
+        """Connect, declare the queues and begin to consume. Retries without end, or raises NotPublished if that did not
+        succeed before ``until`` (monotonic time)."""
         pause = self._opener.options.retry_interval
         while self._connection is None and not self._stopping.is_set():
             try:

@@ -25,11 +25,9 @@ _SECONDS = 20.0
 
 
 class Delivery(messaging.TransportOptions):  # type: ignore[misc]
-    """Options of one message, for RPCClient.prepare(transport_options=...).
-
-    ``expires``: seconds after which the broker drops the message if no server has taken it. ``seconds``: time for
-    which the message is of use, of which publishing may take a share. Other drivers ignore both.
-    """
+    """Options of one message, for RPCClient.prepare(transport_options=...). ``expires``: seconds after which the broker
+    drops the message if no server has taken it. ``seconds``: time for which the message is of use, of which publishing
+    may take a share. Other drivers ignore both."""
 
     def __init__(self, expires: float | None = None, seconds: float | None = None, mandatory: bool = True) -> None:
         super().__init__(at_least_once=mandatory)
@@ -68,10 +66,8 @@ class Driver(oslo.BaseDriver):  # type: ignore[misc]
     def send(self, target: Any, ctxt: dict[str, Any], message: dict[str, Any], wait_for_reply: bool | None = None,
              timeout: float | None = None, call_monitor_timeout: float | None = None, retry: int | None = None,
              transport_options: Any = None) -> Any:
-        """Publish a request; return the result of a call.
-
-        Raises NotPublished, BrokerBlocked, MessageUndeliverable, MessagingTimeout, RemoteError.
-        """
+        """Publish a request; return the result of a call. Raises NotPublished, BrokerBlocked, MessageUndeliverable,
+        MessagingTimeout, RemoteError."""
         started = time.monotonic()
         useful = getattr(transport_options, "seconds", None) or timeout or _SECONDS
         until = started + min(_LONGEST, useful * _SHARE)
@@ -112,9 +108,8 @@ class Driver(oslo.BaseDriver):  # type: ignore[misc]
 
     def _make_calls(self) -> Calls:
         prefix = f"reply_{self._host}_" if self._host else "reply_"
-        return Calls(self.broker, Queue(
-            prefix + uuid.uuid4().hex, durable=self.options.transient_quorum,
-            arguments=self.options.queue_arguments(temporary=True)))
+        return Calls(self.broker, Queue(prefix + uuid.uuid4().hex, durable=self.options.transient_quorum,
+                                        arguments=self.options.queue_arguments(temporary=True)))
 
     # --- receiving -----------------------------------------------------------------------------------
     def listen(self, target: Any, batch_size: int, batch_timeout: float | None) -> Listener:

@@ -97,19 +97,16 @@ class Request(oslo.BaseIncomingMessage):  # type: ignore[misc]
         """Do nothing: no caller of Nova asks for heartbeats."""
 
     def reply(self, reply: Any = None, failure: Any = None) -> None:
-        """Send the reply, if the sender waits for one, and release the server's thread.
-
-        A caller whose queue is missing (it reconnects) has some seconds to declare it again. A queue that was missing
-        for that long is tried once per reply.
-        """
+        """Send the reply, if the sender waits for one, and release the server's thread. A caller whose queue is missing
+        (it reconnects) has some seconds to declare it again. A queue that was missing for that long is tried once per
+        reply."""
         listener, self._listener = self._listener, None
         if listener is None:
             return
         try:
             if self.call_id and reply is not DROPPED:
-                self._reply(listener, {
-                    "result": reply, "failure": wire.failure(failure[1]) if failure else None, "ending": True,
-                    "_msg_id": self.call_id, "_unique_id": self.call_id})
+                self._reply(listener, {"result": reply, "failure": wire.failure(failure[1]) if failure else None,
+                                       "ending": True, "_msg_id": self.call_id, "_unique_id": self.call_id})
         finally:
             listener.release()
 
@@ -149,10 +146,8 @@ def _host_that_waits() -> str:
 
 
 class Listener(oslo.BaseListener):  # type: ignore[misc]
-    """Passes requests to a server, one per free thread.
-
-    Requests beyond that stay with the broker, where other servers of the topic can take them.
-    """
+    """Passes requests to a server, one per free thread. Requests beyond that stay with the broker, where other servers
+    of the topic can take them."""
 
     def __init__(self, broker: Broker, queues: Sequence[Queue], threads: int, missing_queue_seconds: float) -> None:
         super().__init__(1, None, broker.prefetch)

@@ -27,10 +27,8 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command. Return 0 for success, 1 for problems found, 4 for an unusable database, 127 for bad input.
-
-    Wrong usage ends with 2, an unexpected error with 255.
-    """
+    """Run a command. Return 0 for success, 1 for problems found, 4 for an unusable database, 127 for bad input. Wrong
+    usage ends with 2, an unexpected error with 255."""
     arguments = _parser().parse_args(sys.argv[1:] if argv is None else argv)
     options = [f"--config-file={file}" for file in arguments.config_file or []]
     conf.load([*options, *(["--debug"] if arguments.debug else [])], command=True)

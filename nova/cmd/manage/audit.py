@@ -21,8 +21,6 @@ from nova.objects.servers.instance import Instance
 from nova.operations.power import OFF
 
 _PAGE = 1000
-
-
 # Kinds of repairs after which schedulers must read the nodes again.
 _KINDS_OF_NODES = frozenset({"claim", "usage", "node"})
 
@@ -71,8 +69,7 @@ def _guests(core: Core) -> Iterable[Finding]:
         if not service.up:
             continue
         try:
-            running = {guest.uuid: guest.power_state for guest in core.compute_at(service.host).guests(
-                context.admin())}
+            running = {guest.uuid: guest.power_state for guest in core.compute_at(service.host).guests(context.admin())}
         except exception.NovaException as error:
             yield Finding("host", service.host, f"does not report its guests: {error}")
             continue

@@ -36,8 +36,7 @@ def add_command(group: Any) -> None:
                               f"{_MIN_AGE}); os-instance-actions and os-migrations no longer show them")
     command.add_argument("--history-keep", type=int, default=0, metavar="ACTIONS",
                          help="keep this number of newest actions of each existing server (default: 0)")
-    command.add_argument("--archive", metavar="FILE",
-                         help="append each removed row to this file as a line of JSON")
+    command.add_argument("--archive", metavar="FILE", help="append each removed row to this file as a line of JSON")
     command.add_argument("--page", type=int, default=purge.PAGE, metavar="ROWS",
                          help=f"number of rows per transaction (default: {purge.PAGE})")
     command.add_argument("--compact", action="store_true",

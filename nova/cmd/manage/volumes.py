@@ -26,8 +26,7 @@ def add_commands(commands: Any) -> None:
     create.add_argument("--image", help="id of an image to copy to the volume, which becomes bootable")
     create.add_argument("--availability-zone")
     create.set_defaults(run=_create)
-    common.add_list_show_delete(group, "volume", (_list, _show, _delete),
-                                "Delete a volume that no server uses.")
+    common.add_list_show_delete(group, "volume", (_list, _show, _delete), "Delete a volume that no server uses.")
 
 
 def _create(arguments: argparse.Namespace) -> None:

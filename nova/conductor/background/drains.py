@@ -110,9 +110,8 @@ class _DrainPass:
         if not self.core.db.write(functools.partial(drains.end, uuid=self.drain.uuid, owner=self.core.name)):
             return
         _drain, lines = self.core.db.read(functools.partial(drains.get, host=self.drain.host))
-        LOG.info("The drain of host %s (%s) has ended: %d servers were moved, %d remain",
-                 self.drain.host, self.drain.kind,
-                 sum(line.state == drain_states.MOVED for line in lines),
+        LOG.info("The drain of host %s (%s) has ended: %d servers were moved, %d remain", self.drain.host,
+                 self.drain.kind, sum(line.state == drain_states.MOVED for line in lines),
                  sum(line.state == drain_states.LEFT for line in lines))
 
     # --- running moves -------------------------------------------------------------------------------
@@ -273,11 +272,9 @@ def _why(action: Action) -> str:
 
 # --- requests of operators ---------------------------------------------------------------------------
 def begin(core: Core, wanted: Drain, reason: str) -> Drain:
-    """Disable the host (with this reason, unless it is disabled) and start the drain.
-
-    Raises HostBinaryNotFound, ComputeHostNotFound (unknown target), EvacuateToSameHost, DrainConflict, HostIsDown (a
-    drain requires a running host), ComputeServiceInUse (an evacuation requires a down host).
-    """
+    """Disable the host (with this reason, unless it is disabled) and start the drain. Raises HostBinaryNotFound,
+    ComputeHostNotFound (unknown target), EvacuateToSameHost, DrainConflict, HostIsDown (a drain requires a running
+    host), ComputeServiceInUse (an evacuation requires a down host)."""
     def transaction(connection: sa.Connection) -> tuple[Drain, tuple[Service, bool] | None]:
         service = services.lock(connection, services.uuid_of(connection, wanted.host, services.COMPUTE))
         up = services.host_up(connection, wanted.host)

@@ -20,10 +20,8 @@ _AT_ONCE = 20
 
 
 def reclaim(core: Core, engine: Engine) -> None:
-    """Delete servers that were soft-deleted [DEFAULT]reclaim_instance_interval seconds ago, unless that is 0.
-
-    By the database's clock: servers that are deleted because of a wrong clock cannot be restored.
-    """
+    """Delete servers that were soft-deleted [DEFAULT]reclaim_instance_interval seconds ago, unless that is 0. By the
+    database's clock: servers that are deleted because of a wrong clock cannot be restored."""
     interval = CONF.reclaim_instance_interval
     if not interval or not clock.steady(CONF.service_down_time):
         return

@@ -115,10 +115,8 @@ class Sender:
 
 
 def sending(core: Core) -> Periodic:
-    """Return the sender task, which runs after every commit with notifications and periodically.
-
-    Raises InvalidInput for an unusable driver.
-    """
+    """Return the sender task, which runs after every commit with notifications and periodically. Raises InvalidInput
+    for an unusable driver."""
     thread = Periodic("notifications", _INTERVAL, Sender(core, bus.Publisher(CONF).send).poll)
     core.outbox.wake = thread.wake
     return thread

@@ -68,8 +68,7 @@ class Guests(by_hosts_api.Guests):
             where.possible_hosts = [possible for possible in where.possible_hosts if possible == host]
         return guests
 
-    def on_host(self, ctx: RequestContext, host: str, limit: int = 1000,
-                marker: str | None = None) -> list[Instance]:
+    def on_host(self, ctx: RequestContext, host: str, limit: int = 1000, marker: str | None = None) -> list[Instance]:
         instances = self.core.db.read(lambda connection: servers.on_host(connection, host, limit, marker))
         return [without_secrets(instance) for instance in instances]
 
@@ -114,8 +113,7 @@ class Guests(by_hosts_api.Guests):
             except exception.NovaException as error:
                 LOG.info("[instance: %s] Operation %s was not started: %s", uuid, SyncPower.name, error)
 
-    def resume(self, ctx: RequestContext, host: str, waiting: list[str], begun: list[str],
-               at_once: int) -> Resumed:
+    def resume(self, ctx: RequestContext, host: str, waiting: list[str], begun: list[str], at_once: int) -> Resumed:
         def read(connection: sa.Connection) -> tuple[bool, dict[str, bool]]:
             return services.host_up(connection, host), servers.runnable(connection, host, [*waiting, *begun])
 
@@ -310,10 +308,8 @@ class NetworkHosts(Endpoint, by_hosts_api.NetworkHosts):
         address = _end_of_tunnels(address)
 
         def read(connection: sa.Connection) -> tuple[dict[str, int], list[Peers] | None]:
-            """Return the networks that the host may join, and the reply, or None if there are changes to write.
-
-            Usually there are none: hosts mostly check that their peers are current.
-            """
+            """Return the networks that the host may join, and the reply, or None if there are changes to write. Usually
+            there are none: hosts mostly check that their peers are current."""
             changed = network_hosts.differs(connection, host, address, networks, complete)
             if not changed:
                 return networks, network_hosts.newer(connection, networks)

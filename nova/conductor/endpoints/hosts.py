@@ -26,7 +26,6 @@ from nova.rpcapi import hosts as hosts_api
 
 LOG = logging.getLogger(__name__)
 
-
 # A service, and whether its row counts as up.
 Changed = tuple[Service, bool]
 # Seconds that a request to force up a host waits for the host to confirm evictions, and between two checks of the rows.
@@ -53,10 +52,8 @@ class Services(Endpoint, hosts_api.Services):
             connection, services.uuid_of(connection, host, binary), disabled, reason, forced_down))))
 
     def _after_evictions(self, ctx: RequestContext, change: Callable[[], Changed]) -> Changed:
-        """Run ``change``. If evacuated guests prevent it, request their removal from a running host and retry.
-
-        Raises HostEvacuated if the host has not confirmed every removal by then.
-        """
+        """Run ``change``. If evacuated guests prevent it, request their removal from a running host and retry. Raises
+        HostEvacuated if the host has not confirmed every removal by then."""
         deadline, requested = time.monotonic() + _EVICTION_WAIT, False
         while True:
             try:
@@ -130,11 +127,8 @@ _MOST_NODES = 500
 
 
 class Aggregates(Endpoint, hosts_api.Aggregates):
-    """Host aggregates.
-
-    A change of an aggregate affects all its hosts, so schedulers read the fleet again. An added or removed host is
-    published individually.
-    """
+    """Host aggregates. A change of an aggregate affects all its hosts, so schedulers read the fleet again. An added or
+    removed host is published individually."""
 
     index = reads(aggregates.index)
     get = reads(aggregates.get)

@@ -45,14 +45,9 @@ from nova.rpcapi import servers as servers_api
 
 LOG = logging.getLogger(__name__)
 
-
 _METADATA_STATES = frozenset({states.ACTIVE, states.PAUSED, states.SUSPENDED, states.STOPPED})
-
-
 _UPDATABLE = frozenset({"display_name", "display_description", "hostname", "access_ip_v4", "access_ip_v6",
                         "disk_config", "system_metadata"})
-
-
 _MAX_TAGS = 50
 
 
@@ -68,8 +63,7 @@ class Servers(servers_api.Servers):
         self.core = core
         self.engine = engine
 
-    def get(self, ctx: RequestContext, uuid: str, project_id: str | None = None,
-            deleted: bool = False) -> Instance:
+    def get(self, ctx: RequestContext, uuid: str, project_id: str | None = None, deleted: bool = False) -> Instance:
         instance = self.core.db.read(lambda connection: servers.check_place(
             connection, servers.get(connection, uuid, project_id, deleted), ctx.calling_host))
         return without_secrets(instance)
@@ -114,8 +108,7 @@ class Servers(servers_api.Servers):
         failure = state.failure or Failure(message="Another operation took the server over.")
         raise exception.Invalid((ctx.is_admin and failure.inside) or failure.message)
 
-    def password_changed(self, ctx: RequestContext, uuid: str, action_uuid: str,
-                         project_id: str | None = None) -> bool:
+    def password_changed(self, ctx: RequestContext, uuid: str, action_uuid: str, project_id: str | None = None) -> bool:
         action = self._action(ctx, uuid, action_uuid, ChangePassword.name, project_id)
         if action.outcome in (None, "success"):
             return action.outcome is not None
@@ -248,10 +241,8 @@ class Servers(servers_api.Servers):
     # --- shared ----------------------------------------------------------------------------------
     def _change(self, ctx: RequestContext, uuid: str, project_id: str | None,
                 write: Callable[[sa.Connection, Instance], str | None]) -> Instance:
-        """Lock the instance, change it, and return the changed instance, in one transaction.
-
-        ``write`` may return the name of the event to notify.
-        """
+        """Lock the instance, change it, and return the changed instance, in one transaction. ``write`` may return the
+        name of the event to notify."""
         def transaction(connection: sa.Connection) -> Instance:
             before = servers.lock(connection, uuid, project_id)
             event = write(connection, before)
@@ -311,8 +302,7 @@ class Actions(Endpoint, servers_api.Actions):
     get = reads(actions.by_request)
 
 
-def done(ctx: RequestContext, instance_uuid: str, name: str, event: str = "",
-         host: str | None = None) -> Action:
+def done(ctx: RequestContext, instance_uuid: str, name: str, event: str = "", host: str | None = None) -> Action:
     """Return a completed action with an optional completed ``event`` on ``host``."""
     now = clock.now()
     events = [Event(event=event, start_time=now, finish_time=now, result="Success", host=host)] if event else []

@@ -40,8 +40,7 @@ class Volumes(Endpoint, volumes_api.Volumes):
     def create(self, ctx: RequestContext, volume: Volume) -> Volume:
         if self.core.attachments.volumes is not None:
             created = self.core.attachments.volumes.create(ctx, volume)
-            LOG.info("Creating volume %s of %d GiB for project %s", created.uuid, created.size_gb,
-                     ctx.project_id)
+            LOG.info("Creating volume %s of %d GiB for project %s", created.uuid, created.size_gb, ctx.project_id)
             return created
 
         def transaction(connection: sa.Connection) -> Volume:

@@ -15,12 +15,9 @@ LOG = logging.getLogger(__name__)
 
 
 class FleetAnnouncer:
-    """A publisher of the deltas of this process, numbered without gaps. Thread-safe.
-
-    ``source_name`` must differ after each start of the process, or schedulers would take the new numbers
-    for old ones. A delta that cannot be sent leaves a gap, after which the schedulers request
-    the complete fleet.
-    """
+    """A publisher of the deltas of this process, numbered without gaps. Thread-safe. ``source_name`` must differ after
+    each start of the process, or schedulers would take the new numbers for old ones. A delta that cannot be sent leaves
+    a gap, after which the schedulers request the complete fleet."""
 
     def __init__(self, scheduler_proxy: Scheduler, source_name: str) -> None:
         self._scheduler = scheduler_proxy

@@ -41,10 +41,8 @@ Effect = Callable[[sa.Connection], None]
 
 @dataclasses.dataclass
 class ConductorControl:
-    """A :class:`nova.operations.framework.contexts.Control` on the database of this conductor.
-
-    ``apply`` may run several times, because transactions are retried; it starts from the same collected changes.
-    """
+    """A :class:`nova.operations.framework.contexts.Control` on the database of this conductor. ``apply`` may run
+    several times, because transactions are retried; it starts from the same collected changes."""
 
     core: Core
     ctx: context.RequestContext

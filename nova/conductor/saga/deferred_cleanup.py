@@ -51,11 +51,9 @@ class DeferredCleanup:
         self._submit = submit
 
     def call_returned_late(self, run: Run, cleanup: Cleanup | None) -> None:
-        """Clean up after an external call that returned when another process had already taken over its operation.
-
-        The compensation of that process may have run before the call took effect. The result of the call does not
-        matter: a service may also complete a call that it rejected or did not answer.
-        """
+        """Clean up after an external call that returned when another process had already taken over its operation. The
+        compensation of that process may have run before the call took effect. The result of the call does not matter: a
+        service may also complete a call that it rejected or did not answer."""
         if cleanup is None:
             return
 

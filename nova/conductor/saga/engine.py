@@ -76,12 +76,11 @@ class Engine:
                    data: dict[str, Any]) -> Action:
         """Return a new action at its first step, owned by this conductor."""
         first = operation(instance, data).first()
-        return Action(
-            uuid=new_uuid(), instance_uuid=instance.uuid, action=operation.action, operation=operation.name,
-            payload=msgspec.to_builtins(Journal(data=data, trace=tracing.traceparent())),
-            step=first.name if first else None, attempt=1, owner=self.core.name, lease_until=lease(),
-            request_id=ctx.request_id, user_id=ctx.user_id, project_id=ctx.project_id, start_time=clock.now(),
-            updated_at=clock.now())
+        return Action(uuid=new_uuid(), instance_uuid=instance.uuid, action=operation.action, operation=operation.name,
+                      payload=msgspec.to_builtins(Journal(data=data, trace=tracing.traceparent())),
+                      step=first.name if first else None, attempt=1, owner=self.core.name, lease_until=lease(),
+                      request_id=ctx.request_id, user_id=ctx.user_id, project_id=ctx.project_id, start_time=clock.now(),
+                      updated_at=clock.now())
 
     def submit(self, ctx: context.RequestContext, run: Run) -> None:
         """Advance a run in the background."""
@@ -120,11 +119,9 @@ class Engine:
             LOG.debug("%d actions are left to another conductor: this one shuts down", len(runs))
 
     def renew(self) -> None:
-        """Renew the leases of the actions that this process is executing or has queued.
-
-        Other actions that name this conductor as owner (for example, because the reply to a commit got lost) are not
-        being executed: their leases must end.
-        """
+        """Renew the leases of the actions that this process is executing or has queued. Other actions that name this
+        conductor as owner (for example, because the reply to a commit got lost) are not being executed: their leases
+        must end."""
         for uuids in self._leases.pages():
             self.core.db.write(functools.partial(actions.renew, owner=self.core.name, uuids=uuids, until=lease()))
 
@@ -140,8 +137,7 @@ class Engine:
 
     def _place_together(self, ctx: context.RequestContext, runs: list[Run]) -> None:
         ctx.update_store()
-        spec = msgspec.structs.replace(runs[0].operation.data.spec,
-                                       instance_uuids=[run.instance.uuid for run in runs])
+        spec = msgspec.structs.replace(runs[0].operation.data.spec, instance_uuids=[run.instance.uuid for run in runs])
         try:
             ConductorControl(self.core, ctx, runs[0].instance).group_hosts(spec)
             with tracing.span("conductor place together", ctx, servers=len(runs)):
@@ -211,10 +207,8 @@ class Engine:
         self.core.db.write(write)
 
     def _load(self, ctx: context.RequestContext, report: StepReport) -> tuple[Run, Step]:
-        """Return the run and the reported step, and remove from the report what the host may not change.
-
-        Raises StaleReport if the attempt is not current or belongs to another host.
-        """
+        """Return the run and the reported step, and remove from the report what the host may not change. Raises
+        StaleReport if the attempt is not current or belongs to another host."""
         def load(connection: sa.Connection) -> Run:
             stored = actions.get_with_instance(connection, report.action_uuid)
             action = current(stored[0] if stored else None, report.action_uuid, report.step, report.attempt)
@@ -243,9 +237,7 @@ class Engine:
 
     def wake(self, ctx: context.RequestContext, instance_uuid: str, events: Mapping[str, str]) -> bool:
         """Store external events (key -> status) and resume the action that waits for any of them, in one transaction.
-
-        Returns True if an action was resumed.
-        """
+        Returns True if an action was resumed."""
         return self.recovery.wake(instance_uuid, events)
 
 

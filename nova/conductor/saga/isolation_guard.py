@@ -13,11 +13,9 @@ LOG = logging.getLogger(__name__)
 
 
 class IsolationGuard:
-    """A guard that allows a conductor to consider hosts down only while the conductor receives heartbeats.
-
-    A conductor that starts, or that receives heartbeats again after an interruption, first waits service_down_time, so
-    that every host has had time to report.
-    """
+    """A guard that allows a conductor to consider hosts down only while the conductor receives heartbeats. A conductor
+    that starts, or that receives heartbeats again after an interruption, first waits service_down_time, so that every
+    host has had time to report."""
 
     def __init__(self) -> None:
         self.connected = True

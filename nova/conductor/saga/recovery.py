@@ -82,11 +82,8 @@ class Recovery:
 
     # --- leases --------------------------------------------------------------------------------------
     def recover(self, reach_hosts: bool = True, judge_hosts: bool = True) -> int:
-        """Take over actions whose lease ended; return their number.
-
-        ``reach_hosts``: include actions that hosts own. ``judge_hosts``: give up hosts without heartbeats; if False,
-        such a host gets its order once more.
-        """
+        """Take over actions whose lease ended; return their number. ``reach_hosts``: include actions that hosts own.
+        ``judge_hosts``: give up hosts without heartbeats; if False, such a host gets its order once more."""
         handled: set[str] = set()
         while True:
             page = self.core.db.read(lambda connection: actions.expired(connection, clock.now(), _PAGE, reach_hosts))
@@ -119,10 +116,8 @@ class Recovery:
 
     @staticmethod
     def _postpone(connection: sa.Connection, action: Action) -> None:
-        """Postpone an action that cannot be taken over, so that it does not stay first in the list.
-
-        The action loses its owner, because only actions without owner may have a lease in the distant future.
-        """
+        """Postpone an action that cannot be taken over, so that it does not stay first in the list. The action loses
+        its owner, because only actions without owner may have a lease in the distant future."""
         actions.update(connection, action, owner=None, lease_until=clock.after(_UNREADABLE_PAUSE))
 
     def _take_over(self, action: Action, judge_hosts: bool) -> None:

@@ -142,10 +142,8 @@ class StepExecutor:
             self._submit(context_of(other.action), other)
 
     def _let_other_run_first(self, connection: sa.Connection, run: Run, wait: Wait) -> Run | None:
-        """Hand the instance over to a queued operation on which the awaited event depends, and return that run.
-
-        The waiting action returns to the queue. It continues when that operation or its own lease ends.
-        """
+        """Hand the instance over to a queued operation on which the awaited event depends, and return that run. The
+        waiting action returns to the queue. It continues when that operation or its own lease ends."""
         servers.lock(connection, run.instance.uuid)
         first = actions.next_queued(connection, run.instance.uuid, self.core.name, lease(), wait.ahead)
         if first is None:
@@ -191,10 +189,8 @@ class StepExecutor:
         self._apply(ctx, run, transition, ctl)
 
     def _apply(self, ctx: context.RequestContext, run: Run, transition: Transition, ctl: ConductorControl) -> None:
-        """Store a transition in one transaction; then execute the next step, or start the next operation.
-
-        ``run`` stays as it is stored, for the case that the transaction is rolled back.
-        """
+        """Store a transition in one transaction; then execute the next step, or start the next operation. ``run`` stays
+        as it is stored, for the case that the transaction is rolled back."""
         done, failure, following = transition.done, transition.failure, run.copy()
         if transition.outcome:
             following.action.events = following.closed(following.step, failure, at_end=True)
@@ -326,11 +322,10 @@ class StepExecutor:
     @staticmethod
     def _write_end(connection: sa.Connection, run: Run, transition: Transition,
                    notifications: TransitionNotifications) -> None:
-        actions.update(
-            connection, run.action, step=None, outcome=transition.outcome, finish_time=clock.now(),
-            lease_until=lease() if run.journal.cleanups else None, undoing=False, events=run.action.events,
-            payload=journal_without_secrets(run.payload(notifications.open_events)),
-            message="Error" if transition.failure else None)
+        actions.update(connection, run.action, step=None, outcome=transition.outcome, finish_time=clock.now(),
+                       lease_until=lease() if run.journal.cleanups else None, undoing=False, events=run.action.events,
+                       payload=journal_without_secrets(run.payload(notifications.open_events)),
+                       message="Error" if transition.failure else None)
 
     def _next_queued(self, connection: sa.Connection, run: Run) -> Run | None:
         """Hand the instance over to the next queued operation, if there is one, and return its run."""
@@ -342,11 +337,9 @@ class StepExecutor:
 
     # --- errors --------------------------------------------------------------------------------------------
     def release_after_error(self, ctx: context.RequestContext, run: Run, error: Exception) -> bool:
-        """Release an action after a temporary error, so that any conductor retries it after a pause.
-
-        The action has no owner during the pause, because an owner renews its leases. Returns False if another process
-        has taken over the action.
-        """
+        """Release an action after a temporary error, so that any conductor retries it after a pause. The action has no
+        owner during the pause, because an owner renews its leases. Returns False if another process has taken over the
+        action."""
         if isinstance(error, exception.ServiceUnavailable):
             LOG.warning("[instance: %s] %s failed temporarily, retrying: %s", run.instance.uuid, run.label, error)
         else:

@@ -58,9 +58,8 @@ class TransitionNotifications:
             *([self.host_failure] if self.host_failure else [])]
         if sources or self.server_events:
             builder = NotificationBuilder(outbox.settings, ctx)
-            outbox.write(connection, [
-                *(message for source in sources for message in source.messages(builder)),
-                *(message for event in self.server_events for message in builder.server(event))])
+            outbox.write(connection, [*(message for source in sources for message in source.messages(builder)),
+                                      *(message for event in self.server_events for message in builder.server(event))])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,19 +106,15 @@ class NoHostFound:
 
     def messages(self, builder: NotificationBuilder) -> list[Notification]:
         content = (self.spec, self.instance, self.state, self.failure)
-        return builder.resource(
-            f"compute_task.{self.method}.error", self.instance.uuid, requests.task(*content),
-            f"compute_task.{self.method}", requests.old_task(self.method, *content),
-            publisher("nova-conductor", CONF.host), failed=True)
+        return builder.resource(f"compute_task.{self.method}.error", self.instance.uuid, requests.task(*content),
+                                f"compute_task.{self.method}", requests.old_task(self.method, *content),
+                                publisher("nova-conductor", CONF.host), failed=True)
 
 
 def of_transition(outbox: Outbox, run: Run, before: Step | None, to: Step | None,
                   failure: Failure | None = None) -> TransitionNotifications:
-    """Return the notifications of an operation that goes from one step to another.
-
-    ``before``: the step that has ended or failed; None for a compensation. ``to``: the next step, or None at the end of
-    the operation.
-    """
+    """Return the notifications of an operation that goes from one step to another. ``before``: the step that has ended
+    or failed; None for a compensation. ``to``: the next step, or None at the end of the operation."""
     queries, run.scheduler_queries[:] = list(run.scheduler_queries), []
     if not outbox.on or run.inheriting:
         return TransitionNotifications(run.journal.open_events)
@@ -194,15 +189,12 @@ class _Transition:
                            run.journal.failure or failure)
 
     def _started_on_conductor(self) -> list[PhasedEvent]:
-        """Return the events that the previous step started, if it ran on the conductor.
-
-        No transaction is written when a conductor step starts, so its "start" is notified when the step has ended.
-        """
+        """Return the events that the previous step started, if it ran on the conductor. No transaction is written when
+        a conductor step starts, so its "start" is notified when the step has ended."""
         before = self.before
         if before is None or before.place != CONDUCTOR:
             return []
-        return [event for event in self.forwards
-                if self._covers(event, before) and (event.fails or not self.failing)]
+        return [event for event in self.forwards if self._covers(event, before) and (event.fails or not self.failing)]
 
     def _covers(self, event: PhasedEvent, step: Step | None) -> bool:
         if step is None:

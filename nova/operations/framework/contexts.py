@@ -41,60 +41,45 @@ class PrecheckContext(Protocol):
     instance: Instance
 
     def check_volume(self, volume_id: str, status: str) -> Volume | None:
-        """Check with the volume service that the caller may use the volume and that it has the given status.
-
-        A multi-attach volume may be in use by other servers instead. Returns None if Nova itself manages the volume.
-        Raises VolumeNotFound, InvalidVolume, Forbidden, VolumeServiceUnavailable.
-        """
+        """Check with the volume service that the caller may use the volume and that it has the given status. A
+        multi-attach volume may be in use by other servers instead. Returns None if Nova itself manages the volume.
+        Raises VolumeNotFound, InvalidVolume, Forbidden, VolumeServiceUnavailable."""
 
     def check_detachable(self, volume_id: str) -> bool:
-        """Check with the volume service that the caller may detach the volume.
-
-        Returns False if the volume service no longer has the volume, or it is in error, and needs no call. Raises
-        VolumeNotFound (of another project), InvalidVolume, Forbidden, VolumeServiceUnavailable.
-        """
+        """Check with the volume service that the caller may detach the volume. Returns False if the volume service no
+        longer has the volume, or it is in error, and needs no call. Raises VolumeNotFound (of another project),
+        InvalidVolume, Forbidden, VolumeServiceUnavailable."""
 
     def check_not_shared(self, device: BlockDevice) -> None:
         """Check that no other server uses this volume of the instance. Raises VolumeShared, VolumeNotFound,
         VolumeServiceUnavailable."""
 
     def check_snapshots(self) -> None:
-        """Check that the caller may snapshot each volume of the instance.
-
-        Raises InvalidVolume (wrong status, or no snapshot support), VolumeNotFound, QuotaLimit, Forbidden,
-        VolumeServiceUnavailable.
-        """
+        """Check that the caller may snapshot each volume of the instance. Raises InvalidVolume (wrong status, or no
+        snapshot support), VolumeNotFound, QuotaLimit, Forbidden, VolumeServiceUnavailable."""
 
     def key_of(self, volume: Volume) -> VolumeEncryption | None:
         """Return how the volume returned by check_volume() is encrypted, with its key, or None if it is not encrypted.
-
         The key manager checks the rights of the caller. Raises InvalidVolume, KeyManagerUnavailable, and the errors of
-        check_volume().
-        """
+        check_volume()."""
 
     def key_of_successor(self, old: BlockDevice, new: str) -> VolumeEncryption | None:
         """Return the encryption of volume ``new``, which replaces ``old``. See key_of()."""
 
     def check_swap(self, old: str, new: str) -> bool:
         """Return True if the volume service migrates volume ``old`` into ``new``, which then takes the id of ``old``.
-
         Raises VolumeNotMigrated (``new`` may not replace ``old``), VolumeNotFound, InvalidVolume,
-        MultiattachSwapUnsupported, VolumeServiceUnavailable.
-        """
+        MultiattachSwapUnsupported, VolumeServiceUnavailable."""
 
     def check_share(self, share_id: str) -> Share:
-        """Return the share if the caller may attach it to the instance.
-
-        Raises ShareNotFound, ShareStatusIncorrect, ShareProtocolUnsupported, Forbidden, Conflict (the share is not
-        accessible from the instance's host), ShareServiceUnavailable.
-        """
+        """Return the share if the caller may attach it to the instance. Raises ShareNotFound, ShareStatusIncorrect,
+        ShareProtocolUnsupported, Forbidden, Conflict (the share is not accessible from the instance's host),
+        ShareServiceUnavailable."""
 
     def choose_network(self, wanted: NetworkRequest) -> NetworkRequest:
-        """Return the request for one more interface, completed and checked against the rights of the caller.
-
-        Without a network in the request, the only network of the project is chosen. Raises NetworkNotFound if there is
-        none, and the errors of :meth:`nova.network.allocator.Allocator.validate`.
-        """
+        """Return the request for one more interface, completed and checked against the rights of the caller. Without a
+        network in the request, the only network of the project is chosen. Raises NetworkNotFound if there is none, and
+        the errors of :meth:`nova.network.allocator.Allocator.validate`."""
 
 
 class Control(Protocol):
@@ -154,9 +139,7 @@ class Control(Protocol):
 
     def quiesce(self, host: str) -> None:
         """Quiesce the file systems of the running guest on the host. For external steps, which must call unquiesce().
-
-        Raises InstanceQuiesceFailed, NotImplementedHere, GuestNotFound, ServiceUnavailable.
-        """
+        Raises InstanceQuiesceFailed, NotImplementedHere, GuestNotFound, ServiceUnavailable."""
 
     def unquiesce(self, host: str) -> None:
         """Thaw the guest's file systems if they are quiesced. Raises ServiceUnavailable."""
@@ -201,10 +184,8 @@ class Control(Protocol):
         """
 
     def soft_delete(self, at: datetime.datetime | None = None) -> None:
-        """Release the quota of the instance until undelete() and make it eligible for reclaim.
-
-        ``at``: start of the reclaim interval, unless the instance is soft-deleted already. Default: now.
-        """
+        """Release the quota of the instance until undelete() and make it eligible for reclaim. ``at``: start of the
+        reclaim interval, unless the instance is soft-deleted already. Default: now."""
 
     def undelete(self) -> None:
         """Count a soft-deleted instance against its quota again, without a check, and cancel the reclaim."""
@@ -239,11 +220,9 @@ class Control(Protocol):
         """Stop counting the instance against the quota of its project."""
 
     def finish_io(self, failed: bool | None, node_uuid: str | None = None, consumer: str = "") -> None:
-        """Decrement the number of heavy operations on a node and update its count of failed builds.
-
-        ``node_uuid``: default is the node with the claim of the instance, or of ``consumer``. ``failed``: True counts a
-        failed build, False resets the count, None does not change it.
-        """
+        """Decrement the number of heavy operations on a node and update its count of failed builds. ``node_uuid``:
+        default is the node with the claim of the instance, or of ``consumer``. ``failed``: True counts a failed build,
+        False resets the count, None does not change it."""
 
 
 class ServiceControl(Control, Protocol):
@@ -373,30 +352,22 @@ class HostContext(Protocol):
         """Unmount these shares (default: all) of a guest that is stopped. Raises ShareUnusable."""
 
     def prepare_disks(self, root: Image | None = None) -> None:
-        """Fetch the images into the cache and create the config drive and the guest's disks.
-
-        ``root``: image of the root disk, if it is not the server's own image.
-        """
+        """Fetch the images into the cache and create the config drive and the guest's disks. ``root``: image of the
+        root disk, if it is not the server's own image."""
 
     def replace_disks(self, token: str, keep_ephemerals: bool, timeout: int) -> None:
-        """Replace the local disks of a guest by new ones made like prepare_disks(), with a new config drive.
-
-        The guest is shut down within ``timeout`` seconds after its images are in the cache. ``token`` identifies the
-        new disks, so that a repeated call finds them.
-        """
+        """Replace the local disks of a guest by new ones made like prepare_disks(), with a new config drive. The guest
+        is shut down within ``timeout`` seconds after its images are in the cache. ``token`` identifies the new disks,
+        so that a repeated call finds them."""
 
     def rescue(self, image: Image | None, kernel_id: str, ramdisk_id: str, timeout: int) -> None:
         """Shut the guest down within ``timeout`` seconds and start it from a rescue image with a new config drive.
-
         ``image``: None for the rescue image of the host's configuration, else the server's own image. Raises the errors
-        of prepare_disks().
-        """
+        of prepare_disks()."""
 
     def upload(self, image_id: str, made: DiskImage) -> None:
-        """Upload the data of an image that is queued. Succeeds if the image already has its data.
-
-        Raises ImageNotFound (the image was deleted meanwhile), ImageBackendUnavailable.
-        """
+        """Upload the data of an image that is queued. Succeeds if the image already has its data. Raises ImageNotFound
+        (the image was deleted meanwhile), ImageBackendUnavailable."""
 
     def spawn(self, paused: bool = False, root: Image | None = None) -> None:
         """Define and start the guest on the prepared disks, interfaces and volumes."""

@@ -18,11 +18,7 @@ def failure_of(error: BaseException, host: str | None = None) -> Failure:
     meant = isinstance(error, exception.NovaException)
     inside = error.inside if isinstance(error, exception.NovaException) and error.inside != error.message else ""
     trace = "".join(traceback.format_exception(error))
-    return Failure(
-        code=error.code if isinstance(error, exception.NovaException) else 500,
-        message=str(error) if meant else f"Unexpected error: {type(error).__name__}",
-        inside=inside,
-        kind=type(error).__name__,
-        details=f"{inside}\n{trace}" if inside else trace,
-        host=host,
-        retry=not isinstance(error, _FINAL))
+    return Failure(code=error.code if isinstance(error, exception.NovaException) else 500,
+                   message=str(error) if meant else f"Unexpected error: {type(error).__name__}", inside=inside,
+                   kind=type(error).__name__, details=f"{inside}\n{trace}" if inside else trace, host=host,
+                   retry=not isinstance(error, _FINAL))

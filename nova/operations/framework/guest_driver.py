@@ -61,10 +61,8 @@ class Guests(abc.ABC):
 
     @abc.abstractmethod
     def spawn(self, instance: Instance, files: BootFiles, paused: bool = False) -> None:
-        """Define and start the guest on prepared disks, connected volumes and plugged interfaces.
-
-        ``paused``: the guest gets its devices but does not run until Power.unpause.
-        """
+        """Define and start the guest on prepared disks, connected volumes and plugged interfaces. ``paused``: the guest
+        gets its devices but does not run until Power.unpause."""
 
     def define(self, instance: Instance) -> list[DeviceAddress] | None:
         """Define the guest, stopped, on prepared disks and connected volumes; return its device addresses. Returns None
@@ -74,9 +72,7 @@ class Guests(abc.ABC):
     @abc.abstractmethod
     def destroy(self, instance: Instance, keep_disks: bool = False) -> None:
         """Stop the guest at once and remove it, its disks and its console log. Succeeds if the guest does not exist.
-
-        Never removes disks that moved to another host (shared storage) or that open_disks() set aside.
-        """
+        Never removes disks that moved to another host (shared storage) or that open_disks() set aside."""
 
     def remove_orphan(self, uuid: str, keep_disks: bool = False) -> None:
         """Remove all traces of a guest from this host, including disks of an incomplete move. Never removes disks that
@@ -160,11 +156,8 @@ class Power(abc.ABC):
 
     @abc.abstractmethod
     def reboot(self, instance: Instance, hard: bool, timeout: int | None = None) -> None:
-        """Reboot the guest, soft or hard.
-
-        Soft: the guest reboots itself, or hard after ``timeout`` seconds (None: the driver's default, 0: at once).
-        Hard: power cycle with a renewed definition, from any state.
-        """
+        """Reboot the guest, soft or hard. Soft: the guest reboots itself, or hard after ``timeout`` seconds (None: the
+        driver's default, 0: at once). Hard: power cycle with a renewed definition, from any state."""
 
     @abc.abstractmethod
     def pause(self, instance: Instance) -> None: ...
@@ -193,10 +186,8 @@ class Consoles(abc.ABC):
         """Return the end of the serial console log, which is kept across reboots. Raises ConsoleLogUnavailable."""
 
     def address(self, uuid: str, protocol: str) -> ConsoleAddress | None:
-        """Return the address of the running guest's console, or None if it has none.
-
-        ``protocol``: vnc, spice or serial (the first port). Raises GuestNotFound, GuestNotRunning.
-        """
+        """Return the address of the running guest's console, or None if it has none. ``protocol``: vnc, spice or serial
+        (the first port). Raises GuestNotFound, GuestNotRunning."""
         raise exception.NotImplementedHere(what=f"open {protocol} consoles")
 
 
@@ -205,18 +196,13 @@ class Rescue:
 
     def begin(self, instance: Instance, image: Image, files: BootFiles, timeout: int = 0) -> None:
         """Shut the guest down (see Power.off) and start it from a disk made from ``image``, with its own disks
-        attached.
-
-        A guest that is rescued already is restarted. Raises the errors of Disks.prepare, and InstanceNotRescuable for a
-        disk larger than rescue_disk_gb().
-        """
+        attached. A guest that is rescued already is restarted. Raises the errors of Disks.prepare, and
+        InstanceNotRescuable for a disk larger than rescue_disk_gb()."""
         raise exception.NotImplementedHere(what="rescue servers")
 
     def end(self, instance: Instance) -> None:
-        """Leave the guest stopped with its previous definition and remove the rescue disks.
-
-        Does nothing if the guest is not rescued.
-        """
+        """Leave the guest stopped with its previous definition and remove the rescue disks. Does nothing if the guest
+        is not rescued."""
         raise exception.NotImplementedHere(what="rescue servers")
 
 
@@ -237,10 +223,8 @@ class Snapshots:
         raise exception.NotImplementedHere(what="take snapshots of servers")
 
     def quiesce(self, instance: Instance) -> None:
-        """Quiesce the file systems of the running guest until unquiesce() or the end of the guest.
-
-        Raises InstanceQuiesceFailed (not supported by its agent), GuestNotFound.
-        """
+        """Quiesce the file systems of the running guest until unquiesce() or the end of the guest. Raises
+        InstanceQuiesceFailed (not supported by its agent), GuestNotFound."""
         raise exception.NotImplementedHere(what="quiesce the file systems of servers")
 
     def unquiesce(self, instance: Instance) -> None:
@@ -248,31 +232,22 @@ class Snapshots:
 
 
 class Volumes:
-    """Volumes of guests.
-
-    Devices change in the running guest, if there is one, and in its definition. Names and addresses of devices survive
-    power cycles.
-    """
+    """Volumes of guests. Devices change in the running guest, if there is one, and in its definition. Names and
+    addresses of devices survive power cycles."""
 
     def attach(self, instance: Instance, device: BlockDevice) -> None:
-        """Attach a connected volume to the guest as ``device.device_name`` (None: the next free name).
-
-        It makes no difference whether ``instance`` already lists the volume.
-        """
+        """Attach a connected volume to the guest as ``device.device_name`` (None: the next free name). It makes no
+        difference whether ``instance`` already lists the volume."""
         raise exception.NotImplementedHere(what="attach volumes")
 
     def detach(self, instance: Instance, device: BlockDevice) -> None:
         """Detach a volume; the hypervisor has released it on return. Succeeds if the volume or the guest is not there.
-
-        Raises DeviceDetachFailed if the guest does not release the volume in time.
-        """
+        Raises DeviceDetachFailed if the guest does not release the volume in time."""
         raise exception.NotImplementedHere(what="detach volumes")
 
     def extend(self, instance: Instance, device: BlockDevice, size_gb: int) -> bool:
-        """Grow the guest's disk to the volume's future size in GiB; never shrinks it.
-
-        Returns False if no guest runs: a guest reads the size of the volume when it starts. Raises VolumeExtendFailed.
-        """
+        """Grow the guest's disk to the volume's future size in GiB; never shrinks it. Returns False if no guest runs: a
+        guest reads the size of the volume when it starts. Raises VolumeExtendFailed."""
         raise exception.NotImplementedHere(what="extend volumes")
 
     def is_extended(self, instance: Instance, device: BlockDevice, size_gb: int) -> bool:
@@ -285,10 +260,8 @@ class VolumeSwaps:
 
     def swap(self, instance: Instance, old: BlockDevice, new: BlockDevice, cancelled: Cancelled) -> None:
         """Copy the data of ``old`` to ``new``, a connected volume of the same size, and switch the running guest to it.
-
         Succeeds if the guest already uses ``new``. Continues a copy that a crash interrupted. Raises GuestNotRunning,
-        VolumeSwapFailed; the guest then uses ``old``.
-        """
+        VolumeSwapFailed; the guest then uses ``old``."""
         raise exception.NotImplementedHere(what="swap volumes")
 
     def cancel(self, instance: Instance, new: BlockDevice) -> bool:
@@ -345,21 +318,17 @@ class Interfaces:
 
 
 class ColdMigration:
-    """Moves of stopped guests.
-
-    Call sequence on the source: check_resize, open_disks, then close_disks and confirm, or revert. On the destination:
-    receive_disks, finish, Power.on; Guests.destroy undoes them. Source and destination may be the same host.
-    """
+    """Moves of stopped guests. Call sequence on the source: check_resize, open_disks, then close_disks and confirm, or
+    revert. On the destination: receive_disks, finish, Power.on; Guests.destroy undoes them. Source and destination may
+    be the same host."""
 
     def check_resize(self, instance: Instance, flavor: Flavor) -> None:
         """Check, while the guest still runs, that its disks can be converted to ``flavor``. Raises ResizeError."""
 
     def open_disks(self, instance: Instance, timeout: int = 0) -> DiskSource:
-        """Shut the guest down (see Power.off), set its disks aside, and serve them until close_disks().
-
-        The guest is no longer listed on this host. A repeated call serves the same disks, after a restart of the
-        service under another address and key; the latest result is valid.
-        """
+        """Shut the guest down (see Power.off), set its disks aside, and serve them until close_disks(). The guest is no
+        longer listed on this host. A repeated call serves the same disks, after a restart of the service under another
+        address and key; the latest result is valid."""
         raise exception.NotImplementedHere(what="move servers")
 
     def close_disks(self, instance: Instance) -> None:
@@ -370,10 +339,8 @@ class ColdMigration:
         raise exception.NotImplementedHere(what="move servers")
 
     def finish(self, instance: Instance) -> None:
-        """Grow the received disks to ``instance.flavor`` and define the guest, stopped.
-
-        Raises ResizeError, DiskFull.
-        """
+        """Grow the received disks to ``instance.flavor`` and define the guest, stopped. Raises ResizeError,
+        DiskFull."""
         raise exception.NotImplementedHere(what="move servers")
 
     def confirm(self, instance: Instance) -> None:
@@ -381,33 +348,25 @@ class ColdMigration:
         raise exception.NotImplementedHere(what="move servers")
 
     def revert(self, instance: Instance) -> None:
-        """Restore the disks that open_disks() set aside and define the guest from ``instance``, stopped.
-
-        Call Guests.destroy on the destination first. Succeeds if nothing is set aside or the guest is here already.
-        """
+        """Restore the disks that open_disks() set aside and define the guest from ``instance``, stopped. Call
+        Guests.destroy on the destination first. Succeeds if nothing is set aside or the guest is here already."""
 
 
 class LiveMigrationSource:
-    """Live migration on the source host.
-
-    Call sequence: check; LiveMigrationTarget.prepare; migrate; LiveMigrationTarget.finish; Guests.destroy(instance,
-    keep_disks=target.shared). After a failure: LiveMigrationTarget.rollback.
-    """
+    """Live migration on the source host. Call sequence: check; LiveMigrationTarget.prepare; migrate;
+    LiveMigrationTarget.finish; Guests.destroy(instance, keep_disks=target.shared). After a failure:
+    LiveMigrationTarget.rollback."""
 
     def check(self, instance: Instance) -> MigrationSource:
-        """Describe the running guest. Raises MigrationPreCheckError if it cannot leave this host.
-
-        Files that the destination must copy in advance are served until migrate() or ColdMigration.close_disks.
-        """
+        """Describe the running guest. Raises MigrationPreCheckError if it cannot leave this host. Files that the
+        destination must copy in advance are served until migrate() or ColdMigration.close_disks."""
         raise exception.NotImplementedHere(what="migrate running servers")
 
     def migrate(self, instance: Instance, target: MigrationTarget, on_progress: Callable[[MigrationProgress], None],
                 cancelled: Cancelled) -> None:
-        """Migrate the running guest; return when it runs on the destination and is stopped on this host.
-
-        Follows a migration that is under way, also one started by a previous process, instead of starting another one.
-        Raises MigrationCancelled (``cancelled`` is set) and MigrationError; the guest then runs on this host.
-        """
+        """Migrate the running guest; return when it runs on the destination and is stopped on this host. Follows a
+        migration that is under way, also one started by a previous process, instead of starting another one. Raises
+        MigrationCancelled (``cancelled`` is set) and MigrationError; the guest then runs on this host."""
         raise exception.NotImplementedHere(what="migrate running servers")
 
     def force_complete(self, uuid: str) -> None:
@@ -420,11 +379,9 @@ class LiveMigrationTarget:
     """Live migration on the destination host. LiveMigrationSource has the call sequence."""
 
     def prepare(self, instance: Instance, source: MigrationSource, block: bool | None = None) -> MigrationTarget:
-        """Prepare this host for the guest; ``instance`` has the volumes and interfaces of this host.
-
-        ``block``: copy disks (None: copy if the hosts do not share them). Base images are then copied from the source,
-        too. Raises MigrationPreCheckError (CPU, hypervisor, storage), DiskFull.
-        """
+        """Prepare this host for the guest; ``instance`` has the volumes and interfaces of this host. ``block``: copy
+        disks (None: copy if the hosts do not share them). Base images are then copied from the source, too. Raises
+        MigrationPreCheckError (CPU, hypervisor, storage), DiskFull."""
         raise exception.NotImplementedHere(what="migrate running servers")
 
     def finish(self, instance: Instance) -> None:

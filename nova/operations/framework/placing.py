@@ -20,11 +20,8 @@ MAX_POLLS, POLL_INTERVAL = 30, 1.0
 
 
 class PlacementData(Protocol):
-    """Data of an operation that chooses a host.
-
-    ``candidates``: the host in use first. ``selected``: the candidates are the result of a scheduler. ``polls``: number
-    of waits for a host to remove remains of the instance.
-    """
+    """Data of an operation that chooses a host. ``candidates``: the host in use first. ``selected``: the candidates are
+    the result of a scheduler. ``polls``: number of waits for a host to remove remains of the instance."""
 
     spec: RequestSpec
     candidates: list[Selection]
@@ -42,11 +39,9 @@ class RetryData(PlacementData, Protocol):
 
 
 def next_host(ctl: Control, data: PlacementData, *excluded: str) -> Selection:
-    """Return the next candidate; request candidates from a scheduler if there are none. Raises NoValidHost.
-
-    Leaves out the hosts ``excluded`` and hosts that still have remains of the instance. If no other host is available,
-    hosts with remains are ordered to remove them now, and the step waits.
-    """
+    """Return the next candidate; request candidates from a scheduler if there are none. Raises NoValidHost. Leaves out
+    the hosts ``excluded`` and hosts that still have remains of the instance. If no other host is available, hosts with
+    remains are ordered to remove them now, and the step waits."""
     if not data.selected:
         ctl.group_hosts(data.spec)
         # Checked here, because an operation that ran before or was superseded may have left remains on any host.
@@ -64,10 +59,8 @@ def next_host(ctl: Control, data: PlacementData, *excluded: str) -> Selection:
 
 
 def select(ctl: Control, data: PlacementData, spec: RequestSpec) -> None:
-    """Request candidates from a scheduler. Raises NoValidHost.
-
-    If there are none, present candidates that only violate a soft policy of the server group are kept.
-    """
+    """Request candidates from a scheduler. Raises NoValidHost. If there are none, present candidates that only violate
+    a soft policy of the server group are kept."""
     group = data.spec.group
     try:
         data.candidates = ctl.select(spec)[0]
@@ -92,11 +85,9 @@ def _wait_for(ctl: Control, data: PlacementData, left: list[str]) -> None:
 
 
 def rule_out(data: PlacementData) -> None:
-    """Remove the current candidate, if there is one, and exclude it from later scheduler requests.
-
-    A candidate that only violates a soft policy of the server group is not excluded: the scheduler is called again with
-    the current hosts of the members.
-    """
+    """Remove the current candidate, if there is one, and exclude it from later scheduler requests. A candidate that
+    only violates a soft policy of the server group is not excluded: the scheduler is called again with the current
+    hosts of the members."""
     group = data.spec.group
     if group is not None and group.stale:
         group.selections += 1

@@ -43,10 +43,7 @@ def forget(ctl: Control) -> None:
 
 def wait(ctl: Control, vif_ids: Sequence[str]) -> None:
     """Return when all interfaces are plugged, or when plugging is not required (vif_plugging_is_fatal,
-    vif_plugging_timeout).
-
-    Raises Wait, VirtualInterfaceCreateFailed.
-    """
+    vif_plugging_timeout). Raises Wait, VirtualInterfaceCreateFailed."""
     keys = {vif_id: event_key(PLUGGED, vif_id) for vif_id in vif_ids}
     came = ctl.events(*keys.values())
     failed = [vif_id for vif_id, key in keys.items() if came.get(key) == FAILED]

@@ -39,11 +39,9 @@ class Rules:
 
 
 def check(rules: Rules, instance: Instance, is_admin: bool, host_up: Callable[[], bool]) -> None:
-    """Check that an operation with these rules may start now. The order of the checks is part of the API.
-
-    Raises ForbiddenWithShares, InstanceIsLocked, InstanceNotReady, InstanceInvalidState, InstanceStateUnknown,
-    ComputeServiceUnavailable.
-    """
+    """Check that an operation with these rules may start now. The order of the checks is part of the API. Raises
+    ForbiddenWithShares, InstanceIsLocked, InstanceNotReady, InstanceInvalidState, InstanceStateUnknown,
+    ComputeServiceUnavailable."""
     if rules.without_shares and instance.shares:
         raise exception.ForbiddenWithShares(method=rules.label, instance_uuid=instance.uuid)
     if rules.lock and instance.locked and not is_admin:
@@ -70,6 +68,5 @@ def _check_state(rules: Rules, instance: Instance, attr: str, state: str | None,
 
 
 def _refuse(rules: Rules, instance: Instance, attr: str, state: str) -> NoReturn:
-    raise exception.InstanceInvalidState(
-        method=rules.label, instance_uuid=instance.uuid, attr=attr, state=state)
+    raise exception.InstanceInvalidState(method=rules.label, instance_uuid=instance.uuid, attr=attr, state=state)
 

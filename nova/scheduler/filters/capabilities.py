@@ -62,17 +62,14 @@ def _satisfies(required: str, offered: Any) -> bool:
     return operators.match(offered, required)
 
 
-_COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
-    "=": operator.eq, "<": operator.lt, ">": operator.gt, "<=": operator.le, ">=": operator.ge,
-}
+_COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {"=": operator.eq, "<": operator.lt, ">": operator.gt,
+                                                       "<=": operator.le, ">=": operator.ge}
 
 
 class JsonFilter(Filter):
     """The hint query, a JSON expression over host attributes: ``["and", [">=", "$free_ram_mb", 1024], ...]``.
-
     Operators: = < > in <= >= not or and. The first operand is compared with all others. Missing attributes and operands
-    that cannot be compared evaluate to false.
-    """
+    that cannot be compared evaluate to false."""
 
     costly = True
 
@@ -137,8 +134,7 @@ def _evaluate(query: Any, view: FleetView) -> list[bool]:
         return [left is not None and any(left == right for right in rights)
                 for left, *rights in zip(first, *others, strict=True)]
     compare = _COMPARISONS[name]
-    return [all(_holds(compare, left, right) for right in rights)
-            for left, *rights in zip(first, *others, strict=True)]
+    return [all(_holds(compare, left, right) for right in rights) for left, *rights in zip(first, *others, strict=True)]
 
 
 def _operand(value: Any, view: FleetView) -> list[Any]:

@@ -17,12 +17,9 @@ LOG = logging.getLogger(__name__)
 
 
 class Weigher(Plugin):
-    """Scores all nodes of a view at once.
-
-    Scores are normalised to 0..1 between the lowest and the highest score of the feasible nodes (all equal: 0), then
-    multiplied. ``option`` names the multiplier: an option of [filter_scheduler], and the metadata key by which
-    aggregates override it for their hosts.
-    """
+    """Scores all nodes of a view at once. Scores are normalised to 0..1 between the lowest and the highest score of the
+    feasible nodes (all equal: 0), then multiplied. ``option`` names the multiplier: an option of [filter_scheduler],
+    and the metadata key by which aggregates override it for their hosts."""
 
     option = ""
     # -1 for scores that always count against a node, whose multiplier is configured without a sign.
