@@ -107,29 +107,29 @@ class Method:
 
 class Interface:
     """The base class of interfaces, with the topic of their servers and a unique namespace. ``former_topic`` is the
-    topic that clients of the previous release use; servers listen there, too."""
+    topic that clients of the previous release use; servers listen there, too. Subclasses pass these as keywords."""
 
     topic: ClassVar[str]
     former_topic: ClassVar[str] = ""
     # True if every compute host has a server of the interface; only the control plane may call it.
     on_hosts: ClassVar[bool] = False
     namespace: ClassVar[str]
+    _methods: ClassVar[dict[str, Method]]
+
+    def __init_subclass__(cls, **declared: Any) -> None:
+        super().__init_subclass__()
+        for name, value in declared.items():
+            setattr(cls, name, value)
 
     @classmethod
     def methods(cls) -> dict[str, Method]:
         """Return the declared methods, compiled at first use."""
-        compiled: dict[str, Method] | None = cls.__dict__.get("_methods")
-        return compiled if compiled is not None else cls._compiled()
-
-    @classmethod
-    def _compiled(cls) -> dict[str, Method]:
-        with COMPILING:
-            compiled: dict[str, Method] | None = cls.__dict__.get("_methods")
-            if compiled is None:
-                compiled = {name: _compile(cls, name, function) for name, function in vars(cls).items()
-                            if hasattr(function, "__bus__")}
-                cls._methods = compiled  # type: ignore[attr-defined]
-            return compiled
+        if "_methods" not in vars(cls):
+            with COMPILING:
+                if "_methods" not in vars(cls):
+                    cls._methods = {name: _compile(cls, name, function) for name, function in vars(cls).items()
+                                    if hasattr(function, "__bus__")}
+        return cls._methods
 
 
 def prepare() -> None:

@@ -13,11 +13,8 @@ from nova.objects.accounts.usage import ServerUsage
 from nova.rpcapi import CONDUCTOR
 
 
-class Flavors(Interface):
+class Flavors(Interface, topic=CONDUCTOR, namespace="flavors"):
     """Management of flavors. Methods with a flavorid raise FlavorNotFound."""
-
-    topic = CONDUCTOR
-    namespace = "flavors"
 
     @call
     def index(self, ctx: RequestContext, query: FlavorQuery) -> list[Flavor]:
@@ -59,11 +56,8 @@ class Flavors(Interface):
         """Raises FlavorAccessNotFound."""
 
 
-class Keypairs(Interface):
+class Keypairs(Interface, topic=CONDUCTOR, namespace="keypairs"):
     """Key pairs of users."""
-
-    topic = CONDUCTOR
-    namespace = "keypairs"
 
     @call
     def index(self, ctx: RequestContext, user_id: str, limit: int | None = None,
@@ -83,11 +77,8 @@ class Keypairs(Interface):
     def delete(self, ctx: RequestContext, user_id: str, name: str) -> None: ...
 
 
-class Quotas(Interface):
+class Quotas(Interface, topic=CONDUCTOR, namespace="quotas"):
     """Quotas by the resource names of quota sets; -1 means no limit."""
-
-    topic = CONDUCTOR
-    namespace = "quotas"
 
     @call
     def get(self, ctx: RequestContext, project_id: str, user_id: str | None = None, usage: bool = False) -> QuotaSet:
@@ -112,11 +103,8 @@ class Quotas(Interface):
     def set_class(self, ctx: RequestContext, name: str, limits: dict[str, int]) -> QuotaSet: ...
 
 
-class Usages(Interface):
+class Usages(Interface, topic=CONDUCTOR, namespace="usages"):
     """Resource usage of servers."""
-
-    topic = CONDUCTOR
-    namespace = "usages"
 
     @call
     def index(self, ctx: RequestContext, begin: datetime.datetime, end: datetime.datetime, limit: int,

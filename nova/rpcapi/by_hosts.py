@@ -21,11 +21,8 @@ from nova.objects.volumes.volume import VolumeCounters
 from nova.rpcapi import CONDUCTOR, HEARTBEATS, REPORTS
 
 
-class Guests(Interface):
+class Guests(Interface, topic=CONDUCTOR, namespace="guests"):
     """Reports of compute hosts, and requests for the servers that should run on them."""
-
-    topic = CONDUCTOR
-    namespace = "guests"
 
     @by_hosts
     @call
@@ -110,12 +107,8 @@ class Guests(Interface):
         Conflict if the guest posted a password before."""
 
 
-class Heartbeat(Interface):
+class Heartbeat(Interface, topic=HEARTBEATS, namespace="heartbeat", former_topic=CONDUCTOR):
     """Registrations and heartbeats of services."""
-
-    topic = HEARTBEATS
-    former_topic = CONDUCTOR
-    namespace = "heartbeat"
 
     @by_hosts
     @slow_call(5)
@@ -144,12 +137,8 @@ class Heartbeat(Interface):
         hosts without a registered service, which must register."""
 
 
-class Engine(Interface):
+class Engine(Interface, topic=REPORTS, namespace="engine", former_topic=CONDUCTOR):
     """Reports to the saga engine of conductors."""
-
-    topic = REPORTS
-    former_topic = CONDUCTOR
-    namespace = "engine"
 
     @by_hosts
     @call
@@ -176,11 +165,8 @@ class Engine(Interface):
         """Request an immediate check for expired leases, since a stopping conductor has left actions."""
 
 
-class NetworkHosts(Interface):
+class NetworkHosts(Interface, topic=CONDUCTOR, namespace="network_hosts"):
     """Requests of the network back ends of hosts."""
-
-    topic = CONDUCTOR
-    namespace = "network_hosts"
 
     @by_hosts
     @slow_call(10)
@@ -203,11 +189,8 @@ class NetworkHosts(Interface):
         domains are returned at a time; an empty list means that the host is up to date."""
 
 
-class Fleet(Interface):
+class Fleet(Interface, topic=CONDUCTOR, namespace="fleet"):
     """The nodes of all hosts, for a scheduler that starts or has lost a message."""
-
-    topic = CONDUCTOR
-    namespace = "fleet"
 
     @slow_call(10)
     def page(self, ctx: RequestContext, marker: str | None = None, limit: int = 500) -> FleetPage:

@@ -15,11 +15,7 @@ from nova.objects.volumes.volume import VolumeRemoval
 from nova.rpcapi import COMPUTE
 
 
-class Compute(Interface):
-    topic = COMPUTE
-    on_hosts = True
-    namespace = "compute"
-
+class Compute(Interface, topic=COMPUTE, namespace="compute", on_hosts=True):
     @cast
     def run(self, ctx: RequestContext, order: StepOrder) -> None:
         """Run a step of an operation, and the following steps on the same host."""

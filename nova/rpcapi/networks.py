@@ -16,11 +16,8 @@ from nova.objects.networks.network import (
 from nova.rpcapi import CONDUCTOR
 
 
-class Networks(Interface):
+class Networks(Interface, topic=CONDUCTOR, namespace="networks"):
     """Embedded networks."""
-
-    topic = CONDUCTOR
-    namespace = "networks"
 
     @call
     def index(self, ctx: RequestContext, project_id: str | None = None) -> list[Network]:
@@ -53,11 +50,8 @@ class Networks(Interface):
         """Raises NetworkInUse, NetworkNotFound."""
 
 
-class FixedIps(Interface):
+class FixedIps(Interface, topic=CONDUCTOR, namespace="fixed_ips"):
     """Fixed IP addresses, for administrators."""
-
-    topic = CONDUCTOR
-    namespace = "fixed_ips"
 
     @call
     def show(self, ctx: RequestContext, address: str) -> NetworkAddress:
@@ -68,11 +62,8 @@ class FixedIps(Interface):
         """Reserve an address, or release it for servers. Raises FixedIpNotFoundForAddress, InvalidInput."""
 
 
-class FloatingIps(Interface):
+class FloatingIps(Interface, topic=CONDUCTOR, namespace="floating_ips"):
     """Floating IP addresses."""
-
-    topic = CONDUCTOR
-    namespace = "floating_ips"
 
     @call
     def pools(self, ctx: RequestContext) -> list[str]:
@@ -121,11 +112,8 @@ class FloatingIps(Interface):
         FloatingIpNotAssociated, InstanceIsLocked."""
 
 
-class FloatingIpDns(Interface):
+class FloatingIpDns(Interface, topic=CONDUCTOR, namespace="floating_ip_dns"):
     """DNS names of floating IP addresses."""
-
-    topic = CONDUCTOR
-    namespace = "floating_ip_dns"
 
     @call
     def index(self, ctx: RequestContext, project_id: str | None = None) -> list[Domain]:
@@ -156,11 +144,8 @@ class FloatingIpDns(Interface):
         """Raises DnsDomainNotFound, DnsEntryNotFound."""
 
 
-class SecurityGroups(Interface):
+class SecurityGroups(Interface, topic=CONDUCTOR, namespace="security_groups"):
     """Security groups and their rules."""
-
-    topic = CONDUCTOR
-    namespace = "security_groups"
 
     @call
     def index(self, ctx: RequestContext, project_id: str | None = None) -> list[SecurityGroup]:
@@ -191,11 +176,8 @@ class SecurityGroups(Interface):
         """Raises SecurityGroupRuleNotFound."""
 
 
-class SecurityGroupDefaultRules(Interface):
+class SecurityGroupDefaultRules(Interface, topic=CONDUCTOR, namespace="security_group_default_rules"):
     """Rules of new default security groups. Existing groups are not changed."""
-
-    topic = CONDUCTOR
-    namespace = "security_group_default_rules"
 
     @call
     def index(self, ctx: RequestContext) -> list[DefaultRule]:

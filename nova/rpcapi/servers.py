@@ -18,12 +18,9 @@ from nova.objects.servers.server_request import ServerCreate, ServerCreated, Ser
 from nova.rpcapi import CONDUCTOR
 
 
-class Servers(Interface):
+class Servers(Interface, topic=CONDUCTOR, namespace="servers"):
     """Servers and the start of operations. Methods with a server's uuid raise InstanceNotFound. ``project_id`` None
     means all projects; otherwise servers of other projects are not found."""
-
-    topic = CONDUCTOR
-    namespace = "servers"
 
     @with_token
     @call
@@ -116,11 +113,8 @@ class Servers(Interface):
         """Add the server to a security group of its project, or remove it."""
 
 
-class Actions(Interface):
+class Actions(Interface, topic=CONDUCTOR, namespace="actions"):
     """The actions of os-instance-actions."""
-
-    topic = CONDUCTOR
-    namespace = "actions"
 
     @call
     def index(self, ctx: RequestContext, instance_uuid: str, limit: int | None = None, marker: str | None = None,
@@ -133,11 +127,8 @@ class Actions(Interface):
         """Raises InstanceActionNotFound."""
 
 
-class Migrations(Interface):
+class Migrations(Interface, topic=CONDUCTOR, namespace="migrations"):
     """Migrations of servers. With a ``project_id`` servers of other projects are not found."""
-
-    topic = CONDUCTOR
-    namespace = "migrations"
 
     @call
     def index(self, ctx: RequestContext, query: MigrationQuery) -> list[Migration]:
@@ -164,11 +155,8 @@ class Migrations(Interface):
         """
 
 
-class ServerGroups(Interface):
+class ServerGroups(Interface, topic=CONDUCTOR, namespace="server_groups"):
     """Server groups."""
-
-    topic = CONDUCTOR
-    namespace = "server_groups"
 
     @call
     def index(self, ctx: RequestContext, project_id: str | None, limit: int | None = None,
@@ -186,11 +174,8 @@ class ServerGroups(Interface):
     def delete(self, ctx: RequestContext, uuid: str, project_id: str | None = None) -> None: ...
 
 
-class ExternalEvents(Interface):
+class ExternalEvents(Interface, topic=CONDUCTOR, namespace="external_events"):
     """Events from other services (os-server-external-events)."""
-
-    topic = CONDUCTOR
-    namespace = "external_events"
 
     @call
     def create(self, ctx: RequestContext, events: list[ExternalEvent]) -> list[int]:
@@ -198,11 +183,8 @@ class ExternalEvents(Interface):
         such server) or 422 (the server is on no host)."""
 
 
-class Consoles(Interface):
+class Consoles(Interface, topic=CONDUCTOR, namespace="consoles"):
     """Console tokens, identified by their digests (:func:`nova.objects.servers.console.digest`)."""
-
-    topic = CONDUCTOR
-    namespace = "consoles"
 
     @call
     def create(self, ctx: RequestContext, digest: str, console: Console) -> Console:

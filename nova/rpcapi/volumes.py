@@ -10,12 +10,9 @@ from nova.objects.volumes.volume_snapshot import SnapshotRequest, VolumeSnapshot
 from nova.rpcapi import CONDUCTOR
 
 
-class Volumes(Interface):
+class Volumes(Interface, topic=CONDUCTOR, namespace="volumes"):
     """Volumes. ``project_id`` None means all projects. Requests to an external volume service use the token of the
     caller, which determines the visible volumes; the methods also raise Forbidden and VolumeServiceUnavailable then."""
-
-    topic = CONDUCTOR
-    namespace = "volumes"
 
     @with_token
     @call
@@ -49,12 +46,9 @@ class Volumes(Interface):
         """Report that a host removed the data of volumes, or had none."""
 
 
-class VolumeSnapshots(Interface):
+class VolumeSnapshots(Interface, topic=CONDUCTOR, namespace="volume_snapshots"):
     """Volume snapshots of the caller. Requests to an external volume service use the token of the caller; all methods
     raise VolumeServiceUnavailable and Forbidden then. Embedded volumes have no snapshots."""
-
-    topic = CONDUCTOR
-    namespace = "volume_snapshots"
 
     @with_token
     @call
@@ -82,12 +76,9 @@ class VolumeSnapshots(Interface):
         InvalidVolume (attached to several servers), VolumeServiceUnavailable."""
 
 
-class Shares(Interface):
+class Shares(Interface, topic=CONDUCTOR, namespace="shares"):
     """Embedded shares. ``project_id`` None means all projects. With an external share service all methods raise
     NotSupported."""
-
-    topic = CONDUCTOR
-    namespace = "shares"
 
     @call
     def index(self, ctx: RequestContext, project_id: str | None = None, limit: int | None = None,
