@@ -37,6 +37,9 @@ class PluginError(Exception):
 class Plugin:
     """Common base class of filters and weighers."""
 
+    # The dependencies of the results. The default is correct for plugins that check single nodes.
+    depends_on = Scope.ROW
+
     @property
     def name(self) -> str:
         return type(self).__name__
@@ -46,8 +49,8 @@ class Plugin:
         return True
 
     def scope(self, request: Request) -> Scope:
-        """Return what the results depend on. The default is correct for plugins that check single nodes."""
-        return Scope.ROW
+        """Return the dependencies of the results for this request, by default ``depends_on``."""
+        return self.depends_on
 
 
 @functools.cache

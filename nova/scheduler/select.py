@@ -13,7 +13,7 @@ from nova import exception
 from nova.objects.hosts import trees
 from nova.objects.hosts.scheduling import AFFINITY, ANTI_AFFINITY, SOFT_AFFINITY, SOFT_ANTI_AFFINITY, Verdict
 from nova.scheduler import stages
-from nova.scheduler.feasible import feasible, filter_mask, summary
+from nova.scheduler.columns import BoolColumn
 from nova.scheduler.filters.base import Filter
 from nova.scheduler.options import SchedulerOptions
 from nova.scheduler.rank import Ranking
@@ -120,6 +120,32 @@ class Planner:
         return passed_verdicts + verdicts
 
 
+def feasible(view: FleetView, request: Request, chain: Sequence[Filter]) -> tuple[BoolColumn, list[tuple[str, int]]]:
+    """Return the mask of nodes that pass all filters, and (name, number of rejected nodes) of the filters that rejected
+    nodes."""
+    mask = view.alive.copy()
+    left, refused = int(np.count_nonzero(mask)), []
+    for node_filter in chain:
+        if not left:
+            break
+        mask &= filter_mask(node_filter, view, request, mask)
+        still = int(np.count_nonzero(mask))
+        if still < left:
+            refused.append((node_filter.name, left - still))
+        left = still
+    return mask, refused
+
+
+def filter_mask(node_filter: Filter, view: FleetView, request: Request, mask: BoolColumn) -> BoolColumn:
+    """Return the filter's mask over the view. A costly filter only checks the nodes left in ``mask``."""
+    if not node_filter.costly:
+        return node_filter.mask(view, request)
+    positions = np.flatnonzero(mask)
+    passed = np.zeros(len(mask), np.bool_)
+    passed[positions] = node_filter.mask(view.take(positions), request)
+    return passed
+
+
 def _consume(view: FleetView, row: int, request: Request) -> None:
     """Add the usage of one server of the request to this row."""
     node, resources = view.at(row), request.resources
@@ -138,7 +164,8 @@ def _why(view: FleetView, request: Request, refused: Sequence[tuple[str, int]]) 
     """Return why no host fits, for operators."""
     if not refused:
         return "No compute hosts are registered."
-    return f"Requested {request.count}; {summary(refused)}."
+    rejected = ", ".join(f"{name}: {count} host{'s' if count != 1 else ''} refused" for name, count in refused)
+    return f"Requested {request.count}; {rejected}."
 
 
 def _best_rows(ranking: Ranking, count: int) -> list[int]:

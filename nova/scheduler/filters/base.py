@@ -20,14 +20,16 @@ class Filter(Plugin):
     by_aggregates = False
     # True if the filter applies to a new image of a server that stays on its host.
     in_place = False
+    # Reason for administrators why a node was rejected.
+    refusal = "refused"
 
     def mask(self, view: FleetView, request: Request) -> BoolColumn:
         """Return True for every node that the request may use; one element per node of the view."""
         raise NotImplementedError
 
     def reason(self, view: FleetView, request: Request) -> str:
-        """Return why the first node of the view was rejected, for administrators."""
-        return "refused"
+        """Return why the first node of the view was rejected, for administrators, by default ``refusal``."""
+        return self.refusal
 
 
 class HostFilter(Filter):

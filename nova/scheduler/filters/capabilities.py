@@ -14,7 +14,6 @@ from nova import exception
 from nova.scheduler import attributes, operators
 from nova.scheduler.columns import BoolColumn
 from nova.scheduler.filters.base import Filter, everything
-from nova.scheduler.plugin import Scope
 from nova.scheduler.request import Request
 from nova.scheduler.view import FleetView
 
@@ -72,12 +71,10 @@ class JsonFilter(Filter):
     that cannot be compared evaluate to false."""
 
     costly = True
+    refusal = "the hint query does not hold"
 
     def applies(self, request: Request) -> bool:
         return bool(request.hint("query"))
-
-    def scope(self, request: Request) -> Scope:
-        return Scope.ROW
 
     def mask(self, view: FleetView, request: Request) -> BoolColumn:
         query = self._query(request)
@@ -96,9 +93,6 @@ class JsonFilter(Filter):
         if _terms(query, 0) > _MAX_TERMS:
             raise exception.NoValidHost(reason="The scheduler hint query is too long or too deep.")
         return query
-
-    def reason(self, view: FleetView, request: Request) -> str:
-        return "the hint query does not hold"
 
 
 def _terms(query: Any, depth: int) -> int:

@@ -26,14 +26,12 @@ class ImagePropertiesFilter(Filter):
     img_hv_requested_version (``>=2.6,<9``; a hypervisor of unknown version passes) and hw_maxphysaddr_bits."""
 
     in_place = True
+    depends_on = Scope.REQUEST
 
     def applies(self, request: Request) -> bool:
         properties = request.properties
         return bool(self._wanted(request)) or "img_hv_requested_version" in properties \
             or "hw_maxphysaddr_bits" in properties
-
-    def scope(self, request: Request) -> Scope:
-        return Scope.REQUEST
 
     @staticmethod
     def _wanted(request: Request) -> dict[int, str]:

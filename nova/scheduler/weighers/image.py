@@ -14,12 +14,10 @@ class ImagePropertiesWeigher(Weigher):
     """
 
     option = "image_props_weight_multiplier"
+    depends_on = Scope.REQUEST
 
     def applies(self, request: Request) -> bool:
         return bool(request.spec.image_hosts)
-
-    def scope(self, request: Request) -> Scope:
-        return Scope.REQUEST
 
     def scores(self, view: FleetView, request: Request) -> FloatColumn:
         ratios = request.settings.image_ratios

@@ -19,12 +19,10 @@ class MetricsWeigher(Weigher):
     weight_of_unavailable."""
 
     option = "metrics_weight_multiplier"  # metadata key of aggregates
+    depends_on = Scope.REQUEST
 
     def applies(self, request: Request) -> bool:
         return bool(request.settings.metric_ratios)
-
-    def scope(self, request: Request) -> Scope:
-        return Scope.REQUEST
 
     def multiplier(self, settings: SchedulerOptions) -> float:
         return settings.metrics_multiplier
