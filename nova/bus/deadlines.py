@@ -42,12 +42,10 @@ def stamp(seconds: float | None) -> dict[str, Any]:
 
 
 class Clocks:
-    """Estimates of the age of messages from hosts with different monotonic clocks.
-
-    The fastest message of a host gives the offset between its clock and ours. A slower message was delayed by the
-    difference, in a queue or in the socket of a frozen process. The first message of a host counts as new. For
-    messages of the own host the age is exact. Wall clocks are not used. Thread-safe.
-    """
+    """Estimates of the age of messages from hosts with different monotonic clocks. The fastest message of a host gives
+    the offset between its clock and ours. A slower message was delayed by the difference, in a queue or in the socket
+    of a frozen process. The first message of a host counts as new. For messages of the own host the age is exact. Wall
+    clocks are not used. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

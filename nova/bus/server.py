@@ -28,13 +28,10 @@ def serve(
     implementations: Iterable[tuple[type[interface.Interface], Any]],
     threads: int | None = None,
 ) -> messaging.RPCServer:
-    """Start an RPC server for ``host`` on ``topic``; each implementation has the methods of its interface.
-
-    At most ``threads`` messages are taken from the broker and handled at the same time (None:
-    [DEFAULT]executor_thread_pool_size). Expired messages are dropped.
-
-    To stop the server, call :func:`stop_taking`, then ``server.wait()`` until all calls are answered.
-    """
+    """Start an RPC server for ``host`` on ``topic``; each implementation has the methods of its interface. At most
+    ``threads`` messages are taken from the broker and handled at the same time (None:
+    [DEFAULT]executor_thread_pool_size). Expired messages are dropped. To stop the server, call :func:`stop_taking`,
+    then ``server.wait()`` until all calls are answered."""
     keys = message_signing.keys_of(bus)
     endpoints = [Ping(), *(endpoint(declared, implementation, host, keys) for declared, implementation in
                            implementations)]

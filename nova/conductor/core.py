@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from stevedore import driver as stevedore_driver
 
 from nova import bus
 from nova.conductor.feeds.deltas import FleetAnnouncer
+from nova.conductor.feeds.feed import FiltersFeed, NamesFeed, PeersFeed, UsageFeed
 from nova.conductor.feeds.host_rates import HostRates
-from nova.conductor.feeds.names import NamesFeed
 from nova.conductor.feeds.outbox import Outbox
-from nova.conductor.feeds.peers import PeersFeed
-from nova.conductor.feeds.security_rules import FiltersFeed
-from nova.conductor.feeds.usage import UsageFeed
 from nova.conductor.secret_cipher import SecretCipher
 from nova.conf import CONF
 from nova.db.sql.engine import Database
@@ -60,9 +57,7 @@ class Core:
     @functools.cached_property
     def allocator(self) -> Allocator:
         """Return the conductor side of the network back end. Raises stevedore's NoMatches for a bad [network]driver."""
-        manager: Any = stevedore_driver.DriverManager("nova.network.allocators", CONF.network.driver,
-                                                      invoke_on_load=True, invoke_args=(self.db,))
-        return cast(Allocator, manager.driver)
+        return cast(Allocator, self._back_end("nova.network.allocators", CONF.network.driver))
 
     @functools.cached_property
     def cipher(self) -> SecretCipher:
@@ -72,16 +67,15 @@ class Core:
     @functools.cached_property
     def attachments(self) -> Attachments:
         """Return the conductor side of the volume back end. Raises stevedore's NoMatches for a bad [volume]driver."""
-        manager: Any = stevedore_driver.DriverManager("nova.volume.attachments", CONF.volume.driver,
-                                                      invoke_on_load=True, invoke_args=(self.db,))
-        return cast(Attachments, manager.driver)
+        return cast(Attachments, self._back_end("nova.volume.attachments", CONF.volume.driver))
 
     @functools.cached_property
     def shares(self) -> ShareService:
         """Return the conductor side of the share back end. Raises stevedore's NoMatches for a bad [share]driver."""
-        manager: Any = stevedore_driver.DriverManager("nova.share.services", CONF.share.driver,
-                                                      invoke_on_load=True, invoke_args=(self.db,))
-        return cast(ShareService, manager.driver)
+        return cast(ShareService, self._back_end("nova.share.services", CONF.share.driver))
+
+    def _back_end(self, namespace: str, name: str) -> object:
+        return stevedore_driver.DriverManager(namespace, name, invoke_on_load=True, invoke_args=(self.db,)).driver
 
     def __post_init__(self) -> None:
         self.peers = PeersFeed(self.db, self.compute_at)

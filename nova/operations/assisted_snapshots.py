@@ -12,9 +12,8 @@ import msgspec
 from nova import exception
 from nova.objects.base import Object
 from nova.objects.servers import states
-from nova.objects.servers.action import Failure
 from nova.objects.servers.instance import BlockDevice
-from nova.operations.framework.base import CONDUCTOR, VOLUMES, NoRequest, Operation, step
+from nova.operations.framework.base import CONDUCTOR, VOLUMES, NoRequest, ReleasingOperation, step
 from nova.operations.framework.contexts import Acceptance, Control, HostContext
 from nova.operations.framework.rules import Rules
 
@@ -56,7 +55,7 @@ class AssistedData(Object, kw_only=True):
     done: bool = False
 
 
-class _Assisted(Operation):
+class _Assisted(ReleasingOperation):
     """Common steps of assisted snapshots. Subclasses define what the host does."""
 
     data_type = AssistedData
@@ -113,10 +112,6 @@ class _Assisted(Operation):
         ctl.outside_volumes.end_assisted(self.data.snapshot_id, self.awaited, done=self.data.done)
 
     # --- the end ---------------------------------------------------------------------------------
-    def failed(self, ctl: Control, failure: Failure) -> None:
-        super().failed(ctl, failure)
-        self.superseded(ctl)
-
     def succeeded(self, ctl: Control) -> None:
         super().succeeded(ctl)
         self.superseded(ctl)

@@ -10,10 +10,9 @@ from nova import exception
 from nova.objects.base import Object
 from nova.objects.networks.network import VIF, NetworkRequest
 from nova.objects.servers import states
-from nova.objects.servers.action import Failure
 from nova.objects.servers.instance import Instance
 from nova.operations.framework import on_host, plugging
-from nova.operations.framework.base import CONDUCTOR, NETWORK, NoRequest, Operation, step
+from nova.operations.framework.base import CONDUCTOR, NETWORK, NoRequest, ReleasingOperation, step
 from nova.operations.framework.contexts import Acceptance, Control, HostContext, PrecheckContext
 from nova.operations.framework.rules import Rules
 
@@ -49,7 +48,7 @@ class InterfaceData(Object, kw_only=True):
     port_id: str | None = None
 
 
-class _Interface(Operation):
+class _Interface(ReleasingOperation):
     """Common host actions of attach and detach."""
 
     data_type = InterfaceData
@@ -108,10 +107,6 @@ class AttachInterface(_Interface):
     def succeeded(self, ctl: Control) -> None:
         if not self.data.plugs:
             ctl.interfaces.complete(self.data.vif.id)
-
-    def failed(self, ctl: Control, failure: Failure) -> None:
-        super().failed(ctl, failure)
-        self.superseded(ctl)
 
     def superseded(self, ctl: Control) -> None:
         if self.data.vif is not None:
@@ -186,10 +181,6 @@ class LoseInterface(DetachInterface):
         super().give_back(ctl)
 
     def succeeded(self, ctl: Control) -> None:
-        self.superseded(ctl)
-
-    def failed(self, ctl: Control, failure: Failure) -> None:
-        super().failed(ctl, failure)
         self.superseded(ctl)
 
     def superseded(self, ctl: Control) -> None:

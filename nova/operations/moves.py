@@ -7,6 +7,7 @@ has the connections of the new host, and the connections of the old host are rem
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 import msgspec
 
@@ -113,6 +114,10 @@ class Move(Bound):
     retry_from = "place"
 
     # --- acceptance --------------------------------------------------------------------------------
+    @classmethod
+    def begin(cls, instance: Instance, request: Any) -> dict[str, Any]:
+        return {"spec": placing.empty_spec(instance)}  # begin_move() fills it in
+
     def begin_move(self, ctl: Acceptance, flavor: Flavor, host: str | None = None, *, same_host: bool = False,
                    forced: bool = False, new_flavor: Flavor | None = None) -> None:
         """Fill in the possible destinations and write the migration. Raises ComputeHostNotFound, InvalidVolume."""

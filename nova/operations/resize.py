@@ -83,10 +83,6 @@ class Resize(Move):
         ctl.set(progress=0)
         self.begin_move(ctl, flavor, host, same_host=same_host, new_flavor=flavor)
 
-    @classmethod
-    def begin(cls, instance: Instance, request: object) -> dict[str, object]:
-        return {"spec": {"instance_uuids": [], "project_id": "", "flavor": msgspec.to_builtins(instance.flavor)}}
-
     # --- steps -----------------------------------------------------------------------------------------
     @step(CONDUCTOR, undo="unplace", calls_scheduler=True, event="cold_migrate")
     def place(self, ctl: Control) -> None:
@@ -124,9 +120,7 @@ class Resize(Move):
             plugging.start(host, functools.partial(host.driver.power.on, moved))
         on_host.report_guest(host)
 
-    @step(CONDUCTOR, when="plugs")
-    def plugged(self, ctl: Control) -> None:
-        plugging.wait(ctl, self.data.plugs)
+    plugged = plugging.plugged
 
     @step("host", event="compute_finish_resize", task_state=states.RESIZE_FINISH, evict=True, when="plugs")
     def go(self, host: HostContext) -> None:
@@ -231,11 +225,9 @@ def give_back(ctl: Control, flavor: Flavor, other: Flavor) -> None:
 # --- confirm and revert ----------------------------------------------------------------------------------
 class FinishData(Object, kw_only=True):
     """Data of a confirm or revert. ``host``: current host; ``source``: host before the move, with ``old_flavor``.
-
     ``stays``: the destination failed to remove its guest and keeps it; ``removed``: the destination removed its guest
     although another operation took over; ``dedicated``: the server has dedicated resources on one of the hosts.
-    ``outside_interfaces``, ``outside_volumes``: see MoveData; ``there``: the volumes as connected to the source.
-    """
+    ``outside_interfaces``, ``outside_volumes``: see MoveData; ``there``: the volumes as connected to the source."""
 
     host: str = ""
     source: str = ""
@@ -278,10 +270,6 @@ class _Finish(Bound):
     def superseded(self, ctl: Control) -> None:
         ctl.migrate(self.data.migration, status=migration_states.ERROR)
 
-    @staticmethod
-    def _forget_before(ctl: Control) -> None:
-        ctl.set_items({_BEFORE: None})
-
 
 class ConfirmResize(_Finish):
     name = "confirm_resize"
@@ -306,7 +294,7 @@ class ConfirmResize(_Finish):
         ctl.migrate(self.data.migration, status=migration_states.CONFIRMED, open=False)
         if self.data.old_flavor is not None:
             give_back(ctl, ctl.instance.flavor, self.data.old_flavor)
-        self._forget_before(ctl)
+        ctl.set_items({_BEFORE: None})
 
     # Other operations that end a move leave the accesses to the periodic check for stale accesses.
     @step(CONDUCTOR, external=SHARES, deferrable=True, when="shares")
@@ -459,6 +447,6 @@ class RevertResize(_Finish):
         if data.dedicated:
             ctl.use_claim()
         ctl.migrate(data.migration, status=status, open=False)
-        self._forget_before(ctl)
+        ctl.set_items({_BEFORE: None})
         ctl.volumes.adopt(data.there)
         ctl.set(flavor=old, host=data.source, node=data.source_node, availability_zone=ctl.zone_of(data.source))

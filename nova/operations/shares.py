@@ -12,10 +12,9 @@ import msgspec
 from nova import exception
 from nova.objects.base import Object, new_uuid
 from nova.objects.servers import states
-from nova.objects.servers.action import Failure
 from nova.objects.volumes import share as share_types
 from nova.objects.volumes.share import Share, ShareMapping
-from nova.operations.framework.base import CONDUCTOR, SHARES, NoRequest, Operation, Step, step
+from nova.operations.framework.base import CONDUCTOR, SHARES, NoRequest, ReleasingOperation, Step, step
 from nova.operations.framework.contexts import Acceptance, Control, HostContext, PrecheckContext
 from nova.operations.framework.rules import Rules
 
@@ -48,16 +47,12 @@ class DetachShareData(Object, kw_only=True):
     let_go: bool = False
 
 
-class _Share(Operation):
+class _Share(ReleasingOperation):
     """Common end of attach and detach: the mapping gets status "error" if the operation fails."""
 
     def clean_up(self, of: Step, ctl: Control) -> None:
         """Reconcile the accesses with the shares that the server has now."""
         ctl.outside_shares.reconcile()
-
-    def failed(self, ctl: Control, failure: Failure) -> None:
-        super().failed(ctl, failure)
-        self.superseded(ctl)
 
     def superseded(self, ctl: Control) -> None:
         ctl.shares.become(self.data.mapping, share_types.ERROR)

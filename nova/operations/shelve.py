@@ -110,7 +110,7 @@ class Shelve(_Offloading, Saving, FollowsPowerState):
 
     @step(CONDUCTOR, undo="unmake_image", external=IMAGES, when="image")
     def make_image(self, ctl: Control) -> None:
-        self._make(ctl)
+        ctl.images.make(self.data.image)
 
     @step("host", event=_SHELVE, task_state=states.SHELVING, undo="restart")
     def halt(self, host: HostContext) -> None:

@@ -56,9 +56,6 @@ class Saving(Operation):
     data_type: ClassVar[type[Object]] = SavedData
     kind = "snapshot"
 
-    def _make(self, ctl: Control) -> None:
-        ctl.images.make(self.data.image)
-
     def _capture(self, host: HostContext) -> None:
         host.driver.snapshots.take(host.instance, self.data.image.id, host.cancelled)
 
@@ -90,7 +87,7 @@ class CreateImage(Saving):
 
     @step(CONDUCTOR, undo="unmake_image", external=IMAGES)
     def make_image(self, ctl: Control) -> None:
-        self._make(ctl)
+        ctl.images.make(self.data.image)
 
     @step("host", event="compute_snapshot_instance", task_state=states.IMAGE_PENDING_UPLOAD, undo="discard",
           deadline=DEADLINE)
@@ -122,7 +119,7 @@ class CreateBackup(Saving):
 
     @step(CONDUCTOR, undo="unmake_image", external=IMAGES)
     def make_image(self, ctl: Control) -> None:
-        self._make(ctl)
+        ctl.images.make(self.data.image)
 
     @step("host", event="compute_backup_instance", task_state=states.IMAGE_PENDING_UPLOAD, undo="discard",
           deadline=DEADLINE)

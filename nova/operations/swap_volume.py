@@ -15,10 +15,17 @@ import msgspec
 from nova import exception
 from nova.objects.base import Object, new_uuid
 from nova.objects.servers import states
-from nova.objects.servers.action import Failure
 from nova.objects.servers.instance import BlockDevice
 from nova.objects.volumes.volume import VolumeEncryption
-from nova.operations.framework.base import CONDUCTOR, VOLUMES, NoRequest, Operation, Step, connects_volumes, step
+from nova.operations.framework.base import (
+    CONDUCTOR,
+    VOLUMES,
+    NoRequest,
+    ReleasingOperation,
+    Step,
+    connects_volumes,
+    step,
+)
 from nova.operations.framework.contexts import Acceptance, Control, HostContext, PrecheckContext
 from nova.operations.framework.rules import Rules
 
@@ -48,7 +55,7 @@ class SwapData(Object, kw_only=True):
     encryption: VolumeEncryption | None = None
 
 
-class SwapVolume(Operation):
+class SwapVolume(ReleasingOperation):
     name = action = "swap_volume"
     rules = Rules(label="swap_volume", vm_states=frozenset({states.ACTIVE, states.PAUSED, states.RESIZED}),
                   host="needed", beside=True, release=4)
@@ -134,10 +141,6 @@ class SwapVolume(Operation):
     # --- the end ---------------------------------------------------------------------------------
     def succeeded(self, ctl: Control) -> None:
         ctl.volumes.end_swap(self.data.device, self.data.new, self.data.migrates, done=True)
-
-    def failed(self, ctl: Control, failure: Failure) -> None:
-        super().failed(ctl, failure)
-        self.superseded(ctl)
 
     def superseded(self, ctl: Control) -> None:
         ctl.volumes.end_swap(self.data.device, self.data.new, self.data.migrates, done=self.data.swapped)

@@ -77,7 +77,7 @@ class CreateVolumeImage(Saving):
 
     @step(CONDUCTOR, event=_EVENT, undo="unmake_image", external=IMAGES)
     def make_image(self, ctl: Control) -> None:
-        self._make(ctl)
+        ctl.images.make(self.data.image)
 
     # The host is called directly and not by an order: the user's token is lost after an order, and snapshots must be
     # created with that token to belong to the user.

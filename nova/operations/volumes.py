@@ -13,11 +13,18 @@ from nova import exception
 from nova.objects.base import Object
 from nova.objects.requirements.requested_resources import MULTIATTACH
 from nova.objects.servers import states
-from nova.objects.servers.action import Failure
 from nova.objects.servers.instance import BlockDevice, Instance
 from nova.objects.volumes.volume import AVAILABLE, Attachment, VolumeEncryption
 from nova.operations.framework import on_host
-from nova.operations.framework.base import CONDUCTOR, VOLUMES, NoRequest, Operation, Step, connects_volumes, step
+from nova.operations.framework.base import (
+    CONDUCTOR,
+    VOLUMES,
+    NoRequest,
+    ReleasingOperation,
+    Step,
+    connects_volumes,
+    step,
+)
 from nova.operations.framework.contexts import Acceptance, Control, HostContext, PrecheckContext
 from nova.operations.framework.rules import Rules
 
@@ -44,12 +51,10 @@ class DetachRequest(Object, kw_only=True):
 
 
 class VolumeData(Object, kw_only=True):
-    """``device``: the device of the operation as stored in the server's row.
-
-    ``outside_volumes``: an external service manages the volume; ``let_go``: the guest has released the volume;
-    ``released``: that service has released it, too. ``lost``: that service has lost or broken the volume.
-    ``multiattach``: other servers may attach it. ``owner``: its project at the time of the request.
-    """
+    """``device``: the device of the operation as stored in the server's row. ``outside_volumes``: an external service
+    manages the volume; ``let_go``: the guest has released the volume; ``released``: that service has released it, too.
+    ``lost``: that service has lost or broken the volume. ``multiattach``: other servers may attach it. ``owner``: its
+    project at the time of the request."""
 
     host: str = ""
     device: BlockDevice | None = None
@@ -62,7 +67,7 @@ class VolumeData(Object, kw_only=True):
     owner: str = ""
 
 
-class _Volume(Operation):
+class _Volume(ReleasingOperation):
     """Common base of attach and detach."""
 
     data_type = VolumeData
@@ -138,10 +143,6 @@ class AttachVolume(_Volume):
     def succeeded(self, ctl: Control) -> None:
         ctl.volumes.complete(self.data.device)
 
-    def failed(self, ctl: Control, failure: Failure) -> None:
-        super().failed(ctl, failure)
-        ctl.volumes.release(self.data.device, keep=True)
-
     def superseded(self, ctl: Control) -> None:
         ctl.volumes.release(self.data.device, keep=True)
 
@@ -207,10 +208,6 @@ class DetachVolume(_Volume):
     # --- the end ---------------------------------------------------------------------------------
     def succeeded(self, ctl: Control) -> None:
         ctl.volumes.release(self.data.device, keep=True)
-
-    def failed(self, ctl: Control, failure: Failure) -> None:
-        super().failed(ctl, failure)
-        self.superseded(ctl)
 
     def superseded(self, ctl: Control) -> None:
         if self.data.released:

@@ -74,11 +74,9 @@ class Guests(Interface, topic=CONDUCTOR, namespace="guests"):
     @call
     def resume(self, ctx: RequestContext, host: str, waiting: list[str], begun: list[str], at_once: int) -> Resumed:
         """Start guests of ``waiting`` after a reboot of the host, so that at most ``at_once`` start at the same time.
-
         ``begun`` lists the guests whose start was requested before. Returns the remaining entries of both lists:
         servers that are no longer ACTIVE on the host, and completed starts, are removed. No guest is started while the
-        service is forced down.
-        """
+        service is forced down."""
 
     @by_hosts
     @call

@@ -52,12 +52,10 @@ class Servers(Interface, topic=CONDUCTOR, namespace="servers"):
     @call
     def operate(self, ctx: RequestContext, uuid: str, operation: str, payload: dict[str, Any] | None = None,
                 project_id: str | None = None) -> Accepted:
-        """Start ``operation`` (a name of nova.operations) on a server; ``payload`` is its request.
-
-        Checks lock, host and states as the operation declares them; raises UnknownOperation, InstanceIsLocked,
-        InstanceNotReady, InstanceInvalidState, InstanceStateUnknown, ComputeServiceUnavailable (its host is down), and
-        the errors of the acceptance of the operation.
-        """
+        """Start ``operation`` (a name of nova.operations) on a server; ``payload`` is its request. Checks lock, host
+        and states as the operation declares them; raises UnknownOperation, InstanceIsLocked, InstanceNotReady,
+        InstanceInvalidState, InstanceStateUnknown, ComputeServiceUnavailable (its host is down), and the errors of the
+        acceptance of the operation."""
 
     @call
     def attached_interface(self, ctx: RequestContext, uuid: str, action_uuid: str,
@@ -146,13 +144,10 @@ class Migrations(Interface, topic=CONDUCTOR, namespace="migrations"):
     @call
     def interrupt(self, ctx: RequestContext, instance_uuid: str, migration_id: int, what: str,
                   statuses: list[str], project_id: str | None = None) -> None:
-        """Cancel a live migration (``cancel``) or force its completion (``force-complete``).
-
-        The migration must have one of ``statuses``. The request is repeated until the migration has ended.
-
-        Raises InstanceNotFound, InstanceIsLocked, InstanceInvalidState, InstanceStateUnknown,
-        MigrationNotFoundForInstance, InvalidMigrationState.
-        """
+        """Cancel a live migration (``cancel``) or force its completion (``force-complete``). The migration must have
+        one of ``statuses``. The request is repeated until the migration has ended. Raises InstanceNotFound,
+        InstanceIsLocked, InstanceInvalidState, InstanceStateUnknown, MigrationNotFoundForInstance,
+        InvalidMigrationState."""
 
 
 class ServerGroups(Interface, topic=CONDUCTOR, namespace="server_groups"):

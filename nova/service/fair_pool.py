@@ -10,7 +10,6 @@ import collections
 import concurrent.futures
 import functools
 import threading
-import time
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, ParamSpec, TypeVar
 
@@ -23,13 +22,10 @@ T = TypeVar("T")
 
 
 class FairThreadPool:
-    """A pool that runs at most ``threads[kind]`` functions of a kind at the same time.
-
-    Within a kind, projects with waiting functions are served round robin, one function at a time. The functions of one
-    project start in the order in which they were submitted. So a project waits for at most one function of each other
-    project. Threads are started on demand and end after ``idle`` seconds without work. Thread-safe; functions may
-    submit further functions.
-    """
+    """A pool that runs at most ``threads[kind]`` functions of a kind at the same time. Within a kind, projects with
+    waiting functions are served round robin, one function at a time. The functions of one project start in the order in
+    which they were submitted. So a project waits for at most one function of each other project. Threads are started on
+    demand and end after ``idle`` seconds without work. Thread-safe; functions may submit further functions."""
 
     def __init__(self, threads: Mapping[str, int], name: str = "pool", idle: float = _IDLE) -> None:
         self._name = name
@@ -67,12 +63,6 @@ class FairThreadPool:
         """Return the number of running functions of one kind, or of all kinds."""
         with self._lock:
             return sum(at.running for at in self._chosen(kind))
-
-    def longest_wait(self, kind: str | None = None) -> float:
-        """Return the seconds for which the oldest waiting function has waited, or 0 if none waits."""
-        with self._lock:
-            since = [works[0].since for at in self._chosen(kind) for works in at.projects.values()]
-        return time.monotonic() - min(since) if since else 0.0
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Refuse further functions. Waiting ones still run unless ``cancel_futures`` is set. With ``wait`` return after
@@ -138,12 +128,11 @@ class FairThreadPool:
 class _Work:
     """A submitted function and its future."""
 
-    __slots__ = ("_function", "future", "since")
+    __slots__ = ("_function", "future")
 
     def __init__(self, function: Callable[[], Any]) -> None:
         self._function = function
         self.future: concurrent.futures.Future[Any] = concurrent.futures.Future()
-        self.since = time.monotonic()
 
     def run(self) -> None:
         if not self.future.set_running_or_notify_cancel():

@@ -22,6 +22,7 @@ LOG = logging.getLogger(__name__)
 _IDLE = 10.0
 # Seconds that the end of the consumer may take.
 _STOP = 5.0
+_ERRORS = (*ERRORS, NotPublished)
 
 
 class RabbitConsumer:
@@ -45,7 +46,7 @@ class RabbitConsumer:
         while self._connection is None and not self._stopping.is_set():
             try:
                 self._connect()
-            except ERRORS_OR_UNREACHABLE as error:
+            except _ERRORS as error:
                 if until is not None and time.monotonic() + pause > until:
                     os.close(self._wake)
                     os.close(self._waker)
@@ -99,10 +100,11 @@ class RabbitConsumer:
                     LOG.info("Consuming from %s again", self._queues[0].name)
                     pause = 0.0
                 assert self._connection is not None
-                if not self._connection.handle(self._idle, self._wake) or self._connection.used_at < _due():
+                idle = not self._connection.handle(self._idle, self._wake)
+                if idle or self._connection.used_at < time.monotonic() - _IDLE:
                     self._connection.heartbeat()
                     self._connection.used_at = time.monotonic()
-            except ERRORS_OR_UNREACHABLE as error:
+            except _ERRORS as error:
                 if self._connection is not None:
                     self._connection.drop()
                     self._connection = None
@@ -156,11 +158,3 @@ class RabbitConsumer:
         else:
             os.close(self._wake)
             os.close(self._waker)
-
-
-ERRORS_OR_UNREACHABLE = (*ERRORS, NotPublished)
-
-
-def _due() -> float:
-    """Return the time before which a heartbeat must have been checked."""
-    return time.monotonic() - _IDLE

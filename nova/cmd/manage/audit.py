@@ -17,7 +17,6 @@ from nova.db.audit import Finding
 from nova.db.hosts import services
 from nova.db.servers import evictions, servers
 from nova.objects.servers import states
-from nova.objects.servers.instance import Instance
 from nova.operations.power import OFF
 
 _PAGE = 1000
@@ -84,7 +83,7 @@ def _compare(core: Core, host: str, running: dict[str, int]) -> Iterable[Finding
     expected = {}
     marker: str | None = None
     while True:
-        page = core.db.read(functools.partial(_page, host=host, marker=marker))
+        page = core.db.read(functools.partial(servers.on_host, host=host, limit=_PAGE, marker=marker))
         expected.update({instance.uuid: instance for instance in page})
         if len(page) < _PAGE:
             break
@@ -114,11 +113,6 @@ def _unexpected(core: Core, host: str, uuids: Sequence[str]) -> Iterable[Finding
             elif host not in where.possible_hosts:
                 yield Finding("guest", uuid, f"runs on {host}, but its server is on "
                                              f"{', '.join(where.possible_hosts) or 'no host'}")
-
-
-def _page(connection: Any, host: str, marker: str | None) -> list[Instance]:
-    return servers.on_host(connection, host, _PAGE, marker)
-
 
 def _reap(_connection: Any, core: Core, host: str, uuid: str) -> None:
     core.compute_at(host).reap(context.admin(), uuid)

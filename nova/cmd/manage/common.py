@@ -11,7 +11,7 @@ import prettytable
 from nova import bus
 from nova.conductor.core import Core
 from nova.conductor.feeds.deltas import FleetAnnouncer
-from nova.conductor.feeds.usage import UsageFeed
+from nova.conductor.feeds.feed import UsageFeed
 from nova.conductor.service import open_database
 from nova.conf import CONF
 from nova.db.maintenance import readiness

@@ -79,21 +79,18 @@ class _DrainPass:
         drain = self.drain
         survey = self.core.db.read(functools.partial(drains.survey, drain=drain))
         waiting = self._follow(survey)
-        if drain.state == drain_states.RUNNING and self._enabled_again():
-            LOG.info("Stopping the drain of host %s: the host was enabled", drain.host)
-            self.core.db.write(functools.partial(drains.stop, host=drain.host))
-            drain.state = drain_states.STOPPING
+        if drain.state == drain_states.RUNNING:
+            flags = self.core.db.read(functools.partial(services.flags, hosts=[drain.host])).get(drain.host)
+            if flags is None or not flags.disabled:
+                LOG.info("Stopping the drain of host %s: the host was enabled", drain.host)
+                self.core.db.write(functools.partial(drains.stop, host=drain.host))
+                drain.state = drain_states.STOPPING
+        left = 0
         if drain.state == drain_states.RUNNING:
             left = self._begin_those_that_waited(waiting, survey)
             left += self._begin_others() + (survey.coming if self._patient(drain.created_at) else 0)
-        else:
-            left = 0
         if not left and not self.moving:
             self._end()
-
-    def _enabled_again(self) -> bool:
-        flags = self.core.db.read(functools.partial(services.flags, hosts=[self.drain.host]))
-        return self.drain.host not in flags or not flags[self.drain.host].disabled
 
     def _patient(self, since: datetime.datetime) -> bool:
         return (clock.now() - since).total_seconds() < self.drain.patience

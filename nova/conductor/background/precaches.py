@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from nova import context, exception
 from nova.conductor.core import Core
-from nova.conductor.feeds.cached_images import images_cached
+from nova.conductor.feeds.host_notices import images_cached
 from nova.conf import CONF
 from nova.db.hosts import precaches, services
 from nova.db.hosts.precaches import Busy

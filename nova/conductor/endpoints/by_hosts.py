@@ -18,7 +18,6 @@ from nova.conductor.core import Core
 from nova.conductor.endpoints import notifications
 from nova.conductor.endpoints.derived import Endpoint, reads, write
 from nova.conductor.feeds import host_notices
-from nova.conductor.feeds.cached_images import images_cached
 from nova.conductor.saga.engine import Engine
 from nova.conductor.saga.run import owner_of
 from nova.conf import CONF
@@ -145,7 +144,8 @@ class Guests(by_hosts_api.Guests):
 
         def write(connection: sa.Connection) -> None:
             done = precaches.ended(connection, host, truncated)
-            self.core.outbox.notify(connection, ctx, lambda builder: images_cached(connection, builder, done))
+            self.core.outbox.notify(
+                connection, ctx, lambda builder: host_notices.images_cached(connection, builder, done))
 
         self.core.db.write(write)
 
@@ -284,10 +284,10 @@ class EngineReports(by_hosts_api.Engine):
         self.engine.progress(ctx, report)
 
     def begin(self, ctx: RequestContext, action_uuid: str, attempt: int, host: str) -> None:
-        self.engine.begin(ctx, action_uuid, attempt, host)
+        self.engine.recovery.begin(action_uuid, attempt, host)
 
     def resume(self, ctx: RequestContext, host: str) -> list[StepOrder]:
-        return self.engine.resume(ctx, host)
+        return self.engine.recovery.resume(host)
 
     def handed_over(self, ctx: RequestContext) -> None:
         self._check()

@@ -418,7 +418,7 @@ class ExternalEvents(servers_api.ExternalEvents):
             if hosts.get(uuid) and event.status != IN_PROGRESS and len(key) <= external_events.LONGEST:
                 reported.setdefault(uuid, {})[key] = event.status
         for uuid, statuses in reported.items():
-            self.engine.wake(ctx, uuid, statuses)
+            self.engine.recovery.wake(uuid, statuses)
         placed = [event for event in events if hosts.get(event.instance_uuid)]
         if self.engine.core.allocator.external:
             network_events.process(self.engine, placed)

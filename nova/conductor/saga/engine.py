@@ -12,7 +12,7 @@ import contextlib
 import functools
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -36,7 +36,7 @@ from nova.notifications.requests import SchedulerQuery
 from nova.objects.base import new_uuid
 from nova.objects.servers.action import Action
 from nova.objects.servers.instance import Instance
-from nova.objects.servers.order import StepOrder, StepReport
+from nova.objects.servers.order import StepReport
 from nova.operations.framework.base import OUTSIDE, Journal, Operation, Step, context_of
 from nova.service.fair_pool import FairThreadPool
 from nova.telemetry import tracing, worker_stats
@@ -222,23 +222,6 @@ class Engine:
 
         run = self.core.db.read(load)
         return run, narrowed(run, report)
-
-    def begin(self, ctx: context.RequestContext, action_uuid: str, attempt: int, host: str) -> None:
-        """Confirm to a host that its order is still current. Raises StaleReport."""
-        self.recovery.begin(action_uuid, attempt, host)
-
-    def resume(self, ctx: context.RequestContext, host: str) -> list[StepOrder]:
-        """Return new orders for all unfinished actions of a restarted host."""
-        return self.recovery.resume(host)
-
-    def recover(self, ctx: context.RequestContext, reach_hosts: bool = True, judge_hosts: bool = True) -> int:
-        """Take over actions whose lease ended; return their number (see :meth:`Recovery.recover`)."""
-        return self.recovery.recover(reach_hosts, judge_hosts)
-
-    def wake(self, ctx: context.RequestContext, instance_uuid: str, events: Mapping[str, str]) -> bool:
-        """Store external events (key -> status) and resume the action that waits for any of them, in one transaction.
-        Returns True if an action was resumed."""
-        return self.recovery.wake(instance_uuid, events)
 
 
 def _trusted_context(ctx: context.RequestContext, run: Run) -> context.RequestContext:

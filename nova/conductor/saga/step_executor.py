@@ -288,17 +288,14 @@ class StepExecutor:
         devices = run.operation.devices_at(step)
         if devices:
             instance = msgspec.structs.replace(instance, block_devices=with_ways(instance.block_devices, devices))
-        if instance.encrypted_pass:
-            instance = msgspec.structs.replace(instance, admin_pass=self._password(run))
+        if instance.encrypted_pass:  # the selection of the host checked that it can be decrypted
+            password = None if run.action.undoing else self.core.cipher.try_decrypt(instance.encrypted_pass)
+            instance = msgspec.structs.replace(instance, admin_pass=password)
         keys = volume_keys.opened(self.core.cipher, run.instance) if run.operation.needs_keys(
             step, run.action.undoing) else []
         return StepOrder(action=run.ordered(), step=step.name, attempt=attempt, undo=run.action.undoing,
                          instance=without_secrets(instance), rules=rules, volume_keys=keys, issued_at=clock.now(),
                          lease=CONF.conductor.lease)
-
-    def _password(self, run: Run) -> str | None:
-        """Return the password for the guest. The selection of the host checked that it can be decrypted."""
-        return None if run.action.undoing else self.core.cipher.try_decrypt(run.instance.encrypted_pass)
 
     def send(self, ctx: context.RequestContext, host: str, order: StepOrder) -> None:
         """Send an order to a host. If the message is lost, the lease of the action ends and the order is sent again."""

@@ -260,13 +260,10 @@ class Operation:
         return {"host": instance.host or "", **{name: value for name, value in values.items() if name in fields}}
 
     def prepare(self, precheck: PrecheckContext, request: Any) -> None:
-        """Check the request with external services, with the rights of the caller.
-
-        Runs once on a conductor before the accepting transaction: no lock and no transaction is held, and
-        ``self.instance`` may be out of date. Must not change anything outside ``self.data``, because the request can
-        still be refused. ``accept`` starts with the data as ``prepare`` left it. Exceptions refuse the request and are
-        returned to the caller.
-        """
+        """Check the request with external services, with the rights of the caller. Runs once on a conductor before the
+        accepting transaction: no lock and no transaction is held, and ``self.instance`` may be out of date. Must not
+        change anything outside ``self.data``, because the request can still be refused. ``accept`` starts with the data
+        as ``prepare`` left it. Exceptions refuse the request and are returned to the caller."""
 
     def accept(self, ctl: Acceptance, request: Any) -> Object | None:
         """Check and reserve what the operation needs, and return the answer for the caller.
@@ -279,12 +276,10 @@ class Operation:
         return None
 
     def relocate(self) -> bool:
-        """Adapt the data to the host on which the instance is now, and return True if the data changed.
-
-        Runs before the first step of an operation that was queued or that superseded another one: the instance may
-        have moved since acceptance. Runs inside the transaction that hands the instance over, so it only reads
-        ``self.instance`` and changes ``self.data``. Must not raise.
-        """
+        """Adapt the data to the host on which the instance is now, and return True if the data changed. Runs before the
+        first step of an operation that was queued or that superseded another one: the instance may have moved since
+        acceptance. Runs inside the transaction that hands the instance over, so it only reads ``self.instance`` and
+        changes ``self.data``. Must not raise."""
         host = self.instance.host or ""
         if not getattr(self.data, "host", "") or self.data.host == host:
             return False
@@ -431,6 +426,14 @@ class Operation:
         """Release what acceptance reserved, after all compensations, because another operation took over. The writes
         through ``ctl`` are part of the transaction that starts the superseding operation. Must not call an external
         service and must not raise."""
+
+
+class ReleasingOperation(Operation):
+    """Base of operations that release the same after a failure as when another operation supersedes them."""
+
+    def failed(self, ctl: Control, failure: Failure) -> None:
+        super().failed(ctl, failure)
+        self.superseded(ctl)
 
 
 def journal(action: Action) -> Journal:

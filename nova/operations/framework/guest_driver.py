@@ -41,12 +41,10 @@ class Cancelled(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class BootFiles:
-    """The local files from which a guest boots: cached images and extras.
-
-    ``root``: the cached base image (None: no image). ``kernel``, ``ramdisk``: of a kernel/ramdisk/machine trio.
-    ``config_drive``: path of a complete image file. ``alone``: the root disk is a full copy without a base image,
-    because the image does not belong to the server and is deleted soon.
-    """
+    """The local files from which a guest boots: cached images and extras. ``root``: the cached base image (None: no
+    image). ``kernel``, ``ramdisk``: of a kernel/ramdisk/machine trio. ``config_drive``: path of a complete image file.
+    ``alone``: the root disk is a full copy without a base image, because the image does not belong to the server and is
+    deleted soon."""
 
     root: str | None = None
     root_format: str = "qcow2"
@@ -117,20 +115,16 @@ class Disks(abc.ABC):
     @abc.abstractmethod
     def prepare(self, instance: Instance, files: BootFiles) -> None:
         """Create the guest's disks: an overlay on ``files.root`` of size flavor.root_gb, ephemeral disks, swap and
-        config drive.
-
-        Existing disks are kept and taken over, also another host's disks on shared storage. Raises InvalidInput before
-        anything is created (it names the unsupported property of flavor or image), InvalidDiskInfo, FlavorDiskTooSmall,
-        DiskFull.
-        """
+        config drive. Existing disks are kept and taken over, also another host's disks on shared storage. Raises
+        InvalidInput before anything is created (it names the unsupported property of flavor or image), InvalidDiskInfo,
+        FlavorDiskTooSmall, DiskFull."""
 
     def replace(self, instance: Instance, files: BootFiles, token: str, keep_ephemerals: bool = False,
                 timeout: int = 0) -> None:
         """Shut the guest down (see Power.off) and replace its local disks; the guest is then undefined.
-
         ``keep_ephemerals``: keep ephemeral disks. ``token`` identifies the new disks: a repeated call keeps them. The
-        old disks are kept until all new ones exist. Succeeds without a guest or disks. Raises the errors of prepare().
-        """
+        old disks are kept until all new ones exist. Succeeds without a guest or disks. Raises the errors of
+        prepare()."""
         raise exception.NotImplementedHere(what="rebuild servers")
 
     def exist(self, instance: Instance) -> bool:
@@ -210,12 +204,10 @@ class Snapshots:
     """Images of root disks, and quiesced file systems."""
 
     def take(self, instance: Instance, image_id: str, cancelled: Cancelled) -> DiskImage:
-        """Return a file on this host with the guest's root disk at one moment. A running guest continues.
-
-        The file systems are quiesced for that moment if the image declares a guest agent. A repeated call for the same
-        image returns the same file, until discard(). Raises InstanceQuiesceFailed (os_require_quiesce), SnapshotFailed,
-        InvalidDiskInfo, DiskFull.
-        """
+        """Return a file on this host with the guest's root disk at one moment. A running guest continues. The file
+        systems are quiesced for that moment if the image declares a guest agent. A repeated call for the same image
+        returns the same file, until discard(). Raises InstanceQuiesceFailed (os_require_quiesce), SnapshotFailed,
+        InvalidDiskInfo, DiskFull."""
         raise exception.NotImplementedHere(what="take snapshots of servers")
 
     def discard(self, instance: Instance) -> None:
@@ -279,23 +271,18 @@ class VolumeFiles:
         raise exception.NotImplementedHere(what="list the files of volumes")
 
     def snapshot(self, instance: Instance, new: BlockDevice) -> None:
-        """Switch the running guest to the file of ``new``, an overlay of its current file of the same device.
-
-        Succeeds if the guest already writes to that file. File systems are quiesced for the switch if possible. Raises
+        """Switch the running guest to the file of ``new``, an overlay of its current file of the same device. Succeeds
+        if the guest already writes to that file. File systems are quiesced for the switch if possible. Raises
         GuestNotRunning, VolumeSnapshotFailed, InstanceQuiesceFailed (required by the image); the guest then keeps its
-        previous file.
-        """
+        previous file."""
         raise exception.NotImplementedHere(what="snapshot volumes")
 
     def merge(self, instance: Instance, device: BlockDevice, top: str | None, base: str | None,
               cancelled: Cancelled) -> None:
-        """Merge overlay files of a volume.
-
-        With ``base``: commit the files from ``top`` down to ``base`` into ``base``. Without: pull all files between the
-        active file and ``top`` (None: all files) into the active file; ``top`` itself is not merged. Succeeds if that
-        is done already. Continues a merge that a crash interrupted. Raises GuestNotRunning, VolumeSnapshotFailed; the
-        guest then keeps its previous files.
-        """
+        """Merge overlay files of a volume. With ``base``: commit the files from ``top`` down to ``base`` into ``base``.
+        Without: pull all files between the active file and ``top`` (None: all files) into the active file; ``top``
+        itself is not merged. Succeeds if that is done already. Continues a merge that a crash interrupted. Raises
+        GuestNotRunning, VolumeSnapshotFailed; the guest then keeps its previous files."""
         raise exception.NotImplementedHere(what="merge files of volumes")
 
     def cancel(self, instance: Instance, device: BlockDevice, top: str | None, base: str | None) -> bool:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import logging
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
 from nova import exception
 from nova.objects.hosts.scheduling import RequestSpec, Selection
 from nova.objects.servers.action import Failure
-from nova.operations.framework.base import Wait
-from nova.operations.framework.contexts import Control
+from nova.objects.servers.instance import Instance
+from nova.operations.framework.base import Operation, Wait
+from nova.operations.framework.contexts import Control, HostContext
 
 LOG = logging.getLogger(__name__)
 
@@ -36,6 +37,11 @@ class RetryData(PlacementData, Protocol):
 
     tries: int
     max_tries: int
+
+
+def empty_spec(instance: Instance) -> dict[str, Any]:
+    """Return the plain RequestSpec of an operation that has not been accepted yet."""
+    return {"instance_uuids": [], "project_id": "", "flavor": msgspec.to_builtins(instance.flavor)}
 
 
 def next_host(ctl: Control, data: PlacementData, *excluded: str) -> Selection:
@@ -108,3 +114,24 @@ def should_retry(data: RetryData, failure: Failure) -> bool:
     if not data.candidates:
         data.selected = False
     return True
+
+
+class PlacedOperation(Operation):
+    """Base of operations that place a server without a host, create its guest there, and try the next host if that
+    fails. A subclass has a step ``place``."""
+
+    kind = "build"
+    retry_from = "place"
+
+    def unplug(self, host: HostContext) -> None:
+        host.network.unplug(host.instance)
+
+    def wipe(self, host: HostContext) -> None:
+        host.driver.guests.destroy(host.instance)
+        host.disconnect_volumes()
+
+    def unbind_volumes(self, ctl: Control) -> None:
+        ctl.outside_volumes.disconnect()
+
+    def may_retry(self, failure: Failure) -> bool:
+        return should_retry(self.data, failure)

@@ -13,7 +13,7 @@ from nova import exception
 from nova.objects.networks.network import VIF
 from nova.objects.servers.external_event import FAILED
 from nova.operations.framework import on_host
-from nova.operations.framework.base import Wait, event_key
+from nova.operations.framework.base import CONDUCTOR, Operation, Wait, event_key, step
 from nova.operations.framework.contexts import Control, HostContext
 
 LOG = logging.getLogger(__name__)
@@ -61,6 +61,12 @@ def wait(ctl: Control, vif_ids: Sequence[str]) -> None:
                     ctl.instance.uuid, ", ".join([*failed, *missing]))
     ctl.forget_events(*keys.values())
     ctl.interfaces.complete(*(vif_id for vif_id in vif_ids if vif_id not in (*failed, *missing)))
+
+
+@step(CONDUCTOR, when="plugs")
+def plugged(operation: Operation, ctl: Control) -> None:
+    """Wait until the interfaces ``plugs`` of the data are plugged. This function is a step of several operations."""
+    wait(ctl, operation.data.plugs)
 
 
 def go(host: HostContext) -> None:

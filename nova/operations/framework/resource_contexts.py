@@ -69,12 +69,10 @@ class Volumes(Protocol):
         """Mark the devices as attached to the guest."""
 
     def reimage(self, device: BlockDevice, image: Image) -> VolumeContent | None:
-        """Start rewriting the boot volume from an image.
-
-        ServerVolumes (in accept()) return its current content, kept until end_reimage(), or None if an external service
-        manages the volume. OutsideVolumes need a volume that no host uses; the service sends an event at the end.
-        Raises InvalidInput (the volume is too small), InvalidVolume (another operation uses it).
-        """
+        """Start rewriting the boot volume from an image. ServerVolumes (in accept()) return its current content, kept
+        until end_reimage(), or None if an external service manages the volume. OutsideVolumes need a volume that no
+        host uses; the service sends an event at the end. Raises InvalidInput (the volume is too small), InvalidVolume
+        (another operation uses it)."""
 
     def begin_swap(self, host: str, old: BlockDevice, new: BlockDevice) -> BlockDevice:
         """Reserve the volume of ``new`` for the instance and make it accessible from this host as the replacement of

@@ -46,7 +46,7 @@ class ComputeCapabilitiesFilter(Filter):
     def mask(self, view: FleetView, request: Request) -> BoolColumn:
         mask = everything(view)
         for _key, path, required in self._requirements(request):
-            mask &= attributes.match(view, path, functools.partial(_satisfies, required))
+            mask &= attributes.match(view, path, functools.partial(operators.match, required=required))
         return mask
 
     def reason(self, view: FleetView, request: Request) -> str:
@@ -55,10 +55,6 @@ class ComputeCapabilitiesFilter(Filter):
             if offered is None or not operators.match(offered, required):
                 return f"{key} must be '{required}', the host has {'none' if offered is None else repr(offered)}"
         return super().reason(view, request)
-
-
-def _satisfies(required: str, offered: Any) -> bool:
-    return operators.match(offered, required)
 
 
 _COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {"=": operator.eq, "<": operator.lt, ">": operator.gt,

@@ -200,20 +200,6 @@ def test_idle_threads_end_and_are_restarted():
     pool.shutdown()
 
 
-def test_longest_wait_is_reported():
-    pool, gate = FairThreadPool({"build": 1, "power": 1}), threading.Event()
-    began = threading.Event()
-    pool.submit("build", "a", lambda: (began.set(), gate.wait(SECONDS)))
-    assert began.wait(SECONDS)
-    assert pool.longest_wait() == 0.0
-    pool.submit("build", "b", gate.wait, SECONDS)
-    time.sleep(0.02)
-    assert pool.longest_wait("build") >= 0.02
-    assert pool.longest_wait("power") == 0.0
-    gate.set()
-    pool.shutdown()
-
-
 def test_kind_without_threads_is_refused():
     pool = FairThreadPool({"build": 1})
     with pytest.raises(ValueError, match="'resize'"):
