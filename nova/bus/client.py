@@ -20,12 +20,9 @@ from nova.telemetry import metrics
 
 LOG = logging.getLogger(__name__)
 
-# Number of attempts to reach the broker again before a message fails.
-_RETRIES = 2
-# Seconds reserved for the way of a reply.
-_REPLY_TIME = 1.0
-# Timeout of a fanout in seconds, of which a fraction is for the confirmation by the broker.
-_FANOUT_SECONDS = 10.0
+_RETRIES = 2  # number of attempts to reach the broker again before a message fails
+_REPLY_TIME = 1.0  # seconds reserved for the way of a reply
+_FANOUT_SECONDS = 10.0  # timeout of a fanout in seconds, of which a fraction is for the confirmation by the broker
 # Seconds after which a cast expires if its declaration has no timeout. By then the receiver has read the database.
 _CAST_SECONDS = 300.0
 # Maximum seconds between two attempts of a service that waits for another one to start.

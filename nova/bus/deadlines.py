@@ -15,10 +15,8 @@ from typing import Any
 # Fields of a message next to its request context: the time of sending (seconds since the epoch), the same by the
 # monotonic clock, the id of that clock, and the seconds after which the message expires.
 FIELDS = SENT_AT, _STEADY, _CLOCK, _SECONDS = "sent_at", "steady", "clock", "seconds"
-# Maximum number of hosts whose clocks are stored.
-_MAX_CLOCKS = 20_000
-# Maximum drift between two clocks, in seconds per second.
-_DRIFT = 0.001
+_MAX_CLOCKS = 20_000  # maximum number of hosts whose clocks are stored
+_DRIFT = 0.001  # maximum drift between two clocks, in seconds per second
 # If all messages of a host seem expired for this many seconds, its clock was stopped (the host was suspended).
 _SUSPENDED_AFTER = 10.0
 

@@ -22,8 +22,7 @@ from nova.conf import CONF
 Kind = Literal["call", "cast", "fanout"]
 C = TypeVar("C")
 F = TypeVar("F", bound=Callable[..., Any])
-# Name of the parameter in which a host passes its own name.
-HOST_PARAMETER = "host"
+HOST_PARAMETER = "host"  # name of the parameter in which a host passes its own name
 
 
 def by_hosts(function: F) -> F:
@@ -152,8 +151,7 @@ _ENCODER = msgspec.msgpack.Encoder()
 # Minimum size in bytes of compressed payloads, and their prefix, which is not valid base64.
 _LONG = 32 * 1024
 _COMPRESSED = "z:"
-# Default maximum size in MiB of a payload, and of a payload from a host.
-_MAX_SIZE, _MAX_SIZE_FROM_HOST = 64, 2
+_MAX_SIZE, _MAX_SIZE_FROM_HOST = 64, 2  # default maximum size in MiB of a payload, and of a payload from a host
 
 
 def _bytes(payload: str, from_host: bool) -> bytes:

@@ -41,10 +41,8 @@ _SHA = "sha256"
 _MASTER, _HOST = "master", "host"
 # Maximum number of cached host keys. Unverified names are cached, too, since the key is needed for verification.
 _MAX_KEYS = 20_000
-# Maximum number of characters of unverified names in an error message.
-_MAX_QUOTED = 200
-# An unambiguous encoding: different messages have different encodings.
-_encode = msgspec.msgpack.Encoder().encode
+_MAX_QUOTED = 200  # maximum number of characters of unverified names in an error message
+_encode = msgspec.msgpack.Encoder().encode  # an unambiguous encoding: different messages have different encodings
 
 
 @dataclasses.dataclass(frozen=True)

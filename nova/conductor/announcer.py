@@ -16,8 +16,7 @@ from nova.objects.hosts.service import Service
 
 LOG = logging.getLogger(__name__)
 
-# Maximum number of changed nodes of a report that are logged one by one.
-_FEW = 5
+_FEW = 5  # maximum number of changed nodes of a report that are logged one by one
 
 
 def publish_services(core: Core, changed: Iterable[tuple[Service, bool]]) -> None:

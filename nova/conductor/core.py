@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     import oslo_messaging as messaging
 
 
-# Number of hosts whose proxies are cached.
-_HOSTS = 1000
+_HOSTS = 1000  # number of hosts whose proxies are cached
 
 
 @dataclasses.dataclass
@@ -45,12 +44,9 @@ class Core:
     outbox: Outbox = dataclasses.field(default_factory=Outbox)
     # Rate limits of the notifications about reports of hosts.
     host_rates: HostRates = dataclasses.field(default_factory=HostRates)
-    # Publisher of the hosts of networks in tunnels.
-    peers: PeersFeed = dataclasses.field(init=False)
-    # Names of floating addresses, on their way to the hosts.
-    names: NamesFeed = dataclasses.field(init=False)
-    # Publisher of rules and members of security groups.
-    filters: FiltersFeed = dataclasses.field(init=False)
+    peers: PeersFeed = dataclasses.field(init=False)  # publisher of the hosts of networks in tunnels
+    names: NamesFeed = dataclasses.field(init=False)  # names of floating addresses, on their way to the hosts
+    filters: FiltersFeed = dataclasses.field(init=False)  # publisher of rules and members of security groups
     # Cached proxies for hosts: creating one costs as much as sending a message.
     _computes: dict[str, Compute] = dataclasses.field(default_factory=dict, init=False)
 

@@ -59,16 +59,12 @@ LOG = logging.getLogger(__name__)
 # 2: maintains the text index of servers.
 SERVICE_VERSION = 2
 
-# Threads for heartbeats, each of which needs one or two statements.
-_HEARTBEAT_THREADS = 4
+_HEARTBEAT_THREADS = 4  # threads for heartbeats, each of which needs one or two statements
 # Connections for heartbeats only, so that hosts do not count as down while other transactions wait for locks.
 _HEARTBEAT_CONNECTIONS = 2
-# Seconds between two deletions of expired console tokens.
-_TOKENS = 60
-# Seconds between two checks for servers that have been in rescue for too long.
-_RESCUED = 60
-# Maximum number of database connections of all workers of a conductor.
-_CONNECTIONS = 40
+_TOKENS = 60  # seconds between two deletions of expired console tokens
+_RESCUED = 60  # seconds between two checks for servers that have been in rescue for too long
+_CONNECTIONS = 40  # maximum number of database connections of all workers of a conductor
 
 
 def open_database(connections: int | None = None, at_once: int | None = None, statement_seconds: int = 0,

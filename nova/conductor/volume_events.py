@@ -19,8 +19,7 @@ from nova.operations.extend_volume import ExtendVolume
 LOG = logging.getLogger(__name__)
 
 _EXTENDED = "volume-extended"
-# A safe volume id: it cannot change the path of a request to the service.
-_ID = re.compile(r"[0-9a-fA-F-]{1,64}")
+_ID = re.compile(r"[0-9a-fA-F-]{1,64}")  # a safe volume id: it cannot change the path of a request to the service
 
 
 def process(engine: Engine, events: Iterable[ExternalEvent]) -> None:

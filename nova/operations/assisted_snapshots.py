@@ -61,8 +61,7 @@ class _Assisted(ReleasingOperation):
     data_type = AssistedData
     answer_type = NoRequest
     point_of_no_return = "change"
-    # Status of the snapshot at the service during the operation.
-    awaited: str
+    awaited: str  # status of the snapshot at the service during the operation
 
     @property
     def service_awaits_end(self) -> bool:

@@ -26,8 +26,7 @@ class DeleteData(Object, kw_only=True):
     other: str = ""
     moved: bool = False
     outside_interfaces: bool = False
-    # Id of the image that shelving created.
-    shelved_image: str = ""
+    shelved_image: str = ""  # id of the image that shelving created
     # The server has volumes of an external service.
     outside_volumes: bool = False
     shares: bool = False

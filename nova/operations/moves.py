@@ -110,8 +110,7 @@ class Move(Bound):
     migration_type: str
     kind = "move"
     ends_consoles = True
-    # After a claim is lost to another server, the next host is tried.
-    retry_from = "place"
+    retry_from = "place"  # after a claim is lost to another server, the next host is tried
 
     # --- acceptance --------------------------------------------------------------------------------
     @classmethod

@@ -12,8 +12,7 @@ from nova.operations.framework.base import NoData, Operation, step
 from nova.operations.framework.contexts import Acceptance, Control, HostContext
 from nova.operations.framework.rules import Rules
 
-# A guest agent answers within seconds or not at all.
-_DEADLINE = 120.0
+_DEADLINE = 120.0  # a guest agent answers within seconds or not at all
 
 
 class ChangePasswordRequest(Object, kw_only=True):

@@ -25,8 +25,7 @@ from nova.operations.power import PowerAction
 # Properties that the image must have, and trait of the host, to rescue a server that boots from a volume.
 _PROPERTIES = ("hw_rescue_device", "hw_rescue_bus")
 _TRAIT = "COMPUTE_RESCUE_BFV"
-# Key in system_metadata: time of the rescue.
-SINCE = "rescued_at"
+SINCE = "rescued_at"  # key in system_metadata: time of the rescue
 
 
 class RescueRequest(Object, kw_only=True):

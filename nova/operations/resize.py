@@ -30,8 +30,7 @@ from nova.operations.framework.contexts import Acceptance, Control, HostContext
 from nova.operations.framework.rules import Rules
 from nova.operations.moves import Bound, Move, MoveData, has_dedicated_resources
 
-# Key in system_metadata: vm_state before the resize.
-_BEFORE = "old_vm_state"
+_BEFORE = "old_vm_state"  # key in system_metadata: vm_state before the resize
 
 
 class ResizeRequest(Object, kw_only=True):

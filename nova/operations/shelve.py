@@ -19,11 +19,9 @@ from nova.operations.framework.rules import Rules
 from nova.operations.power import FollowsPowerState
 from nova.operations.snapshot import DEADLINE, SavedData, Saving
 
-# Keys in system_metadata of a shelved server.
-IMAGE, SINCE, HOST = "shelved_image_id", "shelved_at", "shelved_host"
+IMAGE, SINCE, HOST = "shelved_image_id", "shelved_at", "shelved_host"  # keys in system_metadata of a shelved server
 
-# Maximum number of characters of the server's name in the image's name, which is limited to 255.
-_NAME_ROOM = 247
+_NAME_ROOM = 247  # maximum number of characters of the server's name in the image's name, which is limited to 255
 
 _SHELVE, _OFFLOAD = "compute_shelve_instance", "compute_shelve_offload_instance"
 

@@ -15,16 +15,13 @@ from nova.telemetry import metrics
 
 LOG = logging.getLogger(__name__)
 
-# Seconds that a missing delta may be late before it counts as lost: threads process deltas concurrently.
-GRACE = 0.5
+GRACE = 0.5  # seconds that a missing delta may be late before it counts as lost: threads process deltas concurrently
 # Maximum fraction of time spent on complete reads.
 _MAX_DUTY = 0.05
 _TICK = 1.0
 _RETRY = (0.5, 1.0, 2.0, 5.0)
-# Number of nodes that are changed while the lock is held once.
-_SLICE = 50
-# Seconds after which a silent conductor is forgotten.
-_FORGET = 3600.0
+_SLICE = 50  # number of nodes that are changed while the lock is held once
+_FORGET = 3600.0  # seconds after which a silent conductor is forgotten
 
 
 @dataclasses.dataclass

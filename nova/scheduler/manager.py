@@ -24,8 +24,7 @@ FILTERS = "nova.scheduler.filters"
 WEIGHERS = "nova.scheduler.weighers"
 _ALL_WEIGHERS = "all_weighers"
 
-# Seconds that a request waits for the first read of the fleet.
-_FLEET_TIMEOUT = 20.0
+_FLEET_TIMEOUT = 20.0  # seconds that a request waits for the first read of the fleet
 
 
 def load_filters() -> list[Filter]:

@@ -32,12 +32,9 @@ class SchedulerOptions:
     isolated_hosts: frozenset[str]
     restrict_isolated_hosts_to_isolated_images: bool
     image_properties_default_architecture: str
-    # Prefix of metadata keys for AggregateImagePropertiesIsolation.
-    isolation_prefix: str
-    # Option -> value, including options of third-party weighers.
-    multipliers: Mapping[str, float]
-    # Image property -> ratio; empty: equal weights.
-    image_ratios: Mapping[str, float]
+    isolation_prefix: str  # prefix of metadata keys for AggregateImagePropertiesIsolation
+    multipliers: Mapping[str, float]  # option -> value, including options of third-party weighers
+    image_ratios: Mapping[str, float]  # image property -> ratio; empty: equal weights
     # [metrics]: metric -> ratio, and other options.
     metric_ratios: Mapping[str, float]
     metrics_multiplier: float

@@ -25,8 +25,7 @@ if TYPE_CHECKING:  # nova.bus must be the one that imports it first
 LOG = logging.getLogger(__name__)
 
 BINARY = "nova-scheduler"
-# Version of the service, sent in heartbeats, to distinguish releases.
-SERVICE_VERSION = 1
+SERVICE_VERSION = 1  # version of the service, sent in heartbeats, to distinguish releases
 
 _PAGE = 500
 

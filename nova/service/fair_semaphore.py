@@ -9,8 +9,7 @@ from collections.abc import Iterator
 
 from nova.service.fair_pool import FairQueue
 
-# Seconds after which a thread that holds a slot is assumed to be blocked.
-_STALLED_AFTER = 0.05
+_STALLED_AFTER = 0.05  # seconds after which a thread that holds a slot is assumed to be blocked
 
 
 class FairSemaphore:

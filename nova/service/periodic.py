@@ -9,8 +9,7 @@ from collections.abc import Callable
 
 LOG = logging.getLogger(__name__)
 
-# The shortest pause as a fraction of the interval.
-_MIN_FRACTION = 0.9
+_MIN_FRACTION = 0.9  # the shortest pause as a fraction of the interval
 
 
 class Periodic:

@@ -20,8 +20,7 @@ _RETURNED_FROM = 256 * 1024
 # stops all threads, so it runs only in an idle process, or after growth by _GROWN_MUCH.
 _GROWN = 1024 * 1024
 _GROWN_MUCH = 64 * 1024 * 1024
-# Seconds between two checks of the memory size.
-_CHECK_INTERVAL = 2.0
+_CHECK_INTERVAL = 2.0  # seconds between two checks of the memory size
 
 # Seconds that a thread may compute while another one waits (Python's default: 0.005). A request passes between threads
 # a dozen times, and waits behind computing threads each time.

@@ -25,8 +25,7 @@ from nova.telemetry import exporters, tracing, worker_stats
 
 LOG = logging.getLogger(__name__)
 
-# Seconds to wait for the start of a worker that receives SIGTERM while it starts.
-_START = 5.0
+_START = 5.0  # seconds to wait for the start of a worker that receives SIGTERM while it starts
 
 
 class Service(Protocol):

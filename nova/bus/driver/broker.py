@@ -77,8 +77,7 @@ Deliver = Callable[[Any], None]
 class Broker(Protocol):
     """A message broker. Thread-safe."""
 
-    # Messages that a consumer may hold unacknowledged.
-    prefetch: int
+    prefetch: int  # messages that a consumer may hold unacknowledged
 
     def publish(self, message: Outgoing) -> None:
         """Return when the broker has confirmed the message. Raises NotPublished, BrokerBlocked, MessageUndeliverable

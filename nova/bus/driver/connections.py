@@ -21,12 +21,9 @@ LOG = logging.getLogger(__name__)
 
 # Exceptions of py-amqp for a lost connection or a failed connection attempt.
 ERRORS = (amqp.AMQPError, OSError, EOFError)
-# Seconds for TCP, TLS and the log-in to one broker.
-_CONNECT = 5.0
-# Seconds for a frame that has begun to arrive, or for one to be sent.
-_FRAME = 15.0
-# Socket option of Linux: milliseconds that sent data may stay unacknowledged.
-_TCP_USER_TIMEOUT = 18
+_CONNECT = 5.0  # seconds for TCP, TLS and the log-in to one broker
+_FRAME = 15.0  # seconds for a frame that has begun to arrive, or for one to be sent
+_TCP_USER_TIMEOUT = 18  # socket option of Linux: milliseconds that sent data may stay unacknowledged
 
 
 class Connection:

@@ -18,8 +18,7 @@ from nova.bus.driver.connections import ERRORS, Connection, Opener
 
 LOG = logging.getLogger(__name__)
 
-# Seconds without a message after which heartbeats are checked, if their interval is not shorter.
-_IDLE = 10.0
+_IDLE = 10.0  # seconds without a message after which heartbeats are checked, if their interval is not shorter
 # Seconds that the end of the consumer may take.
 _STOP = 5.0
 _ERRORS = (*ERRORS, NotPublished)

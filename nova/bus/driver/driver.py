@@ -20,8 +20,7 @@ LOG = logging.getLogger(__name__)
 
 # Share of the time for which a message is of use, and the most seconds, that the broker may take to confirm it.
 _SHARE, _LONGEST = 0.25, 5.0
-# Seconds for which a message without a timeout is of use to compute that.
-_SECONDS = 20.0
+_SECONDS = 20.0  # seconds for which a message without a timeout is of use to compute that
 
 
 class Delivery(messaging.TransportOptions):  # type: ignore[misc]

@@ -24,22 +24,14 @@ LOG = logging.getLogger(__name__)
 
 # Entry of a request's context: the monotonic time until which its sender waits, measured on arrival.
 UNTIL = "arrived_until"
-# The reply to a request that was dropped since it came too late: none is sent.
-DROPPED = {"dropped": True}
-# Seconds between two attempts to reply to a caller whose queue is missing.
-_PAUSE = 0.25
-# Seconds for which a missing reply queue is remembered: a later reply does not wait for it again.
-_REMEMBERED = 60.0
-# Replies to one host that may wait for a missing queue at the same time.
-_WAITING_PER_HOST = 4
-# Callers without a verified host name share one count.
-_UNVERIFIED = "unverified"
-# Seconds that the broker may take to confirm a reply.
-_REPLY_SECONDS = 5.0
-# Ids of recent messages: a publisher that got no confirmation publishes again.
-_RECENT = 64
-# Seconds between two heartbeats while all threads of a server are busy.
-_KEEP_ALIVE = 5.0
+DROPPED = {"dropped": True}  # the reply to a request that was dropped since it came too late: none is sent
+_PAUSE = 0.25  # seconds between two attempts to reply to a caller whose queue is missing
+_REMEMBERED = 60.0  # seconds for which a missing reply queue is remembered: a later reply does not wait for it again
+_WAITING_PER_HOST = 4  # replies to one host that may wait for a missing queue at the same time
+_UNVERIFIED = "unverified"  # callers without a verified host name share one count
+_REPLY_SECONDS = 5.0  # seconds that the broker may take to confirm a reply
+_RECENT = 64  # ids of recent messages: a publisher that got no confirmation publishes again
+_KEEP_ALIVE = 5.0  # seconds between two heartbeats while all threads of a server are busy
 
 
 class MissingQueues:

@@ -24,10 +24,8 @@ from nova.cmd.manage import drains
 from nova.conf import CONF
 from nova.rpcapi import COMPUTE, CONDUCTOR, HEARTBEATS, REPORTS
 
-# Timeout in seconds of requests to the broker.
-_TIMEOUT = 30
-# Topic to which hosts of the previous release publish to check that the broker is reachable.
-_PROBE = "nobody"
+_TIMEOUT = 30  # timeout in seconds of requests to the broker
+_PROBE = "nobody"  # topic to which hosts of the previous release publish to check that the broker is reachable
 
 
 def add_commands(commands: Any) -> None:

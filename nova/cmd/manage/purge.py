@@ -16,14 +16,10 @@ from nova.conf import CONF
 from nova.db.maintenance import purge, readiness
 from nova.db.sql import clock
 
-# Minimum age in seconds of removed rows: messages that refer to them have expired by then.
-_MIN_AGE = 3600
-# Maximum of --history-keep, since each action is compared with that many others.
-_MAX_HISTORY_KEEP = 1000
-# Seconds between two progress messages.
-_PROGRESS_INTERVAL = 5.0
-# Exit code if no rows were removed.
-_NOTHING = 3
+_MIN_AGE = 3600  # minimum age in seconds of removed rows: messages that refer to them have expired by then
+_MAX_HISTORY_KEEP = 1000  # maximum of --history-keep, since each action is compared with that many others
+_PROGRESS_INTERVAL = 5.0  # seconds between two progress messages
+_NOTHING = 3  # exit code if no rows were removed
 
 
 def add_command(group: Any) -> None:

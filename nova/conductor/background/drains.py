@@ -35,8 +35,7 @@ LOG = logging.getLogger(__name__)
 
 # Lease periods within which the conductor that processes a drain must update its row, or another conductor takes over.
 _LEASES = 2
-# Seconds between two checks while a host is drained.
-_SOON = 1.0
+_SOON = 1.0  # seconds between two checks while a host is drained
 # Servers that are checked together.
 _PAGE = 50
 _REASON = 1000

@@ -23,8 +23,7 @@ from nova.operations.resize import ConfirmResize
 
 LOG = logging.getLogger(__name__)
 
-# Migrations read in one query.
-_PAGE = 100
+_PAGE = 100  # migrations read in one query
 # Maximum number of automatic confirmations started in one pass. Many may be due at once, or after their host returned;
 # they must not delay the requests of users.
 _AT_ONCE = 20

@@ -20,8 +20,7 @@ from nova.operations import rescue, shelve
 
 LOG = logging.getLogger(__name__)
 
-# Number of servers searched for overdue ones at once.
-_WINDOW = 1000
+_WINDOW = 1000  # number of servers searched for overdue ones at once
 
 
 @dataclasses.dataclass(frozen=True)

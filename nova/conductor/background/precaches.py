@@ -22,8 +22,7 @@ LOG = logging.getLogger(__name__)
 # the number of such requests.
 _ASK_AGAIN = 600.0
 _TRIES = 6
-# Seconds between two checks while there are images to fetch.
-_SOON = 1.0
+_SOON = 1.0  # seconds between two checks while there are images to fetch
 
 
 def run_periodic(core: Core) -> float | None:

@@ -15,8 +15,7 @@ from nova.operations.soft_delete import Reclaim
 
 LOG = logging.getLogger(__name__)
 
-# Servers reclaimed per check, so that many servers deleted together do not delay operations of users.
-_AT_ONCE = 20
+_AT_ONCE = 20  # servers reclaimed per check, so that many servers deleted together do not delay operations of users
 
 
 def reclaim(core: Core, engine: Engine) -> None:

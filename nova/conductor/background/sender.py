@@ -25,16 +25,11 @@ from nova.telemetry import metrics
 
 LOG = logging.getLogger(__name__)
 
-# Seconds between two checks for notifications that another conductor left behind.
-_INTERVAL = 5.0
-# Number of messages read and deleted at once.
-_PAGE = 50
-# Seconds after which an unavailable broker is tried again: minimum and maximum.
-_PAUSE, _LONGEST = 1.0, 30.0
-# Number of consecutive lanes with failures after which the broker counts as unavailable.
-_AWAY = 2
-# Number of old messages deleted per transaction.
-_DROPPED = 500
+_INTERVAL = 5.0  # seconds between two checks for notifications that another conductor left behind
+_PAGE = 50  # number of messages read and deleted at once
+_PAUSE, _LONGEST = 1.0, 30.0  # seconds after which an unavailable broker is tried again: minimum and maximum
+_AWAY = 2  # number of consecutive lanes with failures after which the broker counts as unavailable
+_DROPPED = 500  # number of old messages deleted per transaction
 
 
 class Sender:

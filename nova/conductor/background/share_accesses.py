@@ -16,8 +16,7 @@ from nova.db.volumes import share_accesses
 
 LOG = logging.getLogger(__name__)
 
-# Number of servers checked together.
-_PAGE = 100
+_PAGE = 100  # number of servers checked together
 
 
 def close_deleted(core: Core) -> None:

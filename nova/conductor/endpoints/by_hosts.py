@@ -44,10 +44,8 @@ from nova.rpcapi import by_hosts as by_hosts_api
 
 LOG = logging.getLogger(__name__)
 
-# Maximum length of a message from a host, in characters.
-_MESSAGE = 1000
-# Maximum lengths of an error's traceback and of a host's address, in characters.
-_DETAILS, _ADDRESS = 10_000, 64
+_MESSAGE = 1000  # maximum length of a message from a host, in characters
+_DETAILS, _ADDRESS = 10_000, 64  # maximum lengths of an error's traceback and of a host's address, in characters
 
 
 class Guests(by_hosts_api.Guests):

@@ -26,8 +26,7 @@ from nova.rpcapi import hosts as hosts_api
 
 LOG = logging.getLogger(__name__)
 
-# A service, and whether its row counts as up.
-Changed = tuple[Service, bool]
+Changed = tuple[Service, bool]  # a service, and whether its row counts as up
 # Seconds that a request to force up a host waits for the host to confirm evictions, and between two checks of the rows.
 _EVICTION_WAIT, _EVICTION_POLL = 5.0, 0.2
 
@@ -106,8 +105,7 @@ class Services(Endpoint, hosts_api.Services):
         return service
 
 
-# Maximum number of servers listed for the hosts of a request.
-_MOST_SERVERS = 10000
+_MOST_SERVERS = 10000  # maximum number of servers listed for the hosts of a request
 
 
 class Hypervisors(Endpoint, hosts_api.Hypervisors):
@@ -122,8 +120,7 @@ class Hypervisors(Endpoint, hosts_api.Hypervisors):
         return self.core.db.read(lambda connection: servers.on_hosts_brief(connection, hosts, _MOST_SERVERS))
 
 
-# The nodes of a host with more nodes than this are not published individually.
-_MOST_NODES = 500
+_MOST_NODES = 500  # the nodes of a host with more nodes than this are not published individually
 
 
 class Aggregates(Endpoint, hosts_api.Aggregates):

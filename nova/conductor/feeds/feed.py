@@ -22,10 +22,8 @@ from nova.rpcapi.compute import Compute
 
 LOG = logging.getLogger(__name__)
 
-# Maximum seconds between two attempts to publish.
-_LONGEST = 10.0
-# Maximum messages per second for one name.
-_RATE = 200
+_LONGEST = 10.0  # maximum seconds between two attempts to publish
+_RATE = 200  # maximum messages per second for one name
 
 
 class Feed(abc.ABC):

@@ -29,8 +29,7 @@ _CORE = frozenset({*Image.__struct_fields__, "self", "file", "schema", "tags", "
                    "os_hash_algo", "os_hash_value", "os_hidden", "stores"})
 
 BACKUP = "backup"
-# The format of an image without data.
-_FORMAT = "qcow2"
+_FORMAT = "qcow2"  # the format of an image without data
 
 
 class ServerImages:

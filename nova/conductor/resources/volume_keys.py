@@ -20,8 +20,7 @@ from nova.db.sql.engine import Database
 from nova.objects.servers.instance import BlockDevice, Instance
 from nova.objects.volumes.volume import Volume, VolumeEncryption, VolumeKey
 
-# Servers read in one statement.
-_AT_ONCE = 500
+_AT_ONCE = 500  # servers read in one statement
 
 
 def fetched(core: Core, ctx: context.RequestContext, volume: Volume) -> VolumeEncryption | None:

@@ -17,8 +17,7 @@ from nova.objects.volumes.volume import VolumeRemoval
 
 LOG = logging.getLogger(__name__)
 
-# Removals sent in one pass.
-_PAGE = 1000
+_PAGE = 1000  # removals sent in one pass
 
 
 def send(core: Core, ctx: context.RequestContext, removals: Sequence[VolumeRemoval], near: str = "") -> None:

@@ -63,10 +63,8 @@ class ConductorControl:
     _nodes: set[str] = dataclasses.field(default_factory=set)
     _consumers: set[str] = dataclasses.field(default_factory=set)
     _closes: bool = False
-    # Publisher of instance.update notifications; "": this conductor.
-    saved_by: str = ""
-    # Scheduler requests to notify.
-    scheduler_queries: list[SchedulerQuery] = dataclasses.field(default_factory=list)
+    saved_by: str = ""  # publisher of instance.update notifications; "": this conductor
+    scheduler_queries: list[SchedulerQuery] = dataclasses.field(default_factory=list)  # scheduler requests to notify
 
     def __post_init__(self) -> None:
         self._previous_states = (self.instance.vm_state, self.instance.task_state)

@@ -36,8 +36,7 @@ from nova.telemetry import tracing
 
 LOG = logging.getLogger(__name__)
 
-# Number of actions per query.
-_PAGE = 100
+_PAGE = 100  # number of actions per query
 # Number of attempts (about a day), and longest pause between two attempts in seconds.
 _MAX_TRIES = 32
 _LONGEST_PAUSE = 3600.0

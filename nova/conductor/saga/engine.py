@@ -48,10 +48,8 @@ _SERVERS_PER_REQUEST = 50
 # Number of threads that call schedulers: more than the requests that a frozen scheduler holds back
 # (rabbit_qos_prefetch_count).
 SCHEDULER_THREADS = 6
-# Thread pool class of calls to external services that belong to no step.
-_BACKGROUND = "background"
-# Thread pool classes, by the service that the threads call.
-KINDS = ("database", "scheduler", *OUTSIDE, _BACKGROUND)
+_BACKGROUND = "background"  # thread pool class of calls to external services that belong to no step
+KINDS = ("database", "scheduler", *OUTSIDE, _BACKGROUND)  # thread pool classes, by the service that the threads call
 
 
 class Engine:

@@ -25,12 +25,10 @@ LOG = logging.getLogger(__name__)
 
 Submit = Callable[[context.RequestContext, Run, bool], None]
 
-# Number of expired actions per query.
-_PAGE = 100
+_PAGE = 100  # number of expired actions per query
 # Pause in seconds before an action that cannot be taken over is tried again. A newer conductor may be able to read it.
 _UNREADABLE_PAUSE = 60.0
-# Time in seconds after which an external event is deleted for which no action waits.
-_EVENT_LIFETIME = 3600.0
+_EVENT_LIFETIME = 3600.0  # time in seconds after which an external event is deleted for which no action waits
 
 
 class Recovery:

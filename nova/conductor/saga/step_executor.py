@@ -41,8 +41,7 @@ LOG = logging.getLogger(__name__)
 
 # Number of times that a step is dispatched to a host, or started on a conductor, before it counts as failed.
 MAX_TRIES = 20
-# Longest pause in seconds before a conductor retries after a temporary error.
-_PAUSE = 3.0
+_PAUSE = 3.0  # longest pause in seconds before a conductor retries after a temporary error
 
 
 class StepExecutor:

@@ -87,8 +87,7 @@ class Control(Protocol):
     """
 
     instance: Instance
-    # True if the period of the Wait that the step raised is over.
-    waited_out: bool
+    waited_out: bool  # True if the period of the Wait that the step raised is over
 
     def now(self) -> datetime.datetime:
         """Return the current time of the database's clock, which all conductors share: timezone-aware, in UTC."""
@@ -238,8 +237,7 @@ class Acceptance(Control, Protocol):
     action_uuid: str
     # True if a server may be resized on its current host ([DEFAULT]allow_resize_to_same_host).
     same_host_allowed: bool
-    # True if a shelved server is offloaded at once ([DEFAULT]shelved_offload_time).
-    offloads_at_once: bool
+    offloads_at_once: bool  # True if a shelved server is offloaded at once ([DEFAULT]shelved_offload_time)
 
     def request_spec(self, flavor: Flavor, host: str | None = None, forced: bool = False) -> RequestSpec:
         """Return the scheduler request that places the server with this flavor. With ``forced``, ``host`` skips the

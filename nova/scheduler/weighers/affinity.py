@@ -16,8 +16,7 @@ class ServerGroupSoftAffinityWeigher(Weigher):
     option = "soft_affinity_weight_multiplier"
     policy = SOFT_AFFINITY
     sign = 1.0
-    # A host may have several nodes; a member on one node counts for all of them.
-    depends_on = Scope.TABLE
+    depends_on = Scope.TABLE  # a host may have several nodes; a member on one node counts for all of them
 
     def applies(self, request: Request) -> bool:
         return request.policy == self.policy
