@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import dataclasses
 import hmac
-import logging
 import os
 import time
 import weakref
@@ -32,8 +31,6 @@ from nova.context import RequestContext
 
 if TYPE_CHECKING:  # nova.bus.transport must import it first, since it selects the threading back end
     import oslo_messaging as messaging
-
-LOG = logging.getLogger(__name__)
 
 # Name of the context field with the signature. oslo.messaging adds further fields, which are not covered.
 FIELD = "seal"
@@ -80,9 +77,7 @@ class Keys:
         """Return the signature of a message, or None if this process has no key."""
         if not self._key:
             return None
-        owner, generation = self.host or address.host, self._generation
-        if not self.host:
-            generation = self._generations.get(owner, 1)
+        owner, generation = self._owner(address.host)
         covers = list(wire)
         return {"by": self.host, "generation": generation, "covers": covers,
                 "mac": self._mac(owner, generation, self.host, address, payload, covers, wire)}
@@ -104,12 +99,7 @@ class Keys:
 
     def _verify(self, signature: Signature, address: Address, wire: Mapping[str, Any], payload: str) -> None:
         sender = f"host {_quoted([signature.by])}" if signature.by else "the control plane"
-        if self.host:
-            # A host has its own key only, so signatures of other hosts are wrong like any forgery.
-            owner, generation = self.host, self._generation
-        else:
-            owner = signature.by or address.host
-            generation = self._generations.get(owner, 1)
+        owner, generation = self._owner(signature.by or address.host)
         if signature.generation != generation:
             raise exception.CallerRefused(f"{address.method} is refused: the key of {sender} has a wrong generation.")
         self._check_covered_fields(signature.covers, address, wire)
@@ -124,6 +114,11 @@ class Keys:
         if self._age and not (isinstance(sent, int | float) and abs(time.time() - sent) <= self._age):
             raise exception.CallerRefused(f"{address.method} of {sender} is refused: the message was sent long ago, "
                                           "or the clocks of the machines differ.")
+
+    def _owner(self, host: str) -> tuple[str, int]:
+        """Return the owner of the key for messages from or to ``host`` ("": none), and the generation of that key."""
+        # A host has its own key only, so signatures of other hosts are wrong like any forgery.
+        return (self.host, self._generation) if self.host else (host, self._generations.get(host, 1))
 
     def _check_covered_fields(self, covers: list[str], address: Address, wire: Mapping[str, Any]) -> None:
         """Raise CallerRefused unless all covered fields exist, and all fields that are evaluated are covered."""

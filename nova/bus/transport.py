@@ -39,10 +39,6 @@ class ContextSerializer(messaging.NoOpSerializer):  # type: ignore[misc]
         self._measured = measured
         self._clocks = deadlines.Clocks()
 
-    def _until(self, ctxt: dict[str, Any]) -> float | None:
-        left = self._clocks.left(ctxt)
-        return None if left is None else time.monotonic() + left
-
     def serialize_context(self, ctxt: Outgoing) -> dict[str, Any]:
         wire = {**ctxt.ctx.to_wire(ctxt.token), **deadlines.stamp(ctxt.seconds)}
         signature = ctxt.sign(wire)
@@ -51,7 +47,11 @@ class ContextSerializer(messaging.NoOpSerializer):  # type: ignore[misc]
     def deserialize_context(self, ctxt: dict[str, Any]) -> context.RequestContext:
         ctx = context.RequestContext.from_wire(ctxt)
         ctx.wire = ctxt
-        ctx.until = ctxt.pop(UNTIL, None) if self._measured else self._until(ctxt)
+        if self._measured:
+            ctx.until = ctxt.pop(UNTIL, None)
+        else:
+            left = self._clocks.left(ctxt)
+            ctx.until = None if left is None else time.monotonic() + left
         if metrics.on:
             ctx.sent_at = ctxt.get("sent_at")
         if tracing.on:

@@ -68,14 +68,8 @@ class FleetView:
 
     def take(self, positions: IntColumn) -> FleetView:
         """Return the view of the nodes at these positions of this view."""
-        start = self.rows.start if isinstance(self.rows, slice) else None
-        rows = positions + start if start is not None else self._take(self.rows, positions)
+        rows: IntColumn = positions + self.rows.start if isinstance(self.rows, slice) else self.rows[positions]
         return FleetView(self._table, rows, self.planned)
-
-    @staticmethod
-    def _take(rows: Any, positions: IntColumn) -> IntColumn:
-        taken: IntColumn = rows[positions]
-        return taken
 
     def at(self, row: int) -> FleetView:
         """Return the view of one row of the table."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 import uuid
 from typing import Any
@@ -15,8 +14,6 @@ from nova.bus.driver.broker import Broker, Exchange, Outgoing, Queue
 from nova.bus.driver.calls import Calls
 from nova.bus.driver.options import Options
 from nova.bus.driver.requests import Listener
-
-LOG = logging.getLogger(__name__)
 
 # Share of the time for which a message is of use, and the most seconds, that the broker may take to confirm it.
 _SHARE, _LONGEST = 0.25, 5.0

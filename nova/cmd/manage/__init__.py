@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from nova import conf, exception
-from nova.cmd.manage import audit, db, floating, hosts, images, networks, scheduling, services, shares, volumes
+from nova.cmd.manage import audit, db, hosts, images, networks, scheduling, services, volumes
 
 LOG = logging.getLogger(__name__)
 
@@ -21,7 +21,7 @@ def _parser() -> argparse.ArgumentParser:
                              "NOVA_CONFIG, else /etc/nova/nova.conf)")
     parser.add_argument("--debug", action="store_true", help="Log debug messages.")
     commands = parser.add_subparsers(dest="category", required=True, metavar="COMMAND")
-    for module in (db, services, hosts, networks, floating, volumes, shares, images, scheduling, audit):
+    for module in (db, services, hosts, networks, volumes, images, scheduling, audit):
         module.add_commands(commands)
     return parser
 

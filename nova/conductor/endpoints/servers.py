@@ -10,7 +10,7 @@ import msgspec
 import sqlalchemy as sa
 
 from nova import bus, exception
-from nova.conductor import create, network_events, volume_events
+from nova.conductor import create, service_events
 from nova.conductor.acceptance import start
 from nova.conductor.background.migrations import send_interrupts
 from nova.conductor.core import Core
@@ -421,9 +421,9 @@ class ExternalEvents(servers_api.ExternalEvents):
             self.engine.recovery.wake(uuid, statuses)
         placed = [event for event in events if hosts.get(event.instance_uuid)]
         if self.engine.core.allocator.external:
-            network_events.process(self.engine, placed)
+            service_events.process_network_events(self.engine, placed)
         if self.engine.core.attachments.external:
-            volume_events.process(self.engine, placed)
+            service_events.process_volume_events(self.engine, placed)
         return codes
 
 

@@ -326,9 +326,6 @@ class ConductorControl:
                 values["system_metadata"] = _merged(values.get("system_metadata", now), self.items)
         if values:
             servers.update(connection, self.instance.uuid, values)
-            self._notify_changes(connection, values)
-
-    def _notify_changes(self, connection: sa.Connection, values: dict[str, Any]) -> None:
         outbox = self.core.outbox
         if outbox.updates and not NOTIFIED_COLUMNS.isdisjoint(values):
             by = self.saved_by or publisher("nova-conductor", CONF.host)

@@ -96,7 +96,11 @@ class DeferredCleanup:
         try:
             server = self.core.db.write(take)
             action.attempt += 1
-            if server is not None and (self._clean_up_all(action, content, server) or content.tries > _MAX_TRIES):
+            if server is None:
+                return
+            cleanups = [*content.cleanups, *([content.interrupted] if content.interrupted else [])]
+            results = [self._clean_up(action, cleanup, server) for cleanup in cleanups]  # each runs even if one fails
+            if all(results) or content.tries > _MAX_TRIES:
                 self.core.db.write(lambda connection: self._record_done(connection, action, server))
         except exception.StaleReport:
             pass  # another conductor runs the cleanup, or a further call returned late
@@ -118,12 +122,6 @@ class DeferredCleanup:
         server = servers.get(connection, action.instance_uuid, deleted=True)
         if (server.deleted, server.host, server.action_uuid) == (cleaned.deleted, cleaned.host, cleaned.action_uuid):
             actions.postpone_cleanup(connection, action, None, action.payload)
-
-    def _clean_up_all(self, action: Action, content: Journal, server: Instance) -> bool:
-        """Return True if all cleanups are done. Each runs even if another one fails."""
-        cleanups = [*content.cleanups, *([content.interrupted] if content.interrupted else [])]
-        results = [self._clean_up(action, cleanup, server) for cleanup in cleanups]
-        return all(results)
 
     def _clean_up(self, action: Action, cleanup: Cleanup, server: Instance) -> bool:
         """Return True if the cleanup is done, or if this release does not have its operation."""

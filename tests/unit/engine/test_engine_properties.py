@@ -23,9 +23,9 @@ from nova.compute.service import SERVICE_VERSION
 from nova.conductor import create
 from nova.conductor.acceptance import start
 from nova.conductor.endpoints.by_hosts import Guests as Reports
-from nova.conductor.network_events import process
 from nova.conductor.resources import addresses
 from nova.conductor.saga.engine import Engine
+from nova.conductor.service_events import process_network_events
 from nova.conf import CONF
 from nova.db import audit
 from nova.db.accounts import flavors
@@ -231,7 +231,8 @@ class Machine(RuleBasedStateMachine):
             server = self.row(self.uuids[pick % len(self.uuids)])
             if server.vm_state != states.BUILDING and server.network_info:
                 vif = server.network_info[which % len(server.network_info)]
-                process(self.engine, [ExternalEvent(name="network-vif-deleted", instance_uuid=server.uuid, tag=vif.id)])
+                process_network_events(
+                    self.engine, [ExternalEvent(name="network-vif-deleted", instance_uuid=server.uuid, tag=vif.id)])
 
     def make_volume(self):
         made = Volume(uuid=new_uuid(), project_id="p", size_gb=1)
