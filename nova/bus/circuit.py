@@ -48,8 +48,7 @@ class Circuit:
         self._open = False
         self._pinging = False
         self._answered_at = 0.0
-        # Number of a waiting call: time at which it was sent.
-        self._waiting: dict[int, float] = {}
+        self._waiting: dict[int, float] = {}  # number of a waiting call: time at which it was sent
         self._next = 0
 
     @contextmanager

@@ -71,8 +71,7 @@ class _Clock:
     """The offset of the clock of a host."""
 
     def __init__(self) -> None:
-        # Our time minus the time of the host, for a message without delay.
-        self._offset = math.inf
+        self._offset = math.inf  # our time minus the time of the host, for a message without delay
         self._updated_at = time.monotonic()
         # Since when all messages seem expired, and the smallest difference between their times since then.
         self._late_since: float | None = None

@@ -126,8 +126,7 @@ def connect(conf: cfg.ConfigOpts, host: str = "", url: str | None = None) -> mes
     Never connect before a fork: children that share a connection read each other's replies. Raises InvalidInput for a
     bad key file, or an option that the driver does not support."""
     defaults = {**_DEFAULTS, "kombu_reconnect_delay": random.uniform(*_RECONNECT)}  # noqa: S311
-    # The driver registers these options and reads them at once.
-    for group, options in opts.list_opts():
+    for group, options in opts.list_opts():  # the driver registers these options and reads them at once
         for option in options:
             if option.name in defaults:
                 conf.register_opt(option, group=group)

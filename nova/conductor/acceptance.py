@@ -206,8 +206,7 @@ class _Request:
         self.engine, self.ctx, self.uuid, self.operation = engine, ctx, uuid, operation
         self.typed_request, self.project_id = typed_request, project_id
         self.preemption = actions.Preemption()
-        # Result of prepare(), reused by every attempt of the transaction.
-        self.prepared: dict[str, Any] | None = None
+        self.prepared: dict[str, Any] | None = None  # result of prepare(), reused by every attempt of the transaction
         self.tried: list[tuple[Run | None, Accepted, ConductorAcceptance]] = []
 
     def accept(self) -> Accepted:

@@ -174,8 +174,7 @@ def _accept(engine: Engine, connection: sa.Connection, ctx: context.RequestConte
     else:
         security_groups.add_members(connection, [group.id for group in groups], uuids)
     _notify(engine, connection, ctx, [run.instance for run in runs], group)
-    # Last, because all requests of a project wait for this row.
-    quotas.take(connection, room)
+    quotas.take(connection, room)  # last, because all requests of a project wait for this row
     return runs, ServerCreated(uuids=uuids, reservation_id=reservation_id)
 
 
@@ -202,8 +201,7 @@ def _check_boot_files(engine: Engine, ctx: context.RequestContext, request: Serv
     uuid, project_id = root.volume_id, ctx.project_id or ""
     volume = seen.get(uuid)
     if volume is None:
-        # A missing volume is reported where it is attached.
-        with contextlib.suppress(exception.VolumeNotFound):
+        with contextlib.suppress(exception.VolumeNotFound):  # a missing volume is reported where it is attached
             volume = engine.core.db.read(lambda connection: volumes.get(connection, uuid, project_id))
     request.kernel_id, request.ramdisk_id = lookup.boot_files(ctx, volume.image if volume else None)
 
@@ -257,8 +255,7 @@ def _networks(connection: sa.Connection, request: ServerCreate, project_id: str)
     try:
         return addresses.choose(connection, project_id, request.networks)
     except exception.NetworkNotFound as error:
-        # 400 instead of 404, as for flavors.
-        raise exception.InvalidInput(str(error)) from error
+        raise exception.InvalidInput(str(error)) from error  # 400 instead of 404, as for flavors
 
 
 def _check_hosts(connection: sa.Connection, request: ServerCreate) -> None:
@@ -279,8 +276,7 @@ def _group(connection: sa.Connection, request: ServerCreate, project_id: str) ->
         group = server_groups.get(connection, str(wanted), project_id)
     except exception.ServerGroupNotFound as error:
         raise exception.InvalidInput(str(error)) from error
-    # Locked before the quota, as in claims.
-    server_groups.hold(connection, group.uuid)
+    server_groups.hold(connection, group.uuid)  # locked before the quota, as in claims
     return GroupSpec(uuid=group.uuid, policy=group.policy,
                      max_server_per_host=int(group.rules.get("max_server_per_host", 1)))
 

@@ -423,8 +423,7 @@ class RevertResize(_Finish):
 
     def failed(self, ctl: Control, failure: Failure) -> None:
         if self.data.stays:
-            # The user may repeat the revert.
-            ctl.migrate(self.data.migration, status=migration_states.FINISHED)
+            ctl.migrate(self.data.migration, status=migration_states.FINISHED)  # the user may repeat the revert
             ctl.set(task_state=None)
         else:
             # The server's disks are on the source: a hard reboot restores and starts the guest.

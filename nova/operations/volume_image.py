@@ -57,8 +57,7 @@ class CreateVolumeImage(Saving):
         if self.instance.action_uuid:  # a queued action has no user token any more
             raise exception.InstanceIsBusy(method=self.rules.label, instance_uuid=self.instance.uuid)
         image = ctl.images.describe(request.name, request.metadata)
-        # The snapshots define the minimum size of the disks.
-        image.min_disk = 0
+        image.min_disk = 0  # the snapshots define the minimum size of the disks
         image.properties = without_description(image.properties)
         self.data.image = image
         self.data.quiesce = self._quiesces(ctl)

@@ -36,8 +36,7 @@ class Request:
         self.amounts = Amounts(self.resources, self.required_traits, self.forbidden_traits, spec.groups,
                                isolate=spec.group_policy == "isolate")
         self.group_hosts: dict[str, int] = dict(spec.group.hosts) if spec.group else {}
-        # True if aggregate metadata was used: the claim then checks the metadata again.
-        self.by_aggregates = False
+        self.by_aggregates = False  # True if aggregate metadata was used: the claim then checks the metadata again
 
     @property
     def forced(self) -> bool:

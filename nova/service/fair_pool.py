@@ -50,8 +50,7 @@ class FairThreadPool:
                 self._start(kind, at)
             at.put(project_id or "", work)
             if at.idle:
-                # Wake the thread that was busy last, so that threads which are not needed end.
-                at.idle.pop().set()
+                at.idle.pop().set()  # wake the thread that was busy last, so that threads which are not needed end
         return work.future
 
     def waiting(self, kind: str | None = None) -> int:

@@ -36,8 +36,7 @@ def tune_runtime() -> None:
     start and workers fork."""
     _limit_free_memory()
     gc.collect()
-    # Exclude imported objects from collections, so that workers keep sharing their memory pages.
-    gc.freeze()
+    gc.freeze()  # exclude imported objects from collections, so that workers keep sharing their memory pages
     gc.set_threshold(_GENERATION_0, _GENERATION_1, _GENERATION_2)
     sys.setswitchinterval(_SWITCH_INTERVAL)
 

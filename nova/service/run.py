@@ -63,8 +63,7 @@ def supervisor() -> cotyledon.ServiceManager:
     """Return a manager that runs worker processes and replaces workers that end. SIGTERM lets the workers finish their
     work within graceful_shutdown_timeout; a second SIGTERM, or SIGINT, kills them. SIGHUP reads the configuration files
     again and replaces the workers, which finish their work, too."""
-    # Write a traceback when a worker crashes in native code.
-    faulthandler.enable()
+    faulthandler.enable()  # write a traceback when a worker crashes in native code
     bus.prepare()  # once, for all workers
     if LOG.isEnabledFor(logging.DEBUG):
         conf.CONF.log_opt_values(LOG, logging.DEBUG)  # secret values are logged as ****

@@ -122,8 +122,7 @@ class RabbitBroker:
         self._opener = Opener(url, options)
         self._options = options
         self._changed = threading.Condition()
-        # The most recently used one last.
-        self._idle: list[_Publisher] = []
+        self._idle: list[_Publisher] = []  # the most recently used one last
         self._count = 0
         self._blocked = False
         self._closed = threading.Event()
@@ -147,8 +146,7 @@ class RabbitBroker:
                 self._drop(publisher)
                 raise NotPublished("The broker did not confirm the message in time.") from None
             except amqp.NotFound as error:
-                # The exchange was deleted after this connection had declared it.
-                publisher.renew()
+                publisher.renew()  # the exchange was deleted after this connection had declared it
                 self._put_back(publisher)
                 if renewed:
                     raise NotPublished(str(error)) from error

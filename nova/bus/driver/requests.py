@@ -39,8 +39,7 @@ class MissingQueues:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        # Time since which each queue is missing, oldest first.
-        self._since: dict[str, float] = {}
+        self._since: dict[str, float] = {}  # time since which each queue is missing, oldest first
         self._waiting: collections.Counter[str] = collections.Counter()
 
     def seconds(self, queue: str) -> float:

@@ -50,8 +50,7 @@ class FleetAnnouncer:
         self._send(reload=True)
 
     def _send(self, **changes: Any) -> None:
-        # Sent under the lock: the deltas of one source must leave in the order of their numbers.
-        with self._lock:
+        with self._lock:  # sent under the lock: the deltas of one source must leave in the order of their numbers
             self._seq += 1
             delta = FleetDelta(source=self.source, seq=self._seq, **changes)
             try:

@@ -33,8 +33,7 @@ class Feed(abc.ABC):
     interval: float
 
     def __init__(self) -> None:
-        # name -> earliest time of publication
-        self._touched: dict[str, float] = {}
+        self._touched: dict[str, float] = {}  # name -> earliest time of publication
         self._rests: dict[str, float] = {}
         self._lock = threading.Lock()
         self._wake = threading.Event()

@@ -26,8 +26,7 @@ class Run:
         self.action = action
         self.instance = instance
         self.journal: Journal = journal(action)
-        # Scheduler requests that are not yet notified.
-        self.scheduler_queries: list[SchedulerQuery] = []
+        self.scheduler_queries: list[SchedulerQuery] = []  # scheduler requests that are not yet notified
         self.own: Operation = _operation(action.operation or "", instance, self.journal.data)
         self.operation: Operation = self.own
         if self.journal.inherited:

@@ -241,8 +241,7 @@ class Operation:
     def __init__(self, instance: Instance, data: dict[str, Any]) -> None:
         self.instance = instance
         self.data: Any = msgspec.convert(data, self.data_type)
-        # True while another operation that superseded this one runs the compensations.
-        self.taken_over = False
+        self.taken_over = False  # True while another operation that superseded this one runs the compensations
 
     def copy(self) -> Self:
         """Return a copy of this run whose data can be changed independently; the instance is shared."""
