@@ -24,8 +24,7 @@ _STATES = frozenset({states.ACTIVE, states.PAUSED})
 
 
 class CreateRequest(Object, kw_only=True):
-    """``new_file``: name of the overlay file to which the guest writes from now on, in the directory of the current
-    file."""
+    """``new_file``: name of the overlay file to which the guest writes, in the directory of the current one."""
 
     volume_id: str
     snapshot_id: str
@@ -34,8 +33,7 @@ class CreateRequest(Object, kw_only=True):
 
 class DeleteRequest(Object, kw_only=True):
     """Request to merge overlay files. With ``merge_target_file``: commit ``file_to_merge`` and the files down to the
-    target into the target. Without: pull the files between ``file_to_merge`` (None: all) and the active file into the
-    active file."""
+    target into the target. Without: pull the files above ``file_to_merge`` (None: all) into the active file."""
 
     volume_id: str
     snapshot_id: str
@@ -83,8 +81,7 @@ class _Assisted(ReleasingOperation):
     # --- steps -----------------------------------------------------------------------------------
     @step(CONDUCTOR, undo="give_up", external=VOLUMES)
     def take(self, ctl: Control) -> None:
-        """Check that the server still has the volume: it may have moved or detached the volume while the operation was
-        queued."""
+        """Check that the server still has the volume: it may have moved or detached it meanwhile."""
         device = ctl.instance.attached_now(self.data.device)
         self.data.device = device
         ctl.outside_volumes.check_assisted(device, self.data.snapshot_id, self.awaited)

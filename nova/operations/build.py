@@ -28,8 +28,7 @@ _EVENT = "compute__do_build_and_run_instance"
 
 class BuildData(Object, kw_only=True):
     """Data of a build. ``candidates``: the host in use first, then the alternates. ``tries``: number of failed hosts.
-    ``plugs``: interfaces that must be plugged before the guest runs. ``outside_interfaces``: an external service
-    manages the interfaces."""
+    ``plugs``: interfaces that must be plugged before the guest runs. ``outside_interfaces``: they are external."""
 
     spec: RequestSpec
     candidates: list[Selection] = []
@@ -129,8 +128,7 @@ class Build(placing.PlacedOperation):
         ctl.outside_volumes.unmake()
 
     def clean_up(self, of: Step, ctl: Control) -> None:
-        """Remove everything that the ended build made at external services; no volume needs to wait for another host.
-        """
+        """Remove all that the ended build made at external services. No volume is kept for another host. """
         if of.name == "interfaces":
             ctl.outside_interfaces.release()
             return

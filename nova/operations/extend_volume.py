@@ -89,7 +89,6 @@ class ExtendVolume(ReleasingOperation):
         self.superseded(ctl)
 
     def superseded(self, ctl: Control) -> None:
-        """Store the new size, whether the guest sees it yet or not, unless the service waited and the guest was not
-        extended."""
+        """Store the new size, even if the guest does not see it yet, unless the service waited in vain."""
         if self.data.size_gb and (self.data.done or not self.data.awaited):
             ctl.volumes.resize(self.data.device, self.data.size_gb)

@@ -40,9 +40,8 @@ class LiveMigrateRequest(Object, kw_only=True):
 
 class LiveMigrateData(MoveData, kw_only=True):
     """``arrived``: the guest runs on the destination and cannot return. ``left``: the source has removed the guest.
-    ``follows``: the guest arrived although the source failed to report it; its interfaces must still be bound to the
-    destination. ``refusals``: number of hosts that could not take the guest; ``refusal``: the reason of the last
-    one."""
+    ``follows``: it arrived although the source failed to report it; its interfaces must still be bound there.
+    ``refusals``: number of hosts that could not take the guest; ``refusal``: the last reason."""
 
     block_migration: bool | None = None
     described: MigrationSource | None = None

@@ -177,8 +177,7 @@ class Move(Bound):
         return selection
 
     def _update_source(self, ctl: Control) -> None:
-        """Update the source: the operation that ran before, or that this one superseded, moved the server to another
-        host."""
+        """Update the source: an operation that ran before or was superseded moved the server."""
         data, here = self.data, ctl.instance
         if here.host in (data.spec.force_host, data.spec.requested_host):
             raise exception.NoValidHost(reason=f"the server is on host {here.host} already.")
@@ -209,8 +208,7 @@ class Move(Bound):
 
     # --- claims and migration record at the end -------------------------------------------------------------
     def arrive(self, ctl: Control, status: str) -> None:
-        """Make the destination the only host: release the instance's own claim and transfer the migration's claim to
-        it."""
+        """Make the destination the only host: replace the instance's claim with that of the migration."""
         data: MoveData = self.data
         ctl.release_claim()
         ctl.rekey_claim(data.migration)

@@ -41,8 +41,7 @@ _COLUMNS = ("display_name", "display_description", "hostname", "access_ip_v4", "
 
 
 class RebuildRequest(Object, kw_only=True):
-    """Request to rebuild. ``image``, ``kernel_id`` and ``ramdisk_id`` are visible to the caller. UNSET fields do not
-    change."""
+    """``image``, ``kernel_id`` and ``ramdisk_id`` are visible to the caller. UNSET fields do not change."""
 
     image: Image
     kernel_id: str = ""
@@ -263,8 +262,7 @@ class Rebuild(Operation):
 
 
 def _describes_disks(item: str) -> bool:
-    """Return True if an item of system_metadata describes the disks: properties of the image, or the password posted by
-    the guest."""
+    """Return True if an item of system_metadata describes the disks: image properties, or the guest's password."""
     return item.startswith(METADATA) or item in PASSWORD_KEYS
 
 

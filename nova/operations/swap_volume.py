@@ -148,8 +148,7 @@ class SwapVolume(ReleasingOperation):
 
 @contextlib.contextmanager
 def _new_volume() -> Iterator[None]:
-    """Report a missing volume as invalid input: the volume of the URL exists, so the requested new volume is missing.
-    """
+    """Report a missing volume as invalid input: it is the requested new volume, not that of the URL. """
     try:
         yield
     except exception.VolumeNotFound as error:

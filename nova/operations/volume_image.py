@@ -105,8 +105,7 @@ class CreateVolumeImage(Saving):
         self.data.polls = 0
 
     def _check_quiesce_time(self, ctl: Control) -> None:
-        """Check that the quiesce was not over before the service started all snapshots. Raises InstanceQuiesceFailed.
-        """
+        """Check that the service started all snapshots during the quiesce. Raises InstanceQuiesceFailed. """
         requested_at = self.data.quiesce_requested_at
         if requested_at is None or (ctl.now() - requested_at).total_seconds() < QUIESCE_TIMEOUT:
             return

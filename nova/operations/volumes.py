@@ -170,8 +170,7 @@ class DetachVolume(_Volume):
 
     @step(CONDUCTOR, undo="roll_back", external=VOLUMES, when="outside_volumes")
     def begin_outside(self, ctl: Control) -> None:
-        """Mark the volume as detaching at the service. It may have been moved and have another attachment since
-        acceptance."""
+        """Mark the volume as detaching at the service. A move may have given it another attachment."""
         self.data.device = ctl.instance.volume_now(self.data.device) or self.data.device
         if not self.data.lost:
             ctl.outside_volumes.begin_detaching(self.data.device)

@@ -74,9 +74,8 @@ class Guests(Interface, topic=CONDUCTOR, namespace="guests"):
     @call
     def resume(self, ctx: RequestContext, host: str, waiting: list[str], begun: list[str], at_once: int) -> Resumed:
         """Start guests of ``waiting`` after a reboot of the host, so that at most ``at_once`` start at the same time.
-        ``begun`` lists the guests whose start was requested before. Returns the remaining entries of both lists:
-        servers that are no longer ACTIVE on the host, and completed starts, are removed. No guest is started while the
-        service is forced down."""
+        ``begun`` lists the guests whose start was requested before. Returns both lists without completed starts and
+        servers that are no longer ACTIVE on the host. No guest is started while the service is forced down."""
 
     @by_hosts
     @call
@@ -171,8 +170,7 @@ class NetworkHosts(Interface, topic=CONDUCTOR, namespace="network_hosts"):
     def present(self, ctx: RequestContext, host: str, address: str, networks: dict[str, int],
                 complete: bool = False) -> list[Peers]:
         """Report the networks of a host, its tunnel ``address`` and the version of the peers that it has of each. With
-        ``complete`` the host has no other networks. Returns the peers of networks with a newer version, and sends
-        changes to the other hosts."""
+        ``complete`` the host has no other networks. Returns newer peers, and sends changes to the other hosts."""
 
     @by_hosts
     @slow_call(10)

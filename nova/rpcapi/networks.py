@@ -79,13 +79,11 @@ class FloatingIps(Interface, topic=CONDUCTOR, namespace="floating_ips"):
 
     @call
     def create(self, ctx: RequestContext, pool: str, cidr: str) -> int:
-        """Add the host addresses of a network to a pool, and return their number. Raises InvalidInput,
-        FloatingIpExists."""
+        """Add the host addresses of a network to a pool; return the number. Raises InvalidInput, FloatingIpExists."""
 
     @call
     def delete(self, ctx: RequestContext, cidr: str) -> int:
-        """Remove the addresses of a network from their pools, and return their number. Raises InvalidInput,
-        FloatingIpInUse."""
+        """Remove the addresses of a network from pools; return the number. Raises InvalidInput, FloatingIpInUse."""
 
     @call
     def on_host(self, ctx: RequestContext, host: str) -> list[FloatingIp]:

@@ -45,8 +45,7 @@ class Servers(Interface, topic=CONDUCTOR, namespace="servers"):
 
     @call
     def page(self, ctx: RequestContext, query: ServerQuery) -> ServerPage:
-        """Return a page in the requested order, shortened if the search would take long. Raises MarkerNotFound,
-        InvalidInput."""
+        """Return a page, shortened if the search would take long. Raises MarkerNotFound, InvalidInput."""
 
     @with_token
     @call
@@ -145,9 +144,8 @@ class Migrations(Interface, topic=CONDUCTOR, namespace="migrations"):
     def interrupt(self, ctx: RequestContext, instance_uuid: str, migration_id: int, what: str,
                   statuses: list[str], project_id: str | None = None) -> None:
         """Cancel a live migration (``cancel``) or force its completion (``force-complete``). The migration must have
-        one of ``statuses``. The request is repeated until the migration has ended. Raises InstanceNotFound,
-        InstanceIsLocked, InstanceInvalidState, InstanceStateUnknown, MigrationNotFoundForInstance,
-        InvalidMigrationState."""
+        one of ``statuses``. The request is repeated until it has ended. Raises InstanceNotFound, InstanceIsLocked,
+        InstanceInvalidState, InstanceStateUnknown, MigrationNotFoundForInstance, InvalidMigrationState."""
 
 
 class ServerGroups(Interface, topic=CONDUCTOR, namespace="server_groups"):
@@ -189,8 +187,7 @@ class Consoles(Interface, topic=CONDUCTOR, namespace="consoles"):
 
     @call
     def get(self, ctx: RequestContext, digest: str) -> Console:
-        """Return the console of a token. Raises ConsoleTokenNotFound, also if the token expired or the server was
-        stopped or moved."""
+        """Return the console. Raises ConsoleTokenNotFound, also if the token expired or the server stopped or moved."""
 
     @call
     def over(self, ctx: RequestContext, sessions: list[ConsoleSession]) -> list[str]:

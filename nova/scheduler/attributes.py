@@ -47,8 +47,7 @@ def is_attribute(name: str) -> bool:
 
 
 def match(view: FleetView, path: Sequence[str], accepts: Callable[[Any], bool]) -> BoolColumn:
-    """Return the mask of nodes whose attribute at ``path`` is accepted by ``accepts``. Nodes without the attribute are
-    not accepted."""
+    """Return the mask of nodes that have an attribute at ``path`` for which ``accepts`` returns True."""
     name, inner = path[0], path[1:]
     if name in _INTERNED:
         def check(value: Any) -> bool:

@@ -1,5 +1,4 @@
-"""Planning: hosts for all servers of a request, one after the other; each choice includes the usage of the previous
-ones."""
+"""Planning: hosts for the servers of a request; each choice includes the usage of the previous ones."""
 
 from __future__ import annotations
 
@@ -47,8 +46,7 @@ class Planner:
 
     def plan(self, view: FleetView, request: Request) -> list[Choice]:
         """Return a choice for each server, in order. The planned usage counts in ``view.planned`` afterwards. A server
-        that stays on its host (``in_place``) uses nothing. Raises NoValidHost if not all servers fit; the view must not
-        be used then."""
+        that stays on its host (``in_place``) uses nothing. Raises NoValidHost; the view is invalid then."""
         self._check_policy(request)
         chain = stages.chain(request, self._filters, view)
         request.by_aggregates = any(node_filter.by_aggregates for node_filter in chain)
@@ -97,8 +95,7 @@ class Planner:
             raise exception.UnsupportedGroupPolicy(reason=f"{needed} not configured")
 
     def explain(self, view: FleetView, request: Request) -> list[Verdict]:
-        """Return a verdict for every node: its weight, or the first filter that rejected it. Accepted nodes first, best
-        first."""
+        """Return a verdict for every node: its weight (best first), or then the first filter that rejected it."""
         chain = stages.chain(request, self._filters, view)
         mask, blame = view.alive.copy(), np.full(len(view), -1)
         for index, node_filter in enumerate(chain):

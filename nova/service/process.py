@@ -32,8 +32,7 @@ _GENERATION_0, _GENERATION_1, _GENERATION_2 = 4_000, 10, 50
 
 
 def tune_runtime() -> None:
-    """Set the garbage collector, the allocator and thread switching. Call it once after all imports, before threads
-    start and workers fork."""
+    """Set garbage collector, allocator and thread switching. Call it after all imports, before threads and forks."""
     _limit_free_memory()
     gc.collect()
     gc.freeze()  # exclude imported objects from collections, so that workers keep sharing their memory pages

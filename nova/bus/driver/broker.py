@@ -85,8 +85,7 @@ class Broker(Protocol):
 
     def consume(self, queues: Sequence[Queue], deliver: Deliver, until: float | None = None) -> Consumer:
         """Declare the queues and pass the body of each message to ``deliver``. A message is acknowledged before it is
-        delivered. Retries to connect without end, or raises NotPublished if the broker cannot be reached before
-        ``until``."""
+        delivered. Retries to connect without end, or raises NotPublished after ``until``."""
 
     def listeners(self, queue: str) -> int:
         """Return the number of consumers of the queue, 0 if there is no such queue. Raises NotPublished."""

@@ -89,8 +89,7 @@ class Request(oslo.BaseIncomingMessage):  # type: ignore[misc]
 
     def reply(self, reply: Any = None, failure: Any = None) -> None:
         """Send the reply, if the sender waits for one, and release the server's thread. A caller whose queue is missing
-        (it reconnects) has some seconds to declare it again. A queue that was missing for that long is tried once per
-        reply."""
+        (it reconnects) has some seconds to declare it again. A queue missing for longer is tried once per reply."""
         listener, self._listener = self._listener, None
         if listener is None:
             return
@@ -137,8 +136,7 @@ def _host_that_waits() -> str:
 
 
 class Listener(oslo.BaseListener):  # type: ignore[misc]
-    """Passes requests to a server, one per free thread. Requests beyond that stay with the broker, where other servers
-    of the topic can take them."""
+    """Passes requests to a server, one per free thread. Others stay with the broker, for other servers of the topic."""
 
     def __init__(self, broker: Broker, queues: Sequence[Queue], threads: int, missing_queue_seconds: float) -> None:
         super().__init__(1, None, broker.prefetch)

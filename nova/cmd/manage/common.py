@@ -21,8 +21,7 @@ from nova.rpcapi import compute, scheduler
 
 
 def core() -> Core:
-    """Return the core of a conductor for this process, which also sends changes to the schedulers. Raises
-    DatabaseUnusable."""
+    """Return the core of a conductor, which also sends changes to the schedulers. Raises DatabaseUnusable."""
     readiness.check(CONF.database.connection)
     transport = bus.connect(CONF)
     name = f"nova-manage@{CONF.host}:{new_uuid()[:8]}"

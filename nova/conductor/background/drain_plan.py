@@ -17,8 +17,7 @@ from nova.operations.shelve import ShelveOffload
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """The plan for a server. ``how``: the operation, or ``reason``: why there is none. ``later``: check again when the
-    server is free."""
+    """The plan for a server. ``how``: the operation, or ``reason``: why there is none. ``later``: check again later."""
 
     how: str = ""
     operation: str = ""

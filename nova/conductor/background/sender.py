@@ -110,8 +110,7 @@ class Sender:
 
 
 def sending(core: Core) -> Periodic:
-    """Return the sender task, which runs after every commit with notifications and periodically. Raises InvalidInput
-    for an unusable driver."""
+    """Return the task that sends after every commit with notifications, and periodically. Raises InvalidInput."""
     thread = Periodic("notifications", _INTERVAL, Sender(core, bus.Publisher(CONF).send).poll)
     core.outbox.wake = thread.wake
     return thread

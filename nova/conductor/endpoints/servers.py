@@ -241,8 +241,7 @@ class Servers(servers_api.Servers):
     # --- shared ----------------------------------------------------------------------------------
     def _change(self, ctx: RequestContext, uuid: str, project_id: str | None,
                 write: Callable[[sa.Connection, Instance], str | None]) -> Instance:
-        """Lock the instance, change it, and return the changed instance, in one transaction. ``write`` may return the
-        name of the event to notify."""
+        """Change the locked instance in a transaction and return it. ``write`` may return the event to notify."""
         def transaction(connection: sa.Connection) -> Instance:
             before = servers.lock(connection, uuid, project_id)
             event = write(connection, before)

@@ -79,8 +79,7 @@ def opened(cipher: SecretCipher, instance: Instance) -> list[VolumeKey]:
 
 
 def renew(db: Database, cipher: SecretCipher) -> int:
-    """Re-encrypt all volume keys with the first key of the cipher; return the number of changed servers. Undecryptable
-    keys are left unchanged."""
+    """Re-encrypt all decryptable volume keys with the first key of the cipher; return the number of changed servers."""
     def renewed(devices: list[BlockDevice]) -> list[BlockDevice]:
         return [device if device.encryption is None else msgspec.structs.replace(
             device, encryption=_renewed(cipher, device.encryption)) for device in devices]

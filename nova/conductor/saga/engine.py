@@ -117,9 +117,8 @@ class Engine:
             LOG.debug("%d actions are left to another conductor: this one shuts down", len(runs))
 
     def renew(self) -> None:
-        """Renew the leases of the actions that this process is executing or has queued. Other actions that name this
-        conductor as owner (for example, because the reply to a commit got lost) are not being executed: their leases
-        must end."""
+        """Renew the leases of the actions that this process is executing or has queued. Other actions that this
+        conductor owns (the reply to a commit may have got lost) are not executed: their leases must end."""
         for uuids in self._leases.pages():
             self.core.db.write(functools.partial(actions.renew, owner=self.core.name, uuids=uuids, until=lease()))
 

@@ -19,8 +19,7 @@ from nova.operations.framework.base import CONDUCTOR, Cleanup, Inherited, Journa
 
 class Run:
     """An action that this conductor runs. ``own``: the operation of the action. ``operation``: the same, or the
-    superseded operation that the run currently compensates. Raises UnknownOperation if this release does not have the
-    operation."""
+    superseded operation that the run compensates now. Raises UnknownOperation."""
 
     def __init__(self, action: Action, instance: Instance) -> None:
         self.action = action
@@ -37,8 +36,7 @@ class Run:
         self.operation.taken_over = True
 
     def copy(self) -> Run:
-        """Return a copy of this run whose action, journal and data can be changed independently; the instance is
-        shared."""
+        """Return a copy of this run with an action, a journal and data of its own. The instance is shared."""
         other = Run(msgspec.structs.replace(self.action, payload=self.payload()), self.instance)
         other.scheduler_queries = list(self.scheduler_queries)
         return other
@@ -178,9 +176,8 @@ def _operation(name: str, instance: Instance, data: dict[str, Any]) -> Operation
 
 
 def current(action: Action | None, uuid: str, step: str, attempt: int) -> Action:
-    """Return ``action``, read as action ``uuid``, if ``attempt`` is its current attempt. Raises StaleReport if another
-    attempt is current or the action has ended. Raises ServiceUnavailable if the database is a replica that lags behind
-    the attempt."""
+    """Return ``action``, read as action ``uuid``, if ``attempt`` is current. Raises StaleReport if it is not or the
+    action has ended, ServiceUnavailable if the database is a replica that lags behind the attempt."""
     if action is not None and action.outcome is None and action.attempt < attempt:
         raise exception.ServiceUnavailable("The database does not contain this attempt yet. Retry.")
     if action is None or action.outcome is not None or action.attempt != attempt:

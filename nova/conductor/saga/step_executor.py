@@ -333,9 +333,8 @@ class StepExecutor:
 
     # --- errors --------------------------------------------------------------------------------------------
     def release_after_error(self, ctx: context.RequestContext, run: Run, error: Exception) -> bool:
-        """Release an action after a temporary error, so that any conductor retries it after a pause. The action has no
-        owner during the pause, because an owner renews its leases. Returns False if another process has taken over the
-        action."""
+        """Release an action after a temporary error, so that any conductor retries it after a pause. It has no owner
+        meanwhile, because an owner renews its leases. Returns False if another process took it over."""
         if isinstance(error, exception.ServiceUnavailable):
             LOG.warning("[instance: %s] %s failed temporarily, retrying: %s", run.instance.uuid, run.label, error)
         else:

@@ -126,8 +126,7 @@ def step(place: str, *, undo: str | None = None, event: str | None = None, task_
 
 
 def connects_volumes(function: F) -> F:
-    """Mark a host step, or the compensation of one, that connects volumes. Its order includes the keys of encrypted
-    volumes."""
+    """Mark a host step or compensation that connects volumes. Its order includes the keys of encrypted volumes."""
     function.__connects_volumes__ = True  # type: ignore[attr-defined]
     return function
 
@@ -164,8 +163,7 @@ class NoRequest(Object, kw_only=True):
 
 
 class Inherited(Object, kw_only=True):
-    """A superseded operation whose compensations the superseding operation still has to run, backwards from ``step``
-    (empty: none)."""
+    """A superseded operation whose successor must run the compensations, backwards from ``step`` ("": none)."""
 
     operation: str
     data: dict[str, Any] = {}
@@ -404,8 +402,7 @@ class Operation:
 
     def may_retry(self, failure: Failure) -> bool:
         """Return True to continue forwards from ``retry_from``. Called when all steps after ``retry_from`` and that
-        step itself are compensated. ``failure`` is the latest one. May change ``self.data``, which is written together
-        with the next step."""
+        step itself are compensated. ``failure`` is the latest one. May change ``self.data``."""
         return False
 
     def succeeded(self, ctl: Control) -> None:

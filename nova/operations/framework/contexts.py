@@ -59,9 +59,8 @@ class PrecheckContext(Protocol):
         snapshot support), VolumeNotFound, QuotaLimit, Forbidden, VolumeServiceUnavailable."""
 
     def key_of(self, volume: Volume) -> VolumeEncryption | None:
-        """Return how the volume returned by check_volume() is encrypted, with its key, or None if it is not encrypted.
-        The key manager checks the rights of the caller. Raises InvalidVolume, KeyManagerUnavailable, and the errors of
-        check_volume()."""
+        """Return the encryption, with the key, of a volume returned by check_volume(), or None. The key manager checks
+        the rights of the caller. Raises InvalidVolume, KeyManagerUnavailable, and the errors of check_volume()."""
 
     def key_of_successor(self, old: BlockDevice, new: str) -> VolumeEncryption | None:
         """Return the encryption of volume ``new``, which replaces ``old``. See key_of()."""
@@ -83,8 +82,7 @@ class PrecheckContext(Protocol):
 
 
 class Control(Protocol):
-    """Context of a step on a conductor. All changes are written in one transaction when the step ends, or not at all.
-    """
+    """Context of a step on a conductor. Changes are written in one transaction when the step ends, or not at all. """
 
     instance: Instance
     waited_out: bool  # True if the period of the Wait that the step raised is over
@@ -173,8 +171,7 @@ class Control(Protocol):
         """Close all migrations of the instance and release their claims and quota."""
 
     def charge(self, cores: int = 0, ram: int = 0) -> None:
-        """Change the instance's quota usage by these amounts (MiB of RAM; negative to release), without a quota check.
-        """
+        """Change the instance's quota usage by these amounts (MiB of RAM; negative to release), without a check. """
 
     def soft_delete(self, at: datetime.datetime | None = None) -> None:
         """Release the quota of the instance until undelete() and make it eligible for reclaim. ``at``: start of the
@@ -196,8 +193,7 @@ class Control(Protocol):
         """Return True if the compute service of the host is alive and not forced down."""
 
     def evicted_hosts(self) -> list[str]:
-        """Return the hosts that still have to remove remains of the instance, which cannot be placed there until then.
-        """
+        """Return the hosts that still have to remove remains of the instance. It cannot be placed there before. """
 
     def hasten_eviction(self, host: str) -> None:
         """Make the host remove the remains of the instance now instead of at its next periodic check."""
@@ -240,8 +236,7 @@ class Acceptance(Control, Protocol):
     offloads_at_once: bool  # True if a shelved server is offloaded at once ([DEFAULT]shelved_offload_time)
 
     def request_spec(self, flavor: Flavor, host: str | None = None, forced: bool = False) -> RequestSpec:
-        """Return the scheduler request that places the server with this flavor. With ``forced``, ``host`` skips the
-        filters."""
+        """Return the scheduler request for the server with this flavor. With ``forced``, ``host`` skips the filters."""
 
     def flavor(self, flavor_id: str) -> Flavor:
         """Return a flavor that the project may use. Raises FlavorNotFound."""
@@ -256,15 +251,13 @@ class Acceptance(Control, Protocol):
         """Store the password encrypted until the operation ends. Orders for hosts contain the password until then."""
 
     def encrypted_for_user(self, password: str) -> str:
-        """Return the password encrypted with the server's own public key (base64). Empty if it has no RSA key of
-        sufficient size."""
+        """Return the password encrypted with the server's public key (base64), "" without a sufficient RSA key."""
 
     def reserve(self, cores: int = 0, ram: int = 0) -> None:
         """Reserve quota like charge(), but check the project's limits. Raises OverQuota."""
 
     def check_room_to_wait(self) -> None:
-        """Check that all soft-deleted servers of the project, including this one, fit into its quota. Raises
-        TooManyWait."""
+        """Check that all soft-deleted servers of the project and this one fit into its quota. Raises TooManyWait."""
 
     def reserve_again(self) -> None:
         """Count a soft-deleted instance like undelete(), but check the project's limits. Raises OverQuota."""
@@ -323,12 +316,10 @@ class HostContext(Protocol):
         """Report fields of the operation's data together with the end of the step, for the steps that follow."""
 
     def progress(self, percent: int, **values: Any) -> None:
-        """Report the progress of the step in percent. The report can be lost. :meth:`Operation.noted` receives
-        ``values``."""
+        """Report the progress in percent. The report can be lost. :meth:`Operation.noted` receives ``values``."""
 
     def connected(self, device: BlockDevice) -> BlockDevice:
-        """Return the volume connected and ready for the hypervisor. Raises VolumeUnusable, DiskFull, ImageUnacceptable.
-        """
+        """Return the volume connected for the hypervisor. Raises VolumeUnusable, DiskFull, ImageUnacceptable. """
 
     def connect_volumes(self, instance: Instance | None = None) -> None:
         """Connect all volumes of ``instance`` (default: the order's) and update its block devices."""
@@ -337,8 +328,7 @@ class HostContext(Protocol):
         """Disconnect the volumes of the instance, whose guest does not exist on this host any more."""
 
     def connect_shares(self, instance: Instance | None = None) -> None:
-        """Mount the shares of ``instance`` (default: the order's) and update its share mappings. Raises ShareUnusable.
-        """
+        """Mount the shares of ``instance`` (default: the order's) and update its mappings. Raises ShareUnusable. """
 
     def disconnect_shares(self, *mappings: ShareMapping) -> None:
         """Unmount these shares (default: all) of a guest that is stopped. Raises ShareUnusable."""
@@ -354,8 +344,7 @@ class HostContext(Protocol):
 
     def rescue(self, image: Image | None, kernel_id: str, ramdisk_id: str, timeout: int) -> None:
         """Shut the guest down within ``timeout`` seconds and start it from a rescue image with a new config drive.
-        ``image``: None for the rescue image of the host's configuration, else the server's own image. Raises the errors
-        of prepare_disks()."""
+        ``image``: None for the host's configured rescue image. Raises the errors of prepare_disks()."""
 
     def upload(self, image_id: str, made: DiskImage) -> None:
         """Upload the data of an image that is queued. Succeeds if the image already has its data. Raises ImageNotFound

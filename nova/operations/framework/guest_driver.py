@@ -43,8 +43,7 @@ class Cancelled(Protocol):
 class BootFiles:
     """The local files from which a guest boots: cached images and extras. ``root``: the cached base image (None: no
     image). ``kernel``, ``ramdisk``: of a kernel/ramdisk/machine trio. ``config_drive``: path of a complete image file.
-    ``alone``: the root disk is a full copy without a base image, because the image does not belong to the server and is
-    deleted soon."""
+    ``alone``: the root disk is a full copy, because the image is not the server's own and is deleted soon."""
 
     root: str | None = None
     root_format: str = "qcow2"
@@ -77,8 +76,7 @@ class Guests(abc.ABC):
         moved to another host. Succeeds if there is nothing to remove."""
 
     def stop(self, uuid: str) -> None:
-        """Power off a guest of which only the uuid is known; its disks are kept. Succeeds if the guest does not exist.
-        """
+        """Power off a guest of which only the uuid is known, and keep its disks. Succeeds without a guest. """
         raise exception.NotImplementedHere(what="stop unknown guests")
 
     @abc.abstractmethod
@@ -88,8 +86,7 @@ class Guests(abc.ABC):
 
     @abc.abstractmethod
     def power_state(self, uuid: str) -> int:
-        """Return the power state of the guest. Raises GuestNotFound, also for a guest whose migration to this host is
-        under way."""
+        """Return the power state. Raises GuestNotFound, also for a guest that is migrating to this host."""
 
     def device_addresses(self, uuid: str) -> list[DeviceAddress]:
         """Return the addresses of the guest's interfaces and disks, running or not. Raises GuestNotFound."""
@@ -104,8 +101,7 @@ class Guests(abc.ABC):
         return {guest.uuid for guest in self.all()}
 
     def set_password(self, instance: Instance, password: str) -> None:
-        """Change the administrator's password. Raises InstancePasswordSetFailed if the guest has no agent that supports
-        it."""
+        """Change the administrator's password. Raises InstancePasswordSetFailed without a suitable agent."""
         raise exception.NotImplementedHere(what="set password on instance")
 
 
@@ -123,13 +119,11 @@ class Disks(abc.ABC):
                 timeout: int = 0) -> None:
         """Shut the guest down (see Power.off) and replace its local disks; the guest is then undefined.
         ``keep_ephemerals``: keep ephemeral disks. ``token`` identifies the new disks: a repeated call keeps them. The
-        old disks are kept until all new ones exist. Succeeds without a guest or disks. Raises the errors of
-        prepare()."""
+        old disks are kept until all new ones exist. Succeeds without a guest. Raises the errors of prepare()."""
         raise exception.NotImplementedHere(what="rebuild servers")
 
     def exist(self, instance: Instance) -> bool:
-        """Return True if this host can access the guest's local disks, which an evacuation then keeps. False for a
-        guest without local disks."""
+        """Return True if the guest has local disks and this host can access them. An evacuation then keeps them."""
         return False
 
     def used_images(self) -> Sequence[str]:
@@ -195,8 +189,7 @@ class Rescue:
         raise exception.NotImplementedHere(what="rescue servers")
 
     def end(self, instance: Instance) -> None:
-        """Leave the guest stopped with its previous definition and remove the rescue disks. Does nothing if the guest
-        is not rescued."""
+        """Leave the guest, if it is rescued, stopped with its previous definition; remove the rescue disks."""
         raise exception.NotImplementedHere(what="rescue servers")
 
 
@@ -257,8 +250,7 @@ class VolumeSwaps:
         raise exception.NotImplementedHere(what="swap volumes")
 
     def cancel(self, instance: Instance, new: BlockDevice) -> bool:
-        """Cancel swap(), also one of a previous process. Returns True if the guest already uses ``new``; False without
-        a guest."""
+        """Cancel swap(), also one of a previous process. Returns True if a guest already uses ``new``."""
         raise exception.NotImplementedHere(what="swap volumes")
 
 
@@ -286,8 +278,7 @@ class VolumeFiles:
         raise exception.NotImplementedHere(what="merge files of volumes")
 
     def cancel(self, instance: Instance, device: BlockDevice, top: str | None, base: str | None) -> bool:
-        """Cancel merge(), also one of a previous process. Returns True if the merge was complete; False without a
-        guest."""
+        """Cancel merge(), also one of a previous process. Returns True if a guest had completed it."""
         raise exception.NotImplementedHere(what="merge files of volumes")
 
 
@@ -299,8 +290,7 @@ class Interfaces:
         raise exception.NotImplementedHere(what="attach interfaces")
 
     def detach(self, instance: Instance, vif: VIF) -> None:
-        """Detach the interface with the MAC address of ``vif``. Succeeds if the interface or the guest is not there.
-        Raises DeviceDetachFailed."""
+        """Detach the interface with the MAC address of ``vif``, if it is there. Raises DeviceDetachFailed."""
         raise exception.NotImplementedHere(what="detach interfaces")
 
 
@@ -326,8 +316,7 @@ class ColdMigration:
         raise exception.NotImplementedHere(what="move servers")
 
     def finish(self, instance: Instance) -> None:
-        """Grow the received disks to ``instance.flavor`` and define the guest, stopped. Raises ResizeError,
-        DiskFull."""
+        """Grow the disks to ``instance.flavor`` and define the guest, stopped. Raises ResizeError, DiskFull."""
         raise exception.NotImplementedHere(what="move servers")
 
     def confirm(self, instance: Instance) -> None:
@@ -357,8 +346,7 @@ class LiveMigrationSource:
         raise exception.NotImplementedHere(what="migrate running servers")
 
     def force_complete(self, uuid: str) -> None:
-        """Make a migration end soon, by post-copy if permitted, else by pausing the guest. Succeeds if none is under
-        way."""
+        """Make a running migration, if any, end soon, by post-copy if permitted, else by pausing the guest."""
         raise exception.NotImplementedHere(what="migrate running servers")
 
 

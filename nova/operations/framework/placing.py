@@ -92,8 +92,7 @@ def _wait_for(ctl: Control, data: PlacementData, left: list[str]) -> None:
 
 def rule_out(data: PlacementData) -> None:
     """Remove the current candidate, if there is one, and exclude it from later scheduler requests. A candidate that
-    only violates a soft policy of the server group is not excluded: the scheduler is called again with the current
-    hosts of the members."""
+    only violates a soft policy of the server group is not excluded: the scheduler is called again."""
     group = data.spec.group
     if group is not None and group.stale:
         group.selections += 1

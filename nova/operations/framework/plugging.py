@@ -27,8 +27,7 @@ def awaited(vifs: Iterable[VIF]) -> list[str]:
 
 
 def start(host: HostContext, run: Callable[..., None]) -> None:
-    """Start the guest with ``run(paused=...)``: paused if plug events are awaited. Reports the awaited interfaces as
-    ``plugs``."""
+    """Start the guest with ``run(paused=...)``: paused if plug events are awaited. Reports these as ``plugs``."""
     plugs = awaited(host.instance.network_info)
     run(paused=bool(plugs))
     host.result(plugs=plugs)

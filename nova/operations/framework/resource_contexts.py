@@ -29,8 +29,7 @@ class Interfaces(Protocol):
         NoMoreFixedIps, FixedIpInUse, QuotaLimit."""
 
     def release(self, *vifs: VIF) -> None:
-        """Remove the interfaces from the instance and free their addresses. Ports created by users are unbound and
-        kept."""
+        """Remove the interfaces and free their addresses. Ports created by users are unbound and kept."""
 
 
 class ServerInterfaces(Interfaces, Protocol):
@@ -81,12 +80,10 @@ class Volumes(Protocol):
 
     def end_swap(self, old: BlockDevice, new: BlockDevice, migrates: bool, done: bool) -> None:
         """End a swap and a volume migration: the guest uses ``new`` if ``done``, else ``old``. Release the other
-        volume. ``migrates``: the result of PrecheckContext.check_swap(). OutsideVolumes do not change the instance's
-        row."""
+        volume. ``migrates``: see PrecheckContext.check_swap(). OutsideVolumes do not change the row."""
 
     def begin_detaching(self, device: BlockDevice) -> None:
-        """Mark the device as detaching. ServerVolumes: in accept(). Raises InvalidVolume if another operation attaches
-        or detaches it."""
+        """Mark the device as detaching. ServerVolumes: in accept(). Raises InvalidVolume."""
 
     def roll_detaching(self, device: BlockDevice) -> None:
         """Undo begin_detaching(): the device stays attached."""
@@ -135,8 +132,7 @@ class ServerVolumes(Volumes, Protocol):
         """Store these connections of the volumes."""
 
     def record(self, devices: Iterable[BlockDevice]) -> None:
-        """Store these devices. Changes of delete_on_termination by users are preserved. The instance shows the devices
-        at once."""
+        """Store these devices, also in the instance, except for changes of delete_on_termination by users."""
 
 
 class OutsideVolumes(Volumes, Protocol):
@@ -146,8 +142,7 @@ class OutsideVolumes(Volumes, Protocol):
 
     def make(self, polls: int, encryptions: dict[str, VolumeEncryption]) -> None:
         """Create the new volumes of the instance and reserve all its volumes. Raises Wait while volumes are being
-        created; ``polls`` is the number of waits so far. The encryption of new volumes is added to ``encryptions``, by
-        device id."""
+        created; ``polls`` is the number of waits so far. Adds to ``encryptions`` those of new volumes, by device id."""
 
     def unmake(self) -> None:
         """Undo make(): release existing volumes and delete new ones."""
@@ -163,12 +158,10 @@ class OutsideVolumes(Volumes, Protocol):
         """Remove the access of hosts to the volumes; the instance keeps them."""
 
     def connect_also(self, host: str) -> list[BlockDevice]:
-        """Make the volumes accessible from this host, too, during a move, and return their devices. The instance's row
-        does not change."""
+        """Make the volumes accessible from this host, too, and return their devices. The row does not change."""
 
     def reconcile(self, host: str = "") -> None:
-        """Remove all accesses to the volumes that are not in the instance's row. Reconnect volumes without access to
-        ``host``, if given."""
+        """Remove all accesses that are not in the row. Reconnect volumes without access to ``host``, if given."""
 
     def take_snapshots(self, image: Image) -> bool:
         """Create a snapshot of each volume for this image; return True if all snapshots are ready. Needs the user's
@@ -249,13 +242,10 @@ class OutsideShares(Protocol):
         """Revoke the host's access ("": no host) to these shares (default: all) unless another server needs it."""
 
     def leave(self, *hosts: str) -> None:
-        """Revoke accesses like reconcile(), but record refused revocations for a later retry. Raises
-        ShareServiceUnavailable."""
+        """Revoke accesses like reconcile(), but record refused revocations for a later retry."""
 
     def reconcile(self, *hosts: str) -> None:
-        """Make the instance's shares accessible from these hosts (default: its possible hosts) and from no other host.
-        """
+        """Make the shares accessible from these hosts (default: the possible hosts) and from no other host. """
 
     def release(self) -> None:
-        """Revoke all accesses for the server; refused revocations are recorded for a later retry. Raises
-        ShareServiceUnavailable."""
+        """Revoke all accesses for the server; refused revocations are recorded for a later retry."""

@@ -34,9 +34,8 @@ class Rules:
 
 
 def check(rules: Rules, instance: Instance, is_admin: bool, host_up: Callable[[], bool]) -> None:
-    """Check that an operation with these rules may start now. The order of the checks is part of the API. Raises
-    ForbiddenWithShares, InstanceIsLocked, InstanceNotReady, InstanceInvalidState, InstanceStateUnknown,
-    ComputeServiceUnavailable."""
+    """Check that an operation may start. The order of the checks is API. Raises ForbiddenWithShares, InstanceIsLocked,
+    InstanceNotReady, InstanceInvalidState, InstanceStateUnknown, ComputeServiceUnavailable."""
     if rules.without_shares and instance.shares:
         raise exception.ForbiddenWithShares(method=rules.label, instance_uuid=instance.uuid)
     if rules.lock and instance.locked and not is_admin:
