@@ -15,6 +15,7 @@ additional fields works with a release that does not. Fields that the receiver e
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hmac
 import os
 import time
@@ -61,7 +62,8 @@ class Keys:
         self._required = required
         self._generations = dict(generations or {})
         self._age = age
-        self._derived: dict[tuple[str, int], bytes] = {}
+        self._key_of = functools.lru_cache(_MAX_KEYS)(
+            lambda owner, generation: key if host else host_key(key, owner, generation))
         # Fields that the receiver evaluates.
         self._evaluated = frozenset((*RequestContext.FIELDS, *RequestContext.TOKEN, *deadlines.FIELDS))
 
@@ -138,16 +140,6 @@ class Keys:
              wire: Mapping[str, Any]) -> str:
         text = _encode((by, address.host, address.method, payload, [(name, wire[name]) for name in covers]))
         return hmac.digest(self._key_of(owner, generation), text, _SHA).hex()
-
-    def _key_of(self, host: str, generation: int) -> bytes:
-        if self.host:
-            return self._key
-        key = self._derived.get((host, generation))
-        if key is None:
-            if len(self._derived) >= _MAX_KEYS:
-                self._derived.clear()
-            key = self._derived[host, generation] = host_key(self._key, host, generation)
-        return key
 
 
 def _quoted(names: Iterable[str]) -> str:

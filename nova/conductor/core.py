@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
 from stevedore import driver as stevedore_driver
@@ -47,8 +48,8 @@ class Core:
     peers: PeersFeed = dataclasses.field(init=False)  # publisher of the hosts of networks in tunnels
     names: NamesFeed = dataclasses.field(init=False)  # names of floating addresses, on their way to the hosts
     filters: FiltersFeed = dataclasses.field(init=False)  # publisher of rules and members of security groups
-    # Cached proxies for hosts: creating one costs as much as sending a message.
-    _computes: dict[str, Compute] = dataclasses.field(default_factory=dict, init=False)
+    # Returns the proxy for a host. Cached: creating one costs as much as sending a message.
+    compute_at: Callable[[str], Compute] = dataclasses.field(init=False)
 
     @functools.cached_property
     def allocator(self) -> Allocator:
@@ -74,14 +75,7 @@ class Core:
         return stevedore_driver.DriverManager(namespace, name, invoke_on_load=True, invoke_args=(self.db,)).driver
 
     def __post_init__(self) -> None:
+        self.compute_at = functools.lru_cache(_HOSTS)(lambda host: bus.at(self.compute, host))
         self.peers = PeersFeed(self.db, self.compute_at)
         self.names = NamesFeed(self.db, self.compute_at)
         self.filters = FiltersFeed(self.db, self.compute_at)
-
-    def compute_at(self, host: str) -> Compute:
-        proxy = self._computes.get(host)
-        if proxy is None:
-            if len(self._computes) >= _HOSTS:
-                self._computes.clear()
-            proxy = self._computes[host] = bus.at(self.compute, host)
-        return proxy

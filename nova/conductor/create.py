@@ -33,13 +33,7 @@ from nova.objects.requirements import local_disks
 from nova.objects.requirements.requested_resources import request_spec
 from nova.objects.servers import states
 from nova.objects.servers.hostname import hostname_of
-from nova.objects.servers.instance import (
-    OWNER_PROJECT_NAME,
-    OWNER_USER_NAME,
-    Instance,
-    ServerProperties,
-    root_volume,
-)
+from nova.objects.servers.instance import OWNER_PROJECT_NAME, OWNER_USER_NAME, Instance, ServerProperties, root_volume
 from nova.objects.servers.server_request import ServerCreate, ServerCreated
 from nova.objects.volumes.volume import Volume
 from nova.operations.build import Build, BuildData

@@ -12,15 +12,7 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 
 from nova import bus, context, exception
-from nova.conductor.background import (
-    drains,
-    migrations,
-    overdue,
-    precaches,
-    share_accesses,
-    text_index,
-    usage_audit,
-)
+from nova.conductor.background import drains, migrations, overdue, precaches, share_accesses, text_index, usage_audit
 from nova.conductor.background.gauges import Gauges
 from nova.conductor.background.sender import sending
 from nova.conductor.core import Core

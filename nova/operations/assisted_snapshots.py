@@ -13,7 +13,7 @@ from nova import exception
 from nova.objects.base import Object
 from nova.objects.servers import states
 from nova.objects.servers.instance import BlockDevice
-from nova.operations.framework.base import CONDUCTOR, VOLUMES, NoRequest, ReleasingOperation, step
+from nova.operations.framework.base import CONDUCTOR, VOLUMES, NoRequest, Releasing, step
 from nova.operations.framework.contexts import Acceptance, Control, HostContext
 from nova.operations.framework.rules import Rules
 
@@ -53,7 +53,7 @@ class AssistedData(Object, kw_only=True):
     done: bool = False
 
 
-class _Assisted(ReleasingOperation):
+class _Assisted(Releasing):
     """Common steps of assisted snapshots. Subclasses define what the host does."""
 
     data_type = AssistedData

@@ -10,7 +10,7 @@ from __future__ import annotations
 from nova import exception
 from nova.objects.base import Object
 from nova.objects.servers.instance import BlockDevice
-from nova.operations.framework.base import CONDUCTOR, VOLUMES, NoRequest, ReleasingOperation, step
+from nova.operations.framework.base import CONDUCTOR, VOLUMES, NoRequest, Releasing, step
 from nova.operations.framework.contexts import Acceptance, Control, HostContext
 from nova.operations.framework.rules import Rules
 
@@ -32,7 +32,7 @@ class ExtendData(Object, kw_only=True):
     done: bool = False
 
 
-class ExtendVolume(ReleasingOperation):
+class ExtendVolume(Releasing):
     name = action = "extend_volume"
     # The operation only shows a change that already happened: state and lock of the server do not matter.
     rules = Rules(label="extend_volume", task_states=None, lock=False, launched=False, beside=True, release=5)

@@ -12,7 +12,7 @@ from nova.objects.networks.network import VIF, NetworkRequest
 from nova.objects.servers import states
 from nova.objects.servers.instance import Instance
 from nova.operations.framework import on_host, plugging
-from nova.operations.framework.base import CONDUCTOR, NETWORK, NoRequest, ReleasingOperation, step
+from nova.operations.framework.base import CONDUCTOR, NETWORK, NoRequest, Releasing, step
 from nova.operations.framework.contexts import Acceptance, Control, HostContext, PrecheckContext
 from nova.operations.framework.rules import Rules
 
@@ -48,7 +48,7 @@ class InterfaceData(Object, kw_only=True):
     port_id: str | None = None
 
 
-class _Interface(ReleasingOperation):
+class _Interface(Releasing):
     """Common host actions of attach and detach."""
 
     data_type = InterfaceData

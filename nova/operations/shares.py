@@ -14,7 +14,7 @@ from nova.objects.base import Object, new_uuid
 from nova.objects.servers import states
 from nova.objects.volumes import share as share_types
 from nova.objects.volumes.share import Share, ShareMapping
-from nova.operations.framework.base import CONDUCTOR, SHARES, NoRequest, ReleasingOperation, Step, step
+from nova.operations.framework.base import CONDUCTOR, SHARES, NoRequest, Releasing, Step, step
 from nova.operations.framework.contexts import Acceptance, Control, HostContext, PrecheckContext
 from nova.operations.framework.rules import Rules
 
@@ -47,7 +47,7 @@ class DetachShareData(Object, kw_only=True):
     let_go: bool = False
 
 
-class _Share(ReleasingOperation):
+class _Share(Releasing):
     """Common end of attach and detach: the mapping gets status "error" if the operation fails."""
 
     def clean_up(self, of: Step, ctl: Control) -> None:

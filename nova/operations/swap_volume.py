@@ -17,15 +17,7 @@ from nova.objects.base import Object, new_uuid
 from nova.objects.servers import states
 from nova.objects.servers.instance import BlockDevice
 from nova.objects.volumes.volume import VolumeEncryption
-from nova.operations.framework.base import (
-    CONDUCTOR,
-    VOLUMES,
-    NoRequest,
-    ReleasingOperation,
-    Step,
-    connects_volumes,
-    step,
-)
+from nova.operations.framework.base import CONDUCTOR, VOLUMES, NoRequest, Releasing, Step, connects_volumes, step
 from nova.operations.framework.contexts import Acceptance, Control, HostContext, PrecheckContext
 from nova.operations.framework.rules import Rules
 
@@ -55,7 +47,7 @@ class SwapData(Object, kw_only=True):
     encryption: VolumeEncryption | None = None
 
 
-class SwapVolume(ReleasingOperation):
+class SwapVolume(Releasing):
     name = action = "swap_volume"
     rules = Rules(label="swap_volume", vm_states=frozenset({states.ACTIVE, states.PAUSED, states.RESIZED}),
                   host="needed", beside=True, release=4)

@@ -16,15 +16,7 @@ from nova.objects.servers import states
 from nova.objects.servers.instance import BlockDevice, Instance
 from nova.objects.volumes.volume import AVAILABLE, Attachment, VolumeEncryption
 from nova.operations.framework import on_host
-from nova.operations.framework.base import (
-    CONDUCTOR,
-    VOLUMES,
-    NoRequest,
-    ReleasingOperation,
-    Step,
-    connects_volumes,
-    step,
-)
+from nova.operations.framework.base import CONDUCTOR, VOLUMES, NoRequest, Releasing, Step, connects_volumes, step
 from nova.operations.framework.contexts import Acceptance, Control, HostContext, PrecheckContext
 from nova.operations.framework.rules import Rules
 
@@ -67,7 +59,7 @@ class VolumeData(Object, kw_only=True):
     owner: str = ""
 
 
-class _Volume(ReleasingOperation):
+class _Volume(Releasing):
     """Common base of attach and detach."""
 
     data_type = VolumeData

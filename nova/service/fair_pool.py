@@ -53,16 +53,6 @@ class FairThreadPool:
                 at.idle.pop().set()  # wake the thread that was busy last, so that threads which are not needed end
         return work.future
 
-    def waiting(self, kind: str | None = None) -> int:
-        """Return the number of waiting functions of one kind, or of all kinds."""
-        with self._lock:
-            return sum(at.waiting for at in self._chosen(kind))
-
-    def running(self, kind: str | None = None) -> int:
-        """Return the number of running functions of one kind, or of all kinds."""
-        with self._lock:
-            return sum(at.running for at in self._chosen(kind))
-
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Refuse further functions. Waiting ones still run unless ``cancel_futures`` is set. With ``wait`` return after
         all threads have ended."""
@@ -79,9 +69,6 @@ class FairThreadPool:
         with self._lock:
             while wait and any(at.threads for at in self._kinds.values()):
                 self._ended.wait()
-
-    def _chosen(self, kind: str | None) -> list[_Kind]:
-        return list(self._kinds.values()) if kind is None else [self._kinds[kind]]
 
     def _start(self, kind: str, at: _Kind) -> None:
         try:
@@ -106,12 +93,9 @@ class FairThreadPool:
                     work = None
                 else:
                     work = at.take()
-                    at.running += 1
             if work is not None:
                 work.run()
                 del work  # free its memory while the thread is idle
-                with self._lock:
-                    at.running -= 1
             elif not woken.wait(self._idle):
                 with self._lock:
                     if woken in at.idle:  # not woken since
@@ -173,5 +157,4 @@ class _Kind(FairQueue[_Work]):
         super().__init__()
         self.limit = limit
         self.threads = 0
-        self.running = 0
         self.idle: list[threading.Event] = []

@@ -19,16 +19,9 @@ from nova.conductor.saga.run import Run
 from nova.conf import CONF
 from nova.db.sql import clock
 from nova.exception import ClaimLost, HostDown
-from nova.notifications import requests, versioned
+from nova.notifications import operation_events, requests, versioned
 from nova.notifications.messages import NotificationBuilder, ServerEvent, publisher
-from nova.notifications.operation_events import (
-    FATAL_WITHOUT_HOST,
-    NO_HOST_TASKS,
-    PHASED_EVENTS,
-    SINGLE_EVENTS,
-    PhasedEvent,
-    SingleEvent,
-)
+from nova.notifications.operation_events import PhasedEvent, SingleEvent
 from nova.notifications.requests import SchedulerQuery
 from nova.objects.accounts.notification import Notification
 from nova.objects.accounts.usage import audit_period
@@ -91,7 +84,8 @@ def of_acceptance(outbox: Outbox, operation: Operation, instance: Instance) -> T
     if not outbox.on:
         return TransitionNotifications({})
     return TransitionNotifications({}, [
-        _single_event(event, instance) for event in SINGLE_EVENTS.get(operation.name, ()) if not event.after])
+        _single_event(event, instance)
+        for event in operation_events.SINGLE_EVENTS.get(operation.name, ()) if not event.after])
 
 
 class _Transition:
@@ -101,7 +95,7 @@ class _Transition:
         self.run, self.before, self.to, self.failure = run, before, to, failure
         self.failing = failure is not None or run.action.undoing
         self.data: Any = run.own.data
-        events = [event for event in PHASED_EVENTS.get(run.own.name, ())
+        events = [event for event in operation_events.PHASED_EVENTS.get(run.own.name, ())
                   if not event.when or getattr(self.data, event.when)]
         self.forwards = [event for event in events if not event.undo]
         self.backwards = [event for event in events if event.undo]
@@ -140,11 +134,11 @@ class _Transition:
     def _add_no_host(self) -> None:
         """Add the notification of a failed search for a host, unless the operation continues with another host."""
         failure, step, run = self.failure, self.before, self.run
-        method = NO_HOST_TASKS.get(run.own.name)
+        method = operation_events.NO_HOST_TASKS.get(run.own.name)
         if (failure is None or failure.kind == ClaimLost.__name__ or step is None or not step.calls_scheduler
                 or not method or not run.action.undoing):
             return
-        state = states.ERROR if run.own.name in FATAL_WITHOUT_HOST else run.instance.vm_state
+        state = states.ERROR if run.own.name in operation_events.FATAL_WITHOUT_HOST else run.instance.vm_state
         content = (self.data.spec, run.instance, state, run.journal.failure or failure)
         self._result.makers.append(lambda builder: builder.resource(
             f"compute_task.{method}.error", run.instance.uuid, requests.task(*content), f"compute_task.{method}",
@@ -187,7 +181,8 @@ class _Transition:
 
     def _add_single_events(self, before: Step) -> None:
         self._result.server_events += [
-            _single_event(event, self.run.instance) for event in SINGLE_EVENTS.get(self.run.own.name, ())
+            _single_event(event, self.run.instance)
+            for event in operation_events.SINGLE_EVENTS.get(self.run.own.name, ())
             if event.after == before.name and (not event.when or getattr(self.data, event.when))]
 
 

@@ -424,7 +424,7 @@ class Operation:
         service and must not raise."""
 
 
-class ReleasingOperation(Operation):
+class Releasing(Operation):
     """Base of operations that release the same after a failure as when another operation supersedes them."""
 
     def failed(self, ctl: Control, failure: Failure) -> None:
