@@ -42,8 +42,7 @@ class Circuit:
     """The circuit breaker of one topic in this process. Thread-safe."""
 
     def __init__(self, bus: messaging.RPCTransport, topic: str) -> None:
-        self._bus = bus
-        self._topic = topic
+        self._bus, self._topic = bus, topic
         self._lock = threading.Lock()
         self._open = False
         self._pinging = False

@@ -82,10 +82,7 @@ def within(proxy: I, seconds: float) -> I:
 class _Proxy(Generic[I]):
     def __init__(self, bus: messaging.RPCTransport, declared: type[I], host: str | None,
                  seconds: float | None = None) -> None:
-        self.bus = bus
-        self.declared = declared
-        self.host = host
-        self.seconds = seconds
+        self.bus, self.declared, self.host, self.seconds = bus, declared, host, seconds
         target = messaging.Target(topic=declared.topic, namespace=declared.namespace, version="1.0", server=host)
         self._keys = message_signing.keys_of(bus)
         self._client = messaging.get_rpc_client(bus, target, serializer=transport.ContextSerializer())

@@ -56,10 +56,7 @@ class Keys:
 
     def __init__(self, key: bytes = b"", host: str = "", generation: int = 1, *, required: bool = False,
                  generations: Mapping[str, int] | None = None, age: float = 0.0) -> None:
-        self.host = host
-        self._key = key
-        self._generation = generation
-        self._required = required
+        self.host, self._key, self._generation, self._required = host, key, generation, required
         self._generations = dict(generations or {})
         self._age = age
         self._key_of = functools.lru_cache(_MAX_KEYS)(

@@ -66,9 +66,7 @@ class Authorizer:
 
     def __init__(self, address: message_signing.Address, method: interface.Method, keys: message_signing.Keys) -> None:
         self.label = address.method
-        self._address = address
-        self._method = method
-        self._keys = keys
+        self._address, self._method, self._keys = address, method, keys
 
     def authorize(self, ctx: context.RequestContext, payload: str) -> Any:
         """Verify the signature, set ``ctx.calling_host`` and return the arguments of the message. A host may not name

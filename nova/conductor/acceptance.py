@@ -107,8 +107,7 @@ class ConductorAcceptance(ConductorControl):
     def __init__(self, engine: Engine, ctx: context.RequestContext, instance: Instance, connection: sa.Connection,
                  action_uuid: str) -> None:
         super().__init__(engine.core, ctx, instance, saved_by=publisher("nova-api", CONF.host))
-        self.connection = connection
-        self.action_uuid = action_uuid
+        self.connection, self.action_uuid = connection, action_uuid
         self.same_host_allowed: bool = CONF.allow_resize_to_same_host
         self.offloads_at_once: bool = CONF.shelved_offload_time == 0
 

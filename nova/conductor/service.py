@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 from nova import bus, context, exception
 from nova.conductor.background import drains, migrations, overdue, precaches, share_accesses, text_index, usage_audit
-from nova.conductor.background.gauges import Gauges
+from nova.conductor.background.gauges import update_gauges
 from nova.conductor.background.sender import sending
 from nova.conductor.core import Core
 from nova.conductor.endpoints import accounts, by_hosts, hosts, networks, servers, volumes
@@ -121,7 +121,7 @@ class ConductorService:
             if CONF.instance_usage_audit:
                 self.periodic.append(Periodic("usage audit", usage_audit.INTERVAL, lambda: usage_audit.audit(core)))
         if metrics.on:
-            self.periodic.append(Periodic("metrics", CONF.prometheus.interval, Gauges(db).update))
+            self.periodic.append(Periodic("metrics", CONF.prometheus.interval, lambda: update_gauges(db)))
         self._servers: list[messaging.RPCServer] = []
         self.endpoints = self._endpoints()
 

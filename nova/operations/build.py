@@ -46,8 +46,7 @@ class BuildData(Object, kw_only=True):
 
 
 class Build(placing.PlacedOperation):
-    name = "build"
-    action = "create"
+    name, action = "build", "create"
     rules = Rules(label="create", vm_states=frozenset({states.BUILDING}), launched=False)
     data_type = BuildData
     task_state = states.SCHEDULING

@@ -33,8 +33,7 @@ class DeleteData(Object, kw_only=True):
 
 
 class Delete(Operation):
-    name = "delete"
-    action = "delete"
+    name = action = "delete"
     rules = Rules(label="delete", task_states=None, launched=False, preempts=True, yields_to=frozenset())
     data_type = DeleteData
     task_state = states.DELETING

@@ -156,8 +156,7 @@ class LoseInterface(DetachInterface):
     operation, also behind a build that is about to use the port. An operation that supersedes this one finds the server
     without the interface. After a reset of the state, which leaves the guest as it is, this operation runs again."""
 
-    name = "lose_interface"
-    action = "detach_interface"
+    name, action = "lose_interface", "detach_interface"
     rules = Rules(label="detach_interface", vm_states=_ANY, task_states=None, lock=False, launched=False, beside=True,
                   requeued=True)
 

@@ -54,8 +54,7 @@ class LiveMigrateData(MoveData, kw_only=True):
 
 
 class LiveMigrate(Move):
-    name = "live_migrate"
-    action = "live-migration"
+    name, action = "live_migrate", "live-migration"
     rules = Rules(label="os-migrateLive", vm_states=frozenset({states.ACTIVE, states.PAUSED}), host="up",
                   without_shares=True)
     request_type = LiveMigrateRequest

@@ -26,8 +26,7 @@ class ChangePasswordData(NoData, kw_only=True):
 
 
 class ChangePassword(Operation):
-    name = "change_password"
-    action = "changePassword"
+    name, action = "change_password", "changePassword"
     rules = Rules(label="changePassword", vm_states=frozenset({states.ACTIVE}), release=3)
     request_type = ChangePasswordRequest
     data_type = ChangePasswordData

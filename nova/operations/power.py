@@ -90,8 +90,7 @@ class SyncPower(PowerAction):
     """Correct a server whose reported power state does not match its vm_state. The host checks the guest again first.
     The report that caused this operation may be older than the last user action."""
 
-    name = "sync_power"
-    action = "stop"
+    name, action = "sync_power", "stop"
     rules = Rules(label="stop", vm_states=frozenset({states.ACTIVE, states.STOPPED, states.PAUSED, states.SHELVED,
                                                      states.SOFT_DELETED}), host="needed", lock=False)
     task_state = states.POWERING_OFF
@@ -131,8 +130,7 @@ def differs(vm_state: str, power_state: int) -> bool:
 
 
 class RebootSoft(PowerAction):
-    name = "reboot_soft"
-    action = "reboot"
+    name, action = "reboot_soft", "reboot"
     rules = Rules(label="reboot", vm_states=frozenset({states.ACTIVE}))
     task_state = states.REBOOTING
     shuts_down = True
@@ -147,8 +145,7 @@ class RebootSoft(PowerAction):
 
 
 class RebootHard(PowerAction):
-    name = "reboot_hard"
-    action = "reboot"
+    name, action = "reboot_hard", "reboot"
     rules = Rules(
         label="reboot",
         vm_states=frozenset({states.ACTIVE, states.STOPPED, states.PAUSED, states.SUSPENDED, states.ERROR}),

@@ -21,8 +21,7 @@ class ResetStateRequest(Object, kw_only=True):
 
 
 class ResetState(EndsMove):
-    name = "reset_state"
-    action = "resetState"
+    name, action = "reset_state", "resetState"
     rules = Rules(label="resetState", task_states=None, lock=False, launched=False, preempts=True, keeps_guest=True)
     request_type = ResetStateRequest
 

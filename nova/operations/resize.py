@@ -271,8 +271,7 @@ class _Finish(Bound):
 
 
 class ConfirmResize(_Finish):
-    name = "confirm_resize"
-    action = "confirmResize"
+    name, action = "confirm_resize", "confirmResize"
     rules = Rules(label="confirmResize", vm_states=frozenset({states.RESIZED}))
 
     def accept(self, ctl: Acceptance, request: Object) -> None:
@@ -352,8 +351,7 @@ class EndsMove(ConfirmResize):
 
 
 class RevertResize(_Finish):
-    name = "revert_resize"
-    action = "revertResize"
+    name, action = "revert_resize", "revertResize"
     rules = Rules(label="revertResize", vm_states=frozenset({states.RESIZED}))
     task_state = states.RESIZE_REVERTING
     ends_consoles = True

@@ -149,8 +149,7 @@ class Shelve(_Offloading, Saving, FollowsPowerState):
 
 
 class ShelveOffload(_Offloading):
-    name = "shelve_offload"
-    action = "shelveOffload"
+    name, action = "shelve_offload", "shelveOffload"
     rules = Rules(label="shelveOffload", vm_states=frozenset({states.SHELVED}))
     task_state = states.SHELVING_OFFLOADING
 

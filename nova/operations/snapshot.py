@@ -72,8 +72,7 @@ class Saving(Operation):
 
 
 class CreateImage(Saving):
-    name = "create_image"
-    action = "createImage"
+    name, action = "create_image", "createImage"
     rules = Rules(label="createImage", vm_states=STATES, lock=False, host="needed", release=3)
     request_type = SnapshotRequest
     answer_type = ImageMade
@@ -100,8 +99,7 @@ class CreateImage(Saving):
 
 
 class CreateBackup(Saving):
-    name = "create_backup"
-    action = "createBackup"
+    name, action = "create_backup", "createBackup"
     rules = Rules(label="createBackup", vm_states=STATES, lock=False, host="needed", release=3)
     request_type = BackupRequest
     answer_type = ImageMade

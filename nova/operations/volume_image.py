@@ -43,8 +43,7 @@ class VolumeImageData(SavedData, kw_only=True):
 
 
 class CreateVolumeImage(Saving):
-    name = "create_volume_image"
-    action = "createImage"
+    name, action = "create_volume_image", "createImage"
     rules = Rules(label="createImage", vm_states=STATES, lock=False, host="needed", beside=True, release=4)
     request_type = SnapshotRequest
     answer_type = ImageMade

@@ -59,8 +59,7 @@ class Follower:
     Deltas are applied at once, and again after a read."""
 
     def __init__(self, fleet: Fleet, page: Callable[[str | None], FleetPage]) -> None:
-        self._fleet = fleet
-        self._page = page
+        self._fleet, self._page = fleet, page
         self._lock = threading.Lock()  # the fields below
         self._sources: dict[str, _Source] = {}
         self._service_seq: dict[tuple[str, str], int] = {}

@@ -42,10 +42,7 @@ class SchedulerManager:
     """Answers requests from a fleet that a Follower updates."""
 
     def __init__(self, fleet: Fleet, planner: Planner, follower: Follower, settings: SchedulerOptions) -> None:
-        self._fleet = fleet
-        self._settings = settings
-        self._planner = planner
-        self._follower = follower
+        self._fleet, self._settings, self._planner, self._follower = fleet, settings, planner, follower
 
     def select(self, ctx: context.RequestContext, spec: RequestSpec) -> list[list[Selection]]:
         """See :meth:`nova.rpcapi.scheduler.Scheduler.select`. Chosen resources count as used at once."""

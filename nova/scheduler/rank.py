@@ -91,9 +91,7 @@ class Ranking:
 
     def __init__(self, view: FleetView, rows: IntColumn, request: Request, weighers: Sequence[Weigher],
                  chain: Sequence[Filter]) -> None:
-        self._view = view
-        self._request = request
-        self.rows = rows
+        self._view, self._request, self.rows = view, request, rows
         self._row_filters = [node_filter for node_filter in chain if node_filter.scope(request) is Scope.ROW]
         self._table_filters = [node_filter for node_filter in chain if node_filter.scope(request) is Scope.TABLE]
         feasible = view.take(rows)

@@ -20,8 +20,7 @@ class Request:
     """A select or explain request. ``group_hosts`` (host -> members of the server group) grows during planning."""
 
     def __init__(self, spec: RequestSpec, settings: SchedulerOptions) -> None:
-        self.spec = spec
-        self.settings = settings
+        self.spec, self.settings = spec, settings
         self.count = len(spec.instance_uuids)
         self.flavor = spec.flavor
         self.image = spec.image

@@ -36,8 +36,7 @@ class SchedulerService:
 
     def __init__(self, transport: messaging.RPCTransport, worker: int = 0, host: str | None = None) -> None:
         self.host = host or CONF.host
-        self._transport = transport
-        self._worker = worker
+        self._transport, self._worker = transport, worker
         self.fleet = fleet = Fleet(CONF.default_availability_zone)
         metrics.SCHEDULER_NODES.watch(lambda: len(fleet))
         conductor = bus.client(transport, by_hosts.Fleet)

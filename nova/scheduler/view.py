@@ -51,13 +51,16 @@ class Planned:
             self.dedicated_resources[row] = taken
 
 
+def _column(name: str) -> Any:
+    """Return a property: the column of the nodes' table with this name."""
+    return property(lambda view: view._node(name))
+
+
 class FleetView:
     """The nodes in ``rows``. Memory is in MiB, disk in GiB, both as floats."""
 
     def __init__(self, table: Table, rows: slice | IntColumn, planned: Planned) -> None:
-        self._table = table
-        self.rows = rows
-        self.planned = planned
+        self._table, self.rows, self.planned = table, rows, planned
 
     @classmethod
     def whole(cls, table: Table) -> FleetView:
@@ -80,26 +83,11 @@ class FleetView:
         return column
 
     # --- plain columns -----------------------------------------------------------------------------
-    @property
-    def alive(self) -> BoolColumn:
-        """False for rows of the table without a node."""
-        return self._node("alive")
-
-    @property
-    def up(self) -> BoolColumn:
-        return self._node("up")
-
-    @property
-    def disabled(self) -> BoolColumn:
-        return self._node("disabled")
-
-    @property
-    def failed_builds(self) -> IntColumn:
-        return self._node("failed_builds")
-
-    @property
-    def hypervisor_version(self) -> IntColumn:
-        return self._node("hypervisor_version")
+    alive: BoolColumn = _column("alive")  # False for rows of the table without a node
+    up: BoolColumn = _column("up")
+    disabled: BoolColumn = _column("disabled")
+    failed_builds: IntColumn = _column("failed_builds")
+    hypervisor_version: IntColumn = _column("hypervisor_version")
 
     @property
     def num_instances(self) -> IntColumn:

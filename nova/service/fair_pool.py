@@ -28,8 +28,7 @@ class FairThreadPool:
     demand and end after ``idle`` seconds without work. Thread-safe; functions may submit further functions."""
 
     def __init__(self, threads: Mapping[str, int], name: str = "pool", idle: float = _IDLE) -> None:
-        self._name = name
-        self._idle = idle
+        self._name, self._idle = name, idle
         self._lock = threading.Lock()
         self._ended = threading.Condition(self._lock)
         self._closed = False

@@ -18,8 +18,7 @@ class Periodic:
     to a tenth, so that thousands of hosts that start together do not stay synchronized."""
 
     def __init__(self, name: str, interval: float, function: Callable[[], object]) -> None:
-        self._interval = interval
-        self._function = function
+        self._interval, self._function = interval, function
         self._wake = threading.Event()
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)

@@ -40,8 +40,7 @@ class Calls:
     """The open calls of a process. Thread-safe."""
 
     def __init__(self, broker: Broker, reply_queue: Queue) -> None:
-        self._broker = broker
-        self.queue = reply_queue
+        self._broker, self.queue = broker, reply_queue
         self._lock = threading.Lock()
         self._consumer: Consumer | None = None
         self._calls: dict[str, Call] = {}

@@ -28,9 +28,7 @@ class RabbitConsumer:
     """Delivers the messages of some queues. Only its own thread uses the connection."""
 
     def __init__(self, opener: Opener, queues: Sequence[Queue], deliver: Deliver) -> None:
-        self._opener = opener
-        self._queues = queues
-        self._deliver = deliver
+        self._opener, self._queues, self._deliver = opener, queues, deliver
         self._connection: Connection | None = None
         self._stopping = threading.Event()
         self._wake, self._waker = os.pipe()

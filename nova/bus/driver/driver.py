@@ -27,8 +27,7 @@ class Delivery(messaging.TransportOptions):  # type: ignore[misc]
 
     def __init__(self, expires: float | None = None, seconds: float | None = None, mandatory: bool = True) -> None:
         super().__init__(at_least_once=mandatory)
-        self.expires = expires
-        self.seconds = seconds
+        self.expires, self.seconds = expires, seconds
 
 
 class Server(messaging.Target):  # type: ignore[misc]

@@ -142,9 +142,7 @@ class Listener(oslo.BaseListener):  # type: ignore[misc]
         super().__init__(1, None, broker.prefetch)
         self.broker = broker
         self.missing = MissingQueues()
-        self.missing_queue_seconds = missing_queue_seconds
-        self.queues = queues
-        self._free = threads
+        self.missing_queue_seconds, self.queues, self._free = missing_queue_seconds, queues, threads
         self._changed = threading.Condition()
         self._stopping = False
         self._clocks = Clocks()

@@ -37,8 +37,7 @@ class Sender:
 
     def __init__(self, core: Core, send: Callable[[Notification], None]) -> None:
         """``send`` raises ServiceUnavailable if the message must be sent again later."""
-        self._core = core
-        self._send = send
+        self._core, self._send = core, send
         self._failures = 0
         self._not_before = 0.0
         self._next_sweep = 0.0

@@ -55,8 +55,7 @@ class Guests(by_hosts_api.Guests):
     evictions = reads(evictions.of_host)
 
     def __init__(self, core: Core, engine: Engine) -> None:
-        self.core = core
-        self.engine = engine
+        self.core, self.engine = core, engine
 
     def whereabouts(self, ctx: RequestContext, host: str, uuids: list[str]) -> list[Whereabouts]:
         guests = self.core.db.read(lambda connection: evictions.whereabouts(connection, host, uuids))
@@ -111,10 +110,8 @@ class Guests(by_hosts_api.Guests):
                 LOG.info("[instance: %s] Operation %s was not started: %s", uuid, SyncPower.name, error)
 
     def resume(self, ctx: RequestContext, host: str, waiting: list[str], begun: list[str], at_once: int) -> Resumed:
-        def read(connection: sa.Connection) -> tuple[bool, dict[str, bool]]:
-            return services.host_up(connection, host), servers.runnable(connection, host, [*waiting, *begun])
-
-        up, runnable = self.core.db.read(read)
+        up, runnable = self.core.db.read(lambda connection: (
+            services.host_up(connection, host), servers.runnable(connection, host, [*waiting, *begun])))
         busy = [uuid for uuid in begun if runnable.get(uuid)]
         left = []
         for uuid in waiting:
@@ -272,8 +269,7 @@ class EngineReports(by_hosts_api.Engine):
     """Step reports of hosts."""
 
     def __init__(self, engine: Engine, check: Callable[[], None]) -> None:
-        self.engine = engine
-        self._check = check
+        self.engine, self._check = engine, check
 
     def step_done(self, ctx: RequestContext, report: StepReport) -> None:
         self.engine.step_done(ctx, report)

@@ -18,7 +18,6 @@ from nova.db.maintenance import overview
 from nova.db.servers import server_migrations, servers
 from nova.db.volumes import share_accesses
 from nova.objects.hosts.aggregate import Aggregate
-from nova.objects.hosts.scheduling import HostState
 from nova.objects.hosts.service import Service
 from nova.objects.images.image import Image
 from nova.objects.servers.instance import Instance
@@ -163,10 +162,8 @@ class Aggregates(Endpoint, hosts_api.Aggregates):
                  ", ".join(image.id for image in images))
 
     def _moved(self, change: Callable[[sa.Connection, int, str], Aggregate], aggregate_id: int, host: str) -> Aggregate:
-        def transaction(connection: sa.Connection) -> tuple[Aggregate, list[HostState]]:
-            return change(connection, aggregate_id, host), compute_nodes.renewed(connection, host, _MOST_NODES + 1)
-
-        aggregate, states = self.core.db.write(transaction)
+        aggregate, states = self.core.db.write(lambda connection: (
+            change(connection, aggregate_id, host), compute_nodes.renewed(connection, host, _MOST_NODES + 1)))
         LOG.info("Aggregate %s now has hosts %s", aggregate.name, aggregate.hosts)
         if len(states) > _MOST_NODES:
             self.core.fleet.reload()

@@ -60,8 +60,7 @@ class Servers(servers_api.Servers):
     """Servers: reads of instances for the API, and changes that need no operation."""
 
     def __init__(self, core: Core, engine: Engine) -> None:
-        self.core = core
-        self.engine = engine
+        self.core, self.engine = core, engine
 
     def get(self, ctx: RequestContext, uuid: str, project_id: str | None = None, deleted: bool = False) -> Instance:
         instance = self.core.db.read(lambda connection: servers.check_place(

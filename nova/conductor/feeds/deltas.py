@@ -20,8 +20,7 @@ class FleetAnnouncer:
     a gap, after which the schedulers request the complete fleet."""
 
     def __init__(self, scheduler_proxy: Scheduler, source_name: str) -> None:
-        self._scheduler = scheduler_proxy
-        self.source = source_name
+        self._scheduler, self.source = scheduler_proxy, source_name
         self._seq = 0
         self._lock = threading.Lock()
 

@@ -105,8 +105,7 @@ class UsageFeed(Feed):
 
     def __init__(self, db: Database, fleet: FleetAnnouncer) -> None:
         super().__init__()
-        self._db = db
-        self._fleet = fleet
+        self._db, self._fleet = db, fleet
 
     def publish(self, names: Collection[str]) -> None:
         self._fleet.usage(self._db.read(lambda connection: compute_nodes.usage(connection, sorted(names))))
@@ -117,8 +116,7 @@ class HostFeed(Feed):
 
     def __init__(self, db: Database, compute_at: Callable[[str], Compute]) -> None:
         super().__init__()
-        self._db = db
-        self._compute_at = compute_at
+        self._db, self._compute_at = db, compute_at
 
     @contextlib.contextmanager
     def sending(self, host: str, what: str) -> Iterator[Compute]:

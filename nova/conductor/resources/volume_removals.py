@@ -5,8 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-import sqlalchemy as sa
-
 from nova import context, exception
 from nova.conductor.core import Core
 from nova.conf import CONF
@@ -26,11 +24,8 @@ def send(core: Core, ctx: context.RequestContext, removals: Sequence[VolumeRemov
     by_host: dict[str, list[VolumeRemoval]] = {}
     for removal in removals:
         by_host.setdefault(removal.host or near, []).append(removal)
-
-    def awake(connection: sa.Connection) -> dict[str, str | None]:
-        return {host: services.awake(connection, host) for host in by_host}
-
-    for host, name in core.db.read(awake).items():
+    awake = core.db.read(lambda connection: {host: services.awake(connection, host) for host in by_host})
+    for host, name in awake.items():
         if name is None:
             continue
         try:

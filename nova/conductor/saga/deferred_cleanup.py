@@ -46,8 +46,7 @@ class DeferredCleanup:
     """The cleanups of all ended actions. ``submit(project, task)`` runs a task in the background."""
 
     def __init__(self, core: Core, submit: Callable[[str, Callable[[], None]], None]) -> None:
-        self.core = core
-        self._submit = submit
+        self.core, self._submit = core, submit
 
     def call_returned_late(self, run: Run, cleanup: Cleanup | None) -> None:
         """Clean up after an external call that returned when another process had already taken over its operation. The

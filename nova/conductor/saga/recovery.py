@@ -35,10 +35,7 @@ class Recovery:
     """Takes over actions and submits them to the executor."""
 
     def __init__(self, core: Core, executor: StepExecutor, submit: Submit, cleanup: DeferredCleanup) -> None:
-        self.core = core
-        self._cleanup = cleanup
-        self._executor = executor
-        self._submit = submit
+        self.core, self._cleanup, self._executor, self._submit = core, cleanup, executor, submit
 
     # --- hosts ---------------------------------------------------------------------------------------
     def begin(self, action_uuid: str, attempt: int, host: str) -> None:

@@ -22,8 +22,7 @@ class Run:
     superseded operation that the run compensates now. Raises UnknownOperation."""
 
     def __init__(self, action: Action, instance: Instance) -> None:
-        self.action = action
-        self.instance = instance
+        self.action, self.instance = action, instance
         self.journal: Journal = journal(action)
         self.scheduler_queries: list[SchedulerQuery] = []  # scheduler requests that are not yet notified
         self.own: Operation = _operation(action.operation or "", instance, self.journal.data)

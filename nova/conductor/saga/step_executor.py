@@ -49,9 +49,7 @@ class StepExecutor:
 
     def __init__(self, core: Core, submit: Callable[[context.RequestContext, Run], None],
                  cleanup: DeferredCleanup) -> None:
-        self.core = core
-        self._submit = submit
-        self._cleanup = cleanup
+        self.core, self._submit, self._cleanup = core, submit, cleanup
 
     def advance(self, ctx: context.RequestContext, run: Run) -> None:
         """Execute the next step. After a temporary error the step is retried after a pause."""
