@@ -11,6 +11,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from nova.conf import CONF, register
 from nova.db import tables
 from nova.db.servers import servers, text_index
 from nova.db.sql import clock
@@ -51,6 +52,7 @@ def fill(engine: sa.Engine, live: int, deleted: int) -> None:
 
 def index_texts(database: Database) -> None:
     """Make the text index, as conductors do in the background."""
+    register(CONF)  # the clock's tolerance depends on options
     database.read(clock.synchronize)
     while database.write(text_index.pack):
         pass

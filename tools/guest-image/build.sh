@@ -3,8 +3,10 @@
 #
 #   vmlinuz          the kernel (aki)
 #   initrd.gz        the ramdisk (ari): finds and mounts the root file system, or is the whole guest when there is none
+#   boot.gz          the ramdisk of the bootable disk: only what mounts the root file system. The BIOS of an emulated
+#                    machine reads and the guest unpacks every byte of it, so it is small
 #   rootfs.img       the machine image (ami): one ext4 file system without a partition table
-#   nova-guest.qcow2 all three on one bootable disk: MBR, FAT partition with syslinux, root partition that grows
+#   nova-guest.qcow2 kernel, boot.gz and rootfs.img on one bootable disk: MBR, FAT partition with syslinux, root partition that grows
 #
 # usage: build.sh OUTPUT_DIRECTORY      (root; needs no loop device and no mount)
 # needs: dropbear-bin e2fsprogs fdisk syslinux syslinux-common mtools cpio kmod qemu-utils
@@ -22,6 +24,9 @@ BOOT_MIB=32  # kernel, ramdisk and boot loader
 # What a guest of libvirt may meet: virtio on PCI, IDE and SCSI disks and CD-ROMs, the power button, config drives.
 DRIVERS="virtio_pci virtio_blk virtio_net virtio_scsi ata_piix sd_mod sr_mod virtio_rng virtio_balloon virtio_console
     button evdev isofs vfat nls_cp437 nls_ascii nls_iso8859-1 nls_utf8 qemu_fw_cfg virtiofs"
+# The drivers and programs of boot.gz: what /init and grow-root call.
+DISK_DRIVERS="virtio_pci virtio_blk virtio_scsi ata_piix sd_mod"
+BOOT_PROGRAMS="sh basename blockdev cat dd dirname findfs insmod mkdir mount readlink seq switch_root usleep"
 
 fetch_packages() { # unpack rather than install: nothing of this machine's boot or tools changes
     local kernel cache=$output/cache package
@@ -39,24 +44,23 @@ fetch_packages() { # unpack rather than install: nothing of this machine's boot 
     cp "$work"/kernel/boot/vmlinuz-* "$output/vmlinuz"
 }
 
-copy_drivers() { # the listed drivers and all they depend on, and the order in which to load them
-    local driver file base=$work/kernel
-    depmod -b "$base" "$release"
-    for driver in $DRIVERS; do
+copy_drivers() { # TREE DRIVER…: the drivers and all they depend on, and the order in which to load them (NAME FILE)
+    local driver file tree=$1 base=$work/kernel
+    mkdir -p "$tree/lib/modules"
+    for driver in "${@:2}"; do
         modprobe -d "$base" -S "$release" --show-depends "$driver" | awk '$1 == "insmod" { print $2 }'
-    done | awk '!seen[$0]++' > "$work/drivers"
-    mkdir -p "$work/tree/lib/modules"
-    while read -r file; do
-        cp "$file" "$work/tree/lib/modules/"
-        basename "$file"
-    done < "$work/drivers" > "$work/tree/lib/modules/load-order"
+    done | awk '!seen[$0]++' | while read -r file; do
+        cp "$file" "$tree/lib/modules/"
+        file=$(basename "$file" .ko)
+        echo "${file//-/_} $file.ko"
+    done > "$tree/lib/modules/load-order"
 }
 
-copy_program() { # PROGRAM DESTINATION: with the shared libraries that it needs
+copy_program() { # TREE PROGRAM DESTINATION: with the shared libraries that it needs
     local library
-    install -D "$1" "$work/tree/$2"
-    ldd "$1" | grep -o '/[^ ]*' | while read -r library; do
-        install -D "$library" "$work/tree$library"
+    install -D "$2" "$1/$3"
+    ldd "$2" | grep -o '/[^ ]*' | while read -r library; do
+        install -D "$library" "$1$library"
     done
 }
 
@@ -75,14 +79,27 @@ lay_out_tree() {
     ln -s ../bin/busybox "$tree/sbin/getty"
     ln -s ../bin/busybox "$tree/sbin/init"
     for program in dropbear dropbearkey resize2fs; do
-        copy_program "$(command -v "$program")" "usr/sbin/$program"
+        copy_program "$tree" "$(command -v "$program")" "usr/sbin/$program"
     done
-    copy_program "$(command -v lsblk)" usr/bin/lsblk
-    copy_drivers
+    copy_program "$tree" "$(command -v lsblk)" usr/bin/lsblk
+    # shellcheck disable=SC2086 # a list
+    copy_drivers "$tree" $DRIVERS
 }
 
-pack_ramdisk() {
-    (cd "$work/tree" && find . | LC_ALL=C sort | cpio --quiet -o -H newc -R 0:0) | gzip -9 > "$output/initrd.gz"
+lay_out_boot() {
+    local tree=$work/boot program
+    mkdir -p "$tree"/{bin,sbin,dev,proc,sys,usr/lib/nova-guest}
+    install "$here/rootfs/init" "$tree/init"
+    install "$here"/rootfs/usr/lib/nova-guest/{grow-root,load-drivers} "$tree/usr/lib/nova-guest/"
+    install "$work/busybox/bin/busybox" "$tree/bin/busybox"
+    for program in $BOOT_PROGRAMS; do ln -s busybox "$tree/bin/$program"; done
+    copy_program "$tree" "$(command -v resize2fs)" usr/sbin/resize2fs
+    # shellcheck disable=SC2086 # a list
+    copy_drivers "$tree" $DISK_DRIVERS
+}
+
+pack_ramdisk() { # TREE FILE
+    (cd "$1" && find . | LC_ALL=C sort | cpio --quiet -o -H newc -R 0:0) | gzip -9 > "$2"
 }
 
 pack_root() {
@@ -95,9 +112,9 @@ pack_boot() { # the FAT partition
     local image=$work/boot.img
     truncate -s "${BOOT_MIB}M" "$image"
     mformat -i "$image" -T $((BOOT_MIB * 2048)) -h 64 -s 32 -v NOVA-BOOT ::
-    printf '%s\n' 'DEFAULT nova' 'PROMPT 0' 'TIMEOUT 0' 'LABEL nova' '  KERNEL vmlinuz' '  INITRD initrd.gz' \
+    printf '%s\n' 'DEFAULT nova' 'PROMPT 0' 'TIMEOUT 0' 'LABEL nova' '  KERNEL vmlinuz' '  INITRD boot.gz' \
         '  APPEND console=tty0 console=ttyS0 quiet no_timer_check' > "$work/syslinux.cfg"
-    mcopy -i "$image" "$output/vmlinuz" "$output/initrd.gz" "$work/syslinux.cfg" ::
+    mcopy -i "$image" "$output/vmlinuz" "$output/boot.gz" "$work/syslinux.cfg" ::
     syslinux --install "$image"
 }
 
@@ -120,9 +137,12 @@ pack_disk() {
 
 mkdir -p "$output"
 fetch_packages
+depmod -b "$work/kernel" "$release"
 lay_out_tree
-pack_ramdisk
+lay_out_boot
+pack_ramdisk "$work/tree" "$output/initrd.gz"
+pack_ramdisk "$work/boot" "$output/boot.gz"
 pack_root
 pack_boot
 pack_disk
-(cd "$output" && du -h vmlinuz initrd.gz rootfs.img nova-guest.qcow2)
+(cd "$output" && du -h vmlinuz initrd.gz boot.gz rootfs.img nova-guest.qcow2)

@@ -19,8 +19,8 @@ from nova import conf
 from nova.api.compute.servers import servers_list
 from nova.db import tables
 from nova.db.maintenance import migrate
-from nova.db.servers import actions, server_migrations, server_search
-from nova.db.sql import searches
+from nova.db.servers import actions, server_migrations, server_search, text_index
+from nova.db.sql import clock, searches
 from nova.db.sql.engine import Database
 from nova.objects.servers.migration import MigrationQuery
 from nova.objects.servers.server_request import ServerQuery
@@ -215,3 +215,17 @@ def test_pages_of_servers_are_complete_and_in_order(filled: Database) -> None:
                         break
                 assert len(everything) == 2 * (LIVE + DELETED) // million_rows.HOSTS
                 assert paged == everything, (key, way)
+
+
+def test_pack_reads_only_the_servers_of_the_next_block(filled: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(text_index, "SIZE", 100)
+    bound = MOST_INSTRUCTIONS if filled.dialect == "sqlite" else MOST_ROWS
+    filled.read(clock.synchronize)
+    with filled.engine.connect() as connection, connection.begin() as transaction:
+        for _ in range(150):
+            assert text_index.pack(connection)
+        reads = Reads(connection)
+        text_index.pack(connection)
+        reads.count()
+        transaction.rollback()
+    assert 0 < reads.most < bound, reads.statement
