@@ -48,8 +48,8 @@ class Core:
     peers: PeersFeed = dataclasses.field(init=False)  # publisher of the hosts of networks in tunnels
     names: NamesFeed = dataclasses.field(init=False)  # names of floating addresses, on their way to the hosts
     filters: FiltersFeed = dataclasses.field(init=False)  # publisher of rules and members of security groups
-    # Returns the proxy for a host. Cached: creating one costs as much as sending a message.
-    compute_at: Callable[[str], Compute] = dataclasses.field(init=False)
+    # Cached proxies for hosts: creating one costs as much as sending a message.
+    _proxies: Callable[[str], Compute] = dataclasses.field(init=False)
 
     @functools.cached_property
     def allocator(self) -> Allocator:
@@ -75,7 +75,10 @@ class Core:
         return stevedore_driver.DriverManager(namespace, name, invoke_on_load=True, invoke_args=(self.db,)).driver
 
     def __post_init__(self) -> None:
-        self.compute_at = functools.lru_cache(_HOSTS)(lambda host: bus.at(self.compute, host))
+        self._proxies = functools.lru_cache(_HOSTS)(lambda host: bus.at(self.compute, host))
         self.peers = PeersFeed(self.db, self.compute_at)
         self.names = NamesFeed(self.db, self.compute_at)
         self.filters = FiltersFeed(self.db, self.compute_at)
+
+    def compute_at(self, host: str) -> Compute:
+        return self._proxies(host)
