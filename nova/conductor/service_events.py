@@ -87,8 +87,7 @@ def _extend(engine: Engine, uuid: str, volume_id: str) -> None:
 
 
 def _refuse(core: Core, uuid: str, volume_id: str) -> None:
-    """Report the failed extension to the volume service. If the report is lost, an operator resets the volume's status.
-    """
+    """Report the failed extension to the volume service. If that fails, an operator resets the volume's status. """
     try:
         instance = core.db.read(lambda connection: servers.get(connection, uuid, deleted=True))
         ConductorControl(core, context.admin(), instance).outside_volumes.end_extension(volume_id, 0, done=False)

@@ -38,8 +38,7 @@ class Networks(Interface, topic=CONDUCTOR, namespace="networks"):
 
     @call
     def disassociate(self, ctx: RequestContext, uuid: str, project: bool, host: bool) -> None:
-        """Remove the association of a network with its project, its host, or both. Raises NetworkNotFound,
-        NetworkInUse, NetworkDuplicate."""
+        """Remove a network from its project, host, or both. Raises NetworkNotFound, NetworkInUse, NetworkDuplicate."""
 
     @call
     def associate_host(self, ctx: RequestContext, uuid: str, host: str) -> None:

@@ -77,8 +77,7 @@ class VolumeSnapshots(Interface, topic=CONDUCTOR, namespace="volume_snapshots"):
 
 
 class Shares(Interface, topic=CONDUCTOR, namespace="shares"):
-    """Embedded shares. ``project_id`` None means all projects. With an external share service all methods raise
-    NotSupported."""
+    """Embedded shares. ``project_id`` None means all projects. With an external service all raise NotSupported."""
 
     @call
     def index(self, ctx: RequestContext, project_id: str | None = None, limit: int | None = None,

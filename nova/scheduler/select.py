@@ -118,8 +118,7 @@ class Planner:
 
 
 def feasible(view: FleetView, request: Request, chain: Sequence[Filter]) -> tuple[BoolColumn, list[tuple[str, int]]]:
-    """Return the mask of nodes that pass all filters, and (name, number of rejected nodes) of the filters that rejected
-    nodes."""
+    """Return the mask of nodes that pass all filters, and the (name, number of rejected nodes) of the others."""
     mask = view.alive.copy()
     left, refused = int(np.count_nonzero(mask)), []
     for node_filter in chain:

@@ -53,8 +53,7 @@ class FairThreadPool:
         return work.future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Refuse further functions. Waiting ones still run unless ``cancel_futures`` is set. With ``wait`` return after
-        all threads have ended."""
+        """Refuse further functions; waiting ones run unless ``cancel_futures``. ``wait`` until all threads ended."""
         cancelled: list[_Work] = []
         with self._lock:
             self._closed = True

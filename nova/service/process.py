@@ -73,8 +73,7 @@ _MALLOC_TRIM = _glibc_function("malloc_trim")
 
 
 def _limit_free_memory() -> None:
-    """Use one allocation arena and return freed memory to the system early. One arena is enough, since only one Python
-    thread runs at a time."""
+    """Use one allocation arena (one Python thread runs at a time), and return freed memory to the system early."""
     mallopt = _glibc_function("mallopt")
     if mallopt is not None:
         mallopt(_ARENA_MAX, 1)

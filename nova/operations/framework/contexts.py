@@ -43,8 +43,7 @@ class PrecheckContext(Protocol):
         InvalidVolume, Forbidden, VolumeServiceUnavailable."""
 
     def check_not_shared(self, device: BlockDevice) -> None:
-        """Check that no other server uses this volume of the instance. Raises VolumeShared, VolumeNotFound,
-        VolumeServiceUnavailable."""
+        """Check that no other server uses the volume. Raises VolumeShared, VolumeNotFound, VolumeServiceUnavailable."""
 
     def check_snapshots(self) -> None:
         """Check that the caller may snapshot each volume of the instance. Raises InvalidVolume (wrong status, or no
@@ -63,9 +62,8 @@ class PrecheckContext(Protocol):
         MultiattachSwapUnsupported, VolumeServiceUnavailable."""
 
     def check_share(self, share_id: str) -> Share:
-        """Return the share if the caller may attach it to the instance. Raises ShareNotFound, ShareStatusIncorrect,
-        ShareProtocolUnsupported, Forbidden, Conflict (the share is not accessible from the instance's host),
-        ShareServiceUnavailable."""
+        """Return the share if the caller may attach it. Raises ShareNotFound, ShareStatusIncorrect,
+        ShareProtocolUnsupported, Forbidden, Conflict (not accessible from the host), ShareServiceUnavailable."""
 
     def choose_network(self, wanted: NetworkRequest) -> NetworkRequest:
         """Return the request for one more interface, completed and checked against the rights of the caller. Without a
@@ -150,8 +148,7 @@ class Control(Protocol):
         """Transfer the claim of ``consumer`` (a migration) to the instance, whose own claim was released before."""
 
     def use_claim(self, consumer: str = "") -> None:
-        """Set the instance's dedicated resources to those in the claim of ``consumer`` (a migration; default: the
-        instance itself)."""
+        """Set the dedicated resources of the instance to those of its claim, or of the claim of ``consumer``."""
 
     def migrate(self, uuid: str, **changes: Any) -> None:
         """Change columns of a migration. With ``open=False`` its hosts are no longer possible hosts of the guest."""

@@ -296,8 +296,7 @@ class Interfaces:
 
 class ColdMigration:
     """Moves of stopped guests. Call sequence on the source: check_resize, open_disks, then close_disks and confirm, or
-    revert. On the destination: receive_disks, finish, Power.on; Guests.destroy undoes them. Source and destination may
-    be the same host."""
+    revert. On the destination: receive_disks, finish, Power.on; Guests.destroy undoes them. Both may be one host."""
 
     def check_resize(self, instance: Instance, flavor: Flavor) -> None:
         """Check, while the guest still runs, that its disks can be converted to ``flavor``. Raises ResizeError."""
@@ -370,8 +369,7 @@ class LiveMigrationTarget:
 
 @dataclasses.dataclass(kw_only=True, eq=False)
 class GuestDriver:
-    """The roles of a hypervisor driver. A role without a default is required of every driver; the default of any other
-    role refuses its methods."""
+    """The roles of a hypervisor driver. Roles without a default are required; other defaults refuse their methods."""
 
     guests: Guests
     disks: Disks

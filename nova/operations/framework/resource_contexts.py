@@ -94,8 +94,7 @@ class Volumes(Protocol):
 
 class ServerVolumes(Volumes, Protocol):
     """The volumes in the instance's row and, if Nova itself manages the volumes, in their own rows. All changes are
-    part of the transaction: that of accept(), or that in which the step ends. Volumes that are detached meanwhile are
-    ignored."""
+    part of the transaction: that of accept(), or that in which the step ends. Detached volumes are ignored."""
 
     @property
     def are_outside(self) -> bool:
