@@ -25,7 +25,7 @@ from nova.conductor.acceptance import start
 from nova.conductor.endpoints.by_hosts import Guests as Reports
 from nova.conductor.resources import addresses
 from nova.conductor.saga.engine import Engine
-from nova.conductor.service_events import process_network_events
+from nova.conductor.service_events import process_network_events as process
 from nova.conf import CONF
 from nova.db import audit
 from nova.db.accounts import flavors
@@ -231,8 +231,7 @@ class Machine(RuleBasedStateMachine):
             server = self.row(self.uuids[pick % len(self.uuids)])
             if server.vm_state != states.BUILDING and server.network_info:
                 vif = server.network_info[which % len(server.network_info)]
-                process_network_events(
-                    self.engine, [ExternalEvent(name="network-vif-deleted", instance_uuid=server.uuid, tag=vif.id)])
+                process(self.engine, [ExternalEvent(name="network-vif-deleted", instance_uuid=server.uuid, tag=vif.id)])
 
     def make_volume(self):
         made = Volume(uuid=new_uuid(), project_id="p", size_gb=1)
