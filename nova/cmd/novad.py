@@ -36,10 +36,8 @@ class _Parser(argparse.ArgumentParser):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run novad. Return 0 after a requested end, 1 if it cannot start, launcher.RESTART to be started again.
-
-    Raises SystemExit(2) for bad usage.
-    """
+    """Run novad. Return 0 after a requested end, 1 if it cannot start, launcher.RESTART to be started again. Raises
+    SystemExit(2) for bad usage."""
     words = sys.argv[1:] if argv is None else list(argv)
     parser, commands = _parsers()
     options = parser.parse_args(words)
@@ -181,9 +179,7 @@ def _few_heaps() -> ctypes.CDLL:
 
 def _forbid_core_dumps(libc: ctypes.CDLL) -> None:
     """Keep secrets out of core files, also where the kernel pipes cores to a program, which ignores RLIMIT_CORE.
-
-    Containers inherit the limit. Root can still debug and profile the process.
-    """
+    Containers inherit the limit. Root can still debug and profile the process."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if libc.prctl(_DUMPABLE, 0, 0, 0, 0):
         raise OSError("prctl(PR_SET_DUMPABLE) failed: core files of novad would contain secrets")

@@ -107,8 +107,7 @@ class ConductorAcceptance(ConductorControl):
     def __init__(self, engine: Engine, ctx: context.RequestContext, instance: Instance, connection: sa.Connection,
                  action_uuid: str) -> None:
         super().__init__(engine.core, ctx, instance, saved_by=publisher("nova-api", CONF.host))
-        self.connection = connection
-        self.action_uuid = action_uuid
+        self.connection, self.action_uuid = connection, action_uuid
         self.same_host_allowed: bool = CONF.allow_resize_to_same_host
         self.offloads_at_once: bool = CONF.shelved_offload_time == 0
 
@@ -185,11 +184,9 @@ class ConductorAcceptance(ConductorControl):
 
 def start(engine: Engine, ctx: context.RequestContext, uuid: str, name: str, request: dict[str, Any],
           project_id: str | None = None) -> Accepted:
-    """Store an action for the operation ``name``, then run its steps in the background.
-
-    Raises UnknownOperation, InvalidInput (a request that does not belong to the operation), InstanceNotFound, and the
-    errors of :func:`nova.operations.framework.rules.check` and of the operation's acceptance.
-    """
+    """Store an action for the operation ``name``, then run its steps in the background. Raises UnknownOperation,
+    InvalidInput (a request that does not belong to the operation), InstanceNotFound, and the errors of
+    :func:`nova.operations.framework.rules.check` and of the operation's acceptance."""
     operation = REGISTRY.get(name)
     if operation is None:
         raise exception.UnknownOperation(name=name)
@@ -208,8 +205,7 @@ class _Request:
         self.engine, self.ctx, self.uuid, self.operation = engine, ctx, uuid, operation
         self.typed_request, self.project_id = typed_request, project_id
         self.preemption = actions.Preemption()
-        # Result of prepare(), reused by every attempt of the transaction.
-        self.prepared: dict[str, Any] | None = None
+        self.prepared: dict[str, Any] | None = None  # result of prepare(), reused by every attempt of the transaction
         self.tried: list[tuple[Run | None, Accepted, ConductorAcceptance]] = []
 
     def accept(self) -> Accepted:
@@ -265,10 +261,8 @@ class _Request:
 
     def _take_the_instance(self, connection: sa.Connection, instance: Instance, action: Action, operation: Operation,
                            ctl: ConductorAcceptance) -> bool:
-        """Supersede the action that holds the instance, or queue behind it; return True if the action waits.
-
-        Also writes the action's first step and data, which are known only now.
-        """
+        """Supersede the action that holds the instance, or queue behind it; return True if the action waits. Also
+        writes the action's first step and data, which are known only now."""
         own = journal(action)
         own.data = msgspec.to_builtins(operation.data)
         first = operation.first()

@@ -26,8 +26,7 @@ from nova.operations.shelve import SINCE
 class SoftDelete(EndsMove):
     """Soft-delete a server. A repeated request changes nothing and does not extend the reclaim interval."""
 
-    name = "soft_delete"
-    action = "delete"
+    name, action = "soft_delete", "delete"
     rules = Rules(label="delete", task_states=None, preempts=True, release=3)
     task_state = states.SOFT_DELETING
     kind = "power"

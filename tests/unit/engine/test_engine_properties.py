@@ -23,9 +23,9 @@ from nova.compute.service import SERVICE_VERSION
 from nova.conductor import create
 from nova.conductor.acceptance import start
 from nova.conductor.endpoints.by_hosts import Guests as Reports
-from nova.conductor.network_events import process
 from nova.conductor.resources import addresses
 from nova.conductor.saga.engine import Engine
+from nova.conductor.service_events import process_network_events as process
 from nova.conf import CONF
 from nova.db import audit
 from nova.db.accounts import flavors
@@ -254,7 +254,7 @@ class Machine(RuleBasedStateMachine):
 
     def tell_plugged(self, uuid, status="completed"):
         keys = [event_key("network-vif-plugged", vif.id) for vif in self.row(uuid).network_info]
-        self.engine.wake(CTX, uuid, dict.fromkeys(keys, status))
+        self.engine.recovery.wake(uuid, dict.fromkeys(keys, status))
 
     # --- the world -------------------------------------------------------------------------------
     @rule(pick=st.integers(0, 100), twice=st.booleans(), fails=st.sampled_from([0.0, 0.0, 0.5]))
@@ -290,7 +290,7 @@ class Machine(RuleBasedStateMachine):
         self.hosts[host].state.serving.clear()  # state of the killed process
         self.evict(host)
         self.compare(host)
-        for order in self.engine.resume(CTX, host):
+        for order in self.engine.recovery.resume(host):
             self.world.orders.append((host, order))
 
     @rule(host=st.sampled_from(HOSTS))
@@ -313,7 +313,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule()
     def leases_end(self):
-        self.engine.recover(CTX)
+        self.engine.recovery.recover()
 
     # --- a host, as in nova.compute.runner -------------------------------------------------------
     def execute(self, host, order, fails):
@@ -322,7 +322,7 @@ class Machine(RuleBasedStateMachine):
         self.seen[host][order.instance.uuid] = order.rank
         try:
             # Leases expire at once, so every order is late.
-            self.engine.begin(CTX, order.action.uuid, order.attempt, host)
+            self.engine.recovery.begin(order.action.uuid, order.attempt, host)
         except exception.StaleReport:
             self.refused(host, order)
             return
@@ -426,7 +426,7 @@ class Machine(RuleBasedStateMachine):
             self.deliver_all()
             for uuid in self.uuids:
                 self.tell_plugged(uuid)
-            self.engine.recover(CTX)
+            self.engine.recovery.recover()
             for host in HOSTS:
                 self.evict(host)
                 self.compare(host)
