@@ -126,8 +126,7 @@ def put_entry(connection: sa.Connection, entry: Entry, project_id: str | None = 
         raise exception.InvalidInput(reason=f"name '{name}' is too long for the domain {stored.domain}")
     if project_id is not None:
         _check_inside(connection, name, stored.domain)
-    wanted = Entry(domain=stored.domain, name=name, address=address, type=entry.type.upper(),
-                   project_id=project_id)
+    wanted = Entry(domain=stored.domain, name=name, address=address, type=entry.type.upper(), project_id=project_id)
     versions.bump(connection, versions.dns(stored.domain))
     mine = sa.and_(ENTRIES.c.domain == wanted.domain, ENTRIES.c.name == wanted.name)
     if _is_there(connection, wanted.domain, wanted.name, project_id):

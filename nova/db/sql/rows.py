@@ -63,8 +63,7 @@ def _columns(object_type: type[Any], columns: tuple[str, ...]) -> tuple[tuple[st
 def values_of(table: sa.Table, value: msgspec.Struct) -> dict[str, Any]:
     """Return the values of the object by column; the database generates the id."""
     columns = table.c.keys()
-    return {name: getattr(value, name) for name in value.__struct_fields__
-            if name in columns and name != "id"}
+    return {name: getattr(value, name) for name in value.__struct_fields__ if name in columns and name != "id"}
 
 
 def page(statement: sa.Select[Any], table: sa.Table, sort: list[tuple[str, str]], limit: int | None,
