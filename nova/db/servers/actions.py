@@ -59,8 +59,7 @@ def get_with_instance(connection: sa.Connection, uuid: str) -> tuple[Action, Ins
 
 def update(connection: sa.Connection, held: Action, **changes: Any) -> None:
     """Write to an unfinished action under the current attempt. Raises StaleReport if another attempt has begun."""
-    done = connection.execute(
-        _UPDATE, {"updated_at": clock.now(), **changes, "this": held.uuid, "held": held.attempt})
+    done = connection.execute(_UPDATE, {"updated_at": clock.now(), **changes, "this": held.uuid, "held": held.attempt})
     if done.rowcount != 1:
         raise exception.StaleReport(action=held.uuid, step=held.step, attempt=held.attempt)
 
