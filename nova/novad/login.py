@@ -18,10 +18,8 @@ LOG = logging.getLogger(__name__)
 
 
 class Login(grpc.ServerInterceptor):
-    """Admits clients with the shared secret: in the metadata with TLS, else as a signature. Health checks need none.
-
-    A client without the secret is refused before its request arrives, and occupies no thread.
-    """
+    """Admits clients with the shared secret: in the metadata with TLS, else as a signature. Health checks need none. A
+    client without the secret is refused before its request arrives, and occupies no thread."""
 
     def __init__(self, secret: str, tls: bool, health: Callable[[], Any]) -> None:
         self._expected = f"Bearer {secret}".encode()

@@ -145,11 +145,10 @@ class Announcement:
         quiet()
         label = printable(announced.node, 63).encode()[:60].decode("utf-8", "ignore") or "novad"
         host = re.sub(r"[^a-z0-9-]", "-", label.lower())[:50]
-        info = ServiceInfo(
-            TYPE, f"{label}.{TYPE}", port=port, server=f"{host}-novad.local.", host_ttl=_TTL, other_ttl=_TTL,
-            parsed_addresses=list(addresses), properties={
-                "version": announced.version, "node": label, "roles": ",".join(announced.roles)[:200],
-                "tls": "1" if tls else "0"})
+        properties = {"version": announced.version, "node": label, "roles": ",".join(announced.roles)[:200],
+                      "tls": "1" if tls else "0"}
+        info = ServiceInfo(TYPE, f"{label}.{TYPE}", port=port, server=f"{host}-novad.local.", host_ttl=_TTL,
+                           other_ttl=_TTL, parsed_addresses=list(addresses), properties=properties)
         self._zeroconf = Zeroconf(interfaces=list(addresses))
         try:
             self._zeroconf.register_service(info, allow_name_change=True)

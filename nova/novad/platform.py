@@ -59,9 +59,7 @@ class Bind(Strict, frozen=True, kw_only=True):
 
 class PublishedPort(Strict, frozen=True, kw_only=True):
     """A published port of the container. Without a network of its own the container uses the ports of the node anyway.
-
-    ``${address:COMPONENT}`` as address is the address at which other nodes reach the component.
-    """
+    ``${address:COMPONENT}`` as address is the address at which other nodes reach the component."""
 
     container: Port
     node: Port
@@ -71,10 +69,8 @@ class PublishedPort(Strict, frozen=True, kw_only=True):
 
 class Health(Strict, frozen=True, kw_only=True):
     """A health check by ``command`` (in the container), ``http`` (a URL) or ``tcp`` (HOST:PORT). Times are in seconds.
-
     ``interval``: between two checks; ``timeout``: of one check; ``retries``: failures after which the component is
-    unhealthy; ``start``: grace period after the start.
-    """
+    unhealthy; ``start``: grace period after the start."""
 
     command: tuple[str, ...] = ()
     http: str = ""
@@ -98,11 +94,8 @@ class Secret(Strict, frozen=True, kw_only=True):
 
 class Component(Strict, frozen=True, kw_only=True):
     """A component. ``data_of``: other components whose data it changes in an upgrade (a conductor: those of its
-    database).
-
-    Their data are backed up and restored together with its own. ``dump``, ``restore``: commands in the running
-    container that write its data to their output and read them from their input.
-    """
+    database). Their data are backed up and restored together with its own. ``dump``, ``restore``: commands in the
+    running container that write its data to their output and read them from their input."""
 
     image: Annotated[str, msgspec.Meta(min_length=1)]
     version: str = ""
@@ -194,10 +187,8 @@ class Platform(Strict, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, components=remaining)
 
     def at(self, place: Place, places: Sequence[Place]) -> Platform:
-        """Return the part of the platform for a node, one of ``places``, with names and addresses filled in.
-
-        Raises Invalid for an address of a component on no or several nodes, and for a node name not allowed in files.
-        """
+        """Return the part of the platform for a node, one of ``places``, with names and addresses filled in. Raises
+        Invalid for an address of a component on no or several nodes, and for a node name not allowed in files."""
         remaining = self.of_roles(place.roles)
         placed = msgspec.structs.replace(remaining, components={name: self._placed(name, component, place, places)
                                                                 for name, component in remaining.components.items()})

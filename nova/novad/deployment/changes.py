@@ -1,14 +1,23 @@
-"""Consequences of the changes of a deployment by the dependencies of their components."""
+"""Conditions and consequences of the changes of a deployment: dependencies, data paths and digests.
+
+The first deployment of a tag records its digest; later ones refuse another image behind the tag. A tag is resolved once
+per deployment. A new digest is accepted if the deployment names it (``COMPONENT=TAG@sha256:…``) or the platform file
+does (``digest``). A channel may move by itself if the registry is authenticated by TLS.
+"""
 
 from __future__ import annotations
 
 import posixpath
 from collections.abc import Iterable, Mapping, Sequence, Set
 
-from nova.common.errors import Refused
-from nova.novad.deployment.journal import Change, Deployed
-from nova.novad.platform import Volume
+import msgspec
 
+from nova.common.errors import Refused
+from nova.novad.deployment.journal import Change, Deployed, Journal
+from nova.novad.platform import Component, Volume
+from nova.novad.runtime import images
+
+_DIGEST = "digest "  # Prefix of facts in the journal.
 _SHOWN = 10  # Maximum number of paths of an image in an error.
 
 
@@ -20,10 +29,8 @@ def volumes_of(change: Change) -> list[Volume]:
 
 
 def stopping(former: Mapping[str, Deployed], dumped: Set[str]) -> dict[str, Deployed]:
-    """Return the components of ``former`` (in the order of dependencies) that stop while data are copied.
-
-    These are the components that write the data, and those that depend on a stopped one and would wait for it.
-    """
+    """Return the components of ``former`` (in the order of dependencies) that stop while data are copied. These are the
+    components that write the data, and those that depend on a stopped one and would wait for it."""
     stopped: dict[str, Deployed] = {}
     for name, deployed in former.items():
         component = deployed.component
@@ -65,3 +72,51 @@ def check_depends(changes: Sequence[Change], current: Iterable[str]) -> None:
             if lacking:
                 raise Refused(f"{change.name} depends on components that are not deployed: {', '.join(lacking)}. "
                               "Deploy these, too (without names: all components). Nothing was changed.")
+
+
+def recorded_digest(journal: Journal, component: Component) -> str:
+    """Return the digest that the component's tag was deployed with, or "" if it never was."""
+    tagged = _tagged(component)
+    if digest := journal.fact(f"{_DIGEST}{tagged}"):
+        return digest
+    # Earlier releases recorded the digests of deployed images only with the components.
+    components = journal.components().values()
+    return next((deployed.digest for deployed in components if _tagged(deployed.component) == tagged), "")
+
+
+def check_digest(journal: Journal, name: str, component: Component, digest: str) -> None:
+    """Raise Refused if the registry has another image behind the tag of component ``name`` than was recorded."""
+    if digest_differs(journal, component, digest):
+        raise Refused(
+            f"{_tagged(component)} is not the image that was deployed: the registry has {digest}, "
+            f"the recorded digest is {recorded_digest(journal, component)}. If that is intended: "
+            f"nova deploy {name}={component.tag}@{digest}. Nothing was changed.")
+
+
+def digest_differs(journal: Journal, component: Component, digest: str) -> bool:
+    """Return True if the component's tag has another digest than the recorded one, which must be confirmed."""
+    if component.digest or tag_moves(component):
+        return False
+    before = recorded_digest(journal, component)
+    return bool(before and digest and before != digest)
+
+
+def tag_moves(component: Component) -> bool:
+    """Return True if another image behind the tag is an update: the tag is a channel, and TLS authenticates the
+    registry."""
+    return not component.version and not images.is_on_loopback(component.image)
+
+
+def record_digests(journal: Journal, changes: Iterable[Change]) -> None:
+    for change in changes:
+        if change.after is not None and change.after.digest and change.after != change.before:
+            journal.set_fact(f"{_DIGEST}{_tagged(change.after.component)}", change.after.digest)
+
+
+def without_digest(component: Component) -> Component:
+    """Return the component without the requested digest, for a comparison of the image itself."""
+    return msgspec.structs.replace(component, digest="")
+
+
+def _tagged(component: Component) -> str:
+    return f"{component.image}:{component.tag}"

@@ -143,7 +143,6 @@ class Containers:
                 return "".join(character for character in lines[0] if character.isprintable())[:200]
         return component.tag
 
-    # --- dumps: backups by commands of a component that keeps running ----------------------------------
     def dump(self, deployed: Deployed, place: str) -> int:
         """Write the dump of a component to the place of a backup; return its size. Raises Failed, OSError."""
         path = self.data.dump(place)

@@ -59,10 +59,8 @@ def check(runtime: Runtime, container: str, health: Health | None, masker: Calla
 
 def wait(runtime: Runtime, container: str, component: Component, ended: Callable[[], bool],
          masker: Callable[[], Masker] = _NOTHING) -> None:
-    """Wait until a component is healthy for the first time. Raises Cancelled when novad stops (``ended``).
-
-    Raises Unhealthy after ``start`` seconds or when the container exits.
-    """
+    """Wait until a component is healthy for the first time. Raises Cancelled when novad stops (``ended``). Raises
+    Unhealthy after ``start`` seconds or when the container exits."""
     health = component.health
     begun = time.monotonic()
     limit = health.start if health else _SETTLED

@@ -110,7 +110,6 @@ class Coordinator:
         if self.discovery is not None:
             self.discovery.stop()
 
-    # --- peer nodes --------------------------------------------------------------------------------
     def survey(self) -> list[Peer]:
         """Return the nodes of the platform. Raises Refused naming nodes that do not respond or accept assignments."""
         if pending := self._unaccepted():
@@ -158,10 +157,8 @@ class Coordinator:
         return rows
 
     def accept(self, wanted: str, roles: Sequence[str]) -> pb.NodeEntry:
-        """Accept a node for deployments. ``wanted``: its name or address; ``roles``: compute by default.
-
-        The name is bound to the address: a node that moves must be accepted again. Raises NotKnown, Refused, Invalid.
-        """
+        """Accept a node for deployments. ``wanted``: its name or address; ``roles``: compute by default. The name is
+        bound to the address: a node that moves must be accepted again. Raises NotKnown, Refused, Invalid."""
         names = {url: name for name, url in self._discovered()} | self._earlier() | {
             url: stored.node for url, stored in self._stored().items()}
         chosen = {url: name for url, name in names.items() if wanted in (url, name)}
@@ -241,7 +238,6 @@ class Coordinator:
             component.node = place.node
         return Peer(url=url, place=place, steered=daemon.steered, components=components)
 
-    # --- assignments -------------------------------------------------------------------------------
     def plan(self, assignments: Sequence[NodeAssignment]) -> list[tuple[str, Any]]:
         """Return (node, change) for the changes of other nodes."""
         def ask(node_assignment: NodeAssignment) -> Any:
@@ -326,7 +322,6 @@ class Coordinator:
 
         self._concurrently(self._journal.unsettled(), settle)
 
-    # --- helpers -----------------------------------------------------------------------------------
     @contextlib.contextmanager
     def _client(self, url: str, node: str) -> Iterator[Client]:
         """Connect to a node with the secret of that node."""

@@ -11,7 +11,6 @@ anywhere leaves a link to one of the two.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import pathlib
@@ -29,6 +28,11 @@ def number(version: str) -> tuple[int, ...]:
     while len(parts) > 1 and not parts[-1]:
         parts.pop()
     return tuple(parts)
+
+
+def import_path(place: pathlib.Path) -> str:
+    """Return the PYTHONPATH of a process that runs the release in a directory."""
+    return os.pathsep.join([str(place), *filter(None, [os.environ.get("PYTHONPATH")])])
 
 
 class Releases:
@@ -72,8 +76,7 @@ class Releases:
         """Return to the previous release at the next start."""
         trial = self._read("trial")
         self._write("failed", {"version": trial.get("version", ""), "why": why})
-        before = trial.get("previous", "")
-        if before:
+        if before := trial.get("previous", ""):
             self._link(before)
         else:
             self._drop("current")
@@ -90,11 +93,9 @@ class Releases:
         except OSError:
             return ""
 
-    # --- files -------------------------------------------------------------------------------------
     def _link(self, version: str) -> None:
         fresh = self.place / ".current.new"
-        with contextlib.suppress(FileNotFoundError):
-            fresh.unlink()
+        fresh.unlink(missing_ok=True)
         fresh.symlink_to(version)
         fresh.replace(self.place / "current")
         self._settle()

@@ -18,8 +18,7 @@ from nova.novad.errors import RuntimeFault
 from nova.novad.secrets import private_directory
 
 _START = 30.0  # seconds
-# Seconds between two health checks of the service, seconds until a check fails, and failed checks until it is
-# restarted.
+# Seconds between two health checks of the service, seconds until a check fails, failed checks until it is restarted.
 _PING, _LATE, _SILENT = 10.0, 5.0, 4
 _RUN = pathlib.Path("/run/novad")  # A reboot clears it, by which podman detects the reboot; the path must be short.
 # podman and the programs that it starts. podman would report some missing ones only when a container starts, without a
@@ -59,8 +58,7 @@ class PodmanService:
 
     def start(self) -> None:
         """Start the service and wait until it responds. Raises RuntimeFault."""
-        absent = missing()
-        if absent:
+        if absent := missing():
             raise RuntimeFault(f"Programs for containers are not installed: {', '.join(absent)} "
                                "(Debian has packages of these names).")
         try:
@@ -101,26 +99,20 @@ class PodmanService:
 
     def _end_former(self) -> None:
         """Stop the service of a killed novad if it still runs."""
-        try:
+        with contextlib.suppress(OSError, ValueError):
             pid = int(self._pid.read_text())
             if str(self.socket).encode() in pathlib.Path(f"/proc/{pid}/cmdline").read_bytes():
                 os.kill(pid, signal.SIGKILL)  # A frozen service would exit later. Containers keep running.
-        except (OSError, ValueError):
-            return
 
     def alive(self) -> bool:
         """Return True if the service runs and responds. A service without a response for a minute is stopped."""
         if not self._runs():
             return False
-        # Between two checks the last result applies.
         now = time.monotonic()
-        if now < self._pinged + _PING:
+        if now < self._pinged + _PING:  # Between two checks the last result applies.
             return True
         self._pinged = now
-        if _answers(self.socket):
-            self._silent = 0
-            return True
-        self._silent += 1
+        self._silent = 0 if _answers(self.socket) else self._silent + 1
         if self._silent < _SILENT:
             return True
         self._kill()
