@@ -39,9 +39,8 @@ _OUTCOME = 5.0  # Seconds until the outcome of a finished call is logged.
 
 def was_lost(error: Any) -> bool:
     """Return True if the connection was lost and the result is unknown. gRPC sometimes reports UNKNOWN for streams."""
-    return ANSWERED not in dict(error.trailing_metadata() or ()) and (
-        error.code() == grpc.StatusCode.UNAVAILABLE
-        or (error.code() == grpc.StatusCode.UNKNOWN and "Stream removed" in (error.details() or "")))
+    return ANSWERED not in dict(error.trailing_metadata() or ()) and (error.code() == grpc.StatusCode.UNAVAILABLE or (
+        error.code() == grpc.StatusCode.UNKNOWN and "Stream removed" in (error.details() or "")))
 
 
 class Unreachable(Exception):

@@ -158,12 +158,11 @@ class Daemon:
         """Remove all components. Data and secrets are removed only with ``volumes`` and ``secrets``."""
         self.participant.give_up_waiting(progress)
         with self._steering(history.REMOVE, steered=True) as peers:
-            current = self.journal.components()
-            changes = [Change(name=name, before=current[name]) for name in self.deployer.order(current)]
+            changes = self.deployer.removals()
             assignments = self._assignments(peers, history.REMOVE, {}, volumes=volumes, secrets=secrets)
             self.deployer.run_alone(history.REMOVE, changes, progress, Terms(
                 assignments=assignments, cleanup=self.deployer.removal_tasks(volumes, secrets)))
-            self._forget(current)
+            self._forget(change.name for change in changes)
 
     @contextlib.contextmanager
     def _steering(self, kind: str, steered: bool = False) -> Iterator[list[Peer]]:
@@ -238,18 +237,14 @@ class Daemon:
             if name not in existing or name not in self.platform.secrets:
                 raise NotKnown(f"Secret {name} does not exist.")
         with self._steering(history.ROTATE) as peers:
-            current = self.journal.components()
-            users = [name for name in self.deployer.order(current) if current[name].component.secrets() & set(names)]
-            changes = [Change(name=name, before=current[name], after=current[name]) for name in users]
-            made = self.deployer.run_alone(history.ROTATE, changes, progress, Terms(
+            made = self.deployer.run_alone(history.ROTATE, self.deployer.rotations(names), progress, Terms(
                 renew=names, assignments=self._assignments(peers, history.ROTATE, {}, names)))
         self._done(made, progress)
 
     def back_up(self, name: str, progress: Progress) -> None:
         current = self.journal.components()
-        chosen = [current[existing] for existing in self._existing([name] if name else [], current)
-                  if current[existing].component.volumes]
-        changes = [Change(name=deployed.name, before=deployed, after=deployed) for deployed in chosen]
+        changes = [Change(name=existing, before=current[existing], after=current[existing]) for existing in
+                   self._existing([name] if name else [], current) if current[existing].component.volumes]
         self._done(self.deployer.run(history.BACK_UP, changes, progress), progress)
 
     def restore(self, ident: int, progress: Progress) -> None:

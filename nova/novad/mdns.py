@@ -56,9 +56,8 @@ def instance(name: str, properties: Mapping[bytes, bytes | None], addresses: Seq
     usable: list[str] = []
     for address in addresses[:_MOST_ADDRESSES]:
         with contextlib.suppress(ValueError):
-            host = socket.inet_ntop(socket.AF_INET, address) if len(address) == 4 else \
-                f"[{socket.inet_ntop(socket.AF_INET6, address)}]"
-            usable.append(f"{scheme}://{host}:{port}")
+            host = socket.inet_ntop(socket.AF_INET if len(address) == 4 else socket.AF_INET6, address)
+            usable.append(f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}")
     roles = printable(properties.get(b"roles"), 255).split(",")[:_MOST_ROLES]
     return Instance(name=label, node=printable(properties.get(b"node"), 63) or label,
                     version=printable(properties.get(b"version"), 40),
@@ -86,8 +85,8 @@ class Watch:
 
     def events(self, seconds: float | None = None) -> Iterator[tuple[bool, Instance]]:
         """Yield (present, instance) for ``seconds`` seconds; None: for ever."""
-        end = None if seconds is None else time.monotonic() + seconds
-        while (left := 0.5 if end is None else min(0.5, end - time.monotonic())) > 0:
+        end = time.monotonic() + (float("inf") if seconds is None else seconds)
+        while (left := min(0.5, end - time.monotonic())) > 0:
             with contextlib.suppress(queue.Empty):
                 there, name, instance = self._events.get(timeout=left)
                 with self._lock:

@@ -236,17 +236,18 @@ def _versions(request: pb.DeployRequest) -> dict[str, str]:
 def _planned(daemon: Daemon, changes: list[Change]) -> list[pb.PlannedChange]:
     planned = []
     for change in changes:
-        before, after = change.before, change.after
-        same = before is not None and after is not None and before.component == after.component
-        digest = after.component.digest or daemon.runtime.resolve(after.component.reference()) if after else ""
-        planned.append(pb.PlannedChange(
-            component=change.name, reference=after.component.reference() if after else "",
-            action="remove" if after is None else "create" if before is None else
-            "keep, unless its image is another" if same else "replace", node=daemon.options.name,
-            before=before.version or before.component.tag if before else "",
-            backup=daemon.data.size(change.name, before.component.volumes) if before else 0,
-            digest=before.digest if before else "", fetched=digest,
-            refused=after is not None and digest_differs(daemon.journal, after.component, digest)))
+        row = pb.PlannedChange(component=change.name, node=daemon.options.name, action="create")
+        if before := change.before:
+            row.before, row.digest = before.version or before.component.tag, before.digest
+            row.backup = daemon.data.size(change.name, before.component.volumes)
+        if after := change.after:
+            row.reference = after.component.reference()
+            row.fetched = after.component.digest or daemon.runtime.resolve(row.reference)
+            row.refused = digest_differs(daemon.journal, after.component, row.fetched)
+        if before:
+            row.action = ("remove" if not after else "replace" if before.component != after.component else
+                          "keep, unless its image is another")
+        planned.append(row)
     return planned
 
 

@@ -7,14 +7,13 @@ does (``digest``). A channel may move by itself if the registry is authenticated
 
 from __future__ import annotations
 
-import posixpath
 from collections.abc import Iterable, Mapping, Sequence, Set
 
 import msgspec
 
 from nova.common.errors import Refused
 from nova.novad.deployment.journal import Change, Deployed, Journal
-from nova.novad.platform import Component, Volume
+from nova.novad.platform import Component, Volume, normalized
 from nova.novad.runtime import images
 
 _DIGEST = "digest "  # Prefix of facts in the journal.
@@ -41,12 +40,9 @@ def stopping(former: Mapping[str, Deployed], dumped: Set[str]) -> dict[str, Depl
 
 def check_data_paths(deployed: Deployed, paths: Iterable[str]) -> None:
     """Raise Refused if the image declares a volume outside of all mounts: its data would be lost with the container."""
-    component = deployed.component
-    mounts = [_path(destination) for destination in (
-        *(volume.destination for volume in component.volumes), *component.files,
-        *(bind.destination for bind in component.binds))]
-    open_paths = [path for path in sorted({_path(destination) for destination in paths})
-                  if not any(path == mount or path.startswith(mount.rstrip("/") + "/") for mount in mounts)]
+    component, mounts = deployed.component, [normalized(path) for path in deployed.component.mount_points()]
+    open_paths = [path for path in sorted({normalized(destination) for destination in paths})
+                  if not any(path == mount or path.startswith(f"{mount}/") for mount in mounts)]
     if open_paths:
         more = f" and {len(open_paths) - _SHOWN} more paths" if len(open_paths) > _SHOWN else ""
         raise Refused(
@@ -55,11 +51,6 @@ def check_data_paths(deployed: Deployed, paths: Iterable[str]) -> None:
             "which the component does not name. The data would be lost whenever the container is created again. Add a "
             "volume with this destination to the component, with backup = false if the data are disposable, or a "
             "bind. Nothing was changed.")
-
-
-def _path(path: str) -> str:
-    """Return a path of a container without repeated or trailing slashes."""
-    return posixpath.normpath(f"/{path.lstrip('/')}")
 
 
 def check_depends(changes: Sequence[Change], current: Iterable[str]) -> None:
@@ -95,10 +86,9 @@ def check_digest(journal: Journal, name: str, component: Component, digest: str)
 
 def digest_differs(journal: Journal, component: Component, digest: str) -> bool:
     """Return True if the component's tag has another digest than the recorded one, which must be confirmed."""
-    if component.digest or tag_moves(component):
+    if component.digest or tag_moves(component) or not digest:
         return False
-    before = recorded_digest(journal, component)
-    return bool(before and digest and before != digest)
+    return recorded_digest(journal, component) not in ("", digest)
 
 
 def tag_moves(component: Component) -> bool:

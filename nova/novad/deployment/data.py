@@ -161,13 +161,11 @@ class Data:
         place = self.root / "files" / name
         _remove(place)
         place.mkdir(parents=True)
-        written = {}
-        for number, (destination, text) in enumerate(sorted(component.files.items())):
-            file = place / str(number)
-            write_private(file, fill(text, secrets).encode())
+        files = {destination: place / str(number) for number, destination in enumerate(sorted(component.files))}
+        for destination, file in files.items():
+            write_private(file, fill(component.files[destination], secrets).encode())
             _give(file, component)
-            written[destination] = file
-        return written
+        return files
 
     def remove_files(self, name: str) -> None:
         _remove(self.root / "files" / name)

@@ -79,11 +79,8 @@ class Deployer:
     """The deployer of a node. One deployment runs at a time; a second one raises Busy."""
 
     def __init__(self, platform: Platform, journal: Journal, runtime: Runtime, data: Data, secrets: Secrets) -> None:
-        self.platform = platform
-        self.journal = journal
-        self.runtime = runtime
-        self.data = data
-        self.secrets = secrets
+        self.platform, self.journal, self.runtime = platform, journal, runtime
+        self.data, self.secrets = data, secrets
         self.cleanup = cleanup.CleanupExecutor(lambda: self.platform.name, journal, runtime, data, secrets)
         self.others: Others | None = None
         history.record_missing(journal)
@@ -144,8 +141,8 @@ class Deployer:
         current = self.journal.components()
         for name in wanted:
             self.platform.component(name)
-        changes = [] if wanted else [Change(name=name, before=current[name]) for name in self.order(current)
-                                     if name not in self.platform.components]
+        file = self.platform.components
+        changes = [] if wanted else [change for change in self.removals() if change.name not in file]
         for name in self.platform.order(wanted or None):
             component = self.platform.component(name)
             if wanted.get(name):
@@ -154,6 +151,17 @@ class Deployer:
                                   after=Deployed(name=name, component=component, image="")))
         conditions.check_depends(changes, current)
         return changes
+
+    def removals(self) -> list[Change]:
+        """Return the removal of all deployed components."""
+        current = self.journal.components()
+        return [Change(name=name, before=current[name]) for name in self.order(current)]
+
+    def rotations(self, names: Iterable[str]) -> list[Change]:
+        """Return the changes that recreate the components that use these secrets."""
+        current = self.journal.components()
+        return [Change(name=name, before=current[name], after=current[name]) for name in self.order(current)
+                if current[name].component.secrets() & set(names)]
 
     def order(self, names: Iterable[str], of: Mapping[str, Deployed] = MappingProxyType({})) -> list[str]:
         """Sort by the dependencies of deployed components and of the platform file; those in ``of`` by their own."""
@@ -341,30 +349,28 @@ class Deployer:
         """Apply removals first, in reverse order of dependencies, then the other changes."""
         applied: list[Change] = []
         for change in reversed(changes):
-            if change.after is None:
+            if change.after is None and change.before is not None:
                 progress(change.name, "removing")
-                assert change.before is not None
                 self.containers.remove(change.before)
                 applied.append(change)
         for change in changes:
             if change.after is None:
                 continue
             self._go_on()
-            after = change.after
             if _remakes(kind, change):
                 self._replace(change, progress)
             else:
                 progress(change.name, "starting")
                 self.runtime.start(self.containers.name(change.name))
             progress(change.name, "waiting until it is healthy")
-            self.containers.wait(after)
+            self.containers.wait(change.after)
             if change.restore and (place := self.rollback.backup_path(change)) and self.data.dump(place).exists():
                 progress(change.name, "reading its dump")
-                self.containers.restore_dump(after, place)
-                self.containers.wait(after)
-            version = self.containers.version(after)
-            progress(change.name, f"runs version {version}")
-            applied.append(msgspec.structs.replace(change, after=msgspec.structs.replace(after, version=version)))
+                self.containers.restore_dump(change.after, place)
+                self.containers.wait(change.after)
+            after = msgspec.structs.replace(change.after, version=self.containers.version(change.after))
+            progress(change.name, f"runs version {after.version}")
+            applied.append(msgspec.structs.replace(change, after=after))
         return applied
 
     def _replace(self, change: Change, progress: Progress) -> None:

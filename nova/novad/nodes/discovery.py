@@ -57,8 +57,7 @@ class Discovery:
         self._ended = ended
         self._connects = connects or certified
         self._entries: dict[str, Entry] = {}
-        self._lock = threading.Lock()
-        self._news = threading.Event()
+        self._lock, self._news = threading.Lock(), threading.Event()
         self._threads = [threading.Thread(target=work, name=f"discovery-{work.__name__.strip('_')}", daemon=True)
                          for work in (self._browse, self._try_all)]
 
@@ -234,10 +233,8 @@ def _listening(host: str) -> dict[str, str]:
     """Return {address: interface} of the addresses of novad; with a wildcard, loopback only if there is no other."""
     import ifaddr
 
-    ours: dict[str, str] = {}
-    for adapter in ifaddr.get_adapters():
-        for adapter_address in adapter.ips:
-            ours[adapter_address.ip if isinstance(adapter_address.ip, str) else adapter_address.ip[0]] = adapter.name
+    ours = {ip.ip if isinstance(ip.ip, str) else ip.ip[0]: adapter.name
+            for adapter in ifaddr.get_adapters() for ip in adapter.ips}
     usable = {address: name for address, name in ours.items() if not plain_ip.address(address).is_link_local}
     if host in ("0.0.0.0", "::"):
         usable = {address: name for address, name in usable.items() if host == "::" or ":" not in address}

@@ -79,7 +79,7 @@ class Updates:
 
     def latest(self) -> Release | None:
         """Return the newest release; pre-releases are ignored. Raises Refused."""
-        self._configured()
+        self._check_options()
         data = b"".join(self._pieces("releases.json", _INDEX))
         self._verify(data)
         try:
@@ -105,7 +105,7 @@ class Updates:
                 pass  # Before anything is downloaded.
             if self.releases.trial():
                 raise Busy(f"novad {__version__} is still on trial.")
-            self._configured()
+            self._check_options()
             progress("", f"asking {self.options.update_url}")
             release = self.latest()
             if release is None or number(release.version) == number(__version__):
@@ -126,18 +126,16 @@ class Updates:
         finally:
             self._single.release()
 
-    def _configured(self) -> None:
+    def _check_options(self) -> None:
         if not self.options.update_url:
             raise Refused("update_url is not set in novad.toml: there is nothing to update from.")
         if not self.options.update_key:
             raise Refused("update_key is not set in novad.toml: releases cannot be verified.")
 
     def _fetch(self, release: Release, progress: Progress) -> None:
-        """Download and unpack a release."""
         place = self.releases.place
         place.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # An unpacked wheel is three to four times as large.
-        self._check_room(5 * sum(wheel.size for wheel in release.wheels))
+        self._check_room(5 * sum(wheel.size for wheel in release.wheels))  # Unpacked wheels are up to 4 times as large.
         fresh = place / f".{release.version}.new"
         shutil.rmtree(fresh, ignore_errors=True)
         try:

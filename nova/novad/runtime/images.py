@@ -61,10 +61,11 @@ def size(reference: str) -> int | None:
         host, path = parts["host"], parts["path"]
         if host == "docker.io":
             host, path = "registry-1.docker.io", path if "/" in path else f"library/{path}"
-        registry = _Registry(f"{'http' if is_on_loopback(reference) else 'https'}://{host}/v2/{path}/manifests/")
-        manifest = registry.manifest(parts["digest"] or parts["tag"] or "latest")
+        url = f"{'http' if is_on_loopback(reference) else 'https'}://{host}/v2/{path}/manifests"
+        headers = {"Accept": _ACCEPT}
+        manifest = _manifest(f"{url}/{parts['digest'] or parts['tag'] or 'latest'}", headers)
         if "manifests" in manifest:
-            manifest = registry.manifest(_here(manifest["manifests"]))
+            manifest = _manifest(f"{url}/{urllib.parse.quote(_here(manifest['manifests']), safe=':')}", headers)
         return sum(max(0, int(layer["size"])) for layer in manifest["layers"])
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError,
             http.client.HTTPException) as error:
@@ -115,29 +116,21 @@ def _here(manifests: list[Any]) -> str:
     raise ValueError(f"there is no manifest for {machine}")
 
 
-class _Registry:
-    """Manifests of one repository."""
-
-    def __init__(self, url: str) -> None:
-        self._url = url
-        self._headers = {"Accept": _ACCEPT}
-
-    def manifest(self, name: str) -> dict[str, Any]:
-        """Return a manifest. Raises OSError, ValueError."""
-        url = self._url + urllib.parse.quote(name, safe=":")
-        try:
-            return _json(url, self._headers)
-        except urllib.error.HTTPError as error:
-            challenge = error.headers.get("WWW-Authenticate", "")
-            if error.code != 401 or not challenge.startswith("Bearer ") or "Authorization" in self._headers:
-                raise
-        fields = dict(_CHALLENGE.findall(challenge))
-        realm = fields.pop("realm", "")
-        if urllib.parse.urlsplit(realm).scheme != urllib.parse.urlsplit(url).scheme:
-            raise ValueError(f"a login at {realm!r} is required")
-        answer = _json(f"{realm}?{urllib.parse.urlencode(fields)}", {})
-        self._headers["Authorization"] = f"Bearer {answer.get('token') or answer['access_token']}"
-        return _json(url, self._headers)
+def _manifest(url: str, headers: dict[str, str]) -> dict[str, Any]:
+    """Return a manifest. Adds a token to ``headers`` if the registry requires one. Raises OSError, ValueError."""
+    try:
+        return _json(url, headers)
+    except urllib.error.HTTPError as error:
+        challenge = error.headers.get("WWW-Authenticate", "")
+        if error.code != 401 or not challenge.startswith("Bearer ") or "Authorization" in headers:
+            raise
+    fields = dict(_CHALLENGE.findall(challenge))
+    realm = fields.pop("realm", "")
+    if urllib.parse.urlsplit(realm).scheme != urllib.parse.urlsplit(url).scheme:
+        raise ValueError(f"a login at {realm!r} is required")
+    answer = _json(f"{realm}?{urllib.parse.urlencode(fields)}", {})
+    headers["Authorization"] = f"Bearer {answer.get('token') or answer['access_token']}"
+    return _json(url, headers)
 
 
 def _json(url: str, headers: dict[str, str]) -> dict[str, Any]:
