@@ -12,10 +12,9 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-import msgspec
-
 from nova.common.errors import Invalid, NotKnown, Refused, ReportedError
 from nova.common.structs import compile_imported
+from nova.novad.api import novad_pb2 as pb
 from nova.novad.deployment import cleanup, deploy, health, history
 from nova.novad.deployment.containers import Progress
 from nova.novad.deployment.data import Data
@@ -37,15 +36,6 @@ _DAY = 86400.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 300.0
 _CALM = 60.0  # Seconds after which a restarted component counts as stable.
 _LAST_WORK = 20.0  # Seconds within which a deployment must stop when novad stops.
-
-
-class State(msgspec.Struct, frozen=True, kw_only=True):
-    """A component as deployed, and its health."""
-
-    deployed: Deployed
-    state: str
-    started: float = 0.0
-    health: str = ""
 
 
 class Daemon:
@@ -293,19 +283,25 @@ class Daemon:
                 raise NotKnown(f"Component {name} is not deployed{' on this node' if self.coordinator else ''}.")
         return self.deployer.order(names or current)
 
-    def states(self) -> list[State]:
+    def states(self) -> list[pb.ComponentState]:
+        """Return the deployed components in the order of the platform file; components that have left it are last."""
         containers = {present.name: present for present in self.runtime.containers(self.platform.name)}
+        current, file = self.journal.components(), self.platform.components
         states = []
-        current = self.journal.components()
-        for name in self.deployer.order(current):
-            container = containers.get(self.deployer.containers.name(name))
+        order = [*(name for name in file if name in current),
+                 *(name for name in self.deployer.order(current) if name not in file)]
+        for name in order:
+            deployed, container = current[name], containers.get(self.deployer.containers.name(name))
             state, why, started = MISSING, "", 0.0
             if container is not None and container.running:
                 why, started = self._unhealthy.get(name, ""), container.started
                 state = UNHEALTHY if why else RUNNING
             elif container is not None:
                 state, why = STOPPED, f"ended with {container.exit_code}"
-            states.append(State(deployed=current[name], state=state, started=started, health=why))
+            states.append(pb.ComponentState(
+                name=name, version=deployed.version, state=state, node=self.options.name, started=started, health=why,
+                image=deployed.component.reference(), digest=deployed.digest or deployed.image,
+                deployment=deployed.deployment))
         return states
 
     def _keep(self) -> None:

@@ -169,11 +169,10 @@ class Platform(Strict, frozen=True, kw_only=True):
 
     def component(self, name: str) -> Component:
         """Return a component. Raises NotKnown."""
-        try:
-            return self.components[name]
-        except KeyError:
+        if name not in self.components:
             raise NotKnown(f"Component {name} does not exist in platform {self.name}, which has "
-                           f"{', '.join(sorted(self.components))}.") from None
+                           f"{', '.join(sorted(self.components))}.")
+        return self.components[name]
 
     def order(self, names: Iterable[str] | None = None) -> list[str]:
         """Sort components (default: all), each after those that it depends on."""

@@ -194,15 +194,7 @@ class _Platform(_Servicer, grpc_api.PlatformServicer):
 
     def Show(self, request: pb.Empty, context: grpc.ServicerContext) -> pb.PlatformAnswer:
         with _as_status(context):
-            node = self.daemon.options.name
-            # In the order of the platform file; components that have left it are last.
-            order = {name: number for number, name in enumerate(self.daemon.platform.components)}
-            states = sorted(self.daemon.states(), key=lambda state: order.get(state.deployed.name, len(order)))
-            answer = pb.PlatformAnswer(name=self.daemon.platform.name, components=[pb.ComponentState(
-                name=state.deployed.name, version=state.deployed.version, state=state.state, node=node,
-                image=state.deployed.component.reference(), digest=state.deployed.digest or state.deployed.image,
-                deployment=state.deployed.deployment, started=state.started, health=state.health)
-                for state in states])
+            answer = pb.PlatformAnswer(name=self.daemon.platform.name, components=self.daemon.states())
             if self.daemon.coordinator is not None:
                 peers, silent = self.daemon.coordinator.query_nodes()
                 answer.components.extend(state for peer in peers if peer.steered for state in peer.components)
@@ -297,9 +289,8 @@ class _Services(_Servicer, grpc_api.ServicesServicer):
         with _as_status(context):
             deployed = self.daemon.journal.components().get(request.name)
             component = deployed.component if deployed else self.daemon.platform.component(request.name)
-            directories: list[tuple[str, Volume | Bind]] = [
-                *((volume.name, volume) for volume in component.volumes),
-                *((bind.source, bind) for bind in component.binds)]
+            directories: list[tuple[str, Volume | Bind]] = [*((volume.name, volume) for volume in component.volumes),
+                                                            *((bind.source, bind) for bind in component.binds)]
             return pb.ServiceAnswer(
                 name=request.name, image=component.reference(), cmd=component.command,
                 version_cmd=component.version_command,

@@ -56,13 +56,11 @@ def check_data_paths(deployed: Deployed, paths: Iterable[str]) -> None:
 def check_depends(changes: Sequence[Change], current: Iterable[str]) -> None:
     """Raise Refused if a component depends on, or writes the data of, a component that is not deployed."""
     there = {*current, *(change.name for change in changes)} - {change.name for change in changes if not change.after}
-    for change in changes:
-        if change.after is not None:
-            component = change.after.component
-            lacking = [name for name in dict.fromkeys([*component.depends, *component.data_of]) if name not in there]
-            if lacking:
-                raise Refused(f"{change.name} depends on components that are not deployed: {', '.join(lacking)}. "
-                              "Deploy these, too (without names: all components). Nothing was changed.")
+    for name, component in [(change.name, change.after.component) for change in changes if change.after is not None]:
+        required = dict.fromkeys([*component.depends, *component.data_of])
+        if lacking := [other for other in required if other not in there]:
+            raise Refused(f"{name} depends on components that are not deployed: {', '.join(lacking)}. "
+                          "Deploy these, too (without names: all components). Nothing was changed.")
 
 
 def recorded_digest(journal: Journal, component: Component) -> str:
@@ -78,10 +76,9 @@ def recorded_digest(journal: Journal, component: Component) -> str:
 def check_digest(journal: Journal, name: str, component: Component, digest: str) -> None:
     """Raise Refused if the registry has another image behind the tag of component ``name`` than was recorded."""
     if digest_differs(journal, component, digest):
-        raise Refused(
-            f"{_tagged(component)} is not the image that was deployed: the registry has {digest}, "
-            f"the recorded digest is {recorded_digest(journal, component)}. If that is intended: "
-            f"nova deploy {name}={component.tag}@{digest}. Nothing was changed.")
+        raise Refused(f"{_tagged(component)} is not the image that was deployed: the registry has {digest}, the "
+                      f"recorded digest is {recorded_digest(journal, component)}. If that is intended: nova deploy "
+                      f"{name}={component.tag}@{digest}. Nothing was changed.")
 
 
 def digest_differs(journal: Journal, component: Component, digest: str) -> bool:

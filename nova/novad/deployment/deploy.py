@@ -89,18 +89,18 @@ class Deployer:
         self.rollback = Rollback(journal, runtime, data, self.containers)
         self._turn = threading.Condition()
         self._doing = ""
-        self._waiting = 0  # Number of changes that wait for the end of a health check.
+        self.awaited = 0  # Number of changes that wait for the end of a health check.
 
     @contextlib.contextmanager
     def alone(self, what: str) -> Iterator[None]:
         """Lock out other changes; wait for a running health check. Raises Busy."""
         with self._turn:
             while self._doing == HEALTH_CHECK and what != HEALTH_CHECK:
-                self._waiting += 1
+                self.awaited += 1
                 try:
                     self._turn.wait()
                 finally:
-                    self._waiting -= 1
+                    self.awaited -= 1
             if self._doing:
                 raise Busy(f"Another deployment is in progress ({self._doing}); see nova history.")
             self._doing = what
@@ -110,11 +110,6 @@ class Deployer:
             with self._turn:
                 self._doing = ""
                 self._turn.notify_all()
-
-    @property
-    def awaited(self) -> bool:
-        """Return True if a change waits for a health check to end."""
-        return self._waiting > 0
 
     @contextlib.contextmanager
     def changing(self, what: str) -> Iterator[None]:

@@ -66,8 +66,7 @@ def changes_restored(journal: Journal, ident: int) -> list[Change]:
     current = journal.components().get(backup.component)
     if current is None:
         raise Refused(f"Component {backup.component} is not deployed: deploy it before its data are restored.")
-    writer = journal.deployment(backup.writer)
-    change = _of(writer, backup.component) if writer is not None else None
+    change = _change(journal, backup.writer, backup.component)
     after = change.after if change is not None and change.after is not None else current
     return [Change(name=backup.component, before=current, after=msgspec.structs.replace(after, wanted=True),
                    restore=ident)]
@@ -129,8 +128,7 @@ def _target(states: Sequence[State], to: int | None) -> State | None:
 
 def _deployed(journal: Journal, state: State) -> Deployed:
     """Return the component as deployed in a state. Raises Refused if the journal no longer has it."""
-    deployment = journal.deployment(state.deployment)
-    change = _of(deployment, state.component) if deployment is not None else None
+    change = _change(journal, state.deployment, state.component)
     if change is None or change.after is None:
         raise Refused(f"Deployment {state.deployment} of {state.component} is not in the history any more.")
     return change.after
@@ -158,5 +156,7 @@ def _written(journal: Journal, states: Sequence[State], end: int) -> Mapping[str
     return written
 
 
-def _of(deployment: Deployment, name: str) -> Change | None:
-    return next((change for change in deployment.changes if change.name == name), None)
+def _change(journal: Journal, ident: int, name: str) -> Change | None:
+    """Return the change of a component by a deployment, or None if the journal has none."""
+    deployment = journal.deployment(ident)
+    return next((change for change in deployment.changes if change.name == name), None) if deployment else None

@@ -276,11 +276,11 @@ class Coordinator:
                        longest: float = _SETTLE) -> None:
         """Send the decision on a deployment to a node, for ``seconds`` seconds. Raises ReportedError."""
         end = time.monotonic() + seconds
+        node = participation.node
+        request = pb.SettleRequest(coordinator=self.ident, number=participation.deployment, done=done)
         while True:
             try:
-                node, number = participation.node, participation.deployment
                 with self._client(participation.address, node) as client, _peer_errors(node):
-                    request = pb.SettleRequest(coordinator=self.ident, number=number, done=done)
                     for _report in _passed_on(node, client.follow(client.nodes.Settle, request, longest), progress):
                         pass
                 break
@@ -349,9 +349,9 @@ class Coordinator:
 
 def _longest(assignment: Assignment) -> float:
     """Return the timeout of a node's assignment in seconds: a compromised node might never finish."""
-    return sum((_FETCH + _OTHER + 3.0 * component.stop_timeout
-                + 2.0 * (component.health.start if component.health else 0.0)
-                for component in assignment.platform.components.values()), _OTHER)
+    components = assignment.platform.components.values()
+    return _OTHER + sum(_FETCH + _OTHER + 3.0 * component.stop_timeout + 2.0 * (
+        component.health.start if component.health else 0.0) for component in components)
 
 
 def _passed_on(node: str, reports: Iterator[pb.Progress], progress: Progress) -> Iterator[pb.Progress]:

@@ -24,10 +24,7 @@ def number(version: str) -> tuple[int, ...]:
     """Return the numbers of a version, for comparison. Raises ValueError for a text that is not a version."""
     if not _VERSION.fullmatch(version):
         raise ValueError(f"{version!r} is not a version of a release (numbers separated by dots)")
-    parts = [int(part) for part in version.split(".")]
-    while len(parts) > 1 and not parts[-1]:
-        parts.pop()
-    return tuple(parts)
+    return tuple(map(int, re.sub(r"(\.0+)+\Z", "", version).split(".")))
 
 
 def import_path(place: pathlib.Path) -> str:
@@ -46,12 +43,11 @@ class Releases:
 
     def current(self, installed: str) -> str:
         """Return the version of the release to run, or "" for the installed package, whose version is ``installed``."""
+        version = self._linked()
         try:
-            version = self._linked()
-            newer = number(version) > number(installed)
+            return version if number(version) > number(installed) and (self.place / version).is_dir() else ""
         except ValueError:
             return ""
-        return version if newer and (self.place / version).is_dir() else ""
 
     def begin(self, version: str, previous: str) -> None:
         """Start this release on trial at the next start. ``previous``: the current release."""

@@ -17,7 +17,7 @@ from podman import errors as podman_errors
 from nova.common.errors import ReportedError
 from nova.novad.errors import ImageFault, RuntimeFault
 from nova.novad.runtime import images, podman_stream
-from nova.novad.runtime.base import CONFINED, PLATFORM, Container, Image, Wanted
+from nova.novad.runtime.base import COMPONENT, CONFINED, PLATFORM, Container, Image, Wanted
 
 _TIMEOUT = 60.0  # Timeout in seconds of a request that changes something.
 _QUERY_TIMEOUT = 20.0  # timeout of a query, shorter than that of the client
@@ -65,6 +65,7 @@ class Podman:
 
     def create(self, wanted: Wanted) -> None:
         self.remove(wanted.name)
+        component = wanted.component
         options: dict[str, Any] = {
             "name": wanted.name, "environment": dict(wanted.env), "labels": dict(wanted.labels), "init": True,
             "mounts": [{"type": "bind", "source": str(mount.source), "target": mount.destination,
@@ -73,20 +74,20 @@ class Podman:
             # The library passes these options on with ``volumes`` alone, by source.
             "volumes": {str(mount.source): {"bind": mount.destination, "extended_mode": ["rbind", *mount.options]}
                         for mount in wanted.mounts if set(CONFINED) <= set(mount.options)},
-            "privileged": wanted.privileged, "cap_add": list(wanted.capabilities), "devices": list(wanted.devices),
-            "stop_timeout": wanted.stop_timeout, "healthcheck": None,
+            "privileged": component.privileged, "cap_add": list(component.capabilities),
+            "devices": list(component.devices), "stop_timeout": component.stop_timeout, "healthcheck": None,
             # Images with declared volumes and no mount are refused earlier; podman creates no anonymous volumes.
             "image_volume_mode": "ignore"}
-        if wanted.user:
-            options["user"] = wanted.user
-        options["network_mode"] = "bridge" if wanted.networks or wanted.ports else "host"
+        if component.user:
+            options["user"] = component.user
+        options["network_mode"] = "bridge" if wanted.networks or component.ports else "host"
         if wanted.networks:
-            options["networks"] = {name: {"aliases": list(wanted.aliases)} for name in wanted.networks}
-        for port in wanted.ports:
+            options["networks"] = {name: {"aliases": [wanted.labels[COMPONENT]]} for name in wanted.networks}
+        for port in component.ports:
             published = options.setdefault("ports", {}).setdefault(f"{port.container}/{port.protocol}", [])
             published.append((port.address, port.node))
         with self._client() as client, self._faults(f"container {wanted.name} cannot be made"):
-            client.containers.create(wanted.image, list(wanted.command) or None, **options)
+            client.containers.create(wanted.image, list(component.command) or None, **options)
 
     def start(self, name: str) -> None:
         with self._client() as client, self._faults(f"container {name} cannot be started"):
