@@ -24,8 +24,8 @@ _VERSIONS = {"image": ("/v2", r"/v2(\.\d+)?$"), "network": ("/v2.0", r"/v2\.0$")
 class Nova:
     """A client of a cloud for a user. Methods raise Refused for error responses, LoginFailed without a response."""
 
-    def __init__(self, options: argparse.Namespace, environ: Mapping[str, str] | None = None) -> None:
-        environ = os.environ if environ is None else environ
+    def __init__(self, options: argparse.Namespace) -> None:
+        environ = os.environ
         self._options = options
         self._cache = login.SessionCache(login.key_of(options, environ), environ,
                                          login.caching_enabled(options, environ))

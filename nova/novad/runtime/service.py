@@ -44,13 +44,12 @@ default_ulimits = ["nofile={files}:{files}", "nproc={processes}:{processes}"]
 
 
 class PodmanService:
-    """The podman service of a node. ``directory``: configuration and, with ``own_storage``, images and containers."""
+    """The podman service of a node. ``directory``: configuration, images and containers."""
 
-    def __init__(self, directory: pathlib.Path, own_storage: bool = True) -> None:
+    def __init__(self, directory: pathlib.Path) -> None:
         self.directory = directory
         self.run = _RUN / hashlib.sha256(str(directory.absolute()).encode()).hexdigest()[:8]
         self.socket = self.run / "podman.sock"
-        self._own_storage = own_storage
         self._pid = self.run / "podman.pid"
         self._process: subprocess.Popen[bytes] | None = None
         self._pinged = 0.0
@@ -88,9 +87,8 @@ class PodmanService:
         self.socket.unlink(missing_ok=True)
         with open(self.directory / "podman.log", "ab") as log:
             self._process = subprocess.Popen(
-                ["podman", *(storage if self._own_storage else []), "system", "service", "--time=0",
-                 f"unix://{self.socket}"], stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
-                env={**os.environ, "CONTAINERS_CONF": str(conf)})
+                ["podman", *storage, "system", "service", "--time=0", f"unix://{self.socket}"], start_new_session=True,
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, env={**os.environ, "CONTAINERS_CONF": str(conf)})
         self._pid.write_text(str(self._process.pid))
         self._silent, self._pinged = 0, time.monotonic()
 
