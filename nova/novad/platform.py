@@ -347,9 +347,8 @@ def _check_component(platform: Platform, name: str, component: Component) -> Non
         raise Invalid(f"{where}.dump: dump and restore must be set together")
     if component.dump and not any(volume.backup for volume in component.volumes):
         raise Invalid(f"{where}.dump: requires a volume with backups")
-    for field, words in (("command", component.command), ("version_command", component.version_command),
-                         ("dump", component.dump), ("restore", component.restore),
-                         ("health.command", health.command if health else ())):
+    commands = {name: getattr(component, name) for name in ("command", "version_command", "dump", "restore")}
+    for field, words in {**commands, "health.command": health.command if health else ()}.items():
         if any("${secret:" in word for word in words):
             raise Invalid(f"{where}.{field}: a secret here would show in the list of processes; use env or files")
     for field, texts in (("env", component.env), ("files", component.files)):
@@ -365,12 +364,11 @@ def _check_component(platform: Platform, name: str, component: Component) -> Non
     for key in component.env:
         if not re.fullmatch(r"[^=\0\s]+", key):
             raise Invalid(f"{where}.env: {key!r} cannot be the name of a variable")
-    seen = {"/"}
+    seen = {"/": "is the root directory of the image: not a valid mount point"}
     for target in component.mount_points():
-        if (place := normalized(target)) in seen:
-            raise Invalid(f"{where}: {target} is mounted twice" if place != "/" else
-                          f"{where}: {target} is the root directory of the image: not a valid mount point")
-        seen.add(place)
+        if problem := seen.get(normalized(target)):
+            raise Invalid(f"{where}: {target} {problem}")
+        seen[normalized(target)] = "is mounted twice"
     if len({volume.name for volume in component.volumes}) < len(component.volumes):
         raise Invalid(f"{where}.volumes: two volumes have the same name")
     if health is not None:

@@ -45,12 +45,11 @@ def check_data_paths(deployed: Deployed, paths: Iterable[str]) -> None:
                   if not any(path == mount or path.startswith(f"{mount}/") for mount in mounts)]
     if open_paths:
         more = f" and {len(open_paths) - _SHOWN} more paths" if len(open_paths) > _SHOWN else ""
-        raise Refused(
-            f"Component {deployed.name}: the image {component.reference()} stores data at "
-            f"{', '.join(path if path.isprintable() else ascii(path) for path in open_paths[:_SHOWN])}{more}, "
-            "which the component does not name. The data would be lost whenever the container is created again. Add a "
-            "volume with this destination to the component, with backup = false if the data are disposable, or a "
-            "bind. Nothing was changed.")
+        shown = ", ".join(path if path.isprintable() else ascii(path) for path in open_paths[:_SHOWN])
+        raise Refused(f"Component {deployed.name}: the image {component.reference()} stores data at {shown}{more}, "
+                      "which the component does not name. The data would be lost whenever the container is created "
+                      "again. Add a volume with this destination to the component, with backup = false if the data "
+                      "are disposable, or a bind. Nothing was changed.")
 
 
 def check_depends(changes: Sequence[Change], current: Iterable[str]) -> None:

@@ -46,8 +46,7 @@ class Mount:
 
 @dataclasses.dataclass(frozen=True)
 class Wanted:
-    """A container of ``component`` to create, with the names and values of this node. Without networks it uses the
-    network of the node."""
+    """A container of ``component`` to create. Without networks it uses the network of the node."""
 
     name: str
     image: str
