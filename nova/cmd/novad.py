@@ -50,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.command == "config":
         from nova.novad.options import EXAMPLE
 
-        print(EXAMPLE, end="")
+        print(EXAMPLE.read_text(encoding="utf-8"), end="")
         return 0
     logging.basicConfig(level=logging.DEBUG if options.debug else logging.INFO, stream=sys.stderr,
                         format="%(asctime)s %(levelname)s %(name)s %(message)s")
@@ -104,7 +104,7 @@ def _serve(arguments: argparse.Namespace) -> int:
     from nova.novad import platform as platforms
     from nova.novad.daemon import Daemon
     from nova.novad.errors import RuntimeFault
-    from nova.novad.nodes.announcer import Announcer
+    from nova.novad.nodes.discovery import Announcer
     from nova.novad.release import launcher
     from nova.novad.release.updates import Updates
     from nova.novad.runtime.podman import Podman

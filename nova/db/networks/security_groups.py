@@ -5,6 +5,7 @@ A new group allows no ingress. Every project has a group ``default``, created wh
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -182,7 +183,8 @@ def source_of(rule: sa.Row[Any]) -> str | None:
     """Return the network that a rule allows, with host bits cleared, or None for a group."""
     if rule.group_id is not None:
         return None
-    return str(plain_ip.network(plain_ip.without_zone(rule.cidr or ANYWHERE), strict=False))
+    # An earlier release accepted zones.
+    return str(plain_ip.network(re.sub("%[^/]*", "", rule.cidr or ANYWHERE), strict=False))
 
 
 def delete_rule(connection: sa.Connection, rule_id: int, project_id: str | None = None) -> int:
