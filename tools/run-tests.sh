@@ -99,15 +99,15 @@ beside_linters() { # COMMAND…
 
 # All tests run in two lanes side by side, because most of them wait for processes and time-outs as often as for a core.
 # A lane ends at its first kind of tests that fails. Tests of a file share fixtures, so one process runs them.
-units_and_suite() {
+all_but_integration() {
     beside_linters in_memory tests tests/unit -n 3 --dist worksteal --timeout 120 &&
         in_memory crowded tests/functional -n 4 --dist loadfile --no-loadscope-reorder -m 'not slow' &&
+        crowded tests/crash --quick -n 3 --dist loadfile &&
         tests tests/fuzz --quick -n 2
 }
 
-processes_and_guests() {
-    crowded tests/integration tests/bench -n 3 --dist loadfile --no-loadscope-reorder -m 'not slow' &&
-        crowded tests/crash --quick -n 3 --dist loadfile
+integration() {
+    crowded tests/integration tests/bench -n 4 --dist loadfile --no-loadscope-reorder -m 'not slow'
 }
 
 install_packages
@@ -132,9 +132,9 @@ case "${1:-all}" in
         ;;
     all) # without the tests marked slow, which run only by their kind ("run-tests.sh functional")
         output=$(mktemp)
-        (processes_and_guests) > "$output" 2>&1 &
+        (integration) > "$output" 2>&1 &
         other=$! result=0
-        units_and_suite || result=$?
+        all_but_integration || result=$?
         wait "$other" || result=$?
         cat "$output"
         rm -f "$output"

@@ -27,7 +27,7 @@ class SoftDelete(EndsMove):
     """Soft-delete a server. A repeated request changes nothing and does not extend the reclaim interval."""
 
     name, action = "soft_delete", "delete"
-    rules = Rules(label="delete", task_states=None, preempts=True, release=3)
+    rules = Rules(label="delete", task_states=None, preempts=True, keeps_guest=True, release=3)
     task_state = states.SOFT_DELETING
     kind = "power"
     shuts_down = ends_consoles = True

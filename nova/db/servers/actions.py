@@ -105,16 +105,6 @@ def supersede(connection: sa.Connection, action: Action, events: Sequence[Event]
         queued=False, waits_for=None, events=list(events), payload=payload, **owner))
 
 
-def requeue(connection: sa.Connection, action: Action, step: str | None, events: Sequence[Event],
-            payload: dict[str, Any]) -> None:
-    """Return a locked, unfinished action to the queue of its instance, to run again from ``step``.
-
-    Reports of its current attempt are refused from then on.
-    """
-    update(connection, action, queued=True, step=step, attempt=action.attempt + 1, owner=None, lease_until=None,
-           waits_for=None, events=list(events), payload=payload)
-
-
 def due_cleanups(connection: sa.Connection, now: datetime.datetime, limit: int) -> list[Action]:
     """Return ended actions with a deferred cleanup that is due, the earliest first."""
     return rows.to_objects(Action, connection.execute(sa.select(TABLE).where(

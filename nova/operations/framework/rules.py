@@ -23,9 +23,9 @@ class Rules:
     launched: bool = True
     preempts: bool = False  # the operation supersedes the running operation and runs the compensations of that one
     keeps_guest: bool = False  # with ``preempts``: the guest stays as it is, with the devices that it has
-    # An operation that keeps the guest does not end this one but returns it to the queue, to run again from its first
-    # step. All its steps can run twice, and none has a compensation.
-    requeued: bool = False
+    # After an operation that superseded this one and keeps the guest, this one runs again from its first step. All its
+    # steps can run twice, and none has a compensation.
+    repeated: bool = False
     # Task states of operations that must not be superseded. A delete cannot be compensated.
     yields_to: frozenset[str] = frozenset({states.DELETING})
     beside: bool = False  # the operation does not change task_state and queues behind the running operation

@@ -25,7 +25,7 @@ from nova.conductor.acceptance import start
 from nova.conductor.endpoints.by_hosts import Guests as Reports
 from nova.conductor.resources import addresses
 from nova.conductor.saga.engine import Engine
-from nova.conductor.service_events import process_network_events as process
+from nova.conductor.service_events import process_network_events
 from nova.conf import CONF
 from nova.db import audit
 from nova.db.accounts import flavors
@@ -50,6 +50,7 @@ from nova.objects.volumes.volume import Volume
 from nova.operations import REGISTRY
 from nova.operations.framework.base import event_key, journal
 from nova.operations.framework.failures import failure_of
+from tests.unit.databases import new_database
 from tests.unit.engine.world import Bind, Guests, Outside, Quiet, Scheduler, StepContext, World, awaiting_plugs
 
 HOSTS = ("a", "b", "c")
@@ -74,8 +75,10 @@ class Machine(RuleBasedStateMachine):
         CONF.set_override("lease", 0, group="conductor")
         CONF.set_override("allow_swap", True, group="volume")
         self.directory = tempfile.TemporaryDirectory()
-        url = url or f"sqlite:///{os.path.join(self.directory.name, 'db')}"
-        migrate.sync(url)
+        if url:
+            migrate.sync(url)
+        else:
+            url = new_database(self.directory.name)
         self.chance = random.Random(0)
         self.world = World(name="conductor@test", db=Database(url), transport=None, scheduler=None, compute=None,
                            fleet=Quiet(), usage=Quiet())
@@ -231,7 +234,8 @@ class Machine(RuleBasedStateMachine):
             server = self.row(self.uuids[pick % len(self.uuids)])
             if server.vm_state != states.BUILDING and server.network_info:
                 vif = server.network_info[which % len(server.network_info)]
-                process(self.engine, [ExternalEvent(name="network-vif-deleted", instance_uuid=server.uuid, tag=vif.id)])
+                process_network_events(
+                    self.engine, [ExternalEvent(name="network-vif-deleted", instance_uuid=server.uuid, tag=vif.id)])
 
     def make_volume(self):
         made = Volume(uuid=new_uuid(), project_id="p", size_gb=1)

@@ -96,6 +96,20 @@ def test_reset_state_still_detaches_a_deleted_port(machine, delivered):
     assert has_no_interface(machine)
 
 
+@pytest.mark.parametrize("busy", [False, True], ids=["alone", "behind another operation"])
+@pytest.mark.parametrize("delivered", [False, True], ids=["before the host detaches it", "while the host detaches it"])
+def test_soft_delete_still_detaches_a_deleted_port(machine, delivered, busy):
+    """A soft delete powers the guest off and leaves its devices."""
+    if busy:
+        machine.operate(0, "pause")
+    port_is_deleted(machine)
+    if delivered:
+        machine.deliver_order(fails=0.0, pick=0, twice=False)
+    machine.delete_for_now(name="soft_delete", pick=0)
+    assert has_no_interface(machine)
+    assert machine.row().vm_state == states.SOFT_DELETED
+
+
 def test_reset_state_keeps_a_queued_detachment_of_a_deleted_port(machine):
     start(machine.engine, CTX, machine.uuids[0], "pause", {})
     port_is_deleted(machine)
