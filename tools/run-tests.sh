@@ -77,10 +77,11 @@ in_memory() { # COMMAND…, with temporary files in memory, if there is enough o
 # Tests that start processes, several at a time on few cores: what failed is run once more, alone. Both runs are printed;
 # a test that needs the second one is a defect of the test (or of Nova), though not of the change that CI looks at.
 crowded() {
-    tests "$@" && return
+    local cache=(-o "cache_dir=.pytest_cache/$(basename "$1")") # of this kind, since others run beside it
+    tests "$@" "${cache[@]}" && return
     [ $? = 1 ] || return 2
     say "Once more, alone: what failed"
-    "$VENV/bin/pytest" "$@" -n 0 --last-failed --last-failed-no-failures none --maxfail 5
+    "$VENV/bin/pytest" "$@" "${cache[@]}" -n 0 --last-failed --last-failed-no-failures none --maxfail 5
 }
 
 # The linters run beside the unit tests; they use one core for a minute.
@@ -94,6 +95,19 @@ beside_linters() { # COMMAND…
     cat "$output"
     rm -f "$output"
     return $((result != 0 ? result : linted))
+}
+
+# All tests run in two lanes side by side, because most of them wait for processes and time-outs as often as for a core.
+# A lane ends at its first kind of tests that fails. Tests of a file share fixtures, so one process runs them.
+all_but_integration() {
+    beside_linters in_memory tests tests/unit -n 3 --dist worksteal --timeout 120 &&
+        in_memory crowded tests/functional -n 4 --dist loadfile --no-loadscope-reorder -m 'not slow' &&
+        crowded tests/crash --quick -n 3 --dist loadfile &&
+        tests tests/fuzz --quick -n 2
+}
+
+integration() {
+    crowded tests/integration tests/bench -n 4 --dist loadfile --no-loadscope-reorder -m 'not slow'
 }
 
 install_packages
@@ -116,14 +130,15 @@ case "${1:-all}" in
             tests -n 2 --dist loadfile -m 'not slow' $(grep ^tests/integration <<< "$selected")
         fi
         ;;
-    all)
-        # Many tests wait for time-outs, so more than two run at a time on two cores. Tests of a file share fixtures.
-        # Tests marked slow run only by their kind ("run-tests.sh functional").
-        beside_linters in_memory tests tests/unit -n 4 --dist worksteal --timeout 120
-        in_memory crowded tests/functional -n 7 --dist loadfile --no-loadscope-reorder -m 'not slow'
-        crowded tests/integration tests/bench -n 4 --dist loadfile --no-loadscope-reorder -m 'not slow'
-        crowded tests/crash --quick -n 4 --dist loadfile
-        tests tests/fuzz --quick -n 2
+    all) # without the tests marked slow, which run only by their kind ("run-tests.sh functional")
+        output=$(mktemp)
+        (integration) > "$output" 2>&1 &
+        other=$! result=0
+        all_but_integration || result=$?
+        wait "$other" || result=$?
+        cat "$output"
+        rm -f "$output"
+        exit "$result"
         ;;
     *) echo "usage: $0 [all|lint|unit|functional|integration|crash|fuzz|bench] [pytest options] | changed [COMMIT]" >&2; exit 2 ;;
 esac

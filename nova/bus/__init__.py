@@ -21,32 +21,7 @@ from nova.bus.publisher import drivers as notification_drivers
 from nova.bus.server import serve, stop_taking
 from nova.bus.transport import SENT, call_timeout, connect
 
-__all__ = [
-    "SENT",
-    "Interface",
-    "Keys",
-    "Publisher",
-    "at",
-    "brief_cast",
-    "by_hosts",
-    "call",
-    "call_timeout",
-    "cast",
-    "client",
-    "configured",
-    "connect",
-    "fanout",
-    "forget",
-    "keys_of",
-    "notification_drivers",
-    "oslo",
-    "packed",
-    "prepare",
-    "retry_once",
-    "retry_until_available",
-    "serve",
-    "slow_call",
-    "stop_taking",
-    "with_token",
-    "within",
-]
+__all__ = ["SENT", "Interface", "Keys", "Publisher", "at", "brief_cast", "by_hosts", "call", "call_timeout", "cast",
+           "client", "configured", "connect", "fanout", "forget", "keys_of", "notification_drivers", "oslo", "packed",
+           "prepare", "retry_once", "retry_until_available", "serve", "slow_call", "stop_taking", "with_token",
+           "within"]

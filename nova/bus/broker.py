@@ -36,10 +36,7 @@ def listeners(bus: messaging.Transport, queue: str) -> int | None:
 
 
 def forget(bus: messaging.Transport, topic: str, host: str) -> bool:
-    """Delete the queue of a removed host with its messages, and return True if the queue no longer exists.
-
-    A queue that has a consumer is not deleted.
-    """
+    """Delete the queue of a removed host unless it has a consumer; return True if the queue no longer exists."""
     broker = broker_of(bus)
     try:
         return broker is None or broker.delete_queue(f"{topic}.{host}")

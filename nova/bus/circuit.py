@@ -21,12 +21,9 @@ from nova.bus.deadlines import stamp
 
 LOG = logging.getLogger(__name__)
 
-# Seconds without a reply to any waiting call after which a topic is pinged.
-_SUSPECT = 3.0
-# Seconds for which calls wait for a consumer before they fail (a service may be restarting).
-_GRACE = 5.0
-# Seconds for which a reply proves that a server is running.
-_FRESH = 1.0
+_SUSPECT = 3.0  # seconds without a reply to any waiting call after which a topic is pinged
+_GRACE = 5.0  # seconds for which calls wait for a consumer before they fail (a service may be restarting)
+_FRESH = 1.0  # seconds for which a reply proves that a server is running
 # Seconds between two pings, timeout of a ping, and number of failed pings after which the circuit opens.
 _PAUSE, _PING_TIMEOUT, _MAX_FAILED_PINGS = 0.5, 2.0, 2
 
@@ -45,14 +42,12 @@ class Circuit:
     """The circuit breaker of one topic in this process. Thread-safe."""
 
     def __init__(self, bus: messaging.RPCTransport, topic: str) -> None:
-        self._bus = bus
-        self._topic = topic
+        self._bus, self._topic = bus, topic
         self._lock = threading.Lock()
         self._open = False
         self._pinging = False
         self._answered_at = 0.0
-        # Number of a waiting call: time at which it was sent.
-        self._waiting: dict[int, float] = {}
+        self._waiting: dict[int, float] = {}  # number of a waiting call: time at which it was sent
         self._next = 0
 
     @contextmanager

@@ -20,12 +20,9 @@ from nova.telemetry import metrics
 
 LOG = logging.getLogger(__name__)
 
-# Number of attempts to reach the broker again before a message fails.
-_RETRIES = 2
-# Seconds reserved for the way of a reply.
-_REPLY_TIME = 1.0
-# Timeout of a fanout in seconds, of which a fraction is for the confirmation by the broker.
-_FANOUT_SECONDS = 10.0
+_RETRIES = 2  # number of attempts to reach the broker again before a message fails
+_REPLY_TIME = 1.0  # seconds reserved for the way of a reply
+_FANOUT_SECONDS = 10.0  # timeout of a fanout in seconds, of which a fraction is for the confirmation by the broker
 # Seconds after which a cast expires if its declaration has no timeout. By then the receiver has read the database.
 _CAST_SECONDS = 300.0
 # Maximum seconds between two attempts of a service that waits for another one to start.
@@ -41,19 +38,15 @@ I = TypeVar("I", bound=interface.Interface)  # noqa: E741
 
 
 def client(bus: messaging.RPCTransport, declared: type[I]) -> I:
-    """Return a proxy with the methods of the interface: ``proxy.method(ctx, ...)`` calls any server of the topic.
-
-    The methods raise the error of the server (:class:`~nova.exception.NovaException`), and ServiceUnavailable if no
-    reply arrives in time or the broker is unreachable.
-    """
+    """Return a proxy with the methods of the interface: ``proxy.method(ctx, ...)`` calls any server of the topic. The
+    methods raise the error of the server (:class:`~nova.exception.NovaException`), and ServiceUnavailable if no reply
+    arrives in time or the broker is unreachable."""
     return cast(I, _Proxy(bus, declared, None))
 
 
 def retry_until_available(send: Callable[[], R], server: str) -> R:
-    """Repeat a call until it does not raise ServiceUnavailable, for services that start before ``server`` does.
-
-    Pauses are random and grow to ten seconds, so that thousands of hosts do not call at the same time.
-    """
+    """Repeat a call until it does not raise ServiceUnavailable, for services that start before ``server`` does. Pauses
+    are random and grow to ten seconds, so that thousands of hosts do not call at the same time."""
     pause = 0.5
     while True:
         try:
@@ -65,10 +58,8 @@ def retry_until_available(send: Callable[[], R], server: str) -> R:
 
 
 def retry_once(send: Callable[[], R]) -> R:
-    """Make an idempotent call, and repeat it once after ServiceUnavailable.
-
-    The first server may be frozen, and the second call reaches another one. Raises ServiceUnavailable.
-    """
+    """Make an idempotent call, and repeat it once after ServiceUnavailable. The first server may be frozen, and the
+    second call reaches another one. Raises ServiceUnavailable."""
     try:
         return send()
     except exception.ServiceUnavailable as error:
@@ -91,10 +82,7 @@ def within(proxy: I, seconds: float) -> I:
 class _Proxy(Generic[I]):
     def __init__(self, bus: messaging.RPCTransport, declared: type[I], host: str | None,
                  seconds: float | None = None) -> None:
-        self.bus = bus
-        self.declared = declared
-        self.host = host
-        self.seconds = seconds
+        self.bus, self.declared, self.host, self.seconds = bus, declared, host, seconds
         target = messaging.Target(topic=declared.topic, namespace=declared.namespace, version="1.0", server=host)
         self._keys = message_signing.keys_of(bus)
         self._client = messaging.get_rpc_client(bus, target, serializer=transport.ContextSerializer())

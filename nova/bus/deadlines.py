@@ -15,10 +15,8 @@ from typing import Any
 # Fields of a message next to its request context: the time of sending (seconds since the epoch), the same by the
 # monotonic clock, the id of that clock, and the seconds after which the message expires.
 FIELDS = SENT_AT, _STEADY, _CLOCK, _SECONDS = "sent_at", "steady", "clock", "seconds"
-# Maximum number of hosts whose clocks are stored.
-_MAX_CLOCKS = 20_000
-# Maximum drift between two clocks, in seconds per second.
-_DRIFT = 0.001
+_MAX_CLOCKS = 20_000  # maximum number of hosts whose clocks are stored
+_DRIFT = 0.001  # maximum drift between two clocks, in seconds per second
 # If all messages of a host seem expired for this many seconds, its clock was stopped (the host was suspended).
 _SUSPENDED_AFTER = 10.0
 
@@ -42,12 +40,10 @@ def stamp(seconds: float | None) -> dict[str, Any]:
 
 
 class Clocks:
-    """Estimates of the age of messages from hosts with different monotonic clocks.
-
-    The fastest message of a host gives the offset between its clock and ours. A slower message was delayed by the
-    difference, in a queue or in the socket of a frozen process. The first message of a host counts as new. For
-    messages of the own host the age is exact. Wall clocks are not used. Thread-safe.
-    """
+    """Estimates of the age of messages from hosts with different monotonic clocks. The fastest message of a host gives
+    the offset between its clock and ours. A slower message was delayed by the difference, in a queue or in the socket
+    of a frozen process. The first message of a host counts as new. For messages of the own host the age is exact. Wall
+    clocks are not used. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -75,8 +71,7 @@ class _Clock:
     """The offset of the clock of a host."""
 
     def __init__(self) -> None:
-        # Our time minus the time of the host, for a message without delay.
-        self._offset = math.inf
+        self._offset = math.inf  # our time minus the time of the host, for a message without delay
         self._updated_at = time.monotonic()
         # Since when all messages seem expired, and the smallest difference between their times since then.
         self._late_since: float | None = None

@@ -22,18 +22,13 @@ from nova.conf import CONF
 Kind = Literal["call", "cast", "fanout"]
 C = TypeVar("C")
 F = TypeVar("F", bound=Callable[..., Any])
-
-
-# Name of the parameter in which a host passes its own name.
-HOST_PARAMETER = "host"
+HOST_PARAMETER = "host"  # name of the parameter in which a host passes its own name
 
 
 def by_hosts(function: F) -> F:
-    """Allow compute hosts to call this method, besides the control plane.
-
-    The server refuses calls of a host whose parameter ``host`` names another host. The implementation must restrict all
-    other arguments and results to objects of the calling host (``ctx.calling_host``).
-    """
+    """Allow compute hosts to call this method, besides the control plane. The server refuses calls of a host whose
+    parameter ``host`` names another host. The implementation must restrict all other arguments and results to objects
+    of the calling host (``ctx.calling_host``)."""
     function.__by_hosts__ = True  # type: ignore[attr-defined]
     return function
 
@@ -63,10 +58,8 @@ def slow_call(timeout: float) -> Callable[[F], F]:
 
 
 def cast(function: F) -> F:
-    """Declare a cast: a message without a reply to one server of the topic.
-
-    A cast may be lost or expire, so the state in the database must not depend on it.
-    """
+    """Declare a cast: a message without a reply to one server of the topic. A cast may be lost or expire, so the state
+    in the database must not depend on it."""
     return _mark("cast")(function)
 
 
@@ -82,11 +75,8 @@ def fanout(function: F) -> F:
 
 @dataclasses.dataclass(frozen=True)
 class Method:
-    """A method of an interface with its codecs.
-
-    ``timeout`` is the declared lifetime in seconds. ``token`` is True if the caller's token is sent, ``by_hosts`` if
-    compute hosts may call the method.
-    """
+    """A method of an interface with its codecs. ``timeout`` is the declared lifetime in seconds. ``token`` is True if
+    the caller's token is sent, ``by_hosts`` if compute hosts may call the method."""
 
     name: str
     kind: Kind
@@ -115,41 +105,36 @@ class Method:
 
 
 class Interface:
-    """The base class of interfaces, with the topic of their servers and a unique namespace.
-
-    ``former_topic`` is the topic that clients of the previous release use; servers listen there, too.
-    """
+    """The base class of interfaces, with the topic of their servers and a unique namespace. ``former_topic`` is the
+    topic that clients of the previous release use; servers listen there, too. Subclasses pass these as keywords."""
 
     topic: ClassVar[str]
     former_topic: ClassVar[str] = ""
     # True if every compute host has a server of the interface; only the control plane may call it.
     on_hosts: ClassVar[bool] = False
     namespace: ClassVar[str]
+    _methods: ClassVar[dict[str, Method]]
+
+    def __init_subclass__(cls, **declared: Any) -> None:
+        super().__init_subclass__()
+        for name, value in declared.items():
+            setattr(cls, name, value)
 
     @classmethod
     def methods(cls) -> dict[str, Method]:
         """Return the declared methods, compiled at first use."""
-        compiled: dict[str, Method] | None = cls.__dict__.get("_methods")
-        return compiled if compiled is not None else cls._compiled()
-
-    @classmethod
-    def _compiled(cls) -> dict[str, Method]:
-        with COMPILING:
-            compiled: dict[str, Method] | None = cls.__dict__.get("_methods")
-            if compiled is None:
-                compiled = {name: _compile(cls, name, function) for name, function in vars(cls).items()
-                            if hasattr(function, "__bus__")}
-                cls._methods = compiled  # type: ignore[attr-defined]
-            return compiled
+        if "_methods" not in vars(cls):
+            with COMPILING:
+                if "_methods" not in vars(cls):
+                    cls._methods = {name: _compile(cls, name, function) for name, function in vars(cls).items()
+                                    if hasattr(function, "__bus__")}
+        return cls._methods
 
 
 def prepare() -> None:
-    """Let msgspec compile all imported structs and interfaces while the process has a single thread.
-
-    The process crashes if two threads use a struct for the first time at the same moment (see
-    nova.common.structs). Every process that decodes in threads must call this before they start, and again after
-    further imports.
-    """
+    """Let msgspec compile all imported structs and interfaces while the process has a single thread. The process
+    crashes if two threads use a struct for the first time at the same moment (see nova.common.structs). Every process
+    that decodes in threads must call this before they start, and again after further imports."""
     with COMPILING:
         for declared in subclasses(Interface):
             declared.methods()
@@ -157,10 +142,8 @@ def prepare() -> None:
 
 
 def packed(value: C) -> C:
-    """Return ``value`` in encoded form, as a part of the result of a method.
-
-    With it the objects of a long list need not exist at the same time. It can be used in results only.
-    """
+    """Return ``value`` in encoded form, as a part of the result of a method. With it the objects of a long list need
+    not exist at the same time. It can be used in results only."""
     return typing.cast(C, msgspec.Raw(_ENCODER.encode(value)))
 
 
@@ -168,14 +151,12 @@ _ENCODER = msgspec.msgpack.Encoder()
 # Minimum size in bytes of compressed payloads, and their prefix, which is not valid base64.
 _LONG = 32 * 1024
 _COMPRESSED = "z:"
-# Default maximum size in MiB of a payload, and of a payload from a host.
-_MAX_SIZE, _MAX_SIZE_FROM_HOST = 64, 2
+_MAX_SIZE, _MAX_SIZE_FROM_HOST = 64, 2  # default maximum size in MiB of a payload, and of a payload from a host
 
 
 def _bytes(payload: str, from_host: bool) -> bytes:
     """Return the decoded payload. Raises DecodeError if it is malformed or too long after decompression."""
-    option, default = (("max_host_message_size", _MAX_SIZE_FROM_HOST) if from_host else
-                       ("max_message_size", _MAX_SIZE))
+    option, default = ("max_host_message_size", _MAX_SIZE_FROM_HOST) if from_host else ("max_message_size", _MAX_SIZE)
     limit = (getattr(CONF.rpc, option) if "rpc" in CONF else default) * 1024 * 1024
     try:
         if not payload.startswith(_COMPRESSED):
@@ -205,15 +186,7 @@ def _compile(owner: type[Interface], name: str, function: Callable[..., Any]) ->
             fields.append((parameter.name, hints[parameter.name], parameter.default))
     args_type = msgspec.defstruct(f"{owner.__name__}_{name}", fields, kw_only=True, omit_defaults=True)
     result_type = hints.get("return", type(None))
-    return Method(
-        name=name,
-        kind=kind,
-        timeout=timeout,
-        parameters=tuple(field[0] for field in fields),
-        args_type=args_type,
-        result_type=result_type,
-        args=msgspec.msgpack.Decoder(args_type),
-        result=msgspec.msgpack.Decoder(result_type),
-        token=hasattr(function, "__token__"),
-        by_hosts=hasattr(function, "__by_hosts__"),
-    )
+    return Method(name=name, kind=kind, timeout=timeout, parameters=tuple(field[0] for field in fields),
+                  args_type=args_type, result_type=result_type, args=msgspec.msgpack.Decoder(args_type),
+                  result=msgspec.msgpack.Decoder(result_type), token=hasattr(function, "__token__"),
+                  by_hosts=hasattr(function, "__by_hosts__"))

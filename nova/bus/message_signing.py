@@ -15,8 +15,8 @@ additional fields works with a release that does not. Fields that the receiver e
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hmac
-import logging
 import os
 import time
 import weakref
@@ -33,18 +33,14 @@ from nova.context import RequestContext
 if TYPE_CHECKING:  # nova.bus.transport must import it first, since it selects the threading back end
     import oslo_messaging as messaging
 
-LOG = logging.getLogger(__name__)
-
 # Name of the context field with the signature. oslo.messaging adds further fields, which are not covered.
 FIELD = "seal"
 _SHA = "sha256"
 _MASTER, _HOST = "master", "host"
 # Maximum number of cached host keys. Unverified names are cached, too, since the key is needed for verification.
 _MAX_KEYS = 20_000
-# Maximum number of characters of unverified names in an error message.
-_MAX_QUOTED = 200
-# An unambiguous encoding: different messages have different encodings.
-_encode = msgspec.msgpack.Encoder().encode
+_MAX_QUOTED = 200  # maximum number of characters of unverified names in an error message
+_encode = msgspec.msgpack.Encoder().encode  # an unambiguous encoding: different messages have different encodings
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,13 +56,11 @@ class Keys:
 
     def __init__(self, key: bytes = b"", host: str = "", generation: int = 1, *, required: bool = False,
                  generations: Mapping[str, int] | None = None, age: float = 0.0) -> None:
-        self.host = host
-        self._key = key
-        self._generation = generation
-        self._required = required
+        self.host, self._key, self._generation, self._required = host, key, generation, required
         self._generations = dict(generations or {})
         self._age = age
-        self._derived: dict[tuple[str, int], bytes] = {}
+        self._key_of = functools.lru_cache(_MAX_KEYS)(
+            lambda owner, generation: key if host else host_key(key, owner, generation))
         # Fields that the receiver evaluates.
         self._evaluated = frozenset((*RequestContext.FIELDS, *RequestContext.TOKEN, *deadlines.FIELDS))
 
@@ -82,18 +76,14 @@ class Keys:
         """Return the signature of a message, or None if this process has no key."""
         if not self._key:
             return None
-        owner, generation = self.host or address.host, self._generation
-        if not self.host:
-            generation = self._generations.get(owner, 1)
+        owner, generation = self._owner(address.host)
         covers = list(wire)
         return {"by": self.host, "generation": generation, "covers": covers,
                 "mac": self._mac(owner, generation, self.host, address, payload, covers, wire)}
 
     def verified_sender(self, address: Address, wire: Mapping[str, Any], payload: str) -> str:
-        """Return the host that sent a message ("": the control plane, or a sender that needs no signature).
-
-        Raises CallerRefused if the signature is wrong, or required and missing.
-        """
+        """Return the host that sent a message ("": the control plane, or a sender that needs no signature). Raises
+        CallerRefused if the signature is wrong, or required and missing."""
         value = wire.get(FIELD)
         if value is None or not self._key:
             if self._required:
@@ -108,12 +98,7 @@ class Keys:
 
     def _verify(self, signature: Signature, address: Address, wire: Mapping[str, Any], payload: str) -> None:
         sender = f"host {_quoted([signature.by])}" if signature.by else "the control plane"
-        if self.host:
-            # A host has its own key only, so signatures of other hosts are wrong like any forgery.
-            owner, generation = self.host, self._generation
-        else:
-            owner = signature.by or address.host
-            generation = self._generations.get(owner, 1)
+        owner, generation = self._owner(signature.by or address.host)
         if signature.generation != generation:
             raise exception.CallerRefused(f"{address.method} is refused: the key of {sender} has a wrong generation.")
         self._check_covered_fields(signature.covers, address, wire)
@@ -128,6 +113,11 @@ class Keys:
         if self._age and not (isinstance(sent, int | float) and abs(time.time() - sent) <= self._age):
             raise exception.CallerRefused(f"{address.method} of {sender} is refused: the message was sent long ago, "
                                           "or the clocks of the machines differ.")
+
+    def _owner(self, host: str) -> tuple[str, int]:
+        """Return the owner of the key for messages from or to ``host`` ("": none), and the generation of that key."""
+        # A host has its own key only, so signatures of other hosts are wrong like any forgery.
+        return (self.host, self._generation) if self.host else (host, self._generations.get(host, 1))
 
     def _check_covered_fields(self, covers: list[str], address: Address, wire: Mapping[str, Any]) -> None:
         """Raise CallerRefused unless all covered fields exist, and all fields that are evaluated are covered."""
@@ -147,16 +137,6 @@ class Keys:
              wire: Mapping[str, Any]) -> str:
         text = _encode((by, address.host, address.method, payload, [(name, wire[name]) for name in covers]))
         return hmac.digest(self._key_of(owner, generation), text, _SHA).hex()
-
-    def _key_of(self, host: str, generation: int) -> bytes:
-        if self.host:
-            return self._key
-        key = self._derived.get((host, generation))
-        if key is None:
-            if len(self._derived) >= _MAX_KEYS:
-                self._derived.clear()
-            key = self._derived[host, generation] = host_key(self._key, host, generation)
-        return key
 
 
 def _quoted(names: Iterable[str]) -> str:

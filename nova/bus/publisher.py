@@ -31,11 +31,6 @@ def drivers(conf: cfg.ConfigOpts) -> list[str]:
     return [name for name in conf[_GROUP].driver if name != "noop"]
 
 
-def _url(conf: cfg.ConfigOpts) -> messaging.TransportURL:
-    """Return the transport URL of notifications, by default that of RPC."""
-    return transport_url(conf, conf[_GROUP].transport_url or None)
-
-
 class _RecordingTransport:
     """A transport that stores the last error, since the drivers of notifications only log it."""
 
@@ -60,7 +55,8 @@ class Publisher:
     def __init__(self, conf: cfg.ConfigOpts) -> None:
         """Load the configured drivers. Raises InvalidInput if a driver does not exist."""
         self._names = drivers(conf)
-        self._transport = _RecordingTransport(messaging.get_notification_transport(conf, url=_url(conf)))
+        url = transport_url(conf, conf[_GROUP].transport_url or None)  # None: that of RPC
+        self._transport = _RecordingTransport(messaging.get_notification_transport(conf, url=url))
         self._versioned = self._load(conf, conf.notifications.versioned_notifications_topics)
         self._unversioned = self._load(conf, conf[_GROUP].topics)
 

@@ -28,33 +28,23 @@ def serve(
     implementations: Iterable[tuple[type[interface.Interface], Any]],
     threads: int | None = None,
 ) -> messaging.RPCServer:
-    """Start an RPC server for ``host`` on ``topic``; each implementation has the methods of its interface.
-
-    At most ``threads`` messages are taken from the broker and handled at the same time (None:
-    [DEFAULT]executor_thread_pool_size). Expired messages are dropped.
-
-    To stop the server, call :func:`stop_taking`, then ``server.wait()`` until all calls are answered.
-    """
+    """Start an RPC server for ``host`` on ``topic``; each implementation has the methods of its interface. At most
+    ``threads`` messages are taken from the broker and handled at the same time (None:
+    [DEFAULT]executor_thread_pool_size). Expired messages are dropped. To stop the server, call :func:`stop_taking`,
+    then ``server.wait()`` until all calls are answered."""
     keys = message_signing.keys_of(bus)
     endpoints = [Ping(), *(endpoint(declared, implementation, host, keys) for declared, implementation in
                            implementations)]
     driver = oslo.driver_of(bus)
-    server = messaging.get_rpc_server(
-        bus,
-        Server(topic, host, threads),
-        endpoints,
-        executor="threading",
-        serializer=transport.ContextSerializer(measured=isinstance(driver, Driver)),
-    )
+    server = messaging.get_rpc_server(bus, Server(topic, host, threads), endpoints, executor="threading",
+                                      serializer=transport.ContextSerializer(measured=isinstance(driver, Driver)))
     server.start(override_pool_size=threads)
     return server
 
 
 def stop_taking(*servers: messaging.RPCServer) -> None:
-    """Stop receiving messages and let running calls continue.
-
-    The broker gives messages that were delivered but not started to the other servers of the topic immediately.
-    """
+    """Stop receiving messages and let running calls continue. The broker gives messages that were delivered but not
+    started to the other servers of the topic immediately."""
     with concurrent.futures.ThreadPoolExecutor(len(servers) or 1) as pool:
         list(pool.map(lambda server: server.stop(), servers))
 
@@ -76,15 +66,11 @@ class Authorizer:
 
     def __init__(self, address: message_signing.Address, method: interface.Method, keys: message_signing.Keys) -> None:
         self.label = address.method
-        self._address = address
-        self._method = method
-        self._keys = keys
+        self._address, self._method, self._keys = address, method, keys
 
     def authorize(self, ctx: context.RequestContext, payload: str) -> Any:
-        """Verify the signature, set ``ctx.calling_host`` and return the arguments of the message.
-
-        A host may not name another host in the argument ``host``. Raises CallerRefused, DecodeError.
-        """
+        """Verify the signature, set ``ctx.calling_host`` and return the arguments of the message. A host may not name
+        another host in the argument ``host``. Raises CallerRefused, DecodeError."""
         host = self._keys.verified_sender(self._address, ctx.wire, payload)
         if host and not self._method.by_hosts:
             raise exception.CallerRefused(f"{self.label} is not for hosts: host {host} may not call it.")

@@ -22,10 +22,8 @@ from nova.telemetry import metrics, tracing
 
 @dataclasses.dataclass(frozen=True)
 class Outgoing:
-    """The context of a message, and the seconds after which the message expires (None: never).
-
-    With ``token`` the caller's token is sent, too. ``sign`` returns the signature for the serialized context.
-    """
+    """The context of a message, and the seconds after which the message expires (None: never). With ``token`` the
+    caller's token is sent, too. ``sign`` returns the signature for the serialized context."""
 
     ctx: context.RequestContext
     seconds: float | None = None
@@ -34,18 +32,12 @@ class Outgoing:
 
 
 class ContextSerializer(messaging.NoOpSerializer):  # type: ignore[misc]
-    """A serializer of request contexts; payloads are opaque text.
-
-    ``measured`` is True if the driver computes the deadline of a message on arrival.
-    """
+    """A serializer of request contexts; payloads are opaque text. ``measured`` is True if the driver computes the
+    deadline of a message on arrival."""
 
     def __init__(self, measured: bool = True) -> None:
         self._measured = measured
         self._clocks = deadlines.Clocks()
-
-    def _until(self, ctxt: dict[str, Any]) -> float | None:
-        left = self._clocks.left(ctxt)
-        return None if left is None else time.monotonic() + left
 
     def serialize_context(self, ctxt: Outgoing) -> dict[str, Any]:
         wire = {**ctxt.ctx.to_wire(ctxt.token), **deadlines.stamp(ctxt.seconds)}
@@ -55,7 +47,11 @@ class ContextSerializer(messaging.NoOpSerializer):  # type: ignore[misc]
     def deserialize_context(self, ctxt: dict[str, Any]) -> context.RequestContext:
         ctx = context.RequestContext.from_wire(ctxt)
         ctx.wire = ctxt
-        ctx.until = ctxt.pop(UNTIL, None) if self._measured else self._until(ctxt)
+        if self._measured:
+            ctx.until = ctxt.pop(UNTIL, None)
+        else:
+            left = self._clocks.left(ctxt)
+            ctx.until = None if left is None else time.monotonic() + left
         if metrics.on:
             ctx.sent_at = ctxt.get("sent_at")
         if tracing.on:
@@ -114,10 +110,8 @@ def call_timeout(conf: cfg.ConfigOpts) -> float:
 
 
 def transport_url(conf: cfg.ConfigOpts, url: str | None = None) -> messaging.TransportURL:
-    """Return the transport URL with the driver that serves it.
-
-    Nova's driver also serves ``rabbit://``, unless [rpc]rabbit_driver selects the other driver, and ``kombu+memory://``.
-    """
+    """Return the transport URL with the driver that serves it. Nova's driver also serves ``rabbit://``, unless
+    [rpc]rabbit_driver selects the other driver, and ``kombu+memory://``."""
     parsed = messaging.TransportURL.parse(conf, url)
     nova = "rpc" not in conf or conf.rpc.rabbit_driver == "nova"
     if parsed.transport == "kombu+memory":
@@ -129,14 +123,10 @@ def transport_url(conf: cfg.ConfigOpts, url: str | None = None) -> messaging.Tra
 
 def connect(conf: cfg.ConfigOpts, host: str = "", url: str | None = None) -> messaging.RPCTransport:
     """Return a transport for this process, with the key of its configuration, or the key of ``host`` derived from it.
-
-    Never connect before a fork: children that share a connection read each other's replies.
-
-    Raises InvalidInput for a bad key file, or an option that the driver does not support.
-    """
+    Never connect before a fork: children that share a connection read each other's replies. Raises InvalidInput for a
+    bad key file, or an option that the driver does not support."""
     defaults = {**_DEFAULTS, "kombu_reconnect_delay": random.uniform(*_RECONNECT)}  # noqa: S311
-    # The driver registers these options and reads them at once.
-    for group, options in opts.list_opts():
+    for group, options in opts.list_opts():  # the driver registers these options and reads them at once
         for option in options:
             if option.name in defaults:
                 conf.register_opt(option, group=group)

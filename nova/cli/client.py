@@ -24,8 +24,8 @@ _VERSIONS = {"image": ("/v2", r"/v2(\.\d+)?$"), "network": ("/v2.0", r"/v2\.0$")
 class Nova:
     """A client of a cloud for a user. Methods raise Refused for error responses, LoginFailed without a response."""
 
-    def __init__(self, options: argparse.Namespace, environ: Mapping[str, str] | None = None) -> None:
-        environ = os.environ if environ is None else environ
+    def __init__(self, options: argparse.Namespace) -> None:
+        environ = os.environ
         self._options = options
         self._cache = login.SessionCache(login.key_of(options, environ), environ,
                                          login.caching_enabled(options, environ))
@@ -36,7 +36,6 @@ class Nova:
         self._selected = wanted_version(options.os_compute_api_version or environ.get("OS_COMPUTE_API_VERSION"))
         self._version: int | None = None
 
-    # --- the API ------------------------------------------------------------------------------------
     @property
     def version(self) -> int:
         """Return the minor microversion of requests: the selected one, or the newest that client and server support."""
@@ -90,10 +89,8 @@ class Nova:
         return self.call("POST", f"/servers/{server['id']}/action", {name: value}, **options)
 
     def legacy(self, method: str, path: str, body: Any = None, otherwise: str = "") -> Any:
-        """Send a request of nova-network, which upstream removed and [api]legacy enables.
-
-        Raises CommandError with ``otherwise`` (a hint) if the API does not serve it.
-        """
+        """Send a request of nova-network, which upstream removed and [api]legacy enables. Raises CommandError with
+        ``otherwise`` (a hint) if the API does not serve it."""
         try:
             return self.call(method, path, body, version=LEGACY)
         except Refused as error:
@@ -124,7 +121,6 @@ class Nova:
         return self._document(self._authorized(
             "GET", lambda: re.sub(r"/v2(\.1)?$", "", self._root()) + "/status.json", None, {}, {}))
 
-    # --- other services -----------------------------------------------------------------------------
     def has(self, service: str) -> bool:
         """Return True if the catalog has a service of this type."""
         return self._endpoint(service) is not None
@@ -133,17 +129,14 @@ class Nova:
         """Send a request to another service, as call() does. Raises CommandError if the catalog does not have it."""
         return self._document(self._send(service, method, path, body, query, {}))
 
-    # --- inside -------------------------------------------------------------------------------------
     def _send(self, service: str, method: str, path: str, body: Any, query: Mapping[str, Any],
               headers: Mapping[str, str]) -> Any:
         return self._authorized(method, lambda: self._url(service) + path, body, query, headers)
 
     def _authorized(self, method: str, url: Callable[[], str], body: Any, query: Mapping[str, Any],
                     headers: Mapping[str, str]) -> Any:
-        """Send a request with the token; repeat it after a new login if a cached token is refused.
-
-        ``url`` is called again after the login, since the catalog may have changed.
-        """
+        """Send a request with the token; repeat it after a new login if a cached token is refused. ``url`` is called
+        again after the login, since the catalog may have changed."""
         session = self._logged_in()
         token = {"X-Auth-Token": session.token} if session.token else {}
         response = self._exchange(method, url(), body, query, {**headers, **token})

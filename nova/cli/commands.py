@@ -92,10 +92,8 @@ ALIASES = {
 
 
 def load(name: str, table: Mapping[str, str] = COMMANDS) -> Declared:
-    """Return the command with this name. Raises KeyError.
-
-    Its function has the same name with underscores; that of ``list`` is ``list_``, because ``list`` is a builtin.
-    """
+    """Return the command with this name. Raises KeyError. Its function has the same name with underscores; that of
+    ``list`` is ``list_``, because ``list`` is a builtin."""
     function = "list_" if name == "list" else name.translate(str.maketrans("- ", "__"))
     declared: Declared = getattr(importlib.import_module(table[name]), function).declared
     return declared

@@ -40,10 +40,8 @@ _HINTS: tuple[tuple[int, str, str], ...] = (
     (409, "locked", "Unlock the server: nova unlock SERVER (nova show SERVER prints the reason of the lock)."),
     (409, "task_state", "Another operation of the server is running: nova watch SERVER shows it."),
     (409, "vm_state", "nova show SERVER prints the state, nova instance-action-list SERVER the earlier operations."),
-    (413, "", "Wait, and try again."),
-    (429, "", "Wait, and try again."),
-    (503, "", "The service is overloaded or starting: wait, and try again."),
-)
+    (413, "", "Wait, and try again."), (429, "", "Wait, and try again."),
+    (503, "", "The service is overloaded or starting: wait, and try again."))
 
 
 class Refused(CommandError):

@@ -22,10 +22,8 @@ def is_id(text: str) -> bool:
 
 def by_id_or_name(kind: str, wanted: str, resources: Iterable[Thing], ids: Iterable[str] = ("id",),
                   command: str = "", scope: str = "") -> Thing:
-    """Return the resource whose id, else whose name, is ``wanted``.
-
-    Raises NotFound if no resource or several resources match, which names ``scope`` and the list command.
-    """
+    """Return the resource whose id, else whose name, is ``wanted``. Raises NotFound if no resource or several resources
+    match, which names ``scope`` and the list command."""
     candidates = list(resources)
     for key in (*ids, "name"):
         fitting = [thing for thing in candidates if str(thing.get(key)) == wanted]
@@ -161,10 +159,8 @@ def service(nova: Nova, wanted: str, binary: str = "nova-compute") -> Thing:
 
 
 def project(nova: Nova, wanted: str | None) -> str:
-    """Return the id of a project by name; None: the project of the login.
-
-    If the identity service is missing or refuses the query, ``wanted`` is taken as the id.
-    """
+    """Return the id of a project by name; None: the project of the login. If the identity service is missing or refuses
+    the query, ``wanted`` is taken as the id."""
     if wanted is None:
         own = nova.project_id
         if own is None:

@@ -44,10 +44,8 @@ class Line:
 
 
 def wait(nova: Nova, server_id: str, doing: str, done: Collection[str]) -> Mapping[str, Any]:
-    """Wait until the server has a status in ``done`` and no task; ``doing`` is the verb of the progress line.
-
-    Raises CommandError with the fault if the server is in status ERROR, NotFound if the server was deleted.
-    """
+    """Wait until the server has a status in ``done`` and no task; ``doing`` is the verb of the progress line. Raises
+    CommandError with the fault if the server is in status ERROR, NotFound if the server was deleted."""
     line = Line()
     for server in polls(lambda: _get_server(nova, server_id)):
         task = server.get("OS-EXT-STS:task_state")

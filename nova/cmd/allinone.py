@@ -69,10 +69,8 @@ class Suite:
         return self.api.url
 
     def start(self) -> None:
-        """Start all services and return when a server can be scheduled.
-
-        If a service fails to start, its error is raised; stop() then stops the others.
-        """
+        """Start all services and return when a server can be scheduled. If a service fails to start, its error is
+        raised; stop() then stops the others."""
         for number, service in enumerate(self._services):
             try:
                 service.start()

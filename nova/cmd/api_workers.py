@@ -23,10 +23,8 @@ from nova.telemetry import exporters, tracing, worker_stats
 
 LOG = logging.getLogger(__name__)
 
-# Seconds after SIGTERM in which persistent connections get a "Connection: close".
-_LINGER = 1.0
-# The service version in heartbeats, by which services of different releases are distinguished.
-SERVICE_VERSION = 1
+_LINGER = 1.0  # seconds after SIGTERM in which persistent connections get a "Connection: close"
+SERVICE_VERSION = 1  # the service version in heartbeats, by which services of different releases are distinguished
 
 
 class Worker(cotyledon.Service):

@@ -4,10 +4,7 @@ from nova.service import thread_caches
 
 
 def main() -> int:
-    """Run the service of this host, or of the hosts that a fake driver simulates, until SIGTERM.
-
-    Guests keep running.
-    """
+    """Run the service of this host, or of all simulated hosts, until SIGTERM. Guests keep running."""
     thread_caches.disable()
     from nova.service import run  # isort: skip  (first: it chooses oslo.service's threading back end)
 

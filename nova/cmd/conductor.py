@@ -6,8 +6,7 @@ import sys
 
 from nova.service import thread_caches
 
-# Seconds to wait for a database that starts at the same time.
-_DATABASE_TIMEOUT = 30
+_DATABASE_TIMEOUT = 30  # seconds to wait for a database that starts at the same time
 
 
 def main() -> int:

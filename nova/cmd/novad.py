@@ -36,10 +36,8 @@ class _Parser(argparse.ArgumentParser):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run novad. Return 0 after a requested end, 1 if it cannot start, launcher.RESTART to be started again.
-
-    Raises SystemExit(2) for bad usage.
-    """
+    """Run novad. Return 0 after a requested end, 1 if it cannot start, launcher.RESTART to be started again. Raises
+    SystemExit(2) for bad usage."""
     words = sys.argv[1:] if argv is None else list(argv)
     parser, commands = _parsers()
     options = parser.parse_args(words)
@@ -52,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.command == "config":
         from nova.novad.options import EXAMPLE
 
-        print(EXAMPLE, end="")
+        print(EXAMPLE.read_text(encoding="utf-8"), end="")
         return 0
     logging.basicConfig(level=logging.DEBUG if options.debug else logging.INFO, stream=sys.stderr,
                         format="%(asctime)s %(levelname)s %(name)s %(message)s")
@@ -106,7 +104,7 @@ def _serve(arguments: argparse.Namespace) -> int:
     from nova.novad import platform as platforms
     from nova.novad.daemon import Daemon
     from nova.novad.errors import RuntimeFault
-    from nova.novad.nodes.announcer import Announcer
+    from nova.novad.nodes.discovery import Announcer
     from nova.novad.release import launcher
     from nova.novad.release.updates import Updates
     from nova.novad.runtime.podman import Podman
@@ -181,9 +179,7 @@ def _few_heaps() -> ctypes.CDLL:
 
 def _forbid_core_dumps(libc: ctypes.CDLL) -> None:
     """Keep secrets out of core files, also where the kernel pipes cores to a program, which ignores RLIMIT_CORE.
-
-    Containers inherit the limit. Root can still debug and profile the process.
-    """
+    Containers inherit the limit. Root can still debug and profile the process."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if libc.prctl(_DUMPABLE, 0, 0, 0, 0):
         raise OSError("prctl(PR_SET_DUMPABLE) failed: core files of novad would contain secrets")

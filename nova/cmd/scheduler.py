@@ -18,8 +18,7 @@ def main() -> int:
     from nova.scheduler.service import SchedulerService
 
     def workers() -> int:
-        # Check before the fork, so that a wrong name ends the service instead of each new worker.
-        load_filters()
+        load_filters()  # check before the fork, so that a wrong name ends the service instead of each new worker
         load_weighers()
         return run.workers_of(CONF.scheduler.workers)
 

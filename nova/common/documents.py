@@ -80,10 +80,8 @@ def parse(text: str, kind: Literal["toml", "yaml"], name: str) -> Any:
 
 
 def convert(data: Any, kind: type[T], name: str, tables: Mapping[str, Names] | None = None) -> T:
-    """Return the content as ``kind``, a Strict. ``tables``: fields whose keys are names.
-
-    Raises Invalid, which begins with ``name`` and has the path of the field.
-    """
+    """Return the content as ``kind``, a Strict. ``tables``: fields whose keys are names. Raises Invalid, which begins
+    with ``name`` and has the path of the field."""
     try:
         return msgspec.convert(data, kind)
     except msgspec.ValidationError as error:

@@ -8,13 +8,10 @@ addresses (checked by tests/unit/test_house.py).
 from __future__ import annotations
 
 import ipaddress
-import re
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 Interface = ipaddress.IPv4Interface | ipaddress.IPv6Interface
-
-_ZONE = re.compile("%[^/]*")
 
 
 def address(text: str) -> Address:
@@ -42,11 +39,6 @@ def v6_network(text: str) -> ipaddress.IPv6Network:
     return ipaddress.IPv6Network(_plain(text))
 
 
-def without_zone(text: str) -> str:
-    """Remove zones from text that an earlier release accepted."""
-    return _ZONE.sub("", text)
-
-
 def _plain(text: str) -> str:
     if "%" in text:
         raise ValueError(f"{text!r} has a zone")
@@ -55,23 +47,23 @@ def _plain(text: str) -> str:
 
 def is_address(text: str) -> bool:
     """Return True if the text is an address."""
-    try:
-        return bool(address(text))
-    except ValueError:
-        return False
+    return _address_or_none(text) is not None
 
 
 def on_loopback(host: str) -> bool:
     """Return True if only this machine can reach ``host``, a name or an address, in brackets or not."""
-    try:
-        return host == "localhost" or address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
+    parsed = _address_or_none(host.strip("[]"))
+    return host == "localhost" or (parsed is not None and parsed.is_loopback)
 
 
 def is_wildcard(host: str) -> bool:
     """Return True if ``host``, in brackets or not, is the unspecified address (0.0.0.0 or ::)."""
+    parsed = _address_or_none(host.strip("[]"))
+    return parsed is not None and parsed.is_unspecified
+
+
+def _address_or_none(text: str) -> Address | None:
     try:
-        return address(host.strip("[]")).is_unspecified
+        return address(text)
     except ValueError:
-        return False
+        return None

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import dataclasses
 import gc
 import gzip
 import hmac
@@ -48,14 +47,6 @@ Frame = tuple[str, str, int]  # function, file, its line
 Stacks = collections.Counter[tuple[Frame, ...]]  # the outermost first
 
 
-@dataclasses.dataclass
-class _Connection:
-    """``deadline``: monotonic time at which the client is disconnected; ``authorized``: it sent the shared secret."""
-
-    deadline: float
-    authorized: bool = False
-
-
 class _Server(http.server.ThreadingHTTPServer):
     """A thread for each connection. All of them are bounded in number and duration."""
 
@@ -64,16 +55,16 @@ class _Server(http.server.ThreadingHTTPServer):
 
     def __init__(self, address: tuple[str, int], secret: str) -> None:
         self.expected = f"Bearer {secret}".encode()  # The header of a client with the secret.
-        self._connections: dict[socket.socket, _Connection] = {}  # The oldest connection first.
+        # The monotonic time at which each client is disconnected, and True if it sent the secret. The oldest first.
+        self._connections: dict[socket.socket, tuple[float, bool]] = {}
         self._lock = threading.Lock()
         super().__init__(address, _Handler)
 
     def process_request(self, request: Any, client_address: Any) -> None:
         with self._lock:
-            self._connections[request] = _Connection(time.monotonic() + _REQUEST_TIMEOUT)
+            self._connections[request] = time.monotonic() + _REQUEST_TIMEOUT, False
             if len(self._connections) > _CONNECTIONS:  # The new connection itself if all others are authorized.
-                self._disconnect(next(
-                    sock for sock, connection in self._connections.items() if not connection.authorized))
+                self._disconnect(next(sock for sock, (_end, authorized) in self._connections.items() if not authorized))
         super().process_request(request, client_address)
 
     def shutdown_request(self, request: Any) -> None:
@@ -85,14 +76,14 @@ class _Server(http.server.ThreadingHTTPServer):
         """Disconnect clients at their deadline. Called twice a second, and after each new connection."""
         now = time.monotonic()
         with self._lock:
-            for sock in [sock for sock, connection in self._connections.items() if now > connection.deadline]:
+            for sock in [sock for sock, (end, _authorized) in self._connections.items() if now > end]:
                 self._disconnect(sock)
 
     def authorize(self, request: socket.socket, seconds: float) -> None:
         """Keep a connection for ``seconds`` from now."""
         with self._lock:
             if request in self._connections:
-                self._connections[request] = _Connection(time.monotonic() + seconds, True)
+                self._connections[request] = time.monotonic() + seconds, True
 
     def _disconnect(self, sock: socket.socket) -> None:
         """Shut a connection down, which ends its thread. The caller holds the lock."""
@@ -142,14 +133,13 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             url = urllib.parse.urlsplit(self.path)
         except ValueError as error:
             return self._say(400, f"{error}")
-        query = dict(urllib.parse.parse_qsl(url.query))
-        what = url.path.removeprefix("/debug/pprof/")
+        query, what = dict(urllib.parse.parse_qsl(url.query)), url.path.removeprefix("/debug/pprof/")
+        if what not in ("profile", "heap"):
+            return self._say(404, __doc__ or "")
         try:
             seconds = float(query["seconds"]) if "seconds" in query else None if what == "heap" else _DEFAULT
         except ValueError:
             seconds = -1.0
-        if what not in ("profile", "heap"):
-            return self._say(404, __doc__ or "")
         if seconds is not None and not 0 < seconds <= _LONGEST:
             return self._say(400, f"seconds: a number up to {_LONGEST:g}")
         if query.get("format", "pprof") not in ("pprof", "speedscope"):
@@ -175,26 +165,21 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         """Log no request."""
 
 
-# --- measurement -----------------------------------------------------------------------------------
 def cpu(seconds: float) -> Stacks:
     """Return nanoseconds of CPU time by stack: those that each thread used since the previous sample."""
     stacks: Stacks = collections.Counter()
-    me = threading.get_ident()
     before = {thread.native_id: _on_cpu(thread.native_id) for thread in threading.enumerate()}
-    total = time.process_time_ns()
-    mine = time.thread_time_ns()
-    end = time.monotonic() + seconds
+    total, mine, end = time.process_time_ns(), time.thread_time_ns(), time.monotonic() + seconds
     while time.monotonic() < end:
         time.sleep(_INTERVAL)
         frames = sys._current_frames()
         for thread in threading.enumerate():
-            if (frame := frames.get(thread.ident or 0)) is None or thread.ident == me:
+            if (frame := frames.get(thread.ident or 0)) is None or thread is threading.current_thread():
                 continue
             now = _on_cpu(thread.native_id)
-            spent = now - before.get(thread.native_id, now)
-            before[thread.native_id] = now
-            if spent > 0:
+            if (spent := now - before.get(thread.native_id, now)) > 0:
                 stacks[_stack(frame, thread.name)] += spent
+            before[thread.native_id] = now
     rest = time.process_time_ns() - total - (time.thread_time_ns() - mine) - stacks.total()
     if rest > 0:
         stacks[(_NATIVE,)] += rest
@@ -240,38 +225,37 @@ def heap(seconds: float | None) -> Stacks:
     return stacks
 
 
-# --- output formats --------------------------------------------------------------------------------
+class _Numbers(dict[Any, int]):
+    """The numbers of keys, in the order in which they were first used."""
+
+    def __missing__(self, key: Any) -> int:
+        return self.setdefault(key, len(self))
+
+
 def speedscope(stacks: Stacks, name: str, unit: str) -> dict[str, Any]:
     """See https://www.speedscope.app/file-format-schema.json."""
-    frames: dict[Frame, int] = {}
-    samples = [[frames.setdefault(frame, len(frames)) for frame in stack] for stack in stacks]
+    frames = _Numbers()
+    samples = [[frames[frame] for frame in stack] for stack in stacks]
+    shown = [{"name": function, **({"file": file, "line": line} if file else {})} for function, file, line in frames]
     return {"$schema": "https://www.speedscope.app/file-format-schema.json", "name": f"novad {name}",
-            "shared": {"frames": [{"name": function, **({"file": file, "line": line} if file else {})}
-                                  for function, file, line in frames]},
-            "profiles": [{"type": "sampled", "name": name, "unit": unit, "startValue": 0, "endValue": stacks.total(),
-                          "samples": samples, "weights": list(stacks.values())}]}
+            "shared": {"frames": shown}, "profiles": [{
+                "type": "sampled", "name": name, "unit": unit, "startValue": 0, "endValue": stacks.total(),
+                "samples": samples, "weights": list(stacks.values())}]}
 
 
 def pprof(stacks: Stacks, name: str, unit: str, seconds: float) -> bytes:
     """A message of profile.proto (https://github.com/google/pprof)."""
-    texts: dict[str, int] = {"": 0}
-    functions: dict[tuple[str, str], int] = {}
-    places: dict[Frame, int] = {}
-
-    def text(word: str) -> int:
-        return texts.setdefault(word, len(texts))
-
-    kind = _number(1, text(name)) + _number(2, text(unit))
+    texts, functions, places = _Numbers({"": 0}), _Numbers({None: 0}), _Numbers({None: 0})  # Ids begin at 1.
+    kind = _number(1, texts[name]) + _number(2, texts[unit])
     parts = [_bytes(1, kind)]
     for stack, value in stacks.items():
-        ids = [places.setdefault(frame, len(places) + 1) for frame in reversed(stack)]  # the innermost first
+        ids = [places[frame] for frame in reversed(stack)]  # the innermost first
         parts.append(_bytes(2, _bytes(1, b"".join(map(_varint, ids))) + _bytes(2, _varint(value))))
-    for (function, file, line), ident in places.items():
-        owner = functions.setdefault((function, file), len(functions) + 1)
-        parts.append(_bytes(4, _number(1, ident) + _bytes(4, _number(1, owner) + _number(2, line))))
-    for (function, file), ident in functions.items():
-        parts.append(_bytes(5, _number(1, ident) + _number(2, text(function)) + _number(3, text(function))
-                            + _number(4, text(file))))
+    for (function, file, line), ident in [*places.items()][1:]:
+        parts.append(_bytes(4, _number(1, ident) + _bytes(4, _number(1, functions[function, file]) + _number(2, line))))
+    for (function, file), ident in [*functions.items()][1:]:
+        parts.append(_bytes(5, _number(1, ident) + _number(2, texts[function]) + _number(3, texts[function])
+                            + _number(4, texts[file])))
     parts += [_bytes(6, word.encode(errors="replace")) for word in texts]
     parts.append(_number(9, time.time_ns()) + _number(10, int(seconds * 1e9)) + _bytes(11, kind) + _number(
         12, int(_INTERVAL * 1e9) if unit == "nanoseconds" else 1))

@@ -18,10 +18,8 @@ _COMPILED: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def compile_once(kind: Any) -> None:
-    """Make msgspec build the type information of a type before several threads use it.
-
-    Raises TypeError, NameError for an unsupported type.
-    """
+    """Make msgspec build the type information of a type before several threads use it. Raises TypeError, NameError for
+    an unsupported type."""
     if kind not in _COMPILED:
         with COMPILING:
             msgspec.json.Decoder(kind)
@@ -29,10 +27,8 @@ def compile_once(kind: Any) -> None:
 
 
 def compile_imported() -> None:
-    """Make msgspec build the type information of all imported structs.
-
-    Every process that decodes in threads calls this before they start, and again after further imports.
-    """
+    """Make msgspec build the type information of all imported structs. Every process that decodes in threads calls this
+    before they start, and again after further imports."""
     with COMPILING:
         for kind in subclasses(msgspec.Struct):
             with contextlib.suppress(TypeError, NameError):  # reported when the struct is used

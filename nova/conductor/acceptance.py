@@ -107,8 +107,7 @@ class ConductorAcceptance(ConductorControl):
     def __init__(self, engine: Engine, ctx: context.RequestContext, instance: Instance, connection: sa.Connection,
                  action_uuid: str) -> None:
         super().__init__(engine.core, ctx, instance, saved_by=publisher("nova-api", CONF.host))
-        self.connection = connection
-        self.action_uuid = action_uuid
+        self.connection, self.action_uuid = connection, action_uuid
         self.same_host_allowed: bool = CONF.allow_resize_to_same_host
         self.offloads_at_once: bool = CONF.shelved_offload_time == 0
 
@@ -185,11 +184,9 @@ class ConductorAcceptance(ConductorControl):
 
 def start(engine: Engine, ctx: context.RequestContext, uuid: str, name: str, request: dict[str, Any],
           project_id: str | None = None) -> Accepted:
-    """Store an action for the operation ``name``, then run its steps in the background.
-
-    Raises UnknownOperation, InvalidInput (a request that does not belong to the operation), InstanceNotFound, and the
-    errors of :func:`nova.operations.framework.rules.check` and of the operation's acceptance.
-    """
+    """Store an action for the operation ``name``, then run its steps in the background. Raises UnknownOperation,
+    InvalidInput (a request that does not belong to the operation), InstanceNotFound, and the errors of
+    :func:`nova.operations.framework.rules.check` and of the operation's acceptance."""
     operation = REGISTRY.get(name)
     if operation is None:
         raise exception.UnknownOperation(name=name)
@@ -208,8 +205,7 @@ class _Request:
         self.engine, self.ctx, self.uuid, self.operation = engine, ctx, uuid, operation
         self.typed_request, self.project_id = typed_request, project_id
         self.preemption = actions.Preemption()
-        # Result of prepare(), reused by every attempt of the transaction.
-        self.prepared: dict[str, Any] | None = None
+        self.prepared: dict[str, Any] | None = None  # result of prepare(), reused by every attempt of the transaction
         self.tried: list[tuple[Run | None, Accepted, ConductorAcceptance]] = []
 
     def accept(self) -> Accepted:
@@ -242,10 +238,11 @@ class _Request:
         if rules.preempts:
             ctl.forget_secrets()
         answer = operation.accept(ctl, self.typed_request)
-        waits = self._take_the_instance(connection, instance, action, operation, ctl)
+        waits, repeated = self._take_the_instance(connection, instance, action, operation)
         if not rules.beside:
             ctl.set(task_state=self.operation.task_state)
-        actions.follow(connection, action)
+        for accepted in (action, *repeated):
+            actions.follow(connection, accepted)
         ctl.apply(connection, **({} if waits else {"action_uuid": action.uuid}))
         outbox = self.engine.core.outbox
         transition_notifications.of_acceptance(outbox, operation, instance).write(outbox, connection, self.ctx)
@@ -263,19 +260,17 @@ class _Request:
             raise exception.ComputeServiceTooOld(
                 method=self.operation.rules.label, host=instance.host, version=version, needed=needed)
 
-    def _take_the_instance(self, connection: sa.Connection, instance: Instance, action: Action, operation: Operation,
-                           ctl: ConductorAcceptance) -> bool:
-        """Supersede the action that holds the instance, or queue behind it; return True if the action waits.
-
-        Also writes the action's first step and data, which are known only now.
-        """
+    def _take_the_instance(self, connection: sa.Connection, instance: Instance, action: Action,
+                           operation: Operation) -> tuple[bool, list[Action]]:
+        """Supersede the action that holds the instance, or queue behind it. Return True if the action waits, and the
+        actions to queue behind it. Also writes the action's first step and data, which are known only now."""
         own = journal(action)
         own.data = msgspec.to_builtins(operation.data)
         first = operation.first()
         action.step = first.name if first else None
-        waits = False
+        waits, repeated = False, list[Action]()
         if instance.action_uuid and operation.rules.preempts:
-            own.inherited = self._supersede(connection, instance)
+            own.inherited, repeated = self._supersede(connection, instance)
             if own.inherited:
                 action.undoing, action.step = True, own.inherited[-1].step or None
         elif instance.action_uuid:
@@ -284,27 +279,25 @@ class _Request:
             building = instance.vm_state == states.BUILDING
             action.queued, action.owner, action.lease_until = True, None, lease() if building else None
         action.payload = msgspec.to_builtins(own)
-        return waits
+        return waits, repeated
 
-    def _supersede(self, connection: sa.Connection, instance: Instance) -> list[Inherited]:
-        """End the action that holds the instance and the actions queued behind it. Return what must be compensated."""
+    def _supersede(self, connection: sa.Connection, instance: Instance) -> tuple[list[Inherited], list[Action]]:
+        """End the action that holds the instance and the actions queued behind it. Return what must be compensated, and
+        new actions for the operations that must run again."""
         holder = self.preemption.lock(connection, instance.action_uuid or "")
-        cleanups: list[Inherited] = []
+        cleanups, repeated = list[Inherited](), list[Action]()
         for action in [*([holder] if holder else []), *actions.queued(connection, instance.uuid)]:
             deferred: dict[str, Any] | None = None
             try:
                 run = Run(action, instance)
-                if self.operation.rules.keeps_guest and run.own.rules.requeued and not run.action.undoing:
-                    run.journal.tries, run.journal.waits_until = 0, None
-                    first = run.first()
-                    actions.requeue(connection, action, first.name if first else None,
-                                    ended(action.events, _TAKEN_OVER), run.payload())
-                    continue
                 cleanup = run.current_cleanup
-                if cleanup is not None or run.journal.cleanups:  # The external call may still be running.
-                    deferred = msgspec.to_builtins(Journal(interrupted=cleanup, cleanups=run.journal.cleanups,
-                                                           trace=run.journal.trace))
-                cleanups = [*inherited(run), *cleanups]
+                if self.operation.rules.keeps_guest and run.own.rules.repeated and not run.action.undoing:
+                    repeated.append(self._repeat(run))
+                else:
+                    cleanups = [*inherited(run), *cleanups]
+                    if cleanup is not None or run.journal.cleanups:  # The external call may still be running.
+                        deferred = msgspec.to_builtins(Journal(interrupted=cleanup, cleanups=run.journal.cleanups,
+                                                               trace=run.journal.trace))
                 outbox = self.engine.core.outbox
                 notifications = transition_notifications.of_superseded(outbox, run, _TAKEN_OVER)
                 notifications.write(outbox, connection, context_of(action))
@@ -312,7 +305,15 @@ class _Request:
                 LOG.error("[instance: %s] Cannot schedule compensation of superseded operation %s: %s",
                           instance.uuid, action.operation, error)
             actions.supersede(connection, action, ended(action.events, _TAKEN_OVER), deferred, lease())
-        return cleanups
+        return cleanups, repeated
+
+    def _repeat(self, run: Run) -> Action:
+        """Return a queued action that repeats a superseded operation. It is a new one, because hosts refuse orders of
+        actions that are older than the superseding one."""
+        again = self.engine.new_action(context_of(run.action), type(run.own), run.instance,
+                                       msgspec.to_builtins(run.own.data))
+        again.queued, again.owner, again.lease_until = True, None, None
+        return again
 
     def _made(self, connection: sa.Connection) -> tuple[Run | None, Accepted, ConductorAcceptance] | None:
         """Return the result of the transaction if it was done, although the answer to its commit was lost."""

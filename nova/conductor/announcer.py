@@ -16,8 +16,7 @@ from nova.objects.hosts.service import Service
 
 LOG = logging.getLogger(__name__)
 
-# Maximum number of changed nodes of a report that are logged one by one.
-_FEW = 5
+_FEW = 5  # maximum number of changed nodes of a report that are logged one by one
 
 
 def publish_services(core: Core, changed: Iterable[tuple[Service, bool]]) -> None:
@@ -28,11 +27,9 @@ def publish_services(core: Core, changed: Iterable[tuple[Service, bool]]) -> Non
 
 def report_nodes(core: Core, host: str, nodes: Sequence[ComputeNode], after: str = "",
                  upto: str | None = None, trusted: bool = True) -> list[ComputeNode]:
-    """Store the nodes that a host reports and publish the differences to the schedulers; return the nodes.
-
-    ``after``, ``upto``: see :meth:`nova.rpcapi.by_hosts.Guests.report_nodes`; ``trusted``: see
-    :func:`nova.db.hosts.compute_nodes.report`.
-    """
+    """Store the nodes that a host reports and publish the differences to the schedulers; return the nodes. ``after``,
+    ``upto``: see :meth:`nova.rpcapi.by_hosts.Guests.report_nodes`; ``trusted``: see
+    :func:`nova.db.hosts.compute_nodes.report`."""
 
     def transaction(connection: Any) -> tuple[compute_nodes.Report, list[HostState]]:
         report = compute_nodes.report(connection, host, nodes, after, upto, trusted)

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Callable
+from typing import TYPE_CHECKING, cast
 
 from stevedore import driver as stevedore_driver
 
 from nova import bus
 from nova.conductor.feeds.deltas import FleetAnnouncer
+from nova.conductor.feeds.feed import FiltersFeed, NamesFeed, PeersFeed, UsageFeed
 from nova.conductor.feeds.host_rates import HostRates
-from nova.conductor.feeds.names import NamesFeed
 from nova.conductor.feeds.outbox import Outbox
-from nova.conductor.feeds.peers import PeersFeed
-from nova.conductor.feeds.security_rules import FiltersFeed
-from nova.conductor.feeds.usage import UsageFeed
 from nova.conductor.secret_cipher import SecretCipher
 from nova.conf import CONF
 from nova.db.sql.engine import Database
@@ -29,8 +27,7 @@ if TYPE_CHECKING:
     import oslo_messaging as messaging
 
 
-# Number of hosts whose proxies are cached.
-_HOSTS = 1000
+_HOSTS = 1000  # number of hosts whose proxies are cached
 
 
 @dataclasses.dataclass
@@ -48,21 +45,16 @@ class Core:
     outbox: Outbox = dataclasses.field(default_factory=Outbox)
     # Rate limits of the notifications about reports of hosts.
     host_rates: HostRates = dataclasses.field(default_factory=HostRates)
-    # Publisher of the hosts of networks in tunnels.
-    peers: PeersFeed = dataclasses.field(init=False)
-    # Names of floating addresses, on their way to the hosts.
-    names: NamesFeed = dataclasses.field(init=False)
-    # Publisher of rules and members of security groups.
-    filters: FiltersFeed = dataclasses.field(init=False)
+    peers: PeersFeed = dataclasses.field(init=False)  # publisher of the hosts of networks in tunnels
+    names: NamesFeed = dataclasses.field(init=False)  # names of floating addresses, on their way to the hosts
+    filters: FiltersFeed = dataclasses.field(init=False)  # publisher of rules and members of security groups
     # Cached proxies for hosts: creating one costs as much as sending a message.
-    _computes: dict[str, Compute] = dataclasses.field(default_factory=dict, init=False)
+    _proxies: Callable[[str], Compute] = dataclasses.field(init=False)
 
     @functools.cached_property
     def allocator(self) -> Allocator:
         """Return the conductor side of the network back end. Raises stevedore's NoMatches for a bad [network]driver."""
-        manager: Any = stevedore_driver.DriverManager("nova.network.allocators", CONF.network.driver,
-                                                      invoke_on_load=True, invoke_args=(self.db,))
-        return cast(Allocator, manager.driver)
+        return cast(Allocator, self._back_end("nova.network.allocators", CONF.network.driver))
 
     @functools.cached_property
     def cipher(self) -> SecretCipher:
@@ -72,26 +64,21 @@ class Core:
     @functools.cached_property
     def attachments(self) -> Attachments:
         """Return the conductor side of the volume back end. Raises stevedore's NoMatches for a bad [volume]driver."""
-        manager: Any = stevedore_driver.DriverManager("nova.volume.attachments", CONF.volume.driver,
-                                                      invoke_on_load=True, invoke_args=(self.db,))
-        return cast(Attachments, manager.driver)
+        return cast(Attachments, self._back_end("nova.volume.attachments", CONF.volume.driver))
 
     @functools.cached_property
     def shares(self) -> ShareService:
         """Return the conductor side of the share back end. Raises stevedore's NoMatches for a bad [share]driver."""
-        manager: Any = stevedore_driver.DriverManager("nova.share.services", CONF.share.driver,
-                                                      invoke_on_load=True, invoke_args=(self.db,))
-        return cast(ShareService, manager.driver)
+        return cast(ShareService, self._back_end("nova.share.services", CONF.share.driver))
+
+    def _back_end(self, namespace: str, name: str) -> object:
+        return stevedore_driver.DriverManager(namespace, name, invoke_on_load=True, invoke_args=(self.db,)).driver
 
     def __post_init__(self) -> None:
+        self._proxies = functools.lru_cache(_HOSTS)(lambda host: bus.at(self.compute, host))
         self.peers = PeersFeed(self.db, self.compute_at)
         self.names = NamesFeed(self.db, self.compute_at)
         self.filters = FiltersFeed(self.db, self.compute_at)
 
     def compute_at(self, host: str) -> Compute:
-        proxy = self._computes.get(host)
-        if proxy is None:
-            if len(self._computes) >= _HOSTS:
-                self._computes.clear()
-            proxy = self._computes[host] = bus.at(self.compute, host)
-        return proxy
+        return self._proxies(host)

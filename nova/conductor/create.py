@@ -33,25 +33,16 @@ from nova.objects.requirements import local_disks
 from nova.objects.requirements.requested_resources import request_spec
 from nova.objects.servers import states
 from nova.objects.servers.hostname import hostname_of
-from nova.objects.servers.instance import (
-    OWNER_PROJECT_NAME,
-    OWNER_USER_NAME,
-    Instance,
-    ServerProperties,
-    root_volume,
-)
+from nova.objects.servers.instance import OWNER_PROJECT_NAME, OWNER_USER_NAME, Instance, ServerProperties, root_volume
 from nova.objects.servers.server_request import ServerCreate, ServerCreated
 from nova.objects.volumes.volume import Volume
 from nova.operations.build import Build, BuildData
 
 
 def create(engine: Engine, ctx: context.RequestContext, request: ServerCreate) -> ServerCreated:
-    """Store the servers, then place and build them in the background.
-
-    A request that is delivered twice gets the answer of the first delivery, and so does a request with the same name
-    (Idempotency-Key) and body. Raises FlavorNotFound, InvalidInput, OverQuota, Network*, SecurityGroupNotFound,
-    Flavor*TooSmall, IdempotencyKeyReused.
-    """
+    """Store the servers, then place and build them in the background. A request that is delivered twice gets the answer
+    of the first delivery, and so does a request with the same name (Idempotency-Key) and body. Raises FlavorNotFound,
+    InvalidInput, OverQuota, Network*, SecurityGroupNotFound, Flavor*TooSmall, IdempotencyKeyReused."""
     if request.request_digest:
         answered = engine.core.db.read(lambda connection: _answered(engine, connection, request))
         if answered is not None:
@@ -119,9 +110,8 @@ def _create(engine: Engine, ctx: context.RequestContext, request: ServerCreate) 
     return created
 
 
-def _accept(engine: Engine, connection: sa.Connection, ctx: context.RequestContext,
-            request: ServerCreate, seen: dict[str, Volume],
-            networks: list[NetworkRequest] | None) -> tuple[list[Run], ServerCreated]:
+def _accept(engine: Engine, connection: sa.Connection, ctx: context.RequestContext, request: ServerCreate,
+            seen: dict[str, Volume], networks: list[NetworkRequest] | None) -> tuple[list[Run], ServerCreated]:
     """Write the servers. ``seen``, ``networks``: volumes and networks of external services that the caller may use."""
     project_id, user_id = ctx.project_id or "", ctx.user_id or ""
     flavor = _flavor(connection, request, project_id)
@@ -160,10 +150,9 @@ def _accept(engine: Engine, connection: sa.Connection, ctx: context.RequestConte
     for index in range(count):
         instance = _named(template, request, index, count)
         host = _give_volumes(engine, connection, ctx, request, instance, seen) if request.block_devices else None
-        spec = request_spec(
-            instance, instance.flavor, group, CONF.pci.alias, force_host=request.forced_host,
-            force_node=request.forced_node, requested_host=request.requested_host or host,
-            requested_node=request.requested_node, alternates=CONF.conductor.max_attempts - 1)
+        spec = request_spec(instance, instance.flavor, group, CONF.pci.alias, force_host=request.forced_host,
+                            force_node=request.forced_node, requested_host=request.requested_host or host,
+                            requested_node=request.requested_node, alternates=CONF.conductor.max_attempts - 1)
         outside = server_volumes.are_outside(engine.core, instance)
         data = msgspec.to_builtins(BuildData(
             spec=spec, outside_volumes=outside, outside_interfaces=bool(networks),
@@ -179,8 +168,7 @@ def _accept(engine: Engine, connection: sa.Connection, ctx: context.RequestConte
     else:
         security_groups.add_members(connection, [group.id for group in groups], uuids)
     _notify(engine, connection, ctx, [run.instance for run in runs], group)
-    # Last, because all requests of a project wait for this row.
-    quotas.take(connection, room)
+    quotas.take(connection, room)  # last, because all requests of a project wait for this row
     return runs, ServerCreated(uuids=uuids, reservation_id=reservation_id)
 
 
@@ -199,28 +187,23 @@ def _notify(engine: Engine, connection: sa.Connection, ctx: context.RequestConte
 
 def _check_boot_files(engine: Engine, ctx: context.RequestContext, request: ServerCreate,
                         seen: dict[str, Volume]) -> None:
-    """Return kernel and ramdisk of a bootable volume, if the caller may see them.
-
-    Raises the errors of :func:`nova.image.lookup.boot_files`.
-    """
+    """Return kernel and ramdisk of a bootable volume, if the caller may see them. Raises the errors of
+    :func:`nova.image.lookup.boot_files`."""
     root = root_volume(request.block_devices)
     if root is None or not root.volume_id:
         return
     uuid, project_id = root.volume_id, ctx.project_id or ""
     volume = seen.get(uuid)
     if volume is None:
-        # A missing volume is reported where it is attached.
-        with contextlib.suppress(exception.VolumeNotFound):
+        with contextlib.suppress(exception.VolumeNotFound):  # a missing volume is reported where it is attached
             volume = engine.core.db.read(lambda connection: volumes.get(connection, uuid, project_id))
     request.kernel_id, request.ramdisk_id = lookup.boot_files(ctx, volume.image if volume else None)
 
 
 def _give_volumes(engine: Engine, connection: sa.Connection, ctx: context.RequestContext, request: ServerCreate,
                   instance: Instance, seen: dict[str, Volume]) -> str | None:
-    """Give the server its first volumes, which may determine its image; return the host to which they bind it.
-
-    Raises the errors of :func:`nova.conductor.resources.server_volumes.give`, and FlavorMemoryTooSmall.
-    """
+    """Give the server its first volumes, which may determine its image; return the host to which they bind it. Raises
+    the errors of :func:`nova.conductor.resources.server_volumes.give`, and FlavorMemoryTooSmall."""
     images = {**({request.image.id: request.image} if request.image else {}), **request.device_images}
     server_volumes.give(engine.core, connection, instance, images, seen)
     if instance.image is not request.image:
@@ -266,8 +249,7 @@ def _networks(connection: sa.Connection, request: ServerCreate, project_id: str)
     try:
         return addresses.choose(connection, project_id, request.networks)
     except exception.NetworkNotFound as error:
-        # 400 instead of 404, as for flavors.
-        raise exception.InvalidInput(str(error)) from error
+        raise exception.InvalidInput(str(error)) from error  # 400 instead of 404, as for flavors
 
 
 def _check_hosts(connection: sa.Connection, request: ServerCreate) -> None:
@@ -288,8 +270,7 @@ def _group(connection: sa.Connection, request: ServerCreate, project_id: str) ->
         group = server_groups.get(connection, str(wanted), project_id)
     except exception.ServerGroupNotFound as error:
         raise exception.InvalidInput(str(error)) from error
-    # Locked before the quota, as in claims.
-    server_groups.hold(connection, group.uuid)
+    server_groups.hold(connection, group.uuid)  # locked before the quota, as in claims
     return GroupSpec(uuid=group.uuid, policy=group.policy,
                      max_server_per_host=int(group.rules.get("max_server_per_host", 1)))
 

@@ -192,10 +192,8 @@ class SecretCipher:
 
 
 def encrypt_for_key_owner(key: Key | None, password: str) -> str:
-    """Return ``password`` encrypted for the owner of an RSA key pair (PKCS #1 v1.5, base64).
-
-    Returns "" if the key is not an RSA key, or if the result exceeds PASSWORD_MAX characters.
-    """
+    """Return ``password`` encrypted for the owner of an RSA key pair (PKCS #1 v1.5, base64). Returns "" if the key is
+    not an RSA key, or if the result exceeds PASSWORD_MAX characters."""
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.asymmetric import padding, rsa
     from cryptography.hazmat.primitives.serialization import load_ssh_public_key

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import datetime
-import functools
 import logging
 import os
 from typing import TYPE_CHECKING, Any
@@ -13,23 +12,14 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 
 from nova import bus, context, exception
-from nova.conductor.background import (
-    drains,
-    migrations,
-    overdue,
-    precaches,
-    reclaim,
-    share_accesses,
-    text_index,
-    usage_audit,
-)
-from nova.conductor.background.gauges import Gauges
+from nova.conductor.background import drains, migrations, overdue, precaches, share_accesses, text_index, usage_audit
+from nova.conductor.background.gauges import update_gauges
 from nova.conductor.background.sender import sending
 from nova.conductor.core import Core
 from nova.conductor.endpoints import accounts, by_hosts, hosts, networks, servers, volumes
 from nova.conductor.endpoints.derived import endpoints_of, interface_of
 from nova.conductor.feeds.deltas import FleetAnnouncer
-from nova.conductor.feeds.usage import UsageFeed
+from nova.conductor.feeds.feed import UsageFeed
 from nova.conductor.resources import volume_removals
 from nova.conductor.saga.engine import Engine
 from nova.conductor.saga.isolation_guard import IsolationGuard
@@ -60,16 +50,12 @@ LOG = logging.getLogger(__name__)
 # 2: maintains the text index of servers.
 SERVICE_VERSION = 2
 
-# Threads for heartbeats, each of which needs one or two statements.
-_HEARTBEAT_THREADS = 4
+_HEARTBEAT_THREADS = 4  # threads for heartbeats, each of which needs one or two statements
 # Connections for heartbeats only, so that hosts do not count as down while other transactions wait for locks.
 _HEARTBEAT_CONNECTIONS = 2
-# Seconds between two deletions of expired console tokens.
-_TOKENS = 60
-# Seconds between two checks for servers that have been in rescue for too long.
-_RESCUED = 60
-# Maximum number of database connections of all workers of a conductor.
-_CONNECTIONS = 40
+_TOKENS = 60  # seconds between two deletions of expired console tokens
+_RESCUED = 60  # seconds between two checks for servers that have been in rescue for too long
+_CONNECTIONS = 40  # maximum number of database connections of all workers of a conductor
 
 
 def open_database(connections: int | None = None, at_once: int | None = None, statement_seconds: int = 0,
@@ -110,37 +96,32 @@ class ConductorService:
         self._heartbeat = by_hosts.Heartbeat(dataclasses.replace(self.core, db=self._beats_db))
         self._liveness = Liveness(self._heartbeat, self.host, "nova-conductor", CONDUCTOR, SERVICE_VERSION, worker)
         self._isolation_guard = IsolationGuard()
-        self._recovery = Periodic("recovery", CONF.conductor.recovery_interval, self._recover)
+        core, engine, interval = self.core, self.engine, CONF.conductor.recovery_interval
+        self._recovery = Periodic("recovery", interval, self._recover)
         self.periodic = [
             Periodic("heartbeat", CONF.report_interval, self._beat),
             self._recovery,
-            Periodic("migrations", CONF.conductor.recovery_interval,
-                     functools.partial(migrations.run_periodic, self.core, self.engine)),
-            Periodic("reclaim", CONF.conductor.recovery_interval,
-                     functools.partial(reclaim.reclaim, self.core, self.engine)),
-            Periodic("drains", CONF.conductor.recovery_interval,
-                     functools.partial(drains.run_periodic, self.core, self.engine)),
-            Periodic("precaches", CONF.conductor.recovery_interval,
-                     functools.partial(precaches.run_periodic, self.core)),
-            Periodic("shelved", CONF.shelved_poll_interval, functools.partial(overdue.offload, self.core, self.engine)),
-            Periodic("rescued", _RESCUED, functools.partial(overdue.unrescue, self.core, self.engine)),
+            Periodic("migrations", interval, lambda: migrations.run_periodic(core, engine)),
+            Periodic("reclaim", interval, lambda: overdue.reclaim(core, engine)),
+            Periodic("drains", interval, lambda: drains.run_periodic(core, engine)),
+            Periodic("precaches", interval, lambda: precaches.run_periodic(core)),
+            Periodic("shelved", CONF.shelved_poll_interval, lambda: overdue.offload(core, engine)),
+            Periodic("rescued", _RESCUED, lambda: overdue.unrescue(core, engine)),
             Periodic("text index", text_index.INTERVAL, text_index.Maintenance(db).run),
             Periodic("consoles", _TOKENS, lambda: db.write(console_tokens.forget_expired)),
-            Periodic("volumes", CONF.volume.removal_interval, functools.partial(volume_removals.remind, self.core)),
-        ]
+            Periodic("volumes", CONF.volume.removal_interval, lambda: volume_removals.remind(core))]
         if CONF.share.driver != "none":
-            self.periodic.append(Periodic("shares of deleted servers", CONF.conductor.recovery_interval,
-                                          functools.partial(share_accesses.close_deleted, self.core)))
+            self.periodic.append(Periodic("shares of deleted servers", interval,
+                                          lambda: share_accesses.close_deleted(core)))
         if CONF.stale_share_access_reconcile_interval:
             self.periodic.append(Periodic("share accesses", CONF.stale_share_access_reconcile_interval,
-                                          functools.partial(share_accesses.reconcile, self.core)))
-        if self.core.outbox.on:
-            self.periodic.append(sending(self.core))
+                                          lambda: share_accesses.reconcile(core)))
+        if core.outbox.on:
+            self.periodic.append(sending(core))
             if CONF.instance_usage_audit:
-                self.periodic.append(Periodic("usage audit", usage_audit.INTERVAL,
-                                              functools.partial(usage_audit.audit, self.core)))
+                self.periodic.append(Periodic("usage audit", usage_audit.INTERVAL, lambda: usage_audit.audit(core)))
         if metrics.on:
-            self.periodic.append(Periodic("metrics", CONF.prometheus.interval, Gauges(db).update))
+            self.periodic.append(Periodic("metrics", CONF.prometheus.interval, lambda: update_gauges(db)))
         self._servers: list[messaging.RPCServer] = []
         self.endpoints = self._endpoints()
 
@@ -158,10 +139,8 @@ class ConductorService:
         core = self.core
         core.db.read(clock.synchronize)
         self._liveness.register()
-        core.usage.start()
-        core.peers.start()
-        core.names.start()
-        core.filters.start()
+        for feed in (core.usage, core.peers, core.names, core.filters):
+            feed.start()
         threads = {REPORTS: CONF.conductor.report_threads, HEARTBEATS: _HEARTBEAT_THREADS}
         for topic in (HEARTBEATS, REPORTS, CONDUCTOR):
             pollers = [(declared, made) for declared, made in self.endpoints
@@ -184,10 +163,8 @@ class ConductorService:
         drain.wait(self.engine.stop)
         heartbeat.stop()
         self._hand_over()
-        self.core.usage.stop()
-        self.core.peers.stop()
-        self.core.names.stop()
-        self.core.filters.stop()
+        for feed in (self.core.usage, self.core.peers, self.core.names, self.core.filters):
+            feed.stop()
         self.core.db.close()
         self._beats_db.close()
 
@@ -213,18 +190,14 @@ class ConductorService:
     def _recover(self) -> None:
         """Mark services without heartbeats as down, and take over expired leases."""
         self._isolation_guard.check(self.core.db.read(_last_heard))
-        if self._isolation_guard.may_judge_hosts:
-            self._find_silent()
-        # Leases appear to be expired after a clock jump until their owners have renewed them.
-        if clock.steady(CONF.conductor.lease):
-            self.engine.recover(context.admin(), reach_hosts=self._isolation_guard.connected,
-                                judge_hosts=self._isolation_guard.may_judge_hosts)
-
-    def _find_silent(self) -> None:
-        silent = self.core.db.write(services.mark_down)
+        silent = self.core.db.write(services.mark_down) if self._isolation_guard.may_judge_hosts else ()
         if silent:
             LOG.warning("Hosts that stopped responding: %s", ", ".join(silent))
             self.core.fleet.services(self.core.db.read(lambda connection: services.flags(connection, silent)))
+        # Leases appear to be expired after a clock jump until their owners have renewed them.
+        if clock.steady(CONF.conductor.lease):
+            self.engine.recovery.recover(reach_hosts=self._isolation_guard.connected,
+                                         judge_hosts=self._isolation_guard.may_judge_hosts)
 
 
 def _last_heard(connection: sa.Connection) -> datetime.datetime | None:

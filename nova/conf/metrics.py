@@ -2,8 +2,7 @@
 
 from oslo_config import cfg
 
-SERVICES = ("api", "conductor", "scheduler", "compute", "metadata", "novncproxy", "spicehtml5proxy",
-            "serialproxy")
+SERVICES = ("api", "conductor", "scheduler", "compute", "metadata", "novncproxy", "spicehtml5proxy", "serialproxy")
 
 OPTIONS = {
     "prometheus": [

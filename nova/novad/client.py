@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hmac
 import logging
 import os
@@ -38,9 +39,8 @@ _OUTCOME = 5.0  # Seconds until the outcome of a finished call is logged.
 
 def was_lost(error: Any) -> bool:
     """Return True if the connection was lost and the result is unknown. gRPC sometimes reports UNKNOWN for streams."""
-    return ANSWERED not in dict(error.trailing_metadata() or ()) and (
-        error.code() == grpc.StatusCode.UNAVAILABLE
-        or (error.code() == grpc.StatusCode.UNKNOWN and "Stream removed" in (error.details() or "")))
+    return ANSWERED not in dict(error.trailing_metadata() or ()) and (error.code() == grpc.StatusCode.UNAVAILABLE or (
+        error.code() == grpc.StatusCode.UNKNOWN and "Stream removed" in (error.details() or "")))
 
 
 class Unreachable(Exception):
@@ -72,16 +72,16 @@ class Client:
             if scheme == "unix":
                 raise Unreachable(f"{self.address}: {why}")
             local = None
-        given = secret or environ.get("NOVA_SHARED_SECRET") or _local_secret()
-        options = [*{"grpc.keepalive_time_ms": 60000, "grpc.enable_retries": 0, "grpc.enable_http_proxy": 0,
-                     **dict(channel)}.items()]
-        self._secret = given if scheme == "tls" else ""
-        if local is not None:
-            self._channel = grpc.insecure_channel(f"unix:{local}", options)
-        elif scheme == "tls":
+        given = secret or environ.get("NOVA_SHARED_SECRET") or ""
+        with contextlib.suppress(OSError):
+            given = given or _SECRET_FILE.read_text().strip()
+        defaults = {"grpc.keepalive_time_ms": 60000, "grpc.enable_retries": 0, "grpc.enable_http_proxy": 0}
+        options = [*(defaults | dict(channel)).items()]
+        self._metadata = [("authorization", f"Bearer {given}")] if scheme == "tls" and given else []
+        if scheme == "tls":
             self._channel = grpc.secure_channel(where, _credentials(environ), options)
         else:
-            self._channel = grpc.insecure_channel(where, options)
+            self._channel = grpc.insecure_channel(where if local is None else f"unix:{local}", options)
         self._call_log = _CallLog(self.address) if LOG.isEnabledFor(logging.DEBUG) else None
         if self._call_log:
             self._channel = grpc.intercept_channel(self._channel, self._call_log)
@@ -99,11 +99,11 @@ class Client:
 
     def ask(self, method: Any, request: Any, timeout: float = _TIMEOUT) -> Any:
         """Return the response to a call. Raises grpc.RpcError."""
-        return method(request, metadata=self._metadata(), timeout=timeout)
+        return method(request, metadata=self._metadata, timeout=timeout)
 
     def follow(self, method: Any, request: Any, timeout: float | None = None) -> Iterator[Any]:
         """Yield the messages of a stream, at most ``timeout`` seconds long. Raises grpc.RpcError."""
-        stream = method(request, metadata=self._metadata(), timeout=timeout)
+        stream = method(request, metadata=self._metadata, timeout=timeout)
         try:
             yield from stream
         finally:
@@ -121,9 +121,6 @@ class Client:
 
     def close(self) -> None:
         self._channel.close()
-
-    def _metadata(self) -> list[tuple[str, str]]:
-        return [("authorization", f"Bearer {self._secret}")] if self._secret else []
 
 
 class _CallLog(grpc.UnaryUnaryClientInterceptor, grpc.UnaryStreamClientInterceptor):
@@ -172,16 +169,13 @@ class _Details(grpc.ClientCallDetails):  # grpc has no public constructor.
 class _Unproven(grpc.RpcError):
     """The server at an address did not prove that it knows the shared secret. Nothing was sent to it."""
 
-    def code(self) -> grpc.StatusCode:
-        return grpc.StatusCode.UNAUTHENTICATED
+    code = staticmethod(lambda: grpc.StatusCode.UNAUTHENTICATED)
+    trailing_metadata = staticmethod(tuple)
 
     def details(self) -> str:
         return (f"novad at {self.args[0]} does not prove that it knows the shared secret: either another secret is "
                 "given here (--secret, $NOVA_SHARED_SECRET), or another program, or an older novad, listens there. "
                 "No request was sent.")
-
-    def trailing_metadata(self) -> tuple[tuple[str, str], ...]:
-        return ()
 
 
 class _Signer(grpc.UnaryUnaryClientInterceptor, grpc.UnaryStreamClientInterceptor):
@@ -190,8 +184,7 @@ class _Signer(grpc.UnaryUnaryClientInterceptor, grpc.UnaryStreamClientIntercepto
     def __init__(self, channel: grpc.Channel, address: str, secret: str) -> None:
         self._address, self._secret = address, secret
         self._challenge = channel.unary_unary(
-            signing.CHALLENGE, request_serializer=pb.Empty.SerializeToString,
-            response_deserializer=pb.ChallengeAnswer.FromString)
+            signing.CHALLENGE, pb.Empty.SerializeToString, pb.ChallengeAnswer.FromString)
 
     def _call(self, continuation: Any, details: Any, request: Any) -> Any:
         ours = signing.new_nonce()
@@ -225,13 +218,6 @@ def _unusable(path: pathlib.Path) -> str:
     except OSError as error:
         return error.strerror or str(error)
     return "" if listener in trusted else "a process of another account listens there"
-
-
-def _local_secret() -> str:
-    try:
-        return _SECRET_FILE.read_text().strip()
-    except OSError:
-        return ""
 
 
 def _credentials(environ: Mapping[str, str]) -> grpc.ChannelCredentials:

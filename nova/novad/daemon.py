@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import logging
 import pathlib
@@ -11,10 +12,9 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-import msgspec
-
 from nova.common.errors import Invalid, NotKnown, Refused, ReportedError
 from nova.common.structs import compile_imported
+from nova.novad.api import novad_pb2 as pb
 from nova.novad.deployment import cleanup, deploy, health, history
 from nova.novad.deployment.containers import Progress
 from nova.novad.deployment.data import Data
@@ -36,15 +36,6 @@ _DAY = 86400.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 300.0
 _CALM = 60.0  # Seconds after which a restarted component counts as stable.
 _LAST_WORK = 20.0  # Seconds within which a deployment must stop when novad stops.
-
-
-class State(msgspec.Struct, frozen=True, kw_only=True):
-    """A component as deployed, and its health."""
-
-    deployed: Deployed
-    state: str
-    started: float = 0.0
-    health: str = ""
 
 
 class Daemon:
@@ -121,7 +112,6 @@ class Daemon:
             raise Invalid(f"secret_file: {file} has characters that are not allowed in an HTTP header")
         return secret
 
-    # --- changes -----------------------------------------------------------------------------------
     def deploy(self, wanted: dict[str, str], progress: Progress) -> None:
         with self._steering(history.DEPLOY) as peers:
             changes = self._wanted(wanted, peers)
@@ -158,13 +148,11 @@ class Daemon:
         """Remove all components. Data and secrets are removed only with ``volumes`` and ``secrets``."""
         self.participant.give_up_waiting(progress)
         with self._steering(history.REMOVE, steered=True) as peers:
-            current = self.journal.components()
-            changes = [Change(name=name, before=current[name]) for name in self.deployer.order(current)]
+            changes = self.deployer.removals()
             assignments = self._assignments(peers, history.REMOVE, {}, volumes=volumes, secrets=secrets)
             self.deployer.run_alone(history.REMOVE, changes, progress, Terms(
                 assignments=assignments, cleanup=self.deployer.removal_tasks(volumes, secrets)))
-            for name in current:
-                self._forget(name)
+            self._forget(change.name for change in changes)
 
     @contextlib.contextmanager
     def _steering(self, kind: str, steered: bool = False) -> Iterator[list[Peer]]:
@@ -214,8 +202,7 @@ class Daemon:
     def take_part(self, assignment: Assignment, progress: Progress) -> list[str]:
         """Apply an assignment of a control node's deployment; return the components that were changed."""
         changed = self.participant.apply(assignment, progress)
-        for name in changed:
-            self._forget(name)
+        self._forget(changed)
         return changed
 
     def restart(self, names: Iterable[str], progress: Progress) -> None:
@@ -230,7 +217,7 @@ class Daemon:
                 progress(name, "starting")
                 self.deployer.containers.begin(current[name])
                 self.deployer.containers.wait(current[name])
-                self._forget(name)
+                self._forget([name])
                 progress(name, "is healthy")
 
     def rotate(self, names: Sequence[str], progress: Progress) -> None:
@@ -240,18 +227,14 @@ class Daemon:
             if name not in existing or name not in self.platform.secrets:
                 raise NotKnown(f"Secret {name} does not exist.")
         with self._steering(history.ROTATE) as peers:
-            current = self.journal.components()
-            users = [name for name in self.deployer.order(current) if current[name].component.secrets() & set(names)]
-            changes = [Change(name=name, before=current[name], after=current[name]) for name in users]
-            made = self.deployer.run_alone(history.ROTATE, changes, progress, Terms(
+            made = self.deployer.run_alone(history.ROTATE, self.deployer.rotations(names), progress, Terms(
                 renew=names, assignments=self._assignments(peers, history.ROTATE, {}, names)))
         self._done(made, progress)
 
     def back_up(self, name: str, progress: Progress) -> None:
         current = self.journal.components()
-        chosen = [current[existing] for existing in self._existing([name] if name else [], current)
-                  if current[existing].component.volumes]
-        changes = [Change(name=deployed.name, before=deployed, after=deployed) for deployed in chosen]
+        changes = [Change(name=existing, before=current[existing], after=current[existing]) for existing in
+                   self._existing([name] if name else [], current) if current[existing].component.volumes]
         self._done(self.deployer.run(history.BACK_UP, changes, progress), progress)
 
     def restore(self, ident: int, progress: Progress) -> None:
@@ -264,10 +247,10 @@ class Daemon:
         with self.deployer.changing(deploy.PRUNE):
             oldest = time.time() - self.options.keep_days * _DAY
             least = self.options.keep_backups if keep is None else keep
-            seen: dict[str, int] = {}
+            seen: collections.Counter[str] = collections.Counter()
             dropped = []
             for backup in self.journal.backups():
-                seen[backup.component] = seen.get(backup.component, 0) + 1
+                seen[backup.component] += 1
                 if seen[backup.component] > least and backup.made < oldest:
                     dropped.append(backup)
             for backup in reversed(dropped):  # The oldest backup first, so that an interruption keeps the newest ones.
@@ -281,20 +264,17 @@ class Daemon:
         words = ", ".join([*names, *(f"{part.components} on {part.node}" for part in elsewhere if part.components)])
         progress("", f"deployment {deployment.id} is {deployment.state}: {words}"
                  if deployment.state == DONE and words else "there was nothing to do")
-        for name in names:
-            self._forget(name)
-        try:
-            dropped = self.prune()
-        except Busy:
-            return  # The running change prunes backups when it ends.
-        for backup in dropped:
-            LOG.info("Removed backup %d of component %s (%s): it is older than %d days", backup.id, backup.component,
-                     backup.version, self.options.keep_days)
+        self._forget(names)
+        with contextlib.suppress(Busy):  # The running change prunes backups when it ends.
+            for backup in self.prune():
+                LOG.info("Removed backup %d of component %s (%s): it is older than %d days", backup.id,
+                         backup.component, backup.version, self.options.keep_days)
 
-    def _forget(self, name: str) -> None:
-        """Delete the health history of a component."""
-        for records in (self._failures, self._starts, self._unhealthy, self._checked):
-            records.pop(name, None)
+    def _forget(self, names: Iterable[str]) -> None:
+        """Delete the health history of components."""
+        for name in names:
+            for records in (self._failures, self._starts, self._unhealthy, self._checked):
+                records.pop(name, None)
 
     def _existing(self, names: Iterable[str], current: dict[str, Deployed]) -> list[str]:
         names = list(names)
@@ -303,25 +283,27 @@ class Daemon:
                 raise NotKnown(f"Component {name} is not deployed{' on this node' if self.coordinator else ''}.")
         return self.deployer.order(names or current)
 
-    # --- queries -----------------------------------------------------------------------------------
-    def states(self) -> list[State]:
+    def states(self) -> list[pb.ComponentState]:
+        """Return the deployed components in the order of the platform file; components that have left it are last."""
         containers = {present.name: present for present in self.runtime.containers(self.platform.name)}
+        current, file = self.journal.components(), self.platform.components
         states = []
-        current = self.journal.components()
-        for name in self.deployer.order(current):
-            container = containers.get(self.deployer.containers.name(name))
-            if container is None:
-                state = State(deployed=current[name], state=MISSING)
-            elif not container.running:
-                state = State(deployed=current[name], state=STOPPED, health=f"ended with {container.exit_code}")
-            else:
-                sick = self._unhealthy.get(name, "")
-                state = State(deployed=current[name], state=UNHEALTHY if sick else RUNNING, health=sick,
-                              started=container.started)
-            states.append(state)
+        order = [*(name for name in file if name in current),
+                 *(name for name in self.deployer.order(current) if name not in file)]
+        for name in order:
+            deployed, container = current[name], containers.get(self.deployer.containers.name(name))
+            state, why, started = MISSING, "", 0.0
+            if container is not None and container.running:
+                why, started = self._unhealthy.get(name, ""), container.started
+                state = UNHEALTHY if why else RUNNING
+            elif container is not None:
+                state, why = STOPPED, f"ended with {container.exit_code}"
+            states.append(pb.ComponentState(
+                name=name, version=deployed.version, state=state, node=self.options.name, started=started, health=why,
+                image=deployed.component.reference(), digest=deployed.digest or deployed.image,
+                deployment=deployed.deployment))
         return states
 
-    # --- periodic check ----------------------------------------------------------------------------
     def _keep(self) -> None:
         while True:
             try:
@@ -337,25 +319,21 @@ class Daemon:
         """Undo interrupted deployments, start components that do not run, and restart unhealthy ones."""
         if self.journal.unfinished():
             try:
-                self.deployer.recover(lambda name, what: LOG.info("%s: %s", name, what))
-            except Busy:
-                return
+                with contextlib.suppress(Busy):
+                    self.deployer.recover(_log_progress)
             except Cancelled:
                 raise
             except ReportedError as error:
                 LOG.warning("%s", error)
             return
-        try:
-            with self.deployer.alone(deploy.HEALTH_CHECK):
-                self.deployer.cleanup.run(lambda name, what: LOG.info("%s: %s", name, what))
-                current = self.journal.components()
-                for name in self.deployer.order(current):
-                    if self.deployer.awaited:
-                        return  # A slow runtime must not block changes while all components are checked.
-                    if current[name].wanted:
-                        self._check_component(current[name])
-        except Busy:
-            return  # The deployment starts and stops these components.
+        with contextlib.suppress(Busy), self.deployer.alone(deploy.HEALTH_CHECK):
+            self.deployer.cleanup.run(_log_progress)
+            current = self.journal.components()
+            for name in self.deployer.order(current):
+                if self.deployer.awaited:
+                    return  # A slow runtime must not block changes while all components are checked.
+                if current[name].wanted:
+                    self._check_component(current[name])
 
     def _check_component(self, deployed: Deployed) -> None:
         name, container = deployed.name, self.deployer.containers.name(deployed.name)
@@ -399,10 +377,14 @@ class Daemon:
             self._unhealthy[name] = error.message
             if self._failures[name] >= check.retries and self._may_start(name):
                 self.deployer.containers.stop(deployed)
-                self._start_again(deployed, self._unhealthy[name])
-            return
-        self._failures.pop(name, None)
-        self._unhealthy.pop(name, None)
+                self._start_again(deployed, error.message)
+        else:
+            self._failures.pop(name, None)
+            self._unhealthy.pop(name, None)
+
+
+def _log_progress(name: str, what: str) -> None:
+    LOG.info("%s: %s", name, what)
 
 
 def _warn_of_readers(options: Options) -> None:

@@ -18,16 +18,13 @@ LOG = logging.getLogger(__name__)
 
 
 class Login(grpc.ServerInterceptor):
-    """Admits clients with the shared secret: in the metadata with TLS, else as a signature. Health checks need none.
-
-    A client without the secret is refused before its request arrives, and occupies no thread.
-    """
+    """Admits clients with the shared secret: in the metadata with TLS, else as a signature. Health checks need none. A
+    client without the secret is refused before its request arrives, and occupies no thread."""
 
     def __init__(self, secret: str, tls: bool, health: Callable[[], Any]) -> None:
         self._expected = f"Bearer {secret}".encode()
-        self._tls = tls
+        self._tls, self._warned = tls, False
         self._verifier = signing.Verifier(secret)
-        self._warned = False
         self._health = health
         self._refuse = grpc.stream_stream_rpc_method_handler(self._refused)
         self._check = grpc.stream_stream_rpc_method_handler(
@@ -79,11 +76,9 @@ def _of_request(handler: Any, digest: str) -> Any:
         return checked
 
     if handler.unary_unary is not None:
-        return grpc.unary_unary_rpc_method_handler(
-            checking(handler.unary_unary), response_serializer=handler.response_serializer)
+        return grpc.unary_unary_rpc_method_handler(checking(handler.unary_unary), None, handler.response_serializer)
     if handler.unary_stream is not None:
-        return grpc.unary_stream_rpc_method_handler(
-            checking(handler.unary_stream), response_serializer=handler.response_serializer)
+        return grpc.unary_stream_rpc_method_handler(checking(handler.unary_stream), None, handler.response_serializer)
     return grpc.stream_stream_rpc_method_handler(
         lambda _requests, context: context.abort(
             grpc.StatusCode.UNAUTHENTICATED, "Streams of requests need TLS or novad's local socket."))

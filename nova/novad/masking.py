@@ -110,5 +110,4 @@ def _forms(value: str) -> set[bytes]:
         encoded = base64.b64encode(bytes(shift) + plain)[skipped:(shift + len(plain)) * 8 // 6]
         forms |= {encoded, encoded.translate(bytes.maketrans(b"+/", b"-_"))}
     lines = plain.splitlines()
-    forms |= set(lines)
-    return {form for form in forms if len(form) >= _LEAST} | ({b"".join(lines), b"\r".join(lines)} - {b""})
+    return {form for form in (*forms, *lines) if len(form) >= _LEAST} | ({b"".join(lines), b"\r".join(lines)} - {b""})

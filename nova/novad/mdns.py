@@ -56,9 +56,8 @@ def instance(name: str, properties: Mapping[bytes, bytes | None], addresses: Seq
     usable: list[str] = []
     for address in addresses[:_MOST_ADDRESSES]:
         with contextlib.suppress(ValueError):
-            host = socket.inet_ntop(socket.AF_INET, address) if len(address) == 4 else \
-                f"[{socket.inet_ntop(socket.AF_INET6, address)}]"
-            usable.append(f"{scheme}://{host}:{port}")
+            host = socket.inet_ntop(socket.AF_INET if len(address) == 4 else socket.AF_INET6, address)
+            usable.append(f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}")
     roles = printable(properties.get(b"roles"), 255).split(",")[:_MOST_ROLES]
     return Instance(name=label, node=printable(properties.get(b"node"), 63) or label,
                     version=printable(properties.get(b"version"), 40),
@@ -86,8 +85,8 @@ class Watch:
 
     def events(self, seconds: float | None = None) -> Iterator[tuple[bool, Instance]]:
         """Yield (present, instance) for ``seconds`` seconds; None: for ever."""
-        end = None if seconds is None else time.monotonic() + seconds
-        while (left := 0.5 if end is None else min(0.5, end - time.monotonic())) > 0:
+        end = time.monotonic() + (float("inf") if seconds is None else seconds)
+        while (left := min(0.5, end - time.monotonic())) > 0:
             with contextlib.suppress(queue.Empty):
                 there, name, instance = self._events.get(timeout=left)
                 with self._lock:
@@ -145,11 +144,10 @@ class Announcement:
         quiet()
         label = printable(announced.node, 63).encode()[:60].decode("utf-8", "ignore") or "novad"
         host = re.sub(r"[^a-z0-9-]", "-", label.lower())[:50]
-        info = ServiceInfo(
-            TYPE, f"{label}.{TYPE}", port=port, server=f"{host}-novad.local.", host_ttl=_TTL, other_ttl=_TTL,
-            parsed_addresses=list(addresses), properties={
-                "version": announced.version, "node": label, "roles": ",".join(announced.roles)[:200],
-                "tls": "1" if tls else "0"})
+        properties = {"version": announced.version, "node": label, "roles": ",".join(announced.roles)[:200],
+                      "tls": "1" if tls else "0"}
+        info = ServiceInfo(TYPE, f"{label}.{TYPE}", port=port, server=f"{host}-novad.local.", host_ttl=_TTL,
+                           other_ttl=_TTL, parsed_addresses=list(addresses), properties=properties)
         self._zeroconf = Zeroconf(interfaces=list(addresses))
         try:
             self._zeroconf.register_service(info, allow_name_change=True)

@@ -1,4 +1,4 @@
-"""Configuration of novad: a TOML file, of which ``novad config`` prints an example."""
+"""Configuration of novad: a TOML file. The example beside this module lists all options; ``novad config`` prints it."""
 
 from __future__ import annotations
 
@@ -15,76 +15,7 @@ from nova.common.plain_ip import is_wildcard, on_loopback
 from nova.novad.platform import Absolute, Count, Name, Place, Seconds
 
 PORT = 18080
-
-EXAMPLE = """\
-# The configuration of novad. Every option is listed with its default, unless the comment says otherwise.
-
-# Address and port of the API of novad. An address other than loopback requires tls_cert and tls_key.
-#listen = "tcp://127.0.0.1:18080"
-
-# Announce this novad by mDNS (nova discover). true: on all addresses of listen; a list of addresses or interface names
-# (["10.0.0.1", "eth1"]): on those of them that are addresses of listen; false: not at all. With listen on loopback only
-# this machine receives the announcement.
-#announce = true
-
-# Directory of the journal, the secrets, and the volumes, backups and files of components: all data of novad.
-#data_dir = "/var/lib/novad"
-
-# Platform file, TOML or YAML (by the ending of its name; see doc/novad.md). "": a control node sends the components.
-#platform = "/etc/novad/platform.toml"
-
-# Name of this node (by default the name of the machine), and its roles: the node runs the components that have one of
-# these roles, and all components without roles. On a node of a control node, the control node decides on the roles.
-#node = "controller-1"
-#roles = ["control", "compute"]
-
-# The other nodes of a control node: their addresses, names, and the roles that the control node gives them. These nodes
-# have platform = "" and a secret_file with the output of "nova nodes secret NAME". A node without roles (an address
-# alone) receives no components. discover_nodes: list the nodes that announce themselves by mDNS and have a certificate
-# of nodes_ca (default: client_ca); they receive roles by "nova nodes accept NAME".
-#nodes = [{address = "tls://10.0.0.2:18080", node = "host1", roles = ["compute"]}]
-#discover_nodes = false
-#nodes_ca = "/etc/novad/nodes.crt"
-
-# Address at which other nodes reach the published ports of this node: the value of ${address:COMPONENT} in platform
-# files. Default: the address of listen.
-#node_address = "10.0.0.1"
-
-# File with the shared secret that clients need ($NOVA_SHARED_SECRET of the command nova). Default: novad creates a
-# secret in the file shared-secret in data_dir.
-#secret_file = "/etc/novad/shared-secret"
-
-# TLS certificate and key of novad. client_ca: clients need a certificate of this authority, too.
-#tls_cert = "/etc/novad/tls.crt"
-#tls_key = "/etc/novad/tls.key"
-#client_ca = "/etc/novad/clients.crt"
-
-# File whose content is the key for encrypting the platform's secrets at rest. Default: secrets are not encrypted, in
-# files that only root can read.
-#key_file = "/etc/novad/secrets.key"
-
-# Socket of a podman service. Default: novad starts a podman service of its own, with its own images and containers.
-#podman_socket = "/run/podman/podman.sock"
-
-# Maximum size of an image in MiB (compressed layers). Larger images are refused before they are pulled. 0: no limit
-# besides the free space of the disk.
-#image_limit = 0
-
-# Seconds between two checks of the components.
-#interval = 5.0
-
-# Number of backups to keep of each component. Further backups are kept for keep_days days.
-#keep_backups = 5
-#keep_days = 30
-
-# Directory with releases of novad (nova update): https://, http:// or file:///. Its list of releases must be signed and
-# not expired. update_key: Ed25519 public key (PEM) that verifies the signature; required with update_url.
-# update_watch: seconds after which novad returns to the previous release if the new one is not healthy.
-#update_url = "https://releases.example.org/novad"
-#update_key = "/etc/novad/releases.pub"
-#update_watch = 60.0
-"""
-
+EXAMPLE = pathlib.Path(__file__).with_name("novad.toml")
 
 class Node(Strict, frozen=True, kw_only=True):
     """A node that a control node deploys to. ``roles``: they decide which components run there."""

@@ -59,9 +59,7 @@ class Bind(Strict, frozen=True, kw_only=True):
 
 class PublishedPort(Strict, frozen=True, kw_only=True):
     """A published port of the container. Without a network of its own the container uses the ports of the node anyway.
-
-    ``${address:COMPONENT}`` as address is the address at which other nodes reach the component.
-    """
+    ``${address:COMPONENT}`` as address is the address at which other nodes reach the component."""
 
     container: Port
     node: Port
@@ -71,10 +69,8 @@ class PublishedPort(Strict, frozen=True, kw_only=True):
 
 class Health(Strict, frozen=True, kw_only=True):
     """A health check by ``command`` (in the container), ``http`` (a URL) or ``tcp`` (HOST:PORT). Times are in seconds.
-
     ``interval``: between two checks; ``timeout``: of one check; ``retries``: failures after which the component is
-    unhealthy; ``start``: grace period after the start.
-    """
+    unhealthy; ``start``: grace period after the start."""
 
     command: tuple[str, ...] = ()
     http: str = ""
@@ -98,11 +94,8 @@ class Secret(Strict, frozen=True, kw_only=True):
 
 class Component(Strict, frozen=True, kw_only=True):
     """A component. ``data_of``: other components whose data it changes in an upgrade (a conductor: those of its
-    database).
-
-    Their data are backed up and restored together with its own. ``dump``, ``restore``: commands in the running
-    container that write its data to their output and read them from their input.
-    """
+    database). Their data are backed up and restored together with its own. ``dump``, ``restore``: commands in the
+    running container that write its data to their output and read them from their input."""
 
     image: Annotated[str, msgspec.Meta(min_length=1)]
     version: str = ""
@@ -145,6 +138,11 @@ class Component(Strict, frozen=True, kw_only=True):
             return msgspec.structs.replace(self, digest=digest)
         return msgspec.structs.replace(self, version=tag, channel="", digest=digest)
 
+    def mount_points(self) -> list[str]:
+        """Return the paths in the container of volumes, files and binds, as the platform file has them."""
+        return [*(volume.destination for volume in self.volumes), *self.files,
+                *(bind.destination for bind in self.binds)]
+
     def secrets(self) -> set[str]:
         return {name for text in (*self.env.values(), *self.files.values()) for name in _SECRET.findall(text)}
 
@@ -171,11 +169,10 @@ class Platform(Strict, frozen=True, kw_only=True):
 
     def component(self, name: str) -> Component:
         """Return a component. Raises NotKnown."""
-        try:
-            return self.components[name]
-        except KeyError:
+        if name not in self.components:
             raise NotKnown(f"Component {name} does not exist in platform {self.name}, which has "
-                           f"{', '.join(sorted(self.components))}.") from None
+                           f"{', '.join(sorted(self.components))}.")
+        return self.components[name]
 
     def order(self, names: Iterable[str] | None = None) -> list[str]:
         """Sort components (default: all), each after those that it depends on."""
@@ -187,20 +184,17 @@ class Platform(Strict, frozen=True, kw_only=True):
         """Return the part of the platform for a node with these roles: components without roles run everywhere."""
         chosen = {name: component for name, component in self.components.items()
                   if not component.roles or set(component.roles) & set(roles)}
-        remaining = {name: msgspec.structs.replace(
-            component, depends=tuple(dependency for dependency in component.depends if dependency in chosen),
-            data_of=tuple(dependency for dependency in component.data_of if dependency in chosen))
-            for name, component in chosen.items()}
-        return msgspec.structs.replace(self, components=remaining)
+        return msgspec.structs.replace(self, components={name: msgspec.structs.replace(
+            component, depends=tuple(other for other in component.depends if other in chosen),
+            data_of=tuple(other for other in component.data_of if other in chosen))
+            for name, component in chosen.items()})
 
     def at(self, place: Place, places: Sequence[Place]) -> Platform:
-        """Return the part of the platform for a node, one of ``places``, with names and addresses filled in.
-
-        Raises Invalid for an address of a component on no or several nodes, and for a node name not allowed in files.
-        """
-        remaining = self.of_roles(place.roles)
-        placed = msgspec.structs.replace(remaining, components={name: self._placed(name, component, place, places)
-                                                                for name, component in remaining.components.items()})
+        """Return the part of the platform for a node, one of ``places``, with names and addresses filled in. Raises
+        Invalid for an address of a component on no or several nodes, and for a node name not allowed in files."""
+        part = self.of_roles(place.roles)
+        placed = msgspec.structs.replace(part, components={
+            name: self._placed(name, component, place, places) for name, component in part.components.items()})
         _check_ports(placed)
         return placed
 
@@ -250,6 +244,11 @@ def in_order(depends: Mapping[str, Sequence[str]]) -> list[str]:
         return list(sorter.static_order())
     except graphlib.CycleError as error:
         raise Invalid(f"components: circular dependency: {' -> '.join(error.args[1])}") from None
+
+
+def normalized(path: str) -> str:
+    """Return an absolute path of a container without repeated or trailing slashes."""
+    return posixpath.normpath(f"/{path.lstrip('/')}")
 
 
 def fill(text: str, secrets: Mapping[str, str]) -> str:
@@ -313,9 +312,8 @@ def check(platform: Platform) -> None:
     """Check the references between the parts of a platform. Raises Invalid."""
     for name, secret in platform.secrets.items():
         if len(set(secret.characters)) < 2 or not secret.characters.isprintable():
-            raise Invalid(f"secrets.{name}.alphabet: must have at least two different characters that can be "
-                          "printed, or be one of "
-                          f"{', '.join(sorted(_ALPHABETS))}")
+            raise Invalid(f"secrets.{name}.alphabet: must have at least two different characters that can be printed, "
+                          f"or be one of {', '.join(sorted(_ALPHABETS))}")
     for name, component in platform.components.items():
         _check_component(platform, name, component)
     _check_ports(platform)
@@ -349,9 +347,8 @@ def _check_component(platform: Platform, name: str, component: Component) -> Non
         raise Invalid(f"{where}.dump: dump and restore must be set together")
     if component.dump and not any(volume.backup for volume in component.volumes):
         raise Invalid(f"{where}.dump: requires a volume with backups")
-    for field, words in (("command", component.command), ("version_command", component.version_command),
-                         ("dump", component.dump), ("restore", component.restore),
-                         ("health.command", health.command if health else ())):
+    commands = {name: getattr(component, name) for name in ("command", "version_command", "dump", "restore")}
+    for field, words in {**commands, "health.command": health.command if health else ()}.items():
         if any("${secret:" in word for word in words):
             raise Invalid(f"{where}.{field}: a secret here would show in the list of processes; use env or files")
     for field, texts in (("env", component.env), ("files", component.files)):
@@ -367,18 +364,15 @@ def _check_component(platform: Platform, name: str, component: Component) -> Non
     for key in component.env:
         if not re.fullmatch(r"[^=\0\s]+", key):
             raise Invalid(f"{where}.env: {key!r} cannot be the name of a variable")
-    seen: set[str] = set()
-    for target in (*(volume.destination for volume in component.volumes), *component.files,
-                   *(bind.destination for bind in component.binds)):
-        place = posixpath.normpath(f"/{target.lstrip('/')}")
-        if place == "/":
-            raise Invalid(f"{where}: {target} is the root directory of the image: not a valid mount point")
-        if place in seen:
-            raise Invalid(f"{where}: {target} is mounted twice")
-        seen.add(place)
+    seen = {"/": "is the root directory of the image: not a valid mount point"}
+    for target in component.mount_points():
+        if problem := seen.get(normalized(target)):
+            raise Invalid(f"{where}: {target} {problem}")
+        seen[normalized(target)] = "is mounted twice"
     if len({volume.name for volume in component.volumes}) < len(component.volumes):
         raise Invalid(f"{where}.volumes: two volumes have the same name")
-    _check_health(where, health)
+    if health is not None:
+        _check_health(where, health)
 
 
 def _check_placeholders(platform: Platform, where: str, text: str) -> None:
@@ -399,13 +393,13 @@ def _has_zero(value: Any) -> bool:
     return any(map(_has_zero, value)) if isinstance(value, list | tuple) else isinstance(value, str) and "\0" in value
 
 
-def _check_health(where: str, health: Health | None) -> None:
-    if health and sum(map(bool, (health.command, health.http, health.tcp))) != 1:
+def _check_health(where: str, health: Health) -> None:
+    if sum(map(bool, (health.command, health.http, health.tcp))) != 1:
         raise Invalid(f"{where}.health: set exactly one of command, http and tcp")
-    if health and health.http and not re.match(r"https?://[^/]", health.http):
+    if health.http and not re.match(r"https?://[^/]", health.http):
         raise Invalid(f"{where}.health.http: {health.http!r} is not a URL of http or https")
-    if health and health.tcp and not (re.fullmatch(r".+:\d{1,5}", health.tcp)
-                                      and 0 < int(health.tcp.rpartition(":")[2]) <= 65535):
+    port = re.fullmatch(r".+:(\d{1,5})", health.tcp)
+    if health.tcp and not (port and 0 < int(port[1]) <= 65535):
         raise Invalid(f"{where}.health.tcp: {health.tcp!r} is not HOST:PORT")
 
 

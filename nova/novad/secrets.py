@@ -23,18 +23,16 @@ _NONCE = 12
 
 
 class Secrets:
-    """Values by name, one file of mode 0600 each below ``directory`` (0700).
-
-    ``passphrase``: encrypts the values at rest (the content of a key file); None: values are stored unencrypted. Values
-    stored before a passphrase was set remain readable, and are encrypted when they are renewed.
-    """
+    """Values by name, one file of mode 0600 each below ``directory`` (0700). ``passphrase``: encrypts the values at
+    rest (the content of a key file); None: values are stored unencrypted. Values stored before a passphrase was set
+    remain readable, and are encrypted when they are renewed."""
 
     def __init__(self, directory: pathlib.Path, passphrase: bytes | None = None) -> None:
         self.directory = directory
         private_directory(directory)
         for left in directory.glob(".*.new"):  # Left by a killed novad.
             left.unlink()
-        self._key: bytes | None = None
+        self._key = b""
         if passphrase:
             salt = directory / ".salt"
             if not salt.exists():
@@ -96,7 +94,6 @@ class Secrets:
         for name in self.names():
             (self.directory / name).unlink(missing_ok=True)
 
-    # --- files -------------------------------------------------------------------------------------
     def _read(self, name: str) -> str:
         try:
             content = (self.directory / name).read_bytes()
@@ -104,7 +101,7 @@ class Secrets:
             raise NotKnown(f"Secret {name} does not exist.") from None
         if not content.startswith(_SEALED):
             return content.decode()
-        if self._key is None:
+        if not self._key:
             raise Invalid(f"Secret {name} is encrypted: set key_file to read it.")
         from cryptography.exceptions import InvalidTag  # Imported on demand: it needs six megabytes.
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -117,7 +114,7 @@ class Secrets:
 
     def _write(self, name: str, value: str) -> None:
         content = value.encode()
-        if self._key is not None:
+        if self._key:
             from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
             nonce = os.urandom(_NONCE)
@@ -142,8 +139,7 @@ def private_directory(path: pathlib.Path) -> None:
 def write_private(path: pathlib.Path, content: bytes) -> None:
     """Replace a file atomically, readable only by root. The content is on the disk when this returns."""
     temporary = path.with_name(f".{path.name}.new")
-    with contextlib.suppress(FileNotFoundError):
-        temporary.unlink()
+    temporary.unlink(missing_ok=True)
     with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         file.write(content)
         file.flush()

@@ -23,7 +23,7 @@ from nova.novad.api import novad_pb2 as pb
 from nova.novad.api import novad_pb2_grpc as grpc_api
 from nova.novad.client import ANSWERED
 from nova.novad.daemon import Daemon
-from nova.novad.deployment import pins
+from nova.novad.deployment.changes import digest_differs
 from nova.novad.deployment.containers import Progress
 from nova.novad.deployment.journal import Backup, Change, JournalFault
 from nova.novad.errors import Busy, Cancelled, Failed, ImageFault, RuntimeFault, shortened
@@ -31,6 +31,7 @@ from nova.novad.login import Login
 from nova.novad.masking import MASK, MaskedStream
 from nova.novad.nodes.coordinator import Away, Coordinator
 from nova.novad.nodes.participant import Assignment
+from nova.novad.platform import Bind, Volume
 from nova.novad.release.updates import Updates
 
 LOG = logging.getLogger(__name__)
@@ -43,10 +44,9 @@ _MESSAGE = 1 << 18  # Maximum number of characters of log lines in a message.
 _STREAMS, _CALLS = 64, 512  # Maximum number of concurrent calls: of one connection, of all.
 _REQUEST = 2 << 20  # Maximum size of a request in bytes: a control node sends a whole platform.
 _CODES: dict[type[ReportedError], grpc.StatusCode] = {
-    Invalid: grpc.StatusCode.INVALID_ARGUMENT, NotKnown: grpc.StatusCode.NOT_FOUND,
-    Away: grpc.StatusCode.UNAVAILABLE, Busy: grpc.StatusCode.ABORTED, Failed: grpc.StatusCode.ABORTED,
-    Refused: grpc.StatusCode.FAILED_PRECONDITION, ImageFault: grpc.StatusCode.FAILED_PRECONDITION,
-    JournalFault: grpc.StatusCode.DATA_LOSS,
+    Invalid: grpc.StatusCode.INVALID_ARGUMENT, NotKnown: grpc.StatusCode.NOT_FOUND, Away: grpc.StatusCode.UNAVAILABLE,
+    Busy: grpc.StatusCode.ABORTED, Failed: grpc.StatusCode.ABORTED, Refused: grpc.StatusCode.FAILED_PRECONDITION,
+    ImageFault: grpc.StatusCode.FAILED_PRECONDITION, JournalFault: grpc.StatusCode.DATA_LOSS,
     RuntimeFault: grpc.StatusCode.UNAVAILABLE, Cancelled: grpc.StatusCode.UNAVAILABLE}
 
 
@@ -59,15 +59,7 @@ class Server:
         options = daemon.options
         self._health = grpc_health.HealthServicer()
         self._pool = concurrent.futures.ThreadPoolExecutor(_THREADS, thread_name_prefix="grpc")
-        self._servicers = [
-            (grpc_api.add_PlatformServicer_to_server, _Platform(daemon, updates)),
-            (grpc_api.add_ServicesServicer_to_server, _Services(daemon, updates)),
-            (grpc_api.add_LogsServicer_to_server, _Logs(daemon, updates)),
-            (grpc_api.add_BackupsServicer_to_server, _Backups(daemon, updates)),
-            (grpc_api.add_SecretStoreServicer_to_server, _SecretStore(daemon, updates)),
-            (grpc_api.add_NodesServicer_to_server, _Nodes(daemon, updates)),
-            (grpc_api.add_DaemonServicer_to_server, _Daemon(daemon, updates)),
-            (grpc_api.add_UpdatesServicer_to_server, _Updates(daemon, updates))]
+        self._servicers = [servicer(daemon, updates) for servicer in _Servicer.__subclasses__()]
         self._network = self._made([Login(daemon.shared_secret(), bool(options.tls_cert), lambda: self._health)])
         self._local = self._made([])
         self._health.set("", health_pb2.HealthCheckResponse.SERVING)
@@ -88,8 +80,8 @@ class Server:
             ("grpc.http2.min_ping_interval_without_data_ms", 10000), ("grpc.so_reuseport", 0),
             ("grpc.max_receive_message_length", _REQUEST), ("grpc.max_concurrent_streams", _STREAMS)],
             maximum_concurrent_rpcs=_CALLS)
-        for add, servicer in self._servicers:
-            add(servicer, made)
+        for servicer in self._servicers:
+            getattr(grpc_api, f"add_{type(servicer).__name__[1:]}Servicer_to_server")(servicer, made)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, made)
         names = [service.full_name for service in pb.DESCRIPTOR.services_by_name.values()]
         reflection.enable_server_reflection((*names, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name,
@@ -149,10 +141,9 @@ def _followed(context: grpc.ServicerContext, act: Callable[[Progress], list[str]
             changed = act(lambda name, what: reports.put(pb.Progress(component=name, message=what)))
             if changed:
                 reports.put(pb.Progress(changed=changed))
+            reports.put(None)
         except BaseException as error:  # For the client; the deployer has logged the error and rolled back.
             reports.put(error)
-        else:
-            reports.put(None)
 
     threading.Thread(target=work, name="change", daemon=True).start()
     while context.is_active():
@@ -203,15 +194,7 @@ class _Platform(_Servicer, grpc_api.PlatformServicer):
 
     def Show(self, request: pb.Empty, context: grpc.ServicerContext) -> pb.PlatformAnswer:
         with _as_status(context):
-            node = self.daemon.options.name
-            # In the order of the platform file; components that have left it are last.
-            order = {name: number for number, name in enumerate(self.daemon.platform.components)}
-            states = sorted(self.daemon.states(), key=lambda state: order.get(state.deployed.name, len(order)))
-            answer = pb.PlatformAnswer(name=self.daemon.platform.name, components=[pb.ComponentState(
-                name=state.deployed.name, version=state.deployed.version, state=state.state, node=node,
-                image=state.deployed.component.reference(), digest=state.deployed.digest or state.deployed.image,
-                deployment=state.deployed.deployment, started=state.started, health=state.health)
-                for state in states])
+            answer = pb.PlatformAnswer(name=self.daemon.platform.name, components=self.daemon.states())
             if self.daemon.coordinator is not None:
                 peers, silent = self.daemon.coordinator.query_nodes()
                 answer.components.extend(state for peer in peers if peer.steered for state in peer.components)
@@ -245,17 +228,18 @@ def _versions(request: pb.DeployRequest) -> dict[str, str]:
 def _planned(daemon: Daemon, changes: list[Change]) -> list[pb.PlannedChange]:
     planned = []
     for change in changes:
-        before, after = change.before, change.after
-        same = before is not None and after is not None and before.component == after.component
-        digest = after.component.digest or daemon.runtime.resolve(after.component.reference()) if after else ""
-        planned.append(pb.PlannedChange(
-            component=change.name, reference=after.component.reference() if after else "",
-            action="remove" if after is None else "create" if before is None else
-            "keep, unless its image is another" if same else "replace", node=daemon.options.name,
-            before=before.version or before.component.tag if before else "",
-            backup=daemon.data.size(change.name, before.component.volumes) if before else 0,
-            digest=before.digest if before else "", fetched=digest,
-            refused=after is not None and pins.differs(daemon.journal, after.component, digest)))
+        row = pb.PlannedChange(component=change.name, node=daemon.options.name, action="create")
+        if before := change.before:
+            row.before, row.digest = before.version or before.component.tag, before.digest
+            row.backup = daemon.data.size(change.name, before.component.volumes)
+        if after := change.after:
+            row.reference = after.component.reference()
+            row.fetched = after.component.digest or daemon.runtime.resolve(row.reference)
+            row.refused = digest_differs(daemon.journal, after.component, row.fetched)
+        if before:
+            row.action = ("remove" if not after else "replace" if before.component != after.component else
+                          "keep, unless its image is another")
+        planned.append(row)
     return planned
 
 
@@ -284,8 +268,8 @@ class _Nodes(_Servicer, grpc_api.NodesServicer):
     def Secret(self, request: pb.NodeRequest, context: grpc.ServicerContext) -> pb.NodeSecret:
         with _as_status(context):
             if not self.daemon.options.tls_cert and not context.peer().startswith("unix:"):
-                raise Refused("Secrets are not sent over TCP without TLS: use novad's local socket "
-                                     f"(--addr unix://{self.daemon.options.socket}).")
+                raise Refused("Secrets are not sent over TCP without TLS: use novad's local socket (--addr unix://"
+                              f"{self.daemon.options.socket}).")
             return pb.NodeSecret(secret=self._coordinator().secret_of(request.node))
 
     def Forget(self, request: pb.NodeRequest, context: grpc.ServicerContext) -> pb.Empty:
@@ -305,16 +289,15 @@ class _Services(_Servicer, grpc_api.ServicesServicer):
         with _as_status(context):
             deployed = self.daemon.journal.components().get(request.name)
             component = deployed.component if deployed else self.daemon.platform.component(request.name)
+            directories: list[tuple[str, Volume | Bind]] = [*((volume.name, volume) for volume in component.volumes),
+                                                            *((bind.source, bind) for bind in component.binds)]
             return pb.ServiceAnswer(
                 name=request.name, image=component.reference(), cmd=component.command,
                 version_cmd=component.version_command,
                 env={name: MASK if "${secret:" in value else value for name, value in component.env.items()},
-                volumes=[
-                    *(pb.VolumeEntry(type="bind", name=volume.name, destination=volume.destination,
-                                     options=_mount_options(volume.options)) for volume in component.volumes),
-                    *(pb.VolumeEntry(type="bind", name=volume.source, destination=volume.destination,
-                                     options=_mount_options(volume.options)) for volume in component.binds),
-                    *(pb.VolumeEntry(type="file", destination=path, options=["ro"]) for path in component.files)])
+                volumes=[*(pb.VolumeEntry(type="bind", name=name, destination=mount.destination,
+                                          options=_mount_options(mount.options)) for name, mount in directories),
+                         *(pb.VolumeEntry(type="file", destination=path, options=["ro"]) for path in component.files)])
 
 
 def _mount_options(given: Sequence[str]) -> list[str]:

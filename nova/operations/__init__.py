@@ -1,5 +1,6 @@
 """Operations on servers, one module per operation. Read :mod:`nova.operations.framework.base` first."""
 
+from nova.operations import power
 from nova.operations.assisted_snapshots import VolumeSnapshotCreate, VolumeSnapshotDelete
 from nova.operations.build import Build
 from nova.operations.delete import Delete
@@ -9,19 +10,6 @@ from nova.operations.framework.base import Operation
 from nova.operations.interfaces import AttachInterface, DetachInterface, LoseInterface
 from nova.operations.live_migrate import LiveMigrate
 from nova.operations.password import ChangePassword
-from nova.operations.power import (
-    Pause,
-    RebootHard,
-    RebootSoft,
-    Resume,
-    ResumeOnBoot,
-    Start,
-    Stop,
-    Suspend,
-    SyncPower,
-    TriggerCrashDump,
-    Unpause,
-)
 from nova.operations.rebuild import Rebuild
 from nova.operations.rescue import Rescue, Unrescue
 from nova.operations.reset_state import ResetState
@@ -35,12 +23,10 @@ from nova.operations.unshelve import Unshelve
 from nova.operations.volume_image import CreateVolumeImage
 from nova.operations.volumes import AttachVolume, DetachVolume
 
-REGISTRY: dict[str, type[Operation]] = {
-    operation.name: operation
-    for operation in (Build, Delete, Start, ResumeOnBoot, Stop, SyncPower, RebootSoft, RebootHard, Pause, Unpause,
-                      Suspend, Resume, ResetState, Resize, Migrate, ConfirmResize, RevertResize, LiveMigrate,
-                      Evacuate, AttachVolume, DetachVolume, SwapVolume, AttachInterface, DetachInterface, LoseInterface,
-                      SoftDelete, Restore, Reclaim, ChangePassword, TriggerCrashDump, Rebuild, Rescue, Unrescue,
-                      CreateImage, CreateVolumeImage, CreateBackup, Shelve, ShelveOffload, Unshelve,
-                      VolumeSnapshotCreate, VolumeSnapshotDelete, ExtendVolume, AttachShare, DetachShare)
-}
+REGISTRY: dict[str, type[Operation]] = {operation.name: operation for operation in (
+    Build, Delete, power.Start, power.ResumeOnBoot, power.Stop, power.SyncPower, power.RebootSoft, power.RebootHard,
+    power.Pause, power.Unpause, power.Suspend, power.Resume, ResetState, Resize, Migrate, ConfirmResize, RevertResize,
+    LiveMigrate, Evacuate, AttachVolume, DetachVolume, SwapVolume, AttachInterface, DetachInterface, LoseInterface,
+    SoftDelete, Restore, Reclaim, ChangePassword, power.TriggerCrashDump, Rebuild, Rescue, Unrescue, CreateImage,
+    CreateVolumeImage, CreateBackup, Shelve, ShelveOffload, Unshelve, VolumeSnapshotCreate, VolumeSnapshotDelete,
+    ExtendVolume, AttachShare, DetachShare)}

@@ -12,9 +12,8 @@ import msgspec
 from nova import exception
 from nova.objects.base import Object
 from nova.objects.servers import states
-from nova.objects.servers.action import Failure
 from nova.objects.servers.instance import BlockDevice
-from nova.operations.framework.base import CONDUCTOR, VOLUMES, NoRequest, Operation, step
+from nova.operations.framework.base import CONDUCTOR, VOLUMES, NoRequest, Releasing, step
 from nova.operations.framework.contexts import Acceptance, Control, HostContext
 from nova.operations.framework.rules import Rules
 
@@ -25,8 +24,7 @@ _STATES = frozenset({states.ACTIVE, states.PAUSED})
 
 
 class CreateRequest(Object, kw_only=True):
-    """``new_file``: name of the overlay file to which the guest writes from now on, in the directory of the current
-    file."""
+    """``new_file``: name of the overlay file to which the guest writes, in the directory of the current one."""
 
     volume_id: str
     snapshot_id: str
@@ -34,11 +32,8 @@ class CreateRequest(Object, kw_only=True):
 
 
 class DeleteRequest(Object, kw_only=True):
-    """Request to merge overlay files.
-
-    With ``merge_target_file``: commit ``file_to_merge`` and the files down to the target into the target. Without: pull
-    the files between ``file_to_merge`` (None: all) and the active file into the active file.
-    """
+    """Request to merge overlay files. With ``merge_target_file``: commit ``file_to_merge`` and the files down to the
+    target into the target. Without: pull the files above ``file_to_merge`` (None: all) into the active file."""
 
     volume_id: str
     snapshot_id: str
@@ -58,14 +53,13 @@ class AssistedData(Object, kw_only=True):
     done: bool = False
 
 
-class _Assisted(Operation):
+class _Assisted(Releasing):
     """Common steps of assisted snapshots. Subclasses define what the host does."""
 
     data_type = AssistedData
     answer_type = NoRequest
     point_of_no_return = "change"
-    # Status of the snapshot at the service during the operation.
-    awaited: str
+    awaited: str  # status of the snapshot at the service during the operation
 
     @property
     def service_awaits_end(self) -> bool:
@@ -87,8 +81,7 @@ class _Assisted(Operation):
     # --- steps -----------------------------------------------------------------------------------
     @step(CONDUCTOR, undo="give_up", external=VOLUMES)
     def take(self, ctl: Control) -> None:
-        """Check that the server still has the volume: it may have moved or detached the volume while the operation was
-        queued."""
+        """Check that the server still has the volume: it may have moved or detached it meanwhile."""
         device = ctl.instance.attached_now(self.data.device)
         self.data.device = device
         ctl.outside_volumes.check_assisted(device, self.data.snapshot_id, self.awaited)
@@ -115,10 +108,6 @@ class _Assisted(Operation):
         ctl.outside_volumes.end_assisted(self.data.snapshot_id, self.awaited, done=self.data.done)
 
     # --- the end ---------------------------------------------------------------------------------
-    def failed(self, ctl: Control, failure: Failure) -> None:
-        super().failed(ctl, failure)
-        self.superseded(ctl)
-
     def succeeded(self, ctl: Control) -> None:
         super().succeeded(ctl)
         self.superseded(ctl)

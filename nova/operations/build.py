@@ -19,7 +19,7 @@ from nova.objects.servers import states
 from nova.objects.servers.action import Failure
 from nova.objects.volumes.volume import VolumeEncryption
 from nova.operations.framework import on_host, placing, plugging
-from nova.operations.framework.base import CONDUCTOR, NETWORK, VOLUMES, Operation, Step, connects_volumes, step
+from nova.operations.framework.base import CONDUCTOR, NETWORK, VOLUMES, Step, connects_volumes, step
 from nova.operations.framework.contexts import Control, HostContext
 from nova.operations.framework.rules import Rules
 
@@ -28,10 +28,7 @@ _EVENT = "compute__do_build_and_run_instance"
 
 class BuildData(Object, kw_only=True):
     """Data of a build. ``candidates``: the host in use first, then the alternates. ``tries``: number of failed hosts.
-
-    ``plugs``: interfaces that must be plugged before the guest runs. ``outside_interfaces``: an external service
-    manages the interfaces.
-    """
+    ``plugs``: interfaces that must be plugged before the guest runs. ``outside_interfaces``: they are external."""
 
     spec: RequestSpec
     candidates: list[Selection] = []
@@ -48,14 +45,11 @@ class BuildData(Object, kw_only=True):
     outside_interfaces: bool = False
 
 
-class Build(Operation):
-    name = "build"
-    action = "create"
+class Build(placing.PlacedOperation):
+    name, action = "build", "create"
     rules = Rules(label="create", vm_states=frozenset({states.BUILDING}), launched=False)
     data_type = BuildData
     task_state = states.SCHEDULING
-    retry_from = "place"
-    kind = "build"
     may_be_followed = False
 
     @step(CONDUCTOR, undo="unmake_volumes", external=VOLUMES, when="outside_volumes")
@@ -105,9 +99,7 @@ class Build(Operation):
         plugging.start(host, host.spawn)
         on_host.report_guest(host)
 
-    @step(CONDUCTOR, when="plugs")
-    def plugged(self, ctl: Control) -> None:
-        plugging.wait(ctl, self.data.plugs)
+    plugged = plugging.plugged
 
     @step("host", event=_EVENT, task_state=states.SPAWNING, evict=True, when="plugs")
     def go(self, host: HostContext) -> None:
@@ -118,16 +110,6 @@ class Build(Operation):
         ctl.outside_volumes.complete()
 
     # --- compensations ---------------------------------------------------------------------------
-    def unplug(self, host: HostContext) -> None:
-        host.network.unplug(host.instance)
-
-    def wipe(self, host: HostContext) -> None:
-        host.driver.guests.destroy(host.instance)
-        host.disconnect_volumes()
-
-    def unbind_volumes(self, ctl: Control) -> None:
-        ctl.outside_volumes.disconnect()
-
     def give_interfaces_back(self, ctl: Control) -> None:
         ctl.outside_interfaces.release()
         ctl.set(network_info=[])
@@ -145,8 +127,7 @@ class Build(Operation):
         ctl.outside_volumes.unmake()
 
     def clean_up(self, of: Step, ctl: Control) -> None:
-        """Remove everything that the ended build made at external services; no volume needs to wait for another host.
-        """
+        """Remove all that the ended build made at external services. No volume is kept for another host. """
         if of.name == "interfaces":
             ctl.outside_interfaces.release()
             return
@@ -155,9 +136,6 @@ class Build(Operation):
         ctl.outside_volumes.unmake()
 
     # --- decisions ---------------------------------------------------------------------------------
-    def may_retry(self, failure: Failure) -> bool:
-        return placing.should_retry(self.data, failure)
-
     def succeeded(self, ctl: Control) -> None:
         ctl.finish_io(failed=False, node_uuid=self.data.candidates[0].node_uuid)
         ctl.volumes.complete()

@@ -20,25 +20,20 @@ _EVENT = "compute_terminate_instance"
 
 class DeleteData(Object, kw_only=True):
     """``other``: the second possible host of a server with an unconfirmed migration; ``moved``: there is such a
-    migration.
-
-    ``outside_interfaces``: an external service manages the interfaces.
-    """
+    migration. ``outside_interfaces``: an external service manages the interfaces."""
 
     host: str = ""
     other: str = ""
     moved: bool = False
     outside_interfaces: bool = False
-    # Id of the image that shelving created.
-    shelved_image: str = ""
+    shelved_image: str = ""  # id of the image that shelving created
     # The server has volumes of an external service.
     outside_volumes: bool = False
     shares: bool = False
 
 
 class Delete(Operation):
-    name = "delete"
-    action = "delete"
+    name = action = "delete"
     rules = Rules(label="delete", task_states=None, launched=False, preempts=True, yields_to=frozenset())
     data_type = DeleteData
     task_state = states.DELETING
@@ -100,8 +95,7 @@ class Delete(Operation):
         ctl.volumes.release()  # locked after quotas
         ctl.set(vm_state=states.DELETED, task_state=None, terminated_at=ctl.now(), deleted=True,
                 power_state=states.NOSTATE, user_data=None, personality=[], numa_topology=None, pci_devices=None,
-                device_addresses=None,
-                shares=None, soft_deleted_at=None)
+                device_addresses=None, shares=None, soft_deleted_at=None)
 
     def succeeded(self, ctl: Control) -> None:
         """Do nothing: forget() has set the final state."""

@@ -7,8 +7,6 @@ destination may run the guest, an eviction makes the source remove its guest whe
 
 from __future__ import annotations
 
-import msgspec
-
 from nova import exception
 from nova.objects.base import Object
 from nova.objects.servers import migration as migration_states
@@ -54,8 +52,8 @@ class Evacuate(Move):
 
     @classmethod
     def begin(cls, instance: Instance, request: EvacuateRequest) -> dict[str, object]:
-        return {"spec": {"instance_uuids": [], "project_id": "", "flavor": msgspec.to_builtins(instance.flavor)},
-                "off": instance.vm_state == states.STOPPED or (request.stay_off and instance.vm_state == states.ACTIVE)}
+        off = instance.vm_state == states.STOPPED or (request.stay_off and instance.vm_state == states.ACTIVE)
+        return {**super().begin(instance, request), "off": off}
 
     def accept(self, ctl: Acceptance, request: EvacuateRequest) -> None:
         instance = ctl.instance
@@ -126,9 +124,7 @@ class Evacuate(Move):
             plugging.start(host, host.spawn)
         on_host.report_guest(host)
 
-    @step(CONDUCTOR, when="plugs")
-    def plugged(self, ctl: Control) -> None:
-        plugging.wait(ctl, self.data.plugs)
+    plugged = plugging.plugged
 
     @step("host", event=_EVENT, task_state=states.REBUILD_SPAWNING, evict=True, when="plugs")
     def go(self, host: HostContext) -> None:

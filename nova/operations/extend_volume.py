@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from nova import exception
 from nova.objects.base import Object
-from nova.objects.servers.action import Failure
 from nova.objects.servers.instance import BlockDevice
-from nova.operations.framework.base import CONDUCTOR, VOLUMES, NoRequest, Operation, step
+from nova.operations.framework.base import CONDUCTOR, VOLUMES, NoRequest, Releasing, step
 from nova.operations.framework.contexts import Acceptance, Control, HostContext
 from nova.operations.framework.rules import Rules
 
@@ -33,7 +32,7 @@ class ExtendData(Object, kw_only=True):
     done: bool = False
 
 
-class ExtendVolume(Operation):
+class ExtendVolume(Releasing):
     name = action = "extend_volume"
     # The operation only shows a change that already happened: state and lock of the server do not matter.
     rules = Rules(label="extend_volume", task_states=None, lock=False, launched=False, beside=True, release=5)
@@ -89,12 +88,7 @@ class ExtendVolume(Operation):
         super().succeeded(ctl)
         self.superseded(ctl)
 
-    def failed(self, ctl: Control, failure: Failure) -> None:
-        super().failed(ctl, failure)
-        self.superseded(ctl)
-
     def superseded(self, ctl: Control) -> None:
-        """Store the new size, whether the guest sees it yet or not, unless the service waited and the guest was not
-        extended."""
+        """Store the new size, even if the guest does not see it yet, unless the service waited in vain."""
         if self.data.size_gb and (self.data.done or not self.data.awaited):
             ctl.volumes.resize(self.data.device, self.data.size_gb)

@@ -10,10 +10,9 @@ from nova import exception
 from nova.objects.base import Object
 from nova.objects.networks.network import VIF, NetworkRequest
 from nova.objects.servers import states
-from nova.objects.servers.action import Failure
 from nova.objects.servers.instance import Instance
 from nova.operations.framework import on_host, plugging
-from nova.operations.framework.base import CONDUCTOR, NETWORK, NoRequest, Operation, step
+from nova.operations.framework.base import CONDUCTOR, NETWORK, NoRequest, Releasing, step
 from nova.operations.framework.contexts import Acceptance, Control, HostContext, PrecheckContext
 from nova.operations.framework.rules import Rules
 
@@ -37,11 +36,9 @@ class DetachInterfaceRequest(Object, kw_only=True):
 
 
 class InterfaceData(Object, kw_only=True):
-    """``wanted``: the requested interface; ``vif``: the interface as stored in the server's row.
-
-    ``plugs``: the id of the interface if the back end reports when it is plugged. ``outside_interfaces``: an external
-    service creates the interface. ``port_id``: the requested port.
-    """
+    """``wanted``: the requested interface; ``vif``: the interface as stored in the server's row. ``plugs``: the id of
+    the interface if the back end reports when it is plugged. ``outside_interfaces``: an external service creates the
+    interface. ``port_id``: the requested port."""
 
     host: str = ""
     wanted: NetworkRequest | None = None
@@ -51,7 +48,7 @@ class InterfaceData(Object, kw_only=True):
     port_id: str | None = None
 
 
-class _Interface(Operation):
+class _Interface(Releasing):
     """Common host actions of attach and detach."""
 
     data_type = InterfaceData
@@ -111,10 +108,6 @@ class AttachInterface(_Interface):
         if not self.data.plugs:
             ctl.interfaces.complete(self.data.vif.id)
 
-    def failed(self, ctl: Control, failure: Failure) -> None:
-        super().failed(ctl, failure)
-        self.superseded(ctl)
-
     def superseded(self, ctl: Control) -> None:
         if self.data.vif is not None:
             ctl.interfaces.release(self.data.vif)
@@ -159,17 +152,13 @@ class DetachInterface(_Interface):
 
 
 class LoseInterface(DetachInterface):
-    """Detach an interface whose port was deleted by its owner, in any state of the server.
+    """Detach an interface whose port was deleted by its owner, in any state of the server. Queues behind the running
+    operation, also behind a build that is about to use the port. An operation that supersedes this one finds the server
+    without the interface. After a reset of the state or a soft delete, which keep the guest, this one runs again."""
 
-    Queues behind the running operation, also behind a build that is about to use the port. An operation that supersedes
-    this one finds the server without the interface. After a reset of the state, which leaves the guest as it is, this
-    operation runs again.
-    """
-
-    name = "lose_interface"
-    action = "detach_interface"
+    name, action = "lose_interface", "detach_interface"
     rules = Rules(label="detach_interface", vm_states=_ANY, task_states=None, lock=False, launched=False, beside=True,
-                  requeued=True)
+                  repeated=True)
 
     @property
     def is_needed(self) -> bool:
@@ -191,10 +180,6 @@ class LoseInterface(DetachInterface):
         super().give_back(ctl)
 
     def succeeded(self, ctl: Control) -> None:
-        self.superseded(ctl)
-
-    def failed(self, ctl: Control, failure: Failure) -> None:
-        super().failed(ctl, failure)
         self.superseded(ctl)
 
     def superseded(self, ctl: Control) -> None:

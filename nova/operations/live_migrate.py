@@ -40,10 +40,8 @@ class LiveMigrateRequest(Object, kw_only=True):
 
 class LiveMigrateData(MoveData, kw_only=True):
     """``arrived``: the guest runs on the destination and cannot return. ``left``: the source has removed the guest.
-
-    ``follows``: the guest arrived although the source failed to report it; its interfaces must still be bound to the
-    destination. ``refusals``: number of hosts that could not take the guest; ``refusal``: the reason of the last one.
-    """
+    ``follows``: it arrived although the source failed to report it; its interfaces must still be bound there.
+    ``refusals``: number of hosts that could not take the guest; ``refusal``: the last reason."""
 
     block_migration: bool | None = None
     described: MigrationSource | None = None
@@ -56,8 +54,7 @@ class LiveMigrateData(MoveData, kw_only=True):
 
 
 class LiveMigrate(Move):
-    name = "live_migrate"
-    action = "live-migration"
+    name, action = "live_migrate", "live-migration"
     rules = Rules(label="os-migrateLive", vm_states=frozenset({states.ACTIVE, states.PAUSED}), host="up",
                   without_shares=True)
     request_type = LiveMigrateRequest
@@ -67,8 +64,7 @@ class LiveMigrate(Move):
 
     @classmethod
     def begin(cls, instance: Instance, request: LiveMigrateRequest) -> dict[str, object]:
-        return {"spec": {"instance_uuids": [], "project_id": "", "flavor": msgspec.to_builtins(instance.flavor)},
-                "block_migration": request.block_migration}
+        return {**super().begin(instance, request), "block_migration": request.block_migration}
 
     def accept(self, ctl: Acceptance, request: LiveMigrateRequest) -> None:
         if request.host and request.host == ctl.instance.host:

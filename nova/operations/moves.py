@@ -7,6 +7,7 @@ has the connections of the new host, and the connections of the old host are rem
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 import msgspec
 
@@ -60,9 +61,7 @@ def has_dedicated_resources(instance: Instance) -> bool:
 
 class Bound(Operation):
     """Base of operations with external steps that bind interfaces (``bind``) and volumes (``bind_volumes``) to a host.
-
-    A subclass that moves volumes lists these steps among its own and has the volume fields of MoveData.
-    """
+    A subclass that moves volumes lists these steps among its own and has the volume fields of MoveData."""
 
     @step(CONDUCTOR, undo="unbind_volumes", external=VOLUMES, when="outside_volumes")
     def bind_volumes(self, ctl: Control) -> None:
@@ -111,10 +110,13 @@ class Move(Bound):
     migration_type: str
     kind = "move"
     ends_consoles = True
-    # After a claim is lost to another server, the next host is tried.
-    retry_from = "place"
+    retry_from = "place"  # after a claim is lost to another server, the next host is tried
 
     # --- acceptance --------------------------------------------------------------------------------
+    @classmethod
+    def begin(cls, instance: Instance, request: Any) -> dict[str, Any]:
+        return {"spec": placing.empty_spec(instance)}  # begin_move() fills it in
+
     def begin_move(self, ctl: Acceptance, flavor: Flavor, host: str | None = None, *, same_host: bool = False,
                    forced: bool = False, new_flavor: Flavor | None = None) -> None:
         """Fill in the possible destinations and write the migration. Raises ComputeHostNotFound, InvalidVolume."""
@@ -175,8 +177,7 @@ class Move(Bound):
         return selection
 
     def _update_source(self, ctl: Control) -> None:
-        """Update the source: the operation that ran before, or that this one superseded, moved the server to another
-        host."""
+        """Update the source: an operation that ran before or was superseded moved the server."""
         data, here = self.data, ctl.instance
         if here.host in (data.spec.force_host, data.spec.requested_host):
             raise exception.NoValidHost(reason=f"the server is on host {here.host} already.")
@@ -207,8 +208,7 @@ class Move(Bound):
 
     # --- claims and migration record at the end -------------------------------------------------------------
     def arrive(self, ctl: Control, status: str) -> None:
-        """Make the destination the only host: release the instance's own claim and transfer the migration's claim to
-        it."""
+        """Make the destination the only host: replace the instance's claim with that of the migration."""
         data: MoveData = self.data
         ctl.release_claim()
         ctl.rekey_claim(data.migration)

@@ -12,8 +12,7 @@ from nova.operations.framework.base import NoData, Operation, step
 from nova.operations.framework.contexts import Acceptance, Control, HostContext
 from nova.operations.framework.rules import Rules
 
-# A guest agent answers within seconds or not at all.
-_DEADLINE = 120.0
+_DEADLINE = 120.0  # a guest agent answers within seconds or not at all
 
 
 class ChangePasswordRequest(Object, kw_only=True):
@@ -27,8 +26,7 @@ class ChangePasswordData(NoData, kw_only=True):
 
 
 class ChangePassword(Operation):
-    name = "change_password"
-    action = "changePassword"
+    name, action = "change_password", "changePassword"
     rules = Rules(label="changePassword", vm_states=frozenset({states.ACTIVE}), release=3)
     request_type = ChangePasswordRequest
     data_type = ChangePasswordData

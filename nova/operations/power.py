@@ -57,10 +57,8 @@ class ResumeOnBootRequest(Object, kw_only=True):
 
 
 class ResumeOnBoot(Start):
-    """Start the guest of an ACTIVE server after its host was booted. Requested by the host.
-
-    Refused if a user stopped, moved or deleted the server meanwhile.
-    """
+    """Start the guest of an ACTIVE server after its host was booted. Requested by the host. Refused if a user stopped,
+    moved or deleted the server meanwhile."""
 
     name = "resume_on_boot"
     rules = Rules(label="start", vm_states=frozenset({states.ACTIVE}), host="needed", lock=False)
@@ -90,12 +88,9 @@ class Stop(PowerAction):
 
 class SyncPower(PowerAction):
     """Correct a server whose reported power state does not match its vm_state. The host checks the guest again first.
+    The report that caused this operation may be older than the last user action."""
 
-    The report that caused this operation may be older than the last user action.
-    """
-
-    name = "sync_power"
-    action = "stop"
+    name, action = "sync_power", "stop"
     rules = Rules(label="stop", vm_states=frozenset({states.ACTIVE, states.STOPPED, states.PAUSED, states.SHELVED,
                                                      states.SOFT_DELETED}), host="needed", lock=False)
     task_state = states.POWERING_OFF
@@ -135,8 +130,7 @@ def differs(vm_state: str, power_state: int) -> bool:
 
 
 class RebootSoft(PowerAction):
-    name = "reboot_soft"
-    action = "reboot"
+    name, action = "reboot_soft", "reboot"
     rules = Rules(label="reboot", vm_states=frozenset({states.ACTIVE}))
     task_state = states.REBOOTING
     shuts_down = True
@@ -151,8 +145,7 @@ class RebootSoft(PowerAction):
 
 
 class RebootHard(PowerAction):
-    name = "reboot_hard"
-    action = "reboot"
+    name, action = "reboot_hard", "reboot"
     rules = Rules(
         label="reboot",
         vm_states=frozenset({states.ACTIVE, states.STOPPED, states.PAUSED, states.SUSPENDED, states.ERROR}),

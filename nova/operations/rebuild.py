@@ -41,8 +41,7 @@ _COLUMNS = ("display_name", "display_description", "hostname", "access_ip_v4", "
 
 
 class RebuildRequest(Object, kw_only=True):
-    """Request to rebuild. ``image``, ``kernel_id`` and ``ramdisk_id`` are visible to the caller. UNSET fields do not
-    change."""
+    """``image``, ``kernel_id`` and ``ramdisk_id`` are visible to the caller. UNSET fields do not change."""
 
     image: Image
     kernel_id: str = ""
@@ -75,11 +74,9 @@ class ImageOfServer(Object, kw_only=True):
 
 
 class RebuildData(Object, kw_only=True):
-    """``spec``: the scheduler request that checks another image, until it is answered (``selected``).
-
-    ``token`` identifies the new disks; ``replaced``: the server uses them. ``off``: the server is stopped afterwards,
-    as before. ``volume``: old content of the boot volume; ``outside_volumes``: an external service rewrites the volume.
-    """
+    """``spec``: the scheduler request that checks another image, until it is answered (``selected``). ``token``
+    identifies the new disks; ``replaced``: the server uses them. ``off``: the server is stopped afterwards, as before.
+    ``volume``: old content of the boot volume; ``outside_volumes``: an external service rewrites the volume."""
 
     host: str = ""
     spec: RequestSpec | None = None
@@ -265,8 +262,7 @@ class Rebuild(Operation):
 
 
 def _describes_disks(item: str) -> bool:
-    """Return True if an item of system_metadata describes the disks: properties of the image, or the password posted by
-    the guest."""
+    """Return True if an item of system_metadata describes the disks: image properties, or the guest's password."""
     return item.startswith(METADATA) or item in PASSWORD_KEYS
 
 

@@ -25,16 +25,12 @@ from nova.operations.power import PowerAction
 # Properties that the image must have, and trait of the host, to rescue a server that boots from a volume.
 _PROPERTIES = ("hw_rescue_device", "hw_rescue_bus")
 _TRAIT = "COMPUTE_RESCUE_BFV"
-# Key in system_metadata: time of the rescue.
-SINCE = "rescued_at"
+SINCE = "rescued_at"  # key in system_metadata: time of the rescue
 
 
 class RescueRequest(Object, kw_only=True):
     """``image``, ``kernel_id`` and ``ramdisk_id`` are visible to the caller; None: the host's rescue image, or the
-    server's.
-
-    ``volume_backed``: True if the server may boot from a volume (API 2.87).
-    """
+    server's. ``volume_backed``: True if the server may boot from a volume (API 2.87)."""
 
     image: Image | None = None
     kernel_id: str = ""
@@ -127,10 +123,8 @@ class Unrescue(_Rescue):
 
 
 def _check_hardware(ctl: Acceptance, instance: Instance, image: Image) -> None:
-    """Check that the server's host can start it from this image.
-
-    Raises InvalidInput for hardware that no host has, InstanceNotRescuable for what this host lacks.
-    """
+    """Check that the server's host can start it from this image. Raises InvalidInput for hardware that no host has,
+    InstanceNotRescuable for what this host lacks."""
     device, bus = (image.properties.get(name) for name in _PROPERTIES)
     if device or bus:
         # The server keeps its hardware and gets one more disk.

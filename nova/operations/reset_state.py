@@ -21,10 +21,8 @@ class ResetStateRequest(Object, kw_only=True):
 
 
 class ResetState(EndsMove):
-    name = "reset_state"
-    action = "resetState"
-    rules = Rules(label="resetState", task_states=None, lock=False, launched=False, preempts=True,
-                  keeps_guest=True)
+    name, action = "reset_state", "resetState"
+    rules = Rules(label="resetState", task_states=None, lock=False, launched=False, preempts=True, keeps_guest=True)
     request_type = ResetStateRequest
 
     def accept(self, ctl: Acceptance, request: ResetStateRequest) -> None:  # type: ignore[override]

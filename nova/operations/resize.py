@@ -30,8 +30,7 @@ from nova.operations.framework.contexts import Acceptance, Control, HostContext
 from nova.operations.framework.rules import Rules
 from nova.operations.moves import Bound, Move, MoveData, has_dedicated_resources
 
-# Key in system_metadata: vm_state before the resize.
-_BEFORE = "old_vm_state"
+_BEFORE = "old_vm_state"  # key in system_metadata: vm_state before the resize
 
 
 class ResizeRequest(Object, kw_only=True):
@@ -44,11 +43,9 @@ class MigrateRequest(Object, kw_only=True):
 
 
 class ResizeData(MoveData, kw_only=True):
-    """``running``: the guest is started at the end; ``disks``: address at which the source serves them.
-
-    ``stranded``: the source failed to restore the guest, or has not done it yet. ``share_polls``: number of waits for
-    another server to release its access to a share.
-    """
+    """``running``: the guest is started at the end; ``disks``: address at which the source serves them. ``stranded``:
+    the source failed to restore the guest, or has not done it yet. ``share_polls``: number of waits for another server
+    to release its access to a share."""
 
     flavor: Flavor | None = None
     running: bool = True
@@ -84,10 +81,6 @@ class Resize(Move):
         self.data.flavor, self.data.running = flavor, ctl.instance.vm_state == states.ACTIVE
         ctl.set(progress=0)
         self.begin_move(ctl, flavor, host, same_host=same_host, new_flavor=flavor)
-
-    @classmethod
-    def begin(cls, instance: Instance, request: object) -> dict[str, object]:
-        return {"spec": {"instance_uuids": [], "project_id": "", "flavor": msgspec.to_builtins(instance.flavor)}}
 
     # --- steps -----------------------------------------------------------------------------------------
     @step(CONDUCTOR, undo="unplace", calls_scheduler=True, event="cold_migrate")
@@ -126,9 +119,7 @@ class Resize(Move):
             plugging.start(host, functools.partial(host.driver.power.on, moved))
         on_host.report_guest(host)
 
-    @step(CONDUCTOR, when="plugs")
-    def plugged(self, ctl: Control) -> None:
-        plugging.wait(ctl, self.data.plugs)
+    plugged = plugging.plugged
 
     @step("host", event="compute_finish_resize", task_state=states.RESIZE_FINISH, evict=True, when="plugs")
     def go(self, host: HostContext) -> None:
@@ -233,11 +224,9 @@ def give_back(ctl: Control, flavor: Flavor, other: Flavor) -> None:
 # --- confirm and revert ----------------------------------------------------------------------------------
 class FinishData(Object, kw_only=True):
     """Data of a confirm or revert. ``host``: current host; ``source``: host before the move, with ``old_flavor``.
-
     ``stays``: the destination failed to remove its guest and keeps it; ``removed``: the destination removed its guest
     although another operation took over; ``dedicated``: the server has dedicated resources on one of the hosts.
-    ``outside_interfaces``, ``outside_volumes``: see MoveData; ``there``: the volumes as connected to the source.
-    """
+    ``outside_interfaces``, ``outside_volumes``: see MoveData; ``there``: the volumes as connected to the source."""
 
     host: str = ""
     source: str = ""
@@ -280,14 +269,9 @@ class _Finish(Bound):
     def superseded(self, ctl: Control) -> None:
         ctl.migrate(self.data.migration, status=migration_states.ERROR)
 
-    @staticmethod
-    def _forget_before(ctl: Control) -> None:
-        ctl.set_items({_BEFORE: None})
-
 
 class ConfirmResize(_Finish):
-    name = "confirm_resize"
-    action = "confirmResize"
+    name, action = "confirm_resize", "confirmResize"
     rules = Rules(label="confirmResize", vm_states=frozenset({states.RESIZED}))
 
     def accept(self, ctl: Acceptance, request: Object) -> None:
@@ -308,7 +292,7 @@ class ConfirmResize(_Finish):
         ctl.migrate(self.data.migration, status=migration_states.CONFIRMED, open=False)
         if self.data.old_flavor is not None:
             give_back(ctl, ctl.instance.flavor, self.data.old_flavor)
-        self._forget_before(ctl)
+        ctl.set_items({_BEFORE: None})
 
     # Other operations that end a move leave the accesses to the periodic check for stale accesses.
     @step(CONDUCTOR, external=SHARES, deferrable=True, when="shares")
@@ -333,10 +317,8 @@ class ConfirmResize(_Finish):
 
 
 class EndsMove(ConfirmResize):
-    """Base of operations that first confirm a pending resize.
-
-    A subclass lists these steps before its own: ``check_move, forget, end_move = EndsMove.check_move, ...``.
-    """
+    """Base of operations that first confirm a pending resize. A subclass lists these steps before its own:
+    ``check_move, forget, end_move = EndsMove.check_move, ...``."""
 
     def accept(self, ctl: Acceptance, request: Object) -> None:
         for migration in ctl.open_migrations():
@@ -369,8 +351,7 @@ class EndsMove(ConfirmResize):
 
 
 class RevertResize(_Finish):
-    name = "revert_resize"
-    action = "revertResize"
+    name, action = "revert_resize", "revertResize"
     rules = Rules(label="revertResize", vm_states=frozenset({states.RESIZED}))
     task_state = states.RESIZE_REVERTING
     ends_consoles = True
@@ -440,8 +421,7 @@ class RevertResize(_Finish):
 
     def failed(self, ctl: Control, failure: Failure) -> None:
         if self.data.stays:
-            # The user may repeat the revert.
-            ctl.migrate(self.data.migration, status=migration_states.FINISHED)
+            ctl.migrate(self.data.migration, status=migration_states.FINISHED)  # the user may repeat the revert
             ctl.set(task_state=None)
         else:
             # The server's disks are on the source: a hard reboot restores and starts the guest.
@@ -463,6 +443,6 @@ class RevertResize(_Finish):
         if data.dedicated:
             ctl.use_claim()
         ctl.migrate(data.migration, status=status, open=False)
-        self._forget_before(ctl)
+        ctl.set_items({_BEFORE: None})
         ctl.volumes.adopt(data.there)
         ctl.set(flavor=old, host=data.source, node=data.source_node, availability_zone=ctl.zone_of(data.source))

@@ -12,10 +12,9 @@ import msgspec
 from nova import exception
 from nova.objects.base import Object, new_uuid
 from nova.objects.servers import states
-from nova.objects.servers.action import Failure
 from nova.objects.volumes import share as share_types
 from nova.objects.volumes.share import Share, ShareMapping
-from nova.operations.framework.base import CONDUCTOR, SHARES, NoRequest, Operation, Step, step
+from nova.operations.framework.base import CONDUCTOR, SHARES, NoRequest, Releasing, Step, step
 from nova.operations.framework.contexts import Acceptance, Control, HostContext, PrecheckContext
 from nova.operations.framework.rules import Rules
 
@@ -48,16 +47,12 @@ class DetachShareData(Object, kw_only=True):
     let_go: bool = False
 
 
-class _Share(Operation):
+class _Share(Releasing):
     """Common end of attach and detach: the mapping gets status "error" if the operation fails."""
 
     def clean_up(self, of: Step, ctl: Control) -> None:
         """Reconcile the accesses with the shares that the server has now."""
         ctl.outside_shares.reconcile()
-
-    def failed(self, ctl: Control, failure: Failure) -> None:
-        super().failed(ctl, failure)
-        self.superseded(ctl)
 
     def superseded(self, ctl: Control) -> None:
         ctl.shares.become(self.data.mapping, share_types.ERROR)
@@ -117,9 +112,8 @@ class DetachShare(_Share):
         # A server on a failed host may be detached: servers with shares cannot be evacuated.
         runs = self.instance.runs and ctl.host_up(self.instance.host or "")
         if runs or mapping.status not in (share_types.INACTIVE, share_types.ERROR):
-            raise exception.ShareStatusIncorrect(
-                share_id=request.share_id, status=self.instance.status_of(mapping),
-                expected=f"{share_types.INACTIVE} or {share_types.ERROR}")
+            raise exception.ShareStatusIncorrect(share_id=request.share_id, status=self.instance.status_of(mapping),
+                                                 expected=f"{share_types.INACTIVE} or {share_types.ERROR}")
         self.data.mapping = mapping
         ctl.shares.become(mapping, share_types.DETACHING)
 

@@ -19,11 +19,9 @@ from nova.operations.framework.rules import Rules
 from nova.operations.power import FollowsPowerState
 from nova.operations.snapshot import DEADLINE, SavedData, Saving
 
-# Keys in system_metadata of a shelved server.
-IMAGE, SINCE, HOST = "shelved_image_id", "shelved_at", "shelved_host"
+IMAGE, SINCE, HOST = "shelved_image_id", "shelved_at", "shelved_host"  # keys in system_metadata of a shelved server
 
-# Maximum number of characters of the server's name in the image's name, which is limited to 255.
-_NAME_ROOM = 247
+_NAME_ROOM = 247  # maximum number of characters of the server's name in the image's name, which is limited to 255
 
 _SHELVE, _OFFLOAD = "compute_shelve_instance", "compute_shelve_offload_instance"
 
@@ -36,9 +34,7 @@ class ShelveRequest(Object, kw_only=True):
 
 class ShelveData(SavedData, kw_only=True):
     """``offload``: release the host, too. ``unbinds_…``: the server has such resources of an external service.
-
-    ``settled``: the server is shelved; ``former``: id of the remaining image of a previous shelving.
-    """
+    ``settled``: the server is shelved; ``former``: id of the remaining image of a previous shelving."""
 
     offload: bool = False
     settled: bool = False
@@ -112,7 +108,7 @@ class Shelve(_Offloading, Saving, FollowsPowerState):
 
     @step(CONDUCTOR, undo="unmake_image", external=IMAGES, when="image")
     def make_image(self, ctl: Control) -> None:
-        self._make(ctl)
+        ctl.images.make(self.data.image)
 
     @step("host", event=_SHELVE, task_state=states.SHELVING, undo="restart")
     def halt(self, host: HostContext) -> None:
@@ -153,8 +149,7 @@ class Shelve(_Offloading, Saving, FollowsPowerState):
 
 
 class ShelveOffload(_Offloading):
-    name = "shelve_offload"
-    action = "shelveOffload"
+    name, action = "shelve_offload", "shelveOffload"
     rules = Rules(label="shelveOffload", vm_states=frozenset({states.SHELVED}))
     task_state = states.SHELVING_OFFLOADING
 

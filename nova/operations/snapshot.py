@@ -56,9 +56,6 @@ class Saving(Operation):
     data_type: ClassVar[type[Object]] = SavedData
     kind = "snapshot"
 
-    def _make(self, ctl: Control) -> None:
-        ctl.images.make(self.data.image)
-
     def _capture(self, host: HostContext) -> None:
         host.driver.snapshots.take(host.instance, self.data.image.id, host.cancelled)
 
@@ -75,8 +72,7 @@ class Saving(Operation):
 
 
 class CreateImage(Saving):
-    name = "create_image"
-    action = "createImage"
+    name, action = "create_image", "createImage"
     rules = Rules(label="createImage", vm_states=STATES, lock=False, host="needed", release=3)
     request_type = SnapshotRequest
     answer_type = ImageMade
@@ -90,7 +86,7 @@ class CreateImage(Saving):
 
     @step(CONDUCTOR, undo="unmake_image", external=IMAGES)
     def make_image(self, ctl: Control) -> None:
-        self._make(ctl)
+        ctl.images.make(self.data.image)
 
     @step("host", event="compute_snapshot_instance", task_state=states.IMAGE_PENDING_UPLOAD, undo="discard",
           deadline=DEADLINE)
@@ -103,8 +99,7 @@ class CreateImage(Saving):
 
 
 class CreateBackup(Saving):
-    name = "create_backup"
-    action = "createBackup"
+    name, action = "create_backup", "createBackup"
     rules = Rules(label="createBackup", vm_states=STATES, lock=False, host="needed", release=3)
     request_type = BackupRequest
     answer_type = ImageMade
@@ -122,7 +117,7 @@ class CreateBackup(Saving):
 
     @step(CONDUCTOR, undo="unmake_image", external=IMAGES)
     def make_image(self, ctl: Control) -> None:
-        self._make(ctl)
+        ctl.images.make(self.data.image)
 
     @step("host", event="compute_backup_instance", task_state=states.IMAGE_PENDING_UPLOAD, undo="discard",
           deadline=DEADLINE)

@@ -26,9 +26,8 @@ from nova.operations.shelve import SINCE
 class SoftDelete(EndsMove):
     """Soft-delete a server. A repeated request changes nothing and does not extend the reclaim interval."""
 
-    name = "soft_delete"
-    action = "delete"
-    rules = Rules(label="delete", task_states=None, preempts=True, release=3)
+    name, action = "soft_delete", "delete"
+    rules = Rules(label="delete", task_states=None, preempts=True, keeps_guest=True, release=3)
     task_state = states.SOFT_DELETING
     kind = "power"
     shuts_down = ends_consoles = True

@@ -15,10 +15,9 @@ import msgspec
 from nova import exception
 from nova.objects.base import Object, new_uuid
 from nova.objects.servers import states
-from nova.objects.servers.action import Failure
 from nova.objects.servers.instance import BlockDevice
 from nova.objects.volumes.volume import VolumeEncryption
-from nova.operations.framework.base import CONDUCTOR, VOLUMES, NoRequest, Operation, Step, connects_volumes, step
+from nova.operations.framework.base import CONDUCTOR, VOLUMES, NoRequest, Releasing, Step, connects_volumes, step
 from nova.operations.framework.contexts import Acceptance, Control, HostContext, PrecheckContext
 from nova.operations.framework.rules import Rules
 
@@ -35,11 +34,9 @@ class SwapRequest(Object, kw_only=True):
 
 
 class SwapData(Object, kw_only=True):
-    """``device`` gets the volume of ``new``, which the API does not show until then.
-
-    ``outside_volumes``: an external service manages both volumes. ``migrates``: that service requested the swap, and
-    the volume keeps its id. ``swapped``: the guest uses the new volume. ``encryption``: of the new volume.
-    """
+    """``device`` gets the volume of ``new``, which the API does not show until then. ``outside_volumes``: an external
+    service manages both volumes. ``migrates``: that service requested the swap, and the volume keeps its id.
+    ``swapped``: the guest uses the new volume. ``encryption``: of the new volume."""
 
     host: str = ""
     device: BlockDevice | None = None
@@ -50,7 +47,7 @@ class SwapData(Object, kw_only=True):
     encryption: VolumeEncryption | None = None
 
 
-class SwapVolume(Operation):
+class SwapVolume(Releasing):
     name = action = "swap_volume"
     rules = Rules(label="swap_volume", vm_states=frozenset({states.ACTIVE, states.PAUSED, states.RESIZED}),
                   host="needed", beside=True, release=4)
@@ -137,18 +134,13 @@ class SwapVolume(Operation):
     def succeeded(self, ctl: Control) -> None:
         ctl.volumes.end_swap(self.data.device, self.data.new, self.data.migrates, done=True)
 
-    def failed(self, ctl: Control, failure: Failure) -> None:
-        super().failed(ctl, failure)
-        self.superseded(ctl)
-
     def superseded(self, ctl: Control) -> None:
         ctl.volumes.end_swap(self.data.device, self.data.new, self.data.migrates, done=self.data.swapped)
 
 
 @contextlib.contextmanager
 def _new_volume() -> Iterator[None]:
-    """Report a missing volume as invalid input: the volume of the URL exists, so the requested new volume is missing.
-    """
+    """Report a missing volume as invalid input: it is the requested new volume, not that of the URL. """
     try:
         yield
     except exception.VolumeNotFound as error:

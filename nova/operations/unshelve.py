@@ -19,7 +19,7 @@ from nova.objects.servers import states
 from nova.objects.servers.action import Failure
 from nova.objects.servers.instance import Instance
 from nova.operations.framework import on_host, placing, plugging
-from nova.operations.framework.base import CONDUCTOR, IMAGES, NETWORK, VOLUMES, Operation, Step, connects_volumes, step
+from nova.operations.framework.base import CONDUCTOR, IMAGES, NETWORK, VOLUMES, Step, connects_volumes, step
 from nova.operations.framework.contexts import Acceptance, Control, HostContext
 from nova.operations.framework.rules import Rules
 from nova.operations.shelve import HOST, IMAGE, SINCE
@@ -42,11 +42,9 @@ class UnshelveRequest(Object, kw_only=True):
 
 class UnshelveData(Object, kw_only=True):
     """``offloaded``: the server has no host; ``on_host``: it has. ``candidates``, ``tries``, ``plugs``: see BuildData.
-
     ``polls``: see :mod:`nova.operations.framework.placing`. ``saved_in``: id of the image made by shelving; ``image``:
     that image; ``pinned``: the requested availability zone; ``binds_…``: the server has such resources of an external
-    service; ``settled``: the server runs and is not compensated any more.
-    """
+    service; ``settled``: the server runs and is not compensated any more."""
 
     spec: RequestSpec
     host: str = ""
@@ -67,21 +65,18 @@ class UnshelveData(Object, kw_only=True):
     settled: bool = False
 
 
-class Unshelve(Operation):
+class Unshelve(placing.PlacedOperation):
     name = action = "unshelve"
     rules = Rules(label="unshelve", vm_states=_SHELF | {states.ACTIVE, states.ERROR}, release=3)
     request_type = UnshelveRequest
     data_type = UnshelveData
     task_state = states.UNSHELVING
-    kind = "build"
     ends_consoles = True
-    retry_from = "place"
     point_of_no_return = "settle"
 
     @classmethod
     def begin(cls, instance: Instance, request: UnshelveRequest) -> dict[str, object]:
-        return {"host": instance.host or "",
-                "spec": {"instance_uuids": [], "project_id": "", "flavor": msgspec.to_builtins(instance.flavor)}}
+        return {"host": instance.host or "", "spec": placing.empty_spec(instance)}
 
     def accept(self, ctl: Acceptance, request: UnshelveRequest) -> None:
         instance, data = self.instance, self.data
@@ -167,9 +162,7 @@ class Unshelve(Operation):
         plugging.start(host, functools.partial(host.driver.power.on, host.instance))
         on_host.report_guest(host)
 
-    @step(CONDUCTOR, when="plugs")
-    def plugged(self, ctl: Control) -> None:
-        plugging.wait(ctl, self.data.plugs)
+    plugged = plugging.plugged
 
     @step("host", event=_EVENT, task_state=states.SPAWNING, evict=True, when="plugs")
     def go(self, host: HostContext) -> None:
@@ -191,16 +184,6 @@ class Unshelve(Operation):
         ctl.images.delete(self.data.drops)
 
     # --- compensations -----------------------------------------------------------------------------
-    def unplug(self, host: HostContext) -> None:
-        host.network.unplug(host.instance)
-
-    def wipe(self, host: HostContext) -> None:
-        host.driver.guests.destroy(host.instance)
-        host.disconnect_volumes()
-
-    def unbind_volumes(self, ctl: Control) -> None:
-        ctl.outside_volumes.disconnect()
-
     def unbind_interfaces(self, ctl: Control) -> None:
         ctl.outside_interfaces.unbind()
 
@@ -219,9 +202,6 @@ class Unshelve(Operation):
             super().clean_up(of, ctl)
 
     # --- decisions -----------------------------------------------------------------------------------
-    def may_retry(self, failure: Failure) -> bool:
-        return placing.should_retry(self.data, failure)
-
     def succeeded(self, ctl: Control) -> None:
         ctl.set_items({IMAGE: None})
         ctl.set(task_state=None)

@@ -34,9 +34,7 @@ _POLL_INTERVAL, _MAX_POLLS = 1.0, 30
 
 class VolumeImageData(SavedData, kw_only=True):
     """``quiesce``: quiesce the guest while snapshots are taken; ``quiesce_requested_at``: when that was requested.
-
-    ``polls``: number of waits for the snapshots; ``drops``: number of waits until they can be deleted.
-    """
+    ``polls``: number of waits for the snapshots; ``drops``: number of waits until they can be deleted."""
 
     quiesce: bool = False
     quiesce_requested_at: datetime.datetime | None = msgspec.field(default=None, name="asked_at")
@@ -45,8 +43,7 @@ class VolumeImageData(SavedData, kw_only=True):
 
 
 class CreateVolumeImage(Saving):
-    name = "create_volume_image"
-    action = "createImage"
+    name, action = "create_volume_image", "createImage"
     rules = Rules(label="createImage", vm_states=STATES, lock=False, host="needed", beside=True, release=4)
     request_type = SnapshotRequest
     answer_type = ImageMade
@@ -59,8 +56,7 @@ class CreateVolumeImage(Saving):
         if self.instance.action_uuid:  # a queued action has no user token any more
             raise exception.InstanceIsBusy(method=self.rules.label, instance_uuid=self.instance.uuid)
         image = ctl.images.describe(request.name, request.metadata)
-        # The snapshots define the minimum size of the disks.
-        image.min_disk = 0
+        image.min_disk = 0  # the snapshots define the minimum size of the disks
         image.properties = without_description(image.properties)
         self.data.image = image
         self.data.quiesce = self._quiesces(ctl)
@@ -79,7 +75,7 @@ class CreateVolumeImage(Saving):
 
     @step(CONDUCTOR, event=_EVENT, undo="unmake_image", external=IMAGES)
     def make_image(self, ctl: Control) -> None:
-        self._make(ctl)
+        ctl.images.make(self.data.image)
 
     # The host is called directly and not by an order: the user's token is lost after an order, and snapshots must be
     # created with that token to belong to the user.
@@ -108,8 +104,7 @@ class CreateVolumeImage(Saving):
         self.data.polls = 0
 
     def _check_quiesce_time(self, ctl: Control) -> None:
-        """Check that the quiesce was not over before the service started all snapshots. Raises InstanceQuiesceFailed.
-        """
+        """Check that the service started all snapshots during the quiesce. Raises InstanceQuiesceFailed. """
         requested_at = self.data.quiesce_requested_at
         if requested_at is None or (ctl.now() - requested_at).total_seconds() < QUIESCE_TIMEOUT:
             return

@@ -13,11 +13,10 @@ from nova import exception
 from nova.objects.base import Object
 from nova.objects.requirements.requested_resources import MULTIATTACH
 from nova.objects.servers import states
-from nova.objects.servers.action import Failure
 from nova.objects.servers.instance import BlockDevice, Instance
 from nova.objects.volumes.volume import AVAILABLE, Attachment, VolumeEncryption
 from nova.operations.framework import on_host
-from nova.operations.framework.base import CONDUCTOR, VOLUMES, NoRequest, Operation, Step, connects_volumes, step
+from nova.operations.framework.base import CONDUCTOR, VOLUMES, NoRequest, Releasing, Step, connects_volumes, step
 from nova.operations.framework.contexts import Acceptance, Control, HostContext, PrecheckContext
 from nova.operations.framework.rules import Rules
 
@@ -44,12 +43,10 @@ class DetachRequest(Object, kw_only=True):
 
 
 class VolumeData(Object, kw_only=True):
-    """``device``: the device of the operation as stored in the server's row.
-
-    ``outside_volumes``: an external service manages the volume; ``let_go``: the guest has released the volume;
-    ``released``: that service has released it, too. ``lost``: that service has lost or broken the volume.
-    ``multiattach``: other servers may attach it. ``owner``: its project at the time of the request.
-    """
+    """``device``: the device of the operation as stored in the server's row. ``outside_volumes``: an external service
+    manages the volume; ``let_go``: the guest has released the volume; ``released``: that service has released it, too.
+    ``lost``: that service has lost or broken the volume. ``multiattach``: other servers may attach it. ``owner``: its
+    project at the time of the request."""
 
     host: str = ""
     device: BlockDevice | None = None
@@ -62,7 +59,7 @@ class VolumeData(Object, kw_only=True):
     owner: str = ""
 
 
-class _Volume(Operation):
+class _Volume(Releasing):
     """Common base of attach and detach."""
 
     data_type = VolumeData
@@ -98,10 +95,9 @@ class AttachVolume(_Volume):
             multiattach=self.data.multiattach, encryption=self.data.encryption))
         self.data.device = device
         self.data.outside_volumes = ctl.volumes.are_outside
-        return Attachment(
-            volume_id=request.volume_id, instance_uuid=self.instance.uuid, device_name=device.device_name,
-            attachment_id=device.attachment_id, bdm_uuid=device.uuid, tag=device.tag,
-            delete_on_termination=device.delete_on_termination)
+        return Attachment(volume_id=request.volume_id, instance_uuid=self.instance.uuid, device_name=device.device_name,
+                          attachment_id=device.attachment_id, bdm_uuid=device.uuid, tag=device.tag,
+                          delete_on_termination=device.delete_on_termination)
 
     def _check_multiattach(self, ctl: Acceptance, request: AttachRequest) -> None:
         if not request.shares:
@@ -139,10 +135,6 @@ class AttachVolume(_Volume):
     def succeeded(self, ctl: Control) -> None:
         ctl.volumes.complete(self.data.device)
 
-    def failed(self, ctl: Control, failure: Failure) -> None:
-        super().failed(ctl, failure)
-        ctl.volumes.release(self.data.device, keep=True)
-
     def superseded(self, ctl: Control) -> None:
         ctl.volumes.release(self.data.device, keep=True)
 
@@ -170,8 +162,7 @@ class DetachVolume(_Volume):
 
     @step(CONDUCTOR, undo="roll_back", external=VOLUMES, when="outside_volumes")
     def begin_outside(self, ctl: Control) -> None:
-        """Mark the volume as detaching at the service. It may have been moved and have another attachment since
-        acceptance."""
+        """Mark the volume as detaching at the service. A move may have given it another attachment."""
         self.data.device = ctl.instance.volume_now(self.data.device) or self.data.device
         if not self.data.lost:
             ctl.outside_volumes.begin_detaching(self.data.device)
@@ -208,10 +199,6 @@ class DetachVolume(_Volume):
     # --- the end ---------------------------------------------------------------------------------
     def succeeded(self, ctl: Control) -> None:
         ctl.volumes.release(self.data.device, keep=True)
-
-    def failed(self, ctl: Control, failure: Failure) -> None:
-        super().failed(ctl, failure)
-        self.superseded(ctl)
 
     def superseded(self, ctl: Control) -> None:
         if self.data.released:

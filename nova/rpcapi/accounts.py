@@ -13,11 +13,8 @@ from nova.objects.accounts.usage import ServerUsage
 from nova.rpcapi import CONDUCTOR
 
 
-class Flavors(Interface):
+class Flavors(Interface, topic=CONDUCTOR, namespace="flavors"):
     """Management of flavors. Methods with a flavorid raise FlavorNotFound."""
-
-    topic = CONDUCTOR
-    namespace = "flavors"
 
     @call
     def index(self, ctx: RequestContext, query: FlavorQuery) -> list[Flavor]:
@@ -59,11 +56,8 @@ class Flavors(Interface):
         """Raises FlavorAccessNotFound."""
 
 
-class Keypairs(Interface):
+class Keypairs(Interface, topic=CONDUCTOR, namespace="keypairs"):
     """Key pairs of users."""
-
-    topic = CONDUCTOR
-    namespace = "keypairs"
 
     @call
     def index(self, ctx: RequestContext, user_id: str, limit: int | None = None,
@@ -76,24 +70,18 @@ class Keypairs(Interface):
 
     @call
     def create(self, ctx: RequestContext, keypair: Keypair, imported: bool = False) -> Keypair:
-        """Create a key pair; ``imported`` is True if the user supplied the public key.
-
-        Raises KeyPairExists, QuotaLimit ("Quota exceeded, too many key pairs.").
-        """
+        """Create a key pair; ``imported`` is True if the user supplied the public key. Raises KeyPairExists, QuotaLimit
+        ("Quota exceeded, too many key pairs.")."""
 
     @call
     def delete(self, ctx: RequestContext, user_id: str, name: str) -> None: ...
 
 
-class Quotas(Interface):
+class Quotas(Interface, topic=CONDUCTOR, namespace="quotas"):
     """Quotas by the resource names of quota sets; -1 means no limit."""
 
-    topic = CONDUCTOR
-    namespace = "quotas"
-
     @call
-    def get(self, ctx: RequestContext, project_id: str, user_id: str | None = None,
-            usage: bool = False) -> QuotaSet:
+    def get(self, ctx: RequestContext, project_id: str, user_id: str | None = None, usage: bool = False) -> QuotaSet:
         """Return the limits in force, with ``usage`` also the used amounts."""
 
     @call
@@ -115,16 +103,11 @@ class Quotas(Interface):
     def set_class(self, ctx: RequestContext, name: str, limits: dict[str, int]) -> QuotaSet: ...
 
 
-class Usages(Interface):
+class Usages(Interface, topic=CONDUCTOR, namespace="usages"):
     """Resource usage of servers."""
-
-    topic = CONDUCTOR
-    namespace = "usages"
 
     @call
     def index(self, ctx: RequestContext, begin: datetime.datetime, end: datetime.datetime, limit: int,
               project_id: str | None = None, marker: str | None = None) -> list[ServerUsage]:
-        """Return a page of the servers that existed between ``begin`` and ``end``, including deleted ones.
-
-        Servers are ordered by project and uuid and start after ``marker``. Raises MarkerNotFound.
-        """
+        """Return a page of the servers that existed between ``begin`` and ``end``, including deleted ones. Servers are
+        ordered by project and uuid and start after ``marker``. Raises MarkerNotFound."""

@@ -21,21 +21,16 @@ from nova.objects.volumes.volume import VolumeCounters
 from nova.rpcapi import CONDUCTOR, HEARTBEATS, REPORTS
 
 
-class Guests(Interface):
+class Guests(Interface, topic=CONDUCTOR, namespace="guests"):
     """Reports of compute hosts, and requests for the servers that should run on them."""
-
-    topic = CONDUCTOR
-    namespace = "guests"
 
     @by_hosts
     @call
     def report_nodes(self, ctx: RequestContext, host: str, nodes: list[ComputeNode], after: str = "",
                      upto: str | None = None) -> list[ComputeNode]:
-        """Store the inventories and traits of all nodes of a host, and return the nodes with their uuids.
-
-        A host with many nodes reports them in pages: all nodes with uuids after ``after`` and up to ``upto``
-        (None: the rest). The driver must define the uuid of every node then.
-        """
+        """Store the inventories and traits of all nodes of a host, and return the nodes with their uuids. A host with
+        many nodes reports them in pages: all nodes with uuids after ``after`` and up to ``upto`` (None: the rest). The
+        driver must define the uuid of every node then."""
 
     @by_hosts
     @call
@@ -56,10 +51,8 @@ class Guests(Interface):
     @by_hosts
     @call
     def power_states(self, ctx: RequestContext, host: str, guests: list[GuestStatus]) -> None:
-        """Report changed power states of guests, from events or the periodic sync.
-
-        The rows are updated, or an operation restores the power state of the guest.
-        """
+        """Report changed power states of guests, from events or the periodic sync. The rows are updated, or an
+        operation restores the power state of the guest."""
 
     @by_hosts
     @call
@@ -81,11 +74,8 @@ class Guests(Interface):
     @call
     def resume(self, ctx: RequestContext, host: str, waiting: list[str], begun: list[str], at_once: int) -> Resumed:
         """Start guests of ``waiting`` after a reboot of the host, so that at most ``at_once`` start at the same time.
-
-        ``begun`` lists the guests whose start was requested before. Returns the remaining entries of both lists:
-        servers that are no longer ACTIVE on the host, and completed starts, are removed. No guest is started while the
-        service is forced down.
-        """
+        ``begun`` lists the guests whose start was requested before. Returns both lists without completed starts and
+        servers that are no longer ACTIVE on the host. No guest is started while the service is forced down."""
 
     @by_hosts
     @call
@@ -110,18 +100,12 @@ class Guests(Interface):
     @by_hosts
     @call
     def set_password(self, ctx: RequestContext, uuid: str, items: dict[str, str]) -> None:
-        """Store the encrypted password that a guest posted, as items of system_metadata.
-
-        Raises InstanceNotFound, and Conflict if the guest posted a password before.
-        """
+        """Store the encrypted password that a guest posted, as items of system_metadata. Raises InstanceNotFound, and
+        Conflict if the guest posted a password before."""
 
 
-class Heartbeat(Interface):
+class Heartbeat(Interface, topic=HEARTBEATS, namespace="heartbeat", former_topic=CONDUCTOR):
     """Registrations and heartbeats of services."""
-
-    topic = HEARTBEATS
-    former_topic = CONDUCTOR
-    namespace = "heartbeat"
 
     @by_hosts
     @slow_call(5)
@@ -140,26 +124,18 @@ class Heartbeat(Interface):
     @slow_call(5)
     def beat(self, ctx: RequestContext, host: str, binary: str, running: list[str],
              load: Load | None = None) -> list[str]:
-        """Record a heartbeat and renew the leases of the ``running`` actions.
-
-        ``load`` has the statistics of each worker process. Returns the actions that this service must no longer run.
-        """
+        """Record a heartbeat and renew the leases of the ``running`` actions. ``load`` has the statistics of each
+        worker process. Returns the actions that this service must no longer run."""
 
     @by_hosts
     @slow_call(5)
     def beat_all(self, ctx: RequestContext, binary: str, running: dict[str, list[str]]) -> list[str]:
-        """Record heartbeats of several hosts of one process; ``running`` maps each host to its actions.
-
-        Returns the hosts without a registered service, which must register.
-        """
+        """Record heartbeats of several hosts of one process; ``running`` maps each host to its actions. Returns the
+        hosts without a registered service, which must register."""
 
 
-class Engine(Interface):
+class Engine(Interface, topic=REPORTS, namespace="engine", former_topic=CONDUCTOR):
     """Reports to the saga engine of conductors."""
-
-    topic = REPORTS
-    former_topic = CONDUCTOR
-    namespace = "engine"
 
     @by_hosts
     @call
@@ -186,44 +162,31 @@ class Engine(Interface):
         """Request an immediate check for expired leases, since a stopping conductor has left actions."""
 
 
-class NetworkHosts(Interface):
+class NetworkHosts(Interface, topic=CONDUCTOR, namespace="network_hosts"):
     """Requests of the network back ends of hosts."""
-
-    topic = CONDUCTOR
-    namespace = "network_hosts"
 
     @by_hosts
     @slow_call(10)
     def present(self, ctx: RequestContext, host: str, address: str, networks: dict[str, int],
                 complete: bool = False) -> list[Peers]:
-        """Report the networks of a host, its tunnel ``address`` and the version of the peers that it has of each.
-
-        With ``complete`` the host has no other networks. Returns the peers of networks with a newer version, and sends
-        changes to the other hosts.
-        """
+        """Report the networks of a host, its tunnel ``address`` and the version of the peers that it has of each. With
+        ``complete`` the host has no other networks. Returns newer peers, and sends changes to the other hosts."""
 
     @by_hosts
     @slow_call(10)
     def rules(self, ctx: RequestContext, known: dict[str, int], grouped: bool = False) -> dict[str, RuleSet]:
-        """Return the security group rules of guests with a version newer than in ``known``.
-
-        ``grouped`` is True if the host supports groups. Each group is sent once, with the first guest that needs it.
-        """
+        """Return the security group rules of guests with a version newer than in ``known``. ``grouped`` is True if the
+        host supports groups. Each group is sent once, with the first guest that needs it."""
 
     @by_hosts
     @slow_call(10)
     def names(self, ctx: RequestContext, host: str, known: dict[str, int]) -> list[ServedDomain]:
-        """Return DNS domains of the host that are newer than in ``known``, missing in it, or no longer needed.
-
-        Some domains are returned at a time; an empty list means that the host is up to date.
-        """
+        """Return DNS domains of the host that are newer than in ``known``, missing in it, or no longer needed. Some
+        domains are returned at a time; an empty list means that the host is up to date."""
 
 
-class Fleet(Interface):
+class Fleet(Interface, topic=CONDUCTOR, namespace="fleet"):
     """The nodes of all hosts, for a scheduler that starts or has lost a message."""
-
-    topic = CONDUCTOR
-    namespace = "fleet"
 
     @slow_call(10)
     def page(self, ctx: RequestContext, marker: str | None = None, limit: int = 500) -> FleetPage:

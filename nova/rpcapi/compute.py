@@ -15,11 +15,7 @@ from nova.objects.volumes.volume import VolumeRemoval
 from nova.rpcapi import COMPUTE
 
 
-class Compute(Interface):
-    topic = COMPUTE
-    on_hosts = True
-    namespace = "compute"
-
+class Compute(Interface, topic=COMPUTE, namespace="compute", on_hosts=True):
     @cast
     def run(self, ctx: RequestContext, order: StepOrder) -> None:
         """Run a step of an operation, and the following steps on the same host."""
@@ -34,21 +30,16 @@ class Compute(Interface):
 
     @slow_call(15)
     def console(self, ctx: RequestContext, uuid: str, console_type: str) -> ConsoleAddress:
-        """Return the address of a console of the running guest.
-
-        Raises ConsoleTypeUnavailable (the host or the guest has none), GuestNotRunning, GuestNotFound,
-        NotImplementedHere.
-        """
+        """Return the address of a console of the running guest. Raises ConsoleTypeUnavailable (the host or the guest
+        has none), GuestNotRunning, GuestNotFound, NotImplementedHere."""
 
     @slow_call(15)
     def diagnostics(self, ctx: RequestContext, instance: Instance) -> Diagnostics: ...
 
     @slow_call(70)
     def quiesce(self, ctx: RequestContext, instance: Instance) -> None:
-        """Freeze the file systems of the running guest until unquiesce().
-
-        Raises InstanceQuiesceFailed, NotImplementedHere, GuestNotFound.
-        """
+        """Freeze the file systems of the running guest until unquiesce(). Raises InstanceQuiesceFailed,
+        NotImplementedHere, GuestNotFound."""
 
     @slow_call(35)
     def unquiesce(self, ctx: RequestContext, instance: Instance) -> None:

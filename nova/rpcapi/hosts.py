@@ -13,11 +13,8 @@ from nova.objects.servers.instance import Instance
 from nova.rpcapi import CONDUCTOR
 
 
-class Services(Interface):
+class Services(Interface, topic=CONDUCTOR, namespace="services"):
     """The services of os-services: nova-compute, nova-conductor and nova-scheduler."""
-
-    topic = CONDUCTOR
-    namespace = "services"
 
     @call
     def index(self, ctx: RequestContext, host: str | None = None, binary: str | None = None) -> list[Service]:
@@ -42,19 +39,14 @@ class Services(Interface):
         """Delete a service by its uuid or, before 2.53, its integer id. Raises ServiceNotFound, ServiceInUse."""
 
 
-class Hypervisors(Interface):
+class Hypervisors(Interface, topic=CONDUCTOR, namespace="hypervisors"):
     """Compute nodes, for operators."""
-
-    topic = CONDUCTOR
-    namespace = "hypervisors"
 
     @call
     def index(self, ctx: RequestContext, pattern: str | None = None, limit: int | None = None,
               marker: str | None = None, host: str | None = None) -> list[ComputeNode]:
         """Return nodes, optionally those whose hypervisor hostname contains ``pattern``, or those of ``host``.
-
-        ``marker`` is an id or uuid. Raises MarkerNotFound.
-        """
+        ``marker`` is an id or uuid. Raises MarkerNotFound."""
 
     @call
     def get(self, ctx: RequestContext, node_id: str) -> ComputeNode:
@@ -65,11 +57,8 @@ class Hypervisors(Interface):
         """Return the servers on these hosts, with a few fields only."""
 
 
-class Aggregates(Interface):
+class Aggregates(Interface, topic=CONDUCTOR, namespace="aggregates"):
     """Management of host aggregates. Methods with an aggregate id raise AggregateNotFound."""
-
-    topic = CONDUCTOR
-    namespace = "aggregates"
 
     @call
     def index(self, ctx: RequestContext) -> list[Aggregate]: ...
@@ -107,11 +96,8 @@ class Aggregates(Interface):
         """Request all hosts of the aggregate to cache these images, a few hosts at a time."""
 
 
-class Zones(Interface):
+class Zones(Interface, topic=CONDUCTOR, namespace="zones"):
     """Availability zones are host aggregates with the metadata key availability_zone."""
-
-    topic = CONDUCTOR
-    namespace = "zones"
 
     @call
     def index(self, ctx: RequestContext) -> dict[str, bool]:
@@ -122,11 +108,8 @@ class Zones(Interface):
         """Return zone -> its services, including the internal zone."""
 
 
-class Overviews(Interface):
+class Overviews(Interface, topic=CONDUCTOR, namespace="overview"):
     """The overview of a deployment."""
-
-    topic = CONDUCTOR
-    namespace = "overview"
 
     @call
     def get(self, ctx: RequestContext, limit: int) -> Overview:

@@ -16,11 +16,8 @@ from nova.objects.networks.network import (
 from nova.rpcapi import CONDUCTOR
 
 
-class Networks(Interface):
+class Networks(Interface, topic=CONDUCTOR, namespace="networks"):
     """Embedded networks."""
-
-    topic = CONDUCTOR
-    namespace = "networks"
 
     @call
     def index(self, ctx: RequestContext, project_id: str | None = None) -> list[Network]:
@@ -36,17 +33,12 @@ class Networks(Interface):
 
     @call
     def associate(self, ctx: RequestContext, project_id: str, uuid: str | None = None) -> Network:
-        """Assign a network without a project to the project (None: one without servers of other projects).
-
-        Raises NetworkNotFound, NetworkInUse, NetworkDuplicate, NoMoreNetworks.
-        """
+        """Assign a network without a project to the project (None: one without servers of other projects). Raises
+        NetworkNotFound, NetworkInUse, NetworkDuplicate, NoMoreNetworks."""
 
     @call
     def disassociate(self, ctx: RequestContext, uuid: str, project: bool, host: bool) -> None:
-        """Remove the association of a network with its project, its host, or both.
-
-        Raises NetworkNotFound, NetworkInUse, NetworkDuplicate.
-        """
+        """Remove a network from its project, host, or both. Raises NetworkNotFound, NetworkInUse, NetworkDuplicate."""
 
     @call
     def associate_host(self, ctx: RequestContext, uuid: str, host: str) -> None:
@@ -57,11 +49,8 @@ class Networks(Interface):
         """Raises NetworkInUse, NetworkNotFound."""
 
 
-class FixedIps(Interface):
+class FixedIps(Interface, topic=CONDUCTOR, namespace="fixed_ips"):
     """Fixed IP addresses, for administrators."""
-
-    topic = CONDUCTOR
-    namespace = "fixed_ips"
 
     @call
     def show(self, ctx: RequestContext, address: str) -> NetworkAddress:
@@ -72,11 +61,8 @@ class FixedIps(Interface):
         """Reserve an address, or release it for servers. Raises FixedIpNotFoundForAddress, InvalidInput."""
 
 
-class FloatingIps(Interface):
+class FloatingIps(Interface, topic=CONDUCTOR, namespace="floating_ips"):
     """Floating IP addresses."""
-
-    topic = CONDUCTOR
-    namespace = "floating_ips"
 
     @call
     def pools(self, ctx: RequestContext) -> list[str]:
@@ -92,17 +78,11 @@ class FloatingIps(Interface):
 
     @call
     def create(self, ctx: RequestContext, pool: str, cidr: str) -> int:
-        """Add the host addresses of a network to a pool, and return their number.
-
-        Raises InvalidInput, FloatingIpExists.
-        """
+        """Add the host addresses of a network to a pool; return the number. Raises InvalidInput, FloatingIpExists."""
 
     @call
     def delete(self, ctx: RequestContext, cidr: str) -> int:
-        """Remove the addresses of a network from their pools, and return their number.
-
-        Raises InvalidInput, FloatingIpInUse.
-        """
+        """Remove the addresses of a network from pools; return the number. Raises InvalidInput, FloatingIpInUse."""
 
     @call
     def on_host(self, ctx: RequestContext, host: str) -> list[FloatingIp]:
@@ -110,10 +90,8 @@ class FloatingIps(Interface):
 
     @call
     def allocate(self, ctx: RequestContext, project_id: str, pool: str | None = None) -> FloatingIp:
-        """Allocate an address of a pool (None: the first pool) to the project.
-
-        Raises FloatingIpPoolNotFound, NoMoreFloatingIps, QuotaLimit.
-        """
+        """Allocate an address of a pool (None: the first pool) to the project. Raises FloatingIpPoolNotFound,
+        NoMoreFloatingIps, QuotaLimit."""
 
     @call
     def release(self, ctx: RequestContext, uuid: str, project_id: str | None = None) -> None:
@@ -122,24 +100,17 @@ class FloatingIps(Interface):
     @call
     def give(self, ctx: RequestContext, instance_uuid: str, address: str, fixed_address: str | None = None,
              project_id: str | None = None) -> None:
-        """Associate an address of the server's project with the server, instead of another server.
-
-        Raises InstanceNotFound, FloatingIpNotFound, InvalidInput, InstanceIsLocked (either server).
-        """
+        """Associate an address of the server's project with the server, instead of another server. Raises
+        InstanceNotFound, FloatingIpNotFound, InvalidInput, InstanceIsLocked (either server)."""
 
     @call
     def take(self, ctx: RequestContext, instance_uuid: str, address: str, project_id: str | None = None) -> None:
-        """Disassociate an address from the server.
-
-        Raises InstanceNotFound, FloatingIpNotFound, FloatingIpNotAssociated, InstanceIsLocked.
-        """
+        """Disassociate an address from the server. Raises InstanceNotFound, FloatingIpNotFound,
+        FloatingIpNotAssociated, InstanceIsLocked."""
 
 
-class FloatingIpDns(Interface):
+class FloatingIpDns(Interface, topic=CONDUCTOR, namespace="floating_ip_dns"):
     """DNS names of floating IP addresses."""
-
-    topic = CONDUCTOR
-    namespace = "floating_ip_dns"
 
     @call
     def index(self, ctx: RequestContext, project_id: str | None = None) -> list[Domain]:
@@ -158,8 +129,7 @@ class FloatingIpDns(Interface):
         """Raises DnsDomainNotFound, DnsEntryNotFound."""
 
     @call
-    def entries_of(self, ctx: RequestContext, domain: str, address: str,
-                   project_id: str | None = None) -> list[Entry]:
+    def entries_of(self, ctx: RequestContext, domain: str, address: str, project_id: str | None = None) -> list[Entry]:
         """Return the names of an address in a domain. Raises DnsDomainNotFound."""
 
     @call
@@ -171,11 +141,8 @@ class FloatingIpDns(Interface):
         """Raises DnsDomainNotFound, DnsEntryNotFound."""
 
 
-class SecurityGroups(Interface):
+class SecurityGroups(Interface, topic=CONDUCTOR, namespace="security_groups"):
     """Security groups and their rules."""
-
-    topic = CONDUCTOR
-    namespace = "security_groups"
 
     @call
     def index(self, ctx: RequestContext, project_id: str | None = None) -> list[SecurityGroup]:
@@ -206,11 +173,8 @@ class SecurityGroups(Interface):
         """Raises SecurityGroupRuleNotFound."""
 
 
-class SecurityGroupDefaultRules(Interface):
+class SecurityGroupDefaultRules(Interface, topic=CONDUCTOR, namespace="security_group_default_rules"):
     """Rules of new default security groups. Existing groups are not changed."""
-
-    topic = CONDUCTOR
-    namespace = "security_group_default_rules"
 
     @call
     def index(self, ctx: RequestContext) -> list[DefaultRule]:

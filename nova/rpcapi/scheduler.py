@@ -8,16 +8,11 @@ from nova.objects.hosts.scheduling import FleetDelta, RequestSpec, Selection, Ve
 from nova.rpcapi import SCHEDULER
 
 
-class Scheduler(Interface):
-    topic = SCHEDULER
-    namespace = "scheduler"
-
+class Scheduler(Interface, topic=SCHEDULER, namespace="scheduler"):
     @slow_call(20)
     def select(self, ctx: RequestContext, spec: RequestSpec) -> list[list[Selection]]:
-        """Return for each instance of the request, in order, the best host followed by its alternates.
-
-        Raises NoValidHost, whose ``detail`` lists the filters with the number of hosts that they rejected.
-        """
+        """Return for each instance of the request, in order, the best host followed by its alternates. Raises
+        NoValidHost, whose ``detail`` lists the filters with the number of hosts that they rejected."""
 
     @call
     def explain(self, ctx: RequestContext, spec: RequestSpec) -> list[Verdict]:

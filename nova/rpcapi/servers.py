@@ -18,84 +18,60 @@ from nova.objects.servers.server_request import ServerCreate, ServerCreated, Ser
 from nova.rpcapi import CONDUCTOR
 
 
-class Servers(Interface):
-    """Servers and the start of operations. Methods with a server's uuid raise InstanceNotFound.
-
-    ``project_id`` None means all projects; otherwise servers of other projects are not found.
-    """
-
-    topic = CONDUCTOR
-    namespace = "servers"
+class Servers(Interface, topic=CONDUCTOR, namespace="servers"):
+    """Servers and the start of operations. Methods with a server's uuid raise InstanceNotFound. ``project_id`` None
+    means all projects; otherwise servers of other projects are not found."""
 
     @with_token
     @call
     def create(self, ctx: RequestContext, request: ServerCreate) -> ServerCreated:
-        """Accept ``min_count`` to ``max_count`` servers, as the quota allows, and start to build them.
-
-        Raises FlavorNotFound, InvalidInput (key, group, zone, network), OverQuota, Network*, IdempotencyKeyReused.
-        """
+        """Accept ``min_count`` to ``max_count`` servers, as the quota allows, and start to build them. Raises
+        FlavorNotFound, InvalidInput (key, group, zone, network), OverQuota, Network*, IdempotencyKeyReused."""
 
     @slow_call(3)
     def made(self, ctx: RequestContext, request: ServerCreate) -> ServerCreated | None:
-        """Return the result of an earlier create request whose answer was lost, or None if it created nothing.
-
-        Only the names and counts of the request are used. Raises IdempotencyKeyReused.
-        """
+        """Return the result of an earlier create request whose answer was lost, or None if it created nothing. Only the
+        names and counts of the request are used. Raises IdempotencyKeyReused."""
 
     @by_hosts
     @call
-    def get(self, ctx: RequestContext, uuid: str, project_id: str | None = None,
-            deleted: bool = False) -> Instance:
+    def get(self, ctx: RequestContext, uuid: str, project_id: str | None = None, deleted: bool = False) -> Instance:
         """Return a server. A host gets only servers that exist on it or are moving to it."""
 
     @call
     def index(self, ctx: RequestContext, query: ServerQuery) -> list[Instance]:
-        """Return a full page in the requested order, however long that takes. For nova-api of the last release.
-
-        Raises MarkerNotFound, InvalidInput.
-        """
+        """Return a full page in the requested order, however long that takes. For nova-api of the last release. Raises
+        MarkerNotFound, InvalidInput."""
 
     @call
     def page(self, ctx: RequestContext, query: ServerQuery) -> ServerPage:
-        """Return a page in the requested order, shortened if the search would take long.
-
-        Raises MarkerNotFound, InvalidInput.
-        """
+        """Return a page, shortened if the search would take long. Raises MarkerNotFound, InvalidInput."""
 
     @with_token
     @call
     def operate(self, ctx: RequestContext, uuid: str, operation: str, payload: dict[str, Any] | None = None,
                 project_id: str | None = None) -> Accepted:
-        """Start ``operation`` (a name of nova.operations) on a server; ``payload`` is its request.
-
-        Checks lock, host and states as the operation declares them; raises UnknownOperation, InstanceIsLocked,
-        InstanceNotReady, InstanceInvalidState, InstanceStateUnknown, ComputeServiceUnavailable (its host is down), and
-        the errors of the acceptance of the operation.
-        """
+        """Start ``operation`` (a name of nova.operations) on a server; ``payload`` is its request. Checks lock, host
+        and states as the operation declares them; raises UnknownOperation, InstanceIsLocked, InstanceNotReady,
+        InstanceInvalidState, InstanceStateUnknown, ComputeServiceUnavailable (its host is down), and the errors of the
+        acceptance of the operation."""
 
     @call
     def attached_interface(self, ctx: RequestContext, uuid: str, action_uuid: str,
                            project_id: str | None = None) -> VIF | None:
-        """Return the interface that an attach_interface created, or None while the operation runs.
-
-        Raises the error of the operation, and InstanceActionNotFound.
-        """
+        """Return the interface that an attach_interface created, or None while the operation runs. Raises the error of
+        the operation, and InstanceActionNotFound."""
 
     @call
     def live_migration_checked(self, ctx: RequestContext, uuid: str, action_uuid: str,
                                project_id: str | None = None) -> bool:
-        """Return True if a live_migrate has passed the checks of both hosts, False while they run.
-
-        Raises Invalid (with the reason why no host accepts the server), InstanceActionNotFound.
-        """
+        """Return True if a live_migrate has passed the checks of both hosts, False while they run. Raises Invalid (with
+        the reason why no host accepts the server), InstanceActionNotFound."""
 
     @call
-    def password_changed(self, ctx: RequestContext, uuid: str, action_uuid: str,
-                         project_id: str | None = None) -> bool:
-        """Return True if a change_password has completed, False while it runs.
-
-        Raises InstancePasswordSetFailed, NotImplementedHere (the hypervisor cannot), InstanceActionNotFound.
-        """
+    def password_changed(self, ctx: RequestContext, uuid: str, action_uuid: str, project_id: str | None = None) -> bool:
+        """Return True if a change_password has completed, False while it runs. Raises InstancePasswordSetFailed,
+        NotImplementedHere (the hypervisor cannot), InstanceActionNotFound."""
 
     @call
     def update(self, ctx: RequestContext, uuid: str, changes: dict[str, Any],
@@ -134,11 +110,8 @@ class Servers(Interface):
         """Add the server to a security group of its project, or remove it."""
 
 
-class Actions(Interface):
+class Actions(Interface, topic=CONDUCTOR, namespace="actions"):
     """The actions of os-instance-actions."""
-
-    topic = CONDUCTOR
-    namespace = "actions"
 
     @call
     def index(self, ctx: RequestContext, instance_uuid: str, limit: int | None = None, marker: str | None = None,
@@ -151,11 +124,8 @@ class Actions(Interface):
         """Raises InstanceActionNotFound."""
 
 
-class Migrations(Interface):
+class Migrations(Interface, topic=CONDUCTOR, namespace="migrations"):
     """Migrations of servers. With a ``project_id`` servers of other projects are not found."""
-
-    topic = CONDUCTOR
-    namespace = "migrations"
 
     @call
     def index(self, ctx: RequestContext, query: MigrationQuery) -> list[Migration]:
@@ -173,20 +143,13 @@ class Migrations(Interface):
     @call
     def interrupt(self, ctx: RequestContext, instance_uuid: str, migration_id: int, what: str,
                   statuses: list[str], project_id: str | None = None) -> None:
-        """Cancel a live migration (``cancel``) or force its completion (``force-complete``).
-
-        The migration must have one of ``statuses``. The request is repeated until the migration has ended.
-
-        Raises InstanceNotFound, InstanceIsLocked, InstanceInvalidState, InstanceStateUnknown,
-        MigrationNotFoundForInstance, InvalidMigrationState.
-        """
+        """Cancel a live migration (``cancel``) or force its completion (``force-complete``). The migration must have
+        one of ``statuses``. The request is repeated until it has ended. Raises InstanceNotFound, InstanceIsLocked,
+        InstanceInvalidState, InstanceStateUnknown, MigrationNotFoundForInstance, InvalidMigrationState."""
 
 
-class ServerGroups(Interface):
+class ServerGroups(Interface, topic=CONDUCTOR, namespace="server_groups"):
     """Server groups."""
-
-    topic = CONDUCTOR
-    namespace = "server_groups"
 
     @call
     def index(self, ctx: RequestContext, project_id: str | None, limit: int | None = None,
@@ -204,40 +167,27 @@ class ServerGroups(Interface):
     def delete(self, ctx: RequestContext, uuid: str, project_id: str | None = None) -> None: ...
 
 
-class ExternalEvents(Interface):
+class ExternalEvents(Interface, topic=CONDUCTOR, namespace="external_events"):
     """Events from other services (os-server-external-events)."""
-
-    topic = CONDUCTOR
-    namespace = "external_events"
 
     @call
     def create(self, ctx: RequestContext, events: list[ExternalEvent]) -> list[int]:
-        """Store the events and resume the operations that wait for them.
-
-        Returns a code for each event: 200, 404 (no such server) or 422 (the server is on no host).
-        """
+        """Store the events and resume the operations that wait for them. Returns a code for each event: 200, 404 (no
+        such server) or 422 (the server is on no host)."""
 
 
-class Consoles(Interface):
+class Consoles(Interface, topic=CONDUCTOR, namespace="consoles"):
     """Console tokens, identified by their digests (:func:`nova.objects.servers.console.digest`)."""
-
-    topic = CONDUCTOR
-    namespace = "consoles"
 
     @call
     def create(self, ctx: RequestContext, digest: str, console: Console) -> Console:
-        """Store a token for this console and return the console with the end of its validity.
-
-        A user can have a few tokens for each server; the oldest is removed first. Raises InstanceNotFound, and
-        InstanceNotReady if the server has left the host meanwhile.
-        """
+        """Store a token for this console and return the console with the end of its validity. A user can have a few
+        tokens for each server; the oldest is removed first. Raises InstanceNotFound, and InstanceNotReady if the server
+        has left the host meanwhile."""
 
     @call
     def get(self, ctx: RequestContext, digest: str) -> Console:
-        """Return the console of a token.
-
-        Raises ConsoleTokenNotFound, also if the token expired or the server was stopped or moved.
-        """
+        """Return the console. Raises ConsoleTokenNotFound, also if the token expired or the server stopped or moved."""
 
     @call
     def over(self, ctx: RequestContext, sessions: list[ConsoleSession]) -> list[str]:

@@ -10,15 +10,9 @@ from nova.objects.volumes.volume_snapshot import SnapshotRequest, VolumeSnapshot
 from nova.rpcapi import CONDUCTOR
 
 
-class Volumes(Interface):
-    """Volumes. ``project_id`` None means all projects.
-
-    Requests to an external volume service use the token of the caller, which determines the visible volumes; the
-    methods also raise Forbidden and VolumeServiceUnavailable then.
-    """
-
-    topic = CONDUCTOR
-    namespace = "volumes"
+class Volumes(Interface, topic=CONDUCTOR, namespace="volumes"):
+    """Volumes. ``project_id`` None means all projects. Requests to an external volume service use the token of the
+    caller, which determines the visible volumes; the methods also raise Forbidden and VolumeServiceUnavailable then."""
 
     @with_token
     @call
@@ -52,15 +46,9 @@ class Volumes(Interface):
         """Report that a host removed the data of volumes, or had none."""
 
 
-class VolumeSnapshots(Interface):
-    """Volume snapshots of the caller.
-
-    Requests to an external volume service use the token of the caller; all methods raise VolumeServiceUnavailable and
-    Forbidden then. Embedded volumes have no snapshots.
-    """
-
-    topic = CONDUCTOR
-    namespace = "volume_snapshots"
+class VolumeSnapshots(Interface, topic=CONDUCTOR, namespace="volume_snapshots"):
+    """Volume snapshots of the caller. Requests to an external volume service use the token of the caller; all methods
+    raise VolumeServiceUnavailable and Forbidden then. Embedded volumes have no snapshots."""
 
     @with_token
     @call
@@ -84,20 +72,12 @@ class VolumeSnapshots(Interface):
 
     @call
     def server_of(self, ctx: RequestContext, volume_id: str) -> str | None:
-        """Return the server with a volume in any project, or None. Uses the credentials of Nova.
-
-        Raises VolumeNotFound, InvalidVolume (attached to several servers), VolumeServiceUnavailable.
-        """
+        """Return the server with a volume in any project, or None. Uses the credentials of Nova. Raises VolumeNotFound,
+        InvalidVolume (attached to several servers), VolumeServiceUnavailable."""
 
 
-class Shares(Interface):
-    """Embedded shares. ``project_id`` None means all projects.
-
-    With an external share service all methods raise NotSupported.
-    """
-
-    topic = CONDUCTOR
-    namespace = "shares"
+class Shares(Interface, topic=CONDUCTOR, namespace="shares"):
+    """Embedded shares. ``project_id`` None means all projects. With an external service all raise NotSupported."""
 
     @call
     def index(self, ctx: RequestContext, project_id: str | None = None, limit: int | None = None,

@@ -36,12 +36,10 @@ _NUMBERS: dict[str, Callable[[FleetView], Column]] = {
     "failed_builds": lambda view: view.failed_builds,
     "hypervisor_version": lambda view: view.hypervisor_version,
 }
-_INTERNED = {
-    "host": "host", "hypervisor_hostname": "node", "nodename": "node", "host_ip": "host_ip",
-    "hypervisor_type": "hypervisor_type", "cpu_info": "cpu_info", "metrics": "metrics",
-    "supported_instances": "supported_instances", "aggregates": "aggregates",
-    "availability_zone": "zone", "traits": "traits",
-}
+_INTERNED = {"host": "host", "hypervisor_hostname": "node", "nodename": "node", "host_ip": "host_ip",
+             "hypervisor_type": "hypervisor_type", "cpu_info": "cpu_info", "metrics": "metrics",
+             "supported_instances": "supported_instances", "aggregates": "aggregates", "availability_zone": "zone",
+             "traits": "traits"}
 
 
 def is_attribute(name: str) -> bool:
@@ -49,8 +47,7 @@ def is_attribute(name: str) -> bool:
 
 
 def match(view: FleetView, path: Sequence[str], accepts: Callable[[Any], bool]) -> BoolColumn:
-    """Return the mask of nodes whose attribute at ``path`` is accepted by ``accepts``. Nodes without the attribute are
-    not accepted."""
+    """Return the mask of nodes that have an attribute at ``path`` for which ``accepts`` returns True."""
     name, inner = path[0], path[1:]
     if name in _INTERNED:
         def check(value: Any) -> bool:

@@ -122,11 +122,10 @@ _NODE_FIELDS: dict[str, Any] = {
     "pending_since": np.float64,
 }
 
-INVENTORY_FIELDS: dict[str, Any] = {
-    "offered": np.bool_, "total": np.float64, "reserved": np.float64, "ratio": np.float64, "capacity": np.float64,
-    "min_unit": np.float64, "max_unit": np.float64, "step_size": np.float64,
-    "used": np.float64, "known_used": np.float64,
-}
+INVENTORY_FIELDS: dict[str, Any] = {"offered": np.bool_, "total": np.float64, "reserved": np.float64,
+                                    "ratio": np.float64, "capacity": np.float64, "min_unit": np.float64,
+                                    "max_unit": np.float64, "step_size": np.float64, "used": np.float64,
+                                    "known_used": np.float64}
 
 # Interned fields of a host state.
 POOLED = ("host", "node", "zone", "host_ip", "hypervisor_type", "traits", "aggregates", "cpu_info",

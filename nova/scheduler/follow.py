@@ -15,16 +15,13 @@ from nova.telemetry import metrics
 
 LOG = logging.getLogger(__name__)
 
-# Seconds that a missing delta may be late before it counts as lost: threads process deltas concurrently.
-GRACE = 0.5
+GRACE = 0.5  # seconds that a missing delta may be late before it counts as lost: threads process deltas concurrently
 # Maximum fraction of time spent on complete reads.
 _MAX_DUTY = 0.05
 _TICK = 1.0
 _RETRY = (0.5, 1.0, 2.0, 5.0)
-# Number of nodes that are changed while the lock is held once.
-_SLICE = 50
-# Seconds without a message after which a conductor is removed.
-_FORGET = 3600.0
+_SLICE = 50  # number of nodes that are changed while the lock is held once
+_FORGET = 3600.0  # seconds without a message after which a conductor is removed
 
 
 @dataclasses.dataclass
@@ -58,14 +55,11 @@ class _Source:
 
 class Follower:
     """Applies deltas to a fleet; reads the complete fleet at the start, after a gap, on demand and periodically.
-
     ``page`` fetches a page of the fleet by its marker. Requests do not wait for a read: they use the current fleet.
-    Deltas are applied at once, and again after a read.
-    """
+    Deltas are applied at once, and again after a read."""
 
     def __init__(self, fleet: Fleet, page: Callable[[str | None], FleetPage]) -> None:
-        self._fleet = fleet
-        self._page = page
+        self._fleet, self._page = fleet, page
         self._lock = threading.Lock()  # the fields below
         self._sources: dict[str, _Source] = {}
         self._service_seq: dict[tuple[str, str], int] = {}
@@ -198,7 +192,6 @@ class Follower:
             return failures + 1, _RETRY[min(failures, len(_RETRY) - 1)]
         took = time.monotonic() - started
         metrics.FLEET_READ_SECONDS.observe(took, "success")
-        LOG.log(logging.DEBUG if why == "periodic" else logging.INFO,
-                "Read %d compute nodes in %.2f s, reason: %s", len(self._fleet), took,
-                why)
+        LOG.log(logging.DEBUG if why == "periodic" else logging.INFO, "Read %d compute nodes in %.2f s, reason: %s",
+                len(self._fleet), took, why)
         return 0, max(CONF.scheduler.refresh_interval, took / _MAX_DUTY)

@@ -18,11 +18,8 @@ from nova.scheduler.view import FleetView, Planned
 
 
 class Fleet:
-    """A table of nodes.
-
-    Chosen resources count as used at once, until the conductor reports the real usage (absolute numbers, ordered by
-    generation) or :meth:`expire` reverts them after a timeout.
-    """
+    """A table of nodes. Chosen resources count as used at once, until the conductor reports the real usage (absolute
+    numbers, ordered by generation) or :meth:`expire` reverts them after a timeout."""
 
     def __init__(self, default_zone: str = "nova") -> None:
         self._default_zone = default_zone
@@ -76,11 +73,10 @@ class Fleet:
         nodes = self._table.nodes
         if not fresh:
             self._of_host[self._host_of(row)].discard(row)
-        interned = {
-            "host": state.host, "node": state.node, "host_ip": state.host_ip,
-            "zone": state.availability_zone or self._default_zone,
-            "hypervisor_type": state.hypervisor_type, "traits": sorted(state.traits), "aggregates": state.aggregates,
-            "cpu_info": state.cpu_info, "supported_instances": state.supported_instances, "metrics": state.metrics}
+        interned = {"host": state.host, "node": state.node, "host_ip": state.host_ip,
+                    "zone": state.availability_zone or self._default_zone, "hypervisor_type": state.hypervisor_type,
+                    "traits": sorted(state.traits), "aggregates": state.aggregates, "cpu_info": state.cpu_info,
+                    "supported_instances": state.supported_instances, "metrics": state.metrics}
         for name, value in interned.items():
             self._table.intern(row, name, value, fresh)
         self._of_host.setdefault(state.host, set()).add(row)
@@ -209,9 +205,7 @@ class Fleet:
 
     def selection(self, row: int, by_aggregates: bool = False, request: Request | None = None) -> Selection:
         """Return the selection for a row. ``by_aggregates``: include the digest that the claim checks again.
-
-        ``request``: the request, if child providers may have to provide resources.
-        """
+        ``request``: the request, if child providers may have to provide resources."""
         nodes, pools = self._table.nodes, self._table.pools
         tree = False
         if request is not None and (request.amounts.groups or self._table.children):

@@ -24,8 +24,7 @@ FILTERS = "nova.scheduler.filters"
 WEIGHERS = "nova.scheduler.weighers"
 _ALL_WEIGHERS = "all_weighers"
 
-# Seconds that a request waits for the first read of the fleet.
-_FLEET_TIMEOUT = 20.0
+_FLEET_TIMEOUT = 20.0  # seconds that a request waits for the first read of the fleet
 
 
 def load_filters() -> list[Filter]:
@@ -36,18 +35,14 @@ def load_filters() -> list[Filter]:
 def load_weighers() -> list[Weigher]:
     """Return the enabled weighers. Raises PluginError for an unknown name."""
     names = [name.rpartition(".")[2] for name in CONF.filter_scheduler.weight_classes]
-    return plugin.load(WEIGHERS, Weigher, None if _ALL_WEIGHERS in names else names,
-                       "[filter_scheduler]weight_classes")
+    return plugin.load(WEIGHERS, Weigher, None if _ALL_WEIGHERS in names else names, "[filter_scheduler]weight_classes")
 
 
 class SchedulerManager:
     """Answers requests from a fleet that a Follower updates."""
 
     def __init__(self, fleet: Fleet, planner: Planner, follower: Follower, settings: SchedulerOptions) -> None:
-        self._fleet = fleet
-        self._settings = settings
-        self._planner = planner
-        self._follower = follower
+        self._fleet, self._settings, self._planner, self._follower = fleet, settings, planner, follower
 
     def select(self, ctx: context.RequestContext, spec: RequestSpec) -> list[list[Selection]]:
         """See :meth:`nova.rpcapi.scheduler.Scheduler.select`. Chosen resources count as used at once."""

@@ -6,21 +6,16 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
-_NUMERIC: dict[str, Callable[[float, float], bool]] = {
-    "=": operator.ge, "==": operator.eq, "!=": operator.ne, ">=": operator.ge, "<=": operator.le,
-}
-_TEXT: dict[str, Callable[[str, str], bool]] = {
-    "s==": operator.eq, "s!=": operator.ne, "s<": operator.lt, "s<=": operator.le, "s>": operator.gt,
-    "s>=": operator.ge,
-}
+_NUMERIC: dict[str, Callable[[float, float], bool]] = {"=": operator.ge, "==": operator.eq, "!=": operator.ne,
+                                                       ">=": operator.ge, "<=": operator.le}
+_TEXT: dict[str, Callable[[str, str], bool]] = {"s==": operator.eq, "s!=": operator.ne, "s<": operator.lt,
+                                                "s<=": operator.le, "s>": operator.gt, "s>=": operator.ge}
 
 
 def match(offered: Any, required: str) -> bool:
-    """Return True if ``offered`` satisfies ``required``: an operator with an operand, or a plain text.
-
-    ``=`` means "at least". An offered list satisfies ``<in>`` by one of its items, an offered text by a substring.
-    Values that are not numbers satisfy no numeric operator.
-    """
+    """Return True if ``offered`` satisfies ``required``: an operator with an operand, or a plain text. ``=`` means "at
+    least". An offered list satisfies ``<in>`` by one of its items, an offered text by a substring. Values that are not
+    numbers satisfy no numeric operator."""
     words = required.split()
     if not words:
         return str(offered) == required

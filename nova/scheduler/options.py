@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import logging
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from nova.scheduler import metrics
+LOG = logging.getLogger(__name__)
 
 _MULTIPLIER = "_weight_multiplier"
 
@@ -31,12 +32,9 @@ class SchedulerOptions:
     isolated_hosts: frozenset[str]
     restrict_isolated_hosts_to_isolated_images: bool
     image_properties_default_architecture: str
-    # Prefix of metadata keys for AggregateImagePropertiesIsolation.
-    isolation_prefix: str
-    # Option -> value, including options of third-party weighers.
-    multipliers: Mapping[str, float]
-    # Image property -> ratio; empty: equal weights.
-    image_ratios: Mapping[str, float]
+    isolation_prefix: str  # prefix of metadata keys for AggregateImagePropertiesIsolation
+    multipliers: Mapping[str, float]  # option -> value, including options of third-party weighers
+    image_ratios: Mapping[str, float]  # image property -> ratio; empty: equal weights
     # [metrics]: metric -> ratio, and other options.
     metric_ratios: Mapping[str, float]
     metrics_multiplier: float
@@ -60,7 +58,19 @@ class SchedulerOptions:
             image_properties_default_architecture=filters.image_properties_default_architecture or "",
             isolation_prefix=namespace + filters.aggregate_image_properties_isolation_separator if namespace else "",
             multipliers={name: float(filters[name]) for name in filters if name.endswith(_MULTIPLIER)},
-            image_ratios=metrics.ratios(filters.image_props_weight_setting,
-                                        "[filter_scheduler]image_props_weight_setting"),
-            metric_ratios=metrics.ratios(measured.weight_setting), metrics_multiplier=measured.weight_multiplier,
-            metrics_required=measured.required, weight_of_unavailable=measured.weight_of_unavailable)
+            image_ratios=_ratios(filters.image_props_weight_setting, "[filter_scheduler]image_props_weight_setting"),
+            metric_ratios=_ratios(measured.weight_setting, "[metrics]weight_setting"),
+            metrics_multiplier=measured.weight_multiplier, metrics_required=measured.required,
+            weight_of_unavailable=measured.weight_of_unavailable)
+
+
+def _ratios(weight_setting: Iterable[str], option: str) -> dict[str, float]:
+    """Return name -> ratio of metrics or properties. Invalid items are skipped with a warning."""
+    ratios: dict[str, float] = {}
+    for setting in weight_setting:
+        name, _, ratio = setting.partition("=")
+        try:
+            ratios[name.strip()] = float(ratio)
+        except ValueError:
+            LOG.warning("Option %s: ignoring %s, which is not name=ratio", option, setting)
+    return ratios

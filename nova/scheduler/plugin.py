@@ -37,6 +37,9 @@ class PluginError(Exception):
 class Plugin:
     """Common base class of filters and weighers."""
 
+    # The dependencies of the results. The default is correct for plugins that check single nodes.
+    depends_on = Scope.ROW
+
     @property
     def name(self) -> str:
         return type(self).__name__
@@ -46,8 +49,8 @@ class Plugin:
         return True
 
     def scope(self, request: Request) -> Scope:
-        """Return what the results depend on. The default is correct for plugins that check single nodes."""
-        return Scope.ROW
+        """Return the dependencies of the results for this request, by default ``depends_on``."""
+        return self.depends_on
 
 
 @functools.cache
@@ -63,10 +66,8 @@ def _plugins(namespace: str) -> dict[str, type[Any] | BaseException]:
 
 
 def load(namespace: str, base: type[T], names: Sequence[str] | None, option: str) -> list[T]:
-    """Return one object of each named plugin in this order (None: all plugins that can be loaded, by name).
-
-    Raises PluginError, naming ``option``, for a name that is not an entry point of the namespace.
-    """
+    """Return one object of each named plugin in this order (None: all plugins that can be loaded, by name). Raises
+    PluginError, naming ``option``, for a name that is not an entry point of the namespace."""
     plugins = _plugins(namespace)
     loaded: list[T] = []
     for name in sorted(plugins) if names is None else list(dict.fromkeys(names)):

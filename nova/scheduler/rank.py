@@ -57,7 +57,7 @@ class _WeigherColumn:
         if score == old:
             return False
         self.scores[position] = score
-        if self._moves(old, score):
+        if old <= self.low or old >= self.high or score < self.low or score > self.high:
             before = self.low, self.high
             self.normalise()
             if (self.low, self.high) != before:
@@ -66,9 +66,6 @@ class _WeigherColumn:
             multiplier = self.multiplier if isinstance(self.multiplier, float) else self.multiplier[position]
             self.contribution[position] = multiplier * ((score - self.low) / (self.high - self.low))
         return False
-
-    def _moves(self, old: float, new: float) -> bool:
-        return old <= self.low or old >= self.high or new < self.low or new > self.high
 
     def drop(self, positions: IntColumn) -> bool:
         """Remove these nodes; return True if the range changed."""
@@ -94,9 +91,7 @@ class Ranking:
 
     def __init__(self, view: FleetView, rows: IntColumn, request: Request, weighers: Sequence[Weigher],
                  chain: Sequence[Filter]) -> None:
-        self._view = view
-        self._request = request
-        self.rows = rows
+        self._view, self._request, self.rows = view, request, rows
         self._row_filters = [node_filter for node_filter in chain if node_filter.scope(request) is Scope.ROW]
         self._table_filters = [node_filter for node_filter in chain if node_filter.scope(request) is Scope.TABLE]
         feasible = view.take(rows)

@@ -10,20 +10,17 @@ from nova.objects.requirements.properties import canonical_architecture, with_cu
 from nova.scheduler.options import SchedulerOptions
 
 # Image property -> prefix of the trait for its value (option image_metadata_prefilter).
-_IMAGE_TRAITS = {
-    "hw_cdrom_bus": "COMPUTE_STORAGE_BUS_", "hw_disk_bus": "COMPUTE_STORAGE_BUS_",
-    "hw_video_model": "COMPUTE_GRAPHICS_MODEL_", "hw_vif_model": "COMPUTE_NET_VIF_MODEL_",
-    "hw_architecture": "HW_ARCH_", "hw_emulation_architecture": "COMPUTE_ARCH_",
-    "hw_viommu_model": "COMPUTE_VIOMMU_MODEL_",
-}
+_IMAGE_TRAITS = {"hw_cdrom_bus": "COMPUTE_STORAGE_BUS_", "hw_disk_bus": "COMPUTE_STORAGE_BUS_",
+                 "hw_video_model": "COMPUTE_GRAPHICS_MODEL_", "hw_vif_model": "COMPUTE_NET_VIF_MODEL_",
+                 "hw_architecture": "HW_ARCH_", "hw_emulation_architecture": "COMPUTE_ARCH_",
+                 "hw_viommu_model": "COMPUTE_VIOMMU_MODEL_"}
 
 
 class Request:
     """A select or explain request. ``group_hosts`` (host -> members of the server group) grows during planning."""
 
     def __init__(self, spec: RequestSpec, settings: SchedulerOptions) -> None:
-        self.spec = spec
-        self.settings = settings
+        self.spec, self.settings = spec, settings
         self.count = len(spec.instance_uuids)
         self.flavor = spec.flavor
         self.image = spec.image
@@ -38,8 +35,7 @@ class Request:
         self.amounts = Amounts(self.resources, self.required_traits, self.forbidden_traits, spec.groups,
                                isolate=spec.group_policy == "isolate")
         self.group_hosts: dict[str, int] = dict(spec.group.hosts) if spec.group else {}
-        # True if aggregate metadata was used: the claim then checks the metadata again.
-        self.by_aggregates = False
+        self.by_aggregates = False  # True if aggregate metadata was used: the claim then checks the metadata again
 
     @property
     def forced(self) -> bool:

@@ -1,5 +1,4 @@
-"""Planning: hosts for all servers of a request, one after the other; each choice includes the usage of the previous
-ones."""
+"""Planning: hosts for the servers of a request; each choice includes the usage of the previous ones."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ from nova import exception
 from nova.objects.hosts import trees
 from nova.objects.hosts.scheduling import AFFINITY, ANTI_AFFINITY, SOFT_AFFINITY, SOFT_ANTI_AFFINITY, Verdict
 from nova.scheduler import stages
-from nova.scheduler.feasible import feasible, filter_mask, summary
+from nova.scheduler.columns import BoolColumn
 from nova.scheduler.filters.base import Filter
 from nova.scheduler.options import SchedulerOptions
 from nova.scheduler.rank import Ranking
@@ -24,10 +23,8 @@ from nova.telemetry import metrics
 
 # Plugins that enforce a policy. Without its plugin, a request with that policy fails instead of ignoring the policy.
 _TOO_FEW = "There are not enough hosts available."
-_ENFORCERS = {
-    AFFINITY: "ServerGroupAffinityFilter", ANTI_AFFINITY: "ServerGroupAntiAffinityFilter",
-    SOFT_AFFINITY: "ServerGroupSoftAffinityWeigher", SOFT_ANTI_AFFINITY: "ServerGroupSoftAntiAffinityWeigher",
-}
+_ENFORCERS = {AFFINITY: "ServerGroupAffinityFilter", ANTI_AFFINITY: "ServerGroupAntiAffinityFilter",
+              SOFT_AFFINITY: "ServerGroupSoftAffinityWeigher", SOFT_ANTI_AFFINITY: "ServerGroupSoftAntiAffinityWeigher"}
 
 
 class Choice(msgspec.Struct):
@@ -48,12 +45,8 @@ class Planner:
         self._random = rng or random.Random()  # noqa: S311 - used for load distribution only
 
     def plan(self, view: FleetView, request: Request) -> list[Choice]:
-        """Return a choice for each server, in order. The planned usage counts in ``view.planned`` afterwards.
-
-        A server that stays on its host (``in_place``) uses nothing.
-
-        Raises NoValidHost if not all servers fit; the view must not be used then.
-        """
+        """Return a choice for each server, in order. The planned usage counts in ``view.planned`` afterwards. A server
+        that stays on its host (``in_place``) uses nothing. Raises NoValidHost; the view is invalid then."""
         self._check_policy(request)
         chain = stages.chain(request, self._filters, view)
         request.by_aggregates = any(node_filter.by_aggregates for node_filter in chain)
@@ -102,8 +95,7 @@ class Planner:
             raise exception.UnsupportedGroupPolicy(reason=f"{needed} not configured")
 
     def explain(self, view: FleetView, request: Request) -> list[Verdict]:
-        """Return a verdict for every node: its weight, or the first filter that rejected it. Accepted nodes first, best
-        first."""
+        """Return a verdict for every node: its weight (best first), or then the first filter that rejected it."""
         chain = stages.chain(request, self._filters, view)
         mask, blame = view.alive.copy(), np.full(len(view), -1)
         for index, node_filter in enumerate(chain):
@@ -125,6 +117,31 @@ class Planner:
         return passed_verdicts + verdicts
 
 
+def feasible(view: FleetView, request: Request, chain: Sequence[Filter]) -> tuple[BoolColumn, list[tuple[str, int]]]:
+    """Return the mask of nodes that pass all filters, and the (name, number of rejected nodes) of the others."""
+    mask = view.alive.copy()
+    left, refused = int(np.count_nonzero(mask)), []
+    for node_filter in chain:
+        if not left:
+            break
+        mask &= filter_mask(node_filter, view, request, mask)
+        still = int(np.count_nonzero(mask))
+        if still < left:
+            refused.append((node_filter.name, left - still))
+        left = still
+    return mask, refused
+
+
+def filter_mask(node_filter: Filter, view: FleetView, request: Request, mask: BoolColumn) -> BoolColumn:
+    """Return the filter's mask over the view. A costly filter only checks the nodes left in ``mask``."""
+    if not node_filter.costly:
+        return node_filter.mask(view, request)
+    positions = np.flatnonzero(mask)
+    passed = np.zeros(len(mask), np.bool_)
+    passed[positions] = node_filter.mask(view.take(positions), request)
+    return passed
+
+
 def _consume(view: FleetView, row: int, request: Request) -> None:
     """Add the usage of one server of the request to this row."""
     node, resources = view.at(row), request.resources
@@ -143,7 +160,8 @@ def _why(view: FleetView, request: Request, refused: Sequence[tuple[str, int]]) 
     """Return why no host fits, for operators."""
     if not refused:
         return "No compute hosts are registered."
-    return f"Requested {request.count}; {summary(refused)}."
+    rejected = ", ".join(f"{name}: {count} host{'s' if count != 1 else ''} refused" for name, count in refused)
+    return f"Requested {request.count}; {rejected}."
 
 
 def _best_rows(ranking: Ranking, count: int) -> list[int]:
@@ -152,10 +170,8 @@ def _best_rows(ranking: Ranking, count: int) -> list[int]:
 
 
 def _alternates(chosen: Sequence[int], pool: Sequence[int], wanted: int) -> list[list[int]]:
-    """Return for each chosen row up to ``wanted`` alternates from the pool.
-
-    Alternates are distributed over the pool, so that many servers do not all fall back to the same two hosts.
-    """
+    """Return for each chosen row up to ``wanted`` alternates from the pool. Alternates are distributed over the pool,
+    so that many servers do not all fall back to the same two hosts."""
     alternates, start = [], 0
     for row in chosen:
         others: list[int] = []

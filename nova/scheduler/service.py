@@ -25,23 +25,18 @@ if TYPE_CHECKING:  # nova.bus must be the one that imports it first
 LOG = logging.getLogger(__name__)
 
 BINARY = "nova-scheduler"
-# Version of the service, sent in heartbeats, to distinguish releases.
-SERVICE_VERSION = 1
+SERVICE_VERSION = 1  # version of the service, sent in heartbeats, to distinguish releases
 
 _PAGE = 500
 
 
 class SchedulerService:
-    """The scheduler of one process. stop() drains it.
-
-    ``worker``: number of the process on its host; the first one sends heartbeats. Raises PluginError if the
-    configuration names an unknown plugin.
-    """
+    """The scheduler of one process. stop() drains it. ``worker``: number of the process on its host; the first one
+    sends heartbeats. Raises PluginError if the configuration names an unknown plugin."""
 
     def __init__(self, transport: messaging.RPCTransport, worker: int = 0, host: str | None = None) -> None:
         self.host = host or CONF.host
-        self._transport = transport
-        self._worker = worker
+        self._transport, self._worker = transport, worker
         self.fleet = fleet = Fleet(CONF.default_availability_zone)
         metrics.SCHEDULER_NODES.watch(lambda: len(fleet))
         conductor = bus.client(transport, by_hosts.Fleet)

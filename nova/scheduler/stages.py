@@ -15,12 +15,13 @@ from nova.scheduler.view import FleetView
 
 
 class _Stage(Filter):
-    def scope(self, request: Request) -> Scope:
-        return Scope.REQUEST
+    depends_on = Scope.REQUEST
 
 
 class IgnoredHosts(_Stage):
     """Excludes the hosts and nodes that the request ignores."""
+
+    refusal = "the host was tried already or is excluded by the request"
 
     def applies(self, request: Request) -> bool:
         return bool(request.spec.ignore_hosts or request.spec.ignore_nodes)
@@ -31,12 +32,11 @@ class IgnoredHosts(_Stage):
             mask &= ~view.lift("node", set(request.spec.ignore_nodes).__contains__)
         return mask
 
-    def reason(self, view: FleetView, request: Request) -> str:
-        return "the host was tried already or is excluded by the request"
-
 
 class RequestedHost(_Stage):
     """Accepts only the host and node named in the request. Names of forced hosts are compared case-insensitively."""
+
+    refusal = "the request names another host"
 
     def applies(self, request: Request) -> bool:
         spec = request.spec
@@ -54,21 +54,17 @@ class RequestedHost(_Stage):
                 mask &= view.lift("node", node.__eq__)
         return mask
 
-    def reason(self, view: FleetView, request: Request) -> str:
-        return "the request names another host"
-
 
 class DisabledHosts(_Stage):
     """Excludes hosts whose service is disabled, even if they are forced."""
+
+    refusal = "the compute service is disabled"
 
     def applies(self, request: Request) -> bool:
         return request.forced  # other requests use the ComputeFilter, which excludes down hosts, too
 
     def mask(self, view: FleetView, request: Request) -> BoolColumn:
         return ~view.disabled
-
-    def reason(self, view: FleetView, request: Request) -> str:
-        return "the compute service is disabled"
 
 
 class Traits(_Stage):
@@ -95,6 +91,7 @@ class TenantAggregates(_Stage):
     """A project named in filter_tenant_id* metadata of aggregates may only use hosts of these aggregates."""
 
     by_aggregates = True
+    refusal = "no aggregate of the host is for the project"
 
     def applies(self, request: Request) -> bool:
         return request.settings.limit_tenants_to_placement_aggregate
@@ -104,9 +101,6 @@ class TenantAggregates(_Stage):
         if own.any() or request.settings.placement_aggregate_required_for_tenants:
             return own
         return everything(view)
-
-    def reason(self, view: FleetView, request: Request) -> str:
-        return "no aggregate of the host is for the project"
 
 
 class IsolatedAggregates(_Stage):
@@ -165,12 +159,11 @@ class Room(Filter):
 
 
 class Trees(Filter):
-    """Accepts nodes whose provider tree has all requested resources, each group from one provider.
-
-    The previous filters check root providers only and leave nodes with child providers to this one.
-    """
+    """Accepts nodes whose provider tree has all requested resources, each group from one provider. The previous filters
+    check root providers only and leave nodes with child providers to this one."""
 
     costly = True
+    refusal = "the resource providers of the host lack the requested resources"
 
     @property
     def name(self) -> str:
@@ -184,9 +177,6 @@ class Trees(Filter):
         # A root provider alone without groups was checked by previous filters.
         alone = not request.amounts.groups and not view.has_children_at(position)
         return alone or trees.allocate(view.tree(position), request.amounts) is not None
-
-    def reason(self, view: FleetView, request: Request) -> str:
-        return "the resource providers of the host lack the requested resources"
 
 
 _REQUESTED, _TRAITS = RequestedHost(), Traits()

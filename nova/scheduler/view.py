@@ -51,13 +51,16 @@ class Planned:
             self.dedicated_resources[row] = taken
 
 
+def _column(name: str) -> Any:
+    """Return a property: the column of the nodes' table with this name."""
+    return property(lambda view: view._node(name))
+
+
 class FleetView:
     """The nodes in ``rows``. Memory is in MiB, disk in GiB, both as floats."""
 
     def __init__(self, table: Table, rows: slice | IntColumn, planned: Planned) -> None:
-        self._table = table
-        self.rows = rows
-        self.planned = planned
+        self._table, self.rows, self.planned = table, rows, planned
 
     @classmethod
     def whole(cls, table: Table) -> FleetView:
@@ -68,14 +71,8 @@ class FleetView:
 
     def take(self, positions: IntColumn) -> FleetView:
         """Return the view of the nodes at these positions of this view."""
-        start = self.rows.start if isinstance(self.rows, slice) else None
-        rows = positions + start if start is not None else self._take(self.rows, positions)
+        rows: IntColumn = positions + self.rows.start if isinstance(self.rows, slice) else self.rows[positions]
         return FleetView(self._table, rows, self.planned)
-
-    @staticmethod
-    def _take(rows: Any, positions: IntColumn) -> IntColumn:
-        taken: IntColumn = rows[positions]
-        return taken
 
     def at(self, row: int) -> FleetView:
         """Return the view of one row of the table."""
@@ -86,26 +83,11 @@ class FleetView:
         return column
 
     # --- plain columns -----------------------------------------------------------------------------
-    @property
-    def alive(self) -> BoolColumn:
-        """False for rows of the table without a node."""
-        return self._node("alive")
-
-    @property
-    def up(self) -> BoolColumn:
-        return self._node("up")
-
-    @property
-    def disabled(self) -> BoolColumn:
-        return self._node("disabled")
-
-    @property
-    def failed_builds(self) -> IntColumn:
-        return self._node("failed_builds")
-
-    @property
-    def hypervisor_version(self) -> IntColumn:
-        return self._node("hypervisor_version")
+    alive: BoolColumn = _column("alive")  # False for rows of the table without a node
+    up: BoolColumn = _column("up")
+    disabled: BoolColumn = _column("disabled")
+    failed_builds: IntColumn = _column("failed_builds")
+    hypervisor_version: IntColumn = _column("hypervisor_version")
 
     @property
     def num_instances(self) -> IntColumn:
@@ -119,8 +101,7 @@ class FleetView:
 
     # --- resources ---------------------------------------------------------------------------------
     def inventory(self, resource_class: str, field: str) -> Column:
-        """Return a column of :data:`~nova.scheduler.columns.INVENTORY_FIELDS`; zeros for nodes without the resource
-        class."""
+        """Return a column of :data:`~nova.scheduler.columns.INVENTORY_FIELDS`; 0 without the resource class."""
         block = self._table.classes.get(resource_class)
         if block is None:
             return np.zeros(len(self))
@@ -198,11 +179,9 @@ class FleetView:
 
     # --- interned fields ---------------------------------------------------------------------------
     def lift(self, field: str, function: Callable[[Any], Any], dtype: Any = np.bool_) -> Column:
-        """Return the column of ``function(value)``, evaluated once per distinct value of an interned field.
-
-        Fields: host, node, zone, host_ip, hypervisor_type (str), traits (list[str]), aggregates (a list of metadata
-        dicts), cpu_info, metrics (dict), supported_instances (triples).
-        """
+        """Return the column of ``function(value)``, evaluated once per distinct value of an interned field. Fields:
+        host, node, zone, host_ip, hypervisor_type (str), traits (list[str]), aggregates (a list of metadata dicts),
+        cpu_info, metrics (dict), supported_instances (triples)."""
         return self._table.pools[field].lift(self._node(field), function, dtype)
 
     def metadata_keys(self) -> frozenset[str]:

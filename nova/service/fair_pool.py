@@ -10,7 +10,6 @@ import collections
 import concurrent.futures
 import functools
 import threading
-import time
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, ParamSpec, TypeVar
 
@@ -23,17 +22,13 @@ T = TypeVar("T")
 
 
 class FairThreadPool:
-    """A pool that runs at most ``threads[kind]`` functions of a kind at the same time.
-
-    Within a kind, projects with waiting functions are served round robin, one function at a time. The functions of one
-    project start in the order in which they were submitted. So a project waits for at most one function of each other
-    project. Threads are started on demand and end after ``idle`` seconds without work. Thread-safe; functions may
-    submit further functions.
-    """
+    """A pool that runs at most ``threads[kind]`` functions of a kind at the same time. Within a kind, projects with
+    waiting functions are served round robin, one function at a time. The functions of one project start in the order in
+    which they were submitted. So a project waits for at most one function of each other project. Threads are started on
+    demand and end after ``idle`` seconds without work. Thread-safe; functions may submit further functions."""
 
     def __init__(self, threads: Mapping[str, int], name: str = "pool", idle: float = _IDLE) -> None:
-        self._name = name
-        self._idle = idle
+        self._name, self._idle = name, idle
         self._lock = threading.Lock()
         self._ended = threading.Condition(self._lock)
         self._closed = False
@@ -41,10 +36,8 @@ class FairThreadPool:
 
     def submit(self, kind: str, project_id: str | None, function: Callable[P, R], /, *args: P.args,
                **kwargs: P.kwargs) -> concurrent.futures.Future[R]:
-        """Schedule ``function`` for the project and return its future.
-
-        Raises ValueError for an unknown kind, RuntimeError after :meth:`shutdown`.
-        """
+        """Schedule ``function`` for the project and return its future. Raises ValueError for an unknown kind,
+        RuntimeError after :meth:`shutdown`."""
         at = self._kinds.get(kind)
         if at is None:
             raise ValueError(f"There are no threads for {kind!r}")
@@ -56,31 +49,11 @@ class FairThreadPool:
                 self._start(kind, at)
             at.put(project_id or "", work)
             if at.idle:
-                # Wake the thread that was busy last, so that threads which are not needed end.
-                at.idle.pop().set()
+                at.idle.pop().set()  # wake the thread that was busy last, so that threads which are not needed end
         return work.future
 
-    def waiting(self, kind: str | None = None) -> int:
-        """Return the number of waiting functions of one kind, or of all kinds."""
-        with self._lock:
-            return sum(at.waiting for at in self._chosen(kind))
-
-    def running(self, kind: str | None = None) -> int:
-        """Return the number of running functions of one kind, or of all kinds."""
-        with self._lock:
-            return sum(at.running for at in self._chosen(kind))
-
-    def longest_wait(self, kind: str | None = None) -> float:
-        """Return the seconds for which the oldest waiting function has waited, or 0 if none waits."""
-        with self._lock:
-            since = [works[0].since for at in self._chosen(kind) for works in at.projects.values()]
-        return time.monotonic() - min(since) if since else 0.0
-
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Refuse further functions. Waiting ones still run unless ``cancel_futures`` is set.
-
-        With ``wait`` return after all threads have ended.
-        """
+        """Refuse further functions; waiting ones run unless ``cancel_futures``. ``wait`` until all threads ended."""
         cancelled: list[_Work] = []
         with self._lock:
             self._closed = True
@@ -94,9 +67,6 @@ class FairThreadPool:
         with self._lock:
             while wait and any(at.threads for at in self._kinds.values()):
                 self._ended.wait()
-
-    def _chosen(self, kind: str | None) -> list[_Kind]:
-        return list(self._kinds.values()) if kind is None else [self._kinds[kind]]
 
     def _start(self, kind: str, at: _Kind) -> None:
         try:
@@ -121,12 +91,9 @@ class FairThreadPool:
                     work = None
                 else:
                     work = at.take()
-                    at.running += 1
             if work is not None:
                 work.run()
                 del work  # free its memory while the thread is idle
-                with self._lock:
-                    at.running -= 1
             elif not woken.wait(self._idle):
                 with self._lock:
                     if woken in at.idle:  # not woken since
@@ -142,12 +109,11 @@ class FairThreadPool:
 class _Work:
     """A submitted function and its future."""
 
-    __slots__ = ("_function", "future", "since")
+    __slots__ = ("_function", "future")
 
     def __init__(self, function: Callable[[], Any]) -> None:
         self._function = function
         self.future: concurrent.futures.Future[Any] = concurrent.futures.Future()
-        self.since = time.monotonic()
 
     def run(self) -> None:
         if not self.future.set_running_or_notify_cancel():
@@ -189,5 +155,4 @@ class _Kind(FairQueue[_Work]):
         super().__init__()
         self.limit = limit
         self.threads = 0
-        self.running = 0
         self.idle: list[threading.Event] = []

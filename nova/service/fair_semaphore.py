@@ -9,16 +9,13 @@ from collections.abc import Iterator
 
 from nova.service.fair_pool import FairQueue
 
-# Seconds after which a thread that holds a slot is assumed to be blocked.
-_STALLED_AFTER = 0.05
+_STALLED_AFTER = 0.05  # seconds after which a thread that holds a slot is assumed to be blocked
 
 
 class FairSemaphore:
-    """A semaphore with ``slots`` slots that serves waiting projects round robin, like ``FairThreadPool``.
-
-    A thread that holds a slot for longer than ``stalled_after`` seconds is assumed to be blocked, for example by a
-    database lock. Its slot is given to a waiting thread, so that blocked threads do not delay others. Thread-safe.
-    """
+    """A semaphore with ``slots`` slots that serves waiting projects round robin, like ``FairThreadPool``. A thread that
+    holds a slot for longer than ``stalled_after`` seconds is assumed to be blocked, for example by a database lock. Its
+    slot is given to a waiting thread, so that blocked threads do not delay others. Thread-safe."""
 
     def __init__(self, slots: int, stalled_after: float = _STALLED_AFTER) -> None:
         self._stalled_after = stalled_after

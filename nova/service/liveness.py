@@ -11,20 +11,15 @@ from nova.telemetry import worker_stats
 
 
 def heartbeat_client(transport: Any) -> Heartbeat:
-    """Return a client that sends heartbeats to any conductor.
-
-    The timeout of a call is a small part of service_down_time, so that :func:`nova.bus.retry_once` reaches another
-    conductor in time if the first one is frozen.
-    """
+    """Return a client that sends heartbeats to any conductor. The timeout of a call is a small part of
+    service_down_time, so that :func:`nova.bus.retry_once` reaches another conductor if one is frozen."""
     return bus.within(bus.client(transport, Heartbeat), min(5.0, max(1.0, CONF.service_down_time / 12)))
 
 
 class Liveness:
-    """The registration and the heartbeats of one worker process of a service on ``host``.
-
-    Only the first worker (number 0) sends them, for all workers. It registers the service before the first heartbeat,
-    and again if an operator deleted the service while it runs.
-    """
+    """The registration and the heartbeats of one worker process of a service on ``host``. Only the first worker (number
+    0) sends them, for all workers. It registers the service before the first heartbeat, and again if an operator
+    deleted the service while it runs."""
 
     def __init__(self, registry: Heartbeat, host: str, binary: str, topic: str, version: int, worker: int) -> None:
         self._registry = registry

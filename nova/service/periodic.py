@@ -9,21 +9,16 @@ from collections.abc import Callable
 
 LOG = logging.getLogger(__name__)
 
-# The shortest pause as a fraction of the interval.
-_MIN_FRACTION = 0.9
+_MIN_FRACTION = 0.9  # the shortest pause as a fraction of the interval
 
 
 class Periodic:
-    """A thread that calls ``function`` every ``interval`` seconds until it is stopped.
-
-    If the function returns a float, the next call follows after that many seconds at the latest. Errors are logged.
-    Pauses are shortened at random by up to a tenth, so that thousands of hosts that start together do not stay
-    synchronized.
-    """
+    """A thread that calls ``function`` every ``interval`` seconds until it is stopped. If the function returns a float,
+    the next call follows after that many seconds at the latest. Errors are logged. Pauses are shortened at random by up
+    to a tenth, so that thousands of hosts that start together do not stay synchronized."""
 
     def __init__(self, name: str, interval: float, function: Callable[[], object]) -> None:
-        self._interval = interval
-        self._function = function
+        self._interval, self._function = interval, function
         self._wake = threading.Event()
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)

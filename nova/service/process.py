@@ -20,8 +20,7 @@ _RETURNED_FROM = 256 * 1024
 # stops all threads, so it runs only in an idle process, or after growth by _GROWN_MUCH.
 _GROWN = 1024 * 1024
 _GROWN_MUCH = 64 * 1024 * 1024
-# Seconds between two checks of the memory size.
-_CHECK_INTERVAL = 2.0
+_CHECK_INTERVAL = 2.0  # seconds between two checks of the memory size
 
 # Seconds that a thread may compute while another one waits (Python's default: 0.005). A request passes between threads
 # a dozen times, and waits behind computing threads each time.
@@ -33,23 +32,17 @@ _GENERATION_0, _GENERATION_1, _GENERATION_2 = 4_000, 10, 50
 
 
 def tune_runtime() -> None:
-    """Set the garbage collector, the allocator and thread switching.
-
-    Call it once after all imports, before threads start and workers fork.
-    """
+    """Set garbage collector, allocator and thread switching. Call it after all imports, before threads and forks."""
     _limit_free_memory()
     gc.collect()
-    # Exclude imported objects from collections, so that workers keep sharing their memory pages.
-    gc.freeze()
+    gc.freeze()  # exclude imported objects from collections, so that workers keep sharing their memory pages
     gc.set_threshold(_GENERATION_0, _GENERATION_1, _GENERATION_2)
     sys.setswitchinterval(_SWITCH_INTERVAL)
 
 
 def start_memory_trimming() -> None:
-    """Start a thread that returns free memory to the system after the process has grown.
-
-    Call it in a worker after the fork. It has no cost as long as the process does not grow.
-    """
+    """Start a thread that returns free memory to the system after the process has grown. Call it in a worker after the
+    fork. It has no cost as long as the process does not grow."""
     threading.Thread(target=_trim_memory, name="process", daemon=True).start()
 
 
@@ -80,10 +73,7 @@ _MALLOC_TRIM = _glibc_function("malloc_trim")
 
 
 def _limit_free_memory() -> None:
-    """Use one allocation arena and return freed memory to the system early.
-
-    One arena is enough, since only one Python thread runs at a time.
-    """
+    """Use one allocation arena (one Python thread runs at a time), and return freed memory to the system early."""
     mallopt = _glibc_function("mallopt")
     if mallopt is not None:
         mallopt(_ARENA_MAX, 1)

@@ -25,8 +25,7 @@ from nova.telemetry import exporters, tracing, worker_stats
 
 LOG = logging.getLogger(__name__)
 
-# Seconds to wait for the start of a worker that receives SIGTERM while it starts.
-_START = 5.0
+_START = 5.0  # seconds to wait for the start of a worker that receives SIGTERM while it starts
 
 
 class Service(Protocol):
@@ -36,14 +35,11 @@ class Service(Protocol):
     def stop(self) -> None: ...
 
 
-def run(name: str, make: Callable[[messaging.RPCTransport, int], Service],
-        workers: Callable[[], int] = lambda: 1, argv: Sequence[str] | None = None,
-        check: Callable[[], object] = lambda: None) -> int:
-    """Read the configuration and run ``workers()`` processes of a service until SIGTERM.
-
-    ``make`` is called in each worker after the fork, with the message bus and the number of the worker. ``check`` is
-    called before the fork, after the configuration was read, and may raise SystemExit.
-    """
+def run(name: str, make: Callable[[messaging.RPCTransport, int], Service], workers: Callable[[], int] = lambda: 1,
+        argv: Sequence[str] | None = None, check: Callable[[], object] = lambda: None) -> int:
+    """Read the configuration and run ``workers()`` processes of a service until SIGTERM. ``make`` is called in each
+    worker after the fork, with the message bus and the number of the worker. ``check`` is called before the fork, after
+    the configuration was read, and may raise SystemExit."""
     conf.load(sys.argv[1:] if argv is None else argv)
     tracing.check(name)
     check_key(name)
@@ -64,13 +60,10 @@ def check_key(name: str) -> None:
 
 
 def supervisor() -> cotyledon.ServiceManager:
-    """Return a manager that runs worker processes and replaces workers that end.
-
-    SIGTERM lets the workers finish their work within graceful_shutdown_timeout; a second SIGTERM, or SIGINT, kills
-    them. SIGHUP reads the configuration files again and replaces the workers, which finish their work, too.
-    """
-    # Write a traceback when a worker crashes in native code.
-    faulthandler.enable()
+    """Return a manager that runs worker processes and replaces workers that end. SIGTERM lets the workers finish their
+    work within graceful_shutdown_timeout; a second SIGTERM, or SIGINT, kills them. SIGHUP reads the configuration files
+    again and replaces the workers, which finish their work, too."""
+    faulthandler.enable()  # write a traceback when a worker crashes in native code
     bus.prepare()  # once, for all workers
     if LOG.isEnabledFor(logging.DEBUG):
         conf.CONF.log_opt_values(LOG, logging.DEBUG)  # secret values are logged as ****

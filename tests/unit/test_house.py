@@ -90,6 +90,17 @@ def test_source_files_have_at_most_600_lines():
     assert not long, f"more than {HARD_LIMIT} lines: split by idea"
 
 
+# Maximum number of lines of Python code of a package, without generated code.
+PACKAGE_LIMITS = {"nova/cli": 4_500}
+
+
+@pytest.mark.parametrize(("package", "limit"), PACKAGE_LIMITS.items())
+def test_packages_have_at_most_their_number_of_lines(package, limit):
+    lines = sum(len(path.read_text().splitlines()) for path in SOURCES
+                if path.suffix == ".py" and ROOT / package in path.parents)
+    assert 100 < lines <= limit
+
+
 def test_folders_have_at_most_25_modules():
     """Folders with revisions of the schema are exempt, because revisions are numbered."""
     folders = collections.Counter(path.parent for path in SOURCES if path.suffix == ".py"

@@ -46,12 +46,9 @@ class Queue:
 
 @dataclasses.dataclass
 class Outgoing:
-    """A message to publish. All times are of the monotonic clock.
-
-    ``until``: deadline for the broker's confirmation. ``expires_at``: the broker drops the message if no consumer has
-    taken it by then (None: never). ``mandatory``: a message without a queue is an error. ``retries``: how many more
-    connections are tried (None: until the deadline).
-    """
+    """A message to publish. All times are of the monotonic clock. ``until``: deadline for the broker's confirmation.
+    ``expires_at``: the broker drops the message if no consumer has taken it by then (None: never). ``mandatory``: a
+    message without a queue is an error. ``retries``: how many more connections are tried (None: until the deadline)."""
 
     exchange: Exchange
     routing_key: str
@@ -80,21 +77,15 @@ Deliver = Callable[[Any], None]
 class Broker(Protocol):
     """A message broker. Thread-safe."""
 
-    # Messages that a consumer may hold unacknowledged.
-    prefetch: int
+    prefetch: int  # messages that a consumer may hold unacknowledged
 
     def publish(self, message: Outgoing) -> None:
-        """Return when the broker has confirmed the message.
-
-        Raises NotPublished, BrokerBlocked, MessageUndeliverable (mandatory, and no queue takes the message).
-        """
+        """Return when the broker has confirmed the message. Raises NotPublished, BrokerBlocked, MessageUndeliverable
+        (mandatory, and no queue takes the message)."""
 
     def consume(self, queues: Sequence[Queue], deliver: Deliver, until: float | None = None) -> Consumer:
-        """Declare the queues and pass the body of each message to ``deliver``.
-
-        A message is acknowledged before it is delivered. Retries to connect without end, or raises NotPublished if
-        the broker cannot be reached before ``until``.
-        """
+        """Declare the queues and pass the body of each message to ``deliver``. A message is acknowledged before it is
+        delivered. Retries to connect without end, or raises NotPublished after ``until``."""
 
     def listeners(self, queue: str) -> int:
         """Return the number of consumers of the queue, 0 if there is no such queue. Raises NotPublished."""

@@ -40,17 +40,14 @@ class Calls:
     """The open calls of a process. Thread-safe."""
 
     def __init__(self, broker: Broker, reply_queue: Queue) -> None:
-        self._broker = broker
-        self.queue = reply_queue
+        self._broker, self.queue = broker, reply_queue
         self._lock = threading.Lock()
         self._consumer: Consumer | None = None
         self._calls: dict[str, Call] = {}
 
     def begin(self, until: float) -> Call:
-        """Register a call; the first one declares the reply queue.
-
-        The caller ends it with :meth:`end`. Raises NotPublished if the broker cannot be reached before ``until``.
-        """
+        """Register a call; the first one declares the reply queue. The caller ends it with :meth:`end`. Raises
+        NotPublished if the broker cannot be reached before ``until``."""
         if self._consumer is None:
             with self._lock:
                 if self._consumer is None:

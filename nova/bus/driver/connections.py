@@ -21,12 +21,9 @@ LOG = logging.getLogger(__name__)
 
 # Exceptions of py-amqp for a lost connection or a failed connection attempt.
 ERRORS = (amqp.AMQPError, OSError, EOFError)
-# Seconds for TCP, TLS and the log-in to one broker.
-_CONNECT = 5.0
-# Seconds for a frame that has begun to arrive, or for one to be sent.
-_FRAME = 15.0
-# Socket option of Linux: milliseconds that sent data may stay unacknowledged.
-_TCP_USER_TIMEOUT = 18
+_CONNECT = 5.0  # seconds for TCP, TLS and the log-in to one broker
+_FRAME = 15.0  # seconds for a frame that has begun to arrive, or for one to be sent
+_TCP_USER_TIMEOUT = 18  # socket option of Linux: milliseconds that sent data may stay unacknowledged
 
 
 class Connection:
@@ -34,8 +31,7 @@ class Connection:
 
     def __init__(self, made: amqp.Connection) -> None:
         self.amqp = made
-        # True while the broker reads nothing more from this connection.
-        self.blocked = False
+        self.blocked = False  # True while the broker reads nothing more from this connection
         self.used_at = time.monotonic()
         made.on_blocked, made.on_unblocked = self._blocked, self._unblocked
         made.connect()
@@ -142,8 +138,7 @@ class Opener:
     def _prepared(self, hostname: str, port: int, username: str, password: str) -> amqp.Connection:
         options, tls = self.options, self.options.tls
         if tls is not None and "ca_certs" in tls:
-            # Each broker must prove the name by which it was called.
-            tls = {**tls, "server_hostname": hostname}
+            tls = {**tls, "server_hostname": hostname}  # each broker must prove the name by which it was called
         address = f"[{hostname}]:{port}" if ":" in hostname else f"{hostname}:{port}"
         return amqp.Connection(
             address, userid=username, password=password, login_method=options.login_method,

@@ -18,19 +18,17 @@ from nova.bus.driver.connections import ERRORS, Connection, Opener
 
 LOG = logging.getLogger(__name__)
 
-# Seconds without a message after which heartbeats are checked, if their interval is not shorter.
-_IDLE = 10.0
+_IDLE = 10.0  # seconds without a message after which heartbeats are checked, if their interval is not shorter
 # Seconds that the end of the consumer may take.
 _STOP = 5.0
+_ERRORS = (*ERRORS, NotPublished)
 
 
 class RabbitConsumer:
     """Delivers the messages of some queues. Only its own thread uses the connection."""
 
     def __init__(self, opener: Opener, queues: Sequence[Queue], deliver: Deliver) -> None:
-        self._opener = opener
-        self._queues = queues
-        self._deliver = deliver
+        self._opener, self._queues, self._deliver = opener, queues, deliver
         self._connection: Connection | None = None
         self._stopping = threading.Event()
         self._wake, self._waker = os.pipe()
@@ -39,15 +37,13 @@ class RabbitConsumer:
         self._thread = threading.Thread(target=self._run, name=f"consumer {queues[0].name}", daemon=True)
 
     def start(self, until: float | None) -> None:
-        """Connect, declare the queues and begin to consume.
-
-        Retries without end, or raises NotPublished if that did not succeed before ``until`` (monotonic time).
-        """
+        """Connect, declare the queues and begin to consume. Retries without end, or raises NotPublished if that did not
+        succeed before ``until`` (monotonic time)."""
         pause = self._opener.options.retry_interval
         while self._connection is None and not self._stopping.is_set():
             try:
                 self._connect()
-            except ERRORS_OR_UNREACHABLE as error:
+            except _ERRORS as error:
                 if until is not None and time.monotonic() + pause > until:
                     os.close(self._wake)
                     os.close(self._waker)
@@ -101,10 +97,11 @@ class RabbitConsumer:
                     LOG.info("Consuming from %s again", self._queues[0].name)
                     pause = 0.0
                 assert self._connection is not None
-                if not self._connection.handle(self._idle, self._wake) or self._connection.used_at < _due():
+                idle = not self._connection.handle(self._idle, self._wake)
+                if idle or self._connection.used_at < time.monotonic() - _IDLE:
                     self._connection.heartbeat()
                     self._connection.used_at = time.monotonic()
-            except ERRORS_OR_UNREACHABLE as error:
+            except _ERRORS as error:
                 if self._connection is not None:
                     self._connection.drop()
                     self._connection = None
@@ -158,11 +155,3 @@ class RabbitConsumer:
         else:
             os.close(self._wake)
             os.close(self._waker)
-
-
-ERRORS_OR_UNREACHABLE = (*ERRORS, NotPublished)
-
-
-def _due() -> float:
-    """Return the time before which a heartbeat must have been checked."""
-    return time.monotonic() - _IDLE

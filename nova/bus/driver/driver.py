@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 import uuid
 from typing import Any
@@ -16,25 +15,19 @@ from nova.bus.driver.calls import Calls
 from nova.bus.driver.options import Options
 from nova.bus.driver.requests import Listener
 
-LOG = logging.getLogger(__name__)
-
 # Share of the time for which a message is of use, and the most seconds, that the broker may take to confirm it.
 _SHARE, _LONGEST = 0.25, 5.0
-# Seconds for which a message without a timeout is of use to compute that.
-_SECONDS = 20.0
+_SECONDS = 20.0  # seconds for which a message without a timeout is of use to compute that
 
 
 class Delivery(messaging.TransportOptions):  # type: ignore[misc]
-    """Options of one message, for RPCClient.prepare(transport_options=...).
-
-    ``expires``: seconds after which the broker drops the message if no server has taken it. ``seconds``: time for
-    which the message is of use, of which publishing may take a share. Other drivers ignore both.
-    """
+    """Options of one message, for RPCClient.prepare(transport_options=...). ``expires``: seconds after which the broker
+    drops the message if no server has taken it. ``seconds``: time for which the message is of use, of which publishing
+    may take a share. Other drivers ignore both."""
 
     def __init__(self, expires: float | None = None, seconds: float | None = None, mandatory: bool = True) -> None:
         super().__init__(at_least_once=mandatory)
-        self.expires = expires
-        self.seconds = seconds
+        self.expires, self.seconds = expires, seconds
 
 
 class Server(messaging.Target):  # type: ignore[misc]
@@ -68,10 +61,8 @@ class Driver(oslo.BaseDriver):  # type: ignore[misc]
     def send(self, target: Any, ctxt: dict[str, Any], message: dict[str, Any], wait_for_reply: bool | None = None,
              timeout: float | None = None, call_monitor_timeout: float | None = None, retry: int | None = None,
              transport_options: Any = None) -> Any:
-        """Publish a request; return the result of a call.
-
-        Raises NotPublished, BrokerBlocked, MessageUndeliverable, MessagingTimeout, RemoteError.
-        """
+        """Publish a request; return the result of a call. Raises NotPublished, BrokerBlocked, MessageUndeliverable,
+        MessagingTimeout, RemoteError."""
         started = time.monotonic()
         useful = getattr(transport_options, "seconds", None) or timeout or _SECONDS
         until = started + min(_LONGEST, useful * _SHARE)
@@ -112,9 +103,8 @@ class Driver(oslo.BaseDriver):  # type: ignore[misc]
 
     def _make_calls(self) -> Calls:
         prefix = f"reply_{self._host}_" if self._host else "reply_"
-        return Calls(self.broker, Queue(
-            prefix + uuid.uuid4().hex, durable=self.options.transient_quorum,
-            arguments=self.options.queue_arguments(temporary=True)))
+        return Calls(self.broker, Queue(prefix + uuid.uuid4().hex, durable=self.options.transient_quorum,
+                                        arguments=self.options.queue_arguments(temporary=True)))
 
     # --- receiving -----------------------------------------------------------------------------------
     def listen(self, target: Any, batch_size: int, batch_timeout: float | None) -> Listener:

@@ -114,9 +114,7 @@ class MemoryConsumer:
 
     def __init__(self, broker: MemoryBroker, queues: Sequence[Queue], deliver: Deliver) -> None:
         self.wake = threading.Event()
-        self._broker = broker
-        self._queues = queues
-        self._deliver = deliver
+        self._broker, self._queues, self._deliver = broker, queues, deliver
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="memory consumer", daemon=True)
         self.start = self._thread.start

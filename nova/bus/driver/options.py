@@ -25,10 +25,8 @@ def register(conf: Any) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """Times in seconds. ``reconnect_delay``: pause of this process before each attempt to reconnect.
-
-    ``tls``: arguments of py-amqp (without the server's host name), or None without TLS.
-    """
+    """Times in seconds. ``reconnect_delay``: pause of this process before each attempt to reconnect. ``tls``: arguments
+    of py-amqp (without the server's host name), or None without TLS."""
 
     durable: bool
     auto_delete: bool
@@ -61,17 +59,16 @@ class Options:
         limits = {"x-delivery-limit": group.rabbit_quorum_delivery_limit,
                   "x-max-in-memory-length": group.rabbit_quorum_max_memory_length,
                   "x-max-in-memory-bytes": group.rabbit_quorum_max_memory_bytes}
-        return cls(
-            durable=group.amqp_durable_queues or group.rabbit_quorum_queue, auto_delete=group.amqp_auto_delete,
-            quorum=group.rabbit_quorum_queue, transient_quorum=group.rabbit_transient_quorum_queue,
-            quorum_arguments={name: limit for name, limit in limits.items() if limit},
-            transient_ttl=group.rabbit_transient_queues_ttl, cancel_on_failover=group.enable_cancel_on_failover,
-            prefetch=group.rabbit_qos_prefetch_count, heartbeat=group.heartbeat_timeout_threshold,
-            login_method=group.rabbit_login_method, connections=group.rpc_conn_pool_size,
-            idle_seconds=group.conn_pool_ttl, missing_queue_seconds=group.kombu_missing_consumer_retry_timeout,
-            reconnect_delay=group.kombu_reconnect_delay, retry_interval=group.rabbit_retry_interval,
-            retry_backoff=group.rabbit_retry_backoff, retry_longest=group.rabbit_interval_max,
-            shuffle_hosts=group.kombu_failover_strategy == "shuffle", tls=_tls(group))
+        return cls(durable=group.amqp_durable_queues or group.rabbit_quorum_queue, auto_delete=group.amqp_auto_delete,
+                   quorum=group.rabbit_quorum_queue, transient_quorum=group.rabbit_transient_quorum_queue,
+                   quorum_arguments={name: limit for name, limit in limits.items() if limit},
+                   transient_ttl=group.rabbit_transient_queues_ttl, cancel_on_failover=group.enable_cancel_on_failover,
+                   prefetch=group.rabbit_qos_prefetch_count, heartbeat=group.heartbeat_timeout_threshold,
+                   login_method=group.rabbit_login_method, connections=group.rpc_conn_pool_size,
+                   idle_seconds=group.conn_pool_ttl, missing_queue_seconds=group.kombu_missing_consumer_retry_timeout,
+                   reconnect_delay=group.kombu_reconnect_delay, retry_interval=group.rabbit_retry_interval,
+                   retry_backoff=group.rabbit_retry_backoff, retry_longest=group.rabbit_interval_max,
+                   shuffle_hosts=group.kombu_failover_strategy == "shuffle", tls=_tls(group))
 
     def queue_arguments(self, temporary: bool = False) -> dict[str, Any]:
         """Return the arguments to declare a queue; a temporary one expires when it has no consumer."""

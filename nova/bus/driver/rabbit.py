@@ -23,10 +23,8 @@ LOG = logging.getLogger(__name__)
 _BLOCKED = "The broker accepts no messages at present (memory or disk alarm)."
 # Seconds between two checks of the connections that wait for use, and between two attempts to publish.
 _REST, _PAUSE = 15.0, 0.5
-# Connections that are kept however long nothing was published.
-_MAX_IDLE = 2
-# Seconds that a request about a queue may take.
-_QUEUE_REQUEST = 5.0
+_MAX_IDLE = 2  # connections that are kept however long nothing was published
+_QUEUE_REQUEST = 5.0  # seconds that a request about a queue may take
 # Seconds that the broker has to confirm a message after it has blocked the connection: RabbitMQ takes one message from
 # each connection before it stops to read.
 _LAST = 1.0
@@ -124,8 +122,7 @@ class RabbitBroker:
         self._opener = Opener(url, options)
         self._options = options
         self._changed = threading.Condition()
-        # The most recently used one last.
-        self._idle: list[_Publisher] = []
+        self._idle: list[_Publisher] = []  # the most recently used one last
         self._count = 0
         self._blocked = False
         self._closed = threading.Event()
@@ -149,8 +146,7 @@ class RabbitBroker:
                 self._drop(publisher)
                 raise NotPublished("The broker did not confirm the message in time.") from None
             except amqp.NotFound as error:
-                # The exchange was deleted after this connection had declared it.
-                publisher.renew()
+                publisher.renew()  # the exchange was deleted after this connection had declared it
                 self._put_back(publisher)
                 if renewed:
                     raise NotPublished(str(error)) from error

@@ -24,22 +24,14 @@ LOG = logging.getLogger(__name__)
 
 # Entry of a request's context: the monotonic time until which its sender waits, measured on arrival.
 UNTIL = "arrived_until"
-# The reply to a request that was dropped since it came too late: none is sent.
-DROPPED = {"dropped": True}
-# Seconds between two attempts to reply to a caller whose queue is missing.
-_PAUSE = 0.25
-# Seconds for which a missing reply queue is remembered: a later reply does not wait for it again.
-_REMEMBERED = 60.0
-# Replies to one host that may wait for a missing queue at the same time.
-_WAITING_PER_HOST = 4
-# Callers without a verified host name share one count.
-_UNVERIFIED = "unverified"
-# Seconds that the broker may take to confirm a reply.
-_REPLY_SECONDS = 5.0
-# Ids of recent messages: a publisher that got no confirmation publishes again.
-_RECENT = 64
-# Seconds between two heartbeats while all threads of a server are busy.
-_KEEP_ALIVE = 5.0
+DROPPED = {"dropped": True}  # the reply to a request that was dropped since it came too late: none is sent
+_PAUSE = 0.25  # seconds between two attempts to reply to a caller whose queue is missing
+_REMEMBERED = 60.0  # seconds for which a missing reply queue is remembered: a later reply does not wait for it again
+_WAITING_PER_HOST = 4  # replies to one host that may wait for a missing queue at the same time
+_UNVERIFIED = "unverified"  # callers without a verified host name share one count
+_REPLY_SECONDS = 5.0  # seconds that the broker may take to confirm a reply
+_RECENT = 64  # ids of recent messages: a publisher that got no confirmation publishes again
+_KEEP_ALIVE = 5.0  # seconds between two heartbeats while all threads of a server are busy
 
 
 class MissingQueues:
@@ -47,8 +39,7 @@ class MissingQueues:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        # Time since which each queue is missing, oldest first.
-        self._since: dict[str, float] = {}
+        self._since: dict[str, float] = {}  # time since which each queue is missing, oldest first
         self._waiting: collections.Counter[str] = collections.Counter()
 
     def seconds(self, queue: str) -> float:
@@ -97,19 +88,15 @@ class Request(oslo.BaseIncomingMessage):  # type: ignore[misc]
         """Do nothing: no client of Nova requests heartbeats."""
 
     def reply(self, reply: Any = None, failure: Any = None) -> None:
-        """Send the reply, if the sender waits for one, and release the server's thread.
-
-        A caller whose queue is missing (it reconnects) has some seconds to declare it again. A queue that was missing
-        for that long is tried once per reply.
-        """
+        """Send the reply, if the sender waits for one, and release the server's thread. A caller whose queue is missing
+        (it reconnects) has some seconds to declare it again. A queue missing for longer is tried once per reply."""
         listener, self._listener = self._listener, None
         if listener is None:
             return
         try:
             if self.call_id and reply is not DROPPED:
-                self._reply(listener, {
-                    "result": reply, "failure": wire.failure(failure[1]) if failure else None, "ending": True,
-                    "_msg_id": self.call_id, "_unique_id": self.call_id})
+                self._reply(listener, {"result": reply, "failure": wire.failure(failure[1]) if failure else None,
+                                       "ending": True, "_msg_id": self.call_id, "_unique_id": self.call_id})
         finally:
             listener.release()
 
@@ -149,18 +136,13 @@ def _host_that_waits() -> str:
 
 
 class Listener(oslo.BaseListener):  # type: ignore[misc]
-    """Passes requests to a server, one per free thread.
-
-    Requests beyond that stay with the broker, where other servers of the topic can take them.
-    """
+    """Passes requests to a server, one per free thread. Others stay with the broker, for other servers of the topic."""
 
     def __init__(self, broker: Broker, queues: Sequence[Queue], threads: int, missing_queue_seconds: float) -> None:
         super().__init__(1, None, broker.prefetch)
         self.broker = broker
         self.missing = MissingQueues()
-        self.missing_queue_seconds = missing_queue_seconds
-        self.queues = queues
-        self._free = threads
+        self.missing_queue_seconds, self.queues, self._free = missing_queue_seconds, queues, threads
         self._changed = threading.Condition()
         self._stopping = False
         self._clocks = Clocks()

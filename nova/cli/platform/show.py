@@ -27,8 +27,7 @@ def platform_info(novad: Novad, args: argparse.Namespace) -> Any:
         several = len({component.node for component in components}) > 1
         return ("Name", "Version", "Node", "State"), [
             (component.name, component.version, component.node if several else "",
-             "" if component.state == "running" else component.state)
-            for component in components]
+             "" if component.state == "running" else component.state) for component in components]
     return ("Component", "Version", "State", "Since", "Image", "Digest", "Node"), [
         (component.name, component.version, component.state, when(component.started), component.image,
          component.digest, component.node) for component in components]
@@ -49,8 +48,7 @@ def service_info(novad: Novad, args: argparse.Namespace) -> None:
     print(json.dumps({
         "name": service.name, "image": service.image, "volumes": [
             {"type": volume.type, "name": volume.name, "destination": volume.destination,
-             "options": list(volume.options)}
-            for volume in service.volumes],
+             "options": list(volume.options)} for volume in service.volumes],
         "env": dict(sorted(service.env.items())), "cmd": list(service.cmd),
         "versionCmd": list(service.version_cmd)}, indent=2))
 

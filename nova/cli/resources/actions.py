@@ -61,7 +61,6 @@ def _events(action: Action) -> list[Mapping[str, Any]]:
     return sorted(action.get("events") or (), key=lambda event: str(event["start_time"]))
 
 
-# --- watch -------------------------------------------------------------------------------------------
 @doing(SERVER, flag("--follow", help="continue with later actions, until the server is deleted or Ctrl-C"))
 def watch(nova: Nova, args: argparse.Namespace) -> int:
     """Show the steps of the running action of a server as they happen.
@@ -98,10 +97,8 @@ class _Watched:
         self._quiet_polls = 0
 
     def poll(self) -> Any:
-        """Print new steps of the current action; return the server, or None if it is deleted.
-
-        A newer action becomes current when the previous one has ended.
-        """
+        """Print new steps of the current action; return the server, or None if it is deleted. A newer action becomes
+        current when the previous one has ended."""
         server = find.existing_server(self._nova, self._server_id)
         actions = _actions(self._nova, self._server_id, limit=1 if self._nova.version >= 58 else None)
         if not actions:
@@ -162,7 +159,6 @@ def _seconds(event: Mapping[str, Any]) -> float:
     return (end - begin).total_seconds()
 
 
-# --- explain -----------------------------------------------------------------------------------------
 @doing(SERVER)
 def explain(nova: Nova, args: argparse.Namespace) -> int:
     """Explain why the last action of a server failed, for example why no host was found.

@@ -128,7 +128,6 @@ def _hints(given: Sequence[tuple[str, str]]) -> dict[str, Any]:
     return hints
 
 
-# --- networks ----------------------------------------------------------------------------------------
 def _networks(nova: Nova, given: Sequence[str]) -> Any:
     exclusive = [option for option in given if option in ("auto", "none")]
     if exclusive and len(given) > 1:
@@ -164,7 +163,6 @@ def words(option: str, text: str, keys: Sequence[str]) -> dict[str, str]:
     return values
 
 
-# --- disks -------------------------------------------------------------------------------------------
 def _devices(args: argparse.Namespace, image: str | None) -> list[dict[str, Any]]:
     devices: list[dict[str, Any]] = []
     if args.boot_volume:

@@ -81,10 +81,8 @@ def script(name: str) -> str:
 
 
 def _declared() -> dict[str, Declared]:
-    """Return all commands by name, without those of novad if nova[novad] is not installed.
-
-    A command of both services (``update``) has the options of both.
-    """
+    """Return all commands by name, without those of novad if nova[novad] is not installed. A command of both services
+    (``update``) has the options of both."""
     commands = {command: load(command) for command in COMMANDS}
     try:
         platform = {command: load(command, PLATFORM) for command in PLATFORM}

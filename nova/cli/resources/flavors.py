@@ -103,7 +103,6 @@ def flavor_key(nova: Nova, args: argparse.Namespace) -> None:
                  args.specs)
 
 
-# --- access ------------------------------------------------------------------------------------------
 _ACCESS = ("Flavor_ID", "Tenant_ID")
 
 

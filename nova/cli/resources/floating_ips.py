@@ -61,7 +61,6 @@ def floating_ip_disassociate(nova: Nova, args: argparse.Namespace) -> None:
     nova.action(find.server(nova, args.server), "removeFloatingIp", {"address": args.address}, version=LEGACY_ACTIONS)
 
 
-# --- pools (administrators) --------------------------------------------------------------------------
 def _bulk(nova: Nova, method: str, path: str, body: Any = None) -> Any:
     return nova.legacy(method, f"/os-floating-ips-bulk{path}", body, _NO_BULK)
 
@@ -88,7 +87,6 @@ def floating_ip_bulk_delete(nova: Nova, args: argparse.Namespace) -> None:
     _bulk(nova, "PUT", "/delete", {"ip_range": args.ip_range})
 
 
-# --- names in the DNS --------------------------------------------------------------------------------
 _DNS = "/os-floating-ip-dns"
 _TYPE = arg("--type", metavar="TYPE", default="A", choices=("A", "a"), help="record type: A")
 

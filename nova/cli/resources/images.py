@@ -32,11 +32,10 @@ def _plain(image: Any) -> dict[str, Any]:
     return {name: value for name, value in image.items() if name not in ("links", "metadata")}
 
 
-@showing(
-    SERVER, arg("name", metavar="NAME", help="name of the image"),
-    pairs("--metadata", help="property of the image; may be repeated"),
-    flag("--show", help="show all properties of the image"),
-    flag("--poll", help="report the progress until the image is active"))
+@showing(SERVER, arg("name", metavar="NAME", help="name of the image"),
+         pairs("--metadata", help="property of the image; may be repeated"),
+         flag("--show", help="show all properties of the image"),
+         flag("--poll", help="report the progress until the image is active"))
 def image_create(nova: Nova, args: argparse.Namespace) -> Any:
     """Create an image from a server (snapshot)."""
     server = find.server(nova, args.server)

@@ -68,7 +68,6 @@ def evacuate(nova: Nova, args: argparse.Namespace) -> Any:
     return _evacuate(nova, find.server(nova, args.server), args.host, args.password) or {}
 
 
-# --- lists of migrations -----------------------------------------------------------------------------
 _FILTERS = (
     arg("--instance-uuid", metavar="ID", help="of this server"),
     arg("--host", metavar="HOST", help="from or to this host"),
@@ -117,7 +116,6 @@ def server_migration_show(nova: Nova, args: argparse.Namespace) -> Any:
     return dict(sorted(migration.items()))
 
 
-# --- all servers of a host ---------------------------------------------------------------------------
 _HOST = arg("host", metavar="HOST", help="name of the host")
 _TARGET = arg("--target-host", metavar="HOST", help="destination host (default: the scheduler chooses)")
 

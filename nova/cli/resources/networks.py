@@ -70,7 +70,6 @@ def network_delete(nova: Nova, args: argparse.Namespace) -> None:
                     otherwise=_EMBEDDED.format("delete"))
 
 
-# --- interfaces --------------------------------------------------------------------------------------
 @listing(SERVER)
 def interface_list(nova: Nova, args: argparse.Namespace) -> Any:
     """List the interfaces of a server."""

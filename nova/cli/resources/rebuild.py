@@ -69,7 +69,6 @@ def resize(nova: Nova, args: argparse.Namespace) -> None:
         progress.wait(nova, server["id"], "resizing", ("ACTIVE", "SHUTOFF", "VERIFY_RESIZE"))
 
 
-# --- passwords ---------------------------------------------------------------------------------------
 @doing(SERVER)
 def set_password(nova: Nova, args: argparse.Namespace) -> None:
     """Set the password of the guest administrator; the command prompts for it."""

@@ -65,7 +65,6 @@ def secgroup_delete(nova: Nova, args: argparse.Namespace) -> Any:
     return table(_COLUMNS, [group])
 
 
-# --- rules -------------------------------------------------------------------------------------------
 @listing(_GROUP)
 def secgroup_list_rules(nova: Nova, args: argparse.Namespace) -> Any:
     """List the rules of a security group."""

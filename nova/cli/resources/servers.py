@@ -122,7 +122,6 @@ def networks_of(server: Mapping[str, Any]) -> str:
                      for label in sorted(addresses))
 
 
-# --- single servers ----------------------------------------------------------------------------------
 MINIMAL = flag("--minimal", help="do not query the names of image and flavor")
 
 
@@ -192,10 +191,8 @@ def update(nova: Nova, args: argparse.Namespace) -> None:
 
 def for_servers(nova: Nova, names: Iterable[str], all_tenants: bool, request: Callable[[Mapping[str, Any]], Any],
                 done: str) -> int:
-    """Call ``request`` for each server, even after failures; print ``done`` for each accepted request.
-
-    Raises CommandError with all failures and the exit code of the first one.
-    """
+    """Call ``request`` for each server, even after failures; print ``done`` for each accepted request. Raises
+    CommandError with all failures and the exit code of the first one."""
     failures = []
     for name in names:
         try:
@@ -231,7 +228,6 @@ def server_topology(nova: Nova, args: argparse.Namespace) -> Any:
     return dict(sorted(nova.get(f"{find.server_path(nova, args.server)}/topology").items()))
 
 
-# --- metadata and tags -------------------------------------------------------------------------------
 @doing(SERVER, arg("action", choices=("set", "delete")),
        arg("metadata", metavar="KEY=VALUE", nargs="+", help="for delete, KEY is sufficient"))
 def meta(nova: Nova, args: argparse.Namespace) -> None:

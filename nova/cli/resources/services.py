@@ -72,7 +72,6 @@ def service_delete(nova: Nova, args: argparse.Namespace) -> None:
     nova.delete(f"/os-services/{find.service(nova, args.service)['id']}")
 
 
-# --- hypervisors -------------------------------------------------------------------------------------
 @listing(arg("--matching", metavar="HOST", help="list hypervisors whose host names contain this text"),
          arg("--marker", metavar="ID", since=33, help="last hypervisor of the previous page"),
          arg("--limit", metavar="N", type=int, since=33, help="maximum number of hypervisors"))
@@ -134,7 +133,6 @@ def hypervisor_stats(nova: Nova, _args: argparse.Namespace) -> Any:
     return dict(sorted(answer["hypervisor_statistics"].items()))
 
 
-# --- zones -------------------------------------------------------------------------------------------
 @listing()
 def availability_zone_list(nova: Nova, _args: argparse.Namespace) -> Any:
     """List availability zones; administrators also see their hosts and services."""
@@ -155,7 +153,6 @@ def availability_zone_list(nova: Nova, _args: argparse.Namespace) -> Any:
     return ("Name", "Status"), rows
 
 
-# --- versions of the API -----------------------------------------------------------------------------
 @listing()
 def version_list(nova: Nova, _args: argparse.Namespace) -> Any:
     """List the versions of the API and the selected version."""

@@ -92,7 +92,6 @@ def instance_usage_audit_log(nova: Nova, args: argparse.Namespace) -> Any:
     return dict(sorted(nova.get(path)[key].items()))
 
 
-# --- quotas -------------------------------------------------------------------------------------------
 def _quotas(quota: Mapping[str, Any]) -> Any:
     return ("Quota", "Limit"), [(name, quota[name]) for name in _QUOTAS if name in quota]
 
@@ -143,7 +142,6 @@ def quota_class_update(nova: Nova, args: argparse.Namespace) -> None:
     nova.put(f"/os-quota-class-sets/{find.quoted(args.class_name)}", {"quota_class_set": _changes(args)})
 
 
-# --- limits ------------------------------------------------------------------------------------------
 _NAMES = {"Cores": ("totalCoresUsed", "maxTotalCores"), "FloatingIPs": ("totalFloatingIpsUsed", "maxTotalFloatingIps"),
           "ImageMeta": (None, "maxImageMeta"), "Instances": ("totalInstancesUsed", "maxTotalInstances"),
           "Keypairs": (None, "maxTotalKeypairs"), "Personality": (None, "maxPersonality"),

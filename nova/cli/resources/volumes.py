@@ -69,7 +69,6 @@ def volume_update(nova: Nova, args: argparse.Namespace) -> None:
     nova.put(f"{_attachments(nova, args)}/{source}", {"volumeAttachment": wanted})
 
 
-# --- shares ------------------------------------------------------------------------------------------
 @listing(SERVER, since=97)
 def share_list(nova: Nova, args: argparse.Namespace) -> Any:
     """List the shares of a server."""

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from nova import conf, exception
-from nova.cmd.manage import audit, db, floating, hosts, images, networks, scheduling, services, shares, volumes
+from nova.cmd.manage import audit, db, hosts, images, networks, scheduling, services, volumes
 
 LOG = logging.getLogger(__name__)
 
@@ -21,16 +21,14 @@ def _parser() -> argparse.ArgumentParser:
                              "NOVA_CONFIG, else /etc/nova/nova.conf)")
     parser.add_argument("--debug", action="store_true", help="Log debug messages.")
     commands = parser.add_subparsers(dest="category", required=True, metavar="COMMAND")
-    for module in (db, services, hosts, networks, floating, volumes, shares, images, scheduling, audit):
+    for module in (db, services, hosts, networks, volumes, images, scheduling, audit):
         module.add_commands(commands)
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command. Return 0 for success, 1 for problems found, 4 for an unusable database, 127 for bad input.
-
-    Wrong usage ends with 2, an unexpected error with 255.
-    """
+    """Run a command. Return 0 for success, 1 for problems found, 4 for an unusable database, 127 for bad input. Wrong
+    usage ends with 2, an unexpected error with 255."""
     arguments = _parser().parse_args(sys.argv[1:] if argv is None else argv)
     options = [f"--config-file={file}" for file in arguments.config_file or []]
     conf.load([*options, *(["--debug"] if arguments.debug else [])], command=True)

@@ -17,12 +17,9 @@ from nova.db.audit import Finding
 from nova.db.hosts import services
 from nova.db.servers import evictions, servers
 from nova.objects.servers import states
-from nova.objects.servers.instance import Instance
 from nova.operations.power import OFF
 
 _PAGE = 1000
-
-
 # Kinds of repairs after which schedulers must read the nodes again.
 _KINDS_OF_NODES = frozenset({"claim", "usage", "node"})
 
@@ -71,8 +68,7 @@ def _guests(core: Core) -> Iterable[Finding]:
         if not service.up:
             continue
         try:
-            running = {guest.uuid: guest.power_state for guest in core.compute_at(service.host).guests(
-                context.admin())}
+            running = {guest.uuid: guest.power_state for guest in core.compute_at(service.host).guests(context.admin())}
         except exception.NovaException as error:
             yield Finding("host", service.host, f"does not report its guests: {error}")
             continue
@@ -87,7 +83,7 @@ def _compare(core: Core, host: str, running: dict[str, int]) -> Iterable[Finding
     expected = {}
     marker: str | None = None
     while True:
-        page = core.db.read(functools.partial(_page, host=host, marker=marker))
+        page = core.db.read(functools.partial(servers.on_host, host=host, limit=_PAGE, marker=marker))
         expected.update({instance.uuid: instance for instance in page})
         if len(page) < _PAGE:
             break
@@ -117,11 +113,6 @@ def _unexpected(core: Core, host: str, uuids: Sequence[str]) -> Iterable[Finding
             elif host not in where.possible_hosts:
                 yield Finding("guest", uuid, f"runs on {host}, but its server is on "
                                              f"{', '.join(where.possible_hosts) or 'no host'}")
-
-
-def _page(connection: Any, host: str, marker: str | None) -> list[Instance]:
-    return servers.on_host(connection, host, _PAGE, marker)
-
 
 def _reap(_connection: Any, core: Core, host: str, uuid: str) -> None:
     core.compute_at(host).reap(context.admin(), uuid)

@@ -11,7 +11,7 @@ import prettytable
 from nova import bus
 from nova.conductor.core import Core
 from nova.conductor.feeds.deltas import FleetAnnouncer
-from nova.conductor.feeds.usage import UsageFeed
+from nova.conductor.feeds.feed import UsageFeed
 from nova.conductor.service import open_database
 from nova.conf import CONF
 from nova.db.maintenance import readiness
@@ -21,10 +21,7 @@ from nova.rpcapi import compute, scheduler
 
 
 def core() -> Core:
-    """Return the core of a conductor for this process, which also sends changes to the schedulers.
-
-    Raises DatabaseUnusable.
-    """
+    """Return the core of a conductor, which also sends changes to the schedulers. Raises DatabaseUnusable."""
     readiness.check(CONF.database.connection)
     transport = bus.connect(CONF)
     name = f"nova-manage@{CONF.host}:{new_uuid()[:8]}"

@@ -54,8 +54,7 @@ def _add_options(command: argparse.ArgumentParser) -> None:
                          help="time to watch the drain, which continues afterwards")
     command.add_argument("--json", action="store_true", help="print the report as JSON")
     instead = command.add_mutually_exclusive_group()
-    instead.add_argument("--dry-run", action="store_true",
-                         help="only print the planned move of each server")
+    instead.add_argument("--dry-run", action="store_true", help="only print the planned move of each server")
     instead.add_argument("--status", action="store_true", help="only print the progress of the drain")
     instead.add_argument("--stop", action="store_true", help="start no further moves; running moves continue")
 

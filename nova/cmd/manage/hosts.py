@@ -6,6 +6,7 @@ import argparse
 import base64
 import hashlib
 import os
+import re
 import secrets
 import ssl
 import urllib.error
@@ -19,15 +20,12 @@ import oslo_messaging as messaging
 from nova import exception
 from nova.bus import message_signing
 from nova.bus.driver import options
-from nova.bus.host_account import permissions, topic_permissions
 from nova.cmd.manage import drains
 from nova.conf import CONF
 from nova.rpcapi import COMPUTE, CONDUCTOR, HEARTBEATS, REPORTS
 
-# Timeout in seconds of requests to the broker.
-_TIMEOUT = 30
-# Topic to which hosts of the previous release publish to check that the broker is reachable.
-_PROBE = "nobody"
+_TIMEOUT = 30  # timeout in seconds of requests to the broker
+_PROBE = "nobody"  # topic to which hosts of the previous release publish to check that the broker is reachable
 
 
 def add_commands(commands: Any) -> None:
@@ -123,10 +121,31 @@ def definitions(host: str, password: str, vhost: str, exchange: str) -> dict[str
     return {
         "users": [{"name": user, "password_hash": hashed, "hashing_algorithm": "rabbit_password_hashing_sha256",
                    "tags": ""}],
-        "permissions": [{"user": user, "vhost": vhost, **permissions(host, COMPUTE, exchange)}],
-        "topic_permissions": [{"user": user, "vhost": vhost, **topic_permissions(
+        "permissions": [{"user": user, "vhost": vhost, **_permissions(host, COMPUTE, exchange)}],
+        "topic_permissions": [{"user": user, "vhost": vhost, **_topic_permissions(
             host, COMPUTE, [CONDUCTOR, HEARTBEATS, REPORTS, _PROBE], exchange)}],
     }
+
+
+def _permissions(host: str, topic: str, exchange: str) -> dict[str, str]:
+    """Return RabbitMQ's permissions for the account of a host, as patterns of the names of queues and exchanges.
+
+    A host may not declare the exchange that all services share: that right includes deleting it, and with it the
+    bindings of every queue. Nova's driver uses the exchange as conductors declare it (Driver.restrict_to_host).
+    """
+    own = rf"{_exactly(topic)}\.{_exactly(host)}|reply_{_exactly(host)}_[0-9a-f]{{32}}"
+    return {"configure": f"^({own})$", "write": rf"^({own}|{_exactly(exchange)}|amq\.default)$",
+            "read": f"^({own}|{_exactly(exchange)})$"}
+
+
+def _topic_permissions(host: str, topic: str, topics: list[str], exchange: str) -> dict[str, str]:
+    """Return RabbitMQ's topic permissions of a host: it may send to ``topics`` and receive from its own queue."""
+    return {"exchange": exchange, "write": f"^({'|'.join(map(_exactly, topics))})$",
+            "read": rf"^{_exactly(topic)}\.{_exactly(host)}$"}
+
+
+def _exactly(name: str) -> str:
+    return re.escape(name).replace(r"\-", "-")
 
 
 def _request_broker(method: str, path: str, body: Any = None) -> None:

@@ -16,14 +16,10 @@ from nova.conf import CONF
 from nova.db.maintenance import purge, readiness
 from nova.db.sql import clock
 
-# Minimum age in seconds of removed rows: messages that refer to them have expired by then.
-_MIN_AGE = 3600
-# Maximum of --history-keep, since each action is compared with that many others.
-_MAX_HISTORY_KEEP = 1000
-# Seconds between two progress messages.
-_PROGRESS_INTERVAL = 5.0
-# Exit code if no rows were removed.
-_NOTHING = 3
+_MIN_AGE = 3600  # minimum age in seconds of removed rows: messages that refer to them have expired by then
+_MAX_HISTORY_KEEP = 1000  # maximum of --history-keep, since each action is compared with that many others
+_PROGRESS_INTERVAL = 5.0  # seconds between two progress messages
+_NOTHING = 3  # exit code if no rows were removed
 
 
 def add_command(group: Any) -> None:
@@ -36,8 +32,7 @@ def add_command(group: Any) -> None:
                               f"{_MIN_AGE}); os-instance-actions and os-migrations no longer show them")
     command.add_argument("--history-keep", type=int, default=0, metavar="ACTIONS",
                          help="keep this number of newest actions of each existing server (default: 0)")
-    command.add_argument("--archive", metavar="FILE",
-                         help="append each removed row to this file as a line of JSON")
+    command.add_argument("--archive", metavar="FILE", help="append each removed row to this file as a line of JSON")
     command.add_argument("--page", type=int, default=purge.PAGE, metavar="ROWS",
                          help=f"number of rows per transaction (default: {purge.PAGE})")
     command.add_argument("--compact", action="store_true",

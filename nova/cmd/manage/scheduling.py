@@ -16,8 +16,7 @@ from nova.objects.requirements.requested_resources import host_requirements
 
 
 def add_commands(commands: Any) -> None:
-    group = commands.add_parser("schedule", help="Analyze scheduling.").add_subparsers(
-        required=True, metavar="ACTION")
+    group = commands.add_parser("schedule", help="Analyze scheduling.").add_subparsers(required=True, metavar="ACTION")
     explain = group.add_parser("explain", help="Show for each host the filter that rejects a server, or its weight.")
     explain.add_argument("--flavor", required=True, help="id of the flavor")
     explain.add_argument("--project", default="", help="id of the project")

@@ -22,7 +22,7 @@ def add_commands(commands: Any) -> None:
     listing.set_defaults(run=_list)
     delete = group.add_parser("delete", help="Delete a service that no longer exists, with its nodes.")
     delete.add_argument("uuid", help="UUID of the service")
-    delete.set_defaults(run=_delete)
+    delete.set_defaults(run=lambda arguments: Services(common.core()).delete(context.admin(), arguments.uuid))
 
 
 def _list(arguments: argparse.Namespace) -> None:
@@ -44,7 +44,3 @@ def _rows(service: Service) -> Iterator[Sequence[Any]]:
         yield (*columns, load.worker, load.per_second, load.busy, load.waiting, load.cpu_percent, load.rss_mb)
     if not loads:
         yield (*columns, None, None, None, None, None, None)
-
-
-def _delete(arguments: argparse.Namespace) -> None:
-    Services(common.core()).delete(context.admin(), arguments.uuid)

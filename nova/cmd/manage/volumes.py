@@ -1,4 +1,4 @@
-"""The commands nova-manage volume, for embedded volumes."""
+"""The commands nova-manage volume and share, for embedded volumes and shares."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from typing import Any
 
 from nova import context, exception, image
 from nova.cmd.manage import common
-from nova.conductor.endpoints.volumes import Volumes
+from nova.conductor.endpoints.volumes import Shares, Volumes
 from nova.objects.base import new_uuid
 from nova.objects.images.image import Image
+from nova.objects.volumes.share import Share
 from nova.objects.volumes.volume import Volume
 
 _GIB = 1 << 30
@@ -26,8 +27,8 @@ def add_commands(commands: Any) -> None:
     create.add_argument("--image", help="id of an image to copy to the volume, which becomes bootable")
     create.add_argument("--availability-zone")
     create.set_defaults(run=_create)
-    common.add_list_show_delete(group, "volume", (_list, _show, _delete),
-                                "Delete a volume that no server uses.")
+    common.add_list_show_delete(group, "volume", (_list, _show, _delete), "Delete a volume that no server uses.")
+    _add_share_commands(commands)
 
 
 def _create(arguments: argparse.Namespace) -> None:
@@ -66,3 +67,36 @@ def _show(arguments: argparse.Namespace) -> None:
 
 def _delete(arguments: argparse.Namespace) -> None:
     Volumes(common.core()).delete(context.admin(), arguments.volume)
+
+
+def _add_share_commands(commands: Any) -> None:
+    group = commands.add_parser("share", help="Manage embedded shares.").add_subparsers(required=True, metavar="ACTION")
+    create = group.add_parser("create", help="Create a share, a directory for servers of a project.")
+    create.add_argument("--project", required=True, help="id of the owning project")
+    create.add_argument("--name", default="")
+    create.set_defaults(run=_create_share)
+    common.add_list_show_delete(group, "share", (_list_share, _show_share, _delete_share),
+                                "Delete an unused share from the database; its directory stays.")
+
+
+def _create_share(arguments: argparse.Namespace) -> None:
+    created = Shares(common.core()).create(context.admin(), Share(
+        uuid=new_uuid(), project_id=arguments.project, name=arguments.name))
+    print(created.uuid)
+
+
+def _list_share(arguments: argparse.Namespace) -> None:
+    common.show(("UUID", "Name", "Host", "Project"), (
+        (share.uuid, share.name, share.host, share.project_id)
+        for share in Shares(common.core()).index(context.admin(), arguments.project)))
+
+
+def _show_share(arguments: argparse.Namespace) -> None:
+    share = Shares(common.core()).get(context.admin(), arguments.share)
+    common.show(("Field", "Value"), sorted(
+        (name, getattr(share, name)) for name in share.__struct_fields__ if name not in ("id", "export_location")))
+
+
+def _delete_share(arguments: argparse.Namespace) -> None:
+    deleted = Shares(common.core()).delete(context.admin(), arguments.share)
+    print(f"The directory {deleted.uuid} stays in [share]pool of {deleted.host or 'the hosts that used it'}.")

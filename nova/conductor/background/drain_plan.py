@@ -17,9 +17,7 @@ from nova.operations.shelve import ShelveOffload
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """The plan for a server. ``how``: the operation, or ``reason``: why there is none. ``later``: check again when the
-    server is free.
-    """
+    """The plan for a server. ``how``: the operation, or ``reason``: why there is none. ``later``: check again later."""
 
     how: str = ""
     operation: str = ""
@@ -28,13 +26,11 @@ class Plan:
     later: bool = False
 
 
-_STAYS = {
-    states.SUSPENDED: "it is suspended: its memory cannot be moved; resume it first",
-    states.RESCUED: "it is being rescued: unrescue it first",
-    states.RESIZED: "its resize waits to be confirmed or reverted",
-    states.ERROR: "it is in ERROR: reboot it hard, evacuate it or reset its state first",
-    states.SOFT_DELETED: "it is deleted and may be restored: it goes when it is reclaimed",
-}
+_STAYS = {states.SUSPENDED: "it is suspended: its memory cannot be moved; resume it first",
+          states.RESCUED: "it is being rescued: unrescue it first",
+          states.RESIZED: "its resize waits to be confirmed or reverted",
+          states.ERROR: "it is in ERROR: reboot it hard, evacuate it or reset its state first",
+          states.SOFT_DELETED: "it is deleted and may be restored: it goes when it is reclaimed"}
 
 
 def plan(drain: Drain, server: Candidate, cold_now: bool = False) -> Plan:

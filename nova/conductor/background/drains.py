@@ -35,8 +35,7 @@ LOG = logging.getLogger(__name__)
 
 # Lease periods within which the conductor that processes a drain must update its row, or another conductor takes over.
 _LEASES = 2
-# Seconds between two checks while a host is drained.
-_SOON = 1.0
+_SOON = 1.0  # seconds between two checks while a host is drained
 # Servers that are checked together.
 _PAGE = 50
 _REASON = 1000
@@ -79,21 +78,18 @@ class _DrainPass:
         drain = self.drain
         survey = self.core.db.read(functools.partial(drains.survey, drain=drain))
         waiting = self._follow(survey)
-        if drain.state == drain_states.RUNNING and self._enabled_again():
-            LOG.info("Stopping the drain of host %s: the host was enabled", drain.host)
-            self.core.db.write(functools.partial(drains.stop, host=drain.host))
-            drain.state = drain_states.STOPPING
+        if drain.state == drain_states.RUNNING:
+            flags = self.core.db.read(functools.partial(services.flags, hosts=[drain.host])).get(drain.host)
+            if flags is None or not flags.disabled:
+                LOG.info("Stopping the drain of host %s: the host was enabled", drain.host)
+                self.core.db.write(functools.partial(drains.stop, host=drain.host))
+                drain.state = drain_states.STOPPING
+        left = 0
         if drain.state == drain_states.RUNNING:
             left = self._begin_those_that_waited(waiting, survey)
             left += self._begin_others() + (survey.coming if self._patient(drain.created_at) else 0)
-        else:
-            left = 0
         if not left and not self.moving:
             self._end()
-
-    def _enabled_again(self) -> bool:
-        flags = self.core.db.read(functools.partial(services.flags, hosts=[self.drain.host]))
-        return self.drain.host not in flags or not flags[self.drain.host].disabled
 
     def _patient(self, since: datetime.datetime) -> bool:
         return (clock.now() - since).total_seconds() < self.drain.patience
@@ -110,9 +106,8 @@ class _DrainPass:
         if not self.core.db.write(functools.partial(drains.end, uuid=self.drain.uuid, owner=self.core.name)):
             return
         _drain, lines = self.core.db.read(functools.partial(drains.get, host=self.drain.host))
-        LOG.info("The drain of host %s (%s) has ended: %d servers were moved, %d remain",
-                 self.drain.host, self.drain.kind,
-                 sum(line.state == drain_states.MOVED for line in lines),
+        LOG.info("The drain of host %s (%s) has ended: %d servers were moved, %d remain", self.drain.host,
+                 self.drain.kind, sum(line.state == drain_states.MOVED for line in lines),
                  sum(line.state == drain_states.LEFT for line in lines))
 
     # --- running moves -------------------------------------------------------------------------------
@@ -273,11 +268,9 @@ def _why(action: Action) -> str:
 
 # --- requests of operators ---------------------------------------------------------------------------
 def begin(core: Core, wanted: Drain, reason: str) -> Drain:
-    """Disable the host (with this reason, unless it is disabled) and start the drain.
-
-    Raises HostBinaryNotFound, ComputeHostNotFound (unknown target), EvacuateToSameHost, DrainConflict, HostIsDown (a
-    drain requires a running host), ComputeServiceInUse (an evacuation requires a down host).
-    """
+    """Disable the host (with this reason, unless it is disabled) and start the drain. Raises HostBinaryNotFound,
+    ComputeHostNotFound (unknown target), EvacuateToSameHost, DrainConflict, HostIsDown (a drain requires a running
+    host), ComputeServiceInUse (an evacuation requires a down host)."""
     def transaction(connection: sa.Connection) -> tuple[Drain, tuple[Service, bool] | None]:
         service = services.lock(connection, services.uuid_of(connection, wanted.host, services.COMPUTE))
         up = services.host_up(connection, wanted.host)

@@ -23,18 +23,14 @@ from nova.operations.resize import ConfirmResize
 
 LOG = logging.getLogger(__name__)
 
-# Migrations read in one query.
-_PAGE = 100
+_PAGE = 100  # migrations read in one query
 # Maximum number of automatic confirmations started in one pass. Many may be due at once, or after their host returned;
 # they must not delay the requests of users.
 _AT_ONCE = 20
 
 
 def send_interrupts(core: Core, ctx: RequestContext, migrations: Sequence[Migration]) -> None:
-    """Send the interrupts of the migrations to the hosts that run their steps.
-
-    Steps of the conductor itself read the interrupt from the row.
-    """
+    """Send interrupts of migrations to the hosts that run their steps. Conductor steps read them from the row."""
     def at_work(connection: sa.Connection) -> list[tuple[Migration, Action]]:
         pairs = [(migration, actions.get(connection, migration.action_uuid or "")) for migration in migrations]
         return [(migration, action) for migration, action in pairs

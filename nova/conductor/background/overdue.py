@@ -1,4 +1,4 @@
-"""Servers whose time in a state is limited: shelved servers are offloaded, rescued ones are unrescued."""
+"""Servers whose time in a state is limited: shelved, rescued and soft-deleted ones."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ from nova.db.sql import clock
 from nova.objects.servers import states
 from nova.objects.servers.instance import Instance
 from nova.operations import rescue, shelve
+from nova.operations.soft_delete import Reclaim
 
 LOG = logging.getLogger(__name__)
 
-# Number of servers searched for overdue ones at once.
-_WINDOW = 1000
+_WINDOW = 1000  # number of servers searched for overdue ones at once
+# Servers reclaimed per check, so that many servers deleted together do not delay operations of users.
+_RECLAIMED_AT_ONCE = 20
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,3 +80,19 @@ def _leave(engine: Engine, server: Instance, stay: _Stay, seconds: int) -> None:
                  server.uuid, stay.what, seconds, stay.ends)
     except exception.NovaException as error:
         LOG.info("[instance: %s] The server stays %s until the next check: %s", server.uuid, stay.what, error)
+
+
+def reclaim(core: Core, engine: Engine) -> None:
+    """Delete servers that were soft-deleted [DEFAULT]reclaim_instance_interval seconds ago, unless that is 0. By the
+    database's clock: servers that are deleted because of a wrong clock cannot be restored."""
+    interval = CONF.reclaim_instance_interval
+    if not interval or not clock.steady(CONF.service_down_time):
+        return
+    before = clock.overdue(interval)
+    for uuid in core.db.read(lambda connection: servers.soft_deleted(connection, before, _RECLAIMED_AT_ONCE)):
+        try:
+            start(engine, context.admin(), uuid, Reclaim.name, {"before": before})
+            LOG.info("[instance: %s] Reclaiming the server: it was soft-deleted at least %d s ago", uuid, interval)
+        except exception.NovaException as error:
+            # The user restored the server, or another conductor was faster.
+            LOG.info("[instance: %s] The server is not reclaimed: %s", uuid, error)

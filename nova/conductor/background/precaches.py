@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from nova import context, exception
 from nova.conductor.core import Core
-from nova.conductor.feeds.cached_images import images_cached
+from nova.conductor.feeds.host_notices import images_cached
 from nova.conf import CONF
 from nova.db.hosts import precaches, services
 from nova.db.hosts.precaches import Busy
@@ -22,8 +22,7 @@ LOG = logging.getLogger(__name__)
 # the number of such requests.
 _ASK_AGAIN = 600.0
 _TRIES = 6
-# Seconds between two checks while there are images to fetch.
-_SOON = 1.0
+_SOON = 1.0  # seconds between two checks while there are images to fetch
 
 
 def run_periodic(core: Core) -> float | None:

@@ -25,16 +25,11 @@ from nova.telemetry import metrics
 
 LOG = logging.getLogger(__name__)
 
-# Seconds between two checks for notifications that another conductor left behind.
-_INTERVAL = 5.0
-# Number of messages read and deleted at once.
-_PAGE = 50
-# Seconds after which an unavailable broker is tried again: minimum and maximum.
-_PAUSE, _LONGEST = 1.0, 30.0
-# Number of consecutive lanes with failures after which the broker counts as unavailable.
-_AWAY = 2
-# Number of old messages deleted per transaction.
-_DROPPED = 500
+_INTERVAL = 5.0  # seconds between two checks for notifications that another conductor left behind
+_PAGE = 50  # number of messages read and deleted at once
+_PAUSE, _LONGEST = 1.0, 30.0  # seconds after which an unavailable broker is tried again: minimum and maximum
+_AWAY = 2  # number of consecutive lanes with failures after which the broker counts as unavailable
+_DROPPED = 500  # number of old messages deleted per transaction
 
 
 class Sender:
@@ -42,8 +37,7 @@ class Sender:
 
     def __init__(self, core: Core, send: Callable[[Notification], None]) -> None:
         """``send`` raises ServiceUnavailable if the message must be sent again later."""
-        self._core = core
-        self._send = send
+        self._core, self._send = core, send
         self._failures = 0
         self._not_before = 0.0
         self._next_sweep = 0.0
@@ -115,10 +109,7 @@ class Sender:
 
 
 def sending(core: Core) -> Periodic:
-    """Return the sender task, which runs after every commit with notifications and periodically.
-
-    Raises InvalidInput for an unusable driver.
-    """
+    """Return the task that sends after every commit with notifications, and periodically. Raises InvalidInput."""
     thread = Periodic("notifications", _INTERVAL, Sender(core, bus.Publisher(CONF).send).poll)
     core.outbox.wake = thread.wake
     return thread

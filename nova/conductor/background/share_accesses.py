@@ -16,15 +16,12 @@ from nova.db.volumes import share_accesses
 
 LOG = logging.getLogger(__name__)
 
-# Number of servers checked together.
-_PAGE = 100
+_PAGE = 100  # number of servers checked together
 
 
 def close_deleted(core: Core) -> None:
-    """Revoke the accesses of deleted servers, which a conductor of the previous release does not revoke.
-
-    A failed revocation is retried after a lease.
-    """
+    """Revoke the accesses of deleted servers, which a conductor of the previous release does not revoke. A failed
+    revocation is retried after a lease."""
     before = clock.after(-CONF.conductor.lease)
     _settle_all(core, core.db.read(lambda connection: share_accesses.of_deleted(connection, before, _PAGE)))
 
@@ -33,8 +30,7 @@ def reconcile(core: Core) -> None:
     """Grant access to the shares of idle servers to their own hosts, and revoke it from all others."""
     before, after = clock.after(-CONF.conductor.lease), ""
     while True:
-        accesses = core.db.read(functools.partial(
-            share_accesses.at_rest, before=before, after=after, limit=_PAGE))
+        accesses = core.db.read(functools.partial(share_accesses.at_rest, before=before, after=after, limit=_PAGE))
         _settle_all(core, accesses)
         if len(accesses) < _PAGE:
             return

@@ -20,10 +20,8 @@ from nova.objects.accounts.usage import audit_period
 
 LOG = logging.getLogger(__name__)
 
-# Seconds between two checks for the end of a period.
-INTERVAL = 30.0
-# Servers that are reported in one transaction.
-_PAGE = 50
+INTERVAL = 30.0  # seconds between two checks for the end of a period
+_PAGE = 50  # servers that are reported in one transaction
 
 
 def audit(core: Core) -> None:

@@ -78,8 +78,7 @@ class Quotas(Endpoint, accounts_api.Quotas):
         return self.core.db.read(lambda connection: QuotaSet(limits=quotas.class_limits(connection, name)))
 
     def set_class(self, ctx: RequestContext, name: str, limits: dict[str, int]) -> QuotaSet:
-        return self.core.db.write(
-            lambda connection: QuotaSet(limits=quotas.set_class_limits(connection, name, limits)))
+        return self.core.db.write(lambda connection: QuotaSet(limits=quotas.set_class_limits(connection, name, limits)))
 
 
 def _check(connection: sa.Connection, project_id: str, user_id: str | None, limits: dict[str, int],

@@ -18,7 +18,6 @@ from nova.conductor.core import Core
 from nova.conductor.endpoints import notifications
 from nova.conductor.endpoints.derived import Endpoint, reads, write
 from nova.conductor.feeds import host_notices
-from nova.conductor.feeds.cached_images import images_cached
 from nova.conductor.saga.engine import Engine
 from nova.conductor.saga.run import owner_of
 from nova.conf import CONF
@@ -45,10 +44,8 @@ from nova.rpcapi import by_hosts as by_hosts_api
 
 LOG = logging.getLogger(__name__)
 
-# Maximum length of a message from a host, in characters.
-_MESSAGE = 1000
-# Maximum lengths of an error's traceback and of a host's address, in characters.
-_DETAILS, _ADDRESS = 10_000, 64
+_MESSAGE = 1000  # maximum length of a message from a host, in characters
+_DETAILS, _ADDRESS = 10_000, 64  # maximum lengths of an error's traceback and of a host's address, in characters
 
 
 class Guests(by_hosts_api.Guests):
@@ -58,8 +55,7 @@ class Guests(by_hosts_api.Guests):
     evictions = reads(evictions.of_host)
 
     def __init__(self, core: Core, engine: Engine) -> None:
-        self.core = core
-        self.engine = engine
+        self.core, self.engine = core, engine
 
     def whereabouts(self, ctx: RequestContext, host: str, uuids: list[str]) -> list[Whereabouts]:
         guests = self.core.db.read(lambda connection: evictions.whereabouts(connection, host, uuids))
@@ -68,8 +64,7 @@ class Guests(by_hosts_api.Guests):
             where.possible_hosts = [possible for possible in where.possible_hosts if possible == host]
         return guests
 
-    def on_host(self, ctx: RequestContext, host: str, limit: int = 1000,
-                marker: str | None = None) -> list[Instance]:
+    def on_host(self, ctx: RequestContext, host: str, limit: int = 1000, marker: str | None = None) -> list[Instance]:
         instances = self.core.db.read(lambda connection: servers.on_host(connection, host, limit, marker))
         return [without_secrets(instance) for instance in instances]
 
@@ -114,12 +109,9 @@ class Guests(by_hosts_api.Guests):
             except exception.NovaException as error:
                 LOG.info("[instance: %s] Operation %s was not started: %s", uuid, SyncPower.name, error)
 
-    def resume(self, ctx: RequestContext, host: str, waiting: list[str], begun: list[str],
-               at_once: int) -> Resumed:
-        def read(connection: sa.Connection) -> tuple[bool, dict[str, bool]]:
-            return services.host_up(connection, host), servers.runnable(connection, host, [*waiting, *begun])
-
-        up, runnable = self.core.db.read(read)
+    def resume(self, ctx: RequestContext, host: str, waiting: list[str], begun: list[str], at_once: int) -> Resumed:
+        up, runnable = self.core.db.read(lambda connection: (
+            services.host_up(connection, host), servers.runnable(connection, host, [*waiting, *begun])))
         busy = [uuid for uuid in begun if runnable.get(uuid)]
         left = []
         for uuid in waiting:
@@ -147,7 +139,8 @@ class Guests(by_hosts_api.Guests):
 
         def write(connection: sa.Connection) -> None:
             done = precaches.ended(connection, host, truncated)
-            self.core.outbox.notify(connection, ctx, lambda builder: images_cached(connection, builder, done))
+            self.core.outbox.notify(
+                connection, ctx, lambda builder: host_notices.images_cached(connection, builder, done))
 
         self.core.db.write(write)
 
@@ -276,8 +269,7 @@ class EngineReports(by_hosts_api.Engine):
     """Step reports of hosts."""
 
     def __init__(self, engine: Engine, check: Callable[[], None]) -> None:
-        self.engine = engine
-        self._check = check
+        self.engine, self._check = engine, check
 
     def step_done(self, ctx: RequestContext, report: StepReport) -> None:
         self.engine.step_done(ctx, report)
@@ -286,10 +278,10 @@ class EngineReports(by_hosts_api.Engine):
         self.engine.progress(ctx, report)
 
     def begin(self, ctx: RequestContext, action_uuid: str, attempt: int, host: str) -> None:
-        self.engine.begin(ctx, action_uuid, attempt, host)
+        self.engine.recovery.begin(action_uuid, attempt, host)
 
     def resume(self, ctx: RequestContext, host: str) -> list[StepOrder]:
-        return self.engine.resume(ctx, host)
+        return self.engine.recovery.resume(host)
 
     def handed_over(self, ctx: RequestContext) -> None:
         self._check()
@@ -310,10 +302,8 @@ class NetworkHosts(Endpoint, by_hosts_api.NetworkHosts):
         address = _end_of_tunnels(address)
 
         def read(connection: sa.Connection) -> tuple[dict[str, int], list[Peers] | None]:
-            """Return the networks that the host may join, and the reply, or None if there are changes to write.
-
-            Usually there are none: hosts mostly check that their peers are current.
-            """
+            """Return the networks that the host may join, and the reply, or None if there are changes to write. Usually
+            there are none: hosts mostly check that their peers are current."""
             changed = network_hosts.differs(connection, host, address, networks, complete)
             if not changed:
                 return networks, network_hosts.newer(connection, networks)

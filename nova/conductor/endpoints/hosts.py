@@ -18,7 +18,6 @@ from nova.db.maintenance import overview
 from nova.db.servers import server_migrations, servers
 from nova.db.volumes import share_accesses
 from nova.objects.hosts.aggregate import Aggregate
-from nova.objects.hosts.scheduling import HostState
 from nova.objects.hosts.service import Service
 from nova.objects.images.image import Image
 from nova.objects.servers.instance import Instance
@@ -26,9 +25,7 @@ from nova.rpcapi import hosts as hosts_api
 
 LOG = logging.getLogger(__name__)
 
-
-# A service, and whether its row counts as up.
-Changed = tuple[Service, bool]
+Changed = tuple[Service, bool]  # a service, and whether its row counts as up
 # Seconds that a request to force up a host waits for the host to confirm evictions, and between two checks of the rows.
 _EVICTION_WAIT, _EVICTION_POLL = 5.0, 0.2
 
@@ -53,10 +50,8 @@ class Services(Endpoint, hosts_api.Services):
             connection, services.uuid_of(connection, host, binary), disabled, reason, forced_down))))
 
     def _after_evictions(self, ctx: RequestContext, change: Callable[[], Changed]) -> Changed:
-        """Run ``change``. If evacuated guests prevent it, request their removal from a running host and retry.
-
-        Raises HostEvacuated if the host has not confirmed every removal by then.
-        """
+        """Run ``change``. If evacuated guests prevent it, request their removal from a running host and retry. Raises
+        HostEvacuated if the host has not confirmed every removal by then."""
         deadline, requested = time.monotonic() + _EVICTION_WAIT, False
         while True:
             try:
@@ -109,8 +104,7 @@ class Services(Endpoint, hosts_api.Services):
         return service
 
 
-# Maximum number of servers listed for the hosts of a request.
-_MOST_SERVERS = 10000
+_MOST_SERVERS = 10000  # maximum number of servers listed for the hosts of a request
 
 
 class Hypervisors(Endpoint, hosts_api.Hypervisors):
@@ -125,16 +119,12 @@ class Hypervisors(Endpoint, hosts_api.Hypervisors):
         return self.core.db.read(lambda connection: servers.on_hosts_brief(connection, hosts, _MOST_SERVERS))
 
 
-# The nodes of a host with more nodes than this are not published individually.
-_MOST_NODES = 500
+_MOST_NODES = 500  # the nodes of a host with more nodes than this are not published individually
 
 
 class Aggregates(Endpoint, hosts_api.Aggregates):
-    """Host aggregates.
-
-    A change of an aggregate affects all its hosts, so schedulers read the fleet again. An added or removed host is
-    published individually.
-    """
+    """Host aggregates. A change of an aggregate affects all its hosts, so schedulers read the fleet again. An added or
+    removed host is published individually."""
 
     index = reads(aggregates.index)
     get = reads(aggregates.get)
@@ -172,10 +162,8 @@ class Aggregates(Endpoint, hosts_api.Aggregates):
                  ", ".join(image.id for image in images))
 
     def _moved(self, change: Callable[[sa.Connection, int, str], Aggregate], aggregate_id: int, host: str) -> Aggregate:
-        def transaction(connection: sa.Connection) -> tuple[Aggregate, list[HostState]]:
-            return change(connection, aggregate_id, host), compute_nodes.renewed(connection, host, _MOST_NODES + 1)
-
-        aggregate, states = self.core.db.write(transaction)
+        aggregate, states = self.core.db.write(lambda connection: (
+            change(connection, aggregate_id, host), compute_nodes.renewed(connection, host, _MOST_NODES + 1)))
         LOG.info("Aggregate %s now has hosts %s", aggregate.name, aggregate.hosts)
         if len(states) > _MOST_NODES:
             self.core.fleet.reload()

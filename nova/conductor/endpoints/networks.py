@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 
 import sqlalchemy as sa
 from oslo_db import exception as db_exception
@@ -99,17 +98,10 @@ class FloatingIps(Endpoint, networks_api.FloatingIps):
         LOG.info("[instance: %s] Floating IP %s was associated", instance_uuid, address)
 
     def take(self, ctx: RequestContext, instance_uuid: str, address: str, project_id: str | None = None) -> None:
-        self._change(ctx, instance_uuid, project_id,
-                     lambda connection, instance: floating_ips.take(connection, instance, address))
+        self.core.db.write(lambda connection: floating_ips.take(
+            connection, _lock(ctx, connection, instance_uuid, project_id), address))
+        self.core.filters.publish_server(instance_uuid)
         LOG.info("[instance: %s] Floating IP %s was disassociated", instance_uuid, address)
-
-    def _change(self, ctx: RequestContext, uuid: str, project_id: str | None,
-                change: Callable[[sa.Connection, Instance], None]) -> None:
-        def transaction(connection: sa.Connection) -> None:
-            change(connection, _lock(ctx, connection, uuid, project_id))
-
-        self.core.db.write(transaction)
-        self.core.filters.publish_server(uuid)
 
 
 def _lock(ctx: RequestContext, connection: sa.Connection, uuid: str, project_id: str | None) -> Instance:

@@ -10,7 +10,7 @@ import msgspec
 import sqlalchemy as sa
 
 from nova import bus, exception
-from nova.conductor import create, network_events, volume_events
+from nova.conductor import create, service_events
 from nova.conductor.acceptance import start
 from nova.conductor.background.migrations import send_interrupts
 from nova.conductor.core import Core
@@ -45,14 +45,9 @@ from nova.rpcapi import servers as servers_api
 
 LOG = logging.getLogger(__name__)
 
-
 _METADATA_STATES = frozenset({states.ACTIVE, states.PAUSED, states.SUSPENDED, states.STOPPED})
-
-
 _UPDATABLE = frozenset({"display_name", "display_description", "hostname", "access_ip_v4", "access_ip_v6",
                         "disk_config", "system_metadata"})
-
-
 _MAX_TAGS = 50
 
 
@@ -65,11 +60,9 @@ class Servers(servers_api.Servers):
     """Servers: reads of instances for the API, and changes that need no operation."""
 
     def __init__(self, core: Core, engine: Engine) -> None:
-        self.core = core
-        self.engine = engine
+        self.core, self.engine = core, engine
 
-    def get(self, ctx: RequestContext, uuid: str, project_id: str | None = None,
-            deleted: bool = False) -> Instance:
+    def get(self, ctx: RequestContext, uuid: str, project_id: str | None = None, deleted: bool = False) -> Instance:
         instance = self.core.db.read(lambda connection: servers.check_place(
             connection, servers.get(connection, uuid, project_id, deleted), ctx.calling_host))
         return without_secrets(instance)
@@ -114,8 +107,7 @@ class Servers(servers_api.Servers):
         failure = state.failure or Failure(message="Another operation took the server over.")
         raise exception.Invalid((ctx.is_admin and failure.inside) or failure.message)
 
-    def password_changed(self, ctx: RequestContext, uuid: str, action_uuid: str,
-                         project_id: str | None = None) -> bool:
+    def password_changed(self, ctx: RequestContext, uuid: str, action_uuid: str, project_id: str | None = None) -> bool:
         action = self._action(ctx, uuid, action_uuid, ChangePassword.name, project_id)
         if action.outcome in (None, "success"):
             return action.outcome is not None
@@ -248,10 +240,7 @@ class Servers(servers_api.Servers):
     # --- shared ----------------------------------------------------------------------------------
     def _change(self, ctx: RequestContext, uuid: str, project_id: str | None,
                 write: Callable[[sa.Connection, Instance], str | None]) -> Instance:
-        """Lock the instance, change it, and return the changed instance, in one transaction.
-
-        ``write`` may return the name of the event to notify.
-        """
+        """Change the locked instance in a transaction and return it. ``write`` may return the event to notify."""
         def transaction(connection: sa.Connection) -> Instance:
             before = servers.lock(connection, uuid, project_id)
             event = write(connection, before)
@@ -311,8 +300,7 @@ class Actions(Endpoint, servers_api.Actions):
     get = reads(actions.by_request)
 
 
-def done(ctx: RequestContext, instance_uuid: str, name: str, event: str = "",
-         host: str | None = None) -> Action:
+def done(ctx: RequestContext, instance_uuid: str, name: str, event: str = "", host: str | None = None) -> Action:
     """Return a completed action with an optional completed ``event`` on ``host``."""
     now = clock.now()
     events = [Event(event=event, start_time=now, finish_time=now, result="Success", host=host)] if event else []
@@ -428,12 +416,12 @@ class ExternalEvents(servers_api.ExternalEvents):
             if hosts.get(uuid) and event.status != IN_PROGRESS and len(key) <= external_events.LONGEST:
                 reported.setdefault(uuid, {})[key] = event.status
         for uuid, statuses in reported.items():
-            self.engine.wake(ctx, uuid, statuses)
+            self.engine.recovery.wake(uuid, statuses)
         placed = [event for event in events if hosts.get(event.instance_uuid)]
         if self.engine.core.allocator.external:
-            network_events.process(self.engine, placed)
+            service_events.process_network_events(self.engine, placed)
         if self.engine.core.attachments.external:
-            volume_events.process(self.engine, placed)
+            service_events.process_volume_events(self.engine, placed)
         return codes
 
 

@@ -14,6 +14,7 @@ from nova.conf import CONF
 from nova.context import RequestContext
 from nova.db.hosts import services
 from nova.db.servers import servers
+from nova.db.sql.engine import Database
 from nova.db.volumes import shares, volumes
 from nova.objects.volumes.share import Share
 from nova.objects.volumes.volume import AttachmentChanges, Volume, VolumeRemoval
@@ -40,8 +41,7 @@ class Volumes(Endpoint, volumes_api.Volumes):
     def create(self, ctx: RequestContext, volume: Volume) -> Volume:
         if self.core.attachments.volumes is not None:
             created = self.core.attachments.volumes.create(ctx, volume)
-            LOG.info("Creating volume %s of %d GiB for project %s", created.uuid, created.size_gb,
-                     ctx.project_id)
+            LOG.info("Creating volume %s of %d GiB for project %s", created.uuid, created.size_gb, ctx.project_id)
             return created
 
         def transaction(connection: sa.Connection) -> Volume:
@@ -118,29 +118,26 @@ class VolumeSnapshots(Endpoint, volumes_api.VolumeSnapshots):
 class Shares(Endpoint, volumes_api.Shares):
     """The embedded shares."""
 
-    @staticmethod
-    def _check_ours() -> None:
+    @property
+    def _db(self) -> Database:
         if CONF.share.driver != "local":
             raise exception.NotSupported("Nova keeps no shares itself here ([share]driver).")
+        return self.core.db
 
     def index(self, ctx: RequestContext, project_id: str | None = None, limit: int | None = None,
               offset: int = 0) -> list[Share]:
-        self._check_ours()
-        return self.core.db.read(lambda connection: shares.index(connection, project_id, limit, offset))
+        return self._db.read(lambda connection: shares.index(connection, project_id, limit, offset))
 
     def get(self, ctx: RequestContext, uuid: str, project_id: str | None = None) -> Share:
-        self._check_ours()
-        return self.core.db.read(lambda connection: shares.get(connection, uuid, project_id))
+        return self._db.read(lambda connection: shares.get(connection, uuid, project_id))
 
     def create(self, ctx: RequestContext, share: Share) -> Share:
-        self._check_ours()
-        created = self.core.db.write(lambda connection: shares.create(connection, share))
+        created = self._db.write(lambda connection: shares.create(connection, share))
         LOG.info("Share %s was created for project %s", created.uuid, created.project_id)
         return created
 
     def delete(self, ctx: RequestContext, uuid: str) -> Share:
-        self._check_ours()
-        deleted = self.core.db.write(lambda connection: shares.delete(connection, uuid))
+        deleted = self._db.write(lambda connection: shares.delete(connection, uuid))
         LOG.info("Share %s was deleted from the database; its directory remains on %s", uuid,
                  deleted.host or "the hosts that had it")
         return deleted

@@ -15,16 +15,12 @@ LOG = logging.getLogger(__name__)
 
 
 class FleetAnnouncer:
-    """A publisher of the deltas of this process, numbered without gaps. Thread-safe.
-
-    ``source_name`` must differ after each start of the process, or schedulers would take the new numbers
-    for old ones. A delta that cannot be sent leaves a gap, after which the schedulers request
-    the complete fleet.
-    """
+    """A publisher of the deltas of this process, numbered without gaps. Thread-safe. ``source_name`` must differ after
+    each start of the process, or schedulers would take the new numbers for old ones. A delta that cannot be sent leaves
+    a gap, after which the schedulers request the complete fleet."""
 
     def __init__(self, scheduler_proxy: Scheduler, source_name: str) -> None:
-        self._scheduler = scheduler_proxy
-        self.source = source_name
+        self._scheduler, self.source = scheduler_proxy, source_name
         self._seq = 0
         self._lock = threading.Lock()
 
@@ -53,8 +49,7 @@ class FleetAnnouncer:
         self._send(reload=True)
 
     def _send(self, **changes: Any) -> None:
-        # Sent under the lock: the deltas of one source must leave in the order of their numbers.
-        with self._lock:
+        with self._lock:  # sent under the lock: the deltas of one source must leave in the order of their numbers
             self._seq += 1
             delta = FleetDelta(source=self.source, seq=self._seq, **changes)
             try:

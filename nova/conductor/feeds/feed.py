@@ -1,4 +1,4 @@
-"""Background publishers, which batch changes."""
+"""Background publishers, which batch changes: usage of nodes, peers of networks, DNS names and security groups."""
 
 from __future__ import annotations
 
@@ -9,16 +9,21 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator
 
-from nova import exception
+import sqlalchemy as sa
+
+from nova import context, exception
+from nova.conductor.feeds.deltas import FleetAnnouncer
+from nova.db.hosts import compute_nodes, network_hosts
+from nova.db.networks import security_filters, served_names
+from nova.db.servers import servers
 from nova.db.sql.engine import Database
+from nova.objects.networks.network import RuleSet
 from nova.rpcapi.compute import Compute
 
 LOG = logging.getLogger(__name__)
 
-# Maximum seconds between two attempts to publish.
-_LONGEST = 10.0
-# Maximum messages per second for one name.
-_RATE = 200
+_LONGEST = 10.0  # maximum seconds between two attempts to publish
+_RATE = 200  # maximum messages per second for one name
 
 
 class Feed(abc.ABC):
@@ -28,8 +33,7 @@ class Feed(abc.ABC):
     interval: float
 
     def __init__(self) -> None:
-        # name -> earliest time of publication
-        self._touched: dict[str, float] = {}
+        self._touched: dict[str, float] = {}  # name -> earliest time of publication
         self._rests: dict[str, float] = {}
         self._lock = threading.Lock()
         self._wake = threading.Event()
@@ -92,13 +96,27 @@ class Feed(abc.ABC):
             return False
 
 
+class UsageFeed(Feed):
+    """A publisher of the usage of changed nodes to the schedulers. One message covers all nodes that changed since the
+    last one. Meanwhile schedulers count their own choices, and the claim decides anyway."""
+
+    name = "usage"
+    interval = 0.25
+
+    def __init__(self, db: Database, fleet: FleetAnnouncer) -> None:
+        super().__init__()
+        self._db, self._fleet = db, fleet
+
+    def publish(self, names: Collection[str]) -> None:
+        self._fleet.usage(self._db.read(lambda connection: compute_nodes.usage(connection, sorted(names))))
+
+
 class HostFeed(Feed):
     """A publisher whose messages go to hosts."""
 
     def __init__(self, db: Database, compute_at: Callable[[str], Compute]) -> None:
         super().__init__()
-        self._db = db
-        self._compute_at = compute_at
+        self._db, self._compute_at = db, compute_at
 
     @contextlib.contextmanager
     def sending(self, host: str, what: str) -> Iterator[Compute]:
@@ -107,3 +125,71 @@ class HostFeed(Feed):
             yield self._compute_at(host)
         except exception.NovaException as error:
             LOG.warning("Cannot send %s to host %s, which requests missed changes later: %s", what, host, error)
+
+
+class PeersFeed(HostFeed):
+    """A publisher of tunneled networks whose set of hosts changed, to the hosts of these networks. A network set up
+    on a thousand hosts changes a thousand times; the more hosts there are, the less often messages are sent."""
+
+    name = "peers"
+    interval = 0.2
+
+    def publish(self, names: Collection[str]) -> None:
+        changed = self._db.read(lambda connection: network_hosts.newer(connection, dict.fromkeys(names, 0)))
+        for peers in changed:
+            for host in peers.hosts:
+                with self.sending(host, f"the peers of network {peers.network_id}") as compute:
+                    compute.refresh_peers(context.admin(), peers)
+            self.rest(peers.network_id, len(peers.hosts))
+
+
+class NamesFeed(HostFeed):
+    """A publisher of changed domains (DNS names of floating addresses) to all hosts, which answer queries of guests."""
+
+    name = "names in the DNS"
+    interval = 0.2
+
+    def publish(self, names: Collection[str]) -> None:
+        domains = sorted(names)
+        for start in range(0, len(domains), served_names.MOST):
+            self._publish(domains[start:start + served_names.MOST])
+
+    def _publish(self, domains: Collection[str]) -> None:
+        by_host = self._db.read(lambda connection: served_names.changed(connection, domains))
+        for host, served in by_host.items():
+            with self.sending(host, f"the names in {', '.join(domains)}") as compute:
+                compute.refresh_names(context.admin(), served)
+        for domain in domains:
+            self.rest(domain, len(by_host))
+
+
+class FiltersFeed(HostFeed):
+    """A publisher of changed groups (named by :mod:`nova.db.networks.security_filters`) to the hosts that use them. A
+    host receives each group once, however many servers use it."""
+
+    name = "security groups"
+    interval = 0.1
+
+    def publish(self, names: Collection[str]) -> None:
+        changes = self._db.read(lambda connection: security_filters.changed(connection, names))
+        for host, filters in changes.hosts.items():
+            with self.sending(host, f"{len(filters)} changes of security groups") as compute:
+                compute.refresh_groups(context.admin(), filters)
+        for host, rules in changes.former.items():
+            for uuid, rule_set in rules.items():
+                self._publish(host, uuid, rule_set)
+        for name in names:
+            self.rest(name, len(changes.hosts) + len(changes.former))
+
+    def publish_server(self, uuid: str) -> None:
+        """Send the rules of a server whose groups changed to its hosts. Call after the commit."""
+        def read(connection: sa.Connection) -> dict[str, RuleSet]:
+            hosts = servers.places(connection, [uuid]).get(uuid, set())
+            return {host: security_filters.rules_for(connection, host, [uuid])[uuid] for host in hosts}
+
+        for host, rules in sorted(self._db.read(read).items()):
+            self._publish(host, uuid, rules)
+
+    def _publish(self, host: str, uuid: str, rules: RuleSet) -> None:
+        with self.sending(host, f"the new rules of server {uuid}") as compute:
+            compute.refresh_rules(context.admin(), uuid, rules)

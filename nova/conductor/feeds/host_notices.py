@@ -1,9 +1,14 @@
-"""Notifications of host reports: volume usage of guests, host metrics, and a lost hypervisor connection."""
+"""Notifications of host reports: volume usage, metrics, a lost hypervisor connection, and cached images."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import sqlalchemy as sa
+
+from nova.conf import CONF
+from nova.db.hosts import aggregates
+from nova.db.hosts.precaches import HostDone
 from nova.notifications import legacy, resources, versioned
 from nova.notifications.messages import NotificationBuilder, publisher
 from nova.objects.accounts.notification import Notification
@@ -43,3 +48,13 @@ def measured(builder: NotificationBuilder, host: str, nodes: Sequence[ComputeNod
     return [message for node in nodes if node.metrics for message in builder.resource(
         "metrics.update", node.uuid, resources.metrics(node, node.metrics), "compute.metrics.update",
         legacy.metrics(node, node.metrics), publisher(_COMPUTE, host))]
+
+
+def images_cached(connection: sa.Connection, builder: NotificationBuilder,
+                  done: Sequence[HostDone]) -> list[Notification]:
+    """Return the notifications for hosts that finished caching the requested images, or failed to."""
+    return [message for result in done for of in (aggregates.get(connection, result.aggregate_id),)
+            for message in builder.resource(
+                "aggregate.cache_images.progress", of.uuid,
+                resources.aggregate_cache(of, result.host, result.cached, result.failed, result.index, result.total),
+                by=publisher("nova-conductor", CONF.host))]

@@ -20,8 +20,7 @@ T = TypeVar("T")
 # Limits per host and _SECONDS: measurements (thousands of nodes and volumes, a few times) and lost hypervisors.
 _SECONDS = 60
 _MEASURED, _LOST = 12_000, 60
-# Limit per guest and _SECONDS: operations that a host causes by reporting a state change.
-_OF_GUEST = 10
+_OF_GUEST = 10  # limit per guest and _SECONDS: operations that a host causes by reporting a state change
 
 
 class HostRates:

@@ -18,8 +18,7 @@ class Outbox:
     """A transactional outbox. Disabled unless a notification driver is configured."""
 
     def __init__(self) -> None:
-        # Called after each commit that wrote notifications.
-        self.wake: Callable[[], None] = lambda: None
+        self.wake: Callable[[], None] = lambda: None  # called after each commit that wrote notifications
         self.configure()
 
     def configure(self) -> None:

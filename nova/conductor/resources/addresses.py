@@ -32,12 +32,9 @@ class EmbeddedAllocator:
         return self._db.read(lambda connection: choose(connection, project_id, wanted))
 
 
-def choose(connection: sa.Connection, project_id: str,
-           wanted: Sequence[NetworkRequest] | None) -> list[NetworkRequest]:
-    """Return the validated networks of a server: the requested networks, or the project's only network.
-
-    Raises NetworkAmbiguous, NetworkNotFound, PortNotSupported, FixedIpInvalid, FixedIpInUse, QuotaLimit.
-    """
+def choose(connection: sa.Connection, project_id: str, wanted: Sequence[NetworkRequest] | None) -> list[NetworkRequest]:
+    """Return the validated networks of a server: the requested networks, or the project's only network. Raises
+    NetworkAmbiguous, NetworkNotFound, PortNotSupported, FixedIpInvalid, FixedIpInUse, QuotaLimit."""
     check_ports(len(wanted or ()))
     if wanted is not None and not wanted:
         return []
@@ -55,8 +52,7 @@ def choose(connection: sa.Connection, project_id: str,
             raise exception.NetworkNotFound(network_id=request.network_id)
         if request.fixed_ip:
             address = fixed_ips.check(network, request.fixed_ip)
-            if (network.uuid, address) in requested_addresses or fixed_ips.is_taken(
-                    connection, network.uuid, address):
+            if (network.uuid, address) in requested_addresses or fixed_ips.is_taken(connection, network.uuid, address):
                 raise exception.FixedIpInUse(address=address)
             requested_addresses.add((network.uuid, address))
     return list(wanted)

@@ -29,8 +29,7 @@ _CORE = frozenset({*Image.__struct_fields__, "self", "file", "schema", "tags", "
                    "os_hash_algo", "os_hash_value", "os_hidden", "stores"})
 
 BACKUP = "backup"
-# The format of an image without data.
-_FORMAT = "qcow2"
+_FORMAT = "qcow2"  # the format of an image without data
 
 
 class ServerImages:
@@ -96,9 +95,8 @@ def _inherited(base: Image | None) -> dict[str, str]:
 
 
 def _own(ctx: context.RequestContext, instance: Instance, owner: str) -> dict[str, str]:
-    properties = {
-        "base_image_ref": instance.image_ref, "boot_roles": ",".join(ctx.roles), "image_location": "snapshot",
-        "image_state": "available", "instance_uuid": instance.uuid, "owner_id": owner,
-        "owner_project_name": ctx.project_name, "owner_user_name": ctx.user_name,
-        "user_id": ctx.user_id or instance.user_id}
+    properties = {"base_image_ref": instance.image_ref, "boot_roles": ",".join(ctx.roles), "image_location": "snapshot",
+                  "image_state": "available", "instance_uuid": instance.uuid, "owner_id": owner,
+                  "owner_project_name": ctx.project_name, "owner_user_name": ctx.user_name,
+                  "user_id": ctx.user_id or instance.user_id}
     return {name: value for name, value in properties.items() if value}

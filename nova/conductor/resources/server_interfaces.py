@@ -15,11 +15,8 @@ from nova.objects.networks.network import VIF, NetworkRequest
 
 
 class ServerInterfaces:
-    """A :class:`nova.operations.framework.resource_contexts.ServerInterfaces`.
-
-    ``connection``: of the accepting transaction. ``vifs`` () stands for all interfaces of the server. For interfaces of
-    an external service, only the server's row is changed.
-    """
+    """A :class:`nova.operations.framework.resource_contexts.ServerInterfaces`. ``connection``: of the accepting
+    transaction. ``vifs`` () stands for all interfaces of the server. External interfaces change only the row."""
 
     def __init__(self, transaction: StepTransaction, connection: sa.Connection | None = None) -> None:
         self._transaction, self._connection = transaction, connection

@@ -51,10 +51,7 @@ class ServerShares:
 
 
 class OutsideShares:
-    """A :class:`nova.operations.framework.resource_contexts.OutsideShares`.
-
-    An access is recorded before it is requested from the service.
-    """
+    """A :class:`nova.operations.framework.resource_contexts.OutsideShares`. Accesses are recorded first."""
 
     def __init__(self, transaction: StepTransaction) -> None:
         self._transaction = transaction

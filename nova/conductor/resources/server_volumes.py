@@ -27,10 +27,8 @@ from nova.objects.volumes.volume import Volume, VolumeContent, VolumeRemoval
 
 
 class ServerVolumes:
-    """A :class:`nova.operations.framework.resource_contexts.ServerVolumes`.
-
-    ``connection``: of the accepting transaction. ``devices`` () stands for all volumes of the server.
-    """
+    """A :class:`nova.operations.framework.resource_contexts.ServerVolumes`. ``connection``: of the accepting
+    transaction. ``devices`` () stands for all volumes of the server."""
 
     def __init__(self, transaction: StepTransaction, connection: sa.Connection | None = None) -> None:
         self._transaction, self._connection = transaction, connection
@@ -246,12 +244,9 @@ def are_outside(core: Core, instance: Instance) -> bool:
 
 
 def check_volumes(core: Core, ctx: context.RequestContext, devices: Sequence[BlockDevice]) -> dict[str, Volume]:
-    """Return the external volumes of a new server by volume id, and the volumes to be created by snapshot id.
-
-    Called before the accepting transaction, with the caller's rights.
-
-    Raises VolumeNotFound, SnapshotNotFound, InvalidVolume, Forbidden, VolumeServiceUnavailable, KeyManagerUnavailable.
-    """
+    """Return the external volumes of a new server by volume id, and the volumes to be created by snapshot id. Called
+    before the accepting transaction, with the caller's rights. Raises VolumeNotFound, SnapshotNotFound, InvalidVolume,
+    Forbidden, VolumeServiceUnavailable, KeyManagerUnavailable."""
     if not core.attachments.external:
         return {}
     project_id = ctx.project_id or ""
@@ -269,11 +264,9 @@ def check_volumes(core: Core, ctx: context.RequestContext, devices: Sequence[Blo
 
 def give(core: Core, connection: sa.Connection, instance: Instance, images: dict[str, Image],
          seen: dict[str, Volume]) -> None:
-    """Reserve and create the volumes of a new server, in the accepting transaction.
-
-    The devices of ``instance`` become its own; ``seen`` is what check_volumes() returned. Raises VolumeNotFound,
-    InvalidVolume, InvalidInput, QuotaLimit, DevicePathInUse, TooManyDiskDevices.
-    """
+    """Reserve and create the volumes of a new server, in the accepting transaction. The devices of ``instance`` become
+    its own; ``seen`` is what check_volumes() returned. Raises VolumeNotFound, InvalidVolume, InvalidInput, QuotaLimit,
+    DevicePathInUse, TooManyDiskDevices."""
     instance.block_devices = [msgspec.structs.replace(device, uuid=new_uuid()) for device in instance.block_devices]
     wanted = instance.volume_devices
     check_count(instance, 0)
@@ -304,10 +297,8 @@ def give(core: Core, connection: sa.Connection, instance: Instance, images: dict
 
 
 def _image_of(described: Image | None, of_volume: Image | None) -> Image | None:
-    """Return the image of a server that boots from a volume.
-
-    The properties of ``described``, an image without data that refers to the volume, take precedence.
-    """
+    """Return the image of a server that boots from a volume. The properties of ``described``, an image without data
+    that refers to the volume, take precedence."""
     if described is None or of_volume is None:
         return described or of_volume
     return msgspec.structs.replace(of_volume, properties=described.properties, min_ram=described.min_ram)

@@ -20,10 +20,8 @@ class StepTransaction(Protocol):
     ctx: context.RequestContext
     instance: Instance
     effects: list[Callable[[sa.Connection], None]]
-    # Sent to their hosts after the commit.
-    removals: list[VolumeRemoval]
-    # Changed security groups, published to the hosts whose rules name them as remote groups.
-    filters: set[str]
+    removals: list[VolumeRemoval]  # sent to their hosts after the commit
+    filters: set[str]  # changed security groups, published to the hosts whose rules name them as remote groups
 
     def set(self, **changes: Any) -> None: ...
     def connector(self, host: str) -> dict[str, Any] | None: ...

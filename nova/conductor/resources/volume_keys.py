@@ -20,26 +20,21 @@ from nova.db.sql.engine import Database
 from nova.objects.servers.instance import BlockDevice, Instance
 from nova.objects.volumes.volume import Volume, VolumeEncryption, VolumeKey
 
-# Servers read in one statement.
-_AT_ONCE = 500
+_AT_ONCE = 500  # servers read in one statement
 
 
 def fetched(core: Core, ctx: context.RequestContext, volume: Volume) -> VolumeEncryption | None:
-    """Return the encryption of a volume with its passphrase, or None. Call outside any transaction.
-
-    Raises InvalidVolume (no host could decrypt it, or the caller cannot have its key), KeyManagerUnavailable,
-    VolumeNotFound, Forbidden, VolumeServiceUnavailable, ServiceUnavailable.
-    """
+    """Return the encryption of a volume with its passphrase, or None. Call outside any transaction. Raises
+    InvalidVolume (no host could decrypt it, or the caller cannot have its key), KeyManagerUnavailable, VolumeNotFound,
+    Forbidden, VolumeServiceUnavailable, ServiceUnavailable."""
     if not volume.encrypted:
         return None
     return _of(core, ctx, volume.uuid, core.attachments.secret_of(ctx, volume.uuid))
 
 
 def of_successor(core: Core, ctx: context.RequestContext, old: BlockDevice, volume_id: str) -> VolumeEncryption | None:
-    """Return the encryption of a volume that replaces ``old``, or None.
-
-    The caller may be the volume service, which cannot fetch its users' keys. Migration keeps the secret.
-    """
+    """Return the encryption of a volume that replaces ``old``, or None. The caller may be the volume service, which
+    cannot fetch its users' keys. Migration keeps the secret."""
     secret = core.attachments.secret_of(ctx, volume_id, own_rights=True)
     if not secret:
         return None
@@ -84,10 +79,7 @@ def opened(cipher: SecretCipher, instance: Instance) -> list[VolumeKey]:
 
 
 def renew(db: Database, cipher: SecretCipher) -> int:
-    """Re-encrypt all volume keys with the first key of the cipher; return the number of changed servers.
-
-    Undecryptable keys are left unchanged.
-    """
+    """Re-encrypt all decryptable volume keys with the first key of the cipher; return the number of changed servers."""
     def renewed(devices: list[BlockDevice]) -> list[BlockDevice]:
         return [device if device.encryption is None else msgspec.structs.replace(
             device, encryption=_renewed(cipher, device.encryption)) for device in devices]

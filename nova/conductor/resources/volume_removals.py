@@ -5,8 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-import sqlalchemy as sa
-
 from nova import context, exception
 from nova.conductor.core import Core
 from nova.conf import CONF
@@ -17,24 +15,17 @@ from nova.objects.volumes.volume import VolumeRemoval
 
 LOG = logging.getLogger(__name__)
 
-# Removals sent in one pass.
-_PAGE = 1000
+_PAGE = 1000  # removals sent in one pass
 
 
 def send(core: Core, ctx: context.RequestContext, removals: Sequence[VolumeRemoval], near: str = "") -> None:
     """Send removals to the hosts that are up (call after the commit); remind() sends those of the other hosts.
-
-    ``near``: the host that removes data in the shared pool, because an operation on it may be about to create them.
-    "": any host.
-    """
+    ``near``: the host that removes data in the shared pool, which an operation on it may create ("": any host)."""
     by_host: dict[str, list[VolumeRemoval]] = {}
     for removal in removals:
         by_host.setdefault(removal.host or near, []).append(removal)
-
-    def awake(connection: sa.Connection) -> dict[str, str | None]:
-        return {host: services.awake(connection, host) for host in by_host}
-
-    for host, name in core.db.read(awake).items():
+    awake = core.db.read(lambda connection: {host: services.awake(connection, host) for host in by_host})
+    for host, name in awake.items():
         if name is None:
             continue
         try:

@@ -41,10 +41,8 @@ Effect = Callable[[sa.Connection], None]
 
 @dataclasses.dataclass
 class ConductorControl:
-    """A :class:`nova.operations.framework.contexts.Control` on the database of this conductor.
-
-    ``apply`` may run several times, because transactions are retried; it starts from the same collected changes.
-    """
+    """A :class:`nova.operations.framework.contexts.Control` on the database of this conductor. ``apply`` may run
+    several times, because transactions are retried; it starts from the same collected changes."""
 
     core: Core
     ctx: context.RequestContext
@@ -65,10 +63,8 @@ class ConductorControl:
     _nodes: set[str] = dataclasses.field(default_factory=set)
     _consumers: set[str] = dataclasses.field(default_factory=set)
     _closes: bool = False
-    # Publisher of instance.update notifications; "": this conductor.
-    saved_by: str = ""
-    # Scheduler requests to notify.
-    scheduler_queries: list[SchedulerQuery] = dataclasses.field(default_factory=list)
+    saved_by: str = ""  # publisher of instance.update notifications; "": this conductor
+    scheduler_queries: list[SchedulerQuery] = dataclasses.field(default_factory=list)  # scheduler requests to notify
 
     def __post_init__(self) -> None:
         self._previous_states = (self.instance.vm_state, self.instance.task_state)
@@ -330,9 +326,6 @@ class ConductorControl:
                 values["system_metadata"] = _merged(values.get("system_metadata", now), self.items)
         if values:
             servers.update(connection, self.instance.uuid, values)
-            self._notify_changes(connection, values)
-
-    def _notify_changes(self, connection: sa.Connection, values: dict[str, Any]) -> None:
         outbox = self.core.outbox
         if outbox.updates and not NOTIFIED_COLUMNS.isdisjoint(values):
             by = self.saved_by or publisher("nova-conductor", CONF.host)

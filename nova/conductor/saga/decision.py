@@ -30,11 +30,8 @@ class Done:
 
 @dataclasses.dataclass(frozen=True)
 class Failed:
-    """The step, or its compensation, has failed.
-
-    ``furthest``: the last step of the same order that the host may have executed. ``unavailable``: the host or service
-    that the step called is unavailable.
-    """
+    """The step, or its compensation, has failed. ``furthest``: the last step of the same order that the host may have
+    executed. ``unavailable``: the host or service that the step called is unavailable."""
 
     step: Step
     failure: Failure
@@ -166,9 +163,7 @@ def _host_lost(run: Run, step: Step) -> Transition:
 def _compensated(run: Run, operation: Operation, step: Step | None, first: Failure | None = None,
                  failure: Failure | None = None) -> Transition:
     """Retry the operation if it allows that after the compensation of ``step``, else compensate the step before.
-
-    ``failure``: the failure of ``step`` if nothing of it needs compensation.
-    """
+    ``failure``: the failure of ``step`` if nothing of it needs compensation."""
     cause = first or run.journal.failure or Failure(message="Unknown failure.")
     if (step is not None and operation.retry_from == step.name and not run.inheriting
             and operation.may_retry(failure or run.journal.latest or cause)):
@@ -183,11 +178,9 @@ def _compensated(run: Run, operation: Operation, step: Step | None, first: Failu
 
 
 def enter(run: Run, transition: Transition, ctl: Control) -> Step | None:
-    """Apply the transition to the run in memory, call the hooks of the operation, and return the next step.
-
-    The changes of the instance are collected in ``ctl``. ``run.action.step`` still names the current step: the executor
-    changes it when the transition is committed.
-    """
+    """Apply the transition to the run in memory, call the hooks of the operation, and return the next step. The
+    changes of the instance are collected in ``ctl``. ``run.action.step`` still names the current step: the executor
+    changes it when the transition is committed."""
     operation, journal = run.operation, run.journal
     if transition.data is not None:
         operation.data = transition.data

@@ -36,8 +36,7 @@ from nova.telemetry import tracing
 
 LOG = logging.getLogger(__name__)
 
-# Number of actions per query.
-_PAGE = 100
+_PAGE = 100  # number of actions per query
 # Number of attempts (about a day), and longest pause between two attempts in seconds.
 _MAX_TRIES = 32
 _LONGEST_PAUSE = 3600.0
@@ -47,15 +46,12 @@ class DeferredCleanup:
     """The cleanups of all ended actions. ``submit(project, task)`` runs a task in the background."""
 
     def __init__(self, core: Core, submit: Callable[[str, Callable[[], None]], None]) -> None:
-        self.core = core
-        self._submit = submit
+        self.core, self._submit = core, submit
 
     def call_returned_late(self, run: Run, cleanup: Cleanup | None) -> None:
-        """Clean up after an external call that returned when another process had already taken over its operation.
-
-        The compensation of that process may have run before the call took effect. The result of the call does not
-        matter: a service may also complete a call that it rejected or did not answer.
-        """
+        """Clean up after an external call that returned when another process had already taken over its operation. The
+        compensation of that process may have run before the call took effect. The result of the call does not matter: a
+        service may also complete a call that it rejected or did not answer."""
         if cleanup is None:
             return
 
@@ -99,7 +95,11 @@ class DeferredCleanup:
         try:
             server = self.core.db.write(take)
             action.attempt += 1
-            if server is not None and (self._clean_up_all(action, content, server) or content.tries > _MAX_TRIES):
+            if server is None:
+                return
+            cleanups = [*content.cleanups, *([content.interrupted] if content.interrupted else [])]
+            results = [self._clean_up(action, cleanup, server) for cleanup in cleanups]  # each runs even if one fails
+            if all(results) or content.tries > _MAX_TRIES:
                 self.core.db.write(lambda connection: self._record_done(connection, action, server))
         except exception.StaleReport:
             pass  # another conductor runs the cleanup, or a further call returned late
@@ -121,12 +121,6 @@ class DeferredCleanup:
         server = servers.get(connection, action.instance_uuid, deleted=True)
         if (server.deleted, server.host, server.action_uuid) == (cleaned.deleted, cleaned.host, cleaned.action_uuid):
             actions.postpone_cleanup(connection, action, None, action.payload)
-
-    def _clean_up_all(self, action: Action, content: Journal, server: Instance) -> bool:
-        """Return True if all cleanups are done. Each runs even if another one fails."""
-        cleanups = [*content.cleanups, *([content.interrupted] if content.interrupted else [])]
-        results = [self._clean_up(action, cleanup, server) for cleanup in cleanups]
-        return all(results)
 
     def _clean_up(self, action: Action, cleanup: Cleanup, server: Instance) -> bool:
         """Return True if the cleanup is done, or if this release does not have its operation."""

@@ -12,7 +12,7 @@ import contextlib
 import functools
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -36,7 +36,7 @@ from nova.notifications.requests import SchedulerQuery
 from nova.objects.base import new_uuid
 from nova.objects.servers.action import Action
 from nova.objects.servers.instance import Instance
-from nova.objects.servers.order import StepOrder, StepReport
+from nova.objects.servers.order import StepReport
 from nova.operations.framework.base import OUTSIDE, Journal, Operation, Step, context_of
 from nova.service.fair_pool import FairThreadPool
 from nova.telemetry import tracing, worker_stats
@@ -48,10 +48,8 @@ _SERVERS_PER_REQUEST = 50
 # Number of threads that call schedulers: more than the requests that a frozen scheduler holds back
 # (rabbit_qos_prefetch_count).
 SCHEDULER_THREADS = 6
-# Thread pool class of calls to external services that belong to no step.
-_BACKGROUND = "background"
-# Thread pool classes, by the service that the threads call.
-KINDS = ("database", "scheduler", *OUTSIDE, _BACKGROUND)
+_BACKGROUND = "background"  # thread pool class of calls to external services that belong to no step
+KINDS = ("database", "scheduler", *OUTSIDE, _BACKGROUND)  # thread pool classes, by the service that the threads call
 
 
 class Engine:
@@ -76,12 +74,11 @@ class Engine:
                    data: dict[str, Any]) -> Action:
         """Return a new action at its first step, owned by this conductor."""
         first = operation(instance, data).first()
-        return Action(
-            uuid=new_uuid(), instance_uuid=instance.uuid, action=operation.action, operation=operation.name,
-            payload=msgspec.to_builtins(Journal(data=data, trace=tracing.traceparent())),
-            step=first.name if first else None, attempt=1, owner=self.core.name, lease_until=lease(),
-            request_id=ctx.request_id, user_id=ctx.user_id, project_id=ctx.project_id, start_time=clock.now(),
-            updated_at=clock.now())
+        return Action(uuid=new_uuid(), instance_uuid=instance.uuid, action=operation.action, operation=operation.name,
+                      payload=msgspec.to_builtins(Journal(data=data, trace=tracing.traceparent())),
+                      step=first.name if first else None, attempt=1, owner=self.core.name, lease_until=lease(),
+                      request_id=ctx.request_id, user_id=ctx.user_id, project_id=ctx.project_id, start_time=clock.now(),
+                      updated_at=clock.now())
 
     def submit(self, ctx: context.RequestContext, run: Run) -> None:
         """Advance a run in the background."""
@@ -120,11 +117,8 @@ class Engine:
             LOG.debug("%d actions are left to another conductor: this one shuts down", len(runs))
 
     def renew(self) -> None:
-        """Renew the leases of the actions that this process is executing or has queued.
-
-        Other actions that name this conductor as owner (for example, because the reply to a commit got lost) are not
-        being executed: their leases must end.
-        """
+        """Renew the leases of the actions that this process is executing or has queued. Other actions that this
+        conductor owns (the reply to a commit may have got lost) are not executed: their leases must end."""
         for uuids in self._leases.pages():
             self.core.db.write(functools.partial(actions.renew, owner=self.core.name, uuids=uuids, until=lease()))
 
@@ -140,8 +134,7 @@ class Engine:
 
     def _place_together(self, ctx: context.RequestContext, runs: list[Run]) -> None:
         ctx.update_store()
-        spec = msgspec.structs.replace(runs[0].operation.data.spec,
-                                       instance_uuids=[run.instance.uuid for run in runs])
+        spec = msgspec.structs.replace(runs[0].operation.data.spec, instance_uuids=[run.instance.uuid for run in runs])
         try:
             ConductorControl(self.core, ctx, runs[0].instance).group_hosts(spec)
             with tracing.span("conductor place together", ctx, servers=len(runs)):
@@ -211,10 +204,8 @@ class Engine:
         self.core.db.write(write)
 
     def _load(self, ctx: context.RequestContext, report: StepReport) -> tuple[Run, Step]:
-        """Return the run and the reported step, and remove from the report what the host may not change.
-
-        Raises StaleReport if the attempt is not current or belongs to another host.
-        """
+        """Return the run and the reported step, and remove from the report what the host may not change. Raises
+        StaleReport if the attempt is not current or belongs to another host."""
         def load(connection: sa.Connection) -> Run:
             stored = actions.get_with_instance(connection, report.action_uuid)
             action = current(stored[0] if stored else None, report.action_uuid, report.step, report.attempt)
@@ -228,25 +219,6 @@ class Engine:
 
         run = self.core.db.read(load)
         return run, narrowed(run, report)
-
-    def begin(self, ctx: context.RequestContext, action_uuid: str, attempt: int, host: str) -> None:
-        """Confirm to a host that its order is still current. Raises StaleReport."""
-        self.recovery.begin(action_uuid, attempt, host)
-
-    def resume(self, ctx: context.RequestContext, host: str) -> list[StepOrder]:
-        """Return new orders for all unfinished actions of a restarted host."""
-        return self.recovery.resume(host)
-
-    def recover(self, ctx: context.RequestContext, reach_hosts: bool = True, judge_hosts: bool = True) -> int:
-        """Take over actions whose lease ended; return their number (see :meth:`Recovery.recover`)."""
-        return self.recovery.recover(reach_hosts, judge_hosts)
-
-    def wake(self, ctx: context.RequestContext, instance_uuid: str, events: Mapping[str, str]) -> bool:
-        """Store external events (key -> status) and resume the action that waits for any of them, in one transaction.
-
-        Returns True if an action was resumed.
-        """
-        return self.recovery.wake(instance_uuid, events)
 
 
 def _trusted_context(ctx: context.RequestContext, run: Run) -> context.RequestContext:

@@ -1,5 +1,4 @@
-"""Detection of an isolated conductor: a conductor without broker receives no heartbeats, which says nothing about the
-services that send them."""
+"""Detection of an isolated conductor: without its broker it receives no heartbeats, whatever the services do."""
 
 from __future__ import annotations
 
@@ -13,11 +12,8 @@ LOG = logging.getLogger(__name__)
 
 
 class IsolationGuard:
-    """A guard that allows a conductor to consider hosts down only while the conductor receives heartbeats.
-
-    A conductor that starts, or that receives heartbeats again after an interruption, first waits service_down_time, so
-    that every host has had time to report.
-    """
+    """A guard that allows a conductor to consider hosts down only while the conductor receives heartbeats. At the start
+    and after an interruption the conductor first waits service_down_time, so that every host can report."""
 
     def __init__(self) -> None:
         self.connected = True

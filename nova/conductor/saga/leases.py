@@ -6,8 +6,7 @@ import collections
 import threading
 from collections.abc import Iterable, Iterator
 
-# Number of leases renewed by one statement.
-_PAGE = 500
+_PAGE = 500  # number of leases renewed by one statement
 
 
 class InFlightLeases:

@@ -25,22 +25,17 @@ LOG = logging.getLogger(__name__)
 
 Submit = Callable[[context.RequestContext, Run, bool], None]
 
-# Number of expired actions per query.
-_PAGE = 100
+_PAGE = 100  # number of expired actions per query
 # Pause in seconds before an action that cannot be taken over is tried again. A newer conductor may be able to read it.
 _UNREADABLE_PAUSE = 60.0
-# Time in seconds after which an external event is deleted for which no action waits.
-_EVENT_LIFETIME = 3600.0
+_EVENT_LIFETIME = 3600.0  # time in seconds after which an external event is deleted for which no action waits
 
 
 class Recovery:
     """Takes over actions and submits them to the executor."""
 
     def __init__(self, core: Core, executor: StepExecutor, submit: Submit, cleanup: DeferredCleanup) -> None:
-        self.core = core
-        self._cleanup = cleanup
-        self._executor = executor
-        self._submit = submit
+        self.core, self._cleanup, self._executor, self._submit = core, cleanup, executor, submit
 
     # --- hosts ---------------------------------------------------------------------------------------
     def begin(self, action_uuid: str, attempt: int, host: str) -> None:
@@ -82,11 +77,8 @@ class Recovery:
 
     # --- leases --------------------------------------------------------------------------------------
     def recover(self, reach_hosts: bool = True, judge_hosts: bool = True) -> int:
-        """Take over actions whose lease ended; return their number.
-
-        ``reach_hosts``: include actions that hosts own. ``judge_hosts``: give up hosts without heartbeats; if False,
-        such a host gets its order once more.
-        """
+        """Take over actions whose lease ended; return their number. ``reach_hosts``: include actions that hosts own.
+        ``judge_hosts``: give up hosts without heartbeats; if False, such a host gets its order once more."""
         handled: set[str] = set()
         while True:
             page = self.core.db.read(lambda connection: actions.expired(connection, clock.now(), _PAGE, reach_hosts))
@@ -119,10 +111,8 @@ class Recovery:
 
     @staticmethod
     def _postpone(connection: sa.Connection, action: Action) -> None:
-        """Postpone an action that cannot be taken over, so that it does not stay first in the list.
-
-        The action loses its owner, because only actions without owner may have a lease in the distant future.
-        """
+        """Postpone an action that cannot be taken over, so that it does not stay first in the list. The action loses
+        its owner, because only actions without owner may have a lease in the distant future."""
         actions.update(connection, action, owner=None, lease_until=clock.after(_UNREADABLE_PAUSE))
 
     def _take_over(self, action: Action, judge_hosts: bool) -> None:

@@ -26,10 +26,7 @@ _MAX_LENGTHS = {"kind": 255, "message": 2000, "inside": 4000, "details": 32 * 10
 
 
 def narrowed(run: Run, report: StepReport) -> Step:
-    """Remove from the report what its steps do not declare, and return the reported step.
-
-    Raises StaleReport if the current order has no such step.
-    """
+    """Remove from the report what its steps do not declare, and return the reported step. Raises StaleReport."""
     current, undo = run.step, run.action.undoing
     ordered = [] if current is None or current.place == CONDUCTOR else run.operation.ordered_with(current, undo)
     step = next((item for item in ordered if item.name == report.step), None)

@@ -18,18 +18,13 @@ from nova.operations.framework.base import CONDUCTOR, Cleanup, Inherited, Journa
 
 
 class Run:
-    """An action that this conductor runs.
-
-    ``own``: the operation of the action. ``operation``: the same, or the superseded operation that the run currently
-    compensates. Raises UnknownOperation if this release does not have the operation.
-    """
+    """An action that this conductor runs. ``own``: the operation of the action. ``operation``: the same, or the
+    superseded operation that the run compensates now. Raises UnknownOperation."""
 
     def __init__(self, action: Action, instance: Instance) -> None:
-        self.action = action
-        self.instance = instance
+        self.action, self.instance = action, instance
         self.journal: Journal = journal(action)
-        # Scheduler requests that are not yet notified.
-        self.scheduler_queries: list[SchedulerQuery] = []
+        self.scheduler_queries: list[SchedulerQuery] = []  # scheduler requests that are not yet notified
         self.own: Operation = _operation(action.operation or "", instance, self.journal.data)
         self.operation: Operation = self.own
         if self.journal.inherited:
@@ -40,8 +35,7 @@ class Run:
         self.operation.taken_over = True
 
     def copy(self) -> Run:
-        """Return a copy of this run whose action, journal and data can be changed independently; the instance is
-        shared."""
+        """Return a copy of this run with an action, a journal and data of its own. The instance is shared."""
         other = Run(msgspec.structs.replace(self.action, payload=self.payload()), self.instance)
         other.scheduler_queries = list(self.scheduler_queries)
         return other
@@ -139,11 +133,8 @@ class Run:
         return ended(self.action.events, failure)
 
     def _add_missing_event(self, step: Step | None, failure: Failure | None) -> None:
-        """Add the event of a step that has ended without one.
-
-        No transaction is written when a conductor step starts. A failure is shown in any case: that of a step without
-        an event name by an event with the latest name.
-        """
+        """Add the event of a step that has ended without one. No transaction is written when a conductor step starts. A
+        failure is shown in any case: that of a step without an event name by an event with the latest name."""
         if step is None or self.action.undoing or (failure is None and step.place != CONDUCTOR):
             return
         events, name = self.action.events, step.event
@@ -184,11 +175,8 @@ def _operation(name: str, instance: Instance, data: dict[str, Any]) -> Operation
 
 
 def current(action: Action | None, uuid: str, step: str, attempt: int) -> Action:
-    """Return ``action``, read as action ``uuid``, if ``attempt`` is its current attempt.
-
-    Raises StaleReport if another attempt is current or the action has ended. Raises ServiceUnavailable if the database
-    is a replica that lags behind the attempt.
-    """
+    """Return ``action``, read as action ``uuid``, if ``attempt`` is current. Raises StaleReport if it is not or the
+    action has ended, ServiceUnavailable if the database is a replica that lags behind the attempt."""
     if action is not None and action.outcome is None and action.attempt < attempt:
         raise exception.ServiceUnavailable("The database does not contain this attempt yet. Retry.")
     if action is None or action.outcome is not None or action.attempt != attempt:

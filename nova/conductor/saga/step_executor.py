@@ -41,8 +41,7 @@ LOG = logging.getLogger(__name__)
 
 # Number of times that a step is dispatched to a host, or started on a conductor, before it counts as failed.
 MAX_TRIES = 20
-# Longest pause in seconds before a conductor retries after a temporary error.
-_PAUSE = 3.0
+_PAUSE = 3.0  # longest pause in seconds before a conductor retries after a temporary error
 
 
 class StepExecutor:
@@ -50,9 +49,7 @@ class StepExecutor:
 
     def __init__(self, core: Core, submit: Callable[[context.RequestContext, Run], None],
                  cleanup: DeferredCleanup) -> None:
-        self.core = core
-        self._submit = submit
-        self._cleanup = cleanup
+        self.core, self._submit, self._cleanup = core, submit, cleanup
 
     def advance(self, ctx: context.RequestContext, run: Run) -> None:
         """Execute the next step. After a temporary error the step is retried after a pause."""
@@ -142,10 +139,8 @@ class StepExecutor:
             self._submit(context_of(other.action), other)
 
     def _let_other_run_first(self, connection: sa.Connection, run: Run, wait: Wait) -> Run | None:
-        """Hand the instance over to a queued operation on which the awaited event depends, and return that run.
-
-        The waiting action returns to the queue. It continues when that operation or its own lease ends.
-        """
+        """Hand the instance over to a queued operation on which the awaited event depends, and return that run. The
+        waiting action returns to the queue. It continues when that operation or its own lease ends."""
         servers.lock(connection, run.instance.uuid)
         first = actions.next_queued(connection, run.instance.uuid, self.core.name, lease(), wait.ahead)
         if first is None:
@@ -191,10 +186,8 @@ class StepExecutor:
         self._apply(ctx, run, transition, ctl)
 
     def _apply(self, ctx: context.RequestContext, run: Run, transition: Transition, ctl: ConductorControl) -> None:
-        """Store a transition in one transaction; then execute the next step, or start the next operation.
-
-        ``run`` stays as it is stored, for the case that the transaction is rolled back.
-        """
+        """Store a transition in one transaction; then execute the next step, or start the next operation. ``run`` stays
+        as it is stored, for the case that the transaction is rolled back."""
         done, failure, following = transition.done, transition.failure, run.copy()
         if transition.outcome:
             following.action.events = following.closed(following.step, failure, at_end=True)
@@ -292,17 +285,14 @@ class StepExecutor:
         devices = run.operation.devices_at(step)
         if devices:
             instance = msgspec.structs.replace(instance, block_devices=with_ways(instance.block_devices, devices))
-        if instance.encrypted_pass:
-            instance = msgspec.structs.replace(instance, admin_pass=self._password(run))
+        if instance.encrypted_pass:  # the selection of the host checked that it can be decrypted
+            password = None if run.action.undoing else self.core.cipher.try_decrypt(instance.encrypted_pass)
+            instance = msgspec.structs.replace(instance, admin_pass=password)
         keys = volume_keys.opened(self.core.cipher, run.instance) if run.operation.needs_keys(
             step, run.action.undoing) else []
         return StepOrder(action=run.ordered(), step=step.name, attempt=attempt, undo=run.action.undoing,
                          instance=without_secrets(instance), rules=rules, volume_keys=keys, issued_at=clock.now(),
                          lease=CONF.conductor.lease)
-
-    def _password(self, run: Run) -> str | None:
-        """Return the password for the guest. The selection of the host checked that it can be decrypted."""
-        return None if run.action.undoing else self.core.cipher.try_decrypt(run.instance.encrypted_pass)
 
     def send(self, ctx: context.RequestContext, host: str, order: StepOrder) -> None:
         """Send an order to a host. If the message is lost, the lease of the action ends and the order is sent again."""
@@ -326,11 +316,10 @@ class StepExecutor:
     @staticmethod
     def _write_end(connection: sa.Connection, run: Run, transition: Transition,
                    notifications: TransitionNotifications) -> None:
-        actions.update(
-            connection, run.action, step=None, outcome=transition.outcome, finish_time=clock.now(),
-            lease_until=lease() if run.journal.cleanups else None, undoing=False, events=run.action.events,
-            payload=journal_without_secrets(run.payload(notifications.open_events)),
-            message="Error" if transition.failure else None)
+        actions.update(connection, run.action, step=None, outcome=transition.outcome, finish_time=clock.now(),
+                       lease_until=lease() if run.journal.cleanups else None, undoing=False, events=run.action.events,
+                       payload=journal_without_secrets(run.payload(notifications.open_events)),
+                       message="Error" if transition.failure else None)
 
     def _next_queued(self, connection: sa.Connection, run: Run) -> Run | None:
         """Hand the instance over to the next queued operation, if there is one, and return its run."""
@@ -342,11 +331,8 @@ class StepExecutor:
 
     # --- errors --------------------------------------------------------------------------------------------
     def release_after_error(self, ctx: context.RequestContext, run: Run, error: Exception) -> bool:
-        """Release an action after a temporary error, so that any conductor retries it after a pause.
-
-        The action has no owner during the pause, because an owner renews its leases. Returns False if another process
-        has taken over the action.
-        """
+        """Release an action after a temporary error, so that any conductor retries it after a pause. It has no owner
+        meanwhile, because an owner renews its leases. Returns False if another process took it over."""
         if isinstance(error, exception.ServiceUnavailable):
             LOG.warning("[instance: %s] %s failed temporarily, retrying: %s", run.instance.uuid, run.label, error)
         else:

@@ -7,7 +7,8 @@ rows of the outbox, so no notification is sent twice or omitted, whichever condu
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -18,20 +19,12 @@ from nova.conductor.saga.run import Run
 from nova.conf import CONF
 from nova.db.sql import clock
 from nova.exception import ClaimLost, HostDown
-from nova.notifications import requests, versioned
+from nova.notifications import operation_events, requests, versioned
 from nova.notifications.messages import NotificationBuilder, ServerEvent, publisher
-from nova.notifications.operation_events import (
-    FATAL_WITHOUT_HOST,
-    NO_HOST_TASKS,
-    PHASED_EVENTS,
-    SINGLE_EVENTS,
-    PhasedEvent,
-    SingleEvent,
-)
+from nova.notifications.operation_events import PhasedEvent, SingleEvent
 from nova.notifications.requests import SchedulerQuery
 from nova.objects.accounts.notification import Notification
 from nova.objects.accounts.usage import audit_period
-from nova.objects.hosts.scheduling import RequestSpec
 from nova.objects.servers import states
 from nova.objects.servers.action import Failure
 from nova.objects.servers.instance import Instance
@@ -43,88 +36,40 @@ _COMPUTE = "nova-compute"
 @dataclasses.dataclass
 class TransitionNotifications:
     """The notifications of one transaction. ``open_events``: the events that are open after it, with their publishers.
-    """
+    ``makers`` return the notifications that are no events of the server."""
 
     open_events: dict[str, str]
     server_events: list[ServerEvent] = dataclasses.field(default_factory=list)
-    host_failure: HostFailure | None = None
-    scheduler_requests: list[SchedulerRequest] = dataclasses.field(default_factory=list)
-    no_host: NoHostFound | None = None
+    makers: list[Callable[[NotificationBuilder], list[Notification]]] = dataclasses.field(default_factory=list)
 
     def write(self, outbox: Outbox, connection: sa.Connection, ctx: context.RequestContext) -> None:
         """Write the notifications to the outbox. The server must be written before: they contain its new state."""
-        sources: list[SchedulerRequest | NoHostFound | HostFailure] = [
-            *self.scheduler_requests, *([self.no_host] if self.no_host else []),
-            *([self.host_failure] if self.host_failure else [])]
-        if sources or self.server_events:
+        if self.makers or self.server_events:
             builder = NotificationBuilder(outbox.settings, ctx)
-            outbox.write(connection, [
-                *(message for source in sources for message in source.messages(builder)),
-                *(message for event in self.server_events for message in builder.server(event))])
+            outbox.write(connection, [*(message for make in self.makers for message in make(builder)),
+                                      *(message for event in self.server_events for message in builder.server(event))])
 
 
-@dataclasses.dataclass(frozen=True)
-class HostFailure:
-    """A step that failed on its host."""
-
-    step: str
-    host: str
-    instance_uuid: str
-    failure: Failure
-
-    def messages(self, builder: NotificationBuilder) -> list[Notification]:
-        args = {"instance_uuid": self.instance_uuid, "step": self.step}
-        return builder.resource("compute.exception", self.instance_uuid, versioned.failure(self.failure), self.step,
-                                {"exception": self.failure.message, "args": args}, publisher(_COMPUTE, self.host))
-
-
-@dataclasses.dataclass(frozen=True)
-class SchedulerRequest:
-    """A request to a scheduler for hosts. A request for which no host was found has no "end" notification."""
-
-    query: SchedulerQuery
-    instance: Instance
-
-    def messages(self, builder: NotificationBuilder) -> list[Notification]:
-        spec, instance, messages = self.query.spec, self.instance, []
-        for phase in ("start", "end") if self.query.succeeded else ("start",):
-            name = f"scheduler.select_destinations.{phase}"
-            messages += builder.resource(
-                name, instance.uuid, requests.request(spec, instance), name,
-                {"request_spec": requests.old_request(spec, instance)}, publisher("nova-scheduler", CONF.host))
-        return messages
-
-
-@dataclasses.dataclass(frozen=True)
-class NoHostFound:
-    """A server for which the scheduler found no host, in an operation that fails for that reason."""
-
-    method: str
-    spec: RequestSpec
-    instance: Instance
-    state: str
-    failure: Failure
-
-    def messages(self, builder: NotificationBuilder) -> list[Notification]:
-        content = (self.spec, self.instance, self.state, self.failure)
-        return builder.resource(
-            f"compute_task.{self.method}.error", self.instance.uuid, requests.task(*content),
-            f"compute_task.{self.method}", requests.old_task(self.method, *content),
-            publisher("nova-conductor", CONF.host), failed=True)
+def _scheduler_request(query: SchedulerQuery, instance: Instance, builder: NotificationBuilder) -> list[Notification]:
+    """Return the notifications of a scheduler request. There is no "end" if no host was found."""
+    messages = []
+    for phase in ("start", "end") if query.succeeded else ("start",):
+        name = f"scheduler.select_destinations.{phase}"
+        messages += builder.resource(
+            name, instance.uuid, requests.request(query.spec, instance), name,
+            {"request_spec": requests.old_request(query.spec, instance)}, publisher("nova-scheduler", CONF.host))
+    return messages
 
 
 def of_transition(outbox: Outbox, run: Run, before: Step | None, to: Step | None,
                   failure: Failure | None = None) -> TransitionNotifications:
-    """Return the notifications of an operation that goes from one step to another.
-
-    ``before``: the step that has ended or failed; None for a compensation. ``to``: the next step, or None at the end of
-    the operation.
-    """
+    """Return the notifications of an operation that goes from one step to another. ``before``: the step that has ended
+    or failed; None for a compensation. ``to``: the next step, or None at the end of the operation."""
     queries, run.scheduler_queries[:] = list(run.scheduler_queries), []
     if not outbox.on or run.inheriting:
         return TransitionNotifications(run.journal.open_events)
     notifications = _Transition(run, before, to, failure).notifications()
-    notifications.scheduler_requests = [SchedulerRequest(query, run.instance) for query in queries]
+    notifications.makers[:0] = [functools.partial(_scheduler_request, query, run.instance) for query in queries]
     return notifications
 
 
@@ -139,7 +84,8 @@ def of_acceptance(outbox: Outbox, operation: Operation, instance: Instance) -> T
     if not outbox.on:
         return TransitionNotifications({})
     return TransitionNotifications({}, [
-        _single_event(event, instance) for event in SINGLE_EVENTS.get(operation.name, ()) if not event.after])
+        _single_event(event, instance)
+        for event in operation_events.SINGLE_EVENTS.get(operation.name, ()) if not event.after])
 
 
 class _Transition:
@@ -149,7 +95,7 @@ class _Transition:
         self.run, self.before, self.to, self.failure = run, before, to, failure
         self.failing = failure is not None or run.action.undoing
         self.data: Any = run.own.data
-        events = [event for event in PHASED_EVENTS.get(run.own.name, ())
+        events = [event for event in operation_events.PHASED_EVENTS.get(run.own.name, ())
                   if not event.when or getattr(self.data, event.when)]
         self.forwards = [event for event in events if not event.undo]
         self.backwards = [event for event in events if event.undo]
@@ -158,8 +104,8 @@ class _Transition:
 
     def notifications(self) -> TransitionNotifications:
         undoing = self.run.action.undoing and self.to is not None
-        self._result.host_failure = self._host_failure()
-        self._result.no_host = self._no_host()
+        self._add_no_host()
+        self._add_host_failure()
         self._start(self._started_on_conductor())
         for event in reversed(self.forwards):
             if event.event in self._result.open_events and (self.failing or not self._covers(event, self.to)):
@@ -175,34 +121,36 @@ class _Transition:
                         [event for event in self.forwards if self._covers(event, to)], on_host=True)
         return self._result
 
-    def _host_failure(self) -> HostFailure | None:
-        failure, step = self.failure, self.before
+    def _add_host_failure(self) -> None:
+        """Add the notification of a step that failed on its host."""
+        failure, step, uuid = self.failure, self.before, self.run.instance.uuid
         if failure is None or step is None or step.place == CONDUCTOR or failure.kind == HostDown.__name__:
-            return None
-        return HostFailure(step.name, self.run.own.host_of(step), self.run.instance.uuid, failure)
+            return
+        legacy = {"exception": failure.message, "args": {"instance_uuid": uuid, "step": step.name}}
+        by = publisher(_COMPUTE, self.run.own.host_of(step))
+        self._result.makers.append(lambda builder: builder.resource(
+            "compute.exception", uuid, versioned.failure(failure), step.name, legacy, by))
 
-    def _no_host(self) -> NoHostFound | None:
-        """Return the failed search for a host, or None if the operation continues with another host."""
+    def _add_no_host(self) -> None:
+        """Add the notification of a failed search for a host, unless the operation continues with another host."""
         failure, step, run = self.failure, self.before, self.run
-        method = NO_HOST_TASKS.get(run.own.name)
-        if failure is None or step is None or not step.calls_scheduler or not method or not run.action.undoing:
-            return None
-        if failure.kind == ClaimLost.__name__:
-            return None
-        return NoHostFound(method, self.data.spec, run.instance,
-                           states.ERROR if run.own.name in FATAL_WITHOUT_HOST else run.instance.vm_state,
-                           run.journal.failure or failure)
+        method = operation_events.NO_HOST_TASKS.get(run.own.name)
+        if (failure is None or failure.kind == ClaimLost.__name__ or step is None or not step.calls_scheduler
+                or not method or not run.action.undoing):
+            return
+        state = states.ERROR if run.own.name in operation_events.FATAL_WITHOUT_HOST else run.instance.vm_state
+        content = (self.data.spec, run.instance, state, run.journal.failure or failure)
+        self._result.makers.append(lambda builder: builder.resource(
+            f"compute_task.{method}.error", run.instance.uuid, requests.task(*content), f"compute_task.{method}",
+            requests.old_task(method, *content), publisher("nova-conductor", CONF.host), failed=True))
 
     def _started_on_conductor(self) -> list[PhasedEvent]:
-        """Return the events that the previous step started, if it ran on the conductor.
-
-        No transaction is written when a conductor step starts, so its "start" is notified when the step has ended.
-        """
+        """Return the events that the previous step started, if it ran on the conductor. No transaction is written when
+        a conductor step starts, so its "start" is notified when the step has ended."""
         before = self.before
         if before is None or before.place != CONDUCTOR:
             return []
-        return [event for event in self.forwards
-                if self._covers(event, before) and (event.fails or not self.failing)]
+        return [event for event in self.forwards if self._covers(event, before) and (event.fails or not self.failing)]
 
     def _covers(self, event: PhasedEvent, step: Step | None) -> bool:
         if step is None:
@@ -233,7 +181,8 @@ class _Transition:
 
     def _add_single_events(self, before: Step) -> None:
         self._result.server_events += [
-            _single_event(event, self.run.instance) for event in SINGLE_EVENTS.get(self.run.own.name, ())
+            _single_event(event, self.run.instance)
+            for event in operation_events.SINGLE_EVENTS.get(self.run.own.name, ())
             if event.after == before.name and (not event.when or getattr(self.data, event.when))]
 
 

@@ -100,8 +100,7 @@ def set_limits(connection: sa.Connection, project_id: str, user_id: str | None, 
         connection.execute(sa.update(LIMITS).where(this).values(limits={**before, **changes}))
         return
     try:
-        connection.execute(sa.insert(LIMITS).values(
-            project_id=project_id, user_id=user_id or "", limits=changes))
+        connection.execute(sa.insert(LIMITS).values(project_id=project_id, user_id=user_id or "", limits=changes))
     except db_exception.DBDuplicateEntry as error:
         raise db_exception.RetryRequest(error) from error
 

@@ -32,8 +32,7 @@ class Volumes(Check):
 
     def lock(self, connection: sa.Connection, key: str) -> None:
         # Every attach and detach of a volume locks the instance first.
-        hold(connection, INSTANCES, INSTANCES.c.uuid.in_(
-            sa.select(TABLE.c.instance_uuid).where(TABLE.c.uuid == key)))
+        hold(connection, INSTANCES, INSTANCES.c.uuid.in_(sa.select(TABLE.c.instance_uuid).where(TABLE.c.uuid == key)))
         hold(connection, TABLE, TABLE.c.uuid == key)
 
     def examine(self, connection: sa.Connection, keys: Sequence[str]) -> Iterator[Finding]:

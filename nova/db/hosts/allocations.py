@@ -47,8 +47,7 @@ def claim(connection: sa.Connection, consumer: str, selection: Selection, resour
     chosen = choose() if choose is not None else selection.allocations or {root: resources}
     now, providers = clock.now(), {root: {}, **chosen}
     for provider, amounts in sorted(providers.items()):
-        if amounts and connection.execute(
-                _take(tuple(amounts)), _amounts(provider, amounts)).rowcount != len(amounts):
+        if amounts and connection.execute(_take(tuple(amounts)), _amounts(provider, amounts)).rowcount != len(amounts):
             raise exception.ClaimLost(node=root, reason="not enough free resources")
     connection.execute(sa.insert(ALLOCATIONS), [
         {"consumer_uuid": consumer, "provider_uuid": provider, "root_uuid": root, "resources": amounts,
@@ -164,8 +163,7 @@ def _amounts(provider: str, resources: dict[str, int]) -> dict[str, Any]:
     return {"provider": provider, **{f"amount{index}": amount for index, amount in enumerate(resources.values())}}
 
 
-def _count(connection: sa.Connection, node_uuid: str, instances: int, io_ops: int = 0,
-           service: Usable = "any") -> bool:
+def _count(connection: sa.Connection, node_uuid: str, instances: int, io_ops: int = 0, service: Usable = "any") -> bool:
     """Locks the node's row; False: there is no such node with such a service."""
     return bool(connection.execute(_count_statement(service), {
         "node": node_uuid, "instances": instances, "io_ops": io_ops}).rowcount)

@@ -147,8 +147,7 @@ def _stored(connection: sa.Connection, host: str, uuids: Sequence[str], after: s
         page &= TABLE.c.uuid > after
     if upto is not None:
         page &= TABLE.c.uuid <= upto
-    nodes = connection.execute(sa.select(TABLE).where(
-        sa.or_(page, TABLE.c.uuid.in_(uuids)) if uuids else page)).all()
+    nodes = connection.execute(sa.select(TABLE).where(sa.or_(page, TABLE.c.uuid.in_(uuids)) if uuids else page)).all()
     trees = provider_trees(connection, [row.uuid for row in nodes])
     return _Stored(nodes, {provider.uuid: provider for tree in trees.values() for provider in tree},
                    {provider.uuid: root for root, tree in trees.items() for provider in tree})
@@ -345,8 +344,7 @@ def _remove_idle(connection: sa.Connection, node_uuids: Sequence[str]) -> list[s
 
 def _remove_idle_providers(connection: sa.Connection, uuids: Sequence[str]) -> list[str]:
     """Remove missing sub-providers without claims; the capacity of those with claims becomes zero."""
-    busy = set(connection.scalars(sa.select(ALLOCATIONS.c.provider_uuid).where(
-        ALLOCATIONS.c.provider_uuid.in_(uuids))))
+    busy = set(connection.scalars(sa.select(ALLOCATIONS.c.provider_uuid).where(ALLOCATIONS.c.provider_uuid.in_(uuids))))
     idle = [uuid for uuid in uuids if uuid not in busy]
     if idle:
         connection.execute(sa.delete(INVENTORIES).where(INVENTORIES.c.provider_uuid.in_(idle)))
@@ -434,8 +432,7 @@ def provider_trees(connection: sa.Connection, node_uuids: Sequence[str]) -> dict
         providers[provider.uuid] = provider
         trees.setdefault(row.root_uuid, []).append(provider)
     if providers:
-        for row in connection.execute(sa.select(INVENTORIES).where(
-                INVENTORIES.c.provider_uuid.in_(list(providers)))):
+        for row in connection.execute(sa.select(INVENTORIES).where(INVENTORIES.c.provider_uuid.in_(list(providers)))):
             providers[row.provider_uuid].inventories[row.resource_class] = rows.to_object(Inventory, row)
     return trees
 
@@ -471,8 +468,7 @@ def _states(connection: sa.Connection, wanted: sa.ColumnElement[bool], limit: in
         for host in aggregate.hosts:
             of_host.setdefault(host, []).append(aggregate)
     left = dedicated_resources.of_nodes(connection, rows)
-    return [_state(row, trees.get(row.uuid, []), zones, of_host.get(row.host, []), left.get(row.uuid))
-            for row in rows]
+    return [_state(row, trees.get(row.uuid, []), zones, of_host.get(row.host, []), left.get(row.uuid)) for row in rows]
 
 
 def _state(row: Any, tree: Sequence[Provider], zones: dict[str, str], member_of: Sequence[Any],

@@ -135,8 +135,7 @@ def forced_down(connection: sa.Connection, host: str) -> bool:
 
 
 def compute_exists(connection: sa.Connection, host: str) -> bool:
-    return connection.scalar(sa.select(TABLE.c.id).where(
-        TABLE.c.host == host, TABLE.c.binary == COMPUTE)) is not None
+    return connection.scalar(sa.select(TABLE.c.id).where(TABLE.c.host == host, TABLE.c.binary == COMPUTE)) is not None
 
 
 def flags(connection: sa.Connection, hosts: Collection[str]) -> dict[str, ServiceFlags]:
@@ -210,12 +209,10 @@ def beat(connection: sa.Connection, host: str, binary: str,
     """Record a heartbeat; return the service if it was down before. Raises HostBinaryNotFound."""
     this = sa.and_(TABLE.c.host == host, TABLE.c.binary == binary)
     now = clock.now()
-    noted = connection.execute(sa.update(TABLE).where(this, TABLE.c.up == sa.true()).values(
-        last_seen=now, load=load))
+    noted = connection.execute(sa.update(TABLE).where(this, TABLE.c.up == sa.true()).values(last_seen=now, load=load))
     if noted.rowcount:
         return None
-    noted = connection.execute(sa.update(TABLE).where(this).values(
-        last_seen=now, up=True, load=load, generation=_NEXT))
+    noted = connection.execute(sa.update(TABLE).where(this).values(last_seen=now, up=True, load=load, generation=_NEXT))
     if noted.rowcount == 0:
         raise exception.HostBinaryNotFound(binary=binary, host=host)
     return rows.to_object(Service, connection.execute(sa.select(TABLE).where(this)).one())

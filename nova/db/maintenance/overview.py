@@ -130,8 +130,7 @@ def _boots(connection: sa.Connection) -> list[int]:
         sa.select(sa.func.max(ACTIONS.c.id), sa.func.min(ACTIONS.c.start_time), *counts)
         .where(ACTIONS.c.id > _before_latest())).one()
     complete = (newest or 0) <= _LATEST
-    return [int(count or 0) if complete or begin >= oldest else -1
-            for begin, count in zip(ends, sums, strict=False)]
+    return [int(count or 0) if complete or begin >= oldest else -1 for begin, count in zip(ends, sums, strict=False)]
 
 
 def _failures(connection: sa.Connection, limit: int) -> list[FailureOverview]:

@@ -290,8 +290,7 @@ def _given_out(network: Network, address: str) -> bool:
     try:
         check(network, address)
     except exception.FixedIpInvalid:
-        return ":" in address and str(address) not in _reserved(
-            network, plain_ip.network(network.cidr_v6 or ""))
+        return ":" in address and str(address) not in _reserved(network, plain_ip.network(network.cidr_v6 or ""))
     return True
 
 

@@ -45,7 +45,7 @@ def put_domain(connection: sa.Connection, domain: Domain) -> Domain:
     values = rows.values_of(DOMAINS, wanted)
     versions.bump(connection, versions.dns(wanted.domain))
     if not connection.execute(sa.update(DOMAINS).where(DOMAINS.c.domain == wanted.domain).values(values)).rowcount:
-        if (connection.scalar(sa.select(sa.func.count()).select_from(DOMAINS)) or 0) >= _MOST:
+        if rows.count(connection, DOMAINS) >= _MOST:
             raise exception.QuotaLimit("Quota exceeded, too many DNS domains.")
         _check_free(connection, wanted.domain)
         connection.execute(sa.insert(DOMAINS).values(values))
@@ -126,20 +126,17 @@ def put_entry(connection: sa.Connection, entry: Entry, project_id: str | None = 
         raise exception.InvalidInput(reason=f"name '{name}' is too long for the domain {stored.domain}")
     if project_id is not None:
         _check_inside(connection, name, stored.domain)
-    wanted = Entry(domain=stored.domain, name=name, address=address, type=entry.type.upper(),
-                   project_id=project_id)
+    wanted = Entry(domain=stored.domain, name=name, address=address, type=entry.type.upper(), project_id=project_id)
     versions.bump(connection, versions.dns(stored.domain))
     mine = sa.and_(ENTRIES.c.domain == wanted.domain, ENTRIES.c.name == wanted.name)
     if _is_there(connection, wanted.domain, wanted.name, project_id):
         connection.execute(sa.update(ENTRIES).where(mine).values(address=wanted.address, type=wanted.type))
         return wanted
-    if (connection.scalar(sa.select(sa.func.count()).select_from(ENTRIES).where(
-            ENTRIES.c.domain == wanted.domain)) or 0) >= _MOST:
+    if rows.count(connection, ENTRIES, ENTRIES.c.domain == wanted.domain) >= _MOST:
         raise exception.QuotaLimit(f"Quota exceeded, too many names in {wanted.domain}.")
     if project_id is not None:
         quotas.lock(connection, project_id)
-        if (connection.scalar(sa.select(sa.func.count()).select_from(ENTRIES).where(
-                ENTRIES.c.project_id == project_id)) or 0) >= _OF_PROJECT:
+        if rows.count(connection, ENTRIES, ENTRIES.c.project_id == project_id) >= _OF_PROJECT:
             raise exception.QuotaLimit("Quota exceeded, the project has too many names.")
     connection.execute(sa.insert(ENTRIES).values(rows.values_of(ENTRIES, wanted)))
     return wanted

@@ -42,8 +42,7 @@ def create(connection: sa.Connection, pool: str, cidr: str) -> int:
     taken = connection.scalar(sa.select(TABLE.c.address).where(TABLE.c.address.in_(wanted)).limit(1))
     if taken is not None:
         raise exception.FloatingIpExists(address=taken)
-    connection.execute(sa.insert(TABLE), [{"uuid": new_uuid(), "address": address, "pool": pool}
-                                          for address in wanted])
+    connection.execute(sa.insert(TABLE), [{"uuid": new_uuid(), "address": address, "pool": pool} for address in wanted])
     return len(wanted)
 
 

@@ -5,6 +5,7 @@ A new group allows no ingress. Every project has a group ``default``, created wh
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -171,7 +172,7 @@ def add_rule(connection: sa.Connection, rule: SecurityGroupRule, project_id: str
     if connection.scalar(sa.select(RULES.c.id).where(same).limit(1)) is not None:
         raise exception.InvalidInput(reason=f"this rule already exists in group {group.id}")
     most = quotas.limits(connection, group.project_id)["security_group_rules"]
-    if most >= 0 and _count_rules(connection, group.id) >= most:
+    if most >= 0 and rows.count(connection, RULES, RULES.c.parent_group_id == group.id) >= most:
         raise exception.QuotaLimit("Quota exceeded, too many security group rules.")
     versions.bump(connection, versions.rules(group.project_id))
     done = connection.execute(sa.insert(RULES).values(values))
@@ -182,12 +183,8 @@ def source_of(rule: sa.Row[Any]) -> str | None:
     """Return the network that a rule allows, with host bits cleared, or None for a group."""
     if rule.group_id is not None:
         return None
-    return str(plain_ip.network(plain_ip.without_zone(rule.cidr or ANYWHERE), strict=False))
-
-
-def _count_rules(connection: sa.Connection, group_id: int) -> int:
-    return connection.scalar(sa.select(sa.func.count()).select_from(RULES).where(
-        RULES.c.parent_group_id == group_id)) or 0
+    # An earlier release accepted zones.
+    return str(plain_ip.network(re.sub("%[^/]*", "", rule.cidr or ANYWHERE), strict=False))
 
 
 def delete_rule(connection: sa.Connection, rule_id: int, project_id: str | None = None) -> int:

@@ -59,8 +59,7 @@ def get_with_instance(connection: sa.Connection, uuid: str) -> tuple[Action, Ins
 
 def update(connection: sa.Connection, held: Action, **changes: Any) -> None:
     """Write to an unfinished action under the current attempt. Raises StaleReport if another attempt has begun."""
-    done = connection.execute(
-        _UPDATE, {"updated_at": clock.now(), **changes, "this": held.uuid, "held": held.attempt})
+    done = connection.execute(_UPDATE, {"updated_at": clock.now(), **changes, "this": held.uuid, "held": held.attempt})
     if done.rowcount != 1:
         raise exception.StaleReport(action=held.uuid, step=held.step, attempt=held.attempt)
 
@@ -104,16 +103,6 @@ def supersede(connection: sa.Connection, action: Action, events: Sequence[Event]
     connection.execute(sa.update(TABLE).where(TABLE.c.uuid == action.uuid, TABLE.c.outcome.is_(None)).values(
         outcome="superseded", finish_time=now, updated_at=now, lease_until=None if cleanup is None else until,
         queued=False, waits_for=None, events=list(events), payload=payload, **owner))
-
-
-def requeue(connection: sa.Connection, action: Action, step: str | None, events: Sequence[Event],
-            payload: dict[str, Any]) -> None:
-    """Return a locked, unfinished action to the queue of its instance, to run again from ``step``.
-
-    Reports of its current attempt are refused from then on.
-    """
-    update(connection, action, queued=True, step=step, attempt=action.attempt + 1, owner=None, lease_until=None,
-           waits_for=None, events=list(events), payload=payload)
 
 
 def due_cleanups(connection: sa.Connection, now: datetime.datetime, limit: int) -> list[Action]:

@@ -34,8 +34,7 @@ def create(connection: sa.Connection, digest: str, console: Console, until: date
         raise exception.InstanceNotFound(instance_id=uuid)
     if host[0] != console.instance_host:
         raise exception.InstanceNotReady(instance_id=uuid)
-    console.since = connection.scalar(
-        sa.select(sa.func.max(ACTIONS.c.id)).where(ACTIONS.c.instance_uuid == uuid)) or 0
+    console.since = connection.scalar(sa.select(sa.func.max(ACTIONS.c.id)).where(ACTIONS.c.instance_uuid == uuid)) or 0
     console.expires_at = until
     surplus = connection.scalars(
         sa.select(TABLE.c.id).where(TABLE.c.instance_uuid == uuid, TABLE.c.user_id == console.user_id)

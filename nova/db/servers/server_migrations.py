@@ -157,9 +157,3 @@ def unconfirmed(connection: sa.Connection, before: datetime.datetime, after: int
     return rows.to_objects(Migration, connection.execute(sa.select(TABLE).where(
         TABLE.c.open == sa.true(), TABLE.c.status == migration_states.FINISHED, TABLE.c.updated_at < before,
         TABLE.c.id > after, ready, there).order_by(TABLE.c.id).limit(limit)))
-
-
-def close_all(connection: sa.Connection, instance_uuid: str) -> None:
-    """Close all migrations of a deleted instance."""
-    connection.execute(sa.update(TABLE).where(
-        TABLE.c.instance_uuid == instance_uuid, TABLE.c.open == sa.true()).values(open=False, updated_at=clock.now()))

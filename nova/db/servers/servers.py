@@ -161,8 +161,7 @@ def on_host(connection: sa.Connection, host: str, limit: int, marker: str | None
     return rows.to_objects(Instance, connection.execute(statement))
 
 
-def expected(connection: sa.Connection, host: str, limit: int = 1000,
-             marker: str | None = None) -> list[ExpectedGuest]:
+def expected(connection: sa.Connection, host: str, limit: int = 1000, marker: str | None = None) -> list[ExpectedGuest]:
     """Return the guests that may exist on a host, by uuid after ``marker``, with only the fields for a comparison."""
     moving = sa.exists().where(MIGRATIONS.c.instance_uuid == TABLE.c.uuid, MIGRATIONS.c.open == sa.true())
     statement = (sa.select(TABLE.c.uuid, TABLE.c.power_state, TABLE.c.launched_at, TABLE.c.task_state, TABLE.c.host,

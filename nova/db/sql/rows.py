@@ -63,8 +63,12 @@ def _columns(object_type: type[Any], columns: tuple[str, ...]) -> tuple[tuple[st
 def values_of(table: sa.Table, value: msgspec.Struct) -> dict[str, Any]:
     """Return the values of the object by column; the database generates the id."""
     columns = table.c.keys()
-    return {name: getattr(value, name) for name in value.__struct_fields__
-            if name in columns and name != "id"}
+    return {name: getattr(value, name) for name in value.__struct_fields__ if name in columns and name != "id"}
+
+
+def count(connection: sa.Connection, table: sa.Table, *conditions: sa.ColumnElement[bool]) -> int:
+    """Return the number of rows of the table that fulfil the conditions."""
+    return connection.scalar(sa.select(sa.func.count()).select_from(table).where(*conditions)) or 0
 
 
 def page(statement: sa.Select[Any], table: sa.Table, sort: list[tuple[str, str]], limit: int | None,

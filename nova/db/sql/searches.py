@@ -111,7 +111,7 @@ def page(connection: sa.Connection, search: Search, columns: Sequence[sa.Column[
     indexed = scans.is_indexed(search.table, search.order)
     if indexed and not search.where and not search.indexed and not search.expressions \
             and len(search.equal) == (column in search.equal):
-        ranges = _ranges(search, column)
+        ranges = scans.ranges(search.table, search.order, search.prefixes_with(column), search.conditions(column))
         if len(ranges) == 1 and search.order[0][0] == "created_at":
             statement = scans.page(ranges, columns, limit, after)
             return Page(iter(()) if statement is None else iter(connection.execute(statement)))
@@ -131,10 +131,6 @@ def among(column: sa.ColumnElement[Any], values: Sequence[Any]) -> sa.ColumnElem
     """Return the condition that the column has one of the values (None: null)."""
     condition = column.in_([value for value in values if value is not None])
     return sa.or_(condition, column.is_(None)) if None in values else condition
-
-
-def _ranges(search: Search, column: str) -> list[scans.Range]:
-    return scans.ranges(search.table, search.order, search.prefixes_with(column), search.conditions(column))
 
 
 def _few(connection: sa.Connection, search: Search) -> sa.Subquery | None:

@@ -55,8 +55,7 @@ class Utc(sa.types.TypeDecorator[datetime.datetime]):
             return None
         return value.astimezone(datetime.UTC).replace(tzinfo=None)
 
-    def result_processor(self, dialect: sa.Dialect,
-                         coltype: object) -> Callable[[Any], datetime.datetime | None]:
+    def result_processor(self, dialect: sa.Dialect, coltype: object) -> Callable[[Any], datetime.datetime | None]:
         utc = datetime.UTC
         parse: Any = self.impl_instance.dialect_impl(dialect).result_processor(dialect, coltype)
         if parse is None:

@@ -43,16 +43,6 @@ from nova.db.tables.networks import (
     security_groups,
     versions,
 )
-from nova.db.tables.notifications import (
-    outbox,
-    outbox_lanes,
-    usage_audits,
-)
-from nova.db.tables.search import (
-    block_texts,
-    text_blocks,
-)
-from nova.db.tables.shares import (
-    share_accesses,
-    shares,
-)
+from nova.db.tables.notifications import outbox, outbox_lanes, usage_audits
+from nova.db.tables.search import block_texts, text_blocks
+from nova.db.tables.shares import share_accesses, shares

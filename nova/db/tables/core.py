@@ -61,11 +61,7 @@ deleted_hosts = _table(
 )
 
 # One row with the uuid by which hosts recognize their database.
-deployment = _table(
-    "deployment",
-    Column("id", big_id(), primary_key=True),
-    Column("uuid", text(36), nullable=False),
-)
+deployment = _table("deployment", Column("id", big_id(), primary_key=True), Column("uuid", text(36), nullable=False))
 
 compute_nodes = _table(
     "compute_nodes",

@@ -220,8 +220,7 @@ def reserve(connection: sa.Connection, uuid: str, project_id: str | None, instan
     if volume.attachment_id == attachment_id:
         return volume
     if volume.instance_uuid is not None:
-        raise exception.InvalidVolume(
-            reason=f"volume {uuid} is already attached to instances: {volume.instance_uuid}")
+        raise exception.InvalidVolume(reason=f"volume {uuid} is already attached to instances: {volume.instance_uuid}")
     if volume.status != volume_states.AVAILABLE:
         raise exception.InvalidVolume(reason=f"the status of volume {uuid} must be available, but is {volume.status}")
     changes = {"status": status, "instance_uuid": instance_uuid, "attachment_id": attachment_id,

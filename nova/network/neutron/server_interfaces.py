@@ -106,7 +106,7 @@ class NeutronServerInterfaces:
                 deleted_ports.add(vif.id)
 
         def renewed(vifs: list[VIF]) -> list[VIF]:
-            # Events of the service (nova.conductor.network_events) may have updated the row after it was read.
+            # Events of the service (nova.conductor.service_events) may have updated the row after it was read.
             return [msgspec.structs.replace(bound[vif.id], label=vif.label, mtu=vif.mtu, fixed_ips=vif.fixed_ips)
                     if vif.id in bound else vif for vif in vifs if vif.id not in deleted_ports]
 

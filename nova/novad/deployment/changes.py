@@ -1,14 +1,22 @@
-"""Consequences of the changes of a deployment by the dependencies of their components."""
+"""Conditions and consequences of the changes of a deployment: dependencies, data paths and digests.
+
+The first deployment of a tag records its digest; later ones refuse another image behind the tag. A tag is resolved once
+per deployment. A new digest is accepted if the deployment names it (``COMPONENT=TAG@sha256:…``) or the platform file
+does (``digest``). A channel may move by itself if the registry is authenticated by TLS.
+"""
 
 from __future__ import annotations
 
-import posixpath
 from collections.abc import Iterable, Mapping, Sequence, Set
 
-from nova.common.errors import Refused
-from nova.novad.deployment.journal import Change, Deployed
-from nova.novad.platform import Volume
+import msgspec
 
+from nova.common.errors import Refused
+from nova.novad.deployment.journal import Change, Deployed, Journal
+from nova.novad.platform import Component, Volume, normalized
+from nova.novad.runtime import images
+
+_DIGEST = "digest "  # Prefix of facts in the journal.
 _SHOWN = 10  # Maximum number of paths of an image in an error.
 
 
@@ -20,10 +28,8 @@ def volumes_of(change: Change) -> list[Volume]:
 
 
 def stopping(former: Mapping[str, Deployed], dumped: Set[str]) -> dict[str, Deployed]:
-    """Return the components of ``former`` (in the order of dependencies) that stop while data are copied.
-
-    These are the components that write the data, and those that depend on a stopped one and would wait for it.
-    """
+    """Return the components of ``former`` (in the order of dependencies) that stop while data are copied. These are the
+    components that write the data, and those that depend on a stopped one and would wait for it."""
     stopped: dict[str, Deployed] = {}
     for name, deployed in former.items():
         component = deployed.component
@@ -34,34 +40,69 @@ def stopping(former: Mapping[str, Deployed], dumped: Set[str]) -> dict[str, Depl
 
 def check_data_paths(deployed: Deployed, paths: Iterable[str]) -> None:
     """Raise Refused if the image declares a volume outside of all mounts: its data would be lost with the container."""
-    component = deployed.component
-    mounts = [_path(destination) for destination in (
-        *(volume.destination for volume in component.volumes), *component.files,
-        *(bind.destination for bind in component.binds))]
-    open_paths = [path for path in sorted({_path(destination) for destination in paths})
-                  if not any(path == mount or path.startswith(mount.rstrip("/") + "/") for mount in mounts)]
+    component, mounts = deployed.component, [normalized(path) for path in deployed.component.mount_points()]
+    open_paths = [path for path in sorted({normalized(destination) for destination in paths})
+                  if not any(path == mount or path.startswith(f"{mount}/") for mount in mounts)]
     if open_paths:
         more = f" and {len(open_paths) - _SHOWN} more paths" if len(open_paths) > _SHOWN else ""
-        raise Refused(
-            f"Component {deployed.name}: the image {component.reference()} stores data at "
-            f"{', '.join(path if path.isprintable() else ascii(path) for path in open_paths[:_SHOWN])}{more}, "
-            "which the component does not name. The data would be lost whenever the container is created again. Add a "
-            "volume with this destination to the component, with backup = false if the data are disposable, or a "
-            "bind. Nothing was changed.")
-
-
-def _path(path: str) -> str:
-    """Return a path of a container without repeated or trailing slashes."""
-    return posixpath.normpath(f"/{path.lstrip('/')}")
+        shown = ", ".join(path if path.isprintable() else ascii(path) for path in open_paths[:_SHOWN])
+        raise Refused(f"Component {deployed.name}: the image {component.reference()} stores data at {shown}{more}, "
+                      "which the component does not name. The data would be lost whenever the container is created "
+                      "again. Add a volume with this destination to the component, with backup = false if the data "
+                      "are disposable, or a bind. Nothing was changed.")
 
 
 def check_depends(changes: Sequence[Change], current: Iterable[str]) -> None:
     """Raise Refused if a component depends on, or writes the data of, a component that is not deployed."""
     there = {*current, *(change.name for change in changes)} - {change.name for change in changes if not change.after}
+    for name, component in [(change.name, change.after.component) for change in changes if change.after is not None]:
+        required = dict.fromkeys([*component.depends, *component.data_of])
+        if lacking := [other for other in required if other not in there]:
+            raise Refused(f"{name} depends on components that are not deployed: {', '.join(lacking)}. "
+                          "Deploy these, too (without names: all components). Nothing was changed.")
+
+
+def recorded_digest(journal: Journal, component: Component) -> str:
+    """Return the digest that the component's tag was deployed with, or "" if it never was."""
+    tagged = _tagged(component)
+    if digest := journal.fact(f"{_DIGEST}{tagged}"):
+        return digest
+    # Earlier releases recorded the digests of deployed images only with the components.
+    components = journal.components().values()
+    return next((deployed.digest for deployed in components if _tagged(deployed.component) == tagged), "")
+
+
+def check_digest(journal: Journal, name: str, component: Component, digest: str) -> None:
+    """Raise Refused if the registry has another image behind the tag of component ``name`` than was recorded."""
+    if digest_differs(journal, component, digest):
+        raise Refused(f"{_tagged(component)} is not the image that was deployed: the registry has {digest}, the "
+                      f"recorded digest is {recorded_digest(journal, component)}. If that is intended: nova deploy "
+                      f"{name}={component.tag}@{digest}. Nothing was changed.")
+
+
+def digest_differs(journal: Journal, component: Component, digest: str) -> bool:
+    """Return True if the component's tag has another digest than the recorded one, which must be confirmed."""
+    if component.digest or tag_moves(component) or not digest:
+        return False
+    return recorded_digest(journal, component) not in ("", digest)
+
+
+def tag_moves(component: Component) -> bool:
+    """Return True if another image behind the tag is an update: the tag is a channel, and TLS authenticates the
+    registry."""
+    return not component.version and not images.is_on_loopback(component.image)
+
+
+def record_digests(journal: Journal, changes: Iterable[Change]) -> None:
     for change in changes:
-        if change.after is not None:
-            component = change.after.component
-            lacking = [name for name in dict.fromkeys([*component.depends, *component.data_of]) if name not in there]
-            if lacking:
-                raise Refused(f"{change.name} depends on components that are not deployed: {', '.join(lacking)}. "
-                              "Deploy these, too (without names: all components). Nothing was changed.")
+        if change.after is not None and change.after.digest and change.after != change.before:
+            journal.set_fact(f"{_DIGEST}{_tagged(change.after.component)}", change.after.digest)
+
+
+def without_digest(component: Component) -> Component:
+    """Return the component without the requested digest, for a comparison of the image itself."""
+    return msgspec.structs.replace(component, digest="")
+
+
+def _tagged(component: Component) -> str:
+    return f"{component.image}:{component.tag}"

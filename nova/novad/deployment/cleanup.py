@@ -24,10 +24,10 @@ def tasks_after(changes: Iterable[Change], current: Iterable[Deployed]) -> list[
     deployed = {component.name: component for component in current}
     used = {network for component in deployed.values() for network in component.component.networks}
     changed = [component for change in changes for component in (change.before, change.after) if component is not None]
-    return [*(CleanupTask(kind=FILES, name=name) for name in sorted(
-                {component.name for component in changed} - set(deployed))),
-            *(CleanupTask(kind=NETWORK, name=name) for name in sorted(
-                {network for component in changed for network in component.component.networks} - used))]
+    removed = {component.name for component in changed} - set(deployed)
+    unused = {network for component in changed for network in component.component.networks} - used
+    return [*(CleanupTask(kind=FILES, name=name) for name in sorted(removed)),
+            *(CleanupTask(kind=NETWORK, name=name) for name in sorted(unused))]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,12 +45,11 @@ class CleanupExecutor:
         for task in self.journal.cleanup_tasks():
             try:
                 self._execute(task, progress)
+                self.journal.cleanup_done(task.id)
             except (RuntimeFault, OSError) as error:
                 LOG.warning("Cannot remove %s %s, retrying later: %s", task.kind, task.name, error)
-                progress(task.name, f"cannot remove its {task.kind}, retrying later: "
-                                    f"{os_error_text(error) if isinstance(error, OSError) else error}")
-                continue
-            self.journal.cleanup_done(task.id)
+                why = os_error_text(error) if isinstance(error, OSError) else error
+                progress(task.name, f"cannot remove its {task.kind}, retrying later: {why}")
 
     def _execute(self, task: CleanupTask, progress: Callable[[str, str], None]) -> None:
         if task.kind == BACKUP:

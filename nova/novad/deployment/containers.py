@@ -102,15 +102,13 @@ class Containers:
         secrets = self.secrets.values(component.secrets())
         files = self.data.write_files(name, component, secrets)
         wanted = Wanted(
-            name=self.name(name), image=deployed.image, command=component.command,
+            name=self.name(name), image=deployed.image, component=component,
             env={key: fill(value, secrets) for key, value in component.env.items()},
             mounts=(*(Mount(self.data.volume(name, volume.name), volume.destination, (*volume.options, *CONFINED))
                       for volume in component.volumes),
                     *(Mount(file, destination, ("ro", *CONFINED)) for destination, file in files.items()),
                     *(Mount(pathlib.Path(bind.source), bind.destination, bind.options) for bind in component.binds)),
-            ports=component.ports, networks=tuple(f"{self.platform()}-{name}" for name in component.networks),
-            aliases=(name,), user=component.user, privileged=component.privileged,
-            capabilities=component.capabilities, devices=component.devices, stop_timeout=component.stop_timeout,
+            networks=tuple(f"{self.platform()}-{name}" for name in component.networks),
             labels={PLATFORM: self.platform(), COMPONENT: name, DEPLOYMENT: str(deployed.deployment)})
         with self._masking():
             self.runtime.create(wanted)
@@ -143,7 +141,6 @@ class Containers:
                 return "".join(character for character in lines[0] if character.isprintable())[:200]
         return component.tag
 
-    # --- dumps: backups by commands of a component that keeps running ----------------------------------
     def dump(self, deployed: Deployed, place: str) -> int:
         """Write the dump of a component to the place of a backup; return its size. Raises Failed, OSError."""
         path = self.data.dump(place)

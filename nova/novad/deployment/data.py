@@ -73,11 +73,10 @@ class Data:
         with contextlib.suppress(OSError):  # The directory contains unrelated files.
             self.volume(name, volume).parent.rmdir()
 
-    # --- backups -----------------------------------------------------------------------------------
     def holds(self, name: str, volumes: Iterable[Volume]) -> bool:
         """Return True if the volumes have data to back up, possibly of an earlier deployment of the component."""
-        return any(place.is_dir() and any(place.iterdir()) for place in
-                   (self.volume(name, volume.name) for volume in volumes if volume.backup))
+        places = [self.volume(name, volume.name) for volume in volumes if volume.backup]
+        return any(place.is_dir() and any(place.iterdir()) for place in places)
 
     def size(self, name: str, volumes: Iterable[Volume]) -> int:
         """Return the maximum size of a backup of the component in bytes."""
@@ -110,18 +109,15 @@ class Data:
         return f"backups/{name}/{deployment}"
 
     def volumes_in(self, place: str) -> set[str]:
-        return {path.name for path in (self.root / place).iterdir() if path.name != _DUMP} if (
-            self.root / place).is_dir() else set()
+        return {path.name for path in (self.root / place).glob("*") if path.name != _DUMP}
 
     def dump(self, place: str) -> pathlib.Path:
         """Return the path of the dump by a component's own command; most backups have none."""
         return self.root / place / _DUMP
 
     def restore(self, name: str, place: str) -> None:
-        """Restore the directories from a backup. The call may be repeated after an interruption at any point.
-
-        The current data are removed before the copy if the disk has no room for both. Raises ReportedError, OSError.
-        """
+        """Restore the directories from a backup. The call may be repeated after an interruption at any point. The
+        current data are removed before the copy if the disk has no room for both. Raises ReportedError, OSError."""
         source = self.root / place
         if not source.is_dir():
             raise ReportedError(f"The backup {source} is not there.")
@@ -160,19 +156,16 @@ class Data:
         if (self.root / "backups") in target.parents:
             _remove(target)
 
-    # --- files -------------------------------------------------------------------------------------
     def write_files(self, name: str, component: Component, secrets: Mapping[str, str]) -> dict[str, pathlib.Path]:
         """Write the files of a component with the values of secrets; return their paths on the node by those inside."""
         place = self.root / "files" / name
         _remove(place)
         place.mkdir(parents=True)
-        written = {}
-        for number, (destination, text) in enumerate(sorted(component.files.items())):
-            file = place / str(number)
-            write_private(file, fill(text, secrets).encode())
+        files = {destination: place / str(number) for number, destination in enumerate(sorted(component.files))}
+        for destination, file in files.items():
+            write_private(file, fill(component.files[destination], secrets).encode())
             _give(file, component)
-            written[destination] = file
-        return written
+        return files
 
     def remove_files(self, name: str) -> None:
         _remove(self.root / "files" / name)

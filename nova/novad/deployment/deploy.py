@@ -19,28 +19,19 @@ import dataclasses
 import logging
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import msgspec
 
 from nova.common.errors import Invalid, Refused, ReportedError, os_error_text
-from nova.novad.deployment import cleanup, history, pins
-from nova.novad.deployment.changes import check_data_paths, check_depends, stopping, volumes_of
+from nova.novad.deployment import changes as conditions
+from nova.novad.deployment import cleanup, history
+from nova.novad.deployment import journal as outcomes
 from nova.novad.deployment.containers import Containers, Progress
 from nova.novad.deployment.data import Data
 from nova.novad.deployment.history import BACK_UP, DEPLOY, REMOVE, ROTATE
-from nova.novad.deployment.journal import (
-    DONE,
-    PENDING,
-    STUCK,
-    UNDONE,
-    Change,
-    CleanupTask,
-    Deployed,
-    Deployment,
-    Journal,
-    Origin,
-)
+from nova.novad.deployment.journal import Change, CleanupTask, Deployed, Deployment, Journal, Origin
 from nova.novad.deployment.rollback import Rollback, label
 from nova.novad.errors import Busy, Cancelled, Failed, ImageFault, shortened
 from nova.novad.platform import Platform, in_order
@@ -70,12 +61,9 @@ class Others(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Terms:
-    """Options of a deployment.
-
-    ``renew``: secrets that get new values, by default random ones or those of ``values``. ``assignments``: the parts
-    of other nodes. ``origin``: the control node that requested the deployment and decides about it. ``cleanup``:
-    removals after the deployment.
-    """
+    """Options of a deployment. ``renew``: secrets that get new values, by default random ones or those of ``values``.
+    ``assignments``: the parts of other nodes. ``origin``: the control node that requested the deployment and decides
+    about it. ``cleanup``: removals after the deployment."""
 
     renew: Sequence[str] = ()
     values: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -85,18 +73,14 @@ class Terms:
 
 
 _ALONE = Terms()
-_NONE: Mapping[str, Deployed] = {}
 
 
 class Deployer:
     """The deployer of a node. One deployment runs at a time; a second one raises Busy."""
 
     def __init__(self, platform: Platform, journal: Journal, runtime: Runtime, data: Data, secrets: Secrets) -> None:
-        self.platform = platform
-        self.journal = journal
-        self.runtime = runtime
-        self.data = data
-        self.secrets = secrets
+        self.platform, self.journal, self.runtime = platform, journal, runtime
+        self.data, self.secrets = data, secrets
         self.cleanup = cleanup.CleanupExecutor(lambda: self.platform.name, journal, runtime, data, secrets)
         self.others: Others | None = None
         history.record_missing(journal)
@@ -105,18 +89,18 @@ class Deployer:
         self.rollback = Rollback(journal, runtime, data, self.containers)
         self._turn = threading.Condition()
         self._doing = ""
-        self._waiting = 0  # Number of changes that wait for the end of a health check.
+        self.awaited = 0  # Number of changes that wait for the end of a health check.
 
     @contextlib.contextmanager
     def alone(self, what: str) -> Iterator[None]:
         """Lock out other changes; wait for a running health check. Raises Busy."""
         with self._turn:
             while self._doing == HEALTH_CHECK and what != HEALTH_CHECK:
-                self._waiting += 1
+                self.awaited += 1
                 try:
                     self._turn.wait()
                 finally:
-                    self._waiting -= 1
+                    self.awaited -= 1
             if self._doing:
                 raise Busy(f"Another deployment is in progress ({self._doing}); see nova history.")
             self._doing = what
@@ -127,11 +111,6 @@ class Deployer:
                 self._doing = ""
                 self._turn.notify_all()
 
-    @property
-    def awaited(self) -> bool:
-        """Return True if a change waits for a health check to end."""
-        return self._waiting > 0
-
     @contextlib.contextmanager
     def changing(self, what: str) -> Iterator[None]:
         """Lock out other changes for a request of a client, after pending rollbacks have finished. Raises Busy."""
@@ -139,7 +118,7 @@ class Deployer:
             if self.journal.unfinished():
                 raise Busy("The rollback of an earlier deployment is not finished; see nova history.")
             if (waits := self.journal.pending()) is not None:
-                origin = self.journal.origin(waits.id)
+                origin = self.journal.origins([waits.id]).get(waits.id)
                 raise Busy(f"Deployment {waits.id} waits for the decision of "
                            f"{origin.node if origin else 'its control node'}; see nova history.")
             # Data that are still to be removed are not part of the next deployment.
@@ -151,27 +130,35 @@ class Deployer:
         with self._turn:
             return self._turn.wait_for(lambda: not self._doing, seconds)
 
-    # --- plans -------------------------------------------------------------------------------------
     def plan(self, wanted: Mapping[str, str]) -> list[Change]:
-        """Return the changes that a deployment of these components makes. Raises NotKnown, Invalid, Refused.
-
-        "" as version: that of the platform file. Without names: all components of the file, and the removal of others.
-        """
+        """Return the changes that a deployment of these components makes. Raises NotKnown, Invalid, Refused. "" as
+        version: that of the platform file. Without names: all components of the file, and the removal of others."""
         current = self.journal.components()
         for name in wanted:
             self.platform.component(name)
-        changes = [] if wanted else [Change(name=name, before=current[name]) for name in self.order(current)
-                                     if name not in self.platform.components]
+        file = self.platform.components
+        changes = [] if wanted else [change for change in self.removals() if change.name not in file]
         for name in self.platform.order(wanted or None):
             component = self.platform.component(name)
             if wanted.get(name):
                 component = component.of_version(wanted[name])
             changes.append(Change(name=name, before=current.get(name),
                                   after=Deployed(name=name, component=component, image="")))
-        check_depends(changes, current)
+        conditions.check_depends(changes, current)
         return changes
 
-    def order(self, names: Iterable[str], of: Mapping[str, Deployed] = _NONE) -> list[str]:
+    def removals(self) -> list[Change]:
+        """Return the removal of all deployed components."""
+        current = self.journal.components()
+        return [Change(name=name, before=current[name]) for name in self.order(current)]
+
+    def rotations(self, names: Iterable[str]) -> list[Change]:
+        """Return the changes that recreate the components that use these secrets."""
+        current = self.journal.components()
+        return [Change(name=name, before=current[name], after=current[name]) for name in self.order(current)
+                if current[name].component.secrets() & set(names)]
+
+    def order(self, names: Iterable[str], of: Mapping[str, Deployed] = MappingProxyType({})) -> list[str]:
         """Sort by the dependencies of deployed components and of the platform file; those in ``of`` by their own."""
         file = self.platform.components
         components = {**{name: deployed.component for name, deployed in self.journal.components().items()}, **file,
@@ -192,7 +179,6 @@ class Deployer:
               if (deployed := change.after or change.before) is not None}
         return [changes[name] for name in self.order(changes, of)]
 
-    # --- execution ---------------------------------------------------------------------------------
     def run(self, kind: str, changes: Sequence[Change], progress: Progress, terms: Terms = _ALONE) -> Deployment:
         """Execute a deployment. Raises Busy, Refused, ImageFault (nothing changed), Failed (state restored)."""
         with self.changing(kind):
@@ -205,7 +191,7 @@ class Deployer:
             changes = self._fetched(begun.id, kind, changes, progress)
             if not changes and not terms.renew and not terms.assignments:
                 self.journal.advance(begun.id, FETCH, [])  # The planned changes did not happen.
-                self.journal.finish(begun.id, DONE, [], cleanup=terms.cleanup)
+                self.journal.finish(begun.id, outcomes.DONE, [], cleanup=terms.cleanup)
                 self.cleanup.run(progress)
                 return self._deployment(begun.id)
             self._carry_out(begun, changes, progress, terms)
@@ -220,7 +206,7 @@ class Deployer:
                 raise
             raise Failed(f"{why} The previous state was restored{left}.") from error
         if terms.origin is None:
-            pins.record(self.journal, self._deployment(begun.id).changes)
+            conditions.record_digests(self.journal, self._deployment(begun.id).changes)
             self.cleanup.run(progress)
             LOG.info("Deployment %d (%s) succeeded: %s", begun.id, kind, ", ".join(change.name for change in changes))
             if self.others is not None and terms.assignments:
@@ -240,22 +226,20 @@ class Deployer:
         self.journal.advance(ident, APPLY)
         for name in terms.renew:
             self.secrets.renew(name, self.platform.secrets[name], terms.values.get(name))
-        if kind == REMOVE:  # Components that use others are removed first.
-            self._apply_elsewhere(ident, progress, terms)
-        changes = self._apply(kind, changes, progress)
-        if kind != REMOVE:
-            self._apply_elsewhere(ident, progress, terms)
-        self.journal.advance(ident, APPLY, changes)
-        if terms.origin is not None:
-            self.journal.finish(ident, PENDING, changes)
-        else:
-            self.journal.finish(ident, DONE, changes, cleanup=[*terms.cleanup, *self._cleanup_after(changes)],
-                                states=history.states_made(self.journal, self._deployment(ident)))
-
-    def _apply_elsewhere(self, ident: int, progress: Progress, terms: Terms) -> None:
+        here_first = kind != REMOVE  # Components that use others are removed first.
+        if here_first:
+            changes = self._apply(kind, changes, progress)
         if self.others is not None and terms.assignments:
             self._go_on()
             self.others.apply(ident, terms.assignments, progress)
+        if not here_first:
+            changes = self._apply(kind, changes, progress)
+        self.journal.advance(ident, APPLY, changes)
+        if terms.origin is not None:
+            self.journal.finish(ident, outcomes.PENDING, changes)
+        else:
+            self.journal.finish(ident, outcomes.DONE, changes, cleanup=[*terms.cleanup, *self._cleanup_after(changes)],
+                                states=history.states_made(self.journal, self._deployment(ident)))
 
     def prepare(self, kind: str, changes: list[Change], progress: Progress) -> None:
         """Fetch and check the images of a deployment, within :meth:`changing`. Raises as run()."""
@@ -265,9 +249,9 @@ class Deployer:
         """Commit or undo the pending changes, within :meth:`alone`; a commit stores the removals. Raises Failed."""
         if done:
             deployment = self._deployment(ident)
-            self.journal.finish(ident, DONE, [], cleanup=[*removals, *self._cleanup_after(deployment.changes)],
+            self.journal.finish(ident, outcomes.DONE, [], cleanup=[*removals, *self._cleanup_after(deployment.changes)],
                                 states=history.states_made(self.journal, deployment))
-            pins.record(self.journal, deployment.changes)
+            conditions.record_digests(self.journal, deployment.changes)
             self.cleanup.run(progress)
         else:
             self.journal.reopen(ident)
@@ -283,9 +267,9 @@ class Deployer:
         """Return the cleanup after these changes (or after they are undone), including the old values of secrets."""
         remaining = {name: deployed for name, deployed in self.journal.components().items()
                      if name not in {change.name for change in changes}}
-        now = [change.before if undone else change.after for change in changes]
-        after = [*remaining.values(), *(deployed for deployed in now if deployed is not None)]
-        return [*cleanup.tasks_after(changes, after), CleanupTask(kind=cleanup.OLD_SECRETS, name="")]
+        now = filter(None, [change.before if undone else change.after for change in changes])
+        return [*cleanup.tasks_after(changes, [*remaining.values(), *now]),
+                CleanupTask(kind=cleanup.OLD_SECRETS, name="")]
 
     def _deployment(self, ident: int) -> Deployment:
         deployment = self.journal.deployment(ident)
@@ -306,10 +290,10 @@ class Deployer:
             component = change.after.component
             progress(change.name, f"fetching {component.reference()}")
             image = self.containers.fetch(component.reference(), component.digest)
-            pins.check(self.journal, change.name, component, image.digest)
+            conditions.check_digest(self.journal, change.name, component, image.digest)
             before = change.before
             if kind == DEPLOY and before is not None and before.wanted and before.image == image.ident and (
-                    pins.without_digest(before.component) == pins.without_digest(component)):
+                    conditions.without_digest(before.component) == conditions.without_digest(component)):
                 progress(change.name, "is up to date")
                 continue
             fetched[change.name] = msgspec.structs.replace(change, after=Deployed(
@@ -324,8 +308,8 @@ class Deployer:
         """Check all conditions that can be checked before a component stops. Raises Refused, ImageFault, Invalid."""
         for change in changes:
             if change.after is not None and _remakes(kind, change):
-                check_data_paths(change.after, self.runtime.data_paths(change.after.image))
-        self.data.check_room([self.data.size(change.name, volumes_of(change)) for change in changes])
+                conditions.check_data_paths(change.after, self.runtime.data_paths(change.after.image))
+        self.data.check_room([self.data.size(change.name, conditions.volumes_of(change)) for change in changes])
         for change in changes:
             if change.after is not None:
                 self.secrets.make({name: self.platform.secrets[name] for name in change.after.component.secrets()
@@ -336,12 +320,12 @@ class Deployer:
         dumped = {change.name for change in changes if begun.kind == BACK_UP and change.before is not None
                   and change.before.component.dump and self.containers.running(change.name)}
         before = {change.name: change.before for change in changes if change.before is not None}
-        stops = stopping({name: before[name] for name in self.order(before, before)}, dumped)
+        stops = conditions.stopping({name: before[name] for name in self.order(before, before)}, dumped)
         for name, deployed in reversed(stops.items()):
             progress(name, "stopping")
             self.containers.stop(deployed)
         for change in changes:
-            writer, volumes = change.before or change.after, volumes_of(change)
+            writer, volumes = change.before or change.after, conditions.volumes_of(change)
             is_backed_up = change.before is not None and any(volume.backup for volume in volumes)
             if writer is None or not (is_backed_up or self.data.holds(change.name, volumes)):
                 # No volumes, or a new component: an empty backup would mean that an earlier state had no data.
@@ -360,30 +344,28 @@ class Deployer:
         """Apply removals first, in reverse order of dependencies, then the other changes."""
         applied: list[Change] = []
         for change in reversed(changes):
-            if change.after is None:
+            if change.after is None and change.before is not None:
                 progress(change.name, "removing")
-                assert change.before is not None
                 self.containers.remove(change.before)
                 applied.append(change)
         for change in changes:
             if change.after is None:
                 continue
             self._go_on()
-            after = change.after
             if _remakes(kind, change):
                 self._replace(change, progress)
             else:
                 progress(change.name, "starting")
                 self.runtime.start(self.containers.name(change.name))
             progress(change.name, "waiting until it is healthy")
-            self.containers.wait(after)
+            self.containers.wait(change.after)
             if change.restore and (place := self.rollback.backup_path(change)) and self.data.dump(place).exists():
                 progress(change.name, "reading its dump")
-                self.containers.restore_dump(after, place)
-                self.containers.wait(after)
-            version = self.containers.version(after)
-            progress(change.name, f"runs version {version}")
-            applied.append(msgspec.structs.replace(change, after=msgspec.structs.replace(after, version=version)))
+                self.containers.restore_dump(change.after, place)
+                self.containers.wait(change.after)
+            after = msgspec.structs.replace(change.after, version=self.containers.version(change.after))
+            progress(change.name, f"runs version {after.version}")
+            applied.append(msgspec.structs.replace(change, after=after))
         return applied
 
     def _replace(self, change: Change, progress: Progress) -> None:
@@ -400,10 +382,10 @@ class Deployer:
         self.runtime.start(self.containers.name(change.name))
 
     def _go_on(self) -> None:
+        """Raise Cancelled if novad is stopping."""
         if self.ending.is_set():
             raise Cancelled("novad is stopping; the deployment is rolled back when novad starts again.")
 
-    # --- rollback ----------------------------------------------------------------------------------
     def recover(self, progress: Progress) -> list[Deployment]:
         """Roll back changes that a killed daemon left unfinished. Raises Busy, or what the next call may solve."""
         with self.alone("putting back"):
@@ -417,11 +399,8 @@ class Deployer:
             return unfinished
 
     def _undo(self, ident: int, error: str, progress: Progress) -> str:
-        """Undo a deployment, on other nodes first.
-
-        Returns a text about nodes that did not receive the decision, or "". Raises Failed if the undo cannot finish
-        now: the journal keeps it for recover().
-        """
+        """Undo a deployment, on other nodes first. Returns a text about nodes that did not receive the decision, or "".
+        Raises Failed if the undo cannot finish now: the journal keeps it for recover()."""
         deployment = self._deployment(ident)
         left = self.others.settle(ident, False, progress) if self.others is not None else []
         try:
@@ -437,13 +416,13 @@ class Deployer:
             raise
         except Exception as fault:
             error = f"{error}{_NOT_YET}{shortened(self.secrets.masker().text(_sentence(fault)))}"
-            self.journal.finish(ident, STUCK, [], error)
+            self.journal.finish(ident, outcomes.STUCK, [], error)
             raise Failed(f"{error} novad keeps retrying.") from fault
         # The deployment was pending: the previously deployed components are current again.
         before = [] if deployment.stage == FETCH else [
             Change(name=change.name, after=change.before) for change in deployment.changes]
         words = f"; {', '.join(left)} did not answer, and will be undone when they answer again" if left else ""
-        self.journal.finish(ident, UNDONE, before, error.removesuffix(".") + words + "." if words else error,
+        self.journal.finish(ident, outcomes.UNDONE, before, error.removesuffix(".") + words + "." if words else error,
                             self._cleanup_after(deployment.changes, undone=True))
         self.cleanup.run(progress)
         return words
@@ -455,8 +434,6 @@ def _remakes(kind: str, change: Change) -> bool:
 
 
 def _sentence(error: Exception) -> str:
-    if isinstance(error, ReportedError):
-        text = error.message
-    else:
-        text = os_error_text(error) if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
+    text = (error.message if isinstance(error, ReportedError) else os_error_text(error) if isinstance(error, OSError)
+            else f"{type(error).__name__}: {error}")
     return text if text.endswith((".", "!", "?")) else f"{text}."

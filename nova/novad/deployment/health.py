@@ -29,21 +29,20 @@ class Unhealthy(ReportedError):
 
 def check(runtime: Runtime, container: str, health: Health | None, masker: Callable[[], Masker] = _NOTHING) -> None:
     """Run the health check once. Raises RuntimeFault, Unhealthy. ``masker`` masks secrets in the output."""
-    container_state = runtime.find(container)
-    if container_state is None:
+    state = runtime.find(container)
+    if state is None:
         raise Unhealthy("the container does not exist")
-    if not container_state.running:
-        raise Unhealthy(f"the container exited with code {container_state.exit_code}")
+    if not state.running:
+        raise Unhealthy(f"the container exited with code {state.exit_code}")
     if health is None:
         return
     if health.command:
         try:
             code, output = runtime.execute(container, health.command, health.timeout)
         except RuntimeFault:
-            container_state = runtime.find(container)
-            if container_state is None or not container_state.running:
-                raise Unhealthy("the container exited during the health check") from None
-            raise
+            if _runs(runtime, container):
+                raise
+            raise Unhealthy("the container exited during the health check") from None
         if code:
             end = masker().text(output).strip()[-_WORDS:]  # masked before it is shortened
             raise Unhealthy(f"the health command exited with code {code}: {' | '.join(end.splitlines())}")
@@ -59,10 +58,8 @@ def check(runtime: Runtime, container: str, health: Health | None, masker: Calla
 
 def wait(runtime: Runtime, container: str, component: Component, ended: Callable[[], bool],
          masker: Callable[[], Masker] = _NOTHING) -> None:
-    """Wait until a component is healthy for the first time. Raises Cancelled when novad stops (``ended``).
-
-    Raises Unhealthy after ``start`` seconds or when the container exits.
-    """
+    """Wait until a component is healthy for the first time. Raises Cancelled when novad stops (``ended``). Raises
+    Unhealthy after ``start`` seconds or when the container exits."""
     health = component.health
     begun = time.monotonic()
     limit = health.start if health else _SETTLED
@@ -75,10 +72,14 @@ def wait(runtime: Runtime, container: str, component: Component, ended: Callable
             if health is not None or now - begun >= _SETTLED:
                 return
         except Unhealthy as error:
-            container_state = runtime.find(container)
-            if container_state is None or not container_state.running or now - begun >= limit:
+            if now - begun >= limit or not _runs(runtime, container):
                 raise Unhealthy(f"{error.message}{_last_words(runtime, container, masker)}") from None
         time.sleep(_POLL_INTERVAL)
+
+
+def _runs(runtime: Runtime, container: str) -> bool:
+    state = runtime.find(container)
+    return state is not None and state.running
 
 
 def _last_words(runtime: Runtime, container: str, masker: Callable[[], Masker]) -> str:

@@ -25,11 +25,9 @@ _RECORDED = 100  # Number of deployments read at a time when the states of an ol
 
 
 def changes_back(journal: Journal, names: Sequence[str], to: int | None) -> dict[str, Change]:
-    """Return the changes that return components (default: all) to a former state, with image and data.
-
-    ``to``: a deployment, after which the component had that state; None: the parent of the current state. Raises
-    NotKnown; Nothing if no component has such a state; Refused if its backup was removed.
-    """
+    """Return the changes that return components (default: all) to a former state, with image and data. ``to``: a
+    deployment, after which the component had that state; None: the parent of the current state. Raises NotKnown;
+    Nothing if no component has such a state; Refused if its backup was removed."""
     current = journal.components()
     for name in names:
         if name not in current:
@@ -68,8 +66,7 @@ def changes_restored(journal: Journal, ident: int) -> list[Change]:
     current = journal.components().get(backup.component)
     if current is None:
         raise Refused(f"Component {backup.component} is not deployed: deploy it before its data are restored.")
-    writer = journal.deployment(backup.writer)
-    change = _of(writer, backup.component) if writer is not None else None
+    change = _change(journal, backup.writer, backup.component)
     after = change.after if change is not None and change.after is not None else current
     return [Change(name=backup.component, before=current, after=msgspec.structs.replace(after, wanted=True),
                    restore=ident)]
@@ -77,8 +74,7 @@ def changes_restored(journal: Journal, ident: int) -> list[Change]:
 
 def states_made(journal: Journal, deployment: Deployment) -> list[State]:
     """Return the states of components that a successful deployment creates."""
-    made = [_state(journal, deployment, change) for change in deployment.changes]
-    return [state for state in made if state is not None]
+    return [state for change in deployment.changes if (state := _state(journal, deployment, change)) is not None]
 
 
 def record_missing(journal: Journal) -> None:
@@ -109,10 +105,8 @@ def _state(journal: Journal, deployment: Deployment, change: Change) -> State | 
 
 
 def _guessed(journal: Journal, states: Sequence[State], change: Change) -> State | None:
-    """Return the state to which a rollback of an earlier release returned.
-
-    Its end created the restored backup; without data it is the last state of the same version.
-    """
+    """Return the state to which a rollback of an earlier release returned. Its end created the restored backup; without
+    data it is the last state of the same version."""
     backups = journal.backups(change.name, dropped=True)
     backup = next((candidate for candidate in backups if candidate.id == change.restore), None)
     return next((candidate for candidate in reversed(states) if change.after is not None and not candidate.removed
@@ -134,8 +128,7 @@ def _target(states: Sequence[State], to: int | None) -> State | None:
 
 def _deployed(journal: Journal, state: State) -> Deployed:
     """Return the component as deployed in a state. Raises Refused if the journal no longer has it."""
-    deployment = journal.deployment(state.deployment)
-    change = _of(deployment, state.component) if deployment is not None else None
+    change = _change(journal, state.deployment, state.component)
     if change is None or change.after is None:
         raise Refused(f"Deployment {state.deployment} of {state.component} is not in the history any more.")
     return change.after
@@ -152,10 +145,8 @@ def _backup(journal: Journal, name: str, deployment: int) -> int:
 
 
 def _written(journal: Journal, states: Sequence[State], end: int) -> Mapping[str, tuple[int, int]]:
-    """Return the components whose data a component has changed since the end of one of its states (``data_of``).
-
-    Each has the deployment before which its data were unchanged, and the backup that this deployment created.
-    """
+    """Return the components whose data a component has changed since the end of one of its states (``data_of``). Each
+    has the deployment before which its data were unchanged, and the backup that this deployment created."""
     written: dict[str, tuple[int, int]] = {}
     for state in states:
         if state.deployment >= end and not state.removed:
@@ -165,5 +156,7 @@ def _written(journal: Journal, states: Sequence[State], end: int) -> Mapping[str
     return written
 
 
-def _of(deployment: Deployment, name: str) -> Change | None:
-    return next((change for change in deployment.changes if change.name == name), None)
+def _change(journal: Journal, ident: int, name: str) -> Change | None:
+    """Return the change of a component by a deployment, or None if the journal has none."""
+    deployment = journal.deployment(ident)
+    return next((change for change in deployment.changes if change.name == name), None) if deployment else None

@@ -23,8 +23,7 @@ from nova.novad.platform import Component
 _T = TypeVar("_T", bound=msgspec.Struct)
 
 RUNNING, DONE, UNDONE, STUCK = "running", "done", "undone", "stuck"
-# Finished on this node; the control node decides whether the changes stay.
-PENDING = "pending"
+PENDING = "pending"  # Finished on this node; the control node decides whether the changes stay.
 _RECORDED = "states-recorded"  # Name of a fact: the last deployment whose states are recorded.
 _RESERVE = 1024 * 1024  # Bytes that the journal writes until a component that filled the disk is stopped.
 _SCARCE = 256 * 1024  # Free bytes below which the reserve is released.
@@ -65,12 +64,9 @@ class Deployed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """The change of a component by a deployment. No ``after``: removal; no ``before``: new component.
-
-    ``restore``: the backup whose data it gets (a rollback), or 0 to keep its data. ``state``: in a rollback, the
-    deployment that created the target state; 0 for components that only get other data, and in journals of older
-    releases.
-    """
+    """The change of a component by a deployment. No ``after``: removal; no ``before``: new component. ``restore``: the
+    backup whose data it gets (a rollback), or 0 to keep its data. ``state``: in a rollback, the deployment that created
+    the target state; 0 for components that only get other data, and in journals of older releases."""
 
     name: str
     before: Deployed | None = None
@@ -80,12 +76,9 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class State(msgspec.Struct, frozen=True, kw_only=True):
-    """A state of a component, see :mod:`nova.novad.deployment.history`.
-
-    ``deployment``: the deployment that created it. ``parent``: the target state of a rollback from it, or 0.
-    ``source``: the state that a rollback copied. ``origin``: the deployment of its image and configuration.
-    ``removed``: the component was removed.
-    """
+    """A state of a component, see :mod:`nova.novad.deployment.history`. ``deployment``: the deployment that created it.
+    ``parent``: the target state of a rollback from it, or 0. ``source``: the state that a rollback copied. ``origin``:
+    the deployment of its image and configuration. ``removed``: the component was removed."""
 
     component: str = ""
     deployment: int = 0
@@ -130,8 +123,7 @@ class Participation(msgspec.Struct, frozen=True, kw_only=True):
 
 class Backup(msgspec.Struct, frozen=True, kw_only=True):
     """The data of a component before ``deployment``. ``writer``: the deployment of the component that wrote them.
-    ``path``: below the data directory; "" after the copy was removed.
-    """
+    ``path``: below the data directory; "" after the copy was removed."""
 
     id: int
     component: str
@@ -169,8 +161,7 @@ class Journal:
         try:
             self._connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
             path.chmod(0o600)
-            self._connection.execute("pragma journal_mode = wal")
-            self._connection.execute("pragma synchronous = full")
+            self._connection.executescript("pragma journal_mode = wal; pragma synchronous = full")
             verdict = self._connection.execute("pragma quick_check").fetchone()[0]
             if verdict != "ok":
                 raise sqlite3.DatabaseError(verdict)
@@ -185,7 +176,6 @@ class Journal:
             self._closed = True
             self._connection.close()
 
-    # --- deployments -------------------------------------------------------------------------------
     def begin(self, kind: str, stage: str, changes: Sequence[Change], origin: Origin | None = None) -> Deployment:
         with self._transaction() as connection:
             row = connection.execute(
@@ -229,7 +219,6 @@ class Journal:
         """Return the deployments that a killed daemon left or could not undo, the newest first."""
         return self._deployments("select * from deployments where state in (?, ?) order by id desc", RUNNING, STUCK)
 
-    # --- states of components ----------------------------------------------------------------------
     def states(self, component: str) -> list[State]:
         """Return the states of a component, the oldest first."""
         return self._structs(State, "select component, deployment, parent, source, origin, removed from states "
@@ -243,11 +232,6 @@ class Journal:
     def record(self, ident: int, states: Sequence[State]) -> None:
         with self._transaction() as connection:
             _record(connection, ident, states)
-
-    # --- several nodes -----------------------------------------------------------------------------
-    def origin(self, ident: int) -> Origin | None:
-        """Return the control node of a deployment, or None."""
-        return self.origins([ident]).get(ident)
 
     def origins(self, idents: Sequence[int]) -> dict[int, Origin]:
         """Return the control nodes of these deployments, without those of this node's own."""
@@ -301,16 +285,11 @@ class Journal:
         return [(Participation(deployment=ident, address=address, node=node, components=components, settled=False),
                  state == DONE) for ident, address, node, components, state in rows]
 
-    # --- components --------------------------------------------------------------------------------
     def components(self) -> dict[str, Deployed]:
         rows = self._execute("select deployed from components order by name")
-        try:
-            deployed = [self._decode_deployed(text) for text, in rows]
-        except msgspec.MsgspecError as error:
-            raise JournalFault(f"The journal {self.path} is damaged: components: {error}") from None
-        return {item.name: item for item in deployed}
+        with self._damage("components"):
+            return {deployed.name: deployed for deployed in (self._decode_deployed(text) for text, in rows)}
 
-    # --- backups -----------------------------------------------------------------------------------
     def add_backup(self, component: str, deployment: int, writer: Deployed, path: str, size: int) -> Backup:
         [backup] = self._structs(
             Backup, "insert into backups (component, deployment, writer, version, path, size, made) "
@@ -330,14 +309,12 @@ class Journal:
                                (kind, ident))
             connection.execute("update backups set path = '' where id = ?", (ident,))
 
-    # --- deferred cleanup --------------------------------------------------------------------------
     def cleanup_tasks(self) -> list[CleanupTask]:
         return self._structs(CleanupTask, "select kind, name, id from owed order by id")
 
     def cleanup_done(self, ident: int) -> None:
         self._execute("delete from owed where id = ?", ident)
 
-    # --- facts -------------------------------------------------------------------------------------
     def fact(self, name: str) -> str:
         return next((str(value) for value, in self._execute("select value from facts where name = ?", name)), "")
 
@@ -352,18 +329,23 @@ class Journal:
     def drop_fact(self, name: str) -> None:
         self._execute("delete from facts where name = ?", name)
 
-    # --- helpers -----------------------------------------------------------------------------------
     def _deployments(self, statement: str, *values: object) -> list[Deployment]:
         return [self._deployment(row) for row in self._execute(statement, *values)]
 
     def _structs(self, kind: type[_T], statement: str, *values: object) -> list[_T]:
         """Return the rows of a statement, whose columns are the fields of ``kind``."""
         rows = self._execute(statement, *values)
-        try:
+        with self._damage(kind.__name__):
             return [msgspec.convert(dict(zip(kind.__struct_fields__, row, strict=True)), kind, strict=False)
                     for row in rows]
+
+    @contextlib.contextmanager
+    def _damage(self, what: str) -> Iterator[None]:
+        """Raise JournalFault for rows that cannot be decoded."""
+        try:
+            yield
         except msgspec.MsgspecError as error:
-            raise JournalFault(f"The journal {self.path} is damaged: {kind.__name__}: {error}") from None
+            raise JournalFault(f"The journal {self.path} is damaged: {what}: {error}") from None
 
     def _execute(self, statement: str, *values: object) -> list[Any]:
         with self._transaction() as connection:
@@ -371,10 +353,8 @@ class Journal:
 
     def _deployment(self, row: Sequence[object]) -> Deployment:
         values = dict(zip(Deployment.__struct_fields__, row, strict=True))
-        try:
+        with self._damage(f"deployment {values['id']}"):
             values["changes"] = self._decode_changes(str(values["changes"]))
-        except msgspec.MsgspecError as error:
-            raise JournalFault(f"The journal {self.path} is damaged: deployment {values['id']}: {error}") from None
         return Deployment(**values)  # type: ignore[arg-type]
 
     def _adjust_reserve(self) -> None:
@@ -400,13 +380,11 @@ class Journal:
                 self._connection.execute("begin immediate")
                 yield self._connection
                 self._connection.execute("commit")
-            except (sqlite3.Error, OSError) as error:
+            except BaseException as error:
                 with contextlib.suppress(sqlite3.Error):
                     self._connection.execute("rollback")
-                raise JournalFault(f"The journal {self.path} cannot be used: {error}") from error
-            except BaseException:
-                with contextlib.suppress(sqlite3.Error):
-                    self._connection.execute("rollback")
+                if isinstance(error, sqlite3.Error | OSError):
+                    raise JournalFault(f"The journal {self.path} cannot be used: {error}") from error
                 raise
 
 

@@ -60,10 +60,9 @@ class Rollback:
         """Stop the components and restore the data that deployment ``ident`` backed up."""
         paths = {backup.component: backup.path for backup in self.journal.backups() if backup.deployment == ident}
         for change in reversed(changes):
-            progress(change.name, "undo: stopping")
-            stopping = change.after or change.before
-            assert stopping is not None
-            self.containers.remove(stopping)
+            if (stopping := change.after or change.before) is not None:
+                progress(change.name, "undo: stopping")
+                self.containers.remove(stopping)
         for change in changes:
             if change.name in paths:
                 progress(change.name, "undo: restoring its data")
@@ -71,22 +70,18 @@ class Rollback:
 
     def restore_containers(self, changes: Sequence[Change], progress: Progress) -> None:
         """Create and start the previous containers, and wait for their health checks."""
-        for change in changes:
-            before = change.before
-            if before is None:
-                continue
-            if self.runtime.find(self.containers.name(change.name)) is None:
+        previous = [change.before for change in changes if change.before is not None]
+        for before in previous:
+            if self.runtime.find(self.containers.name(before.name)) is None:
                 self.containers.make(before)
             if before.wanted:
-                progress(change.name, "undo: starting the previous version")
-                self.runtime.start(self.containers.name(change.name))
-        for change in changes:
-            if change.before is not None and change.before.wanted:
-                try:
-                    self.containers.wait(change.before)
-                except Failed as error:
-                    LOG.warning("The restored version of component %s is running, but not healthy: %s", change.name,
-                                error.message)
+                progress(before.name, "undo: starting the previous version")
+                self.runtime.start(self.containers.name(before.name))
+        for before in filter(lambda before: before.wanted, previous):
+            try:
+                self.containers.wait(before)
+            except Failed as error:
+                LOG.warning("The restored version of component %s is running, but not healthy: %s", before.name, error)
 
 
 def label(deployment: Deployment) -> str:

@@ -75,6 +75,10 @@ class Peer:
     def node(self) -> str:
         return self.place.node
 
+    def entry(self) -> pb.NodeEntry:
+        return pb.NodeEntry(node=self.node, address=self.url, roles=self.place.roles,
+                            state="ready" if self.steered else "independent")
+
 
 NodeAssignment = tuple[Peer, Assignment]
 
@@ -84,12 +88,8 @@ class Coordinator:
 
     def __init__(self, options: Options, ident: str, secret: str, journal: Journal, secrets: Secrets,
                  ended: threading.Event) -> None:
-        self.options = options
-        self.ident = ident
-        self._secret = secret
-        self._journal = journal
-        self._secrets = secrets
-        self._ended = ended
+        self.options, self.ident, self._secret = options, ident, secret
+        self._journal, self._secrets, self._ended = journal, secrets, ended
         self._files = {"NOVA_CACERT": options.nodes_ca or options.client_ca, "NOVA_CERT": options.tls_cert,
                        "NOVA_KEY": options.tls_key}
         self.discovery = Discovery(self._files, ended) if options.discover_nodes else None
@@ -110,14 +110,11 @@ class Coordinator:
         if self.discovery is not None:
             self.discovery.stop()
 
-    # --- peer nodes --------------------------------------------------------------------------------
     def survey(self) -> list[Peer]:
         """Return the nodes of the platform. Raises Refused naming nodes that do not respond or accept assignments."""
-        if pending := self._unaccepted():
-            raise Refused(f"{'; '.join(pending.values())}. Nothing was changed.")
-        peers, silent = self.query_nodes()
-        if silent:
-            raise Refused(f"{'; '.join(silent.values()).removesuffix('.')}. Nothing was changed.")
+        peers, silent = ([], {}) if (pending := self._unaccepted()) else self.query_nodes()
+        if lacking := pending or silent:
+            raise Refused(f"{'; '.join(lacking.values()).removesuffix('.')}. Nothing was changed.")
         self._settle_all(_ANSWER)
         left = {participation.address: participation for participation, _done in self._journal.unsettled()}
         for peer in peers:
@@ -135,21 +132,16 @@ class Coordinator:
     def query_nodes(self) -> tuple[list[Peer], dict[str, str]]:
         """Return the accepted nodes that respond, by name, and {name: reason} for the others."""
         accepted = list(self._accepted().items())
-        peers: list[Peer] = []
-        silent: dict[str, str] = {}
-        for (_url, place), answer in zip(accepted, self._concurrently(accepted, self._ask), strict=True):
-            if isinstance(answer, Peer):
-                peers.append(answer)
-            else:
-                silent[place.node] = str(answer)
-        return sorted(peers, key=lambda peer: peer.node), silent
+        answers = self._concurrently(accepted, self._ask)
+        silent = {place.node: str(answer) for (_url, place), answer in zip(accepted, answers, strict=True)
+                  if not isinstance(answer, Peer)}
+        return sorted((peer for peer in answers if isinstance(peer, Peer)), key=lambda peer: peer.node), silent
 
     def listed(self) -> list[pb.NodeEntry]:
         """Return the accepted nodes, the nodes without roles, and the discovered nodes."""
         peers, silent = self.query_nodes()
         accepted, pending = self._accepted(), self._unaccepted()
-        rows = [pb.NodeEntry(node=peer.node, address=peer.url, roles=peer.place.roles,
-                             state="ready" if peer.steered else "independent") for peer in peers]
+        rows = [peer.entry() for peer in peers]
         rows += [pb.NodeEntry(node=place.node, address=url, roles=place.roles, state="unreachable",
                               error=silent[place.node]) for url, place in accepted.items() if place.node in silent]
         rows += [pb.NodeEntry(address=url, state="unaccepted", error=why) for url, why in pending.items()]
@@ -158,10 +150,8 @@ class Coordinator:
         return rows
 
     def accept(self, wanted: str, roles: Sequence[str]) -> pb.NodeEntry:
-        """Accept a node for deployments. ``wanted``: its name or address; ``roles``: compute by default.
-
-        The name is bound to the address: a node that moves must be accepted again. Raises NotKnown, Refused, Invalid.
-        """
+        """Accept a node for deployments. ``wanted``: its name or address; ``roles``: compute by default. The name is
+        bound to the address: a node that moves must be accepted again. Raises NotKnown, Refused, Invalid."""
         names = {url: name for name, url in self._discovered()} | self._earlier() | {
             url: stored.node for url, stored in self._stored().items()}
         chosen = {url: name for url, name in names.items() if wanted in (url, name)}
@@ -181,17 +171,16 @@ class Coordinator:
         self._journal.set_fact(f"{_ACCEPTED}{url}", msgspec.json.encode(node).decode())
         self._journal.drop_fact(f"{_EARLIER}{url}")
         LOG.info("Node %s at %s was accepted with roles %s", name, url, ", ".join(node.roles))
-        return pb.NodeEntry(node=name, address=url, roles=node.roles, state="ready" if peer.steered else "independent")
+        return peer.entry()
 
     def forget(self, node: str) -> None:
         """Remove an accepted node from deployments. Raises NotKnown."""
-        removed = [(kind, url) for kind, entries in (
-            (_ACCEPTED, {url: stored.node for url, stored in self._stored().items()}), (_EARLIER, self._earlier()))
-            for url, name in entries.items() if node in (name, url)]
+        removed = [*(f"{_ACCEPTED}{url}" for url, stored in self._stored().items() if node in (stored.node, url)),
+                   *(f"{_EARLIER}{url}" for url, name in self._earlier().items() if node in (name, url))]
         if not removed:
             raise NotKnown(f"No accepted node {node}. Nodes of the option nodes are changed in novad.toml.")
-        for kind, url in removed:
-            self._journal.drop_fact(f"{kind}{url}")
+        for fact in removed:
+            self._journal.drop_fact(fact)
 
     def secret_of(self, node: str) -> str:
         """Return the shared secret that this control node expects a node to have."""
@@ -236,12 +225,10 @@ class Coordinator:
                               f"expects {place.node} (node in its novad.toml)")
             # Components on nodes with a platform of their own are not this node's concern, and they might query back.
             shown = client.ask(client.platform.Show, pb.Empty(), _ANSWER) if daemon.steered else pb.PlatformAnswer()
-        components = tuple(shown.components)
-        for component in components:
+        for component in shown.components:
             component.node = place.node
-        return Peer(url=url, place=place, steered=daemon.steered, components=components)
+        return Peer(url=url, place=place, steered=daemon.steered, components=tuple(shown.components))
 
-    # --- assignments -------------------------------------------------------------------------------
     def plan(self, assignments: Sequence[NodeAssignment]) -> list[tuple[str, Any]]:
         """Return (node, change) for the changes of other nodes."""
         def ask(node_assignment: NodeAssignment) -> Any:
@@ -289,11 +276,11 @@ class Coordinator:
                        longest: float = _SETTLE) -> None:
         """Send the decision on a deployment to a node, for ``seconds`` seconds. Raises ReportedError."""
         end = time.monotonic() + seconds
+        node = participation.node
+        request = pb.SettleRequest(coordinator=self.ident, number=participation.deployment, done=done)
         while True:
             try:
-                node, number = participation.node, participation.deployment
                 with self._client(participation.address, node) as client, _peer_errors(node):
-                    request = pb.SettleRequest(coordinator=self.ident, number=number, done=done)
                     for _report in _passed_on(node, client.follow(client.nodes.Settle, request, longest), progress):
                         pass
                 break
@@ -312,21 +299,18 @@ class Coordinator:
     def _settle_all(self, longest: float = _SETTLE) -> None:
         """Send pending decisions to all nodes concurrently, since each node may be slow."""
         def settle(item: tuple[Any, bool]) -> None:
-            participation, done = item
+            (participation, done), node, ident = item, item[0].node, item[0].deployment
             if self._ended.is_set():
                 return
             try:
                 self._send_decision(
                     participation, done, lambda name, what: LOG.info("%s: %s", name, what), 0.0, longest)
-                LOG.info("Node %s received the decision: deployment %d is %s", participation.node,
-                         participation.deployment, DONE if done else UNDONE)
+                LOG.info("Node %s received the decision: deployment %d is %s", node, ident, DONE if done else UNDONE)
             except ReportedError as error:
-                LOG.debug("Cannot send the decision to node %s on deployment %d, retrying: %s", participation.node,
-                          participation.deployment, error.message)
+                LOG.debug("Cannot send the decision to node %s on deployment %d, retrying: %s", node, ident, error)
 
         self._concurrently(self._journal.unsettled(), settle)
 
-    # --- helpers -----------------------------------------------------------------------------------
     @contextlib.contextmanager
     def _client(self, url: str, node: str) -> Iterator[Client]:
         """Connect to a node with the secret of that node."""
@@ -346,7 +330,7 @@ class Coordinator:
         def safely(item: Any) -> Any:
             try:
                 return act(item)
-            except (ReportedError, Cancelled) as error:
+            except ReportedError as error:
                 return error
 
         if not items:
@@ -365,9 +349,9 @@ class Coordinator:
 
 def _longest(assignment: Assignment) -> float:
     """Return the timeout of a node's assignment in seconds: a compromised node might never finish."""
-    return sum((_FETCH + _OTHER + 3.0 * component.stop_timeout
-                + 2.0 * (component.health.start if component.health else 0.0)
-                for component in assignment.platform.components.values()), _OTHER)
+    components = assignment.platform.components.values()
+    return _OTHER + sum(_FETCH + _OTHER + 3.0 * component.stop_timeout + 2.0 * (
+        component.health.start if component.health else 0.0) for component in components)
 
 
 def _passed_on(node: str, reports: Iterator[pb.Progress], progress: Progress) -> Iterator[pb.Progress]:

@@ -1,7 +1,7 @@
-"""A bounded table of announced novad instances, maintained in the background: commands read it without waiting.
+"""Discovery of nodes by mDNS: a bounded table of announced novad instances, and the announcement of this one.
 
-Announcements are not trusted. Each instance is tried without any secret and is confirmed once it has presented a
-certificate of the authority of nodes.
+The table is maintained in the background: commands read it without waiting. Announcements are not trusted. Each
+instance is tried without any secret and is confirmed once it has presented a certificate of the authority of nodes.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
+import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -16,8 +17,12 @@ from collections.abc import Callable, Mapping
 import grpc
 import msgspec
 
+from nova import __version__
+from nova.common import plain_ip
+from nova.common.plain_ip import on_loopback
 from nova.novad.client import Client, Unreachable
-from nova.novad.mdns import Instance, Watch
+from nova.novad.mdns import Announcement, Instance, Watch
+from nova.novad.options import Options
 
 LOG = logging.getLogger(__name__)
 
@@ -27,6 +32,7 @@ _RETRY_AFTER = 60.0  # Seconds until a confirmed instance is tried again.
 _FIRST_PAUSE, _LONGEST_PAUSE = 5.0, 120.0  # Seconds between attempts at a failing instance.
 _FORGOTTEN = 600.0  # Seconds of failures after which an instance is removed from the table.
 _RETRY = 10.0  # Seconds until browsing is restarted after a network error.
+_CHECK_INTERVAL = 30.0  # Seconds between two checks of the addresses of the machine.
 
 
 @dataclasses.dataclass
@@ -42,10 +48,8 @@ class Entry:
 
 
 class Discovery:
-    """Browses by mDNS and tries one address of one instance at a time.
-
-    ``files``: NOVA_CACERT (the authority of nodes), NOVA_CERT and NOVA_KEY; ``ended``: set when novad stops.
-    """
+    """Browses by mDNS and tries one address of one instance at a time. ``files``: NOVA_CACERT (the authority of nodes),
+    NOVA_CERT and NOVA_KEY; ``ended``: set when novad stops."""
 
     def __init__(self, files: Mapping[str, str], ended: threading.Event,
                  connects: Callable[[str, Mapping[str, str]], bool] | None = None) -> None:
@@ -53,8 +57,7 @@ class Discovery:
         self._ended = ended
         self._connects = connects or certified
         self._entries: dict[str, Entry] = {}
-        self._lock = threading.Lock()
-        self._news = threading.Event()
+        self._lock, self._news = threading.Lock(), threading.Event()
         self._threads = [threading.Thread(target=work, name=f"discovery-{work.__name__.strip('_')}", daemon=True)
                          for work in (self._browse, self._try_all)]
 
@@ -168,3 +171,76 @@ def certified(url: str, files: Mapping[str, str]) -> bool:
         except grpc.FutureTimeoutError:
             return False
     return True
+
+
+class Announcer:
+    """Announces the addresses that novad listens on, also later ones. Failures do not stop novad."""
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self._ending = threading.Event()
+        self._made: Announcement | None = None
+        self._said: list[str] = []
+        self._thread = threading.Thread(target=self._keep, name="announce", daemon=True)
+
+    def start(self) -> None:
+        if self.options.announce:
+            self._thread.start()
+
+    def stop(self) -> None:
+        self._ending.set()
+        if self._thread.is_alive():
+            self._thread.join(10)
+
+    def _keep(self) -> None:
+        while True:
+            try:
+                self._update_announcement()
+            except Exception as error:  # The next check may succeed.
+                LOG.warning("Not announcing novad by mDNS: %s", error or type(error).__name__)
+            if self._ending.wait(_CHECK_INTERVAL):
+                break
+        if self._made is not None:
+            self._made.withdraw()
+
+    def _update_announcement(self) -> None:
+        addresses = announced(self.options)
+        if addresses == self._said:
+            return
+        if self._made is not None:
+            self._made.withdraw()
+        self._made, self._said = None, []
+        if not addresses:
+            LOG.warning("Not announcing novad by mDNS: novad listens on none of the addresses of the option announce")
+            return
+        options, name = self.options, self.options.name
+        instance = Instance(name=name, node=name, version=__version__, roles=options.roles, addresses=())
+        self._made = Announcement(instance, addresses, options.address[1], bool(options.tls_cert))
+        self._said = addresses
+        LOG.info("Announcing novad by mDNS at %s", ", ".join(addresses))
+
+
+def announced(options: Options) -> list[str]:
+    """Return the listening addresses that the option ``announce`` selects, in a stable order."""
+    addresses = _listening(options.address[0])
+    if isinstance(options.announce, tuple):
+        wanted = set(options.announce)
+        addresses = {address: name for address, name in addresses.items() if wanted & {address, name}}
+    return sorted(addresses)
+
+
+def _listening(host: str) -> dict[str, str]:
+    """Return {address: interface} of the addresses of novad; with a wildcard, loopback only if there is no other."""
+    import ifaddr
+
+    ours = {ip.ip if isinstance(ip.ip, str) else ip.ip[0]: adapter.name
+            for adapter in ifaddr.get_adapters() for ip in adapter.ips}
+    usable = {address: name for address, name in ours.items() if not plain_ip.address(address).is_link_local}
+    if host in ("0.0.0.0", "::"):
+        usable = {address: name for address, name in usable.items() if host == "::" or ":" not in address}
+        return {address: name for address, name in usable.items() if not on_loopback(address)} or usable
+    try:
+        named = {str(entry[4][0]) for entry in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)}
+    except OSError:
+        return {}
+    return {address: name for address, name in usable.items() if address in named}

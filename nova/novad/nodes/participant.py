@@ -114,7 +114,7 @@ class Participant:
 
     def _settle(self, deployment: Deployment, done: bool, progress: Progress) -> None:
         if deployment.state == PENDING or (not done and deployment.state in (RUNNING, STUCK)):
-            origin = self._journal.origin(deployment.id)
+            origin = self._journal.origins([deployment.id]).get(deployment.id)
             removals = self.deployer.removal_tasks(origin.volumes, origin.secrets) if origin is not None else []
             self.deployer.decide(deployment.id, done, progress, removals)
         elif done != (deployment.state == DONE) and deployment.changes:
@@ -141,18 +141,15 @@ class Participant:
         self.deployer.platform = assignment.platform
 
     def _changes(self, assignment: Assignment) -> list[Change]:
-        current = self._journal.components()
         if assignment.kind == history.DEPLOY:
             return self.deployer.plan(assignment.versions)
         if assignment.kind == history.REMOVE:
-            return [Change(name=name, before=current[name]) for name in self.deployer.order(current)]
+            return self.deployer.removals()
         if assignment.kind == history.ROTATE:
-            users = [name for name in self.deployer.order(current)
-                     if current[name].component.secrets() & set(assignment.names)]
-            return [Change(name=name, before=current[name], after=current[name]) for name in users]
+            return self.deployer.rotations(assignment.names)
         with contextlib.suppress(Nothing):
             to = None if assignment.to is None else self._journal.given_until(assignment.coordinator, assignment.to)
-            if current and to != 0:
+            if self._journal.components() and to != 0:
                 return self.deployer.ordered(history.changes_back(self._journal, assignment.names, to))
         return []
 

@@ -20,7 +20,7 @@ import tomllib
 from collections.abc import Sequence
 
 from nova import __version__
-from nova.novad.release.releases import Releases
+from nova.novad.release.releases import Releases, import_path
 
 LOG = logging.getLogger(__name__)
 
@@ -82,8 +82,7 @@ class Launcher:
         command = [sys.executable, "-P", "-m", "nova.cmd.novad", *self._words]
         environment = {**os.environ, LAUNCHED: str(socket), RELEASE: release, _PARENT: str(os.getpid())}
         if release:
-            paths = [str(self.releases.directory(release)), *filter(None, [os.environ.get("PYTHONPATH")])]
-            environment["PYTHONPATH"] = os.pathsep.join(paths)
+            environment["PYTHONPATH"] = import_path(self.releases.directory(release))
         try:
             self._child = subprocess.Popen(command, env=environment)
         except OSError as error:

@@ -11,7 +11,6 @@ anywhere leaves a link to one of the two.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import pathlib
@@ -25,10 +24,12 @@ def number(version: str) -> tuple[int, ...]:
     """Return the numbers of a version, for comparison. Raises ValueError for a text that is not a version."""
     if not _VERSION.fullmatch(version):
         raise ValueError(f"{version!r} is not a version of a release (numbers separated by dots)")
-    parts = [int(part) for part in version.split(".")]
-    while len(parts) > 1 and not parts[-1]:
-        parts.pop()
-    return tuple(parts)
+    return tuple(map(int, re.sub(r"(\.0+)+\Z", "", version).split(".")))
+
+
+def import_path(place: pathlib.Path) -> str:
+    """Return the PYTHONPATH of a process that runs the release in a directory."""
+    return os.pathsep.join([str(place), *filter(None, [os.environ.get("PYTHONPATH")])])
 
 
 class Releases:
@@ -42,12 +43,11 @@ class Releases:
 
     def current(self, installed: str) -> str:
         """Return the version of the release to run, or "" for the installed package, whose version is ``installed``."""
+        version = self._linked()
         try:
-            version = self._linked()
-            newer = number(version) > number(installed)
+            return version if number(version) > number(installed) and (self.place / version).is_dir() else ""
         except ValueError:
             return ""
-        return version if newer and (self.place / version).is_dir() else ""
 
     def begin(self, version: str, previous: str) -> None:
         """Start this release on trial at the next start. ``previous``: the current release."""
@@ -72,8 +72,7 @@ class Releases:
         """Return to the previous release at the next start."""
         trial = self._read("trial")
         self._write("failed", {"version": trial.get("version", ""), "why": why})
-        before = trial.get("previous", "")
-        if before:
+        if before := trial.get("previous", ""):
             self._link(before)
         else:
             self._drop("current")
@@ -90,11 +89,9 @@ class Releases:
         except OSError:
             return ""
 
-    # --- files -------------------------------------------------------------------------------------
     def _link(self, version: str) -> None:
         fresh = self.place / ".current.new"
-        with contextlib.suppress(FileNotFoundError):
-            fresh.unlink()
+        fresh.unlink(missing_ok=True)
         fresh.symlink_to(version)
         fresh.replace(self.place / "current")
         self._settle()

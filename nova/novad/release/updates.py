@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 import datetime
 import hashlib
 import http.client
@@ -36,7 +37,7 @@ from nova.novad.deployment.deploy import Deployer
 from nova.novad.errors import Busy
 from nova.novad.options import Options
 from nova.novad.release.launcher import LAUNCHED, RELEASE
-from nova.novad.release.releases import Releases, number
+from nova.novad.release.releases import Releases, import_path, number
 
 _INDEX = 1024 * 1024  # Maximum number of bytes of releases.json.
 _UNPACKED = 1024 * 1024 * 1024  # Maximum number of bytes of a release.
@@ -78,7 +79,7 @@ class Updates:
 
     def latest(self) -> Release | None:
         """Return the newest release; pre-releases are ignored. Raises Refused."""
-        self._configured()
+        self._check_options()
         data = b"".join(self._pieces("releases.json", _INDEX))
         self._verify(data)
         try:
@@ -91,10 +92,8 @@ class Updates:
                           f"{now:%Y-%m-%d %H:%M} UTC on this node: sign it again. {_AS_BEFORE}")
         releases: dict[tuple[int, ...], Release] = {}
         for release in index.releases:
-            try:
+            with contextlib.suppress(ValueError):
                 releases[number(release.version)] = release
-            except ValueError:
-                continue
         return releases[max(releases)] if releases else None
 
     def update(self, progress: Progress) -> None:
@@ -106,13 +105,14 @@ class Updates:
                 pass  # Before anything is downloaded.
             if self.releases.trial():
                 raise Busy(f"novad {__version__} is still on trial.")
-            self._configured()
+            self._check_options()
             progress("", f"asking {self.options.update_url}")
             release = self.latest()
-            if release is None or number(release.version) <= number(__version__):
-                progress("", f"novad {__version__} is the latest"
-                         if release is None or number(release.version) == number(__version__)
-                         else f"novad {__version__} is newer than the latest release, {release.version}")
+            if release is None or number(release.version) == number(__version__):
+                progress("", f"novad {__version__} is the latest")
+                return
+            if number(release.version) < number(__version__):
+                progress("", f"novad {__version__} is newer than the latest release, {release.version}")
                 return
             if not os.environ.get(LAUNCHED):
                 raise Refused("novad was started without update_url; start it again to let it be updated.")
@@ -126,19 +126,16 @@ class Updates:
         finally:
             self._single.release()
 
-    def _configured(self) -> None:
+    def _check_options(self) -> None:
         if not self.options.update_url:
             raise Refused("update_url is not set in novad.toml: there is nothing to update from.")
         if not self.options.update_key:
             raise Refused("update_key is not set in novad.toml: releases cannot be verified.")
 
-    # --- fetching ----------------------------------------------------------------------------------
     def _fetch(self, release: Release, progress: Progress) -> None:
-        """Download and unpack a release."""
         place = self.releases.place
         place.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # An unpacked wheel is three to four times as large.
-        self._check_room(5 * sum(wheel.size for wheel in release.wheels))
+        self._check_room(5 * sum(wheel.size for wheel in release.wheels))  # Unpacked wheels are up to 4 times as large.
         fresh = place / f".{release.version}.new"
         shutil.rmtree(fresh, ignore_errors=True)
         try:
@@ -190,8 +187,7 @@ class Updates:
     def _try(self, release: Release) -> None:
         """Check that this node can import the release, and that it has the announced version."""
         place = self.releases.directory(release.version)
-        paths = [str(place), *filter(None, [os.environ.get("PYTHONPATH")])]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONDONTWRITEBYTECODE": "1"}
+        environment = {**os.environ, "PYTHONPATH": import_path(place), "PYTHONDONTWRITEBYTECODE": "1"}
         try:
             result = subprocess.run([sys.executable, "-P", "-m", "nova.cmd.novad", "--version"], env=environment,
                                     capture_output=True, text=True, timeout=_TRIED, check=False)

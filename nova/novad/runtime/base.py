@@ -7,7 +7,7 @@ import pathlib
 from collections.abc import Iterator, Mapping
 from typing import BinaryIO, Protocol
 
-from nova.novad.platform import PublishedPort
+from nova.novad.platform import Component
 
 # Labels that mark the containers of novad.
 PLATFORM, COMPONENT, DEPLOYMENT = "io.nova.platform", "io.nova.component", "io.nova.deployment"
@@ -46,22 +46,15 @@ class Mount:
 
 @dataclasses.dataclass(frozen=True)
 class Wanted:
-    """A container to create. Without networks it uses the network of the node."""
+    """A container of ``component`` to create. Without networks it uses the network of the node."""
 
     name: str
     image: str
     labels: Mapping[str, str]
-    command: tuple[str, ...] = ()
+    component: Component
     env: Mapping[str, str] = dataclasses.field(default_factory=dict)
     mounts: tuple[Mount, ...] = ()
-    ports: tuple[PublishedPort, ...] = ()
     networks: tuple[str, ...] = ()
-    aliases: tuple[str, ...] = ()
-    user: str = ""
-    privileged: bool = False
-    capabilities: tuple[str, ...] = ()
-    devices: tuple[str, ...] = ()
-    stop_timeout: int = 30
 
 
 class Lines(Protocol):

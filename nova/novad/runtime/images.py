@@ -52,10 +52,8 @@ def is_on_loopback(reference: str) -> bool:
 
 
 def size(reference: str) -> int | None:
-    """Return the size of the image's compressed layers in bytes, for the architecture of this machine.
-
-    None if it is unknown (short name, mirrors, login, no response): then podman's own request reports the error.
-    """
+    """Return the size of the image's compressed layers in bytes, for the architecture of this machine. None if it is
+    unknown (short name, mirrors, login, no response): then podman's own request reports the error."""
     try:
         parts = _REFERENCE.fullmatch(_located(reference))
         if parts is None:
@@ -63,10 +61,11 @@ def size(reference: str) -> int | None:
         host, path = parts["host"], parts["path"]
         if host == "docker.io":
             host, path = "registry-1.docker.io", path if "/" in path else f"library/{path}"
-        registry = _Registry(f"{'http' if is_on_loopback(reference) else 'https'}://{host}/v2/{path}/manifests/")
-        manifest = registry.manifest(parts["digest"] or parts["tag"] or "latest")
+        url = f"{'http' if is_on_loopback(reference) else 'https'}://{host}/v2/{path}/manifests"
+        headers = {"Accept": _ACCEPT}
+        manifest = _manifest(f"{url}/{parts['digest'] or parts['tag'] or 'latest'}", headers)
         if "manifests" in manifest:
-            manifest = registry.manifest(_here(manifest["manifests"]))
+            manifest = _manifest(f"{url}/{urllib.parse.quote(_here(manifest['manifests']), safe=':')}", headers)
         return sum(max(0, int(layer["size"])) for layer in manifest["layers"])
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError,
             http.client.HTTPException) as error:
@@ -90,29 +89,21 @@ def local_digest(reference: str) -> str:
 
 
 def _located(reference: str) -> str:
-    """Return the reference with the location from podman's registries.conf. Raises OSError, ValueError.
-
-    podman itself resolves registries that have mirrors, are blocked or are used without TLS.
-    """
-    digests: dict[str, Any] = {}
+    """Return the reference with the location from podman's registries.conf. Raises OSError, ValueError. podman itself
+    resolves registries that have mirrors, are blocked or are used without TLS."""
+    own, main = os.environ.get("CONTAINERS_REGISTRIES_CONF"), pathlib.Path("/etc/containers/registries.conf")
+    files = [*([main] if main.exists() else []), *sorted(main.with_name("registries.conf.d").glob("*.conf"))]
+    chosen: dict[str, Any] = {}
     length = -1
-    for file in _registries_conf():
+    for file in [pathlib.Path(own)] if own else files:  # in ascending order of precedence
         for entry in tomllib.loads(file.read_text(encoding="utf-8")).get("registry", []):
             prefix = str(entry.get("prefix") or entry.get("location") or "")
             wild = prefix.startswith("*.") and reference.partition("/")[0].endswith(prefix[1:])
             if (wild or re.match(rf"{re.escape(prefix)}($|[/:@])", reference)) and len(prefix) > length:
-                digests, length = {**entry, **({"mirror": [prefix]} if wild else {})}, len(prefix)
-    if digests.get("mirror") or digests.get("blocked") or digests.get("insecure"):
+                chosen, length = {**entry, **({"mirror": [prefix]} if wild else {})}, len(prefix)
+    if chosen.get("mirror") or chosen.get("blocked") or chosen.get("insecure"):
         raise ValueError("registries.conf has mirrors or no plain location for it")
-    return f"{digests['location']}{reference[length:]}" if digests.get("location") else reference
-
-
-def _registries_conf() -> list[pathlib.Path]:
-    """Return the files of podman's registry configuration, in ascending order of precedence."""
-    if own := os.environ.get("CONTAINERS_REGISTRIES_CONF"):
-        return [pathlib.Path(own)]
-    main = pathlib.Path("/etc/containers/registries.conf")
-    return [*([main] if main.exists() else []), *sorted(main.with_name("registries.conf.d").glob("*.conf"))]
+    return f"{chosen['location']}{reference[length:]}" if chosen.get("location") else reference
 
 
 def _here(manifests: list[Any]) -> str:
@@ -125,29 +116,21 @@ def _here(manifests: list[Any]) -> str:
     raise ValueError(f"there is no manifest for {machine}")
 
 
-class _Registry:
-    """Manifests of one repository."""
-
-    def __init__(self, url: str) -> None:
-        self._url = url
-        self._headers = {"Accept": _ACCEPT}
-
-    def manifest(self, name: str) -> dict[str, Any]:
-        """Return a manifest. Raises OSError, ValueError."""
-        url = self._url + urllib.parse.quote(name, safe=":")
-        try:
-            return _json(url, self._headers)
-        except urllib.error.HTTPError as error:
-            challenge = error.headers.get("WWW-Authenticate", "")
-            if error.code != 401 or not challenge.startswith("Bearer ") or "Authorization" in self._headers:
-                raise
-        fields = dict(_CHALLENGE.findall(challenge))
-        realm = fields.pop("realm", "")
-        if urllib.parse.urlsplit(realm).scheme != urllib.parse.urlsplit(url).scheme:
-            raise ValueError(f"a login at {realm!r} is required")
-        answer = _json(f"{realm}?{urllib.parse.urlencode(fields)}", {})
-        self._headers["Authorization"] = f"Bearer {answer.get('token') or answer['access_token']}"
-        return _json(url, self._headers)
+def _manifest(url: str, headers: dict[str, str]) -> dict[str, Any]:
+    """Return a manifest. Adds a token to ``headers`` if the registry requires one. Raises OSError, ValueError."""
+    try:
+        return _json(url, headers)
+    except urllib.error.HTTPError as error:
+        challenge = error.headers.get("WWW-Authenticate", "")
+        if error.code != 401 or not challenge.startswith("Bearer ") or "Authorization" in headers:
+            raise
+    fields = dict(_CHALLENGE.findall(challenge))
+    realm = fields.pop("realm", "")
+    if urllib.parse.urlsplit(realm).scheme != urllib.parse.urlsplit(url).scheme:
+        raise ValueError(f"a login at {realm!r} is required")
+    answer = _json(f"{realm}?{urllib.parse.urlencode(fields)}", {})
+    headers["Authorization"] = f"Bearer {answer.get('token') or answer['access_token']}"
+    return _json(url, headers)
 
 
 def _json(url: str, headers: dict[str, str]) -> dict[str, Any]:
@@ -162,22 +145,20 @@ def _json(url: str, headers: dict[str, str]) -> dict[str, Any]:
 
 # --- pulls -----------------------------------------------------------------------------------------
 def pull(path: str, reference: str, storage: pathlib.Path, limit: int) -> str:
-    """Pull an image into the storage of a podman service at the socket ``path``; return its id.
-
-    ``limit``: maximum size of the compressed layers in bytes (0: unlimited). Raises ImageFault, RuntimeFault.
-    """
+    """Pull an image into the storage of a podman service at the socket ``path``; return its id. ``limit``: maximum size
+    of the compressed layers in bytes (0: unlimited). Raises ImageFault, RuntimeFault."""
     _check_size(reference, storage, limit)
     what = f"{reference} cannot be fetched"
     query = urllib.parse.urlencode({"reference": reference, "policy": "always", "compatMode": "false",
                                     "tlsVerify": str(not is_on_loopback(reference)).lower()})
+    fault: type[RuntimeFault] = RuntimeFault
     try:
         stream = PodmanStream(path, what, "POST", f"/images/pull?{query}", timeout=_PULL_TIMEOUT)
-    except RuntimeFault as error:
-        raise RuntimeFault(f"{error.message}{disk_note(storage)}") from None
-    try:
+        fault = ImageFault
         stream.expect(200)
     except RuntimeFault as error:
-        raise ImageFault(f"{error.message.removeprefix('podman: ')}{disk_note(storage)}") from None
+        text = error.message.removeprefix("podman: ") if fault is ImageFault else error.message
+        raise fault(f"{text}{disk_note(storage)}") from None
     ident = ""
     with _guarded(stream, storage) as full:
         for report in stream.documents():
@@ -211,11 +192,10 @@ def _guarded(stream: PodmanStream, storage: pathlib.Path) -> Iterator[threading.
 
     def watch() -> None:
         with contextlib.suppress(OSError):
-            while not done.wait(_POLL_INTERVAL):
+            while not done.wait(_POLL_INTERVAL) and not full.is_set():
                 if shutil.disk_usage(storage).free < MARGIN:
                     full.set()
                     stream.close()
-                    return
 
     watcher = threading.Thread(target=watch, name="pull", daemon=True)
     watcher.start()

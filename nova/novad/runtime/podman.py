@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import pathlib
+import re
 import time
 from collections.abc import Iterator
 from typing import Any, BinaryIO
@@ -16,7 +17,7 @@ from podman import errors as podman_errors
 from nova.common.errors import ReportedError
 from nova.novad.errors import ImageFault, RuntimeFault
 from nova.novad.runtime import images, podman_stream
-from nova.novad.runtime.base import CONFINED, PLATFORM, Container, Image, Wanted
+from nova.novad.runtime.base import COMPONENT, CONFINED, PLATFORM, Container, Image, Wanted
 
 _TIMEOUT = 60.0  # Timeout in seconds of a request that changes something.
 _QUERY_TIMEOUT = 20.0  # timeout of a query, shorter than that of the client
@@ -33,14 +34,12 @@ class Podman:
         self._socket = socket
         self._image_limit = image_limit
         self._storage: pathlib.Path | None = None  # Image storage of the service; known after the first query.
-        self._url = f"unix://{socket}"
 
     def version(self) -> str:
         with self._client(_QUERY_TIMEOUT) as client, self._faults("no response"):
             version: Any = client.version()  # type: ignore[no-untyped-call]
             return f"podman {version['Version']}"
 
-    # --- images ------------------------------------------------------------------------------------
     def fetch(self, reference: str) -> Image:
         if self._storage is None:
             self._storage = images.graph_root(self._socket)
@@ -64,34 +63,31 @@ class Podman:
             raise ImageFault(f"The configuration of image {ident} cannot be read.")
         return tuple(sorted(map(str, volumes)))
 
-    # --- containers --------------------------------------------------------------------------------
     def create(self, wanted: Wanted) -> None:
         self.remove(wanted.name)
+        component = wanted.component
         options: dict[str, Any] = {
             "name": wanted.name, "environment": dict(wanted.env), "labels": dict(wanted.labels), "init": True,
             "mounts": [{"type": "bind", "source": str(mount.source), "target": mount.destination,
-                        "read_only": "ro" in mount.options,
-                        **({"propagation": propagation} if (propagation := _propagation(mount.options)) else {})}
+                        "read_only": "ro" in mount.options, **_propagation(mount.options)}
                        for mount in wanted.mounts if not set(CONFINED) <= set(mount.options)],
             # The library passes these options on with ``volumes`` alone, by source.
             "volumes": {str(mount.source): {"bind": mount.destination, "extended_mode": ["rbind", *mount.options]}
                         for mount in wanted.mounts if set(CONFINED) <= set(mount.options)},
-            "privileged": wanted.privileged, "cap_add": list(wanted.capabilities), "devices": list(wanted.devices),
-            "stop_timeout": wanted.stop_timeout, "healthcheck": None,
+            "privileged": component.privileged, "cap_add": list(component.capabilities),
+            "devices": list(component.devices), "stop_timeout": component.stop_timeout, "healthcheck": None,
             # Images with declared volumes and no mount are refused earlier; podman creates no anonymous volumes.
             "image_volume_mode": "ignore"}
-        if wanted.user:
-            options["user"] = wanted.user
-        options["network_mode"] = "bridge" if wanted.networks or wanted.ports else "host"
+        if component.user:
+            options["user"] = component.user
+        options["network_mode"] = "bridge" if wanted.networks or component.ports else "host"
         if wanted.networks:
-            options["networks"] = {name: {"aliases": list(wanted.aliases)} for name in wanted.networks}
-        if wanted.ports:
-            published: dict[str, list[tuple[str, int]]] = {}
-            options["ports"] = published
-            for port in wanted.ports:
-                published.setdefault(f"{port.container}/{port.protocol}", []).append((port.address, port.node))
+            options["networks"] = {name: {"aliases": [wanted.labels[COMPONENT]]} for name in wanted.networks}
+        for port in component.ports:
+            published = options.setdefault("ports", {}).setdefault(f"{port.container}/{port.protocol}", [])
+            published.append((port.address, port.node))
         with self._client() as client, self._faults(f"container {wanted.name} cannot be made"):
-            client.containers.create(wanted.image, list(wanted.command) or None, **options)
+            client.containers.create(wanted.image, list(component.command) or None, **options)
 
     def start(self, name: str) -> None:
         with self._client() as client, self._faults(f"container {name} cannot be started"):
@@ -166,7 +162,6 @@ class Podman:
     def logs(self, name: str, follow: bool, tail: int) -> podman_stream.PodmanLines:
         return podman_stream.PodmanLines(self._socket, name, follow, tail)
 
-    # --- networks ----------------------------------------------------------------------------------
     def make_network(self, name: str) -> None:
         with self._client() as client, self._faults(f"network {name} cannot be made"):
             if not _exists(client, f"/networks/{name}/exists"):
@@ -177,7 +172,6 @@ class Podman:
             with contextlib.suppress(podman_errors.NotFound):
                 client.networks.get(name).remove(force=True)
 
-    # --- the service -------------------------------------------------------------------------------
     @contextlib.contextmanager
     def _faults(self, what: str) -> Iterator[None]:
         """Raise RuntimeFault for errors, with podman's reason, and a note if the disk is full."""
@@ -192,13 +186,8 @@ class Podman:
             raise RuntimeFault(f"podman: {what}: its response cannot be read "
                                f"({type(error).__name__}: {error})") from error
 
-    @contextlib.contextmanager
-    def _client(self, timeout: float | None = _TIMEOUT) -> Iterator[PodmanClient]:
-        client = PodmanClient(base_url=self._url, timeout=timeout)
-        try:
-            yield client
-        finally:
-            client.close()  # type: ignore[no-untyped-call]
+    def _client(self, timeout: float = _TIMEOUT) -> contextlib.closing[PodmanClient]:
+        return contextlib.closing(PodmanClient(base_url=f"unix://{self._socket}", timeout=timeout))
 
 
 def _why(error: Exception) -> str:
@@ -227,8 +216,8 @@ def _exists(client: PodmanClient, path: str) -> bool:
     return True
 
 
-def _propagation(options: tuple[str, ...]) -> str:
-    return next((option for option in options if option in ("rshared", "rslave")), "")
+def _propagation(options: tuple[str, ...]) -> dict[str, str]:
+    return next(({"propagation": option} for option in options if option in ("rshared", "rslave")), {})
 
 
 def _container(attrs: dict[str, Any]) -> Container:
@@ -248,10 +237,6 @@ def _listed(attrs: dict[str, Any]) -> Container:
 def _seconds(text: str | None) -> float:
     if not text:
         return time.time()
-    # Python does not parse nanoseconds.
-    head, dot, rest = text.partition(".")
-    zone = rest.lstrip("0123456789") if dot else ""
-    try:
-        return datetime.datetime.fromisoformat(head + (zone or "")).timestamp()
-    except ValueError:
-        return 0.0
+    with contextlib.suppress(ValueError):  # Python does not parse nanoseconds.
+        return datetime.datetime.fromisoformat(re.sub(r"\.\d*", "", text)).timestamp()
+    return 0.0

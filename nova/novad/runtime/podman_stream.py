@@ -78,17 +78,17 @@ class PodmanStream:
 
     def read(self) -> bytes:
         """Return the rest of a response that is not a stream."""
+        content = b""
         for piece in self._pieces():
-            self._buffer += piece
-            if len(self._buffer) > _MOST:
+            content += piece
+            if len(content) > _MOST:
                 break
-        return self._buffer
+        return content
 
     def documents(self) -> Iterator[dict[str, Any]]:
         """Yield the JSON objects of a response with one object per line."""
-        rest, self._buffer = self._buffer, b""
         left = b""
-        for piece in self._pieces(rest):
+        for piece in self._pieces():
             *lines, left = (left + piece).split(b"\n")
             if len(left) > _MOST:
                 raise self.fault("a line of the response is too long")
@@ -115,10 +115,8 @@ class PodmanStream:
     def frames(self, deadline: float | None = None) -> Iterator[list[tuple[int, bytes]]]:
         """Yield lists of (stream, bytes) that arrived together. Raises TimeoutError at the monotonic ``deadline``."""
         left = memoryview(b"")
-        rest, self._buffer = self._buffer, b""
-        for piece in self._pieces(rest, deadline):
-            data = memoryview(bytes(left) + piece)
-            parts = []
+        for piece in self._pieces(deadline):
+            data, parts = memoryview(bytes(left) + piece), []
             while len(data) >= _HEADER.size:
                 stream, length = _HEADER.unpack_from(data)
                 end = _HEADER.size + length
@@ -134,9 +132,10 @@ class PodmanStream:
         if left and not self._closed:
             raise self.fault("the answer broke off")
 
-    def _pieces(self, first: bytes = b"", deadline: float | None = None) -> Iterator[bytes]:
-        if first:
-            yield first
+    def _pieces(self, deadline: float | None = None) -> Iterator[bytes]:
+        """Yield the content as it arrives. Raises TimeoutError at the monotonic ``deadline``."""
+        if self._buffer:
+            yield self._buffer
         while True:
             try:
                 if deadline is not None:
@@ -177,16 +176,12 @@ class PodmanStream:
 
 def run(path: str, container: str, command: tuple[str, ...], timeout: float,
         take: Callable[[int, bytes], None], source: BinaryIO | None = None) -> int:
-    """Run a command in a container; return its exit code, or EXPIRED after a timeout, which kills the command.
-
-    ``take`` gets its output (stream, bytes). Raises RuntimeFault and the errors of ``take``, which end the command.
-    """
-    what = f"{command[0]} cannot be run in container {container}"
-    deadline = time.monotonic() + timeout
-    created = _json(PodmanStream(path, what, "POST", f"/containers/{urllib.parse.quote(container)}/exec", {
+    """Run a command in a container; return its exit code, or EXPIRED after a timeout, which kills the command. ``take``
+    gets its output (stream, bytes). Raises RuntimeFault and the errors of ``take``, which end the command."""
+    what, deadline = f"{command[0]} cannot be run in container {container}", time.monotonic() + timeout
+    ident = _json(PodmanStream(path, what, "POST", f"/containers/{urllib.parse.quote(container)}/exec", {
         "Cmd": list(command), "AttachStdin": source is not None, "AttachStdout": True,
-        "AttachStderr": True}).expect(201))
-    ident = created.get("Id")
+        "AttachStderr": True}).expect(201)).get("Id")
     if not isinstance(ident, str) or not ident:
         raise RuntimeFault(f"podman: {what}: no id in the response")
     stream = PodmanStream(path, what, "POST", f"/exec/{ident}/start", {"Detach": False, "Tty": False}).expect(101, 200)
@@ -196,11 +191,10 @@ def run(path: str, container: str, command: tuple[str, ...], timeout: float,
         for frame in stream.frames(deadline=deadline):
             for which, piece in frame:
                 take(which, piece)
-    except TimeoutError:
+    except BaseException as error:
         _kill(path, what, ident)
-        return EXPIRED
-    except BaseException:
-        _kill(path, what, ident)
+        if isinstance(error, TimeoutError):
+            return EXPIRED
         raise
     finally:
         stream.free()
@@ -253,11 +247,9 @@ _LONGEST = 1 << 16  # bytes of a line; longer lines are split
 
 
 class PodmanLines:
-    """The last ``tail`` lines of a container's standard output and error, and new ones. Raises RuntimeFault.
-
-    podman's own ``tail`` (4.3.1) reorders and drops parts of long lines, so that secrets in them would not be masked.
-    Therefore the last lines are selected here, from the whole log (novad limits it to 50 MiB).
-    """
+    """The last ``tail`` lines of a container's standard output and error, and new ones. Raises RuntimeFault. podman's
+    own ``tail`` (4.3.1) reorders and drops parts of long lines, so that secrets in them would not be masked. Therefore
+    the last lines are selected here, from the whole log (novad limits it to 50 MiB)."""
 
     def __init__(self, path: str, container: str, follow: bool, tail: int) -> None:
         query = urllib.parse.urlencode({"stdout": "true", "stderr": "true", "follow": str(follow).lower()})

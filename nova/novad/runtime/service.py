@@ -18,8 +18,7 @@ from nova.novad.errors import RuntimeFault
 from nova.novad.secrets import private_directory
 
 _START = 30.0  # seconds
-# Seconds between two health checks of the service, seconds until a check fails, and failed checks until it is
-# restarted.
+# Seconds between two health checks of the service, seconds until a check fails, failed checks until it is restarted.
 _PING, _LATE, _SILENT = 10.0, 5.0, 4
 _RUN = pathlib.Path("/run/novad")  # A reboot clears it, by which podman detects the reboot; the path must be short.
 # podman and the programs that it starts. podman would report some missing ones only when a container starts, without a
@@ -45,13 +44,12 @@ default_ulimits = ["nofile={files}:{files}", "nproc={processes}:{processes}"]
 
 
 class PodmanService:
-    """The podman service of a node. ``directory``: configuration and, with ``own_storage``, images and containers."""
+    """The podman service of a node. ``directory``: configuration, images and containers."""
 
-    def __init__(self, directory: pathlib.Path, own_storage: bool = True) -> None:
+    def __init__(self, directory: pathlib.Path) -> None:
         self.directory = directory
         self.run = _RUN / hashlib.sha256(str(directory.absolute()).encode()).hexdigest()[:8]
         self.socket = self.run / "podman.sock"
-        self._own_storage = own_storage
         self._pid = self.run / "podman.pid"
         self._process: subprocess.Popen[bytes] | None = None
         self._pinged = 0.0
@@ -59,8 +57,7 @@ class PodmanService:
 
     def start(self) -> None:
         """Start the service and wait until it responds. Raises RuntimeFault."""
-        absent = missing()
-        if absent:
+        if absent := missing():
             raise RuntimeFault(f"Programs for containers are not installed: {', '.join(absent)} "
                                "(Debian has packages of these names).")
         try:
@@ -90,9 +87,8 @@ class PodmanService:
         self.socket.unlink(missing_ok=True)
         with open(self.directory / "podman.log", "ab") as log:
             self._process = subprocess.Popen(
-                ["podman", *(storage if self._own_storage else []), "system", "service", "--time=0",
-                 f"unix://{self.socket}"], stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
-                env={**os.environ, "CONTAINERS_CONF": str(conf)})
+                ["podman", *storage, "system", "service", "--time=0", f"unix://{self.socket}"], start_new_session=True,
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, env={**os.environ, "CONTAINERS_CONF": str(conf)})
         self._pid.write_text(str(self._process.pid))
         self._silent, self._pinged = 0, time.monotonic()
 
@@ -101,26 +97,20 @@ class PodmanService:
 
     def _end_former(self) -> None:
         """Stop the service of a killed novad if it still runs."""
-        try:
+        with contextlib.suppress(OSError, ValueError):
             pid = int(self._pid.read_text())
             if str(self.socket).encode() in pathlib.Path(f"/proc/{pid}/cmdline").read_bytes():
                 os.kill(pid, signal.SIGKILL)  # A frozen service would exit later. Containers keep running.
-        except (OSError, ValueError):
-            return
 
     def alive(self) -> bool:
         """Return True if the service runs and responds. A service without a response for a minute is stopped."""
         if not self._runs():
             return False
-        # Between two checks the last result applies.
         now = time.monotonic()
-        if now < self._pinged + _PING:
+        if now < self._pinged + _PING:  # Between two checks the last result applies.
             return True
         self._pinged = now
-        if _answers(self.socket):
-            self._silent = 0
-            return True
-        self._silent += 1
+        self._silent = 0 if _answers(self.socket) else self._silent + 1
         if self._silent < _SILENT:
             return True
         self._kill()

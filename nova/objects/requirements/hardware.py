@@ -28,13 +28,7 @@ from nova.objects.requirements.hardware_values import (
     architecture_trait,
     machine_trait,
 )
-from nova.objects.requirements.properties import (
-    Properties,
-    canonical_architecture,
-    choice,
-    number,
-    truth,
-)
+from nova.objects.requirements.properties import Properties, canonical_architecture, choice, number, truth
 
 _MULTIQUEUE_MAX = 256
 _SERIAL_PORTS_MAX = 4
@@ -294,8 +288,7 @@ def _usb_ports(wishes: Properties) -> int:
     if count > _USB_PORTS_MAX:
         raise exception.InvalidInput(reason=f"hw_redirected_usb_ports={value} is more than {_USB_PORTS_MAX}")
     if count and wishes.get("usb_model") == "none":
-        raise exception.InvalidInput(
-            reason=f"hw_redirected_usb_ports={value} and hw_usb_model=none exclude each other")
+        raise exception.InvalidInput(reason=f"hw_redirected_usb_ports={value} and hw_usb_model=none exclude each other")
     return count
 
 

@@ -23,8 +23,7 @@ def check_ephemerals(devices: Iterable[BlockDevice], flavor: Flavor) -> None:
     """Raise InvalidInput if a server would have more ephemeral disk space than its flavor, whose amounts it claims."""
     sizes = [size for size, _filesystem in ephemerals(devices, flavor)]
     if not all(sizes):
-        raise exception.InvalidInput(
-            "Ephemeral disks requested without a volume_size, and the instance type has none.")
+        raise exception.InvalidInput("Ephemeral disks requested without a volume_size, and the instance type has none.")
     if sum(sizes) > flavor.ephemeral_gb:
         raise exception.InvalidInput(
             f"Ephemeral disks requested are larger than the instance type allows: {sum(sizes)} GB requested, "
@@ -42,5 +41,4 @@ def check(devices: Sequence[BlockDevice], flavor: Flavor, most: int) -> None:
     check_ephemerals(devices, flavor)
     disks = int(root_volume(devices) is None) + len(ephemerals(devices, flavor)) + int(flavor.swap > 0)
     if 0 <= most < disks:
-        raise exception.InvalidInput(
-            f"Block Device Mapping is Invalid: {disks} local disks requested, {most} allowed.")
+        raise exception.InvalidInput(f"Block Device Mapping is Invalid: {disks} local disks requested, {most} allowed.")

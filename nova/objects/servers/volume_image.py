@@ -61,8 +61,7 @@ def properties_of(instance: Instance, snapshots: Mapping[str, VolumeSnapshot]) -
     root = next((device.device_name for device in instance.block_devices if device.boot_index == 0), None)
     devices = [_described(device, snapshots) for device in instance.block_devices
                if not device.is_volume or device.volume_id in snapshots]
-    return {MAPPING: msgspec.json.encode(devices).decode(), _VERSION: "True",
-            _ROOT: root or instance.root_device_name}
+    return {MAPPING: msgspec.json.encode(devices).decode(), _VERSION: "True", _ROOT: root or instance.root_device_name}
 
 
 def _described(device: BlockDevice, snapshots: Mapping[str, VolumeSnapshot]) -> DeviceOfImage:

@@ -126,8 +126,7 @@ def step(place: str, *, undo: str | None = None, event: str | None = None, task_
 
 
 def connects_volumes(function: F) -> F:
-    """Mark a host step, or the compensation of one, that connects volumes. Its order includes the keys of encrypted
-    volumes."""
+    """Mark a host step or compensation that connects volumes. Its order includes the keys of encrypted volumes."""
     function.__connects_volumes__ = True  # type: ignore[attr-defined]
     return function
 
@@ -164,8 +163,7 @@ class NoRequest(Object, kw_only=True):
 
 
 class Inherited(Object, kw_only=True):
-    """A superseded operation whose compensations the superseding operation still has to run, backwards from ``step``
-    (empty: none)."""
+    """A superseded operation whose successor must run the compensations, backwards from ``step`` ("": none)."""
 
     operation: str
     data: dict[str, Any] = {}
@@ -241,8 +239,7 @@ class Operation:
     def __init__(self, instance: Instance, data: dict[str, Any]) -> None:
         self.instance = instance
         self.data: Any = msgspec.convert(data, self.data_type)
-        # True while another operation that superseded this one runs the compensations.
-        self.taken_over = False
+        self.taken_over = False  # True while another operation that superseded this one runs the compensations
 
     def copy(self) -> Self:
         """Return a copy of this run whose data can be changed independently; the instance is shared."""
@@ -253,22 +250,17 @@ class Operation:
     # --- acceptance ------------------------------------------------------------------------------
     @classmethod
     def begin(cls, instance: Instance, request: Any) -> dict[str, Any]:
-        """Return the data of a new run: the host, and the request fields that the data has, too.
-
-        Runs before ``prepare`` and again in each attempt of the accepting transaction. Reads its arguments only.
-        """
+        """Return the data of a new run: the host, and the request fields that the data has, too. Runs before
+        ``prepare`` and again in each attempt of the accepting transaction. Reads its arguments only."""
         values = msgspec.to_builtins(request)
         fields = {field.encode_name for field in msgspec.structs.fields(cls.data_type)}
         return {"host": instance.host or "", **{name: value for name, value in values.items() if name in fields}}
 
     def prepare(self, precheck: PrecheckContext, request: Any) -> None:
-        """Check the request with external services, with the rights of the caller.
-
-        Runs once on a conductor before the accepting transaction: no lock and no transaction is held, and
-        ``self.instance`` may be out of date. Must not change anything outside ``self.data``, because the request can
-        still be refused. ``accept`` starts with the data as ``prepare`` left it. Exceptions refuse the request and are
-        returned to the caller.
-        """
+        """Check the request with external services, with the rights of the caller. Runs once on a conductor before the
+        accepting transaction: no lock and no transaction is held, and ``self.instance`` may be out of date. Must not
+        change anything outside ``self.data``, because the request can still be refused. ``accept`` starts with the data
+        as ``prepare`` left it. Exceptions refuse the request and are returned to the caller."""
 
     def accept(self, ctl: Acceptance, request: Any) -> Object | None:
         """Check and reserve what the operation needs, and return the answer for the caller.
@@ -281,12 +273,10 @@ class Operation:
         return None
 
     def relocate(self) -> bool:
-        """Adapt the data to the host on which the instance is now, and return True if the data changed.
-
-        Runs before the first step of an operation that was queued or that superseded another one: the instance may
-        have moved since acceptance. Runs inside the transaction that hands the instance over, so it only reads
-        ``self.instance`` and changes ``self.data``. Must not raise.
-        """
+        """Adapt the data to the host on which the instance is now, and return True if the data changed. Runs before the
+        first step of an operation that was queued or that superseded another one: the instance may have moved since
+        acceptance. Runs inside the transaction that hands the instance over, so it only reads ``self.instance`` and
+        changes ``self.data``. Must not raise."""
         host = self.instance.host or ""
         if not getattr(self.data, "host", "") or self.data.host == host:
             return False
@@ -329,18 +319,14 @@ class Operation:
         return "" if of.place == CONDUCTOR else str(getattr(self.data, of.place) or "")
 
     def claim_of(self, of: Step) -> str:
-        """Return the consumer whose claim holds the guest's dedicated resources where this step runs.
-
-        Empty: the claim of the instance itself. Runs in the transaction that writes the order for the host; reads
-        ``self.data`` and ``self.instance`` only.
-        """
+        """Return the consumer whose claim holds the guest's dedicated resources where this step runs. Empty: the claim
+        of the instance itself. Runs in the transaction that writes the order for the host; reads ``self.data`` and
+        ``self.instance`` only."""
         return ""
 
     def devices_at(self, of: Step) -> list[BlockDevice]:
-        """Return the volumes whose connection on the host of this step differs from the instance's row.
-
-        Runs in the transaction that writes the order for the host; reads ``self.data`` only.
-        """
+        """Return the volumes whose connection on the host of this step differs from the instance's row. Runs in the
+        transaction that writes the order for the host; reads ``self.data`` only."""
         return []
 
     def batch(self, start: Step, undo: bool) -> list[Step]:
@@ -374,11 +360,9 @@ class Operation:
             getattr(self, method)(where)
 
     def interrupted(self, host: HostContext, what: str) -> None:
-        """Handle the interrupt ``what`` while a step runs on this host.
-
-        Runs on the compute host in a thread of its own, concurrently with the step, without a lock. A NovaException is
-        logged and the step continues. The interrupt "cancel" does not call this hook; it sets ``host.cancelled``.
-        """
+        """Handle the interrupt ``what`` while a step runs on this host. Runs on the compute host in a thread of its
+        own, concurrently with the step, without a lock. A NovaException is logged and the step continues. The interrupt
+        "cancel" does not call this hook; it sets ``host.cancelled``."""
 
     def clean_up(self, of: Step, ctl: Control) -> None:
         """Undo the external step ``of``, which may have taken effect after the operation had ended.
@@ -392,72 +376,60 @@ class Operation:
         self.run(of, ctl, undo=not of.deferrable)
 
     def compensation_failed(self, of: Step) -> None:
-        """Note that the compensation of a step failed for good; the other compensations still run.
-
-        May change ``self.data``, which is written together with the next step. No lock, no transaction.
-        """
+        """Note that the compensation of a step failed for good; the other compensations still run. May change
+        ``self.data``, which is written together with the next step. No lock, no transaction."""
 
     def stays(self, host: str) -> bool:
-        """Return True if the guest belongs to ``host`` from now on, so that ``host`` must not remove the guest.
-
-        Called when ``host`` is unreachable. Reads ``self.data`` and ``self.instance`` only.
-        """
+        """Return True if the guest belongs to ``host`` from now on, so that ``host`` must not remove the guest. Called
+        when ``host`` is unreachable. Reads ``self.data`` and ``self.instance`` only."""
         return False
 
     def keeps_disks(self, host: str) -> bool:
-        """Return True if another host uses the disks of a guest that is evicted from ``host`` (shared storage).
-
-        Called when ``host`` is unreachable. Reads ``self.data`` and ``self.instance`` only.
-        """
+        """Return True if another host uses the disks of a guest that is evicted from ``host`` (shared storage). Called
+        when ``host`` is unreachable. Reads ``self.data`` and ``self.instance`` only."""
         return False
 
     # --- decisions, on the conductor -----------------------------------------------------------
     @property
     def service_awaits_end(self) -> bool:
-        """Return True if an external service waits for the end of the operation.
-
-        The first step of such an operation is compensated even if the operation is superseded while it is queued.
-        """
+        """Return True if an external service waits for the end of the operation. The first step of such an operation is
+        compensated even if the operation is superseded while it is queued."""
         return False
 
     def noted(self, ctl: Control, values: dict[str, Any]) -> None:
-        """Store progress that the running host step reported with ``host.progress()``.
-
-        Writes through ``ctl``, in the transaction that renews the lease of the action. A report can be lost.
-        """
+        """Store progress that the running host step reported with ``host.progress()``. Writes through ``ctl``, in the
+        transaction that renews the lease of the action. A report can be lost."""
 
     def may_retry(self, failure: Failure) -> bool:
-        """Return True to continue forwards from ``retry_from``.
-
-        Called when all steps after ``retry_from`` and that step itself are compensated. ``failure`` is the latest
-        one. May change ``self.data``, which is written together with the next step.
-        """
+        """Return True to continue forwards from ``retry_from``. Called when all steps after ``retry_from`` and that
+        step itself are compensated. ``failure`` is the latest one. May change ``self.data``."""
         return False
 
     def succeeded(self, ctl: Control) -> None:
-        """Set the final state of the instance after the last step.
-
-        Runs before the transaction that ends the action; writes through ``ctl`` are part of that transaction. Must not
-        call an external service and must not raise.
-        """
+        """Set the final state of the instance after the last step. Runs before the transaction that ends the action;
+        writes through ``ctl`` are part of that transaction. Must not call an external service and must not raise."""
         if not self.rules.beside:
             ctl.set(task_state=None)
 
     def failed(self, ctl: Control, failure: Failure) -> None:
-        """Set the final state of the instance and record ``failure`` after all compensations.
-
-        The same contract as for ``succeeded``. By default the instance keeps its vm_state and gets a fault.
-        """
+        """Set the final state of the instance and record ``failure`` after all compensations. The same contract as for
+        ``succeeded``. By default the instance keeps its vm_state and gets a fault."""
         if not self.rules.beside:
             ctl.set(task_state=None)
         ctl.fault(failure)
 
     def superseded(self, ctl: Control) -> None:
-        """Release what acceptance reserved, after all compensations, because another operation took over.
+        """Release what acceptance reserved, after all compensations, because another operation took over. The writes
+        through ``ctl`` are part of the transaction that starts the superseding operation. Must not call an external
+        service and must not raise."""
 
-        The writes through ``ctl`` are part of the transaction that starts the superseding operation. Must not call an
-        external service and must not raise.
-        """
+
+class Releasing(Operation):
+    """Base of operations that release the same after a failure as when another operation supersedes them."""
+
+    def failed(self, ctl: Control, failure: Failure) -> None:
+        super().failed(ctl, failure)
+        self.superseded(ctl)
 
 
 def journal(action: Action) -> Journal:

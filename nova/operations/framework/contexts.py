@@ -22,16 +22,8 @@ from nova.objects.servers.instance import BlockDevice, Instance, Key, Personalit
 from nova.objects.servers.migration import Migration
 from nova.objects.volumes.share import Share, ShareMapping
 from nova.objects.volumes.volume import ConnectionInfo, Volume, VolumeEncryption
+from nova.operations.framework import resource_contexts
 from nova.operations.framework.guest_driver import GuestDriver
-from nova.operations.framework.resource_contexts import (
-    OutsideInterfaces,
-    OutsideShares,
-    OutsideVolumes,
-    ServerImages,
-    ServerInterfaces,
-    ServerShares,
-    ServerVolumes,
-)
 
 
 class PrecheckContext(Protocol):
@@ -41,69 +33,49 @@ class PrecheckContext(Protocol):
     instance: Instance
 
     def check_volume(self, volume_id: str, status: str) -> Volume | None:
-        """Check with the volume service that the caller may use the volume and that it has the given status.
-
-        A multi-attach volume may be in use by other servers instead. Returns None if Nova itself manages the volume.
-        Raises VolumeNotFound, InvalidVolume, Forbidden, VolumeServiceUnavailable.
-        """
+        """Check with the volume service that the caller may use the volume and that it has the given status. A
+        multi-attach volume may be in use by other servers instead. Returns None if Nova itself manages the volume.
+        Raises VolumeNotFound, InvalidVolume, Forbidden, VolumeServiceUnavailable."""
 
     def check_detachable(self, volume_id: str) -> bool:
-        """Check with the volume service that the caller may detach the volume.
-
-        Returns False if the volume service no longer has the volume, or it is in error, and needs no call. Raises
-        VolumeNotFound (of another project), InvalidVolume, Forbidden, VolumeServiceUnavailable.
-        """
+        """Check with the volume service that the caller may detach the volume. Returns False if the volume service no
+        longer has the volume, or it is in error, and needs no call. Raises VolumeNotFound (of another project),
+        InvalidVolume, Forbidden, VolumeServiceUnavailable."""
 
     def check_not_shared(self, device: BlockDevice) -> None:
-        """Check that no other server uses this volume of the instance. Raises VolumeShared, VolumeNotFound,
-        VolumeServiceUnavailable."""
+        """Check that no other server uses the volume. Raises VolumeShared, VolumeNotFound, VolumeServiceUnavailable."""
 
     def check_snapshots(self) -> None:
-        """Check that the caller may snapshot each volume of the instance.
-
-        Raises InvalidVolume (wrong status, or no snapshot support), VolumeNotFound, QuotaLimit, Forbidden,
-        VolumeServiceUnavailable.
-        """
+        """Check that the caller may snapshot each volume of the instance. Raises InvalidVolume (wrong status, or no
+        snapshot support), VolumeNotFound, QuotaLimit, Forbidden, VolumeServiceUnavailable."""
 
     def key_of(self, volume: Volume) -> VolumeEncryption | None:
-        """Return how the volume returned by check_volume() is encrypted, with its key, or None if it is not encrypted.
-
-        The key manager checks the rights of the caller. Raises InvalidVolume, KeyManagerUnavailable, and the errors of
-        check_volume().
-        """
+        """Return the encryption, with the key, of a volume returned by check_volume(), or None. The key manager checks
+        the rights of the caller. Raises InvalidVolume, KeyManagerUnavailable, and the errors of check_volume()."""
 
     def key_of_successor(self, old: BlockDevice, new: str) -> VolumeEncryption | None:
         """Return the encryption of volume ``new``, which replaces ``old``. See key_of()."""
 
     def check_swap(self, old: str, new: str) -> bool:
         """Return True if the volume service migrates volume ``old`` into ``new``, which then takes the id of ``old``.
-
         Raises VolumeNotMigrated (``new`` may not replace ``old``), VolumeNotFound, InvalidVolume,
-        MultiattachSwapUnsupported, VolumeServiceUnavailable.
-        """
+        MultiattachSwapUnsupported, VolumeServiceUnavailable."""
 
     def check_share(self, share_id: str) -> Share:
-        """Return the share if the caller may attach it to the instance.
-
-        Raises ShareNotFound, ShareStatusIncorrect, ShareProtocolUnsupported, Forbidden, Conflict (the share is not
-        accessible from the instance's host), ShareServiceUnavailable.
-        """
+        """Return the share if the caller may attach it. Raises ShareNotFound, ShareStatusIncorrect,
+        ShareProtocolUnsupported, Forbidden, Conflict (not accessible from the host), ShareServiceUnavailable."""
 
     def choose_network(self, wanted: NetworkRequest) -> NetworkRequest:
-        """Return the request for one more interface, completed and checked against the rights of the caller.
-
-        Without a network in the request, the only network of the project is chosen. Raises NetworkNotFound if there is
-        none, and the errors of :meth:`nova.network.allocator.Allocator.validate`.
-        """
+        """Return the request for one more interface, completed and checked against the rights of the caller. Without a
+        network in the request, the only network of the project is chosen. Raises NetworkNotFound if there is none, and
+        the errors of :meth:`nova.network.allocator.Allocator.validate`."""
 
 
 class Control(Protocol):
-    """Context of a step on a conductor. All changes are written in one transaction when the step ends, or not at all.
-    """
+    """Context of a step on a conductor. Changes are written in one transaction when the step ends, or not at all. """
 
     instance: Instance
-    # True if the period of the Wait that the step raised is over.
-    waited_out: bool
+    waited_out: bool  # True if the period of the Wait that the step raised is over
 
     def now(self) -> datetime.datetime:
         """Return the current time of the database's clock, which all conductors share: timezone-aware, in UTC."""
@@ -121,25 +93,19 @@ class Control(Protocol):
         """Return the seconds per GiB that a volume service may take to rewrite a volume."""
 
     @property
-    def volumes(self) -> ServerVolumes: ...
-
+    def volumes(self) -> resource_contexts.ServerVolumes: ...
     @property
-    def outside_volumes(self) -> OutsideVolumes: ...
-
+    def outside_volumes(self) -> resource_contexts.OutsideVolumes: ...
     @property
-    def shares(self) -> ServerShares: ...
-
+    def shares(self) -> resource_contexts.ServerShares: ...
     @property
-    def outside_shares(self) -> OutsideShares: ...
-
+    def outside_shares(self) -> resource_contexts.OutsideShares: ...
     @property
-    def interfaces(self) -> ServerInterfaces: ...
-
+    def interfaces(self) -> resource_contexts.ServerInterfaces: ...
     @property
-    def outside_interfaces(self) -> OutsideInterfaces: ...
-
+    def outside_interfaces(self) -> resource_contexts.OutsideInterfaces: ...
     @property
-    def images(self) -> ServerImages: ...
+    def images(self) -> resource_contexts.ServerImages: ...
 
     @property
     def network_is_outside(self) -> bool:
@@ -154,9 +120,7 @@ class Control(Protocol):
 
     def quiesce(self, host: str) -> None:
         """Quiesce the file systems of the running guest on the host. For external steps, which must call unquiesce().
-
-        Raises InstanceQuiesceFailed, NotImplementedHere, GuestNotFound, ServiceUnavailable.
-        """
+        Raises InstanceQuiesceFailed, NotImplementedHere, GuestNotFound, ServiceUnavailable."""
 
     def unquiesce(self, host: str) -> None:
         """Thaw the guest's file systems if they are quiesced. Raises ServiceUnavailable."""
@@ -184,8 +148,7 @@ class Control(Protocol):
         """Transfer the claim of ``consumer`` (a migration) to the instance, whose own claim was released before."""
 
     def use_claim(self, consumer: str = "") -> None:
-        """Set the instance's dedicated resources to those in the claim of ``consumer`` (a migration; default: the
-        instance itself)."""
+        """Set the dedicated resources of the instance to those of its claim, or of the claim of ``consumer``."""
 
     def migrate(self, uuid: str, **changes: Any) -> None:
         """Change columns of a migration. With ``open=False`` its hosts are no longer possible hosts of the guest."""
@@ -197,14 +160,11 @@ class Control(Protocol):
         """Close all migrations of the instance and release their claims and quota."""
 
     def charge(self, cores: int = 0, ram: int = 0) -> None:
-        """Change the instance's quota usage by these amounts (MiB of RAM; negative to release), without a quota check.
-        """
+        """Change the instance's quota usage by these amounts (MiB of RAM; negative to release), without a check. """
 
     def soft_delete(self, at: datetime.datetime | None = None) -> None:
-        """Release the quota of the instance until undelete() and make it eligible for reclaim.
-
-        ``at``: start of the reclaim interval, unless the instance is soft-deleted already. Default: now.
-        """
+        """Release the quota of the instance until undelete() and make it eligible for reclaim. ``at``: start of the
+        reclaim interval, unless the instance is soft-deleted already. Default: now."""
 
     def undelete(self) -> None:
         """Count a soft-deleted instance against its quota again, without a check, and cancel the reclaim."""
@@ -222,8 +182,7 @@ class Control(Protocol):
         """Return True if the compute service of the host is alive and not forced down."""
 
     def evicted_hosts(self) -> list[str]:
-        """Return the hosts that still have to remove remains of the instance, which cannot be placed there until then.
-        """
+        """Return the hosts that still have to remove remains of the instance. It cannot be placed there before. """
 
     def hasten_eviction(self, host: str) -> None:
         """Make the host remove the remains of the instance now instead of at its next periodic check."""
@@ -239,11 +198,9 @@ class Control(Protocol):
         """Stop counting the instance against the quota of its project."""
 
     def finish_io(self, failed: bool | None, node_uuid: str | None = None, consumer: str = "") -> None:
-        """Decrement the number of heavy operations on a node and update its count of failed builds.
-
-        ``node_uuid``: default is the node with the claim of the instance, or of ``consumer``. ``failed``: True counts a
-        failed build, False resets the count, None does not change it.
-        """
+        """Decrement the number of heavy operations on a node and update its count of failed builds. ``node_uuid``:
+        default is the node with the claim of the instance, or of ``consumer``. ``failed``: True counts a failed build,
+        False resets the count, None does not change it."""
 
 
 class ServiceControl(Control, Protocol):
@@ -265,12 +222,10 @@ class Acceptance(Control, Protocol):
     action_uuid: str
     # True if a server may be resized on its current host ([DEFAULT]allow_resize_to_same_host).
     same_host_allowed: bool
-    # True if a shelved server is offloaded at once ([DEFAULT]shelved_offload_time).
-    offloads_at_once: bool
+    offloads_at_once: bool  # True if a shelved server is offloaded at once ([DEFAULT]shelved_offload_time)
 
     def request_spec(self, flavor: Flavor, host: str | None = None, forced: bool = False) -> RequestSpec:
-        """Return the scheduler request that places the server with this flavor. With ``forced``, ``host`` skips the
-        filters."""
+        """Return the scheduler request for the server with this flavor. With ``forced``, ``host`` skips the filters."""
 
     def flavor(self, flavor_id: str) -> Flavor:
         """Return a flavor that the project may use. Raises FlavorNotFound."""
@@ -285,15 +240,13 @@ class Acceptance(Control, Protocol):
         """Store the password encrypted until the operation ends. Orders for hosts contain the password until then."""
 
     def encrypted_for_user(self, password: str) -> str:
-        """Return the password encrypted with the server's own public key (base64). Empty if it has no RSA key of
-        sufficient size."""
+        """Return the password encrypted with the server's public key (base64), "" without a sufficient RSA key."""
 
     def reserve(self, cores: int = 0, ram: int = 0) -> None:
         """Reserve quota like charge(), but check the project's limits. Raises OverQuota."""
 
     def check_room_to_wait(self) -> None:
-        """Check that all soft-deleted servers of the project, including this one, fit into its quota. Raises
-        TooManyWait."""
+        """Check that all soft-deleted servers of the project and this one fit into its quota. Raises TooManyWait."""
 
     def reserve_again(self) -> None:
         """Count a soft-deleted instance like undelete(), but check the project's limits. Raises OverQuota."""
@@ -352,12 +305,10 @@ class HostContext(Protocol):
         """Report fields of the operation's data together with the end of the step, for the steps that follow."""
 
     def progress(self, percent: int, **values: Any) -> None:
-        """Report the progress of the step in percent. The report can be lost. :meth:`Operation.noted` receives
-        ``values``."""
+        """Report the progress in percent. The report can be lost. :meth:`Operation.noted` receives ``values``."""
 
     def connected(self, device: BlockDevice) -> BlockDevice:
-        """Return the volume connected and ready for the hypervisor. Raises VolumeUnusable, DiskFull, ImageUnacceptable.
-        """
+        """Return the volume connected for the hypervisor. Raises VolumeUnusable, DiskFull, ImageUnacceptable. """
 
     def connect_volumes(self, instance: Instance | None = None) -> None:
         """Connect all volumes of ``instance`` (default: the order's) and update its block devices."""
@@ -366,37 +317,27 @@ class HostContext(Protocol):
         """Disconnect the volumes of the instance, whose guest does not exist on this host any more."""
 
     def connect_shares(self, instance: Instance | None = None) -> None:
-        """Mount the shares of ``instance`` (default: the order's) and update its share mappings. Raises ShareUnusable.
-        """
+        """Mount the shares of ``instance`` (default: the order's) and update its mappings. Raises ShareUnusable. """
 
     def disconnect_shares(self, *mappings: ShareMapping) -> None:
         """Unmount these shares (default: all) of a guest that is stopped. Raises ShareUnusable."""
 
     def prepare_disks(self, root: Image | None = None) -> None:
-        """Fetch the images into the cache and create the config drive and the guest's disks.
-
-        ``root``: image of the root disk, if it is not the server's own image.
-        """
+        """Fetch the images into the cache and create the config drive and the guest's disks. ``root``: image of the
+        root disk, if it is not the server's own image."""
 
     def replace_disks(self, token: str, keep_ephemerals: bool, timeout: int) -> None:
-        """Replace the local disks of a guest by new ones made like prepare_disks(), with a new config drive.
-
-        The guest is shut down within ``timeout`` seconds after its images are in the cache. ``token`` identifies the
-        new disks, so that a repeated call finds them.
-        """
+        """Replace the local disks of a guest by new ones made like prepare_disks(), with a new config drive. The guest
+        is shut down within ``timeout`` seconds after its images are in the cache. ``token`` identifies the new disks,
+        so that a repeated call finds them."""
 
     def rescue(self, image: Image | None, kernel_id: str, ramdisk_id: str, timeout: int) -> None:
         """Shut the guest down within ``timeout`` seconds and start it from a rescue image with a new config drive.
-
-        ``image``: None for the rescue image of the host's configuration, else the server's own image. Raises the errors
-        of prepare_disks().
-        """
+        ``image``: None for the host's configured rescue image. Raises the errors of prepare_disks()."""
 
     def upload(self, image_id: str, made: DiskImage) -> None:
-        """Upload the data of an image that is queued. Succeeds if the image already has its data.
-
-        Raises ImageNotFound (the image was deleted meanwhile), ImageBackendUnavailable.
-        """
+        """Upload the data of an image that is queued. Succeeds if the image already has its data. Raises ImageNotFound
+        (the image was deleted meanwhile), ImageBackendUnavailable."""
 
     def spawn(self, paused: bool = False, root: Image | None = None) -> None:
         """Define and start the guest on the prepared disks, interfaces and volumes."""

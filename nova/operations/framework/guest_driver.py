@@ -41,12 +41,9 @@ class Cancelled(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class BootFiles:
-    """The local files from which a guest boots: cached images and extras.
-
-    ``root``: the cached base image (None: no image). ``kernel``, ``ramdisk``: of a kernel/ramdisk/machine trio.
-    ``config_drive``: path of a complete image file. ``alone``: the root disk is a full copy without a base image,
-    because the image does not belong to the server and is deleted soon.
-    """
+    """The local files from which a guest boots: cached images and extras. ``root``: the cached base image (None: no
+    image). ``kernel``, ``ramdisk``: of a kernel/ramdisk/machine trio. ``config_drive``: path of a complete image file.
+    ``alone``: the root disk is a full copy, because the image is not the server's own and is deleted soon."""
 
     root: str | None = None
     root_format: str = "qcow2"
@@ -61,10 +58,8 @@ class Guests(abc.ABC):
 
     @abc.abstractmethod
     def spawn(self, instance: Instance, files: BootFiles, paused: bool = False) -> None:
-        """Define and start the guest on prepared disks, connected volumes and plugged interfaces.
-
-        ``paused``: the guest gets its devices but does not run until Power.unpause.
-        """
+        """Define and start the guest on prepared disks, connected volumes and plugged interfaces. ``paused``: the guest
+        gets its devices but does not run until Power.unpause."""
 
     def define(self, instance: Instance) -> list[DeviceAddress] | None:
         """Define the guest, stopped, on prepared disks and connected volumes; return its device addresses. Returns None
@@ -74,17 +69,14 @@ class Guests(abc.ABC):
     @abc.abstractmethod
     def destroy(self, instance: Instance, keep_disks: bool = False) -> None:
         """Stop the guest at once and remove it, its disks and its console log. Succeeds if the guest does not exist.
-
-        Never removes disks that moved to another host (shared storage) or that open_disks() set aside.
-        """
+        Never removes disks that moved to another host (shared storage) or that open_disks() set aside."""
 
     def remove_orphan(self, uuid: str, keep_disks: bool = False) -> None:
         """Remove all traces of a guest from this host, including disks of an incomplete move. Never removes disks that
         moved to another host. Succeeds if there is nothing to remove."""
 
     def stop(self, uuid: str) -> None:
-        """Power off a guest of which only the uuid is known; its disks are kept. Succeeds if the guest does not exist.
-        """
+        """Power off a guest of which only the uuid is known, and keep its disks. Succeeds without a guest. """
         raise exception.NotImplementedHere(what="stop unknown guests")
 
     @abc.abstractmethod
@@ -94,8 +86,7 @@ class Guests(abc.ABC):
 
     @abc.abstractmethod
     def power_state(self, uuid: str) -> int:
-        """Return the power state of the guest. Raises GuestNotFound, also for a guest whose migration to this host is
-        under way."""
+        """Return the power state. Raises GuestNotFound, also for a guest that is migrating to this host."""
 
     def device_addresses(self, uuid: str) -> list[DeviceAddress]:
         """Return the addresses of the guest's interfaces and disks, running or not. Raises GuestNotFound."""
@@ -110,8 +101,7 @@ class Guests(abc.ABC):
         return {guest.uuid for guest in self.all()}
 
     def set_password(self, instance: Instance, password: str) -> None:
-        """Change the administrator's password. Raises InstancePasswordSetFailed if the guest has no agent that supports
-        it."""
+        """Change the administrator's password. Raises InstancePasswordSetFailed without a suitable agent."""
         raise exception.NotImplementedHere(what="set password on instance")
 
 
@@ -121,25 +111,19 @@ class Disks(abc.ABC):
     @abc.abstractmethod
     def prepare(self, instance: Instance, files: BootFiles) -> None:
         """Create the guest's disks: an overlay on ``files.root`` of size flavor.root_gb, ephemeral disks, swap and
-        config drive.
-
-        Existing disks are kept and taken over, also another host's disks on shared storage. Raises InvalidInput before
-        anything is created (it names the unsupported property of flavor or image), InvalidDiskInfo, FlavorDiskTooSmall,
-        DiskFull.
-        """
+        config drive. Existing disks are kept and taken over, also another host's disks on shared storage. Raises
+        InvalidInput before anything is created (it names the unsupported property of flavor or image), InvalidDiskInfo,
+        FlavorDiskTooSmall, DiskFull."""
 
     def replace(self, instance: Instance, files: BootFiles, token: str, keep_ephemerals: bool = False,
                 timeout: int = 0) -> None:
         """Shut the guest down (see Power.off) and replace its local disks; the guest is then undefined.
-
         ``keep_ephemerals``: keep ephemeral disks. ``token`` identifies the new disks: a repeated call keeps them. The
-        old disks are kept until all new ones exist. Succeeds without a guest or disks. Raises the errors of prepare().
-        """
+        old disks are kept until all new ones exist. Succeeds without a guest. Raises the errors of prepare()."""
         raise exception.NotImplementedHere(what="rebuild servers")
 
     def exist(self, instance: Instance) -> bool:
-        """Return True if this host can access the guest's local disks, which an evacuation then keeps. False for a
-        guest without local disks."""
+        """Return True if the guest has local disks and this host can access them. An evacuation then keeps them."""
         return False
 
     def used_images(self) -> Sequence[str]:
@@ -160,11 +144,8 @@ class Power(abc.ABC):
 
     @abc.abstractmethod
     def reboot(self, instance: Instance, hard: bool, timeout: int | None = None) -> None:
-        """Reboot the guest, soft or hard.
-
-        Soft: the guest reboots itself, or hard after ``timeout`` seconds (None: the driver's default, 0: at once).
-        Hard: power cycle with a renewed definition, from any state.
-        """
+        """Reboot the guest, soft or hard. Soft: the guest reboots itself, or hard after ``timeout`` seconds (None: the
+        driver's default, 0: at once). Hard: power cycle with a renewed definition, from any state."""
 
     @abc.abstractmethod
     def pause(self, instance: Instance) -> None: ...
@@ -193,10 +174,8 @@ class Consoles(abc.ABC):
         """Return the end of the serial console log, which is kept across reboots. Raises ConsoleLogUnavailable."""
 
     def address(self, uuid: str, protocol: str) -> ConsoleAddress | None:
-        """Return the address of the running guest's console, or None if it has none.
-
-        ``protocol``: vnc, spice or serial (the first port). Raises GuestNotFound, GuestNotRunning.
-        """
+        """Return the address of the running guest's console, or None if it has none. ``protocol``: vnc, spice or serial
+        (the first port). Raises GuestNotFound, GuestNotRunning."""
         raise exception.NotImplementedHere(what=f"open {protocol} consoles")
 
 
@@ -205,18 +184,12 @@ class Rescue:
 
     def begin(self, instance: Instance, image: Image, files: BootFiles, timeout: int = 0) -> None:
         """Shut the guest down (see Power.off) and start it from a disk made from ``image``, with its own disks
-        attached.
-
-        A guest that is rescued already is restarted. Raises the errors of Disks.prepare, and InstanceNotRescuable for a
-        disk larger than rescue_disk_gb().
-        """
+        attached. A guest that is rescued already is restarted. Raises the errors of Disks.prepare, and
+        InstanceNotRescuable for a disk larger than rescue_disk_gb()."""
         raise exception.NotImplementedHere(what="rescue servers")
 
     def end(self, instance: Instance) -> None:
-        """Leave the guest stopped with its previous definition and remove the rescue disks.
-
-        Does nothing if the guest is not rescued.
-        """
+        """Leave the guest, if it is rescued, stopped with its previous definition; remove the rescue disks."""
         raise exception.NotImplementedHere(what="rescue servers")
 
 
@@ -224,12 +197,10 @@ class Snapshots:
     """Images of root disks, and quiesced file systems."""
 
     def take(self, instance: Instance, image_id: str, cancelled: Cancelled) -> DiskImage:
-        """Return a file on this host with the guest's root disk at one moment. A running guest continues.
-
-        The file systems are quiesced for that moment if the image declares a guest agent. A repeated call for the same
-        image returns the same file, until discard(). Raises InstanceQuiesceFailed (os_require_quiesce), SnapshotFailed,
-        InvalidDiskInfo, DiskFull.
-        """
+        """Return a file on this host with the guest's root disk at one moment. A running guest continues. The file
+        systems are quiesced for that moment if the image declares a guest agent. A repeated call for the same image
+        returns the same file, until discard(). Raises InstanceQuiesceFailed (os_require_quiesce), SnapshotFailed,
+        InvalidDiskInfo, DiskFull."""
         raise exception.NotImplementedHere(what="take snapshots of servers")
 
     def discard(self, instance: Instance) -> None:
@@ -237,10 +208,8 @@ class Snapshots:
         raise exception.NotImplementedHere(what="take snapshots of servers")
 
     def quiesce(self, instance: Instance) -> None:
-        """Quiesce the file systems of the running guest until unquiesce() or the end of the guest.
-
-        Raises InstanceQuiesceFailed (not supported by its agent), GuestNotFound.
-        """
+        """Quiesce the file systems of the running guest until unquiesce() or the end of the guest. Raises
+        InstanceQuiesceFailed (not supported by its agent), GuestNotFound."""
         raise exception.NotImplementedHere(what="quiesce the file systems of servers")
 
     def unquiesce(self, instance: Instance) -> None:
@@ -248,31 +217,22 @@ class Snapshots:
 
 
 class Volumes:
-    """Volumes of guests.
-
-    Devices change in the running guest, if there is one, and in its definition. Names and addresses of devices survive
-    power cycles.
-    """
+    """Volumes of guests. Devices change in the running guest, if there is one, and in its definition. Names and
+    addresses of devices survive power cycles."""
 
     def attach(self, instance: Instance, device: BlockDevice) -> None:
-        """Attach a connected volume to the guest as ``device.device_name`` (None: the next free name).
-
-        It makes no difference whether ``instance`` already lists the volume.
-        """
+        """Attach a connected volume to the guest as ``device.device_name`` (None: the next free name). It makes no
+        difference whether ``instance`` already lists the volume."""
         raise exception.NotImplementedHere(what="attach volumes")
 
     def detach(self, instance: Instance, device: BlockDevice) -> None:
         """Detach a volume; the hypervisor has released it on return. Succeeds if the volume or the guest is not there.
-
-        Raises DeviceDetachFailed if the guest does not release the volume in time.
-        """
+        Raises DeviceDetachFailed if the guest does not release the volume in time."""
         raise exception.NotImplementedHere(what="detach volumes")
 
     def extend(self, instance: Instance, device: BlockDevice, size_gb: int) -> bool:
-        """Grow the guest's disk to the volume's future size in GiB; never shrinks it.
-
-        Returns False if no guest runs: a guest reads the size of the volume when it starts. Raises VolumeExtendFailed.
-        """
+        """Grow the guest's disk to the volume's future size in GiB; never shrinks it. Returns False if no guest runs: a
+        guest reads the size of the volume when it starts. Raises VolumeExtendFailed."""
         raise exception.NotImplementedHere(what="extend volumes")
 
     def is_extended(self, instance: Instance, device: BlockDevice, size_gb: int) -> bool:
@@ -285,15 +245,12 @@ class VolumeSwaps:
 
     def swap(self, instance: Instance, old: BlockDevice, new: BlockDevice, cancelled: Cancelled) -> None:
         """Copy the data of ``old`` to ``new``, a connected volume of the same size, and switch the running guest to it.
-
         Succeeds if the guest already uses ``new``. Continues a copy that a crash interrupted. Raises GuestNotRunning,
-        VolumeSwapFailed; the guest then uses ``old``.
-        """
+        VolumeSwapFailed; the guest then uses ``old``."""
         raise exception.NotImplementedHere(what="swap volumes")
 
     def cancel(self, instance: Instance, new: BlockDevice) -> bool:
-        """Cancel swap(), also one of a previous process. Returns True if the guest already uses ``new``; False without
-        a guest."""
+        """Cancel swap(), also one of a previous process. Returns True if a guest already uses ``new``."""
         raise exception.NotImplementedHere(what="swap volumes")
 
 
@@ -306,28 +263,22 @@ class VolumeFiles:
         raise exception.NotImplementedHere(what="list the files of volumes")
 
     def snapshot(self, instance: Instance, new: BlockDevice) -> None:
-        """Switch the running guest to the file of ``new``, an overlay of its current file of the same device.
-
-        Succeeds if the guest already writes to that file. File systems are quiesced for the switch if possible. Raises
+        """Switch the running guest to the file of ``new``, an overlay of its current file of the same device. Succeeds
+        if the guest already writes to that file. File systems are quiesced for the switch if possible. Raises
         GuestNotRunning, VolumeSnapshotFailed, InstanceQuiesceFailed (required by the image); the guest then keeps its
-        previous file.
-        """
+        previous file."""
         raise exception.NotImplementedHere(what="snapshot volumes")
 
     def merge(self, instance: Instance, device: BlockDevice, top: str | None, base: str | None,
               cancelled: Cancelled) -> None:
-        """Merge overlay files of a volume.
-
-        With ``base``: commit the files from ``top`` down to ``base`` into ``base``. Without: pull all files between the
-        active file and ``top`` (None: all files) into the active file; ``top`` itself is not merged. Succeeds if that
-        is done already. Continues a merge that a crash interrupted. Raises GuestNotRunning, VolumeSnapshotFailed; the
-        guest then keeps its previous files.
-        """
+        """Merge overlay files of a volume. With ``base``: commit the files from ``top`` down to ``base`` into ``base``.
+        Without: pull all files between the active file and ``top`` (None: all files) into the active file; ``top``
+        itself is not merged. Succeeds if that is done already. Continues a merge that a crash interrupted. Raises
+        GuestNotRunning, VolumeSnapshotFailed; the guest then keeps its previous files."""
         raise exception.NotImplementedHere(what="merge files of volumes")
 
     def cancel(self, instance: Instance, device: BlockDevice, top: str | None, base: str | None) -> bool:
-        """Cancel merge(), also one of a previous process. Returns True if the merge was complete; False without a
-        guest."""
+        """Cancel merge(), also one of a previous process. Returns True if a guest had completed it."""
         raise exception.NotImplementedHere(what="merge files of volumes")
 
 
@@ -339,27 +290,21 @@ class Interfaces:
         raise exception.NotImplementedHere(what="attach interfaces")
 
     def detach(self, instance: Instance, vif: VIF) -> None:
-        """Detach the interface with the MAC address of ``vif``. Succeeds if the interface or the guest is not there.
-        Raises DeviceDetachFailed."""
+        """Detach the interface with the MAC address of ``vif``, if it is there. Raises DeviceDetachFailed."""
         raise exception.NotImplementedHere(what="detach interfaces")
 
 
 class ColdMigration:
-    """Moves of stopped guests.
-
-    Call sequence on the source: check_resize, open_disks, then close_disks and confirm, or revert. On the destination:
-    receive_disks, finish, Power.on; Guests.destroy undoes them. Source and destination may be the same host.
-    """
+    """Moves of stopped guests. Call sequence on the source: check_resize, open_disks, then close_disks and confirm, or
+    revert. On the destination: receive_disks, finish, Power.on; Guests.destroy undoes them. Both may be one host."""
 
     def check_resize(self, instance: Instance, flavor: Flavor) -> None:
         """Check, while the guest still runs, that its disks can be converted to ``flavor``. Raises ResizeError."""
 
     def open_disks(self, instance: Instance, timeout: int = 0) -> DiskSource:
-        """Shut the guest down (see Power.off), set its disks aside, and serve them until close_disks().
-
-        The guest is no longer listed on this host. A repeated call serves the same disks, after a restart of the
-        service under another address and key; the latest result is valid.
-        """
+        """Shut the guest down (see Power.off), set its disks aside, and serve them until close_disks(). The guest is no
+        longer listed on this host. A repeated call serves the same disks, after a restart of the service under another
+        address and key; the latest result is valid."""
         raise exception.NotImplementedHere(what="move servers")
 
     def close_disks(self, instance: Instance) -> None:
@@ -370,10 +315,7 @@ class ColdMigration:
         raise exception.NotImplementedHere(what="move servers")
 
     def finish(self, instance: Instance) -> None:
-        """Grow the received disks to ``instance.flavor`` and define the guest, stopped.
-
-        Raises ResizeError, DiskFull.
-        """
+        """Grow the disks to ``instance.flavor`` and define the guest, stopped. Raises ResizeError, DiskFull."""
         raise exception.NotImplementedHere(what="move servers")
 
     def confirm(self, instance: Instance) -> None:
@@ -381,38 +323,29 @@ class ColdMigration:
         raise exception.NotImplementedHere(what="move servers")
 
     def revert(self, instance: Instance) -> None:
-        """Restore the disks that open_disks() set aside and define the guest from ``instance``, stopped.
-
-        Call Guests.destroy on the destination first. Succeeds if nothing is set aside or the guest is here already.
-        """
+        """Restore the disks that open_disks() set aside and define the guest from ``instance``, stopped. Call
+        Guests.destroy on the destination first. Succeeds if nothing is set aside or the guest is here already."""
 
 
 class LiveMigrationSource:
-    """Live migration on the source host.
-
-    Call sequence: check; LiveMigrationTarget.prepare; migrate; LiveMigrationTarget.finish; Guests.destroy(instance,
-    keep_disks=target.shared). After a failure: LiveMigrationTarget.rollback.
-    """
+    """Live migration on the source host. Call sequence: check; LiveMigrationTarget.prepare; migrate;
+    LiveMigrationTarget.finish; Guests.destroy(instance, keep_disks=target.shared). After a failure:
+    LiveMigrationTarget.rollback."""
 
     def check(self, instance: Instance) -> MigrationSource:
-        """Describe the running guest. Raises MigrationPreCheckError if it cannot leave this host.
-
-        Files that the destination must copy in advance are served until migrate() or ColdMigration.close_disks.
-        """
+        """Describe the running guest. Raises MigrationPreCheckError if it cannot leave this host. Files that the
+        destination must copy in advance are served until migrate() or ColdMigration.close_disks."""
         raise exception.NotImplementedHere(what="migrate running servers")
 
     def migrate(self, instance: Instance, target: MigrationTarget, on_progress: Callable[[MigrationProgress], None],
                 cancelled: Cancelled) -> None:
-        """Migrate the running guest; return when it runs on the destination and is stopped on this host.
-
-        Follows a migration that is under way, also one started by a previous process, instead of starting another one.
-        Raises MigrationCancelled (``cancelled`` is set) and MigrationError; the guest then runs on this host.
-        """
+        """Migrate the running guest; return when it runs on the destination and is stopped on this host. Follows a
+        migration that is under way, also one started by a previous process, instead of starting another one. Raises
+        MigrationCancelled (``cancelled`` is set) and MigrationError; the guest then runs on this host."""
         raise exception.NotImplementedHere(what="migrate running servers")
 
     def force_complete(self, uuid: str) -> None:
-        """Make a migration end soon, by post-copy if permitted, else by pausing the guest. Succeeds if none is under
-        way."""
+        """Make a running migration, if any, end soon, by post-copy if permitted, else by pausing the guest."""
         raise exception.NotImplementedHere(what="migrate running servers")
 
 
@@ -420,11 +353,9 @@ class LiveMigrationTarget:
     """Live migration on the destination host. LiveMigrationSource has the call sequence."""
 
     def prepare(self, instance: Instance, source: MigrationSource, block: bool | None = None) -> MigrationTarget:
-        """Prepare this host for the guest; ``instance`` has the volumes and interfaces of this host.
-
-        ``block``: copy disks (None: copy if the hosts do not share them). Base images are then copied from the source,
-        too. Raises MigrationPreCheckError (CPU, hypervisor, storage), DiskFull.
-        """
+        """Prepare this host for the guest; ``instance`` has the volumes and interfaces of this host. ``block``: copy
+        disks (None: copy if the hosts do not share them). Base images are then copied from the source, too. Raises
+        MigrationPreCheckError (CPU, hypervisor, storage), DiskFull."""
         raise exception.NotImplementedHere(what="migrate running servers")
 
     def finish(self, instance: Instance) -> None:
@@ -438,8 +369,7 @@ class LiveMigrationTarget:
 
 @dataclasses.dataclass(kw_only=True, eq=False)
 class GuestDriver:
-    """The roles of a hypervisor driver. A role without a default is required of every driver; the default of any other
-    role refuses its methods."""
+    """The roles of a hypervisor driver. Roles without a default are required; other defaults refuse their methods."""
 
     guests: Guests
     disks: Disks

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import logging
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
 from nova import exception
 from nova.objects.hosts.scheduling import RequestSpec, Selection
 from nova.objects.servers.action import Failure
-from nova.operations.framework.base import Wait
-from nova.operations.framework.contexts import Control
+from nova.objects.servers.instance import Instance
+from nova.operations.framework.base import Operation, Wait
+from nova.operations.framework.contexts import Control, HostContext
 
 LOG = logging.getLogger(__name__)
 
@@ -20,11 +21,8 @@ MAX_POLLS, POLL_INTERVAL = 30, 1.0
 
 
 class PlacementData(Protocol):
-    """Data of an operation that chooses a host.
-
-    ``candidates``: the host in use first. ``selected``: the candidates are the result of a scheduler. ``polls``: number
-    of waits for a host to remove remains of the instance.
-    """
+    """Data of an operation that chooses a host. ``candidates``: the host in use first. ``selected``: the candidates are
+    the result of a scheduler. ``polls``: number of waits for a host to remove remains of the instance."""
 
     spec: RequestSpec
     candidates: list[Selection]
@@ -41,12 +39,15 @@ class RetryData(PlacementData, Protocol):
     max_tries: int
 
 
-def next_host(ctl: Control, data: PlacementData, *excluded: str) -> Selection:
-    """Return the next candidate; request candidates from a scheduler if there are none. Raises NoValidHost.
+def empty_spec(instance: Instance) -> dict[str, Any]:
+    """Return the plain RequestSpec of an operation that has not been accepted yet."""
+    return {"instance_uuids": [], "project_id": "", "flavor": msgspec.to_builtins(instance.flavor)}
 
-    Leaves out the hosts ``excluded`` and hosts that still have remains of the instance. If no other host is available,
-    hosts with remains are ordered to remove them now, and the step waits.
-    """
+
+def next_host(ctl: Control, data: PlacementData, *excluded: str) -> Selection:
+    """Return the next candidate; request candidates from a scheduler if there are none. Raises NoValidHost. Leaves out
+    the hosts ``excluded`` and hosts that still have remains of the instance. If no other host is available, hosts with
+    remains are ordered to remove them now, and the step waits."""
     if not data.selected:
         ctl.group_hosts(data.spec)
         # Checked here, because an operation that ran before or was superseded may have left remains on any host.
@@ -64,10 +65,8 @@ def next_host(ctl: Control, data: PlacementData, *excluded: str) -> Selection:
 
 
 def select(ctl: Control, data: PlacementData, spec: RequestSpec) -> None:
-    """Request candidates from a scheduler. Raises NoValidHost.
-
-    If there are none, present candidates that only violate a soft policy of the server group are kept.
-    """
+    """Request candidates from a scheduler. Raises NoValidHost. If there are none, present candidates that only violate
+    a soft policy of the server group are kept."""
     group = data.spec.group
     try:
         data.candidates = ctl.select(spec)[0]
@@ -92,11 +91,8 @@ def _wait_for(ctl: Control, data: PlacementData, left: list[str]) -> None:
 
 
 def rule_out(data: PlacementData) -> None:
-    """Remove the current candidate, if there is one, and exclude it from later scheduler requests.
-
-    A candidate that only violates a soft policy of the server group is not excluded: the scheduler is called again with
-    the current hosts of the members.
-    """
+    """Remove the current candidate, if there is one, and exclude it from later scheduler requests. A candidate that
+    only violates a soft policy of the server group is not excluded: the scheduler is called again."""
     group = data.spec.group
     if group is not None and group.stale:
         group.selections += 1
@@ -117,3 +113,24 @@ def should_retry(data: RetryData, failure: Failure) -> bool:
     if not data.candidates:
         data.selected = False
     return True
+
+
+class PlacedOperation(Operation):
+    """Base of operations that place a server without a host, create its guest there, and try the next host if that
+    fails. A subclass has a step ``place``."""
+
+    kind = "build"
+    retry_from = "place"
+
+    def unplug(self, host: HostContext) -> None:
+        host.network.unplug(host.instance)
+
+    def wipe(self, host: HostContext) -> None:
+        host.driver.guests.destroy(host.instance)
+        host.disconnect_volumes()
+
+    def unbind_volumes(self, ctl: Control) -> None:
+        ctl.outside_volumes.disconnect()
+
+    def may_retry(self, failure: Failure) -> bool:
+        return should_retry(self.data, failure)

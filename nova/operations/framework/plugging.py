@@ -13,7 +13,7 @@ from nova import exception
 from nova.objects.networks.network import VIF
 from nova.objects.servers.external_event import FAILED
 from nova.operations.framework import on_host
-from nova.operations.framework.base import Wait, event_key
+from nova.operations.framework.base import CONDUCTOR, Operation, Wait, event_key, step
 from nova.operations.framework.contexts import Control, HostContext
 
 LOG = logging.getLogger(__name__)
@@ -27,8 +27,7 @@ def awaited(vifs: Iterable[VIF]) -> list[str]:
 
 
 def start(host: HostContext, run: Callable[..., None]) -> None:
-    """Start the guest with ``run(paused=...)``: paused if plug events are awaited. Reports the awaited interfaces as
-    ``plugs``."""
+    """Start the guest with ``run(paused=...)``: paused if plug events are awaited. Reports these as ``plugs``."""
     plugs = awaited(host.instance.network_info)
     run(paused=bool(plugs))
     host.result(plugs=plugs)
@@ -43,10 +42,7 @@ def forget(ctl: Control) -> None:
 
 def wait(ctl: Control, vif_ids: Sequence[str]) -> None:
     """Return when all interfaces are plugged, or when plugging is not required (vif_plugging_is_fatal,
-    vif_plugging_timeout).
-
-    Raises Wait, VirtualInterfaceCreateFailed.
-    """
+    vif_plugging_timeout). Raises Wait, VirtualInterfaceCreateFailed."""
     keys = {vif_id: event_key(PLUGGED, vif_id) for vif_id in vif_ids}
     came = ctl.events(*keys.values())
     failed = [vif_id for vif_id, key in keys.items() if came.get(key) == FAILED]
@@ -64,6 +60,12 @@ def wait(ctl: Control, vif_ids: Sequence[str]) -> None:
                     ctl.instance.uuid, ", ".join([*failed, *missing]))
     ctl.forget_events(*keys.values())
     ctl.interfaces.complete(*(vif_id for vif_id in vif_ids if vif_id not in (*failed, *missing)))
+
+
+@step(CONDUCTOR, when="plugs")
+def plugged(operation: Operation, ctl: Control) -> None:
+    """Wait until the interfaces ``plugs`` of the data are plugged. This function is a step of several operations."""
+    wait(ctl, operation.data.plugs)
 
 
 def go(host: HostContext) -> None:

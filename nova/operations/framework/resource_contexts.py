@@ -29,15 +29,12 @@ class Interfaces(Protocol):
         NoMoreFixedIps, FixedIpInUse, QuotaLimit."""
 
     def release(self, *vifs: VIF) -> None:
-        """Remove the interfaces from the instance and free their addresses. Ports created by users are unbound and
-        kept."""
+        """Remove the interfaces and free their addresses. Ports created by users are unbound and kept."""
 
 
 class ServerInterfaces(Interfaces, Protocol):
-    """The interfaces in the instance's row and, if Nova itself manages the networks, in their own rows.
-
-    All changes are part of the transaction: that of accept(), or that in which the step ends.
-    """
+    """The interfaces in the instance's row and, if Nova itself manages the networks, in their own rows. All changes are
+    part of the transaction: that of accept(), or that in which the step ends."""
 
     def complete(self, *vifs: str) -> None:
         """Mark the interfaces with these ids as plugged into the guest."""
@@ -47,11 +44,8 @@ class ServerInterfaces(Interfaces, Protocol):
 
 
 class OutsideInterfaces(Interfaces, Protocol):
-    """Interfaces managed by an external service (Neutron).
-
-    Methods call the service at once, and store the interfaces with the step. All methods raise
-    NetworkServiceUnavailable and the errors of the service.
-    """
+    """Interfaces managed by an external service (Neutron). Methods call the service at once, and store the interfaces
+    with the step. All methods raise NetworkServiceUnavailable and the errors of the service."""
 
     def give_back(self, wanted: NetworkRequest | None) -> None:
         """Undo an add() that may be incomplete."""
@@ -74,31 +68,22 @@ class Volumes(Protocol):
         """Mark the devices as attached to the guest."""
 
     def reimage(self, device: BlockDevice, image: Image) -> VolumeContent | None:
-        """Start rewriting the boot volume from an image.
-
-        ServerVolumes (in accept()) return its current content, kept until end_reimage(), or None if an external service
-        manages the volume. OutsideVolumes need a volume that no host uses; the service sends an event at the end.
-        Raises InvalidInput (the volume is too small), InvalidVolume (another operation uses it).
-        """
+        """Start rewriting the boot volume from an image. ServerVolumes (in accept()) return its current content, kept
+        until end_reimage(), or None if an external service manages the volume. OutsideVolumes need a volume that no
+        host uses; the service sends an event at the end. Raises InvalidInput (the volume is too small), InvalidVolume
+        (another operation uses it)."""
 
     def begin_swap(self, host: str, old: BlockDevice, new: BlockDevice) -> BlockDevice:
         """Reserve the volume of ``new`` for the instance and make it accessible from this host as the replacement of
-        ``old``. Return the device of ``new``, which the API does not show.
-
-        ServerVolumes: in accept(). Raises VolumeNotFound (the new one), InvalidVolume (one of the two is not available
-        for a swap).
-        """
+        ``old``. Return the device of ``new``, which the API does not show. ServerVolumes: in accept(). Raises
+        VolumeNotFound (the new one), InvalidVolume (one of the two is not available for a swap)."""
 
     def end_swap(self, old: BlockDevice, new: BlockDevice, migrates: bool, done: bool) -> None:
         """End a swap and a volume migration: the guest uses ``new`` if ``done``, else ``old``. Release the other
-        volume.
-
-        ``migrates``: the result of PrecheckContext.check_swap(). OutsideVolumes do not change the instance's row.
-        """
+        volume. ``migrates``: see PrecheckContext.check_swap(). OutsideVolumes do not change the row."""
 
     def begin_detaching(self, device: BlockDevice) -> None:
-        """Mark the device as detaching. ServerVolumes: in accept(). Raises InvalidVolume if another operation attaches
-        or detaches it."""
+        """Mark the device as detaching. ServerVolumes: in accept(). Raises InvalidVolume."""
 
     def roll_detaching(self, device: BlockDevice) -> None:
         """Undo begin_detaching(): the device stays attached."""
@@ -108,11 +93,8 @@ class Volumes(Protocol):
 
 
 class ServerVolumes(Volumes, Protocol):
-    """The volumes in the instance's row and, if Nova itself manages the volumes, in their own rows.
-
-    All changes are part of the transaction: that of accept(), or that in which the step ends. Volumes that are detached
-    meanwhile are ignored.
-    """
+    """The volumes in the instance's row and, if Nova itself manages the volumes, in their own rows. All changes are
+    part of the transaction: that of accept(), or that in which the step ends. Detached volumes are ignored."""
 
     @property
     def are_outside(self) -> bool:
@@ -120,10 +102,8 @@ class ServerVolumes(Volumes, Protocol):
 
     # --- in accept() -------------------------------------------------------------------------------------
     def add(self, device: BlockDevice) -> BlockDevice:
-        """Attach a volume of the instance's project; return the device with its name.
-
-        Raises VolumeNotFound, InvalidVolume (another server reserved it), DevicePathInUse, TooManyDiskDevices.
-        """
+        """Attach a volume of the instance's project; return the device with its name. Raises VolumeNotFound,
+        InvalidVolume (another server reserved it), DevicePathInUse, TooManyDiskDevices."""
 
     def bound_host(self) -> str | None:
         """Return the only host on which the instance's volumes are accessible, or None for no restriction."""
@@ -151,33 +131,24 @@ class ServerVolumes(Volumes, Protocol):
         """Store these connections of the volumes."""
 
     def record(self, devices: Iterable[BlockDevice]) -> None:
-        """Store these devices. Changes of delete_on_termination by users are preserved. The instance shows the devices
-        at once."""
+        """Store these devices, also in the instance, except for changes of delete_on_termination by users."""
 
 
 class OutsideVolumes(Volumes, Protocol):
-    """Volumes managed by an external service (Cinder).
-
-    Methods call the service at once, and store the devices in their new state with the step. All methods raise
-    VolumeServiceUnavailable and the errors of the service: InvalidVolume, VolumeNotFound, Forbidden, QuotaLimit.
-    """
+    """Volumes managed by an external service (Cinder). Methods call the service at once, and store the devices in their
+    new state with the step. All methods raise VolumeServiceUnavailable and the errors of the service: InvalidVolume,
+    VolumeNotFound, Forbidden, QuotaLimit."""
 
     def make(self, polls: int, encryptions: dict[str, VolumeEncryption]) -> None:
-        """Create the new volumes of the instance and reserve all its volumes.
-
-        Raises Wait while volumes are being created; ``polls`` is the number of waits so far. The encryption of new
-        volumes is added to ``encryptions``, by device id.
-        """
+        """Create the new volumes of the instance and reserve all its volumes. Raises Wait while volumes are being
+        created; ``polls`` is the number of waits so far. Adds to ``encryptions`` those of new volumes, by device id."""
 
     def unmake(self) -> None:
         """Undo make(): release existing volumes and delete new ones."""
 
     def reserve(self, device: BlockDevice, owner: str) -> BlockDevice:
-        """Reserve the volume for the instance.
-
-        ``owner``: the project that owned the volume at the request ("" if unknown). Raises VolumeNotFound if the volume
-        has another owner now.
-        """
+        """Reserve the volume for the instance. ``owner``: the project that owned the volume at the request ("" if
+        unknown). Raises VolumeNotFound if the volume has another owner now."""
 
     def connect(self, host: str, *devices: BlockDevice) -> list[BlockDevice]:
         """Make the volumes accessible from this host."""
@@ -186,12 +157,10 @@ class OutsideVolumes(Volumes, Protocol):
         """Remove the access of hosts to the volumes; the instance keeps them."""
 
     def connect_also(self, host: str) -> list[BlockDevice]:
-        """Make the volumes accessible from this host, too, during a move, and return their devices. The instance's row
-        does not change."""
+        """Make the volumes accessible from this host, too, and return their devices. The row does not change."""
 
     def reconcile(self, host: str = "") -> None:
-        """Remove all accesses to the volumes that are not in the instance's row. Reconnect volumes without access to
-        ``host``, if given."""
+        """Remove all accesses that are not in the row. Reconnect volumes without access to ``host``, if given."""
 
     def take_snapshots(self, image: Image) -> bool:
         """Create a snapshot of each volume for this image; return True if all snapshots are ready. Needs the user's
@@ -214,10 +183,8 @@ class OutsideVolumes(Volumes, Protocol):
 
     def extended(self, device: BlockDevice) -> tuple[int, bool]:
         """Return the size in GiB that the volume has or will have, and True if the service waits for end_extension().
-
         The service waits if only the hypervisor of the guest can extend the volume. Raises InvalidVolume if the volume
-        is not attached to the instance, or the new size is not larger.
-        """
+        is not attached to the instance, or the new size is not larger."""
 
     def end_extension(self, volume_id: str, size_gb: int, done: bool) -> None:
         """Report the result of an extension to ``size_gb`` (0: any size) if the service waits for it: ``done``, or the
@@ -225,10 +192,8 @@ class OutsideVolumes(Volumes, Protocol):
 
 
 class ServerImages(Protocol):
-    """Images made of the instance, for external steps; every method is idempotent.
-
-    All methods but describe() raise ImageBackendUnavailable and the errors of the image service.
-    """
+    """Images made of the instance, for external steps; every method is idempotent. All methods but describe() raise
+    ImageBackendUnavailable and the errors of the image service."""
 
     def describe(self, name: str, more: Mapping[str, str], kind: str = "snapshot") -> Image:
         """Return the description of a new image of the instance in the caller's project, with a new id and these
@@ -265,33 +230,21 @@ class ServerShares(Protocol):
 
 class OutsideShares(Protocol):
     """Access of hosts to shares, for external steps and for every back end: recorded in the database first, then
-    granted or revoked by :class:`nova.share.service.ShareService`; every method is idempotent.
-
-    All methods raise ShareServiceUnavailable and the errors of the service: ShareAccessGrantError,
-    ShareAccessRemovalError.
-    """
+    granted or revoked by :class:`nova.share.service.ShareService`; every method is idempotent. All methods raise
+    ShareServiceUnavailable and the errors of the service: ShareAccessGrantError, ShareAccessRemovalError."""
 
     def allow(self, host: str, polls: int, *share_ids: str) -> None:
-        """Grant the host access to these shares (default: all shares of the instance) for this server.
-
-        Raises Wait while another server releases the same access; ``polls`` is the number of waits so far.
-        """
+        """Grant the host access to these shares (default: all shares of the instance) for this server. Raises Wait
+        while another server releases the same access; ``polls`` is the number of waits so far."""
 
     def deny(self, host: str, *share_ids: str) -> None:
         """Revoke the host's access ("": no host) to these shares (default: all) unless another server needs it."""
 
     def leave(self, *hosts: str) -> None:
-        """Revoke accesses like reconcile(), but record refused revocations for a later retry.
-
-        Raises ShareServiceUnavailable.
-        """
+        """Revoke accesses like reconcile(), but record refused revocations for a later retry."""
 
     def reconcile(self, *hosts: str) -> None:
-        """Make the instance's shares accessible from these hosts (default: its possible hosts) and from no other host.
-        """
+        """Make the shares accessible from these hosts (default: the possible hosts) and from no other host. """
 
     def release(self) -> None:
-        """Revoke all accesses for the server; refused revocations are recorded for a later retry.
-
-        Raises ShareServiceUnavailable.
-        """
+        """Revoke all accesses for the server; refused revocations are recorded for a later retry."""

@@ -21,29 +21,21 @@ class Rules:
     lock: bool = True
     host: Literal["", "needed", "up"] = ""
     launched: bool = True
-    # The operation supersedes the running operation and runs the compensations of that one.
-    preempts: bool = False
-    # With ``preempts``: the guest stays as it is, with the devices that it has.
-    keeps_guest: bool = False
-    # An operation that keeps the guest does not end this one but returns it to the queue, to run again from its first
-    # step. All its steps can run twice, and none has a compensation.
-    requeued: bool = False
+    preempts: bool = False  # the operation supersedes the running operation and runs the compensations of that one
+    keeps_guest: bool = False  # with ``preempts``: the guest stays as it is, with the devices that it has
+    # After an operation that superseded this one and keeps the guest, this one runs again from its first step. All its
+    # steps can run twice, and none has a compensation.
+    repeated: bool = False
     # Task states of operations that must not be superseded. A delete cannot be compensated.
     yields_to: frozenset[str] = frozenset({states.DELETING})
-    # The operation does not change task_state and queues behind the running operation.
-    beside: bool = False
-    # The operation is refused for servers with shares.
-    without_shares: bool = False
-    # Minimum service version of nova-compute on the server's host; older versions lack the steps.
-    release: int = 0
+    beside: bool = False  # the operation does not change task_state and queues behind the running operation
+    without_shares: bool = False  # the operation is refused for servers with shares
+    release: int = 0  # minimum service version of nova-compute on the server's host; older versions lack the steps
 
 
 def check(rules: Rules, instance: Instance, is_admin: bool, host_up: Callable[[], bool]) -> None:
-    """Check that an operation with these rules may start now. The order of the checks is part of the API.
-
-    Raises ForbiddenWithShares, InstanceIsLocked, InstanceNotReady, InstanceInvalidState, InstanceStateUnknown,
-    ComputeServiceUnavailable.
-    """
+    """Check that an operation may start. The order of the checks is API. Raises ForbiddenWithShares, InstanceIsLocked,
+    InstanceNotReady, InstanceInvalidState, InstanceStateUnknown, ComputeServiceUnavailable."""
     if rules.without_shares and instance.shares:
         raise exception.ForbiddenWithShares(method=rules.label, instance_uuid=instance.uuid)
     if rules.lock and instance.locked and not is_admin:
@@ -70,6 +62,5 @@ def _check_state(rules: Rules, instance: Instance, attr: str, state: str | None,
 
 
 def _refuse(rules: Rules, instance: Instance, attr: str, state: str) -> NoReturn:
-    raise exception.InstanceInvalidState(
-        method=rules.label, instance_uuid=instance.uuid, attr=attr, state=state)
+    raise exception.InstanceInvalidState(method=rules.label, instance_uuid=instance.uuid, attr=attr, state=state)
 

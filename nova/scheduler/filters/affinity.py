@@ -19,71 +19,57 @@ class ServerGroupAffinityFilter(Filter):
     """Policy affinity: hosts that already have members of the group, or any host if there is none."""
 
     policy = AFFINITY
+    depends_on = Scope.TABLE
+    refusal = "the server group is on another host"
 
     def applies(self, request: Request) -> bool:
         return request.policy == self.policy
 
-    def scope(self, request: Request) -> Scope:
-        return Scope.TABLE
-
     def mask(self, view: FleetView, request: Request) -> BoolColumn:
         hosts = [host for host, members in request.group_hosts.items() if members > 0]
         return view.on_hosts(hosts) if hosts else everything(view)
-
-    def reason(self, view: FleetView, request: Request) -> str:
-        return "the server group is on another host"
 
 
 class ServerGroupAntiAffinityFilter(Filter):
     """Policy anti-affinity: hosts with fewer members than the group's max_server_per_host."""
 
     policy = ANTI_AFFINITY
+    depends_on = Scope.TABLE
+    refusal = "the host has as many servers of the group as it may"
 
     def applies(self, request: Request) -> bool:
         return request.policy == self.policy
-
-    def scope(self, request: Request) -> Scope:
-        return Scope.TABLE
 
     def mask(self, view: FleetView, request: Request) -> BoolColumn:
         assert request.spec.group is not None
         fits: BoolColumn = view.by_host(request.group_hosts) < max(request.spec.group.max_server_per_host, 1)
         return fits
 
-    def reason(self, view: FleetView, request: Request) -> str:
-        return "the host has as many servers of the group as it may"
-
 
 class SameHostFilter(Filter):
     """Hint same_host: the hosts of these servers. Unknown servers have no host."""
 
+    depends_on = Scope.REQUEST
+    refusal = "none of the servers of the hint same_host is on the host"
+
     def applies(self, request: Request) -> bool:
         return bool(request.hint("same_host"))
 
-    def scope(self, request: Request) -> Scope:
-        return Scope.REQUEST
-
     def mask(self, view: FleetView, request: Request) -> BoolColumn:
         return view.on_hosts(_hosts(request, "same_host"))
-
-    def reason(self, view: FleetView, request: Request) -> str:
-        return "none of the servers of the hint same_host is on the host"
 
 
 class DifferentHostFilter(Filter):
     """Hint different_host: all hosts except those of these servers."""
 
+    depends_on = Scope.REQUEST
+    refusal = "a server of the hint different_host is on the host"
+
     def applies(self, request: Request) -> bool:
         return bool(request.hint("different_host"))
 
-    def scope(self, request: Request) -> Scope:
-        return Scope.REQUEST
-
     def mask(self, view: FleetView, request: Request) -> BoolColumn:
         return ~view.on_hosts(_hosts(request, "different_host"))
-
-    def reason(self, view: FleetView, request: Request) -> str:
-        return "a server of the hint different_host is on the host"
 
 
 def _hosts(request: Request, hint: str) -> set[str]:
@@ -94,11 +80,10 @@ def _hosts(request: Request, hint: str) -> set[str]:
 class SimpleCIDRAffinityFilter(Filter):
     """Hints build_near_host_ip and cidr (default /24): hosts with an address in that network."""
 
+    depends_on = Scope.REQUEST
+
     def applies(self, request: Request) -> bool:
         return bool(request.hint("build_near_host_ip"))
-
-    def scope(self, request: Request) -> Scope:
-        return Scope.REQUEST
 
     def mask(self, view: FleetView, request: Request) -> BoolColumn:
         network = self._network(request)

@@ -32,9 +32,7 @@ class _AggregateFilter(Filter):
     """Base of filters that only use the metadata of the host's aggregates."""
 
     by_aggregates = True
-
-    def scope(self, request: Request) -> Scope:
-        return Scope.REQUEST
+    depends_on = Scope.REQUEST
 
     def mask(self, view: FleetView, request: Request) -> BoolColumn:
         return view.lift("aggregates", lambda aggregates: self.fits(aggregates, request))
@@ -76,6 +74,7 @@ class AggregateImagePropertiesIsolation(_AggregateFilter):
     """A property of both image and aggregate must be in the aggregate's comma-separated list."""
 
     in_place = True
+    refusal = "the host's aggregates are for images with other properties"
 
     def applies(self, request: Request) -> bool:
         return bool(request.properties)
@@ -89,19 +88,15 @@ class AggregateImagePropertiesIsolation(_AggregateFilter):
                     return False
         return True
 
-    def reason(self, view: FleetView, request: Request) -> str:
-        return "the host's aggregates are for images with other properties"
-
 
 class AggregateMultiTenancyIsolation(_AggregateFilter):
     """Hosts of aggregates with filter_tenant_id* metadata are reserved for the projects named there."""
 
+    refusal = "the host is for other projects"
+
     def fits(self, aggregates: Metadata, request: Request) -> bool:
         projects = tenants(aggregates)
         return not projects or request.spec.project_id in projects
-
-    def reason(self, view: FleetView, request: Request) -> str:
-        return "the host is for other projects"
 
 
 def tenants(aggregates: Metadata) -> set[str]:
@@ -113,21 +108,18 @@ def tenants(aggregates: Metadata) -> set[str]:
 class AggregateTypeAffinityFilter(_AggregateFilter):
     """Hosts of aggregates with instance_type metadata are reserved for the flavors named there."""
 
+    refusal = "the host is for other flavors"
+
     def fits(self, aggregates: Metadata, request: Request) -> bool:
         names = gathered(aggregates).get("instance_type")
         return names is None or request.flavor.name in names
-
-    def reason(self, view: FleetView, request: Request) -> str:
-        return "the host is for other flavors"
 
 
 class IsolatedHostsFilter(Filter):
     """Isolated images use isolated hosts only, and isolated hosts (unless the option is off) accept nothing else."""
 
     in_place = True
-
-    def scope(self, request: Request) -> Scope:
-        return Scope.REQUEST
+    depends_on = Scope.REQUEST
 
     def applies(self, request: Request) -> bool:
         return bool(request.settings.isolated_images or request.settings.isolated_hosts)

@@ -14,20 +14,19 @@ from nova.scheduler.view import FleetView
 class Filter(Plugin):
     """Filters all nodes of a view at once."""
 
-    # True if the filter should only check nodes that passed the previous filters.
-    costly = False
+    costly = False  # True if the filter should only check nodes that passed the previous filters
     # True if the result depends on aggregate metadata, so that the claim must check the metadata again.
     by_aggregates = False
-    # True if the filter applies to a new image of a server that stays on its host.
-    in_place = False
+    in_place = False  # True if the filter applies to a new image of a server that stays on its host
+    refusal = "refused"  # reason for administrators why a node was rejected
 
     def mask(self, view: FleetView, request: Request) -> BoolColumn:
         """Return True for every node that the request may use; one element per node of the view."""
         raise NotImplementedError
 
     def reason(self, view: FleetView, request: Request) -> str:
-        """Return why the first node of the view was rejected, for administrators."""
-        return "refused"
+        """Return why the first node of the view was rejected, for administrators, by default ``refusal``."""
+        return self.refusal
 
 
 class HostFilter(Filter):

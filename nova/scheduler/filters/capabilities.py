@@ -14,7 +14,6 @@ from nova import exception
 from nova.scheduler import attributes, operators
 from nova.scheduler.columns import BoolColumn
 from nova.scheduler.filters.base import Filter, everything
-from nova.scheduler.plugin import Scope
 from nova.scheduler.request import Request
 from nova.scheduler.view import FleetView
 
@@ -47,7 +46,7 @@ class ComputeCapabilitiesFilter(Filter):
     def mask(self, view: FleetView, request: Request) -> BoolColumn:
         mask = everything(view)
         for _key, path, required in self._requirements(request):
-            mask &= attributes.match(view, path, functools.partial(_satisfies, required))
+            mask &= attributes.match(view, path, functools.partial(operators.match, required=required))
         return mask
 
     def reason(self, view: FleetView, request: Request) -> str:
@@ -58,29 +57,20 @@ class ComputeCapabilitiesFilter(Filter):
         return super().reason(view, request)
 
 
-def _satisfies(required: str, offered: Any) -> bool:
-    return operators.match(offered, required)
-
-
-_COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
-    "=": operator.eq, "<": operator.lt, ">": operator.gt, "<=": operator.le, ">=": operator.ge,
-}
+_COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {"=": operator.eq, "<": operator.lt, ">": operator.gt,
+                                                       "<=": operator.le, ">=": operator.ge}
 
 
 class JsonFilter(Filter):
     """The hint query, a JSON expression over host attributes: ``["and", [">=", "$free_ram_mb", 1024], ...]``.
-
     Operators: = < > in <= >= not or and. The first operand is compared with all others. Missing attributes and operands
-    that cannot be compared evaluate to false.
-    """
+    that cannot be compared evaluate to false."""
 
     costly = True
+    refusal = "the hint query does not hold"
 
     def applies(self, request: Request) -> bool:
         return bool(request.hint("query"))
-
-    def scope(self, request: Request) -> Scope:
-        return Scope.ROW
 
     def mask(self, view: FleetView, request: Request) -> BoolColumn:
         query = self._query(request)
@@ -99,9 +89,6 @@ class JsonFilter(Filter):
         if _terms(query, 0) > _MAX_TERMS:
             raise exception.NoValidHost(reason="The scheduler hint query is too long or too deep.")
         return query
-
-    def reason(self, view: FleetView, request: Request) -> str:
-        return "the hint query does not hold"
 
 
 def _terms(query: Any, depth: int) -> int:
@@ -137,8 +124,7 @@ def _evaluate(query: Any, view: FleetView) -> list[bool]:
         return [left is not None and any(left == right for right in rights)
                 for left, *rights in zip(first, *others, strict=True)]
     compare = _COMPARISONS[name]
-    return [all(_holds(compare, left, right) for right in rights)
-            for left, *rights in zip(first, *others, strict=True)]
+    return [all(_holds(compare, left, right) for right in rights) for left, *rights in zip(first, *others, strict=True)]
 
 
 def _operand(value: Any, view: FleetView) -> list[Any]:

@@ -17,33 +17,27 @@ from nova.scheduler.request import Request
 from nova.scheduler.view import FleetView
 
 _PREDICATE = re.compile(r"^\s*(<=|>=|==|!=|<|>)\s*([0-9]{1,9}(?:\.[0-9]{1,9})*)\s*$")
-_COMPARE: dict[str, Callable[[Any, Any], bool]] = {
-    "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge, "==": operator.eq, "!=": operator.ne,
-}
+_COMPARE: dict[str, Callable[[Any, Any], bool]] = {"<": operator.lt, "<=": operator.le, ">": operator.gt,
+                                                   ">=": operator.ge, "==": operator.eq, "!=": operator.ne}
 
 
 class ImagePropertiesFilter(Filter):
-    """Architecture, hypervisor type and mode of the image must match a guest type of the hypervisor.
-
-    Also checks img_hv_requested_version (``>=2.6,<9``; a hypervisor of unknown version passes) and hw_maxphysaddr_bits.
-    """
+    """Architecture, hypervisor type and mode of the image must match a guest type of the hypervisor. Also checks
+    img_hv_requested_version (``>=2.6,<9``; a hypervisor of unknown version passes) and hw_maxphysaddr_bits."""
 
     in_place = True
+    depends_on = Scope.REQUEST
 
     def applies(self, request: Request) -> bool:
         properties = request.properties
         return bool(self._wanted(request)) or "img_hv_requested_version" in properties \
             or "hw_maxphysaddr_bits" in properties
 
-    def scope(self, request: Request) -> Scope:
-        return Scope.REQUEST
-
     @staticmethod
     def _wanted(request: Request) -> dict[int, str]:
         """Return the required values by position in a supported_instances triple."""
         properties, wanted = request.properties, {}
-        architecture = (properties.get("hw_architecture")
-                        or request.settings.image_properties_default_architecture)
+        architecture = properties.get("hw_architecture") or request.settings.image_properties_default_architecture
         if architecture:
             wanted[0] = canonical_architecture(architecture)
         if properties.get("img_hv_type"):

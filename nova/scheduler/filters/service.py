@@ -17,8 +17,7 @@ from nova.scheduler.view import FleetView
 class AllHostsFilter(Filter):
     """Accepts every node."""
 
-    def scope(self, request: Request) -> Scope:
-        return Scope.REQUEST
+    depends_on = Scope.REQUEST
 
     def mask(self, view: FleetView, request: Request) -> BoolColumn:
         return everything(view)
@@ -27,8 +26,7 @@ class AllHostsFilter(Filter):
 class ComputeFilter(Filter):
     """Nodes whose nova-compute is up and enabled."""
 
-    def scope(self, request: Request) -> Scope:
-        return Scope.REQUEST
+    depends_on = Scope.REQUEST
 
     def mask(self, view: FleetView, request: Request) -> BoolColumn:
         return view.up & ~view.disabled
@@ -40,11 +38,10 @@ class ComputeFilter(Filter):
 class AvailabilityZoneFilter(Filter):
     """Nodes in the requested zone. This filter cannot be disabled."""
 
+    depends_on = Scope.REQUEST
+
     def applies(self, request: Request) -> bool:
         return bool(request.spec.availability_zone)
-
-    def scope(self, request: Request) -> Scope:
-        return Scope.REQUEST
 
     def mask(self, view: FleetView, request: Request) -> BoolColumn:
         wanted = request.spec.availability_zone
@@ -118,11 +115,10 @@ class AggregateNumInstancesFilter(NumInstancesFilter):
 class MetricsFilter(Filter):
     """Nodes that report every metric of [metrics]weight_setting."""
 
+    depends_on = Scope.REQUEST
+
     def applies(self, request: Request) -> bool:
         return bool(request.settings.metric_ratios)
-
-    def scope(self, request: Request) -> Scope:
-        return Scope.REQUEST
 
     def mask(self, view: FleetView, request: Request) -> BoolColumn:
         names = request.settings.metric_ratios.keys()

@@ -16,13 +16,10 @@ class ServerGroupSoftAffinityWeigher(Weigher):
     option = "soft_affinity_weight_multiplier"
     policy = SOFT_AFFINITY
     sign = 1.0
+    depends_on = Scope.TABLE  # a host may have several nodes; a member on one node counts for all of them
 
     def applies(self, request: Request) -> bool:
         return request.policy == self.policy
-
-    def scope(self, request: Request) -> Scope:
-        # A host may have several nodes; a member on one node counts for all of them.
-        return Scope.TABLE
 
     def scores(self, view: FleetView, request: Request) -> FloatColumn:
         return self.sign * view.by_host(request.group_hosts)

@@ -17,18 +17,13 @@ LOG = logging.getLogger(__name__)
 
 
 class Weigher(Plugin):
-    """Scores all nodes of a view at once.
-
-    Scores are normalised to 0..1 between the lowest and the highest score of the feasible nodes (all equal: 0), then
-    multiplied. ``option`` names the multiplier: an option of [filter_scheduler], and the metadata key by which
-    aggregates override it for their hosts.
-    """
+    """Scores all nodes of a view at once. Scores are normalised to 0..1 between the lowest and the highest score of the
+    feasible nodes (all equal: 0), then multiplied. ``option`` names the multiplier: an option of [filter_scheduler],
+    and the metadata key by which aggregates override it for their hosts."""
 
     option = ""
-    # -1 for scores that always count against a node, whose multiplier is configured without a sign.
-    direction = 1.0
-    # The lower end of the range is at most this value, whatever the scores are.
-    floor: float | None = None
+    direction = 1.0  # -1 for scores that always count against a node, whose multiplier is configured without a sign
+    floor: float | None = None  # the lower end of the range is at most this value, whatever the scores are
 
     def scores(self, view: FleetView, request: Request) -> FloatColumn:
         """Return one finite number per node of the view; higher is better (with a positive multiplier)."""

@@ -10,16 +10,13 @@ from nova.scheduler.weighers.base import Weigher
 
 
 class ImagePropertiesWeigher(Weigher):
-    """Number of image properties shared with the images of the host's servers, weighted by image_props_weight_setting.
-    """
+    """Image properties shared with the images of the host's servers, weighted by image_props_weight_setting. """
 
     option = "image_props_weight_multiplier"
+    depends_on = Scope.REQUEST
 
     def applies(self, request: Request) -> bool:
         return bool(request.spec.image_hosts)
-
-    def scope(self, request: Request) -> Scope:
-        return Scope.REQUEST
 
     def scores(self, view: FleetView, request: Request) -> FloatColumn:
         ratios = request.settings.image_ratios

@@ -14,19 +14,14 @@ from nova.scheduler.weighers.base import Weigher
 
 
 class MetricsWeigher(Weigher):
-    """The sum of metric * ratio, as configured in [metrics]weight_setting.
-
-    A host without one of the metrics fails the request if metrics are required (the MetricsFilter excludes such hosts
-    before), else its score is weight_of_unavailable.
-    """
+    """The sum of metric * ratio, as configured in [metrics]weight_setting. A host without a metric fails the request if
+    metrics are required (unless the MetricsFilter excludes it), else scores weight_of_unavailable."""
 
     option = "metrics_weight_multiplier"  # metadata key of aggregates
+    depends_on = Scope.REQUEST
 
     def applies(self, request: Request) -> bool:
         return bool(request.settings.metric_ratios)
-
-    def scope(self, request: Request) -> Scope:
-        return Scope.REQUEST
 
     def multiplier(self, settings: SchedulerOptions) -> float:
         return settings.metrics_multiplier

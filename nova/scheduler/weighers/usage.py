@@ -67,9 +67,7 @@ class BuildFailureWeigher(Weigher):
 
     option = "build_failure_weight_multiplier"
     direction = -1.0
-
-    def scope(self, request: Request) -> Scope:
-        return Scope.REQUEST
+    depends_on = Scope.REQUEST
 
     def scores(self, view: FleetView, request: Request) -> FloatColumn:
         return view.failed_builds.astype(float)
@@ -93,9 +91,7 @@ class HypervisorVersionWeigher(Weigher):
     """Version of the hypervisor, newer is better."""
 
     option = "hypervisor_version_weight_multiplier"
-
-    def scope(self, request: Request) -> Scope:
-        return Scope.REQUEST
+    depends_on = Scope.REQUEST
 
     def scores(self, view: FleetView, request: Request) -> FloatColumn:
         return view.hypervisor_version.astype(float)

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from nova.novad.nodes.announcer import Announcer
+from nova.novad.nodes.discovery import Announcer
 from nova.novad.options import Options
 from tests.functional.cli.conftest import run
 from tests.functional.client import wait_for

@@ -11,7 +11,7 @@ from nova.common.errors import Refused, ReportedError
 from nova.novad import options
 from nova.novad.daemon import Daemon
 from nova.novad.mdns import Announcement, Instance
-from nova.novad.nodes.announcer import Announcer
+from nova.novad.nodes.discovery import Announcer
 from nova.novad.nodes.participant import Assignment
 from nova.novad.options import Options
 from nova.novad.platform import parse

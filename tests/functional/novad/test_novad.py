@@ -39,7 +39,7 @@ def column(ended, name, key="Component"):
 @pytest.mark.parametrize("verb", VERBS, ids=" ".join)
 def test_commands_without_the_shared_secret_are_refused(node, verb, secret, monkeypatch):
     node.patch.setenv("NOVA_SHARED_SECRET", secret)
-    monkeypatch.setattr("nova.novad.client._local_secret", str)
+    monkeypatch.setattr("nova.novad.client._SECRET_FILE", node.data_dir / "nothing")
     ended = node.nova(*verb, code=4)
     why = "does not prove that it knows the shared secret" if secret else "The shared secret is missing"
     assert (why in ended.err, ended.out) == (True, "")

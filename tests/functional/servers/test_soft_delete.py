@@ -6,7 +6,7 @@ import pytest
 import sqlalchemy as sa
 
 from nova import context, exception
-from nova.conductor.background.reclaim import reclaim
+from nova.conductor.background.overdue import reclaim
 from nova.conf import CONF
 from nova.db.servers import servers
 from nova.db.sql import clock

@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from nova import context
 from nova.compute import gauges
-from nova.conductor.background.gauges import Gauges
+from nova.conductor.background.gauges import update_gauges
 from nova.db import tables
 from nova.db.hosts import allocations
 from nova.db.servers import actions, servers
@@ -204,21 +204,21 @@ def test_no_valid_host_is_a_separate_outcome(admin, image_id, scrape):
 def test_deployment_gauges_are_read_from_the_database(suite, admin, flavor, image_id, driver, scrape):
     driver.behaviour.latency["spawn"] = 2
     uuid = admin.boot(flavor, image_id)
-    looking = Gauges(suite.conductor.core.db)
+    db = suite.conductor.core.db
     end = time.monotonic() + 5
     under_way = ("nova_actions_unfinished", "operation=build", "state=host")
     while scrape().get(under_way) != 1:
         assert time.monotonic() < end
-        looking.update()
+        update_gauges(db)
     assert scrape()["nova_compute_orders",] == 1
     admin.wait(uuid, "ACTIVE")
-    looking.update()
+    update_gauges(db)
     assert under_way not in scrape()
     assert scrape()["nova_services", "binary=nova-compute", "state=up"] == 1
     assert scrape()["nova_services", "binary=nova-compute", "state=down"] == 0
     service = admin.get("/os-services", binary="nova-compute")["services"][0]["id"]
     admin.put(f"/os-services/{service}", {"status": "disabled", "forced_down": True})
-    looking.update()
+    update_gauges(db)
     assert scrape()["nova_services", "binary=nova-compute", "state=down"] == 1
     assert scrape()["nova_services", "binary=nova-compute", "state=disabled"] == 1
     admin.put(f"/os-services/{service}", {"status": "enabled", "forced_down": False})

@@ -13,7 +13,6 @@ from nova.compute.host import Machine
 from nova.compute.reconcile import Reconciler
 from nova.conductor.endpoints.by_hosts import Guests
 from nova.conf import CONF
-from nova.db.maintenance import migrate
 from nova.db.servers import servers
 from nova.network.base import NoNetwork
 from nova.objects.base import new_uuid, utcnow
@@ -22,6 +21,7 @@ from nova.objects.servers.guest import Resumed
 from nova.objects.servers.instance import Instance
 from nova.virt.fake.driver import FakeDriver
 from tests.unit.conductor.books import Books, flavor
+from tests.unit.databases import new_database
 
 
 class Counted:
@@ -55,9 +55,7 @@ def core(tmp_path: Any) -> Iterator[Books]:
     before = CONF.state_path
     CONF.set_override("state_path", str(tmp_path))
     CONF.set_override("resume_guests_state_on_host_boot", True)
-    url = f"sqlite:///{tmp_path}/nova.sqlite"
-    migrate.sync(url)
-    books = Books(url)
+    books = Books(new_database(tmp_path))
     yield books
     books.db.close()
     CONF.set_override("state_path", before)  # (used by other tests in this process)

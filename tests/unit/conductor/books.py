@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from nova import bus, context, exception
 from nova.conductor.core import Core
 from nova.conductor.feeds.deltas import FleetAnnouncer
-from nova.conductor.feeds.security_rules import FiltersFeed
+from nova.conductor.feeds.feed import FiltersFeed
 from nova.conf import CONF
 from nova.db import tables
 from nova.db.servers import servers

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import pathlib
-import shutil
 from collections.abc import Callable, Iterator
 
 import pytest
 
 from nova import conf
 from nova.conductor.endpoints.by_hosts import Heartbeat
-from nova.db.maintenance import migrate
 from nova.db.sql import clock
 from tests.unit.conductor.books import Books, ctx
+from tests.unit.databases import new_database
 
 
 @pytest.fixture
@@ -28,18 +27,9 @@ def own_clock() -> Iterator[None]:
     clock.reset()
 
 
-@pytest.fixture(scope="session")
-def empty_database(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """Return a database file with the schema; creating the schema in every test would be slow."""
-    conf.register()
-    path = tmp_path_factory.mktemp("schema") / "nova.sqlite"
-    migrate.sync(f"sqlite:///{path}")
-    return path
-
-
 @pytest.fixture
-def core(database_url: str, empty_database: pathlib.Path) -> Iterator[Books]:
-    shutil.copy(empty_database, database_url.removeprefix("sqlite:///"))
+def core(database_url: str) -> Iterator[Books]:
+    new_database(pathlib.Path(database_url.removeprefix("sqlite:///")).parent)
     books = Books(database_url)
     yield books
     books.db.close()

@@ -23,9 +23,9 @@ from nova.compute.service import SERVICE_VERSION
 from nova.conductor import create
 from nova.conductor.acceptance import start
 from nova.conductor.endpoints.by_hosts import Guests as Reports
-from nova.conductor.network_events import process
 from nova.conductor.resources import addresses
 from nova.conductor.saga.engine import Engine
+from nova.conductor.service_events import process_network_events
 from nova.conf import CONF
 from nova.db import audit
 from nova.db.accounts import flavors
@@ -50,6 +50,7 @@ from nova.objects.volumes.volume import Volume
 from nova.operations import REGISTRY
 from nova.operations.framework.base import event_key, journal
 from nova.operations.framework.failures import failure_of
+from tests.unit.databases import new_database
 from tests.unit.engine.world import Bind, Guests, Outside, Quiet, Scheduler, StepContext, World, awaiting_plugs
 
 HOSTS = ("a", "b", "c")
@@ -74,8 +75,10 @@ class Machine(RuleBasedStateMachine):
         CONF.set_override("lease", 0, group="conductor")
         CONF.set_override("allow_swap", True, group="volume")
         self.directory = tempfile.TemporaryDirectory()
-        url = url or f"sqlite:///{os.path.join(self.directory.name, 'db')}"
-        migrate.sync(url)
+        if url:
+            migrate.sync(url)
+        else:
+            url = new_database(self.directory.name)
         self.chance = random.Random(0)
         self.world = World(name="conductor@test", db=Database(url), transport=None, scheduler=None, compute=None,
                            fleet=Quiet(), usage=Quiet())
@@ -231,7 +234,8 @@ class Machine(RuleBasedStateMachine):
             server = self.row(self.uuids[pick % len(self.uuids)])
             if server.vm_state != states.BUILDING and server.network_info:
                 vif = server.network_info[which % len(server.network_info)]
-                process(self.engine, [ExternalEvent(name="network-vif-deleted", instance_uuid=server.uuid, tag=vif.id)])
+                process_network_events(
+                    self.engine, [ExternalEvent(name="network-vif-deleted", instance_uuid=server.uuid, tag=vif.id)])
 
     def make_volume(self):
         made = Volume(uuid=new_uuid(), project_id="p", size_gb=1)
@@ -254,7 +258,7 @@ class Machine(RuleBasedStateMachine):
 
     def tell_plugged(self, uuid, status="completed"):
         keys = [event_key("network-vif-plugged", vif.id) for vif in self.row(uuid).network_info]
-        self.engine.wake(CTX, uuid, dict.fromkeys(keys, status))
+        self.engine.recovery.wake(uuid, dict.fromkeys(keys, status))
 
     # --- the world -------------------------------------------------------------------------------
     @rule(pick=st.integers(0, 100), twice=st.booleans(), fails=st.sampled_from([0.0, 0.0, 0.5]))
@@ -290,7 +294,7 @@ class Machine(RuleBasedStateMachine):
         self.hosts[host].state.serving.clear()  # state of the killed process
         self.evict(host)
         self.compare(host)
-        for order in self.engine.resume(CTX, host):
+        for order in self.engine.recovery.resume(host):
             self.world.orders.append((host, order))
 
     @rule(host=st.sampled_from(HOSTS))
@@ -313,7 +317,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule()
     def leases_end(self):
-        self.engine.recover(CTX)
+        self.engine.recovery.recover()
 
     # --- a host, as in nova.compute.runner -------------------------------------------------------
     def execute(self, host, order, fails):
@@ -322,7 +326,7 @@ class Machine(RuleBasedStateMachine):
         self.seen[host][order.instance.uuid] = order.rank
         try:
             # Leases expire at once, so every order is late.
-            self.engine.begin(CTX, order.action.uuid, order.attempt, host)
+            self.engine.recovery.begin(order.action.uuid, order.attempt, host)
         except exception.StaleReport:
             self.refused(host, order)
             return
@@ -426,7 +430,7 @@ class Machine(RuleBasedStateMachine):
             self.deliver_all()
             for uuid in self.uuids:
                 self.tell_plugged(uuid)
-            self.engine.recover(CTX)
+            self.engine.recovery.recover()
             for host in HOSTS:
                 self.evict(host)
                 self.compare(host)

@@ -6,9 +6,9 @@ import msgspec
 import pytest
 
 from nova.conductor.acceptance import start
-from nova.conductor.network_events import process
 from nova.conductor.saga.control import ConductorControl
 from nova.conductor.saga.engine import KINDS, Engine
+from nova.conductor.service_events import process_network_events
 from nova.db.servers import servers
 from nova.network.neutron.server_interfaces import NeutronServerInterfaces
 from nova.objects.networks.network import FixedIp
@@ -39,7 +39,8 @@ def test_network_refresh_of_many_servers_does_not_delay_other_projects(machine):
     machine.world.allocator.of_server = Service
     engine = Engine(machine.world, pool)
     engine.in_background("other", lambda: gate.wait(60))
-    process(engine, [ExternalEvent(name="network-changed", instance_uuid=uuid) for uuid in machine.uuids])
+    process_network_events(
+        engine, [ExternalEvent(name="network-changed", instance_uuid=uuid) for uuid in machine.uuids])
     engine.in_background("project", lambda: order.append("project"))
     gate.set()
     pool.shutdown()
@@ -75,7 +76,8 @@ def test_address_change_during_port_binding_is_kept(machine):
 def port_is_deleted(machine):
     """Report the deletion of the port of the first server, which has a single interface."""
     vif, = machine.row().network_info
-    process(machine.engine, [ExternalEvent(name="network-vif-deleted", instance_uuid=machine.uuids[0], tag=vif.id)])
+    process_network_events(
+        machine.engine, [ExternalEvent(name="network-vif-deleted", instance_uuid=machine.uuids[0], tag=vif.id)])
 
 
 def has_no_interface(machine):
@@ -92,6 +94,20 @@ def test_reset_state_still_detaches_a_deleted_port(machine, delivered):
         machine.deliver_order(fails=0.0, pick=0, twice=False)
     machine.reset_state(state="active", pick=0)
     assert has_no_interface(machine)
+
+
+@pytest.mark.parametrize("busy", [False, True], ids=["alone", "behind another operation"])
+@pytest.mark.parametrize("delivered", [False, True], ids=["before the host detaches it", "while the host detaches it"])
+def test_soft_delete_still_detaches_a_deleted_port(machine, delivered, busy):
+    """A soft delete powers the guest off and leaves its devices."""
+    if busy:
+        machine.operate(0, "pause")
+    port_is_deleted(machine)
+    if delivered:
+        machine.deliver_order(fails=0.0, pick=0, twice=False)
+    machine.delete_for_now(name="soft_delete", pick=0)
+    assert has_no_interface(machine)
+    assert machine.row().vm_state == states.SOFT_DELETED
 
 
 def test_reset_state_keeps_a_queued_detachment_of_a_deleted_port(machine):
@@ -202,7 +218,8 @@ def test_port_deleted_during_a_failing_build_is_removed_from_the_row(machine, be
 def test_port_deleted_before_its_allocation_is_detached_after_the_build(machine, being_built):
     vif, = machine.row().network_info
     machine.world.db.write(lambda connection: servers.update(connection, being_built, {"network_info": []}))
-    process(machine.engine, [ExternalEvent(name="network-vif-deleted", instance_uuid=being_built, tag=vif.id)])
+    process_network_events(
+        machine.engine, [ExternalEvent(name="network-vif-deleted", instance_uuid=being_built, tag=vif.id)])
     machine.world.db.write(lambda connection: servers.update(connection, being_built, {"network_info": [vif]}))
     assert has_no_interface(machine)
 

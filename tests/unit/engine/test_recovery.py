@@ -97,7 +97,7 @@ def test_recovery_takes_over_all_pages_of_lost_actions(machine, monkeypatch):
         sa.update(tables.actions).where(tables.actions.c.instance_uuid.in_(unknown)).values(operation="teleport")))
     machine.world.orders.clear()
     with long_leases():
-        assert machine.engine.recover(CTX) == 9
+        assert machine.engine.recovery.recover() == 9
     assert sorted(order.instance.uuid for _host, order in machine.world.orders) == sorted(known)
 
 
@@ -112,7 +112,7 @@ def test_action_without_owner_is_recovered_while_hosts_are_unreachable(machine, 
     assert owner is None
     monkeypatch.setattr(step_executor, "_PAUSE", 0)
     with long_leases():
-        assert machine.engine.recover(CTX, reach_hosts=False) == 1
+        assert machine.engine.recovery.recover(reach_hosts=False) == 1
     assert [order.instance.uuid for _host, order in machine.world.orders] == machine.uuids
 
 

@@ -77,11 +77,11 @@ def test_order_newer_than_a_stale_row_is_confirmed_later(machine, fall_behind):
     assert order.attempt > first.attempt
     behind.see(writes=True)
     with pytest.raises(exception.ServiceUnavailable):
-        machine.engine.begin(CTX, order.action.uuid, order.attempt, host)
+        machine.engine.recovery.begin(order.action.uuid, order.attempt, host)
     behind.catch_up()
-    machine.engine.begin(CTX, order.action.uuid, order.attempt, host)
+    machine.engine.recovery.begin(order.action.uuid, order.attempt, host)
     for other in set(HOSTS) - {host}:
         with pytest.raises(exception.StaleReport):
-            machine.engine.begin(CTX, order.action.uuid, order.attempt, other)
+            machine.engine.recovery.begin(order.action.uuid, order.attempt, other)
     with pytest.raises(exception.StaleReport):
-        machine.engine.begin(CTX, order.action.uuid, first.attempt, host)
+        machine.engine.recovery.begin(order.action.uuid, first.attempt, host)

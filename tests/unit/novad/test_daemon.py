@@ -58,7 +58,7 @@ def clock(monkeypatch):
 
 
 def state(daemon, name):
-    return next(one.state for one in daemon.states() if one.deployed.name == name)
+    return next(one.state for one in daemon.states() if one.name == name)
 
 
 def starts(runtime):
@@ -135,7 +135,7 @@ def test_interrupted_deployment_is_rolled_back_by_the_first_check(options, daemo
     with pytest.raises(Busy, match="rollback of an earlier deployment is not finished"):
         again.restart([], QUIET)
     again.check_components()
-    assert {one.deployed.component.tag for one in again.states()} == {"1"}
+    assert {one.image.rpartition(":")[2] for one in again.states()} == {"1"}
     assert {one.state for one in again.states()} == {module.RUNNING}
 
 

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from nova.novad.deployment import health
-from nova.novad.platform import Health
+from nova.novad.platform import Component, Health
 from nova.novad.runtime.base import Wanted
 from tests.unit.novad.runtimes import FakeRuntime
 
@@ -15,7 +15,7 @@ from tests.unit.novad.runtimes import FakeRuntime
 @pytest.fixture
 def runtime():
     made = FakeRuntime({"i:1": "good"})
-    made.create(Wanted(name="c", image=made.fetch("i:1").ident, labels={}))
+    made.create(Wanted(name="c", image=made.fetch("i:1").ident, labels={}, component=Component(image="i")))
     made.start("c")
     return made
 

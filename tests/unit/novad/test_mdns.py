@@ -9,8 +9,8 @@ from zeroconf import ServiceStateChange
 
 from nova.novad import mdns
 from nova.novad.mdns import TYPE, Announcement, Instance, Watch, instance
-from nova.novad.nodes import announcer
-from nova.novad.nodes.announcer import announced
+from nova.novad.nodes import discovery
+from nova.novad.nodes.discovery import announced
 from nova.novad.options import Options
 
 IPV4 = bytes([10, 0, 0, 7])
@@ -60,7 +60,7 @@ class Adapter:
     ("no.such.name.invalid", True, [])])
 def test_only_listening_addresses_are_announced(listen, announce, said, monkeypatch):
     monkeypatch.setattr("ifaddr.get_adapters", lambda: [Adapter(name) for name in ("lo", "eth0", "eth1")])
-    monkeypatch.setattr(announcer.socket, "getaddrinfo", lambda host, *_args, **_more: [
+    monkeypatch.setattr(discovery.socket, "getaddrinfo", lambda host, *_args, **_more: [
         (0, 0, 0, "", ("127.0.0.1" if host == "localhost" else host, 0))])
     assert announced(Options(listen=f"tcp://{listen}:1", announce=announce)) == said
 

@@ -19,7 +19,7 @@ def written(tmp_path, text):
 
 
 def test_example_configuration_lists_every_option_with_its_default():
-    given = tomllib.loads(re.sub(r"^#(?=\w+ = )", "", EXAMPLE, flags=re.MULTILINE))
+    given = tomllib.loads(re.sub(r"^#(?=\w+ = )", "", EXAMPLE.read_text(), flags=re.MULTILINE))
     options = msgspec.convert(given, Options)
     assert set(given) == set(Options.__struct_fields__)
     examples = {"node", "secret_file", "tls_cert", "tls_key", "client_ca", "key_file", "podman_socket", "nodes",

@@ -3,7 +3,7 @@
 import pytest
 
 from nova.common.errors import Invalid, Refused
-from nova.novad.deployment import pins
+from nova.novad.deployment.changes import tag_moves
 from nova.novad.platform import Component
 from tests.unit.novad.runtimes import digest
 from tests.unit.novad.test_deploy import Node
@@ -124,4 +124,4 @@ def test_malformed_digest_is_refused(version):
     ("127.0.0.1:5050/nova/api", "", False), ("localhost:5050/nova/api", "", False), ("[::1]:5050/nova/api", "", False),
     ("registry.example.org/api", "", True), ("registry.example.org/api", "1", False), ("busybox", "", True)])
 def test_only_channel_tags_of_remote_registries_may_move(image, version, moves):
-    assert pins.moves(Component(image=image, version=version)) == moves
+    assert tag_moves(Component(image=image, version=version)) == moves

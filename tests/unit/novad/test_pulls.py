@@ -12,6 +12,7 @@ import threading
 import pytest
 
 from nova.novad.errors import ImageFault, RuntimeFault
+from nova.novad.platform import Component
 from nova.novad.runtime import images
 from nova.novad.runtime.base import Wanted
 from nova.novad.runtime.podman import Podman
@@ -197,7 +198,8 @@ def test_broken_podman_connection_reports_reason_and_full_disk(service, tmp_path
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(images.shutil, "disk_usage",
                         lambda _path: usage._replace(free=5 << 20 if full else 1 << 40))
-    words = {"create": [Wanted(name="c", image="i", labels={})], "stop": ["c", 1], "version": [], "fetch": ["short:1"]}
+    words = {"create": [Wanted(name="c", image="i", labels={}, component=Component(image="i"))], "stop": ["c", 1],
+             "version": [], "fetch": ["short:1"]}
     with pytest.raises(RuntimeFault) as told:
         getattr(runtime, verb)(*words.get(verb, ["c"]))
     message = told.value.message

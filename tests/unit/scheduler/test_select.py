@@ -14,10 +14,9 @@ from nova import conf, exception
 from nova.objects.hosts.node import Inventory
 from nova.objects.hosts.scheduling import GroupSpec, HostState
 from nova.scheduler import stages
-from nova.scheduler.feasible import feasible
 from nova.scheduler.filters.service import IoOpsFilter
 from nova.scheduler.rank import Ranking
-from nova.scheduler.select import Planner
+from nova.scheduler.select import Planner, feasible
 from tests.unit.scheduler import reference
 from tests.unit.scheduler.builders import choose, filters, fleet, node, request, spec, weighers
 

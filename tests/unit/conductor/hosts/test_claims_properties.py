@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import pathlib
 import tempfile
 from typing import Any
 
@@ -18,11 +17,11 @@ from nova import conf, exception
 from nova.db import tables
 from nova.db.accounts import quotas
 from nova.db.hosts import allocations, compute_nodes, services
-from nova.db.maintenance import migrate
 from nova.db.sql.engine import Database
 from nova.objects.base import new_uuid
 from nova.objects.hosts.node import ComputeNode, Inventory, Provider
 from nova.objects.hosts.scheduling import Selection
+from tests.unit.databases import new_database
 
 NODES = ("n1", "n2", "n3")
 PROJECTS = ("p1", "p2")
@@ -63,9 +62,7 @@ class Claims(RuleBasedStateMachine):
         super().__init__()
         conf.register()
         self.directory = tempfile.TemporaryDirectory()
-        url = f"sqlite:///{pathlib.Path(self.directory.name)}/nova.sqlite"
-        migrate.sync(url)
-        self.db = Database(url)
+        self.db = Database(new_database(self.directory.name))
         self.uuids = {name: new_uuid() for name in NODES}
         self.gpus = {name: new_uuid() for name in NODES}
         self.inventories: dict[str, dict[str, Inventory]] = {}

@@ -60,7 +60,7 @@ def _deleted(core: Books, instance: Instance) -> bool:
 
 def test_delete_on_a_down_host_completes_and_stores_an_eviction(core: Books, engine: Engine) -> None:
     instance = _being_deleted(core, engine)
-    engine.recover(ctx())
+    engine.recovery.recover()
     engine._pool.run()  # type: ignore[attr-defined]
     assert _deleted(core, instance)
     [word] = core.db.read(lambda connection: evictions.of_host(connection, "h1"))
@@ -75,11 +75,11 @@ def test_volume_attachment_waits_for_a_down_host(core: Books, engine: Engine) ->
     for _look in range(3):
         set_columns(core, tables.actions, tables.actions.c.instance_uuid == instance.uuid,
                     lease_until=utcnow() - LONG_AGO)
-        engine.recover(ctx())
+        engine.recovery.recover()
         engine._pool.run()  # type: ignore[attr-defined]
     found = core.db.read(lambda connection: volumes.get(connection, volume.uuid))
     assert (found.status, found.instance_uuid, found.host) == ("attaching", instance.uuid, "h1")
-    [order] = engine.resume(ctx(), "h1")
+    [order] = engine.recovery.resume("h1")
     assert (order.step, order.undo, [device.volume_id for device in order.instance.volumes]) == (
         "attach", False, [volume.uuid])
 
@@ -94,7 +94,7 @@ def test_delete_on_a_down_host_releases_its_attaching_volumes(core: Books, engin
     for _look in range(5):
         engine._pool.run()  # type: ignore[attr-defined]
         set_columns(core, tables.actions, tables.actions.c.outcome.is_(None), lease_until=utcnow() - LONG_AGO)
-        engine.recover(ctx())
+        engine.recovery.recover()
     engine._pool.run()  # type: ignore[attr-defined]
     assert _deleted(core, instance)
     found = core.db.read(lambda connection: volumes.get(connection, volume.uuid))
@@ -103,7 +103,7 @@ def test_delete_on_a_down_host_releases_its_attaching_volumes(core: Books, engin
 
 def test_delete_waits_for_a_host_that_returns_before_the_commit(core: Books, engine: Engine) -> None:
     instance = _being_deleted(core, engine)
-    engine.recover(ctx())
+    engine.recovery.recover()
     core.db.write(lambda connection: services.beat(connection, "h1", "nova-compute"))
     engine._pool.run()  # type: ignore[attr-defined]
     assert not _deleted(core, instance)

@@ -9,7 +9,7 @@ import pytest
 from nova import exception
 from nova.conductor.announcer import report_nodes
 from nova.conductor.endpoints.by_hosts import Heartbeat
-from nova.conductor.feeds.usage import UsageFeed
+from nova.conductor.feeds.feed import UsageFeed
 from nova.db.hosts import compute_nodes
 from tests.unit.conductor.books import Books, ctx, node
 
