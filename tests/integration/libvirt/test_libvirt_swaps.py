@@ -171,7 +171,7 @@ def test_volume_swap_without_guest_or_volume_fails(driver: LibvirtDriver, guest_
     with pytest.raises(exception.GuestNotFound):
         driver.volume_swaps.swap(server(), old, new, NEVER)
     instance = running(driver, guest_image, old)
-    with pytest.raises(exception.VolumeSwapFailed, match="does not have it"):
+    with pytest.raises(exception.VolumeSwapFailed, match="does not have the volume"):
         driver.volume_swaps.swap(instance, strange, msgspec.structs.replace(
             strange.swapped(other, False), connection=other.connection), NEVER)
     (state / "new").unlink()
