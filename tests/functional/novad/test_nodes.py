@@ -287,7 +287,8 @@ def test_remove_removes_components_on_all_nodes(nodes):
     nodes.nova("remove", "--yes", "--remove-volumes", "--remove-secrets")
     assert nodes.run() == [{}, {}, {}]
     assert [content(node.data / "volumes") for node in nodes.all] == [{}, {}, {}]
-    assert [node.daemon.secrets.names() for node in nodes.all] == [[], [], []]
+    # The control node sends its decision to the other nodes, which then remove their secrets.
+    wait_for(lambda: [node.daemon.secrets.names() for node in nodes.all] == [[], [], []], 20)
     assert [node.states()[0] for node in nodes.all] == [("remove", "done")] * 3
     nodes.nova("deploy")
     assert nodes.run() == ONE

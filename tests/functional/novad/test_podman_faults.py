@@ -132,7 +132,7 @@ def test_success_without_effect_is_detected(podman, node, method, path):
     failed = node.nova("deploy", "db=2", code=1 if "networks" not in path else 0)
     assert used
     if failed.code:
-        assert "podman" in failed.err or "has ended" in failed.err
+        assert "podman" in failed.err or "the container exited" in failed.err
         wait_for(lambda: podman.named() == before, 20)
     if path == "/stop":
         assert "still runs although podman reported its stop" in failed.err
