@@ -87,23 +87,15 @@ def advance(connection: sa.Connection) -> bool:
 def pack(connection: sa.Connection) -> int:
     """Make a block of servers that are in none, and return their number; 0 if they do not fill a block."""
     for deleted in (False, True):
-        statement = sa.select(TABLE.c.id, TABLE.c.created_at, *_texts(INDEXED_TEXTS)).where(
-            TABLE.c.deleted == deleted, TABLE.c.text_block.is_(None),
-            sa.or_(TABLE.c.updated_at.is_(None), TABLE.c.updated_at < clock.overdue(_UNCHANGED)))
+        unchanged = sa.or_(TABLE.c.updated_at.is_(None), TABLE.c.updated_at < clock.overdue(_UNCHANGED))
+        unpacked, = scans.ranges(TABLE, [("id", "asc")], [{"deleted": deleted, "text_block": None}], [unchanged])
+        statement, = unpacked.selects([TABLE.c.id, TABLE.c.created_at, *_texts(INDEXED_TEXTS)])
         # Rows that another transaction holds are changing.
-        servers = connection.execute(_along_index(connection, statement).limit(SIZE).with_for_update(
-            skip_locked=True)).all()
+        servers = connection.execute(statement.limit(SIZE).with_for_update(skip_locked=True)).all()
         if len(servers) == SIZE:
             _insert(connection, deleted, servers)
             return SIZE
     return 0
-
-
-def _along_index(connection: sa.Connection, statement: sa.Select[Any]) -> sa.Select[Any]:
-    """Sort servers of no block by id. Databases would read the packed ones along other indexes (test_list_plans.py)."""
-    if connection.dialect.name == "mysql":  # which sorts all of them if the null column is in the order
-        return statement.order_by(TABLE.c.id).with_hint(TABLE, "FORCE INDEX (ix_instances_text_block)")
-    return statement.order_by(TABLE.c.text_block, TABLE.c.id)
 
 
 def _microseconds(moment: datetime.datetime) -> int:

@@ -195,7 +195,7 @@ def _why_not(domain: libvirt.virDomain) -> str:
         return "the guest was powered off during the copy"
     stats = domain.jobStats(libvirt.VIR_DOMAIN_JOB_STATS_COMPLETED)
     if stats.get("operation") != libvirt.VIR_DOMAIN_JOB_OPERATION_BACKUP:
-        return "the outcome of the disk copy is unknown, as libvirtd was restarted"  # libvirtd was restarted.
+        return "the outcome of the disk copy is unknown, as libvirtd was restarted"
     if stats.get("type") == libvirt.VIR_DOMAIN_JOB_COMPLETED:
         return ""
     return str(stats.get("errmsg") or "the disk copy was aborted")
