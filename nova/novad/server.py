@@ -133,7 +133,7 @@ def _as_status(context: grpc.ServicerContext) -> Iterator[None]:
         yield
     except ReportedError as error:
         code = next((code for kind, code in _CODES.items() if isinstance(error, kind)), grpc.StatusCode.INTERNAL)
-        context.set_trailing_metadata(((ANSWERED, "1"),))
+        context.set_trailing_metadata(((ANSWERED, type(error).__name__),))
         context.abort(code, shortened(error.message))
     except OSError as error:  # For example, a full disk.
         LOG.exception("The request failed with an operating system error")
