@@ -21,7 +21,7 @@
    ``only("key", TYPE)``. The policy of a line is checked with the caller's own project as target;
    leave it out and call ``req.authorize(rule, {"project_id": ...})`` where the target is another.
 3. Paging: ``limit, marker = req.page()`` and ``req.next_links(path, items, limit, last_marker)``;
-   links: ``req.links("flavors", ident)``; booleans: ``req.flag(name)``, ``fields.is_true(value)``;
+   links: ``req.links("flavors", ident)``; booleans: ``req.flag(name)``, ``request.is_true(value)``;
    integers that may be strings: ``request.whole(value)``; times: ``iso``, ``iso_precise``.
 4. ``tests/unit/api``: ``tests/unit/api/test_reference.py`` compares every route's schemas with the
    reference in all versions by itself; behaviour is tested over HTTP in tests/functional.

@@ -10,7 +10,7 @@ from urllib.parse import quote, urlencode
 
 from nova import exception, policies
 from nova.api.clients import Clients
-from nova.api.validation import fields, formats
+from nova.api.validation import formats, types
 from nova.conf import CONF
 from nova.context import RequestContext
 from nova.objects import expression
@@ -101,7 +101,7 @@ class Request:
 
     def flag(self, name: str) -> bool:
         """A query parameter that was checked as a BOOLEAN."""
-        return fields.is_true(self.arg(name, "False"))
+        return is_true(self.arg(name, "False"))
 
     def time(self, name: str) -> datetime.datetime | None:
         """A query parameter that was checked as a date-time."""
@@ -155,6 +155,11 @@ def whole(value: Any) -> int:
         return min(int(value), 2**63 - 1)
     except ValueError:  # thousands of digits
         return 2**63 - 1
+
+
+def is_true(value: Any) -> bool:
+    """Return the meaning of a value that passed BOOLEAN."""
+    return value is True or (isinstance(value, str) and value in types.TRUE_VALUES)
 
 
 def _quoted(ident: str) -> str:

@@ -8,7 +8,8 @@ from typing import Any
 from nova.api import errors
 from nova.api.request import Request
 from nova.api.router import accepts
-from nova.api.validation.fields import STRING, Array, Object
+from nova.api.validation.fields import Array, Object
+from nova.api.validation.types import STRING
 
 _PAIRS = """
 NMN=Multinic OS-DCF=DiskConfig OS-EXT-AZ=ExtendedAvailabilityZone OS-EXT-IMG-SIZE=ImageSize OS-EXT-IPS=ExtendedIps

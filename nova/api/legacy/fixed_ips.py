@@ -7,7 +7,8 @@ from typing import Any
 from nova import exception
 from nova.api.request import Request
 from nova.api.router import accepts
-from nova.api.validation.fields import STRING, STRING_OR_NULL, TRUTH, Object, Out, Query, View, only
+from nova.api.validation.fields import Object, Out, Query, View, only
+from nova.api.validation.types import STRING, STRING_OR_NULL, TRUTH
 from nova.common import plain_ip
 
 FIXED_IP = View([

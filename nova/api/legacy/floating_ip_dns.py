@@ -7,20 +7,8 @@ from typing import Any
 from nova import exception
 from nova.api.request import Request
 from nova.api.router import accepts
-from nova.api.validation.fields import (
-    ANY,
-    STRING,
-    STRING_OR_NULL,
-    Array,
-    Field,
-    Object,
-    Out,
-    Plain,
-    Query,
-    View,
-    enum,
-    string,
-)
+from nova.api.validation.fields import Array, Field, Object, Out, Plain, Query, View, enum, string
+from nova.api.validation.types import ANY, STRING, STRING_OR_NULL
 from nova.common import plain_ip
 from nova.objects.networks.floating_ip_dns import Domain, Entry
 

@@ -8,7 +8,8 @@ from nova import exception
 from nova.api.errors import RouteNotFound
 from nova.api.request import Request
 from nova.api.router import accepts
-from nova.api.validation.fields import STRING, STRING_OR_NULL, Array, Field, Object, Out, Query, View, string
+from nova.api.validation.fields import Array, Field, Object, Out, Query, View, string
+from nova.api.validation.types import STRING, STRING_OR_NULL
 from nova.conf import CONF
 
 _QUERY = Query(strict=None)

@@ -7,9 +7,10 @@ from typing import Any
 
 from nova import exception
 from nova.api.compute.networks import networks
-from nova.api.request import Request, whole
+from nova.api.request import Request, is_true, whole
 from nova.api.router import accepts
-from nova.api.validation.fields import ANY, BOOLEAN, Field, Object, Plain, integer, is_true, only, string
+from nova.api.validation.fields import Field, Object, Plain, integer, only, string
+from nova.api.validation.types import ANY, BOOLEAN
 from nova.common import plain_ip
 from nova.objects.base import new_uuid
 from nova.objects.networks.network import Network

@@ -8,7 +8,8 @@ from nova import exception
 from nova.api.compute.networks.security_group_rules import EVERYBODY, number, text
 from nova.api.request import Request
 from nova.api.router import accepts
-from nova.api.validation.fields import ANY, INTEGER, STRING_OR_NULL, Array, Field, Object, Out, Plain, Query, View
+from nova.api.validation.fields import Array, Field, Object, Out, Plain, Query, View
+from nova.api.validation.types import ANY, INTEGER, STRING_OR_NULL
 from nova.objects.networks.network import DefaultRule
 
 _QUERY = Query(strict=None)

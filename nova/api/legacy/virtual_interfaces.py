@@ -7,7 +7,8 @@ from typing import Any
 from nova.api.compute.servers.servers import authorized_get
 from nova.api.request import Request
 from nova.api.router import accepts
-from nova.api.validation.fields import ABSENT, LIMIT, STRING, Array, Object, Out, Query, View
+from nova.api.validation.fields import ABSENT, Array, Object, Out, Query, View
+from nova.api.validation.types import LIMIT, STRING
 
 INTERFACE = View([
     Out("id", STRING),

@@ -342,38 +342,5 @@ def integer(minimum: int | None = None, maximum: int | None = None) -> Plain:
 
 
 def only(name: str, kind: Type | None = None) -> Object:
-    """The body of an action: one required key."""
-    return Object({name: Field(kind or ANY, required=True)})
-
-
-_TRUE = [True, "True", "TRUE", "true", "1", "ON", "On", "on", "YES", "Yes", "yes"]
-_FALSE = [False, "False", "FALSE", "false", "0", "OFF", "Off", "off", "NO", "No", "no"]
-
-ANY = Plain()
-STRING = string()
-STRING_OR_NULL = Plain(type=["string", "null"])
-INTEGER = Plain(type="integer")
-NUMBER = Plain(type="number")
-TRUTH = Plain(type="boolean")
-BOOLEAN = Plain(type=["boolean", "string"], enum=_TRUE + _FALSE)
-UUID = string(format="uuid")
-TIME = string(format="date-time")
-TIME_OR_NULL = Plain(type=["string", "null"], format="date-time")
-REGEX = string(format="regex")
-IP = Plain(type="string", oneOf=[{"format": "ipv4"}, {"format": "ipv6"}])
-_NAME = Plain(type="string", format="name", minLength=1, maxLength=255)
-_NAME_SPACES = Name(type="string", format="name_with_leading_trailing_spaces", minLength=1, maxLength=255)
-NAME = Changing({0: _NAME_SPACES, 1: _NAME})
-HOSTNAME = string(pattern="^[a-zA-Z0-9-._]*$", minLength=1, maxLength=255)
-DESCRIPTION = Plain(type=["string", "null"], format="printable", minLength=0, maxLength=255)
-TAG = string(pattern="^[^,/]*$", minLength=1, maxLength=60)
-METADATA = Object(patterns={"^[a-zA-Z0-9-_:. ]{1,255}$": string(maxLength=255)})
-# Query parameters arrive as text.
-LIMIT = Plain(type=["integer", "string"], pattern="^[0-9]*$", minimum=0, minLength=1)
-LINK = Object({"rel": STRING, "href": STRING}, additional=True)
-LINKS = Array(LINK)
-
-
-def is_true(value: Any) -> bool:
-    """The meaning of a value that passed BOOLEAN."""
-    return value is True or (isinstance(value, str) and value in _TRUE)
+    """Return the body of an action: one required key."""
+    return Object({name: Field(kind or Plain(), required=True)})

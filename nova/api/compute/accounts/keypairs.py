@@ -7,26 +7,8 @@ from typing import Any
 from nova import exception
 from nova.api.request import Request, iso_precise
 from nova.api.router import accepts
-from nova.api.validation.fields import (
-    ABSENT,
-    INTEGER,
-    LIMIT,
-    LINKS,
-    NAME,
-    STRING,
-    STRING_OR_NULL,
-    TRUTH,
-    Array,
-    Changing,
-    Combined,
-    Field,
-    Object,
-    Out,
-    Query,
-    View,
-    enum,
-    string,
-)
+from nova.api.validation.fields import ABSENT, Array, Changing, Combined, Field, Object, Out, Query, View, enum, string
+from nova.api.validation.types import INTEGER, LIMIT, LINKS, NAME, STRING, STRING_OR_NULL, TRUTH
 from nova.objects.accounts.keypair import SSH, X509, Keypair
 
 POLICY = "os_compute_api:os-keypairs:"

@@ -6,7 +6,8 @@ from typing import Any
 
 from nova.api.request import Request
 from nova.api.router import accepts
-from nova.api.validation.fields import INTEGER, STRING, Array, Getter, Object, Out, Query, View
+from nova.api.validation.fields import Array, Getter, Object, Out, Query, View
+from nova.api.validation.types import INTEGER, STRING
 
 QUERY = Query({"tenant_id": STRING}, strict=75)
 

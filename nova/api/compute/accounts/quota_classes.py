@@ -9,7 +9,8 @@ from nova.api import microversion
 from nova.api.compute.accounts.quota_sets import LIMIT, LONGEST, RESOURCES, UNLIMITED
 from nova.api.request import Request, whole
 from nova.api.router import accepts
-from nova.api.validation.fields import INTEGER, STRING, Field, Object, Out, View
+from nova.api.validation.fields import Field, Object, Out, View
+from nova.api.validation.types import INTEGER, STRING
 
 # Resource -> versions that show it; a change may name more resources before 2.50.
 _SHOWN: dict[str, dict[str, int]] = {

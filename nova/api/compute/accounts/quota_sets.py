@@ -6,9 +6,10 @@ from typing import Any
 
 from nova import exception
 from nova.api import identity, microversion
-from nova.api.request import Request, whole
+from nova.api.request import Request, is_true, whole
 from nova.api.router import accepts
-from nova.api.validation.fields import BOOLEAN, INTEGER, STRING, Field, Object, Out, Plain, Query, View, is_true
+from nova.api.validation.fields import Field, Object, Out, Plain, Query, View
+from nova.api.validation.types import BOOLEAN, INTEGER, STRING
 
 POLICY = "os_compute_api:os-quota-sets:"
 

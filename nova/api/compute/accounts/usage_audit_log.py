@@ -11,7 +11,8 @@ from typing import Any
 from nova import exception
 from nova.api.request import Request
 from nova.api.router import accepts
-from nova.api.validation.fields import INTEGER, STRING, Array, Object
+from nova.api.validation.fields import Array, Object
+from nova.api.validation.types import INTEGER, STRING
 from nova.conf import CONF
 from nova.objects.accounts.usage import audit_period
 from nova.objects.base import utcnow

@@ -10,23 +10,8 @@ from typing import Any
 from nova import exception
 from nova.api.request import Request, iso_precise
 from nova.api.router import accepts
-from nova.api.validation.fields import (
-    ABSENT,
-    INTEGER,
-    LIMIT,
-    LINKS,
-    NUMBER,
-    STRING,
-    TIME,
-    TIME_OR_NULL,
-    Array,
-    Field,
-    Object,
-    Out,
-    Query,
-    Type,
-    View,
-)
+from nova.api.validation.fields import ABSENT, Array, Field, Object, Out, Query, Type, View
+from nova.api.validation.types import INTEGER, LIMIT, LINKS, NUMBER, STRING, TIME, TIME_OR_NULL
 from nova.objects.accounts.usage import ServerUsage
 from nova.objects.base import utcnow
 

@@ -8,7 +8,8 @@ from nova import exception
 from nova.api import identity
 from nova.api.request import Request
 from nova.api.router import accepts
-from nova.api.validation.fields import STRING, Array, Field, Object, Out, View, only, string
+from nova.api.validation.fields import Array, Field, Object, Out, View, only, string
+from nova.api.validation.types import STRING
 
 _TENANT = Object({"tenant": Field(string(minLength=1, maxLength=255), required=True)})
 ADD = only("addTenantAccess", _TENANT)

@@ -5,31 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from nova import exception
-from nova.api.request import Request, whole
+from nova.api.request import Request, is_true, whole
 from nova.api.router import accepts
-from nova.api.validation.fields import (
-    ABSENT,
-    BOOLEAN,
-    INTEGER,
-    LIMIT,
-    LINKS,
-    NAME,
-    NUMBER,
-    STRING,
-    STRING_OR_NULL,
-    TRUTH,
-    Array,
-    Changing,
-    Field,
-    Object,
-    Out,
-    Plain,
-    Query,
-    View,
-    enum,
-    integer,
-    is_true,
-)
+from nova.api.validation.fields import ABSENT, Array, Changing, Field, Object, Out, Plain, Query, View, enum, integer
+from nova.api.validation.types import BOOLEAN, INTEGER, LIMIT, LINKS, NAME, NUMBER, STRING, STRING_OR_NULL, TRUTH
 from nova.objects.accounts.flavor import Flavor, FlavorQuery
 from nova.objects.base import new_uuid
 

@@ -7,25 +7,8 @@ from typing import Any
 from nova import exception
 from nova.api.request import Request, iso_precise
 from nova.api.router import accepts
-from nova.api.validation.fields import (
-    HOSTNAME,
-    INTEGER,
-    NAME,
-    STRING,
-    STRING_OR_NULL,
-    TRUTH,
-    UUID,
-    Array,
-    Changing,
-    Combined,
-    Field,
-    Name,
-    Object,
-    Out,
-    Plain,
-    View,
-    only,
-)
+from nova.api.validation.fields import Array, Changing, Combined, Field, Name, Object, Out, Plain, View, only
+from nova.api.validation.types import HOSTNAME, INTEGER, NAME, STRING, STRING_OR_NULL, TRUTH, UUID
 from nova.image import lookup
 from nova.objects.hosts.aggregate import Aggregate
 from nova.objects.images.image import Image

@@ -10,7 +10,8 @@ from nova.api.compute.hosts.hypervisors import RESOURCES
 from nova.api.compute.hosts.services import COMPUTE, status_of
 from nova.api.request import Request
 from nova.api.router import Handler, accepts
-from nova.api.validation.fields import INTEGER, STRING, STRING_OR_NULL, Array, Object, Out, Query, View, enum
+from nova.api.validation.fields import Array, Object, Out, Query, View, enum
+from nova.api.validation.types import INTEGER, STRING, STRING_OR_NULL
 from nova.objects.accounts.flavor import Flavor
 from nova.objects.hosts.node import ComputeNode
 from nova.objects.servers.instance import Instance

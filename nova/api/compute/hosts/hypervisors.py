@@ -12,27 +12,8 @@ from nova.api.compute.hosts.services import state_of, status_of
 from nova.api.request import Request
 from nova.api.router import accepts
 from nova.api.validation import formats
-from nova.api.validation.fields import (
-    ABSENT,
-    BOOLEAN,
-    HOSTNAME,
-    INTEGER,
-    LIMIT,
-    LINKS,
-    STRING,
-    STRING_OR_NULL,
-    UUID,
-    Array,
-    Changing,
-    Field,
-    Getter,
-    Object,
-    Out,
-    Plain,
-    Query,
-    View,
-    enum,
-)
+from nova.api.validation.fields import ABSENT, Array, Changing, Field, Getter, Object, Out, Plain, Query, View, enum
+from nova.api.validation.types import BOOLEAN, HOSTNAME, INTEGER, LIMIT, LINKS, STRING, STRING_OR_NULL, UUID
 from nova.conf import CONF
 from nova.objects.hosts.node import DISK_GB, MEMORY_MB, VCPU, ComputeNode
 from nova.objects.servers.instance import Instance

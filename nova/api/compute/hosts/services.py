@@ -6,28 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 from nova import exception
-from nova.api.request import Request, iso_precise
+from nova.api.request import Request, is_true, iso_precise
 from nova.api.router import accepts
 from nova.api.validation import formats
-from nova.api.validation.fields import (
-    BOOLEAN,
-    HOSTNAME,
-    INTEGER,
-    STRING,
-    STRING_OR_NULL,
-    TRUTH,
-    UUID,
-    Array,
-    Changing,
-    Field,
-    Object,
-    Out,
-    Query,
-    View,
-    enum,
-    is_true,
-    string,
-)
+from nova.api.validation.fields import Array, Changing, Field, Object, Out, Query, View, enum, string
+from nova.api.validation.types import BOOLEAN, HOSTNAME, INTEGER, STRING, STRING_OR_NULL, TRUTH, UUID
 from nova.objects.hosts.service import Service
 
 COMPUTE = "nova-compute"

@@ -10,7 +10,8 @@ from nova.api.compute.images import images
 from nova.api.errors import RequestMismatch
 from nova.api.request import Request
 from nova.api.router import accepts
-from nova.api.validation.fields import METADATA, Field, Object, Query, string
+from nova.api.validation.fields import Field, Object, Query, string
+from nova.api.validation.types import METADATA
 from nova.image.base import check_property_count
 
 QUERY = Query(strict=None)

@@ -8,20 +8,8 @@ from nova import exception, image
 from nova.api.request import Request, whole
 from nova.api.router import accepts
 from nova.api.validation import formats
-from nova.api.validation.fields import (
-    ABSENT,
-    ANY,
-    INTEGER,
-    LINKS,
-    STRING,
-    STRING_OR_NULL,
-    Array,
-    Object,
-    Out,
-    Plain,
-    Query,
-    View,
-)
+from nova.api.validation.fields import ABSENT, Array, Object, Out, Plain, Query, View
+from nova.api.validation.types import ANY, INTEGER, LINKS, STRING, STRING_OR_NULL
 from nova.conf import CONF
 from nova.objects.images.image import Image
 

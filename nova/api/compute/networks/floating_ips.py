@@ -9,20 +9,8 @@ from nova.api.compute.servers.servers import authorize, server_id
 from nova.api.request import Request
 from nova.api.router import accepts
 from nova.api.validation import formats
-from nova.api.validation.fields import (
-    IP,
-    STRING,
-    STRING_OR_NULL,
-    UUID,
-    Array,
-    Field,
-    Object,
-    Out,
-    Plain,
-    Query,
-    View,
-    only,
-)
+from nova.api.validation.fields import Array, Field, Object, Out, Plain, Query, View, only
+from nova.api.validation.types import IP, STRING, STRING_OR_NULL, UUID
 from nova.common import plain_ip
 
 _QUERY = Query(strict=None)

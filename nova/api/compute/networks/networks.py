@@ -7,7 +7,8 @@ from typing import Any
 
 from nova.api.request import Request, iso_precise
 from nova.api.router import accepts
-from nova.api.validation.fields import INTEGER, STRING, STRING_OR_NULL, UUID, Array, Object, Out, Plain, Query, View
+from nova.api.validation.fields import Array, Object, Out, Plain, Query, View
+from nova.api.validation.types import INTEGER, STRING, STRING_OR_NULL, UUID
 from nova.objects.networks.network import Network
 
 QUERY = Query(strict=None)

@@ -10,7 +10,8 @@ from nova.api.compute.networks import security_groups
 from nova.api.request import Request
 from nova.api.router import accepts
 from nova.api.validation import formats
-from nova.api.validation.fields import ANY, UUID, Field, Object, Plain
+from nova.api.validation.fields import Field, Object, Plain
+from nova.api.validation.types import ANY, UUID
 from nova.objects.networks.network import SecurityGroupRule
 
 RULE_BODY = Object({"security_group_rule": Field(Object({

@@ -10,7 +10,8 @@ from nova import exception
 from nova.api.request import Request
 from nova.api.router import accepts
 from nova.api.validation import formats
-from nova.api.validation.fields import LIMIT, STRING, UUID, Array, Field, Object, Out, Plain, Query, View, string
+from nova.api.validation.fields import Array, Field, Object, Out, Plain, Query, View, string
+from nova.api.validation.types import LIMIT, STRING, UUID
 from nova.objects.networks.network import SecurityGroup, SecurityGroupRule
 
 INDEX_QUERY = Query({"limit": LIMIT, "offset": LIMIT, "all_tenants": STRING}, strict=None)

@@ -8,21 +8,8 @@ from typing import Any
 from nova import exception
 from nova.api.request import Request, iso_precise
 from nova.api.router import accepts
-from nova.api.validation.fields import (
-    ABSENT,
-    LIMIT,
-    LINKS,
-    STRING,
-    STRING_OR_NULL,
-    TIME,
-    Array,
-    Field,
-    Getter,
-    Object,
-    Out,
-    Query,
-    View,
-)
+from nova.api.validation.fields import ABSENT, Array, Field, Getter, Object, Out, Query, View
+from nova.api.validation.types import LIMIT, LINKS, STRING, STRING_OR_NULL, TIME
 from nova.objects.servers.action import Action, Event
 from nova.objects.servers.instance import Instance
 

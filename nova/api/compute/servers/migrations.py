@@ -6,27 +6,10 @@ from typing import Any
 
 from nova import exception
 from nova.api.compute.servers.servers import authorize, server_id
-from nova.api.request import Request, iso_precise
+from nova.api.request import Request, is_true, iso_precise
 from nova.api.router import accepts
-from nova.api.validation.fields import (
-    ABSENT,
-    INTEGER,
-    LIMIT,
-    LINKS,
-    STRING,
-    STRING_OR_NULL,
-    TIME,
-    Array,
-    Field,
-    Getter,
-    Object,
-    Out,
-    Plain,
-    Query,
-    View,
-    is_true,
-    only,
-)
+from nova.api.validation.fields import ABSENT, Array, Field, Getter, Object, Out, Plain, Query, View, only
+from nova.api.validation.types import INTEGER, LIMIT, LINKS, STRING, STRING_OR_NULL, TIME
 from nova.objects.servers import migration as migration_states
 from nova.objects.servers.migration import Migration, MigrationQuery
 

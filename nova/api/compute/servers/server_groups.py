@@ -8,20 +8,8 @@ from nova import exception
 from nova.api.request import Request, whole
 from nova.api.router import accepts
 from nova.api.validation import formats
-from nova.api.validation.fields import (
-    LIMIT,
-    STRING,
-    UUID,
-    Array,
-    Changing,
-    Field,
-    Object,
-    Out,
-    Plain,
-    Query,
-    View,
-    enum,
-)
+from nova.api.validation.fields import Array, Changing, Field, Object, Out, Plain, Query, View, enum
+from nova.api.validation.types import LIMIT, STRING, UUID
 from nova.objects.base import new_uuid
 from nova.objects.servers.server_group import ServerGroup
 

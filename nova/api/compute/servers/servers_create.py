@@ -18,10 +18,11 @@ from nova import bus, exception
 from nova.api import microversion
 from nova.api.compute.servers import servers_schemas
 from nova.api.compute.servers.servers_devices import devices_of, with_devices_of
-from nova.api.request import Request, Response, whole
+from nova.api.request import Request, Response, is_true, whole
 from nova.api.router import accepts
-from nova.api.validation.fields import LINKS, STRING, Array, Field, Object, is_true
+from nova.api.validation.fields import Array, Field, Object
 from nova.api.validation.formats import canonical_ipv6, is_uuid
+from nova.api.validation.types import LINKS, STRING
 from nova.conf import CONF
 from nova.image import lookup
 from nova.objects.base import new_uuid

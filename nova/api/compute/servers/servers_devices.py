@@ -8,8 +8,7 @@ from typing import Any
 import msgspec
 
 from nova import exception
-from nova.api.request import whole
-from nova.api.validation.fields import is_true
+from nova.api.request import is_true, whole
 from nova.api.validation.formats import is_uuid
 from nova.conf import CONF
 from nova.conf.volume import EMBEDDED

@@ -11,20 +11,8 @@ from nova import exception
 from nova.api.compute.servers import servers_view
 from nova.api.request import Request
 from nova.api.router import accepts
-from nova.api.validation.fields import (
-    LIMIT,
-    LINKS,
-    REGEX,
-    STRING,
-    TIME,
-    Array,
-    Changing,
-    Field,
-    Object,
-    Query,
-    View,
-    enum,
-)
+from nova.api.validation.fields import Array, Changing, Field, Object, Query, View, enum
+from nova.api.validation.types import LIMIT, LINKS, REGEX, STRING, TIME
 from nova.objects.servers import states
 from nova.objects.servers.server_request import ServerPage, ServerQuery
 from nova.service.fair_semaphore import FairSemaphore

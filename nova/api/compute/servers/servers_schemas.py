@@ -2,29 +2,8 @@
 
 from __future__ import annotations
 
-from nova.api.validation.fields import (
-    ANY,
-    BOOLEAN,
-    DESCRIPTION,
-    HOSTNAME,
-    IP,
-    LIMIT,
-    METADATA,
-    NAME,
-    STRING,
-    TAG,
-    UUID,
-    Array,
-    Changing,
-    Combined,
-    Field,
-    Object,
-    Plain,
-    enum,
-    integer,
-    only,
-    string,
-)
+from nova.api.validation.fields import Array, Changing, Combined, Field, Object, Plain, enum, integer, only, string
+from nova.api.validation.types import ANY, BOOLEAN, DESCRIPTION, HOSTNAME, IP, LIMIT, METADATA, NAME, STRING, TAG, UUID
 
 # Maximum number of items of a kind in a request.
 _MANY = 255

@@ -5,19 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from nova.api.request import Request, iso, iso_precise
-from nova.api.validation.fields import (
-    ABSENT,
-    ANY,
-    INTEGER,
-    LINKS,
-    STRING,
-    STRING_OR_NULL,
-    TRUTH,
-    Array,
-    Object,
-    Out,
-    View,
-)
+from nova.api.validation.fields import ABSENT, Array, Object, Out, View
+from nova.api.validation.types import ANY, INTEGER, LINKS, STRING, STRING_OR_NULL, TRUTH
 from nova.conf import CONF
 from nova.objects.servers import states
 from nova.objects.servers.instance import Instance

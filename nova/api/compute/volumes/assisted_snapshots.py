@@ -11,8 +11,9 @@ import msgspec
 from nova import exception
 from nova.api.request import Request
 from nova.api.router import accepts
-from nova.api.validation.fields import STRING, Field, Object, Query, enum, string
+from nova.api.validation.fields import Field, Object, Query, enum, string
 from nova.api.validation.formats import is_uuid
+from nova.api.validation.types import STRING
 
 _TEXT = string(minLength=1)
 _TYPE = "qcow2"

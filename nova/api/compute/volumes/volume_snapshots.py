@@ -6,23 +6,11 @@ from typing import Any
 
 from nova import exception
 from nova.api.compute.volumes.volumes import checked_text
-from nova.api.request import Request, iso_precise
+from nova.api.request import Request, is_true, iso_precise
 from nova.api.router import accepts
-from nova.api.validation.fields import (
-    BOOLEAN,
-    INTEGER,
-    LIMIT,
-    STRING,
-    STRING_OR_NULL,
-    Array,
-    Field,
-    Object,
-    Out,
-    Query,
-    View,
-    is_true,
-)
+from nova.api.validation.fields import Array, Field, Object, Out, Query, View
 from nova.api.validation.formats import is_uuid
+from nova.api.validation.types import BOOLEAN, INTEGER, LIMIT, STRING, STRING_OR_NULL
 from nova.objects.volumes.volume_snapshot import SnapshotRequest
 
 INDEX_QUERY = Query({"limit": LIMIT, "offset": LIMIT}, strict=None)

@@ -7,20 +7,9 @@ from typing import Any
 from nova import exception
 from nova.api.request import Request, iso_precise, whole
 from nova.api.router import accepts
-from nova.api.validation.fields import (
-    INTEGER,
-    LIMIT,
-    STRING,
-    STRING_OR_NULL,
-    Array,
-    Field,
-    Object,
-    Out,
-    Plain,
-    Query,
-    View,
-)
+from nova.api.validation.fields import Array, Field, Object, Out, Plain, Query, View
 from nova.api.validation.formats import is_uuid
+from nova.api.validation.types import INTEGER, LIMIT, STRING, STRING_OR_NULL
 from nova.conf import CONF
 from nova.conf.volume import EMBEDDED
 from nova.objects.base import new_uuid

@@ -8,7 +8,8 @@ from typing import Any
 from nova.api.compute.servers import servers
 from nova.api.request import Request
 from nova.api.router import accepts
-from nova.api.validation.fields import STRING, Object, Plain, only
+from nova.api.validation.fields import Object, Plain, only
+from nova.api.validation.types import STRING
 
 # Control characters except tab and line feed would upset terminals and parsers.
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")

@@ -9,7 +9,8 @@ from nova import exception
 from nova.api.compute.servers import servers
 from nova.api.request import Request
 from nova.api.router import accepts
-from nova.api.validation.fields import ABSENT, STRING, Changing, Field, Object, Out, Plain, Query, View, enum, only
+from nova.api.validation.fields import ABSENT, Changing, Field, Object, Out, Plain, Query, View, enum, only
+from nova.api.validation.types import STRING
 from nova.conf import CONF
 from nova.objects.base import new_uuid
 from nova.objects.servers import states

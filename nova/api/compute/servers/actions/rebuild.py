@@ -12,9 +12,9 @@ from nova.api import microversion
 from nova.api.compute.servers import servers_schemas, servers_view
 from nova.api.compute.servers.servers import authorize, get, operate, server_id
 from nova.api.compute.servers.servers_create import given_password, new_password, personality_of
-from nova.api.request import Request, Response
+from nova.api.request import Request, Response, is_true
 from nova.api.router import accepts
-from nova.api.validation.fields import Object, is_true
+from nova.api.validation.fields import Object
 from nova.api.validation.formats import canonical_ipv6
 from nova.conf import CONF
 from nova.image import lookup

@@ -10,7 +10,8 @@ from nova.api.compute.servers.servers import authorize, get, operate
 from nova.api.compute.servers.servers_create import given_password, new_password
 from nova.api.request import Request
 from nova.api.router import accepts
-from nova.api.validation.fields import STRING, UUID, Object, only
+from nova.api.validation.fields import Object, only
+from nova.api.validation.types import STRING, UUID
 from nova.conf import CONF
 from nova.image import lookup
 

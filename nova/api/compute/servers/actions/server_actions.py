@@ -6,7 +6,8 @@ from nova import exception
 from nova.api.compute.servers.servers import authorize, authorized_get, get, operate, server_id, target_of
 from nova.api.request import Request
 from nova.api.router import Handler, accepts
-from nova.api.validation.fields import ANY, Changing, Field, Object, Plain, enum, only, string
+from nova.api.validation.fields import Changing, Field, Object, Plain, enum, only, string
+from nova.api.validation.types import ANY
 from nova.objects.servers.instance import Instance
 
 _SERVERS = "os_compute_api:servers:"

@@ -11,7 +11,8 @@ from nova.api.compute.images.image_metadata import check_quota
 from nova.api.compute.servers.servers import authorize, get, operate, server_id
 from nova.api.request import Request, Response, whole
 from nova.api.router import accepts
-from nova.api.validation.fields import METADATA, NAME, STRING, Field, Object, Plain, only
+from nova.api.validation.fields import Field, Object, Plain, only
+from nova.api.validation.types import METADATA, NAME, STRING
 from nova.conf import CONF
 
 # Seconds that a request waits until its image is visible, so that the Location header is valid, and between two polls.

@@ -8,21 +8,10 @@ from nova import exception
 from nova.api import polling
 from nova.api.compute.servers.servers import authorize, operate, server_id
 from nova.api.compute.servers.servers_create import given_password, new_password
-from nova.api.request import Request
+from nova.api.request import Request, is_true
 from nova.api.router import accepts
-from nova.api.validation.fields import (
-    ANY,
-    BOOLEAN,
-    HOSTNAME,
-    STRING,
-    Changing,
-    Field,
-    Object,
-    Plain,
-    enum,
-    is_true,
-    only,
-)
+from nova.api.validation.fields import Changing, Field, Object, Plain, enum, only
+from nova.api.validation.types import ANY, BOOLEAN, HOSTNAME, STRING
 from nova.conf import CONF
 from nova.objects.servers.action import Action
 

@@ -10,7 +10,8 @@ from nova.api.compute.servers import servers
 from nova.api.compute.servers.servers_create import given_password
 from nova.api.request import Request
 from nova.api.router import accepts
-from nova.api.validation.fields import STRING, Field, Object, only
+from nova.api.validation.fields import Field, Object, only
+from nova.api.validation.types import STRING
 from nova.objects.servers.guest import password_items, password_of
 
 _POLICY = "os_compute_api:os-server-password:"

@@ -6,7 +6,8 @@ from nova.api.compute.servers.actions.server_actions import simple
 from nova.api.compute.servers.servers import authorize, operate
 from nova.api.request import Request
 from nova.api.router import accepts
-from nova.api.validation.fields import ANY, NAME, STRING, STRING_OR_NULL, Changing, Field, Object, only
+from nova.api.validation.fields import Changing, Field, Object, only
+from nova.api.validation.types import ANY, NAME, STRING, STRING_OR_NULL
 
 _SHELVE = "os_compute_api:os-shelve:"
 

@@ -7,7 +7,8 @@ from typing import Any
 from nova.api.compute.servers import servers
 from nova.api.request import Request
 from nova.api.router import accepts
-from nova.api.validation.fields import INTEGER, STRING_OR_NULL, Array, Changing, Object, Out, Plain, Type, View
+from nova.api.validation.fields import Array, Changing, Object, Out, Plain, Type, View
+from nova.api.validation.types import INTEGER, STRING_OR_NULL
 
 _NUMBER = Plain(type=["integer", "null"])
 

@@ -11,21 +11,8 @@ from nova.api import polling
 from nova.api.compute.servers.servers import authorize, authorized_get, operate, server_id
 from nova.api.request import Request
 from nova.api.router import accepts
-from nova.api.validation.fields import (
-    IP,
-    STRING,
-    STRING_OR_NULL,
-    TAG,
-    UUID,
-    Array,
-    Field,
-    Object,
-    Out,
-    Plain,
-    Query,
-    View,
-    only,
-)
+from nova.api.validation.fields import Array, Field, Object, Out, Plain, Query, View, only
+from nova.api.validation.types import IP, STRING, STRING_OR_NULL, TAG, UUID
 from nova.common import plain_ip
 from nova.objects.networks.network import VIF
 from nova.objects.servers.instance import Instance

@@ -8,7 +8,8 @@ from nova import exception
 from nova.api.compute.servers import servers
 from nova.api.request import Request
 from nova.api.router import accepts
-from nova.api.validation.fields import METADATA, Field, Object, string
+from nova.api.validation.fields import Field, Object, string
+from nova.api.validation.types import METADATA
 
 _POLICY = "os_compute_api:server-metadata:"
 

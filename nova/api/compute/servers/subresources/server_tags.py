@@ -11,7 +11,8 @@ from nova.api import microversion
 from nova.api.compute.servers import servers
 from nova.api.request import Request, Response
 from nova.api.router import accepts
-from nova.api.validation.fields import STRING, TAG, Array, Field, Object, Plain, Query
+from nova.api.validation.fields import Array, Field, Object, Plain, Query
+from nova.api.validation.types import STRING, TAG
 
 _POLICY = "os_compute_api:os-server-tags:"
 # Queries whose unknown parameters are ignored in every version.

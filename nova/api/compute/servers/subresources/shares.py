@@ -10,7 +10,8 @@ from nova import exception
 from nova.api.compute.servers.servers import authorize, authorized_get, server_id
 from nova.api.request import Request
 from nova.api.router import accepts
-from nova.api.validation.fields import STRING, STRING_OR_NULL, UUID, Array, Field, Object, Out, Query, View, string
+from nova.api.validation.fields import Array, Field, Object, Out, Query, View, string
+from nova.api.validation.types import STRING, STRING_OR_NULL, UUID
 from nova.objects.servers.instance import Instance
 from nova.objects.volumes.share import ShareMapping
 

@@ -8,7 +8,8 @@ from nova import exception
 from nova.api.compute.servers import servers
 from nova.api.request import Request
 from nova.api.router import accepts
-from nova.api.validation.fields import ABSENT, INTEGER, Array, Object, Out, Plain, View
+from nova.api.validation.fields import ABSENT, Array, Object, Out, Plain, View
+from nova.api.validation.types import INTEGER
 from nova.objects.dedicated_resources.numa import GuestCell
 from nova.objects.requirements.cpu_topology import topology
 from nova.objects.requirements.properties import Properties

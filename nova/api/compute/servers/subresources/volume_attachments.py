@@ -6,25 +6,10 @@ from typing import Any
 
 from nova import exception
 from nova.api.compute.servers.servers import authorize, authorized_get, server_id
-from nova.api.request import Request
+from nova.api.request import Request, is_true
 from nova.api.router import accepts
-from nova.api.validation.fields import (
-    BOOLEAN,
-    LIMIT,
-    STRING,
-    STRING_OR_NULL,
-    TAG,
-    TRUTH,
-    UUID,
-    Array,
-    Field,
-    Object,
-    Out,
-    Plain,
-    Query,
-    View,
-    is_true,
-)
+from nova.api.validation.fields import Array, Field, Object, Out, Plain, Query, View
+from nova.api.validation.types import BOOLEAN, LIMIT, STRING, STRING_OR_NULL, TAG, TRUTH, UUID
 from nova.objects.servers.instance import Instance
 from nova.objects.volumes.volume import Attachment, AttachmentChanges
 
