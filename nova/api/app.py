@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Callable, Iterable
 from typing import Any
 from urllib.parse import parse_qsl, unquote
 
@@ -343,8 +342,3 @@ def _check_body(route: router.Route, request: Request, body: Any) -> None:
         raise exception.Invalid(errors.MALFORMED)
     declared.validator(version).check(body)
     request.body = body
-
-
-def application_factory(*_: Any) -> Callable[..., Iterable[bytes]]:
-    """Return the WSGI application, for servers that need a factory."""
-    return create_app()
