@@ -32,17 +32,11 @@ _USER = {"user_id": Field(STRING, since=10)}
 INDEX_QUERY = Query({**_USER, "limit": Field(LIMIT, since=35), "marker": Field(STRING, since=35)}, strict=75)
 USER_QUERY = Query(_USER, strict=75)
 
-_KEYS = [
-    Out("name", STRING),
-    Out("type", STRING, since=2),
-    Out("public_key", STRING),
-    Out("fingerprint", STRING),
-]
+_KEYS = [Out("name", STRING), Out("type", STRING, since=2), Out("public_key", STRING), Out("fingerprint", STRING)]
 LISTED = View(_KEYS)
 SHOWN = View([
     *_KEYS,
-    Out("user_id", STRING),
-    Out("id", INTEGER),
+    Out("user_id", STRING), Out("id", INTEGER),
     Out("created_at", STRING_OR_NULL, lambda key, _req: iso_precise(key.created_at)),
     Out("updated_at", STRING_OR_NULL, lambda _key, _req: None),
     Out("deleted_at", STRING_OR_NULL, lambda _key, _req: None),
@@ -71,13 +65,9 @@ def index(req: Request) -> dict[str, Any]:
     """List the key pairs of a user."""
     user = _user(req, "index", req.arg("user_id"))
     limit, marker = req.page()
-    paged = req.version >= 35
-    keypairs = req.clients.keypairs.index(req.ctx, user, limit=limit if paged else None, marker=marker)
-    answer: dict[str, Any] = {"keypairs": [{"keypair": LISTED.render(key, req)} for key in keypairs]}
-    links = req.next_links("os-keypairs", keypairs, limit, keypairs[-1].name if keypairs else None) if paged else []
-    if links:
-        answer["keypairs_links"] = links
-    return answer
+    keypairs = req.clients.keypairs.index(req.ctx, user, limit=limit if req.version >= 35 else None, marker=marker)
+    answer = {"keypairs": [{"keypair": LISTED.render(key, req)} for key in keypairs]}
+    return req.with_next(answer, "keypairs_links", "os-keypairs", keypairs, limit, "name", since=35)
 
 
 @accepts(query=USER_QUERY, answer=Object({"keypair": SHOWN}))

@@ -56,10 +56,8 @@ def _parsed(text: str) -> datetime.datetime:
 
 
 SERVER = View([
-    Out("instance_id", STRING, "uuid"),
-    Out("name", STRING, "display_name"),
-    Out("tenant_id", STRING, "project_id"),
-    Out("flavor", STRING),
+    Out("instance_id", STRING, "uuid"), Out("name", STRING, "display_name"),
+    Out("tenant_id", STRING, "project_id"), Out("flavor", STRING),
     Out("vcpus", INTEGER), Out("memory_mb", INTEGER), Out("local_gb", INTEGER),
     Out("hours", NUMBER, lambda server, period: period.hours(server)),
     Out("started_at", TIME, lambda server, _period: iso_precise(server.launched_at)),
@@ -101,8 +99,7 @@ def _page(req: Request, period: _Period, project: str | None) -> tuple[list[Serv
 
 def _answer(req: Request, key: str, path: str, shown: Any, servers: list[ServerUsage], limit: int) -> dict[str, Any]:
     """Return a page, which ends after a number of servers and possibly within a project."""
-    links = req.next_links(path, servers, limit, servers[-1].uuid if servers else None) if req.version >= 40 else []
-    return {key: shown, **({f"{key}_links": links} if links else {})}
+    return req.with_next({key: shown}, f"{key}_links", path, servers, limit, "uuid", since=40)
 
 
 @accepts(query=LIST_QUERY, answer=Object({

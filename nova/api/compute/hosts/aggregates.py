@@ -7,7 +7,7 @@ from typing import Any
 from nova import exception
 from nova.api.request import Request, iso_precise
 from nova.api.router import accepts
-from nova.api.validation.fields import Array, Changing, Combined, Field, Name, Object, Out, Plain, View, only
+from nova.api.validation.fields import Array, Changing, Combined, Field, Name, Object, Out, Plain, View, only, string
 from nova.api.validation.types import HOSTNAME, INTEGER, NAME, STRING, STRING_OR_NULL, TRUTH, UUID
 from nova.image import lookup
 from nova.objects.hosts.aggregate import Aggregate
@@ -17,9 +17,8 @@ ZONE = "availability_zone"
 
 _NULL = Plain(type="null")
 _ZONE = Changing({
-    0: Combined("oneOf", Plain(type="string", format="az_name_with_leading_trailing_spaces", minLength=1,
-                               maxLength=255), _NULL),
-    1: Combined("oneOf", Plain(type="string", format="az_name", minLength=1, maxLength=255), _NULL),
+    0: Combined("oneOf", string(format="az_name_with_leading_trailing_spaces", minLength=1, maxLength=255), _NULL),
+    1: Combined("oneOf", string(format="az_name", minLength=1, maxLength=255), _NULL),
 })
 _SPACES = Name(type="string", format="name_with_leading_trailing_spaces", minLength=1, maxLength=255)
 CREATE = Object({"aggregate": Field(Object({"name": Field(NAME, required=True), ZONE: _ZONE}), required=True)})
@@ -37,9 +36,7 @@ CACHE_IMAGES = Object({"cache": Field(
     Array(Object({"id": Field(UUID, required=True)}), minItems=1, maxItems=_MOST_IMAGES), required=True)})
 
 _CREATED = [
-    Out("id", INTEGER),
-    Out("uuid", UUID, since=41),
-    Out("name", STRING),
+    Out("id", INTEGER), Out("uuid", UUID, since=41), Out("name", STRING),
     Out(ZONE, STRING_OR_NULL, lambda aggregate, _req: aggregate.metadata.get(ZONE)),
     Out("created_at", STRING_OR_NULL, lambda aggregate, _req: iso_precise(aggregate.created_at)),
     Out("updated_at", STRING_OR_NULL, lambda aggregate, _req: iso_precise(aggregate.updated_at)),

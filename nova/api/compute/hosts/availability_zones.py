@@ -12,8 +12,7 @@ from nova.api.validation.types import STRING, TRUTH
 from nova.objects.hosts.service import Service
 
 _ANSWER = Object({"availabilityZoneInfo": Array(View([
-    Out("zoneName", STRING),
-    Out("zoneState", Object({"available": TRUTH})),
+    Out("zoneName", STRING), Out("zoneState", Object({"available": TRUTH})),
     Out("hosts", Plain(type=["object", "null"])),
 ]))})
 

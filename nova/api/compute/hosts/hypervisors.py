@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from nova import exception
-from nova.api.compute.hosts.services import state_of, status_of
+from nova.api.compute.hosts.services import check_uuid, state_of, status_of
 from nova.api.request import Request
 from nova.api.router import accepts
 from nova.api.validation import formats
@@ -32,18 +32,11 @@ SHOW_QUERY = Query({"with_servers": _WITH_SERVERS}, strict=53)
 FREE_QUERY = Query(strict=None)
 
 
-class Shown:
-    """A node with its servers and uptime."""
+class Shown(NamedTuple):
+    """A node with its servers."""
 
-    __slots__ = ("node", "servers")
-
-    def __init__(self, node: ComputeNode, servers: Servers = None) -> None:
-        self.node = node
-        self.servers = servers
-
-
-def ident_of(node: ComputeNode, req: Request) -> int | str:
-    return node.uuid if req.version >= 53 else node.id
+    node: ComputeNode
+    servers: Servers = None
 
 
 def _state(shown: Shown, _req: Request) -> str:
@@ -102,7 +95,8 @@ def _resource(name: str) -> Getter:
     return lambda shown, _req: RESOURCES[name](shown.node)
 
 
-_ID = Out("id", Changing({0: INTEGER, 53: UUID}), lambda shown, req: ident_of(shown.node, req))
+_ID = Out("id", Changing({0: INTEGER, 53: UUID}), lambda shown, req: (
+    shown.node.uuid if req.version >= 53 else shown.node.id))
 _SERVERS = Out("servers", Array(View([Out("name", STRING), Out("uuid", STRING)])), _servers)
 _BRIEF = [
     _ID,
@@ -115,8 +109,7 @@ UPTIME = View([*_BRIEF, Out("uptime", STRING, "node.uptime")])
 HYPERVISOR = View([
     *_BRIEF,
     Out("hypervisor_type", STRING, "node.hypervisor_type"),
-    Out("hypervisor_version", INTEGER, "node.hypervisor_version"),
-    Out("host_ip", STRING, "node.host_ip"),
+    Out("hypervisor_version", INTEGER, "node.hypervisor_version"), Out("host_ip", STRING, "node.host_ip"),
     Out("service", Object(additional=True), _service),
     *(Out(name, INTEGER, _resource(name), until=87) for name in RESOURCES),
     Out("disk_available_least", Plain(type=["integer", "null"]), "node.disk_available_least", until=87),
@@ -148,20 +141,11 @@ def _list(req: Request, view: View, path: str) -> dict[str, Any]:
                                     "is not supported.")
         return {"hypervisors": _render(req, view, _matching(req, pattern))}
     limit, marker = req.page()
-    paged = req.version >= 33
-    _check_marker(req, marker)
-    hypervisors = req.clients.hypervisors.index(req.ctx, limit=limit if paged else None, marker=marker)
-    answer: dict[str, Any] = {"hypervisors": _render(req, view, hypervisors)}
-    last = str(ident_of(hypervisors[-1], req)) if hypervisors else None
-    links = req.next_links(path, hypervisors, limit, last) if paged else []
-    if links:
-        answer["hypervisors_links"] = links
-    return answer
-
-
-def _check_marker(req: Request, marker: str | None) -> None:
     if marker is not None and not (formats.is_uuid(marker) if req.version >= 53 else marker.isdecimal()):
         raise exception.MarkerNotFound(marker=marker)
+    hypervisors = req.clients.hypervisors.index(req.ctx, limit=limit if req.version >= 33 else None, marker=marker)
+    return req.with_next({"hypervisors": _render(req, view, hypervisors)}, "hypervisors_links", path, hypervisors,
+                         limit, "uuid" if req.version >= 53 else "id", since=33)
 
 
 def _matching(req: Request, pattern: str) -> list[ComputeNode]:
@@ -171,9 +155,8 @@ def _matching(req: Request, pattern: str) -> list[ComputeNode]:
     return hypervisors
 
 
-def _render(req: Request, view: View, nodes: Sequence[ComputeNode], servers: bool | None = None) -> list[Any]:
-    wanted = req.flag("with_servers") if servers is None else servers
-    by_host = _servers_of(req, nodes) if wanted else None
+def _render(req: Request, view: View, nodes: Sequence[ComputeNode], servers: bool = False) -> list[Any]:
+    by_host = _servers_of(req, nodes) if servers or req.flag("with_servers") else None
     return [view.render(Shown(node, by_host), req) for node in nodes]
 
 
@@ -188,8 +171,7 @@ def _get(req: Request) -> ComputeNode:
     """Return a hypervisor. Raises HypervisorNotFound, or 400 for an id that is not a uuid (from 2.53)."""
     ident = req.params["id"]
     if req.version >= 53:
-        if not formats.is_uuid(ident):
-            raise exception.Invalid(f"Invalid uuid {ident}")
+        check_uuid(ident)
     elif not ident.isdecimal():
         raise _missing(ident)
     try:

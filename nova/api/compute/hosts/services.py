@@ -17,16 +17,12 @@ COMPUTE = "nova-compute"
 
 INDEX_QUERY = Query({"host": STRING, "binary": STRING}, strict=75)
 
-_REASON = string(minLength=1, maxLength=255)
-UPDATE = Object({
-    "host": Field(HOSTNAME, until=52, required=True),
-    "binary": Field(string(minLength=1, maxLength=255), until=52, required=True),
-    "status": Field(enum("enabled", "disabled"), since=53),
-    "disabled_reason": _REASON,
-    "forced_down": Field(BOOLEAN, since=11),
-})
-
+_TEXT = string(minLength=1, maxLength=255)
 _STATUS = enum("enabled", "disabled")
+UPDATE = Object({
+    "host": Field(HOSTNAME, until=52, required=True), "binary": Field(_TEXT, until=52, required=True),
+    "status": Field(_STATUS, since=53), "disabled_reason": _TEXT, "forced_down": Field(BOOLEAN, since=11),
+})
 
 
 def status_of(service: Service) -> str:
@@ -45,14 +41,11 @@ def seen(service: Service) -> str | None:
 SERVICE = View([
     Out("id", Changing({0: INTEGER, 53: UUID}),
         lambda service, req: service.uuid if req.version >= 53 else service.id),
-    Out("binary", STRING),
-    Out("host", STRING),
-    Out("zone", STRING_OR_NULL, "availability_zone"),
+    Out("binary", STRING), Out("host", STRING), Out("zone", STRING_OR_NULL, "availability_zone"),
     Out("status", _STATUS, lambda service, _req: status_of(service)),
     Out("state", enum("up", "down"), lambda service, _req: state_of(service)),
     Out("updated_at", STRING_OR_NULL, lambda service, _req: seen(service)),
-    Out("disabled_reason", STRING_OR_NULL),
-    Out("forced_down", TRUTH, since=11),
+    Out("disabled_reason", STRING_OR_NULL), Out("forced_down", TRUTH, since=11),
 ])
 
 
@@ -71,7 +64,8 @@ def update(req: Request) -> dict[str, Any]:
 
 # --- from 2.53: a service by its uuid -------------------------------------------------------------
 def _update(req: Request) -> dict[str, Any]:
-    uuid = _uuid(req.params["id"])
+    uuid = req.params["id"]
+    check_uuid(uuid)
     status, reason = req.body.get("status"), req.body.get("disabled_reason")
     if status is None and "forced_down" not in req.body:
         raise exception.Invalid("No updates were requested. Fields 'status' or 'forced_down' should be specified.")
@@ -84,10 +78,9 @@ def _update(req: Request) -> dict[str, Any]:
     return {"service": SERVICE.render(changed, req)}
 
 
-def _uuid(ident: str) -> str:
+def check_uuid(ident: str) -> None:
     if not formats.is_uuid(ident):
         raise exception.Invalid(f"Invalid uuid {ident}")
-    return ident
 
 
 def _check_binary(binary: str) -> None:
@@ -142,7 +135,7 @@ def delete(req: Request) -> None:
     """Delete a service that runs no more."""
     ident = req.params["id"]
     if req.version >= 53:
-        _uuid(ident)
+        check_uuid(ident)
     elif not ident.isdecimal():
         raise exception.Invalid(f"Invalid service id {ident}")
     req.clients.services.delete(req.ctx, ident)

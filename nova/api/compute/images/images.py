@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from oslo_utils import strutils
+
 from nova import exception, image
 from nova.api.request import Request, whole
 from nova.api.router import accepts
@@ -47,7 +49,7 @@ def _disk_config(shown: Image, _req: Request) -> Any:
     value = shown.properties.get("auto_disk_config")
     if value is None:
         return ABSENT
-    return "AUTO" if value.strip().lower() in ("true", "1", "t", "yes", "y", "on") else "MANUAL"
+    return "AUTO" if strutils.bool_from_string(value) else "MANUAL"
 
 
 _NAMED = [Out("id", STRING), Out("name", STRING_OR_NULL), Out("links", LINKS, _links)]
@@ -56,8 +58,7 @@ IMAGE = View([
     *_NAMED,
     Out("status", STRING, lambda shown, _req: _STATES.get(shown.status, ("UNKNOWN", 0))[0]),
     Out("progress", INTEGER, lambda shown, _req: _STATES.get(shown.status, ("UNKNOWN", 0))[1]),
-    Out("minDisk", INTEGER, "min_disk"),
-    Out("minRam", INTEGER, "min_ram"),
+    Out("minDisk", INTEGER, "min_disk"), Out("minRam", INTEGER, "min_ram"),
     Out("created", STRING_OR_NULL, "created_at"),
     Out("updated", STRING_OR_NULL, lambda shown, _req: shown.updated_at or shown.created_at),
     Out("metadata", Object(additional=True), "properties"),
@@ -85,11 +86,8 @@ def _list(req: Request, view: View, path: str) -> dict[str, Any]:
     if size:
         limit = min(limit, whole(size))
     images = image.store().index(req.ctx, _filters(req), limit=limit, marker=marker, token=req.ctx.auth_token)
-    answer: dict[str, Any] = {"images": [view.render(item, req) for item in images]}
-    links = req.next_links(path, images, limit, images[-1].id if images else None)
-    if links:
-        answer["images_links"] = links
-    return answer
+    answer = {"images": [view.render(item, req) for item in images]}
+    return req.with_next(answer, "images_links", path, images, limit, "id")
 
 
 def _filters(req: Request) -> dict[str, str]:

@@ -8,8 +8,7 @@ from nova import exception
 from nova.api.compute.servers.servers import authorize, server_id
 from nova.api.request import Request
 from nova.api.router import accepts
-from nova.api.validation import formats
-from nova.api.validation.fields import Array, Field, Object, Out, Plain, Query, View, only
+from nova.api.validation.fields import Array, Field, Object, Out, Query, View, only
 from nova.api.validation.types import IP, STRING, STRING_OR_NULL, UUID
 from nova.common import plain_ip
 
@@ -21,20 +20,10 @@ ADD = only("addFloatingIp", Object({"address": Field(IP, required=True), "fixed_
 REMOVE = only("removeFloatingIp", Object({"address": Field(IP, required=True)}))
 
 FLOATING_IP = View([
-    Out("id", UUID, "uuid"),
-    Out("ip", STRING, "address"),
-    Out("pool", STRING),
-    Out("instance_id", Plain(type=["string", "null"]), "instance_uuid"),
-    Out("fixed_ip", STRING_OR_NULL, "fixed_address"),
+    Out("id", UUID, "uuid"), Out("ip", STRING, "address"), Out("pool", STRING),
+    Out("instance_id", STRING_OR_NULL, "instance_uuid"), Out("fixed_ip", STRING_OR_NULL, "fixed_address"),
 ])
 _SINGLE_FLOATING_IP = Object({"floating_ip": FLOATING_IP})
-
-
-def _id(req: Request) -> str:
-    ident = req.params["id"]
-    if not formats.is_uuid(ident):
-        raise exception.FloatingIpNotFound(id=ident)
-    return ident
 
 
 @accepts(query=_QUERY, answer=Object({"floating_ip_pools": Array(Object({"name": STRING}))}))
@@ -53,22 +42,22 @@ def index(req: Request) -> dict[str, Any]:
 @accepts(query=_QUERY, answer=_SINGLE_FLOATING_IP)
 def show(req: Request) -> dict[str, Any]:
     """Show a floating address of the project."""
-    return {"floating_ip": FLOATING_IP.render(
-        req.clients.floating_ips.get(req.ctx, _id(req), req.ctx.project_id), req)}
+    floating_ip = req.clients.floating_ips.get(
+        req.ctx, req.uuid(exception.FloatingIpNotFound, "id"), req.ctx.project_id)
+    return {"floating_ip": FLOATING_IP.render(floating_ip, req)}
 
 
 @accepts(body=CREATE, answer=_SINGLE_FLOATING_IP, errors=(403, 404))
 def create(req: Request) -> dict[str, Any]:
     """Allocate a floating address from a pool."""
-    pool = (req.body or {}).get("pool")
-    return {"floating_ip": FLOATING_IP.render(
-        req.clients.floating_ips.allocate(req.ctx, req.ctx.project_id or "", pool), req)}
+    made = req.clients.floating_ips.allocate(req.ctx, req.ctx.project_id or "", (req.body or {}).get("pool"))
+    return {"floating_ip": FLOATING_IP.render(made, req)}
 
 
 @accepts(errors=(409,))
 def delete(req: Request) -> None:
     """Release a floating address; it is disassociated from its server."""
-    req.clients.floating_ips.release(req.ctx, _id(req), req.ctx.project_id)
+    req.clients.floating_ips.release(req.ctx, req.uuid(exception.FloatingIpNotFound, "id"), req.ctx.project_id)
 
 
 @accepts(body=ADD, errors=(409,))

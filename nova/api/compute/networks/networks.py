@@ -8,12 +8,10 @@ from typing import Any
 from nova.api.request import Request, iso_precise
 from nova.api.router import accepts
 from nova.api.validation.fields import Array, Object, Out, Plain, Query, View
-from nova.api.validation.types import INTEGER, STRING, STRING_OR_NULL, UUID
+from nova.api.validation.types import ANY, INTEGER, STRING, STRING_OR_NULL, UUID
 from nova.objects.networks.network import Network
 
 QUERY = Query(strict=None)
-
-_ANY = Plain()
 
 
 def _subnet(network: Network) -> ipaddress.IPv4Network:
@@ -24,40 +22,30 @@ def _dns(network: Network, number: int) -> str | None:
     return network.dns[number - 1] if len(network.dns) >= number else None
 
 
-def _null(name: str) -> Out:
-    """Return a field that has no value any more."""
-    return Out(name, _ANY, lambda _network, _req: None)
-
-
 _BASIC = [
-    Out("id", UUID, "uuid"),
-    Out("label", STRING),
-    Out("cidr", STRING),
+    Out("id", UUID, "uuid"), Out("label", STRING), Out("cidr", STRING),
     Out("netmask", STRING, lambda network, _req: str(_subnet(network).netmask)),
     Out("gateway", STRING_OR_NULL),
     Out("broadcast", STRING, lambda network, _req: str(_subnet(network).broadcast_address)),
     Out("dns1", STRING_OR_NULL, lambda network, _req: _dns(network, 1)),
     Out("dns2", STRING_OR_NULL, lambda network, _req: _dns(network, 2)),
-    Out("cidr_v6", STRING_OR_NULL),
-    Out("gateway_v6", STRING_OR_NULL),
+    Out("cidr_v6", STRING_OR_NULL), Out("gateway_v6", STRING_OR_NULL),
     Out("netmask_v6", STRING_OR_NULL, lambda network, _req: network.cidr_v6 and network.cidr_v6.split("/")[1]),
 ]
 BASIC = View(_BASIC)
 # Fields for administrators only.
 NETWORK = View([
     *_BASIC,
-    Out("bridge", STRING_OR_NULL),
-    Out("bridge_interface", STRING_OR_NULL),
-    Out("vlan", Plain(type=["integer", "null"])),
-    Out("mtu", INTEGER),
-    Out("dhcp_start", STRING_OR_NULL),
-    Out("dhcp_server", STRING_OR_NULL, "gateway"),
-    Out("host", STRING_OR_NULL),
-    Out("enable_dhcp", _ANY, lambda _network, _req: True),
+    Out("bridge", STRING_OR_NULL), Out("bridge_interface", STRING_OR_NULL),
+    Out("vlan", Plain(type=["integer", "null"])), Out("mtu", INTEGER), Out("dhcp_start", STRING_OR_NULL),
+    Out("dhcp_server", STRING_OR_NULL, "gateway"), Out("host", STRING_OR_NULL),
+    Out("enable_dhcp", ANY, lambda _network, _req: True),
     Out("project_id", STRING_OR_NULL),
     Out("created_at", STRING_OR_NULL, lambda network, _req: iso_precise(network.created_at)),
-    *map(_null, ("updated_at", "deleted", "deleted_at", "injected", "multi_host", "priority", "rxtx_base",
-                 "share_address", "vpn_private_address", "vpn_public_address", "vpn_public_port")),
+    # Fields that have no value any more.
+    *(Out(name, ANY, lambda _network, _req: None) for name in (
+        "updated_at", "deleted", "deleted_at", "injected", "multi_host", "priority", "rxtx_base", "share_address",
+        "vpn_private_address", "vpn_public_address", "vpn_public_port")),
 ])
 TENANT = View([Out("id", UUID, "uuid"), Out("label", STRING), Out("cidr", STRING)])
 

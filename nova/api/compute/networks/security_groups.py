@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from nova import exception
 from nova.api.request import Request
@@ -38,14 +38,11 @@ def inner_id(shown: str) -> int | None:
     return number if number < 2**63 else None
 
 
-class ShownRule:
+class ShownRule(NamedTuple):
     """A rule with the remote groups that it may name."""
 
-    __slots__ = ("groups", "rule")
-
-    def __init__(self, rule: SecurityGroupRule, groups: Groups) -> None:
-        self.rule = rule
-        self.groups = groups
+    rule: SecurityGroupRule
+    groups: Groups
 
 
 def _group(shown: ShownRule, _req: Request) -> dict[str, str]:
@@ -58,16 +55,13 @@ RULE = View([
     Out("id", UUID, lambda shown, _req: shown_id(shown.rule.id)),
     Out("parent_group_id", UUID, lambda shown, _req: shown_id(shown.rule.parent_group_id)),
     Out("ip_protocol", Plain(type=["string", "null"]), "rule.protocol"),
-    Out("from_port", _PORT, "rule.from_port"),
-    Out("to_port", _PORT, "rule.to_port"),
+    Out("from_port", _PORT, "rule.from_port"), Out("to_port", _PORT, "rule.to_port"),
     Out("group", Object(additional=True), _group),
     Out("ip_range", Object(additional=True),
         lambda shown, _req: {"cidr": shown.rule.cidr} if shown.rule.cidr else {}),
 ])
 _GROUP = View([
-    Out("id", UUID, lambda group, _req: shown_id(group.id)),
-    Out("name", STRING),
-    Out("description", STRING),
+    Out("id", UUID, lambda group, _req: shown_id(group.id)), Out("name", STRING), Out("description", STRING),
     Out("tenant_id", STRING, "project_id"),
 ])
 _SHOWN = Object({"id": UUID, "name": STRING, "description": STRING, "tenant_id": STRING, "rules": Array(RULE)})

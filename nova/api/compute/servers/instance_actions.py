@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Any
+from typing import Any, NamedTuple
 
-from nova import exception
 from nova.api.request import Request, iso_precise
 from nova.api.router import accepts
 from nova.api.validation.fields import ABSENT, Array, Field, Getter, Object, Out, Query, View
@@ -23,14 +22,11 @@ INDEX_QUERY = Query({
 }, strict=58)
 
 
-class Shown:
+class Shown(NamedTuple):
     """An action or event with the server's project, which policies and host ids need."""
 
-    __slots__ = ("item", "project_id")
-
-    def __init__(self, item: Action | Event, project_id: str) -> None:
-        self.item = item
-        self.project_id = project_id
+    item: Action | Event
+    project_id: str
 
     def allowed(self, req: Request, rule: str) -> bool:
         return req.allowed(POLICY + rule, {"project_id": self.project_id})
@@ -76,12 +72,9 @@ def _events(shown: Shown, req: Request) -> Any:
 
 
 _ACTION = [
-    Out("action", STRING, "item.action"),
-    Out("instance_uuid", STRING, "item.instance_uuid"),
-    Out("request_id", STRING, "item.request_id"),
-    Out("user_id", STRING_OR_NULL, "item.user_id"),
-    Out("project_id", STRING_OR_NULL, "item.project_id"),
-    Out("start_time", STRING_OR_NULL, _time("start_time")),
+    Out("action", STRING, "item.action"), Out("instance_uuid", STRING, "item.instance_uuid"),
+    Out("request_id", STRING, "item.request_id"), Out("user_id", STRING_OR_NULL, "item.user_id"),
+    Out("project_id", STRING_OR_NULL, "item.project_id"), Out("start_time", STRING_OR_NULL, _time("start_time")),
     Out("message", STRING_OR_NULL, "item.message"),
     Out("updated_at", STRING_OR_NULL, _updated, since=58),
 ]
@@ -100,20 +93,13 @@ def _server(req: Request, operation: str) -> Instance:
 def index(req: Request) -> dict[str, Any]:
     """List the actions of a server."""
     server = _server(req, "list")
-    since, before = req.time("changes-since"), req.time("changes-before")
-    if since is not None and before is not None and since > before:
-        raise exception.Invalid("The value of changes-since must be less than or equal to changes-before.")
+    since, before = req.changes()
     limit, marker = req.page()
-    paged = req.version >= 58
-    actions = req.clients.actions.index(req.ctx, server.uuid, limit=limit if paged else None, marker=marker,
+    actions = req.clients.actions.index(req.ctx, server.uuid, limit=limit if req.version >= 58 else None, marker=marker,
                                         changes_since=since, changes_before=before)
-    answer: dict[str, Any] = {
-        "instanceActions": [LISTED.render(Shown(action, server.project_id), req) for action in actions]}
-    links = req.next_links(f"servers/{server.uuid}/os-instance-actions", actions, limit,
-                           actions[-1].request_id if actions else None) if paged else []
-    if links:
-        answer["links"] = links
-    return answer
+    answer = {"instanceActions": [LISTED.render(Shown(action, server.project_id), req) for action in actions]}
+    return req.with_next(answer, "links", f"servers/{server.uuid}/os-instance-actions", actions, limit, "request_id",
+                         since=58)
 
 
 @accepts(answer=Object({"instanceAction": ACTION}))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from nova import exception
 from nova.api.compute.servers.servers import authorize, server_id
@@ -18,25 +18,19 @@ OF_SERVER = "os_compute_api:servers:migrations:"
 
 INDEX_QUERY = Query({
     **dict.fromkeys(("hidden", "host", "instance_uuid", "source_compute", "status", "migration_type"), STRING),
-    "limit": Field(LIMIT, since=59, single=59),
-    "marker": Field(STRING, since=59, single=59),
-    "changes-since": Field(TIME, since=59, single=59),
-    "changes-before": Field(TIME, since=66, single=66),
-    "user_id": Field(STRING, since=80, single=80),
-    "project_id": Field(STRING, since=80, single=80),
+    "limit": Field(LIMIT, since=59, single=59), "marker": Field(STRING, since=59, single=59),
+    "changes-since": Field(TIME, since=59, single=59), "changes-before": Field(TIME, since=66, single=66),
+    "user_id": Field(STRING, since=80, single=80), "project_id": Field(STRING, since=80, single=80),
 }, strict=59)
 
 _INTEGER_OR_NULL = Plain(type=["integer", "null"])
 
 
-class Shown:
+class Shown(NamedTuple):
     """A migration, and True if the caller may see hosts."""
 
-    __slots__ = ("hosts", "item")
-
-    def __init__(self, item: Migration, hosts: bool) -> None:
-        self.item = item
-        self.hosts = hosts
+    item: Migration
+    hosts: bool
 
 
 def _host(name: str) -> Out:
@@ -87,9 +81,7 @@ SERVER_MIGRATION = View([
 @accepts(query=INDEX_QUERY, answer=Object({"migrations": Array(MIGRATION), "migrations_links": Field(LINKS, since=59)}))
 def index(req: Request) -> dict[str, Any]:
     """List migrations."""
-    since, before = req.time("changes-since"), req.time("changes-before")
-    if since is not None and before is not None and since > before:
-        raise exception.Invalid("The value of changes-since must be less than or equal to changes-before.")
+    since, before = req.changes()
     limit, marker = req.page()
     # Callers without access to host names must not find them by filtering.
     hosts = req.allowed(POLICY + "index:host")
@@ -100,12 +92,8 @@ def index(req: Request) -> dict[str, Any]:
         changes_before=before, limit=limit, marker=marker)
     # No migration is hidden.
     migrations = [] if is_true(req.arg("hidden")) else req.clients.migrations.index(req.ctx, query)
-    answer: dict[str, Any] = {"migrations": [MIGRATION.render(Shown(item, hosts), req) for item in migrations]}
-    links = req.next_links("os-migrations", migrations, limit, migrations[-1].uuid if migrations else None) \
-        if req.version >= 59 else []
-    if links:
-        answer["migrations_links"] = links
-    return answer
+    answer = {"migrations": [MIGRATION.render(Shown(item, hosts), req) for item in migrations]}
+    return req.with_next(answer, "migrations_links", "os-migrations", migrations, limit, "uuid", since=59)
 
 
 def _project(req: Request) -> str | None:

@@ -16,20 +16,14 @@ from nova.objects.volumes.volume_snapshot import SnapshotRequest
 INDEX_QUERY = Query({"limit": LIMIT, "offset": LIMIT}, strict=None)
 SHOW_QUERY = Query(strict=None)
 CREATE = Object({"snapshot": Field(Object({
-    "volume_id": Field(STRING, required=True),
-    "force": BOOLEAN,
-    "display_name": STRING,
-    "display_description": STRING,
+    "volume_id": Field(STRING, required=True), "force": BOOLEAN, "display_name": STRING, "display_description": STRING,
 }), required=True)})
 
 SNAPSHOT = View([
-    Out("id", STRING, "uuid"),
-    Out("volumeId", STRING, "volume_id"),
-    Out("status", STRING),
+    Out("id", STRING, "uuid"), Out("volumeId", STRING, "volume_id"), Out("status", STRING),
     Out("size", INTEGER, "size_gb"),
     Out("createdAt", STRING_OR_NULL, lambda snapshot, _req: iso_precise(snapshot.created_at)),
-    Out("displayName", STRING, "name"),
-    Out("displayDescription", STRING, "description"),
+    Out("displayName", STRING, "name"), Out("displayDescription", STRING, "description"),
 ])
 _LIST = Object({"snapshots": Array(SNAPSHOT)})
 _SINGLE_SNAPSHOT = Object({"snapshot": SNAPSHOT})
@@ -55,7 +49,8 @@ def detail(req: Request) -> dict[str, Any]:
 @accepts(query=SHOW_QUERY, answer=_SINGLE_SNAPSHOT)
 def show(req: Request) -> dict[str, Any]:
     """Show a snapshot of a volume."""
-    return {"snapshot": SNAPSHOT.render(req.clients.volume_snapshots.get(req.ctx, _id(req)), req)}
+    snapshot = req.clients.volume_snapshots.get(req.ctx, req.uuid(exception.SnapshotNotFound, "snapshot_id"))
+    return {"snapshot": SNAPSHOT.render(snapshot, req)}
 
 
 @accepts(body=CREATE, answer=_SINGLE_SNAPSHOT)
@@ -74,12 +69,4 @@ def create(req: Request) -> dict[str, Any]:
 @accepts()
 def delete(req: Request) -> None:
     """Delete a snapshot of a volume."""
-    req.clients.volume_snapshots.delete(req.ctx, _id(req))
-
-
-def _id(req: Request) -> str:
-    """Return the id of the URL, which becomes part of another URL. Raises SnapshotNotFound."""
-    ident = req.params["id"]
-    if not is_uuid(ident):
-        raise exception.SnapshotNotFound(snapshot_id=ident)
-    return ident
+    req.clients.volume_snapshots.delete(req.ctx, req.uuid(exception.SnapshotNotFound, "snapshot_id"))

@@ -24,13 +24,9 @@ _BIGGEST = 2**31 - 1
 INDEX_QUERY = Query({"limit": LIMIT, "offset": LIMIT}, strict=None)
 SHOW_QUERY = Query(strict=None)
 CREATE = Object({"volume": Field(Object({
-    "volume_type": STRING,
-    "metadata": Object(additional=True),
-    "snapshot_id": STRING,
+    "volume_type": STRING, "metadata": Object(additional=True), "snapshot_id": STRING,
     "size": Field(Plain(type=["integer", "string"], pattern="^[0-9]+$", minimum=1), required=True),
-    "availability_zone": STRING,
-    "display_name": STRING,
-    "display_description": STRING,
+    "availability_zone": STRING, "display_name": STRING, "display_description": STRING,
 }), required=True)})
 
 
@@ -43,17 +39,12 @@ def _attachments(volume: Volume, _req: Request) -> list[dict[str, Any]]:
 
 
 VOLUME = View([
-    Out("id", STRING, "uuid"),
-    Out("status", STRING),
-    Out("size", INTEGER, "size_gb"),
+    Out("id", STRING, "uuid"), Out("status", STRING), Out("size", INTEGER, "size_gb"),
     Out("availabilityZone", STRING, lambda volume, _req: volume.availability_zone or CONF.default_availability_zone),
     Out("createdAt", STRING_OR_NULL, lambda volume, _req: iso_precise(volume.created_at)),
-    Out("displayName", STRING, "name"),
-    Out("displayDescription", STRING, "description"),
-    Out("volumeType", STRING_OR_NULL, "volume_type"),
-    Out("snapshotId", STRING_OR_NULL, "snapshot_id"),
-    Out("metadata", Object(additional=True)),
-    Out("attachments", Array(Object(additional=True)), _attachments),
+    Out("displayName", STRING, "name"), Out("displayDescription", STRING, "description"),
+    Out("volumeType", STRING_OR_NULL, "volume_type"), Out("snapshotId", STRING_OR_NULL, "snapshot_id"),
+    Out("metadata", Object(additional=True)), Out("attachments", Array(Object(additional=True)), _attachments),
 ])
 _LIST = Object({"volumes": Array(VOLUME)})
 _SINGLE_VOLUME = Object({"volume": VOLUME})
@@ -80,7 +71,8 @@ def detail(req: Request) -> dict[str, Any]:
 @accepts(query=SHOW_QUERY, answer=_SINGLE_VOLUME)
 def show(req: Request) -> dict[str, Any]:
     """Show a volume."""
-    return {"volume": VOLUME.render(req.clients.volumes.get(req.ctx, _id(req), req.scope), req)}
+    volume = req.clients.volumes.get(req.ctx, req.uuid(exception.VolumeNotFound, "volume_id"), req.scope)
+    return {"volume": VOLUME.render(volume, req)}
 
 
 @accepts(body=CREATE, answer=_SINGLE_VOLUME)
@@ -119,12 +111,4 @@ def checked_text(name: str, value: Any) -> str:
 @accepts()
 def delete(req: Request) -> None:
     """Delete a volume that no server has."""
-    req.clients.volumes.delete(req.ctx, _id(req), req.scope)
-
-
-def _id(req: Request) -> str:
-    """Return the id of the URL, which may become part of another URL. Raises VolumeNotFound."""
-    ident = req.params["id"]
-    if not is_uuid(ident):
-        raise exception.VolumeNotFound(volume_id=ident)
-    return ident
+    req.clients.volumes.delete(req.ctx, req.uuid(exception.VolumeNotFound, "volume_id"), req.scope)

@@ -90,13 +90,11 @@ def live_migrate(req: Request) -> None:
     """
     authorize(req, _LIVE)
     wanted = req.body["os-migrateLive"]
-    host = wanted["host"]
+    host, block = wanted["host"], wanted["block_migration"]
     if host is not None:
         authorize(req, _LIVE + ":host")
-    block = wanted["block_migration"]
-    action = _move(req, "live_migrate", {
-        "host": host, "block_migration": None if block == "auto" else is_true(block),
-        "force": _forced(req, wanted, since=30)})
+    action = _move(req, "live_migrate", {"host": host, "block_migration": None if block == "auto" else is_true(block),
+                                         "force": _forced(req, wanted, since=30)})
     if req.version < 34:
         polling.until(req, lambda: req.clients.servers.live_migration_checked(
             req.ctx, server_id(req), action.uuid, project_id=req.scope), _CHECKS_WAIT, _CHECKS_POLL)
@@ -104,16 +102,13 @@ def live_migrate(req: Request) -> None:
 
 def _move(req: Request, operation: str, payload: dict[str, Any]) -> Action:
     try:
-        return req.clients.servers.operate(
-            req.ctx, server_id(req), operation, payload=payload, project_id=req.scope).action
+        return operate(req, operation, payload).action
     except exception.ComputeHostNotFound as error:
         raise exception.InvalidInput(error.message) from error
 
 
 @accepts(body=only("evacuate", Object({
-    "host": HOSTNAME,
-    "onSharedStorage": Field(BOOLEAN, until=13, required=True),
-    "adminPass": STRING,
+    "host": HOSTNAME, "onSharedStorage": Field(BOOLEAN, until=13, required=True), "adminPass": STRING,
     "force": Field(BOOLEAN, since=29, until=67)})), answer=Object({"adminPass": Field(STRING, until=13)}),
     errors=(409,))
 def evacuate(req: Request) -> dict[str, Any] | None:

@@ -36,11 +36,11 @@ def clear(req: Request) -> None:
 def change(req: Request) -> None:
     """Change the administrator's password in a running guest. Fails without a guest agent."""
     servers.authorize(req, "os_compute_api:os-admin-password")
-    uuid, conductor = servers.server_id(req), req.clients.servers
+    uuid = servers.server_id(req)
     try:
-        accepted = conductor.operate(req.ctx, uuid, "change_password", {
-            "admin_pass": given_password(req.body["changePassword"])}, project_id=req.scope)
+        action = servers.operate(req, "change_password", {
+            "admin_pass": given_password(req.body["changePassword"])}).action
     except exception.InstanceIsLocked as error:  # Clients know no better message.
         raise exception.InstanceStateUnknown(instance_uuid=uuid, method="changePassword") from error
-    polling.until(req, lambda: conductor.password_changed(
-        req.ctx, uuid, accepted.action.uuid, project_id=req.scope), _PATIENCE, _PAUSE)
+    polling.until(req, lambda: req.clients.servers.password_changed(
+        req.ctx, uuid, action.uuid, project_id=req.scope), _PATIENCE, _PAUSE)

@@ -25,8 +25,7 @@ _MULTINIC = "os_compute_api:os-multinic:"
 
 QUERY = Query(strict=102)
 CREATE = Object({"interfaceAttachment": Object({
-    "net_id": UUID,
-    "port_id": UUID,
+    "net_id": UUID, "port_id": UUID,
     "fixed_ips": Array(Object({"ip_address": Field(IP, required=True)}), minItems=1, maxItems=1),
     "tag": Field(TAG, since=49),
 })})
@@ -35,9 +34,7 @@ ADD_FIXED_IP = only("addFixedIp", Object({
 REMOVE_FIXED_IP = only("removeFixedIp", Object({"address": Field(IP, required=True)}))
 _ADDRESS = Object({"ip_address": STRING, "subnet_id": STRING})
 INTERFACE = View([
-    Out("port_id", STRING, "id"),
-    Out("net_id", STRING, "network_id"),
-    Out("mac_addr", STRING, "mac"),
+    Out("port_id", STRING, "id"), Out("net_id", STRING, "network_id"), Out("mac_addr", STRING, "mac"),
     Out("port_state", STRING, lambda vif, _req: "ACTIVE" if vif.active else "DOWN"),
     Out("fixed_ips", Array(_ADDRESS), lambda vif, _req: [
         {"subnet_id": fixed.subnet_id, "ip_address": fixed.address} for fixed in vif.fixed_ips]),
@@ -90,7 +87,7 @@ def create(req: Request) -> dict[str, Any]:
 
 def _attached(req: Request, wanted: dict[str, Any]) -> VIF:
     """Return the new interface. An external service creates it after the operation was accepted."""
-    accepted = req.clients.servers.operate(req.ctx, server_id(req), "attach_interface", wanted, project_id=req.scope)
+    accepted = operate(req, "attach_interface", wanted)
     vif = msgspec.convert(accepted.answer, VIF)
     if vif.id:
         return vif

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from nova import exception
-from nova.api.compute.servers.servers import authorize, authorized_get, server_id
+from nova.api.compute.servers.servers import authorize, authorized_get, operate
 from nova.api.request import Request
 from nova.api.router import accepts
 from nova.api.validation.fields import Array, Field, Object, Out, Query, View, string
@@ -60,8 +60,7 @@ def create(req: Request) -> dict[str, Any]:
     """Attach a share to a stopped server; its guest mounts it by its tag (default: its id) from the next start on."""
     authorize(req, POLICY + "create")
     wanted = req.body["share"]
-    accepted = req.clients.servers.operate(req.ctx, server_id(req), "attach_share", {
-        "share_id": wanted["share_id"], "tag": wanted.get("tag")}, project_id=req.scope)
+    accepted = operate(req, "attach_share", {"share_id": wanted["share_id"], "tag": wanted.get("tag")})
     return {"share": _rendered(req, msgspec.convert(accepted.answer, ShareMapping))}
 
 
@@ -69,5 +68,4 @@ def create(req: Request) -> dict[str, Any]:
 def delete(req: Request) -> None:
     """Detach a share from a stopped server."""
     authorize(req, POLICY + "delete")
-    req.clients.servers.operate(req.ctx, server_id(req), "detach_share", {"share_id": req.params["id"]},
-                                project_id=req.scope)
+    operate(req, "detach_share", {"share_id": req.params["id"]})

@@ -21,8 +21,7 @@ _CPUS = Array(INTEGER)
 
 
 class _ViewContext:
-    """The context in which a cell is shown. ``threads``: threads per core; ``host``: the caller may see the host.
-    """
+    """The context in which a cell is shown. ``threads``: threads per core; ``host``: the caller may see the host."""
 
     def __init__(self, req: Request, server: Instance) -> None:
         self.version = req.version
