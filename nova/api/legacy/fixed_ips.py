@@ -7,8 +7,8 @@ from typing import Any
 from nova import exception
 from nova.api.request import Request
 from nova.api.router import accepts
-from nova.api.validation.fields import Object, Out, Query, View, only
-from nova.api.validation.types import STRING, STRING_OR_NULL, TRUTH
+from nova.api.validation.fields import Object, Out, View, only
+from nova.api.validation.types import ANY_QUERY, STRING, STRING_OR_NULL, TRUTH
 from nova.common import plain_ip
 
 FIXED_IP = View([
@@ -28,7 +28,7 @@ def _address(req: Request) -> str:
         raise exception.Invalid(f"Fixed IP {req.params['id']} is not an IP address.") from None
 
 
-@accepts(query=Query(strict=None), answer=Object({"fixed_ip": FIXED_IP}))
+@accepts(query=ANY_QUERY, answer=Object({"fixed_ip": FIXED_IP}))
 def show(req: Request) -> dict[str, Any]:
     """Show an address of a network, and the server that uses the address."""
     return {"fixed_ip": FIXED_IP.render(req.clients.fixed_ips.show(req.ctx, _address(req)), req)}

@@ -8,11 +8,10 @@ from nova import exception
 from nova.api.errors import RouteNotFound
 from nova.api.request import Request
 from nova.api.router import accepts
-from nova.api.validation.fields import Array, Field, Object, Out, Query, View, string
-from nova.api.validation.types import STRING, STRING_OR_NULL
+from nova.api.validation.fields import Array, Field, Object, Out, View, string
+from nova.api.validation.types import ANY_QUERY, STRING, STRING_OR_NULL
 from nova.conf import CONF
 
-_QUERY = Query(strict=None)
 _RANGE = string(minLength=1, maxLength=64)
 _POOL = "nova"
 
@@ -35,14 +34,14 @@ FLOATING_IP = View([
 _MANY = Object({"floating_ip_info": Array(FLOATING_IP)})
 
 
-@accepts(query=_QUERY, answer=_MANY)
+@accepts(query=ANY_QUERY, answer=_MANY)
 def index(req: Request) -> dict[str, Any]:
     """List the floating addresses of all pools."""
     floating_ips = req.clients.floating_ips.index(req.ctx)
     return {"floating_ip_info": [FLOATING_IP.render(floating_ip, req) for floating_ip in floating_ips]}
 
 
-@accepts(query=_QUERY, answer=_MANY)
+@accepts(query=ANY_QUERY, answer=_MANY)
 def show(req: Request) -> dict[str, Any]:
     """List the floating addresses that lead to servers of a host."""
     floating_ips = req.clients.floating_ips.on_host(req.ctx, req.params["id"])

@@ -7,8 +7,8 @@ from typing import Any
 from nova.api.compute.servers.servers import authorized_get
 from nova.api.request import Request
 from nova.api.router import accepts
-from nova.api.validation.fields import ABSENT, Array, Object, Out, Query, View
-from nova.api.validation.types import LIMIT, STRING
+from nova.api.validation.fields import ABSENT, Array, Object, Out, View
+from nova.api.validation.types import OFFSET_QUERY, STRING
 
 INTERFACE = View([
     Out("id", STRING),
@@ -18,7 +18,7 @@ INTERFACE = View([
 ])
 
 
-@accepts(query=Query({"limit": LIMIT, "offset": LIMIT}, strict=None),
+@accepts(query=OFFSET_QUERY,
          answer=Object({"virtual_interfaces": Array(INTERFACE)}))
 def index(req: Request) -> dict[str, Any]:
     """List the interfaces of a server."""

@@ -9,7 +9,7 @@ from nova.api import identity, microversion
 from nova.api.request import Request, is_true, whole
 from nova.api.router import accepts
 from nova.api.validation.fields import Field, Object, Out, Plain, Query, View
-from nova.api.validation.types import BOOLEAN, INTEGER, STRING
+from nova.api.validation.types import ANY_QUERY, BOOLEAN, INTEGER, STRING
 
 POLICY = "os_compute_api:os-quota-sets:"
 
@@ -26,7 +26,6 @@ UNLIMITED = -1
 LONGEST = 255
 
 QUERY = Query({"user_id": STRING}, strict=75)
-DEFAULTS_QUERY = Query(strict=None)
 
 
 def until(name: str) -> int:
@@ -87,7 +86,7 @@ def detail(req: Request) -> dict[str, Any]:
     return {"quota_set": USAGE.render(quotas, req)}
 
 
-@accepts(query=DEFAULTS_QUERY, answer=Object({"quota_set": NAMED_LIMITS}))
+@accepts(query=ANY_QUERY, answer=Object({"quota_set": NAMED_LIMITS}))
 def defaults(req: Request) -> dict[str, Any]:
     """Show the default quotas."""
     _project(req, "defaults")

@@ -12,13 +12,13 @@ from nova import exception
 from nova.api.request import Request
 from nova.api.router import accepts
 from nova.api.validation.fields import Array, Object
-from nova.api.validation.types import INTEGER, STRING
+from nova.api.validation.types import INTEGER, OPEN, STRING
 from nova.conf import CONF
 from nova.objects.accounts.usage import audit_period
 from nova.objects.base import utcnow
 
 _LOG = Object({
-    "hosts_not_run": Array(STRING), "log": Object(additional=True), "num_hosts": INTEGER, "num_hosts_done": INTEGER,
+    "hosts_not_run": Array(STRING), "log": OPEN, "num_hosts": INTEGER, "num_hosts_done": INTEGER,
     "num_hosts_not_run": INTEGER, "num_hosts_running": INTEGER, "overall_status": STRING, "period_beginning": STRING,
     "period_ending": STRING, "total_errors": INTEGER, "total_instances": INTEGER})
 

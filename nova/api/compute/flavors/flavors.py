@@ -10,7 +10,7 @@ from nova import exception
 from nova.api.request import Request, is_true, whole
 from nova.api.router import accepts
 from nova.api.validation.fields import ABSENT, Array, Changing, Field, Object, Out, Plain, Query, View, enum, integer
-from nova.api.validation.types import BOOLEAN, INTEGER, LIMIT, LINKS, NAME, NUMBER, STRING, STRING_OR_NULL, TRUTH
+from nova.api.validation.types import BOOLEAN, INTEGER, LIMIT, LINKS, NAME, NUMBER, OPEN, STRING, STRING_OR_NULL, TRUTH
 from nova.objects.accounts.flavor import Flavor, FlavorQuery
 from nova.objects.base import new_uuid
 
@@ -55,7 +55,7 @@ FLAVOR = View([
     Out("OS-FLV-EXT-DATA:ephemeral", INTEGER, "ephemeral_gb"),
     Out("OS-FLV-DISABLED:disabled", TRUTH, "disabled", until=101), Out("rxtx_factor", NUMBER, until=101),
     Out("os-flavor-access:is_public", TRUTH, "is_public"),
-    Out("extra_specs", Object(additional=True),
+    Out("extra_specs", OPEN,
         lambda flavor, req: flavor.extra_specs if req.allowed(SPECS_POLICY) else ABSENT, since=61),
 ])
 _SINGLE_FLAVOR = Object({"flavor": FLAVOR})

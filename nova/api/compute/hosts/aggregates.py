@@ -8,7 +8,7 @@ from nova import exception
 from nova.api.request import Request, iso_precise
 from nova.api.router import accepts
 from nova.api.validation.fields import Array, Changing, Combined, Field, Name, Object, Out, Plain, View, only, string
-from nova.api.validation.types import HOSTNAME, INTEGER, NAME, STRING, STRING_OR_NULL, TRUTH, UUID
+from nova.api.validation.types import HOSTNAME, INTEGER, NAME, OPEN, STRING, STRING_OR_NULL, TRUTH, UUID
 from nova.image import lookup
 from nova.objects.hosts.aggregate import Aggregate
 from nova.objects.images.image import Image
@@ -44,7 +44,7 @@ _CREATED = [
     Out("deleted", TRUTH, lambda _aggregate, _req: False),
 ]
 CREATED = View(_CREATED)
-AGGREGATE = View([*_CREATED, Out("hosts", Array(STRING)), Out("metadata", Object(additional=True))])
+AGGREGATE = View([*_CREATED, Out("hosts", Array(STRING)), Out("metadata", OPEN)])
 _SINGLE_AGGREGATE = Object({"aggregate": AGGREGATE})
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from nova import exception
 from nova.api.request import Request
 from nova.api.router import Handler, accepts
-from nova.api.validation.fields import Query
+from nova.api.validation.types import ANY_QUERY
 
 
-@accepts(query=Query(strict=None), errors=(501,))
+@accepts(query=ANY_QUERY, errors=(501,))
 def not_available(req: Request) -> None:
     """Answer that bare metal nodes are not supported."""
     raise exception.NotImplementedHere("Ironic client unavailable, cannot access Ironic.")

@@ -11,7 +11,7 @@ from nova.api.compute.hosts.services import COMPUTE, status_of
 from nova.api.request import Request
 from nova.api.router import Handler, accepts
 from nova.api.validation.fields import Array, Object, Out, Query, View, enum
-from nova.api.validation.types import INTEGER, STRING, STRING_OR_NULL
+from nova.api.validation.types import ANY_QUERY, INTEGER, STRING, STRING_OR_NULL
 from nova.objects.accounts.flavor import Flavor
 from nova.objects.hosts.node import ComputeNode
 from nova.objects.servers.instance import Instance
@@ -36,7 +36,7 @@ def index(req: Request) -> dict[str, Any]:
     return {"hosts": [_HOST.render(service, req) for service in services]}
 
 
-@accepts(query=Query(strict=None), answer=Object({"host": Array(Object({"resource": _RESOURCE}))}))
+@accepts(query=ANY_QUERY, answer=Object({"host": Array(Object({"resource": _RESOURCE}))}))
 def show(req: Request) -> dict[str, Any]:
     """Show the resources of a host: total, used, and reserved by the servers of each project."""
     host = req.params["id"]
@@ -81,7 +81,7 @@ def _check(req: Request, host: str) -> None:
 
 
 def _power(summary: str) -> Handler:
-    @accepts(query=Query(strict=None), errors=(501,))
+    @accepts(query=ANY_QUERY, errors=(501,))
     def handler(req: Request) -> None:
         _check(req, req.params["id"])
         raise exception.NotImplementedHere("Virt driver does not implement host power management.")

@@ -12,8 +12,20 @@ from nova.api.compute.hosts.services import check_uuid, state_of, status_of
 from nova.api.request import Request
 from nova.api.router import accepts
 from nova.api.validation import formats
-from nova.api.validation.fields import ABSENT, Array, Changing, Field, Getter, Object, Out, Plain, Query, View, enum
-from nova.api.validation.types import BOOLEAN, HOSTNAME, INTEGER, LIMIT, LINKS, STRING, STRING_OR_NULL, UUID
+from nova.api.validation.fields import ABSENT, Array, Changing, Field, Getter, Object, Out, Query, View, enum
+from nova.api.validation.types import (
+    ANY_QUERY,
+    BOOLEAN,
+    HOSTNAME,
+    INTEGER,
+    INTEGER_OR_NULL,
+    LIMIT,
+    LINKS,
+    OPEN,
+    STRING,
+    STRING_OR_NULL,
+    UUID,
+)
 from nova.conf import CONF
 from nova.objects.hosts.node import DISK_GB, MEMORY_MB, VCPU, ComputeNode
 from nova.objects.servers.instance import Instance
@@ -29,7 +41,6 @@ INDEX_QUERY = Query({
     "with_servers": _WITH_SERVERS,
 }, strict=53)
 SHOW_QUERY = Query({"with_servers": _WITH_SERVERS}, strict=53)
-FREE_QUERY = Query(strict=None)
 
 
 class Shown(NamedTuple):
@@ -110,10 +121,10 @@ HYPERVISOR = View([
     *_BRIEF,
     Out("hypervisor_type", STRING, "node.hypervisor_type"),
     Out("hypervisor_version", INTEGER, "node.hypervisor_version"), Out("host_ip", STRING, "node.host_ip"),
-    Out("service", Object(additional=True), _service),
+    Out("service", OPEN, _service),
     *(Out(name, INTEGER, _resource(name), until=87) for name in RESOURCES),
-    Out("disk_available_least", Plain(type=["integer", "null"]), "node.disk_available_least", until=87),
-    Out("cpu_info", Changing({0: STRING, 28: Object(additional=True)}), lambda shown, req: (
+    Out("disk_available_least", INTEGER_OR_NULL, "node.disk_available_least", until=87),
+    Out("cpu_info", Changing({0: STRING, 28: OPEN}), lambda shown, req: (
         shown.node.cpu_info if req.version >= 28 else json.dumps(shown.node.cpu_info)), until=87),
     Out("uptime", STRING_OR_NULL, "node.uptime", since=88),
     _SERVERS,
@@ -190,7 +201,7 @@ def show(req: Request) -> dict[str, Any]:
     return {"hypervisor": _render(req, HYPERVISOR, [_get(req)])[0]}
 
 
-@accepts(query=FREE_QUERY, answer=Object({"hypervisor": UPTIME}), errors=(501,))
+@accepts(query=ANY_QUERY, answer=Object({"hypervisor": UPTIME}), errors=(501,))
 def uptime(req: Request) -> dict[str, Any]:
     """Show how long the host of a hypervisor has been up."""
     node = _get(req)
@@ -201,19 +212,19 @@ def uptime(req: Request) -> dict[str, Any]:
     return {"hypervisor": UPTIME.render(Shown(node), req)}
 
 
-@accepts(query=FREE_QUERY, answer=Object({"hypervisors": Array(LISTED)}))
+@accepts(query=ANY_QUERY, answer=Object({"hypervisors": Array(LISTED)}))
 def search(req: Request) -> dict[str, Any]:
     """List the hypervisors whose hostname contains a text."""
     return {"hypervisors": _render(req, LISTED, _matching(req, req.params["id"]))}
 
 
-@accepts(query=FREE_QUERY, answer=Object({"hypervisors": Array(LISTED)}))
+@accepts(query=ANY_QUERY, answer=Object({"hypervisors": Array(LISTED)}))
 def servers(req: Request) -> dict[str, Any]:
     """List the servers on hypervisors whose hostname contains a text."""
     return {"hypervisors": _render(req, LISTED, _matching(req, req.params["id"]), servers=True)}
 
 
-@accepts(query=FREE_QUERY, answer=Object({"hypervisor_statistics": Object(additional=True)}))
+@accepts(query=ANY_QUERY, answer=Object({"hypervisor_statistics": OPEN}))
 def statistics(req: Request) -> dict[str, Any]:
     """Sum up the resources of all enabled hypervisors."""
     nodes = [node for node in req.clients.hypervisors.index(req.ctx)

@@ -10,11 +10,8 @@ from nova.api.compute.images import images
 from nova.api.errors import RequestMismatch
 from nova.api.request import Request
 from nova.api.router import accepts
-from nova.api.validation.fields import Query
-from nova.api.validation.types import ALL_METADATA, ALL_METADATA_ANSWER, METADATA_ITEM, METADATA_ITEM_ANSWER
+from nova.api.validation.types import ALL_METADATA, ALL_METADATA_ANSWER, ANY_QUERY, METADATA_ITEM, METADATA_ITEM_ANSWER
 from nova.image.base import check_property_count
-
-QUERY = Query(strict=None)
 
 
 def _properties(req: Request) -> dict[str, str]:
@@ -38,13 +35,13 @@ def _limit(req: Request) -> int:
     return req.clients.quotas.get(req.ctx, req.ctx.project_id or "").limits.get("metadata_items", -1)
 
 
-@accepts(query=QUERY, answer=ALL_METADATA_ANSWER)
+@accepts(query=ANY_QUERY, answer=ALL_METADATA_ANSWER)
 def index(req: Request) -> dict[str, Any]:
     """List the metadata of an image."""
     return {"metadata": _properties(req)}
 
 
-@accepts(query=QUERY, answer=METADATA_ITEM_ANSWER)
+@accepts(query=ANY_QUERY, answer=METADATA_ITEM_ANSWER)
 def show(req: Request) -> dict[str, Any]:
     """Show a metadata item of an image."""
     key, properties = req.params["id"], _properties(req)

@@ -11,7 +11,7 @@ from nova.api.request import Request, whole
 from nova.api.router import accepts
 from nova.api.validation import formats
 from nova.api.validation.fields import ABSENT, Array, Object, Out, Plain, Query, View
-from nova.api.validation.types import ANY, INTEGER, LINKS, STRING, STRING_OR_NULL
+from nova.api.validation.types import ANY, ANY_QUERY, INTEGER, INTEGER_OR_NULL, LINKS, OPEN, STRING, STRING_OR_NULL
 from nova.conf import CONF
 from nova.objects.images.image import Image
 
@@ -20,7 +20,6 @@ INDEX_QUERY = Query({
     "name": ANY, "status": ANY, "changes-since": ANY, "server": ANY, "type": ANY, "minRam": ANY, "minDisk": ANY,
     "limit": _LIMIT, "page_size": _LIMIT, "marker": ANY, "offset": _LIMIT,
 }, strict=None, patterns={"^property-.*$": ANY})
-SHOW_QUERY = Query(strict=None)
 
 # Status in the image service -> status and progress in responses.
 _STATES = {
@@ -61,9 +60,9 @@ IMAGE = View([
     Out("minDisk", INTEGER, "min_disk"), Out("minRam", INTEGER, "min_ram"),
     Out("created", STRING_OR_NULL, "created_at"),
     Out("updated", STRING_OR_NULL, lambda shown, _req: shown.updated_at or shown.created_at),
-    Out("metadata", Object(additional=True), "properties"),
-    Out("server", Object(additional=True), _server),
-    Out("OS-EXT-IMG-SIZE:size", Plain(type=["integer", "null"]), "size"),
+    Out("metadata", OPEN, "properties"),
+    Out("server", OPEN, _server),
+    Out("OS-EXT-IMG-SIZE:size", INTEGER_OR_NULL, "size"),
     Out("OS-DCF:diskConfig", STRING, _disk_config),
 ])
 
@@ -118,7 +117,7 @@ def _time(value: str) -> str:
         raise exception.Invalid(f"Invalid changes-since filter [{value}]") from None
 
 
-@accepts(query=SHOW_QUERY, answer=Object({"image": IMAGE}))
+@accepts(query=ANY_QUERY, answer=Object({"image": IMAGE}))
 def show(req: Request) -> dict[str, Any]:
     """Show an image."""
     return {"image": IMAGE.render(get(req, req.params["id"]), req)}

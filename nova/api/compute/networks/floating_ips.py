@@ -8,11 +8,10 @@ from nova import exception
 from nova.api.compute.servers.servers import authorize, server_id
 from nova.api.request import Request
 from nova.api.router import accepts
-from nova.api.validation.fields import Array, Field, Object, Out, Query, View, only
-from nova.api.validation.types import IP, STRING, STRING_OR_NULL, UUID
+from nova.api.validation.fields import Array, Field, Object, Out, View, only
+from nova.api.validation.types import ANY_QUERY, IP, STRING, STRING_OR_NULL, UUID
 from nova.common import plain_ip
 
-_QUERY = Query(strict=None)
 _POLICY = "os_compute_api:os-floating-ips:"
 
 CREATE = Object({"pool": STRING_OR_NULL}, null=True, additional=True)
@@ -26,20 +25,20 @@ FLOATING_IP = View([
 _SINGLE_FLOATING_IP = Object({"floating_ip": FLOATING_IP})
 
 
-@accepts(query=_QUERY, answer=Object({"floating_ip_pools": Array(Object({"name": STRING}))}))
+@accepts(query=ANY_QUERY, answer=Object({"floating_ip_pools": Array(Object({"name": STRING}))}))
 def pools(req: Request) -> dict[str, Any]:
     """List the pools of floating addresses."""
     return {"floating_ip_pools": [{"name": name} for name in req.clients.floating_ips.pools(req.ctx)]}
 
 
-@accepts(query=_QUERY, answer=Object({"floating_ips": Array(FLOATING_IP)}))
+@accepts(query=ANY_QUERY, answer=Object({"floating_ips": Array(FLOATING_IP)}))
 def index(req: Request) -> dict[str, Any]:
     """List the floating addresses of the project."""
     floating_ips = req.clients.floating_ips.index(req.ctx, req.ctx.project_id)
     return {"floating_ips": [FLOATING_IP.render(floating_ip, req) for floating_ip in floating_ips]}
 
 
-@accepts(query=_QUERY, answer=_SINGLE_FLOATING_IP)
+@accepts(query=ANY_QUERY, answer=_SINGLE_FLOATING_IP)
 def show(req: Request) -> dict[str, Any]:
     """Show a floating address of the project."""
     floating_ip = req.clients.floating_ips.get(

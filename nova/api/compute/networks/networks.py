@@ -7,11 +7,9 @@ from typing import Any
 
 from nova.api.request import Request, iso_precise
 from nova.api.router import accepts
-from nova.api.validation.fields import Array, Object, Out, Plain, Query, View
-from nova.api.validation.types import ANY, INTEGER, STRING, STRING_OR_NULL, UUID
+from nova.api.validation.fields import Array, Object, Out, View
+from nova.api.validation.types import ANY, ANY_QUERY, INTEGER, INTEGER_OR_NULL, STRING, STRING_OR_NULL, UUID
 from nova.objects.networks.network import Network
-
-QUERY = Query(strict=None)
 
 
 def _subnet(network: Network) -> ipaddress.IPv4Network:
@@ -37,7 +35,7 @@ BASIC = View(_BASIC)
 NETWORK = View([
     *_BASIC,
     Out("bridge", STRING_OR_NULL), Out("bridge_interface", STRING_OR_NULL),
-    Out("vlan", Plain(type=["integer", "null"])), Out("mtu", INTEGER), Out("dhcp_start", STRING_OR_NULL),
+    Out("vlan", INTEGER_OR_NULL), Out("mtu", INTEGER), Out("dhcp_start", STRING_OR_NULL),
     Out("dhcp_server", STRING_OR_NULL, "gateway"), Out("host", STRING_OR_NULL),
     Out("enable_dhcp", ANY, lambda _network, _req: True),
     Out("project_id", STRING_OR_NULL),
@@ -54,27 +52,27 @@ def _view(req: Request) -> View:
     return NETWORK if req.ctx.is_admin else BASIC
 
 
-@accepts(query=QUERY, answer=Object({"networks": Array(NETWORK)}))
+@accepts(query=ANY_QUERY, answer=Object({"networks": Array(NETWORK)}))
 def index(req: Request) -> dict[str, Any]:
     """List the networks that the project may use."""
     view = _view(req)
     return {"networks": [view.render(network, req) for network in req.clients.networks.index(req.ctx, req.scope)]}
 
 
-@accepts(query=QUERY, answer=Object({"network": NETWORK}))
+@accepts(query=ANY_QUERY, answer=Object({"network": NETWORK}))
 def show(req: Request) -> dict[str, Any]:
     """Show a network."""
     return {"network": _view(req).render(req.clients.networks.get(req.ctx, req.params["id"], req.scope), req)}
 
 
-@accepts(query=QUERY, answer=Object({"networks": Array(TENANT)}))
+@accepts(query=ANY_QUERY, answer=Object({"networks": Array(TENANT)}))
 def tenant_index(req: Request) -> dict[str, Any]:
     """List the networks of the project."""
     networks = req.clients.networks.index(req.ctx, req.ctx.project_id)
     return {"networks": [TENANT.render(network, req) for network in networks]}
 
 
-@accepts(query=QUERY, answer=Object({"network": TENANT}))
+@accepts(query=ANY_QUERY, answer=Object({"network": TENANT}))
 def tenant_show(req: Request) -> dict[str, Any]:
     """Show a network of the project."""
     return {"network": TENANT.render(req.clients.networks.get(req.ctx, req.params["id"], req.ctx.project_id), req)}

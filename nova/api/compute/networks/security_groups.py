@@ -10,12 +10,11 @@ from nova import exception
 from nova.api.request import Request
 from nova.api.router import accepts
 from nova.api.validation import formats
-from nova.api.validation.fields import Array, Field, Object, Out, Plain, Query, View, string
-from nova.api.validation.types import LIMIT, STRING, UUID
+from nova.api.validation.fields import Array, Field, Object, Out, Query, View, string
+from nova.api.validation.types import ANY_QUERY, INTEGER_OR_NULL, LIMIT, OPEN, STRING, STRING_OR_NULL, UUID
 from nova.objects.networks.network import SecurityGroup, SecurityGroupRule
 
 INDEX_QUERY = Query({"limit": LIMIT, "offset": LIMIT, "all_tenants": STRING}, strict=None)
-SHOW_QUERY = Query(strict=None)
 
 _TEXT = string(minLength=0, maxLength=255)
 GROUP_BODY = Object({"security_group": Field(Object({
@@ -50,14 +49,13 @@ def _group(shown: ShownRule, _req: Request) -> dict[str, str]:
     return {} if group is None else {"name": group.name, "tenant_id": group.project_id}
 
 
-_PORT = Plain(type=["integer", "null"])
 RULE = View([
     Out("id", UUID, lambda shown, _req: shown_id(shown.rule.id)),
     Out("parent_group_id", UUID, lambda shown, _req: shown_id(shown.rule.parent_group_id)),
-    Out("ip_protocol", Plain(type=["string", "null"]), "rule.protocol"),
-    Out("from_port", _PORT, "rule.from_port"), Out("to_port", _PORT, "rule.to_port"),
-    Out("group", Object(additional=True), _group),
-    Out("ip_range", Object(additional=True),
+    Out("ip_protocol", STRING_OR_NULL, "rule.protocol"),
+    Out("from_port", INTEGER_OR_NULL, "rule.from_port"), Out("to_port", INTEGER_OR_NULL, "rule.to_port"),
+    Out("group", OPEN, _group),
+    Out("ip_range", OPEN,
         lambda shown, _req: {"cidr": shown.rule.cidr} if shown.rule.cidr else {}),
 ])
 _GROUP = View([
@@ -114,7 +112,7 @@ def index(req: Request) -> dict[str, Any]:
     return {"security_groups": [_render(req, group, groups_by_id) for group in groups[offset:offset + limit]]}
 
 
-@accepts(query=SHOW_QUERY, answer=_SINGLE_GROUP)
+@accepts(query=ANY_QUERY, answer=_SINGLE_GROUP)
 def show(req: Request) -> dict[str, Any]:
     """Show a security group."""
     shown = req.params["id"]

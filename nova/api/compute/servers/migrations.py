@@ -9,7 +9,7 @@ from nova.api.compute.servers.servers import authorize, server_id
 from nova.api.request import Request, is_true, iso_precise
 from nova.api.router import accepts
 from nova.api.validation.fields import ABSENT, Array, Field, Getter, Object, Out, Plain, Query, View, only
-from nova.api.validation.types import INTEGER, LIMIT, LINKS, STRING, STRING_OR_NULL, TIME
+from nova.api.validation.types import INTEGER, INTEGER_OR_NULL, LIMIT, LINKS, STRING, STRING_OR_NULL, TIME
 from nova.objects.servers import migration as migration_states
 from nova.objects.servers.migration import Migration, MigrationQuery
 
@@ -22,8 +22,6 @@ INDEX_QUERY = Query({
     "changes-since": Field(TIME, since=59, single=59), "changes-before": Field(TIME, since=66, single=66),
     "user_id": Field(STRING, since=80, single=80), "project_id": Field(STRING, since=80, single=80),
 }, strict=59)
-
-_INTEGER_OR_NULL = Plain(type=["integer", "null"])
 
 
 class Shown(NamedTuple):
@@ -66,13 +64,13 @@ MIGRATION = View([
     Out("instance_uuid", STRING, "item.instance_uuid"),
     Out("links", LINKS, _links, since=23),
     Out("migration_type", STRING, "item.migration_type", since=23),
-    Out("new_instance_type_id", _INTEGER_OR_NULL, _flavor("new_flavor")),
-    Out("old_instance_type_id", _INTEGER_OR_NULL, _flavor("old_flavor")),
+    Out("new_instance_type_id", INTEGER_OR_NULL, _flavor("new_flavor")),
+    Out("old_instance_type_id", INTEGER_OR_NULL, _flavor("old_flavor")),
 ])
 SERVER_MIGRATION = View([
     *_COMMON,
     Out("server_uuid", STRING, "item.instance_uuid"),
-    *(Out(f"{what}_{part}_bytes", _INTEGER_OR_NULL, f"item.{what}_{part}") for what in ("memory", "disk")
+    *(Out(f"{what}_{part}_bytes", INTEGER_OR_NULL, f"item.{what}_{part}") for what in ("memory", "disk")
       for part in ("total", "processed", "remaining")),
 ])
 

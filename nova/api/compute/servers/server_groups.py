@@ -8,7 +8,7 @@ from nova import exception
 from nova.api.request import Request, whole
 from nova.api.router import accepts
 from nova.api.validation.fields import Array, Changing, Field, Object, Out, Plain, Query, View, enum
-from nova.api.validation.types import LIMIT, STRING, UUID
+from nova.api.validation.types import LIMIT, OPEN, STRING, UUID
 from nova.objects.base import new_uuid
 from nova.objects.servers.server_group import ServerGroup
 
@@ -38,8 +38,8 @@ CREATE = Object({"server_group": Field(Object({
 GROUP = View([
     Out("id", UUID, "uuid"), Out("name", STRING),
     Out("policies", Array(STRING), lambda group, _req: [group.policy], until=63),
-    Out("policy", STRING, since=64), Out("rules", Object(additional=True), since=64), Out("members", Array(UUID)),
-    Out("metadata", Object(additional=True), lambda _group, _req: {}, until=63),
+    Out("policy", STRING, since=64), Out("rules", OPEN, since=64), Out("members", Array(UUID)),
+    Out("metadata", OPEN, lambda _group, _req: {}, until=63),
     Out("project_id", STRING, since=13), Out("user_id", STRING, since=13),
 ])
 _SINGLE_GROUP = Object({"server_group": GROUP})

@@ -6,7 +6,7 @@ from typing import Any
 
 from nova.api.request import Request, iso, iso_precise
 from nova.api.validation.fields import ABSENT, Array, Object, Out, View
-from nova.api.validation.types import ANY, INTEGER, LINKS, STRING, STRING_OR_NULL, TRUTH
+from nova.api.validation.types import ANY, INTEGER, LINKS, OPEN, STRING, STRING_OR_NULL, TRUTH
 from nova.conf import CONF
 from nova.objects.servers import states
 from nova.objects.servers.instance import Instance
@@ -18,7 +18,6 @@ HOST_STATUS_UNKNOWN = "os_compute_api:servers:show:host_status:unknown-only"
 
 # Seconds for which an API process caches the status of all hosts.
 _HOSTS_FRESH = 3.0
-_OPEN = Object(additional=True)
 
 # Prefixes of image properties that Nova reads; Nova ignores other properties.
 _IMAGE_PREFIXES = ("hw_", "img_", "os_", "trait:")
@@ -169,19 +168,19 @@ _TABLE: tuple[tuple[str, Any, Any, int, int | None, int | None], ...] = (
     ("status", STRING, "status", 1, 1, 1),
     ("tenant_id", STRING, "project_id", 1, 1, 1),
     ("user_id", STRING, "user_id", 1, 1, 1),
-    ("metadata", _OPEN, "metadata", 1, 1, 1),
+    ("metadata", OPEN, "metadata", 1, 1, 1),
     ("hostId", STRING, "host_id", 1, 1, 1),
     ("image", ANY, _image, 1, 1, 1),
-    ("flavor", _OPEN, _flavor, 1, 1, 1),
+    ("flavor", OPEN, _flavor, 1, 1, 1),
     ("created", STRING, lambda server, _view: iso(server.created_at), 1, 1, 1),
     ("updated", STRING, lambda server, _view: iso(server.updated_at or server.created_at), 1, 1, 1),
-    ("addresses", _OPEN, lambda server, view: addresses(server, view.precise_addresses), 1, 1, 1),
+    ("addresses", OPEN, lambda server, view: addresses(server, view.precise_addresses), 1, 1, 1),
     ("accessIPv4", STRING, lambda server, _view: server.access_ip_v4 or "", 1, 1, 1),
     ("accessIPv6", STRING, lambda server, _view: server.access_ip_v6 or "", 1, 1, 1),
     ("links", LINKS, lambda server, view: view.req.links("servers", server.uuid), 1, 1, 1),
     ("OS-DCF:diskConfig", STRING, "disk_config", 1, 1, 1),
     ("progress", INTEGER, _progress, 1, 1, 1),
-    ("fault", _OPEN, _fault, 1, 1, 1),
+    ("fault", OPEN, _fault, 1, 1, 1),
     ("OS-EXT-AZ:availability_zone", STRING, lambda server, _view: server.availability_zone or "", 1, 1, 75),
     ("config_drive", STRING, lambda server, _view: "True" if server.config_drive else "", 1, 1, 75),
     ("key_name", STRING_OR_NULL, lambda server, _view: server.key.name if server.key else None, 1, 1, 75),
@@ -191,7 +190,7 @@ _TABLE: tuple[tuple[str, Any, Any, int, int | None, int | None], ...] = (
     ("OS-EXT-STS:task_state", STRING_OR_NULL, "task_state", 1, 1, 75),
     ("OS-EXT-STS:vm_state", STRING, "vm_state", 1, 1, 75),
     ("OS-EXT-STS:power_state", INTEGER, "power_state", 1, 1, 75),
-    ("os-extended-volumes:volumes_attached", Array(_OPEN), _volumes, 1, 1, 75),
+    ("os-extended-volumes:volumes_attached", Array(OPEN), _volumes, 1, 1, 75),
     ("OS-EXT-SRV-ATTR:host", STRING_OR_NULL, _extended("host"), 1, 1, 75),
     ("OS-EXT-SRV-ATTR:hypervisor_hostname", STRING_OR_NULL, _extended("node"), 1, 1, 75),
     ("OS-EXT-SRV-ATTR:instance_name", STRING, _instance_name, 1, 1, 75),
@@ -211,7 +210,7 @@ _TABLE: tuple[tuple[str, Any, Any, int, int | None, int | None], ...] = (
      lambda server, _view: [server.server_group] if server.server_group else [], 71, None, 71),
     ("locked_reason", STRING_OR_NULL, "locked_reason", 73, 73, 73),
     ("pinned_availability_zone", STRING_OR_NULL, "pinned_availability_zone", 96, 96, 96),
-    ("scheduler_hints", _OPEN, "scheduler_hints", 100, 100, 100),
+    ("scheduler_hints", OPEN, "scheduler_hints", 100, 100, 100),
 )
 
 

@@ -8,13 +8,11 @@ from nova import exception
 from nova.api.compute.volumes.volumes import checked_text
 from nova.api.request import Request, is_true, iso_precise
 from nova.api.router import accepts
-from nova.api.validation.fields import Array, Field, Object, Out, Query, View
+from nova.api.validation.fields import Array, Field, Object, Out, View
 from nova.api.validation.formats import is_uuid
-from nova.api.validation.types import BOOLEAN, INTEGER, LIMIT, STRING, STRING_OR_NULL
+from nova.api.validation.types import ANY_QUERY, BOOLEAN, INTEGER, OFFSET_QUERY, STRING, STRING_OR_NULL
 from nova.objects.volumes.volume_snapshot import SnapshotRequest
 
-INDEX_QUERY = Query({"limit": LIMIT, "offset": LIMIT}, strict=None)
-SHOW_QUERY = Query(strict=None)
 CREATE = Object({"snapshot": Field(Object({
     "volume_id": Field(STRING, required=True), "force": BOOLEAN, "display_name": STRING, "display_description": STRING,
 }), required=True)})
@@ -34,19 +32,19 @@ def _list(req: Request) -> dict[str, Any]:
     return {"snapshots": [SNAPSHOT.render(snapshot, req) for snapshot in snapshots]}
 
 
-@accepts(query=INDEX_QUERY, answer=_LIST)
+@accepts(query=OFFSET_QUERY, answer=_LIST)
 def index(req: Request) -> dict[str, Any]:
     """List the snapshots of the project's volumes."""
     return _list(req)
 
 
-@accepts(query=INDEX_QUERY, answer=_LIST)
+@accepts(query=OFFSET_QUERY, answer=_LIST)
 def detail(req: Request) -> dict[str, Any]:
     """List the snapshots of the project's volumes with details."""
     return _list(req)
 
 
-@accepts(query=SHOW_QUERY, answer=_SINGLE_SNAPSHOT)
+@accepts(query=ANY_QUERY, answer=_SINGLE_SNAPSHOT)
 def show(req: Request) -> dict[str, Any]:
     """Show a snapshot of a volume."""
     snapshot = req.clients.volume_snapshots.get(req.ctx, req.uuid(exception.SnapshotNotFound, "snapshot_id"))

@@ -7,9 +7,9 @@ from typing import Any
 from nova import exception
 from nova.api.request import Request, iso_precise, whole
 from nova.api.router import accepts
-from nova.api.validation.fields import Array, Field, Object, Out, Plain, Query, View
+from nova.api.validation.fields import Array, Field, Object, Out, Plain, View
 from nova.api.validation.formats import is_uuid
-from nova.api.validation.types import INTEGER, LIMIT, STRING, STRING_OR_NULL
+from nova.api.validation.types import ANY_QUERY, INTEGER, OFFSET_QUERY, OPEN, STRING, STRING_OR_NULL
 from nova.conf import CONF
 from nova.conf.volume import EMBEDDED
 from nova.objects.base import new_uuid
@@ -21,10 +21,8 @@ _LONGEST = 255
 # Maximum size in GiB.
 _BIGGEST = 2**31 - 1
 
-INDEX_QUERY = Query({"limit": LIMIT, "offset": LIMIT}, strict=None)
-SHOW_QUERY = Query(strict=None)
 CREATE = Object({"volume": Field(Object({
-    "volume_type": STRING, "metadata": Object(additional=True), "snapshot_id": STRING,
+    "volume_type": STRING, "metadata": OPEN, "snapshot_id": STRING,
     "size": Field(Plain(type=["integer", "string"], pattern="^[0-9]+$", minimum=1), required=True),
     "availability_zone": STRING, "display_name": STRING, "display_description": STRING,
 }), required=True)})
@@ -44,7 +42,7 @@ VOLUME = View([
     Out("createdAt", STRING_OR_NULL, lambda volume, _req: iso_precise(volume.created_at)),
     Out("displayName", STRING, "name"), Out("displayDescription", STRING, "description"),
     Out("volumeType", STRING_OR_NULL, "volume_type"), Out("snapshotId", STRING_OR_NULL, "snapshot_id"),
-    Out("metadata", Object(additional=True)), Out("attachments", Array(Object(additional=True)), _attachments),
+    Out("metadata", OPEN), Out("attachments", Array(OPEN), _attachments),
 ])
 _LIST = Object({"volumes": Array(VOLUME)})
 _SINGLE_VOLUME = Object({"volume": VOLUME})
@@ -56,19 +54,19 @@ def _list(req: Request) -> dict[str, Any]:
     return {"volumes": [VOLUME.render(volume, req) for volume in volumes]}
 
 
-@accepts(query=INDEX_QUERY, answer=_LIST)
+@accepts(query=OFFSET_QUERY, answer=_LIST)
 def index(req: Request) -> dict[str, Any]:
     """List the volumes of the project."""
     return _list(req)
 
 
-@accepts(query=INDEX_QUERY, answer=_LIST)
+@accepts(query=OFFSET_QUERY, answer=_LIST)
 def detail(req: Request) -> dict[str, Any]:
     """List the volumes of the project with details."""
     return _list(req)
 
 
-@accepts(query=SHOW_QUERY, answer=_SINGLE_VOLUME)
+@accepts(query=ANY_QUERY, answer=_SINGLE_VOLUME)
 def show(req: Request) -> dict[str, Any]:
     """Show a volume."""
     volume = req.clients.volumes.get(req.ctx, req.uuid(exception.VolumeNotFound, "volume_id"), req.scope)

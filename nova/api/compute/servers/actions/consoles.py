@@ -10,7 +10,7 @@ from nova.api.compute.servers import servers
 from nova.api.request import Request
 from nova.api.router import accepts
 from nova.api.validation.fields import ABSENT, Changing, Field, Object, Out, Plain, Query, View, enum, only
-from nova.api.validation.types import STRING
+from nova.api.validation.types import INTEGER_OR_NULL, STRING, STRING_OR_NULL
 from nova.conf import CONF
 from nova.objects.base import new_uuid
 from nova.objects.servers import states
@@ -139,8 +139,8 @@ TOKEN = View([
     Out("instance_uuid", STRING),
     Out("host", STRING, lambda shown, _req: shown.address.host),
     Out("port", Plain(type="integer"), lambda shown, _req: shown.address.port),
-    Out("internal_access_path", Plain(type=["string", "null"]), lambda _shown, _req: None),
-    Out("tls_port", Plain(type=["integer", "null"]),
+    Out("internal_access_path", STRING_OR_NULL, lambda _shown, _req: None),
+    Out("tls_port", INTEGER_OR_NULL,
         lambda shown, _req: shown.address.tls_port if shown.console_type == SPICE_DIRECT else ABSENT, since=99),
 ])
 

@@ -10,17 +10,16 @@ from nova.api.compute.servers.servers_view import addresses
 from nova.api.request import Request
 from nova.api.router import accepts
 from nova.api.validation.fields import Object
+from nova.api.validation.types import OPEN
 
-_OPEN = Object(additional=True)
 
-
-@accepts(answer=Object({"addresses": _OPEN}))
+@accepts(answer=Object({"addresses": OPEN}))
 def index(req: Request) -> dict[str, Any]:
     """List the addresses of a server."""
     return {"addresses": addresses(servers.authorized_get(req, "os_compute_api:ips:index"), precise=False)}
 
 
-@accepts(answer=_OPEN)
+@accepts(answer=OPEN)
 def show(req: Request) -> dict[str, Any]:
     """List the addresses of a server in one network."""
     networks = addresses(servers.authorized_get(req, "os_compute_api:ips:show"), precise=False)

@@ -9,14 +9,13 @@ from nova.api.compute.servers.servers import authorize, authorized_get, operate
 from nova.api.request import Request, is_true
 from nova.api.router import accepts
 from nova.api.validation.fields import Array, Field, Object, Out, Plain, Query, View
-from nova.api.validation.types import BOOLEAN, LIMIT, STRING, STRING_OR_NULL, TAG, TRUTH, UUID
+from nova.api.validation.types import ANY_QUERY, BOOLEAN, LIMIT, STRING, STRING_OR_NULL, TAG, TRUTH, UUID
 from nova.objects.servers.instance import Instance
 from nova.objects.volumes.volume import Attachment, AttachmentChanges
 
 POLICY = "os_compute_api:os-volumes-attachments:"
 
 INDEX_QUERY = Query({"limit": LIMIT, "offset": LIMIT}, strict=75)
-SHOW_QUERY = Query(strict=None)
 
 _DEVICE = Plain(type=["string", "null"], pattern="(^/dev/x{0,1}[a-z]{0,1}d{0,1})([a-z]+)[0-9]*$")
 CREATE = Object({"volumeAttachment": Field(Object({
@@ -69,7 +68,7 @@ def index(req: Request) -> dict[str, Any]:
     return {"volumeAttachments": [SHOWN.render(item, req) for item in attachments[start:start + limit]]}
 
 
-@accepts(query=SHOW_QUERY, answer=Object({"volumeAttachment": SHOWN}))
+@accepts(query=ANY_QUERY, answer=Object({"volumeAttachment": SHOWN}))
 def show(req: Request) -> dict[str, Any]:
     """Show a volume attachment of a server."""
     server = authorized_get(req, POLICY + "show")
