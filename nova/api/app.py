@@ -42,16 +42,14 @@ _decode = msgspec.json.Decoder().decode
 
 
 class ProjectMismatch(exception.Invalid):
-    template = ("Malformed request URL: URL's project_id '{url}' doesn't match "
-                "Context's project_id '{own}'")
+    template = "Malformed request URL: URL's project_id '{url}' doesn't match Context's project_id '{own}'"
 
 
 class NoSuchAction(exception.Invalid):
     template = "There is no such action: {name}"
 
 
-def create_app(bus_transport: Any = None, clients: Clients | None = None,
-               limits: rates.Rates | None = None) -> Wsgi:
+def create_app(bus_transport: Any = None, clients: Clients | None = None, limits: rates.Rates | None = None) -> Wsgi:
     """Return the API as a WSGI application.
 
     ``bus_transport``: a connection to the bus, or None to create it from the configuration at the first request that

@@ -22,8 +22,7 @@ _SPEAKING = frozenset({501, 503})
 RETRY_AFTER = 5
 
 MISSING_RESOURCE = "The resource could not be found."
-MALFORMED = ("The server could not comply with the request since it is either malformed or otherwise "
-             "incorrect.")
+MALFORMED = "The server could not comply with the request since it is either malformed or otherwise incorrect."
 
 
 class RouteNotFound(exception.NotFound):

@@ -23,8 +23,7 @@ _PATTERN = re.compile(r"([1-9]\d*)\.([1-9]\d*|0)")
 
 class VersionNotAcceptable(exception.NovaException):
     code = 406
-    template = ("Version {version} is not supported by the API. "
-                f"Minimum is 2.{MIN} and maximum is 2.{MAX}.")
+    template = f"Version {{version}} is not supported by the API. Minimum is 2.{MIN} and maximum is 2.{MAX}."
 
 
 class VersionMalformed(exception.Invalid):

@@ -245,8 +245,7 @@ _ROUTES: tuple[Route, ...] = (
     Route("POST", f"{_AGGREGATE}/images", aggregates.cache_images, "compute:aggregates:images", since=81, success=202),
     Route("POST", f"{_AGGREGATE}/action", aggregates.add_host, _AGGREGATES + "add_host", action="add_host"),
     Route("POST", f"{_AGGREGATE}/action", aggregates.remove_host, _AGGREGATES + "remove_host", action="remove_host"),
-    Route("POST", f"{_AGGREGATE}/action", aggregates.set_metadata, _AGGREGATES + "set_metadata",
-          action="set_metadata"),
+    Route("POST", f"{_AGGREGATE}/action", aggregates.set_metadata, _AGGREGATES + "set_metadata", action="set_metadata"),
 
     # -- around servers ---------------------------------------------------------------------------
     Route("GET", f"{_SERVER}/os-instance-actions", instance_actions.index),

@@ -119,8 +119,7 @@ class NotificationBuilder:
 
     def _payload(self, event: ServerEvent) -> dict[str, Any]:
         name, version = _PAYLOADS.get(event.name, _ACTION)
-        data = versioned.instance(event.instance, self.now, self.context, self.settings.volumes,
-                                  self.settings.shares)
+        data = versioned.instance(event.instance, self.now, self.context, self.settings.volumes, self.settings.shares)
         if event.name not in _STATES:
             data["fault"] = versioned.failure(event.failure) if event.failure else None
         if event.name in _MORE_FIELDS:

@@ -104,8 +104,7 @@ BUS_HANDLED = Counter("nova_bus_handled_total", "Messages handled. outcome: succ
 BUS_HANDLED_SECONDS = Histogram("nova_bus_handled_seconds", "Duration of handling.", ("method",), _SECONDS)
 BUS_QUEUE_SECONDS = Histogram("nova_bus_queue_seconds", "Time from sending to the start of handling, by the clocks of "
                               "both hosts.", ("method",), _SECONDS)
-BUS_DROPPED = Counter("nova_bus_dropped_total", "Messages dropped because they had expired.",
-                      ("method",))
+BUS_DROPPED = Counter("nova_bus_dropped_total", "Messages dropped because they had expired.", ("method",))
 
 # --- operations -----------------------------------------------------------------------------------------
 STEPS = Counter("nova_steps_total", "Steps of operations run here. outcome: success, failed, unavailable "

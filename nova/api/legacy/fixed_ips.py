@@ -12,10 +12,7 @@ from nova.api.validation.types import ANY_QUERY, STRING, STRING_OR_NULL, TRUTH
 from nova.common import plain_ip
 
 FIXED_IP = View([
-    Out("address", STRING),
-    Out("cidr", STRING),
-    Out("hostname", STRING_OR_NULL),
-    Out("host", STRING_OR_NULL),
+    Out("address", STRING), Out("cidr", STRING), Out("hostname", STRING_OR_NULL), Out("host", STRING_OR_NULL),
     Out("reserved", TRUTH, since=4),
 ])
 RESERVE, UNRESERVE = only("reserve"), only("unreserve")

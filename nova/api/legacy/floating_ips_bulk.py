@@ -16,19 +16,16 @@ _RANGE = string(minLength=1, maxLength=64)
 _POOL = "nova"
 
 CREATE = Object({"floating_ips_bulk_create": Field(Object({
-    "ip_range": Field(_RANGE, required=True),
-    "pool": string(minLength=1, maxLength=255),
+    "ip_range": Field(_RANGE, required=True), "pool": string(minLength=1, maxLength=255),
     "interface": string(minLength=1, maxLength=255),
 }), required=True)})
 DELETE = Object({"ip_range": Field(_RANGE, required=True)})
 _MADE = Object({"floating_ips_bulk_create": Object({"ip_range": STRING, "pool": STRING, "interface": STRING_OR_NULL})})
 
 FLOATING_IP = View([
-    Out("address", STRING),
-    Out("pool", STRING),
+    Out("address", STRING), Out("pool", STRING),
     Out("interface", STRING_OR_NULL, lambda _shown, _req: CONF.network.uplink_interface),
-    Out("project_id", STRING_OR_NULL),
-    Out("instance_uuid", STRING_OR_NULL),
+    Out("project_id", STRING_OR_NULL), Out("instance_uuid", STRING_OR_NULL),
     Out("fixed_ip", STRING_OR_NULL, "fixed_address"),
 ])
 _MANY = Object({"floating_ip_info": Array(FLOATING_IP)})

@@ -24,11 +24,10 @@ _DEVICE = string(minLength=1, maxLength=15)
 _PORTS = integer(1, 4094)
 
 CREATE = Object({"network": Field(Object({
-    "label": Field(_LABEL, required=True),
-    "cidr": _CIDR_OR_NULL, "cidr_v6": _CIDR_OR_NULL, "gateway": _IP, "gateway_v6": _IP, "dns1": _IP, "dns2": _IP,
-    "fixed_cidr": _CIDR, "allowed_start": _IP, "allowed_end": _IP, "project_id": _PROJECT, "mtu": integer(1, 65535),
-    "vlan": _PORTS, "bridge_interface": _DEVICE, "bridge": _DEVICE, "dhcp_server": _IP,
-    "enable_dhcp": BOOLEAN, "share_address": BOOLEAN, "multi_host": BOOLEAN,
+    "label": Field(_LABEL, required=True), "cidr": _CIDR_OR_NULL, "cidr_v6": _CIDR_OR_NULL, "gateway": _IP,
+    "gateway_v6": _IP, "dns1": _IP, "dns2": _IP, "fixed_cidr": _CIDR, "allowed_start": _IP, "allowed_end": _IP,
+    "project_id": _PROJECT, "mtu": integer(1, 65535), "vlan": _PORTS, "bridge_interface": _DEVICE, "bridge": _DEVICE,
+    "dhcp_server": _IP, "enable_dhcp": BOOLEAN, "share_address": BOOLEAN, "multi_host": BOOLEAN,
 }), required=True)})
 ADD = Object({"id": Field(Plain(type=["string", "null"], maxLength=36), required=True)})
 TENANT_CREATE = Object({"network": Field(Object({

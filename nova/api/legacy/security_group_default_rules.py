@@ -17,11 +17,8 @@ CREATE = Object({"security_group_default_rule": Field(Object({
 }, additional=True), required=True)}, additional=True)
 
 RULE = View([
-    Out("id", INTEGER),
-    Out("ip_protocol", STRING_OR_NULL, "protocol"),
-    Out("from_port", INTEGER_OR_NULL),
-    Out("to_port", INTEGER_OR_NULL),
-    Out("ip_range", OPEN, lambda rule, _req: {"cidr": rule.cidr} if rule.cidr else {}),
+    Out("id", INTEGER), Out("ip_protocol", STRING_OR_NULL, "protocol"), Out("from_port", INTEGER_OR_NULL),
+    Out("to_port", INTEGER_OR_NULL), Out("ip_range", OPEN, lambda rule, _req: {"cidr": rule.cidr} if rule.cidr else {}),
 ])
 _SINGLE_RULE = Object({"security_group_default_rule": RULE})
 

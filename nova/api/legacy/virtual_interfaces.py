@@ -11,15 +11,12 @@ from nova.api.validation.fields import ABSENT, Array, Object, Out, View
 from nova.api.validation.types import OFFSET_QUERY, STRING
 
 INTERFACE = View([
-    Out("id", STRING),
-    Out("mac_address", STRING, "mac"),
-    Out("net_id", STRING, "network_id", since=12),
+    Out("id", STRING), Out("mac_address", STRING, "mac"), Out("net_id", STRING, "network_id", since=12),
     Out("OS-EXT-VIF-NET:net_id", STRING, lambda vif, req: vif.network_id if req.legacy else ABSENT),
 ])
 
 
-@accepts(query=OFFSET_QUERY,
-         answer=Object({"virtual_interfaces": Array(INTERFACE)}))
+@accepts(query=OFFSET_QUERY, answer=Object({"virtual_interfaces": Array(INTERFACE)}))
 def index(req: Request) -> dict[str, Any]:
     """List the interfaces of a server."""
     server = authorized_get(req, "os_compute_api:os-virtual-interfaces")

@@ -262,8 +262,7 @@ class View(Type):
         version = req.version
         rows = self._rows.get(version)
         if rows is None:
-            rows = self._rows[version] = [
-                (key.name, key.get) for key in self.keys if key.since <= version <= key.until]
+            rows = self._rows[version] = [(key.name, key.get) for key in self.keys if key.since <= version <= key.until]
         shown = {}
         for name, get in rows:
             value = get(item, req)

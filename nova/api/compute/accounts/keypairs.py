@@ -22,10 +22,8 @@ _KEY_NAME = Changing({
     92: Combined("allOf", NAME, string(pattern=r"^[_\-\@\. a-zA-Z0-9]+$", minLength=1, maxLength=255)),
 })
 CREATE = Object({"keypair": Field(Object({
-    "name": Field(_KEY_NAME, required=True),
-    "type": Field(enum(SSH, X509), since=2),
-    "public_key": Field(STRING, required=92),
-    "user_id": Field(STRING, since=10),
+    "name": Field(_KEY_NAME, required=True), "type": Field(enum(SSH, X509), since=2),
+    "public_key": Field(STRING, required=92), "user_id": Field(STRING, since=10),
 }), required=True)})
 
 _USER = {"user_id": Field(STRING, since=10)}
@@ -35,12 +33,10 @@ USER_QUERY = Query(_USER, strict=75)
 _KEYS = [Out("name", STRING), Out("type", STRING, since=2), Out("public_key", STRING), Out("fingerprint", STRING)]
 LISTED = View(_KEYS)
 SHOWN = View([
-    *_KEYS,
-    Out("user_id", STRING), Out("id", INTEGER),
+    *_KEYS, Out("user_id", STRING), Out("id", INTEGER),
     Out("created_at", STRING_OR_NULL, lambda key, _req: iso_precise(key.created_at)),
     Out("updated_at", STRING_OR_NULL, lambda _key, _req: None),
-    Out("deleted_at", STRING_OR_NULL, lambda _key, _req: None),
-    Out("deleted", TRUTH, lambda _key, _req: False),
+    Out("deleted_at", STRING_OR_NULL, lambda _key, _req: None), Out("deleted", TRUTH, lambda _key, _req: False),
 ])
 CREATED = View([
     *_KEYS,

@@ -21,12 +21,9 @@ def _used(resource: str) -> Getter:
 
 
 ABSOLUTE = View([
-    Out("maxTotalInstances", INTEGER, _limit("instances")),
-    Out("maxTotalCores", INTEGER, _limit("cores")),
-    Out("maxTotalRAMSize", INTEGER, _limit("ram")),
-    Out("maxTotalKeypairs", INTEGER, _limit("key_pairs")),
-    Out("maxServerMeta", INTEGER, _limit("metadata_items")),
-    Out("maxServerGroups", INTEGER, _limit("server_groups")),
+    Out("maxTotalInstances", INTEGER, _limit("instances")), Out("maxTotalCores", INTEGER, _limit("cores")),
+    Out("maxTotalRAMSize", INTEGER, _limit("ram")), Out("maxTotalKeypairs", INTEGER, _limit("key_pairs")),
+    Out("maxServerMeta", INTEGER, _limit("metadata_items")), Out("maxServerGroups", INTEGER, _limit("server_groups")),
     Out("maxServerGroupMembers", INTEGER, _limit("server_group_members")),
     Out("maxImageMeta", INTEGER, _limit("metadata_items"), until=38),
     Out("maxPersonality", INTEGER, _limit("injected_files"), until=56),
@@ -34,10 +31,8 @@ ABSOLUTE = View([
     Out("maxTotalFloatingIps", INTEGER, _limit("floating_ips"), until=35),
     Out("maxSecurityGroups", INTEGER, _limit("security_groups"), until=35),
     Out("maxSecurityGroupRules", INTEGER, _limit("security_group_rules"), until=35),
-    Out("totalInstancesUsed", INTEGER, _used("instances")),
-    Out("totalCoresUsed", INTEGER, _used("cores")),
-    Out("totalRAMUsed", INTEGER, _used("ram")),
-    Out("totalServerGroupsUsed", INTEGER, _used("server_groups")),
+    Out("totalInstancesUsed", INTEGER, _used("instances")), Out("totalCoresUsed", INTEGER, _used("cores")),
+    Out("totalRAMUsed", INTEGER, _used("ram")), Out("totalServerGroupsUsed", INTEGER, _used("server_groups")),
     Out("totalFloatingIpsUsed", INTEGER, _used("floating_ips"), until=35),
     Out("totalSecurityGroupsUsed", INTEGER, _used("security_groups"), until=35),
 ])

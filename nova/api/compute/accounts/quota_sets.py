@@ -34,8 +34,7 @@ def until(name: str) -> int:
 
 
 UPDATE = Object({"quota_set": Field(Object({
-    **{name: Field(LIMIT, until=until(name)) for name in RESOURCES},
-    "force": BOOLEAN,
+    **{name: Field(LIMIT, until=until(name)) for name in RESOURCES}, "force": BOOLEAN,
 }), required=True)})
 
 

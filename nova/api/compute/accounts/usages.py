@@ -56,9 +56,8 @@ def _parsed(text: str) -> datetime.datetime:
 
 
 SERVER = View([
-    Out("instance_id", STRING, "uuid"), Out("name", STRING, "display_name"),
-    Out("tenant_id", STRING, "project_id"), Out("flavor", STRING),
-    Out("vcpus", INTEGER), Out("memory_mb", INTEGER), Out("local_gb", INTEGER),
+    Out("instance_id", STRING, "uuid"), Out("name", STRING, "display_name"), Out("tenant_id", STRING, "project_id"),
+    Out("flavor", STRING), Out("vcpus", INTEGER), Out("memory_mb", INTEGER), Out("local_gb", INTEGER),
     Out("hours", NUMBER, lambda server, period: period.hours(server)),
     Out("started_at", TIME, lambda server, _period: iso_precise(server.launched_at)),
     Out("ended_at", TIME_OR_NULL, lambda server, _period: iso_precise(server.terminated_at)),

@@ -19,8 +19,7 @@ SPECS_POLICY = "os_compute_api:os-flavor-extra-specs:index"
 _MOST = 2147483647
 _POSITIVE = integer(1, _MOST)
 _SIZE = integer(0, _MOST)
-_ID = Plain(type=["string", "number", "null"], minLength=1, maxLength=255,
-            pattern="^(?! )[a-zA-Z0-9. _-]+(?<! )$")
+_ID = Plain(type=["string", "number", "null"], minLength=1, maxLength=255, pattern="^(?! )[a-zA-Z0-9. _-]+(?<! )$")
 _RXTX = Plain(type=["number", "string"], pattern=r"^[0-9]+(\.[0-9]+)?$", exclusiveMinimum=0, maximum=3.40282e+38)
 _DESCRIPTION = Plain(type=["string", "null"], minLength=0, maxLength=65535, format="printable")
 _SORT_KEYS = ["created_at", "description", "disabled", "ephemeral_gb", "flavorid", "id", "is_public", "memory_mb",
@@ -55,8 +54,7 @@ FLAVOR = View([
     Out("OS-FLV-EXT-DATA:ephemeral", INTEGER, "ephemeral_gb"),
     Out("OS-FLV-DISABLED:disabled", TRUTH, "disabled", until=101), Out("rxtx_factor", NUMBER, until=101),
     Out("os-flavor-access:is_public", TRUTH, "is_public"),
-    Out("extra_specs", OPEN,
-        lambda flavor, req: flavor.extra_specs if req.allowed(SPECS_POLICY) else ABSENT, since=61),
+    Out("extra_specs", OPEN, lambda flavor, req: flavor.extra_specs if req.allowed(SPECS_POLICY) else ABSENT, since=61),
 ])
 _SINGLE_FLAVOR = Object({"flavor": FLAVOR})
 

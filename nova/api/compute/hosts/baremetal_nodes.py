@@ -16,8 +16,7 @@ def not_available(req: Request) -> None:
 
 def _refusing(command: str) -> Handler:
     def handler(req: Request) -> None:
-        raise exception.Invalid(
-            f"Command Not supported. Please use Ironic command {command} to perform this action.")
+        raise exception.Invalid(f"Command Not supported. Please use Ironic command {command} to perform this action.")
 
     handler.__doc__ = f"Never served: {command} is Ironic's."
     return handler

@@ -48,8 +48,7 @@ def show(req: Request) -> dict[str, Any]:
                "(used_max)": _of_servers(servers)}
     for project in sorted({server.project_id for server in servers}):
         amounts[project] = _of_servers(server for server in servers if server.project_id == project)
-    return {"host": [{"resource": {"host": host, "project": project, **amount}}
-                     for project, amount in amounts.items()]}
+    return {"host": [{"resource": {"host": host, "project": project, **amount}} for project, amount in amounts.items()]}
 
 
 def _of_nodes(nodes: Iterable[ComputeNode], what: str) -> dict[str, int]:

@@ -35,10 +35,8 @@ Servers = dict[str, list[Instance]] | None
 
 _WITH_SERVERS = Field(BOOLEAN, since=53, single=53)
 INDEX_QUERY = Query({
-    "limit": Field(LIMIT, since=33, single=53),
-    "marker": Field(STRING, since=33, single=53),
-    "hypervisor_hostname_pattern": Field(HOSTNAME, since=53, single=53),
-    "with_servers": _WITH_SERVERS,
+    "limit": Field(LIMIT, since=33, single=53), "marker": Field(STRING, since=33, single=53),
+    "hypervisor_hostname_pattern": Field(HOSTNAME, since=53, single=53), "with_servers": _WITH_SERVERS,
 }, strict=53)
 SHOW_QUERY = Query({"with_servers": _WITH_SERVERS}, strict=53)
 
@@ -89,16 +87,12 @@ def _used(node: ComputeNode, resource_class: str) -> int:
 
 # Resources of a node: shown until 2.87, and summed up in the statistics.
 RESOURCES: dict[str, Any] = {
-    "vcpus": lambda node: _total(node, VCPU),
-    "memory_mb": lambda node: _total(node, MEMORY_MB),
-    "local_gb": lambda node: _total(node, DISK_GB),
-    "vcpus_used": lambda node: _used(node, VCPU),
-    "memory_mb_used": lambda node: _used(node, MEMORY_MB),
-    "local_gb_used": lambda node: _used(node, DISK_GB),
+    "vcpus": lambda node: _total(node, VCPU), "memory_mb": lambda node: _total(node, MEMORY_MB),
+    "local_gb": lambda node: _total(node, DISK_GB), "vcpus_used": lambda node: _used(node, VCPU),
+    "memory_mb_used": lambda node: _used(node, MEMORY_MB), "local_gb_used": lambda node: _used(node, DISK_GB),
     "free_ram_mb": lambda node: _total(node, MEMORY_MB) - _used(node, MEMORY_MB),
     "free_disk_gb": lambda node: _total(node, DISK_GB) - _used(node, DISK_GB),
-    "current_workload": lambda node: node.num_io_ops,
-    "running_vms": lambda node: node.num_instances,
+    "current_workload": lambda node: node.num_io_ops, "running_vms": lambda node: node.num_instances,
 }
 
 
@@ -110,9 +104,7 @@ _ID = Out("id", Changing({0: INTEGER, 53: UUID}), lambda shown, req: (
     shown.node.uuid if req.version >= 53 else shown.node.id))
 _SERVERS = Out("servers", Array(View([Out("name", STRING), Out("uuid", STRING)])), _servers)
 _BRIEF = [
-    _ID,
-    Out("hypervisor_hostname", STRING, "node.hypervisor_hostname"),
-    Out("state", enum("up", "down"), _state),
+    _ID, Out("hypervisor_hostname", STRING, "node.hypervisor_hostname"), Out("state", enum("up", "down"), _state),
     Out("status", enum("enabled", "disabled"), _status),
 ]
 LISTED = View([*_BRIEF, _SERVERS])
@@ -230,7 +222,6 @@ def statistics(req: Request) -> dict[str, Any]:
     nodes = [node for node in req.clients.hypervisors.index(req.ctx)
              if node.service is not None and not node.service.disabled]
     return {"hypervisor_statistics": {
-        "count": len(nodes),
-        "disk_available_least": sum(node.disk_available_least or 0 for node in nodes),
+        "count": len(nodes), "disk_available_least": sum(node.disk_available_least or 0 for node in nodes),
         **{name: sum(value(node) for node in nodes) for name, value in RESOURCES.items()},
     }}

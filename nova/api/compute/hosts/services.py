@@ -39,8 +39,7 @@ def seen(service: Service) -> str | None:
 
 
 SERVICE = View([
-    Out("id", Changing({0: INTEGER, 53: UUID}),
-        lambda service, req: service.uuid if req.version >= 53 else service.id),
+    Out("id", Changing({0: INTEGER, 53: UUID}), lambda service, req: service.uuid if req.version >= 53 else service.id),
     Out("binary", STRING), Out("host", STRING), Out("zone", STRING_OR_NULL, "availability_zone"),
     Out("status", _STATUS, lambda service, _req: status_of(service)),
     Out("state", enum("up", "down"), lambda service, _req: state_of(service)),
@@ -73,8 +72,7 @@ def _update(req: Request) -> dict[str, Any]:
         raise exception.Invalid("'disabled_reason' can be given only with the status 'disabled'.")
     _check_binary(req.clients.services.get(req.ctx, uuid).binary)
     changed = req.clients.services.update(
-        req.ctx, uuid, disabled=None if status is None else status == "disabled", reason=reason,
-        forced_down=_flag(req))
+        req.ctx, uuid, disabled=None if status is None else status == "disabled", reason=reason, forced_down=_flag(req))
     return {"service": SERVICE.render(changed, req)}
 
 
@@ -125,8 +123,7 @@ def _force_down(req: Request) -> dict[str, Any]:
 _ACTS: dict[str, Callable[[Request], dict[str, Any]]] = {
     "enable": lambda req: {"status": status_of(_change(req, disabled=False))},
     "disable": lambda req: {"status": status_of(_change(req, disabled=True))},
-    "disable-log-reason": _disable_with_reason,
-    "force-down": _force_down,
+    "disable-log-reason": _disable_with_reason, "force-down": _force_down,
 }
 
 

@@ -54,16 +54,13 @@ def _disk_config(shown: Image, _req: Request) -> Any:
 _NAMED = [Out("id", STRING), Out("name", STRING_OR_NULL), Out("links", LINKS, _links)]
 LISTED = View(_NAMED)
 IMAGE = View([
-    *_NAMED,
-    Out("status", STRING, lambda shown, _req: _STATES.get(shown.status, ("UNKNOWN", 0))[0]),
+    *_NAMED, Out("status", STRING, lambda shown, _req: _STATES.get(shown.status, ("UNKNOWN", 0))[0]),
     Out("progress", INTEGER, lambda shown, _req: _STATES.get(shown.status, ("UNKNOWN", 0))[1]),
     Out("minDisk", INTEGER, "min_disk"), Out("minRam", INTEGER, "min_ram"),
     Out("created", STRING_OR_NULL, "created_at"),
     Out("updated", STRING_OR_NULL, lambda shown, _req: shown.updated_at or shown.created_at),
-    Out("metadata", OPEN, "properties"),
-    Out("server", OPEN, _server),
-    Out("OS-EXT-IMG-SIZE:size", INTEGER_OR_NULL, "size"),
-    Out("OS-DCF:diskConfig", STRING, _disk_config),
+    Out("metadata", OPEN, "properties"), Out("server", OPEN, _server),
+    Out("OS-EXT-IMG-SIZE:size", INTEGER_OR_NULL, "size"), Out("OS-DCF:diskConfig", STRING, _disk_config),
 ])
 
 

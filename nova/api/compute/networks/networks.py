@@ -22,12 +22,11 @@ def _dns(network: Network, number: int) -> str | None:
 
 _BASIC = [
     Out("id", UUID, "uuid"), Out("label", STRING), Out("cidr", STRING),
-    Out("netmask", STRING, lambda network, _req: str(_subnet(network).netmask)),
-    Out("gateway", STRING_OR_NULL),
+    Out("netmask", STRING, lambda network, _req: str(_subnet(network).netmask)), Out("gateway", STRING_OR_NULL),
     Out("broadcast", STRING, lambda network, _req: str(_subnet(network).broadcast_address)),
     Out("dns1", STRING_OR_NULL, lambda network, _req: _dns(network, 1)),
-    Out("dns2", STRING_OR_NULL, lambda network, _req: _dns(network, 2)),
-    Out("cidr_v6", STRING_OR_NULL), Out("gateway_v6", STRING_OR_NULL),
+    Out("dns2", STRING_OR_NULL, lambda network, _req: _dns(network, 2)), Out("cidr_v6", STRING_OR_NULL),
+    Out("gateway_v6", STRING_OR_NULL),
     Out("netmask_v6", STRING_OR_NULL, lambda network, _req: network.cidr_v6 and network.cidr_v6.split("/")[1]),
 ]
 BASIC = View(_BASIC)

@@ -15,8 +15,7 @@ from nova.api.validation.types import ANY, UUID
 from nova.objects.networks.network import SecurityGroupRule
 
 RULE_BODY = Object({"security_group_rule": Field(Object({
-    "parent_group_id": Field(UUID, required=True),
-    "group_id": Plain(type=["string", "null"], format="uuid"),
+    "parent_group_id": Field(UUID, required=True), "group_id": Plain(type=["string", "null"], format="uuid"),
     "ip_protocol": ANY, "from_port": ANY, "to_port": ANY, "cidr": ANY,
 }, additional=True), required=True)}, additional=True)
 

@@ -52,11 +52,9 @@ def _group(shown: ShownRule, _req: Request) -> dict[str, str]:
 RULE = View([
     Out("id", UUID, lambda shown, _req: shown_id(shown.rule.id)),
     Out("parent_group_id", UUID, lambda shown, _req: shown_id(shown.rule.parent_group_id)),
-    Out("ip_protocol", STRING_OR_NULL, "rule.protocol"),
-    Out("from_port", INTEGER_OR_NULL, "rule.from_port"), Out("to_port", INTEGER_OR_NULL, "rule.to_port"),
-    Out("group", OPEN, _group),
-    Out("ip_range", OPEN,
-        lambda shown, _req: {"cidr": shown.rule.cidr} if shown.rule.cidr else {}),
+    Out("ip_protocol", STRING_OR_NULL, "rule.protocol"), Out("from_port", INTEGER_OR_NULL, "rule.from_port"),
+    Out("to_port", INTEGER_OR_NULL, "rule.to_port"), Out("group", OPEN, _group),
+    Out("ip_range", OPEN, lambda shown, _req: {"cidr": shown.rule.cidr} if shown.rule.cidr else {}),
 ])
 _GROUP = View([
     Out("id", UUID, lambda group, _req: shown_id(group.id)), Out("name", STRING), Out("description", STRING),

@@ -20,10 +20,8 @@ _POWERS = frozenset({"POWER_ON", "POWER_OFF"})
 _NAMES = {since: enum(*_NETWORK, *(name for name, since_version in _TAGGED.items() if since_version <= since))
           for since in (0, *_TAGGED.values())}
 CREATE = Object({"events": Field(Array(Object({
-    "name": Field(Changing(_NAMES), required=True),
-    "server_uuid": Field(UUID, required=True),
-    "status": enum(FAILED, COMPLETED, IN_PROGRESS),
-    "tag": string(maxLength=255),
+    "name": Field(Changing(_NAMES), required=True), "server_uuid": Field(UUID, required=True),
+    "status": enum(FAILED, COMPLETED, IN_PROGRESS), "tag": string(maxLength=255),
 }), minItems=1, maxItems=1000), required=True)})
 EVENT = View([Out(name, STRING) for name in ("name", "server_uuid", "status", "tag")] + [Out("code", INTEGER)])
 

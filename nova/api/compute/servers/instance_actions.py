@@ -15,10 +15,8 @@ from nova.objects.servers.instance import Instance
 POLICY = "os_compute_api:os-instance-actions:"
 
 INDEX_QUERY = Query({
-    "limit": Field(LIMIT, since=58, single=58),
-    "marker": Field(STRING, since=58, single=58),
-    "changes-since": Field(TIME, since=58, single=58),
-    "changes-before": Field(TIME, since=66, single=66),
+    "limit": Field(LIMIT, since=58, single=58), "marker": Field(STRING, since=58, single=58),
+    "changes-since": Field(TIME, since=58, single=58), "changes-before": Field(TIME, since=66, single=66),
 }, strict=58)
 
 
@@ -52,12 +50,9 @@ def _host_id(shown: Shown, _req: Request) -> str:
 
 
 EVENT = View([
-    Out("event", STRING, "item.event"),
-    Out("start_time", STRING_OR_NULL, _time("start_time")),
-    Out("finish_time", STRING_OR_NULL, _time("finish_time")),
-    Out("result", STRING_OR_NULL, "item.result"),
-    Out("traceback", STRING_OR_NULL, _secret("traceback", "events")),
-    Out("hostId", STRING, _host_id, since=62),
+    Out("event", STRING, "item.event"), Out("start_time", STRING_OR_NULL, _time("start_time")),
+    Out("finish_time", STRING_OR_NULL, _time("finish_time")), Out("result", STRING_OR_NULL, "item.result"),
+    Out("traceback", STRING_OR_NULL, _secret("traceback", "events")), Out("hostId", STRING, _host_id, since=62),
     Out("host", STRING_OR_NULL, _secret("host", "events"), since=62),
     Out("details", STRING_OR_NULL, _secret("details", "events:details"), since=84),
 ])
@@ -75,8 +70,7 @@ _ACTION = [
     Out("action", STRING, "item.action"), Out("instance_uuid", STRING, "item.instance_uuid"),
     Out("request_id", STRING, "item.request_id"), Out("user_id", STRING_OR_NULL, "item.user_id"),
     Out("project_id", STRING_OR_NULL, "item.project_id"), Out("start_time", STRING_OR_NULL, _time("start_time")),
-    Out("message", STRING_OR_NULL, "item.message"),
-    Out("updated_at", STRING_OR_NULL, _updated, since=58),
+    Out("message", STRING_OR_NULL, "item.message"), Out("updated_at", STRING_OR_NULL, _updated, since=58),
 ]
 LISTED = View(_ACTION)
 ACTION = View([*_ACTION, Out("events", Array(EVENT), _events)])

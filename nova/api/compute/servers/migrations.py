@@ -60,9 +60,7 @@ _COMMON = [
     *(Out(name, STRING_OR_NULL, f"item.{name}", since=80) for name in ("user_id", "project_id")),
 ]
 MIGRATION = View([
-    *_COMMON,
-    Out("instance_uuid", STRING, "item.instance_uuid"),
-    Out("links", LINKS, _links, since=23),
+    *_COMMON, Out("instance_uuid", STRING, "item.instance_uuid"), Out("links", LINKS, _links, since=23),
     Out("migration_type", STRING, "item.migration_type", since=23),
     Out("new_instance_type_id", INTEGER_OR_NULL, _flavor("new_flavor")),
     Out("old_instance_type_id", INTEGER_OR_NULL, _flavor("old_flavor")),

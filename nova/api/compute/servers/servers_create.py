@@ -64,9 +64,7 @@ def create(req: Request) -> Response:
         return Response({"reservation_id": created.reservation_id})
     first = created.uuids[0]
     shown: dict[str, Any] = {
-        "id": first,
-        "links": req.links("servers", first),
-        "OS-DCF:diskConfig": request.disk_config,
+        "id": first, "links": req.links("servers", first), "OS-DCF:diskConfig": request.disk_config,
         "security_groups": [{"name": name} for name in request.security_groups or ["default"]],
     }
     password = created.admin_pass or wanted.get("adminPass") if created.repeated else request.admin_pass
@@ -259,8 +257,7 @@ def _network(item: Mapping[str, Any], most: int) -> NetworkRequest:
     uuid, port, address = item.get("uuid"), item.get("port"), item.get("fixed_ip")
     if port:
         if address:
-            raise exception.InvalidInput(
-                f"Fixed IP '{address}' cannot be used together with port '{port}'.")
+            raise exception.InvalidInput(f"Fixed IP '{address}' cannot be used together with port '{port}'.")
         if most > 1:
             raise exception.InvalidInput("Unable to launch multiple instances with a single configured port ID. "
                                          "Please launch your instance one by one with different ports.")

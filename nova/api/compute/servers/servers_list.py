@@ -56,13 +56,9 @@ _MOST_TAGS = 100
 _TAG_FILTERS = ("tags", "tags-any", "not-tags", "not-tags-any")
 
 QUERY = Query({
-    **dict.fromkeys((*_TEXTS, *_JOINED), STRING),
-    **dict.fromkeys(_EXPRESSIONS, REGEX),
-    "sort_key": Changing({0: enum(*_SORT_KEYS, *_SORT_IGNORED), 75: enum(*_SORT_KEYS)}),
-    "changes-since": TIME,
-    "changes-before": Field(TIME, since=66),
-    "limit": LIMIT,
-    "locked": Field(STRING, since=73),
+    **dict.fromkeys((*_TEXTS, *_JOINED), STRING), **dict.fromkeys(_EXPRESSIONS, REGEX),
+    "sort_key": Changing({0: enum(*_SORT_KEYS, *_SORT_IGNORED), 75: enum(*_SORT_KEYS)}), "changes-since": TIME,
+    "changes-before": Field(TIME, since=66), "limit": LIMIT, "locked": Field(STRING, since=73),
     **dict.fromkeys(_TAG_FILTERS, Field(REGEX, since=26)),
 }, strict=75, patterns={"^_": STRING})
 

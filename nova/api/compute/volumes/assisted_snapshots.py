@@ -21,10 +21,8 @@ _LONGEST_NAME = 255
 CREATE = Object({"snapshot": Field(Object({
     "volume_id": Field(_TEXT, required=True),
     "create_info": Field(Object({
-        "snapshot_id": Field(_TEXT, required=True),
-        "type": Field(enum(_TYPE), required=True),
-        "new_file": Field(_TEXT, required=True),
-        "id": _TEXT,
+        "snapshot_id": Field(_TEXT, required=True), "type": Field(enum(_TYPE), required=True),
+        "new_file": Field(_TEXT, required=True), "id": _TEXT,
     }), required=True),
 }), required=True)})
 DELETE_QUERY = Query({"delete_info": STRING}, strict=75)

@@ -53,8 +53,7 @@ def lock(req: Request) -> None:
     """Lock a server against actions of others than administrators."""
     authorize(req, _LOCK + "lock")
     wanted = req.body["lock"] if req.version >= 73 else None
-    req.clients.servers.lock(req.ctx, server_id(req), reason=(wanted or {}).get("locked_reason"),
-                             project_id=req.scope)
+    req.clients.servers.lock(req.ctx, server_id(req), reason=(wanted or {}).get("locked_reason"), project_id=req.scope)
 
 
 @accepts(body=only("unlock"))
@@ -68,8 +67,7 @@ def unlock(req: Request) -> None:
 
 def _locked_by_owner(req: Request, server: Instance) -> bool:
     """Return True if the owner may unlock the server: it is not locked, or locked by an owner."""
-    return server.locked_by is None or (
-        server.locked_by == "owner" and server.project_id == req.ctx.project_id)
+    return server.locked_by is None or (server.locked_by == "owner" and server.project_id == req.ctx.project_id)
 
 
 @accepts(body=only("trigger_crash_dump", Plain(type="null")), errors=(409,))

@@ -19,8 +19,7 @@ POLICY = "os_compute_api:os-server-shares:"
 
 QUERY = Query(strict=97)
 CREATE = Object({"share": Field(Object({
-    "share_id": Field(UUID, required=True),
-    "tag": string(pattern="^[a-zA-Z0-9-]*$", minLength=1, maxLength=255),
+    "share_id": Field(UUID, required=True), "tag": string(pattern="^[a-zA-Z0-9-]*$", minLength=1, maxLength=255),
 }), required=True)})
 
 _BASIC = [Out("share_id", STRING), Out("status", STRING), Out("tag", STRING)]
