@@ -1,4 +1,4 @@
-"""os-hosts (before 2.43): hosts with their services, and usage by project."""
+"""os-hosts (before 2.43): hosts with their services, and usage by project; os-baremetal-nodes (before 2.36)."""
 
 from __future__ import annotations
 
@@ -92,3 +92,24 @@ def _power(summary: str) -> Handler:
 reboot = _power("Reboot a host (not supported).")
 shutdown = _power("Shut down a host (not supported).")
 startup = _power("Start a host (not supported).")
+
+
+# -- Ironic's nodes, which Nova does not support --------------------------------------------------------
+@accepts(query=ANY_QUERY, errors=(501,))
+def no_ironic(req: Request) -> None:
+    """Answer that bare metal nodes are not supported."""
+    raise exception.NotImplementedHere("Ironic client unavailable, cannot access Ironic.")
+
+
+def _refusing(command: str) -> Handler:
+    def handler(req: Request) -> None:
+        raise exception.Invalid(f"Command Not supported. Please use Ironic command {command} to perform this action.")
+
+    handler.__doc__ = f"Never served: {command} is Ironic's."
+    return handler
+
+
+create_node = _refusing("node-create")
+delete_node = _refusing("node-delete")
+add_interface = _refusing("port-create")
+remove_interface = _refusing("port-delete")

@@ -1,7 +1,8 @@
-"""Consoles: URLs of a server's screen or serial port for browsers, and the targets of their tokens."""
+"""Consoles: URLs of a server's screen or serial port for browsers, targets of their tokens, and the console log."""
 
 from __future__ import annotations
 
+import re
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
@@ -151,3 +152,31 @@ def show_token(req: Request) -> dict[str, Any]:
     if req.version < 31:
         raise exception.ConsoleTypeUnavailable("Only the tokens of RDP consoles can be shown before 2.31.")
     return {"console": TOKEN.render(req.clients.consoles.get(req.ctx, digest(req.params["id"])), req)}
+
+
+# --- the log ---------------------------------------------------------------------------------------
+# Control characters except tab and line feed would upset terminals and parsers.
+_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+_LENGTH = Plain(type=["integer", "string", "null"], pattern="^-?[0-9]+$", minimum=-1)
+# Maximum number of lines of a log.
+_MOST = 2**31 - 1
+
+
+@accepts(body=only("os-getConsoleOutput", Object({"length": _LENGTH})), answer=Object({"output": STRING}),
+         errors=(409, 501))
+def output(req: Request) -> dict[str, Any]:
+    """Read the console log: the last ``length`` lines, or all that is kept."""
+    server = servers.authorized_get(req, "os_compute_api:os-console-output")
+    lines = _lines(req.body["os-getConsoleOutput"].get("length"))
+    compute = servers.compute_of(req, server)
+    text = compute.console_output(req.ctx, server, lines) if lines != 0 else ""
+    return {"output": _CONTROLS.sub("", text)}
+
+
+def _lines(length: Any) -> int | None:
+    """Parse the number of lines; None: all lines."""
+    if length is None:
+        return None
+    number = int(length) if not isinstance(length, str) or len(length) < 12 else _MOST + 1
+    return None if number < 0 or number > _MOST else number

@@ -1,4 +1,4 @@
-"""Actions of POST /servers/{server_id}/action that change the flavor or the host of a server."""
+"""Actions of POST /servers/{server_id}/action that change the flavor or the host of a server, or shelve it."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from typing import Any
 
 from nova import exception
 from nova.api import polling
+from nova.api.compute.servers.actions.server_actions import simple
 from nova.api.compute.servers.servers import authorize, operate, server_id
 from nova.api.compute.servers.servers_create import given_password, new_password
 from nova.api.request import Request, is_true
 from nova.api.router import accepts
 from nova.api.validation.fields import Changing, Field, Object, Plain, enum, only
-from nova.api.validation.types import ANY, BOOLEAN, HOSTNAME, STRING
+from nova.api.validation.types import ANY, BOOLEAN, HOSTNAME, NAME, STRING, STRING_OR_NULL
 from nova.conf import CONF
 from nova.objects.servers.action import Action
 
@@ -21,7 +22,7 @@ _CHECKS_WAIT, _CHECKS_POLL = 60.0, 0.25
 _SERVERS = "os_compute_api:servers:"
 _MIGRATE = "os_compute_api:os-migrate-server:migrate"
 _LIVE = "os_compute_api:os-migrate-server:migrate_live"
-_EVACUATE = "os_compute_api:os-evacuate"
+_SHELVE = "os_compute_api:os-shelve:"
 
 _HOST_OR_NULL = Plain(**{**HOSTNAME.schema(0), "type": ["string", "null"]})
 
@@ -113,7 +114,7 @@ def _move(req: Request, operation: str, payload: dict[str, Any]) -> Action:
     errors=(409,))
 def evacuate(req: Request) -> dict[str, Any] | None:
     """Evacuate a server from a failed host to another host."""
-    authorize(req, _EVACUATE)
+    authorize(req, "os_compute_api:os-evacuate")
     wanted = req.body["evacuate"]
     password = _password(wanted)
     operate(req, "evacuate", {
@@ -144,3 +145,24 @@ def _forced(req: Request, wanted: dict[str, Any], since: int) -> bool:
     if force and wanted.get("host") is None:
         raise exception.InvalidInput("A move can be forced only to a host that is named.")
     return force
+
+
+# -- shelve -------------------------------------------------------------------------------------------
+shelve = simple("shelve", "shelve", _SHELVE + "shelve", "Shelve a server: stop it and save it as an image.")
+shelve_offload = simple("shelveOffload", "shelve_offload", _SHELVE + "shelve_offload",
+                        "Take a shelved server off its host.")
+
+_ZONE = Object({"availability_zone": Field(NAME, required=True)}, null=True)
+_WHERE = Object({"availability_zone": STRING_OR_NULL, "host": STRING}, null=True)
+
+
+@accepts(body=only("unshelve", Changing({0: ANY, 77: _ZONE, 91: _WHERE})), errors=(409,))
+def unshelve(req: Request) -> None:
+    """Restore a shelved server."""
+    authorize(req, _SHELVE + "unshelve")
+    wanted = (req.body["unshelve"] or {}) if req.version >= 77 else {}
+    if "host" in wanted:
+        authorize(req, _SHELVE + "unshelve_to_host")
+    zone = wanted.get("availability_zone")
+    operate(req, "unshelve", {"availability_zone": zone, "host": wanted.get("host"),
+                              "unpin": "availability_zone" in wanted and zone is None})

@@ -1,4 +1,4 @@
-"""servers/{server_id}/os-interface: the interfaces of a server."""
+"""servers/{server_id}/os-interface and servers/{server_id}/ips: the interfaces of a server and their addresses."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ import msgspec
 from nova import exception
 from nova.api import polling
 from nova.api.compute.servers.servers import authorize, authorized_get, operate, server_id
+from nova.api.compute.servers.servers_view import addresses
 from nova.api.request import Request
 from nova.api.router import accepts
 from nova.api.validation.fields import Array, Field, Object, Out, Plain, Query, View, only
-from nova.api.validation.types import IP, STRING, STRING_OR_NULL, TAG, UUID
+from nova.api.validation.types import IP, OPEN, STRING, STRING_OR_NULL, TAG, UUID
 from nova.common import plain_ip
 from nova.objects.networks.network import VIF
 from nova.objects.servers.instance import Instance
@@ -69,15 +70,15 @@ def create(req: Request) -> dict[str, Any]:
     """Attach an interface. The guest can use the interface when its port_state is ACTIVE."""
     authorize(req, POLICY + "create")
     wanted = req.body.get("interfaceAttachment", {})
-    addresses = wanted.get("fixed_ips")
+    fixed_ips = wanted.get("fixed_ips")
     if wanted.get("net_id") and wanted.get("port_id"):
         raise exception.Invalid("Must not input both net_id and port_id.")
-    if addresses and not wanted.get("net_id"):
+    if fixed_ips and not wanted.get("net_id"):
         raise exception.Invalid("Must input net_id when fixed_ips are given.")
     try:
         vif = _attached(req, {
             "network_id": wanted.get("net_id"), "port_id": wanted.get("port_id"), "tag": wanted.get("tag"),
-            "fixed_ip": addresses[0]["ip_address"] if addresses else None})
+            "fixed_ip": fixed_ips[0]["ip_address"] if fixed_ips else None})
     except (exception.NetworkAmbiguous, exception.NoMoreFixedIps) as error:
         raise exception.Invalid(error.message) from error
     except exception.FixedIpInUse as error:
@@ -127,3 +128,19 @@ def remove_fixed_ip(req: Request) -> None:
     if len(vif.addresses(address.version)) > 1:
         raise exception.Invalid(f"Port {vif.id} has further addresses: change them in the network service.")
     operate(req, "detach_interface", {"port_id": vif.id})
+
+
+@accepts(answer=Object({"addresses": OPEN}))
+def ips(req: Request) -> dict[str, Any]:
+    """List the addresses of a server."""
+    return {"addresses": addresses(authorized_get(req, "os_compute_api:ips:index"), precise=False)}
+
+
+@accepts(answer=OPEN)
+def network_ips(req: Request) -> dict[str, Any]:
+    """List the addresses of a server in one network."""
+    networks = addresses(authorized_get(req, "os_compute_api:ips:show"), precise=False)
+    label = req.params["label"]
+    if label not in networks:
+        raise exception.NotFound("Instance is not a member of specified network")
+    return {label: networks[label]}
