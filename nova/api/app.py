@@ -81,9 +81,7 @@ class Dispatcher:
     """Finds the handler of a request and converts its result, or an error, to a response."""
 
     def __init__(self, clients: Clients, table: tuple[router.Route, ...], limits: rates.Rates) -> None:
-        self._clients = clients
-        self._limits = limits
-        self._table = table
+        self._clients, self._limits, self._table = clients, limits, table
         self._router = router.Router(table)
         self._healthcheck = healthcheck.Healthcheck(lambda: bus.within(
             clients.services, healthcheck.PROBE_TIMEOUT).index(context.admin(), binary="nova-conductor"))
@@ -142,7 +140,7 @@ class Dispatcher:
         if match is None:
             _unknown_url(environ, reply)
             return
-        request = Request(ctx, self._clients, method, path, versions.host_url(environ))
+        request = Request(ctx, self._clients, versions.host_url(environ))
         request.legacy, request.project = legacy, project
         leaf, request.params = match
         if not legacy:
@@ -250,14 +248,10 @@ def _read_body(environ: Environ) -> bytes:
 
 
 def _read(stream: Any, size: int) -> bytes:
-    parts = []
-    while size > 0:
-        part = stream.read(size)
-        if not part:
-            break
-        parts.append(part)
-        size -= len(part)
-    return b"".join(parts)
+    body = b""
+    while len(body) < size and (part := stream.read(size - len(body))):
+        body += part
+    return body
 
 
 def _parse(raw: bytes) -> Any:

@@ -37,15 +37,11 @@ class Request:
     the other services. ``host_url``: the beginning of links.
     """
 
-    __slots__ = ("_allowed", "_creds", "body", "clients", "ctx", "headers", "host_url", "legacy", "method", "params",
-                 "path", "project", "query", "query_string", "version")
+    __slots__ = ("_allowed", "_creds", "body", "clients", "ctx", "headers", "host_url", "legacy", "params", "project",
+                 "query", "query_string", "version")
 
-    def __init__(self, ctx: RequestContext, clients: Clients, method: str, path: str, host_url: str) -> None:
-        self.ctx = ctx
-        self.clients = clients
-        self.method = method
-        self.path = path
-        self.host_url = host_url
+    def __init__(self, ctx: RequestContext, clients: Clients, host_url: str) -> None:
+        self.ctx, self.clients, self.host_url = ctx, clients, host_url
         self.version = 1
         self.legacy = False
         self.project: str | None = None
@@ -133,10 +129,8 @@ class Request:
 
     # -- links -----------------------------------------------------------------------------------
     def _base(self, versioned: bool) -> str:
-        base = self.host_url
-        if versioned:
-            base += "/v2" if self.legacy else "/v2.1"
-        return f"{base}/{self.project}" if self.project else base
+        prefix = ("/v2" if self.legacy else "/v2.1") if versioned else ""
+        return f"{self.host_url}{prefix}" + (f"/{self.project}" if self.project else "")
 
     def self_link(self, collection: str, ident: str) -> str:
         return f"{self._base(True)}/{collection}/{_quoted(ident)}"

@@ -83,8 +83,7 @@ def create(req: Request) -> dict[str, Any]:
     user = _user(req, "create", wanted.get("user_id"))
     kind, public, private = wanted.get("type", SSH), wanted.get("public_key"), None
     if public is None:
-        pair = keys.generate(kind, user)
-        public, private = pair.public, pair.private
+        public, private = keys.generate(kind, user)
     key = Keypair(user_id=user, name=wanted["name"], type=kind, public_key=public,
                   fingerprint=keys.fingerprint(kind, public))
     shown = CREATED.render(req.clients.keypairs.create(req.ctx, key, imported=private is None), req)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from nova.api.request import Request, iso, iso_precise
@@ -46,10 +47,8 @@ class ViewContext:
         self.names = CONF.instance_name_template
         self.host_status = None
         if req.version >= 16:
-            if req.allowed(HOST_STATUS):
-                self.host_status = "all"
-            elif req.allowed(HOST_STATUS_UNKNOWN):
-                self.host_status = "unknown"
+            self.host_status = ("all" if req.allowed(HOST_STATUS) else
+                                "unknown" if req.allowed(HOST_STATUS_UNKNOWN) else None)
         self._hosts: dict[str, str] | None = None
 
     def status_of(self, host: str) -> str:
@@ -69,16 +68,13 @@ def addresses(server: Instance, precise: bool) -> dict[str, list[dict[str, Any]]
     if server.vm_state == states.BUILDING:
         return shown
     for vif in server.network_info:
-        for fixed in vif.fixed_ips:
-            item: dict[str, Any] = {"version": fixed.version, "addr": fixed.address}
-            if precise:
-                item["OS-EXT-IPS:type"] = "fixed"
-                item["OS-EXT-IPS-MAC:mac_addr"] = vif.mac
-            shown.setdefault(vif.label, []).append(item)
+        found = [("fixed", fixed.version, fixed.address) for fixed in vif.fixed_ips]
         if vif.floating:
-            item = {"version": 4, "addr": vif.floating}
+            found.append(("floating", 4, vif.floating))
+        for kind, version, address in found:
+            item: dict[str, Any] = {"version": version, "addr": address}
             if precise:
-                item |= {"OS-EXT-IPS:type": "floating", "OS-EXT-IPS-MAC:mac_addr": vif.mac}
+                item |= {"OS-EXT-IPS:type": kind, "OS-EXT-IPS-MAC:mac_addr": vif.mac}
             shown.setdefault(vif.label, []).append(item)
     return shown
 
@@ -136,13 +132,9 @@ def _host_status(server: Instance, view: ViewContext) -> Any:
 
 
 def _volumes(server: Instance, view: ViewContext) -> list[dict[str, Any]]:
-    shown: list[dict[str, Any]] = []
-    for disk in server.volumes:
-        item: dict[str, Any] = {"id": disk.volume_id}
-        if view.version >= 3:
-            item["delete_on_termination"] = disk.delete_on_termination
-        shown.append(item)
-    return shown
+    if view.version < 3:
+        return [{"id": disk.volume_id} for disk in server.volumes]
+    return [{"id": disk.volume_id, "delete_on_termination": disk.delete_on_termination} for disk in server.volumes]
 
 
 def _hostname(server: Instance, view: ViewContext) -> Any:
@@ -151,10 +143,7 @@ def _hostname(server: Instance, view: ViewContext) -> Any:
 
 def _extended(attribute: str) -> Any:
     """Return a field that requires the policy os-extended-server-attributes."""
-    def get(server: Instance, view: ViewContext) -> Any:
-        return getattr(server, attribute) if view.extended else ABSENT
-
-    return get
+    return lambda server, view: getattr(server, attribute) if view.extended else ABSENT
 
 
 def _instance_name(server: Instance, view: ViewContext) -> Any:
@@ -214,24 +203,16 @@ _TABLE: tuple[tuple[str, Any, Any, int, int | None, int | None], ...] = (
 )
 
 
-def _view(column: int) -> View:
-    """Return a view. ``column`` 0: show, 1: detail, 2: the response to PUT."""
-    rows = [(row[:3], row[3:][column]) for row in _TABLE]
-    return View([Out(*key, since=since) for key, since in rows if since is not None])
+def _keys(column: int, changes: Mapping[str, int | None] = {}) -> list[Out]:
+    """Return the keys of a view. ``column`` 0: show, 1: detail, 2: the response to PUT; ``changes``: other versions."""
+    rows = [(row[:3], (changes or {}).get(row[0], row[3:][column])) for row in _TABLE]
+    return [Out(*key, since=since) for key, since in rows if since is not None]
 
 
-def _rebuilt() -> View:
-    """Return the view of rebuild, which differs from PUT in a few fields."""
-    others = {"key_name": 54, "OS-EXT-SRV-ATTR:user_data": None}
-    rows = [(row[:3], others.get(row[0], row[5])) for row in _TABLE]
-    return View([*(Out(*key, since=since) for key, since in rows if since is not None),
-                 Out("user_data", STRING_OR_NULL, "user_data", since=57),
-                 Out("adminPass", STRING, lambda _server, view: view.admin_pass or ABSENT)])
-
-
-SHOW = _view(0)
-DETAIL = _view(1)
-UPDATE = _view(2)
-REBUILD = _rebuilt()
+SHOW, DETAIL, UPDATE = View(_keys(0)), View(_keys(1)), View(_keys(2))
+# Rebuild differs from PUT in a few fields.
+REBUILD = View([*_keys(2, {"key_name": 54, "OS-EXT-SRV-ATTR:user_data": None}),
+                Out("user_data", STRING_OR_NULL, "user_data", since=57),
+                Out("adminPass", STRING, lambda _server, view: view.admin_pass or ABSENT)])
 BRIEF = View([Out("id", STRING, "uuid"), Out("name", STRING, "display_name"),
               Out("links", LINKS, lambda server, view: view.req.links("servers", server.uuid))])

@@ -9,6 +9,7 @@ from nova.api import polling
 from nova.api.compute.servers.actions.server_actions import simple
 from nova.api.compute.servers.servers import authorize, operate, server_id
 from nova.api.compute.servers.servers_create import given_password, new_password
+from nova.api.errors import as_invalid
 from nova.api.request import Request, is_true
 from nova.api.router import accepts
 from nova.api.validation.fields import Changing, Field, Object, Plain, enum, only
@@ -37,10 +38,8 @@ def resize(req: Request) -> None:
     wanted = req.body["resize"]
     # Old clients send the URL of the flavor.
     flavor_id = str(wanted["flavorRef"]).rstrip("/").rsplit("/", 1)[-1]
-    try:
+    with as_invalid(exception.FlavorNotFound):
         operate(req, "resize", {"flavor_id": flavor_id, "disk_config": wanted.get("OS-DCF:diskConfig")})
-    except exception.FlavorNotFound as error:
-        raise exception.InvalidInput(error.message) from error
 
 
 @accepts(body=only("confirmResize"), errors=(409,))
@@ -58,11 +57,8 @@ def revert_resize(req: Request) -> None:
 
 
 def _decide(req: Request, operation: str) -> None:
-    try:
+    with as_invalid(exception.MigrationNotFound):  # Not 404: the URL exists.
         operate(req, operation)
-    except exception.MigrationNotFound as error:
-        # 409 instead of 404: the URL exists, but the server is not ready for this.
-        raise exception.InvalidInput(error.message) from error
 
 
 # -- host ---------------------------------------------------------------------------------------------
@@ -102,10 +98,8 @@ def live_migrate(req: Request) -> None:
 
 
 def _move(req: Request, operation: str, payload: dict[str, Any]) -> Action:
-    try:
+    with as_invalid(exception.ComputeHostNotFound):
         return operate(req, operation, payload).action
-    except exception.ComputeHostNotFound as error:
-        raise exception.InvalidInput(error.message) from error
 
 
 @accepts(body=only("evacuate", Object({

@@ -10,6 +10,7 @@ from nova import exception
 from nova.api import polling
 from nova.api.compute.servers.servers import authorize, authorized_get, operate, server_id
 from nova.api.compute.servers.servers_view import addresses
+from nova.api.errors import as_invalid
 from nova.api.request import Request
 from nova.api.router import accepts
 from nova.api.validation.fields import Array, Field, Object, Out, Plain, Query, View, only
@@ -76,11 +77,10 @@ def create(req: Request) -> dict[str, Any]:
     if fixed_ips and not wanted.get("net_id"):
         raise exception.Invalid("Must input net_id when fixed_ips are given.")
     try:
-        vif = _attached(req, {
-            "network_id": wanted.get("net_id"), "port_id": wanted.get("port_id"), "tag": wanted.get("tag"),
-            "fixed_ip": fixed_ips[0]["ip_address"] if fixed_ips else None})
-    except (exception.NetworkAmbiguous, exception.NoMoreFixedIps) as error:
-        raise exception.Invalid(error.message) from error
+        with as_invalid(exception.NetworkAmbiguous, exception.NoMoreFixedIps):
+            vif = _attached(req, {
+                "network_id": wanted.get("net_id"), "port_id": wanted.get("port_id"), "tag": wanted.get("tag"),
+                "fixed_ip": fixed_ips[0]["ip_address"] if fixed_ips else None})
     except exception.FixedIpInUse as error:
         raise exception.Conflict(error.message) from error
     return {"interfaceAttachment": INTERFACE.render(vif, req)}
@@ -111,10 +111,8 @@ def delete(req: Request) -> None:
 def add_fixed_ip(req: Request) -> None:
     """Add an address of a network to a server."""
     authorize(req, _MULTINIC + "add")
-    try:
+    with as_invalid(exception.NoMoreFixedIps):
         operate(req, "attach_interface", {"network_id": str(req.body["addFixedIp"]["networkId"])})
-    except exception.NoMoreFixedIps as error:
-        raise exception.Invalid(error.message) from error
 
 
 @accepts(body=REMOVE_FIXED_IP, errors=(409,))
