@@ -203,7 +203,7 @@ _TABLE: tuple[tuple[str, Any, Any, int, int | None, int | None], ...] = (
 )
 
 
-def _keys(column: int, changes: Mapping[str, int | None] = {}) -> list[Out]:
+def _keys(column: int, changes: Mapping[str, int | None] | None = None) -> list[Out]:
     """Return the keys of a view. ``column`` 0: show, 1: detail, 2: the response to PUT; ``changes``: other versions."""
     rows = [(row[:3], (changes or {}).get(row[0], row[3:][column])) for row in _TABLE]
     return [Out(*key, since=since) for key, since in rows if since is not None]

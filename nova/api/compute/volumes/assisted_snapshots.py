@@ -29,7 +29,8 @@ DELETE_QUERY = Query({"delete_info": STRING}, strict=75)
 
 @accepts(body=CREATE, answer=Object({"snapshot": Object({"id": STRING, "volumeId": STRING})}))
 def create(req: Request) -> dict[str, Any]:
-    """Switch the guest of a volume to a new file; the volume service created it with the current one as backing file.
+    """Switch the guest of a volume to a new file, which the volume service has created with the current one as backing
+    file.
     """
     wanted = req.body["snapshot"]
     volume, create_info = wanted["volume_id"], wanted["create_info"]
