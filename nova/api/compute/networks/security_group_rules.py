@@ -42,7 +42,7 @@ def create(req: Request) -> dict[str, Any]:
     elif rule.cidr is None:
         rule.cidr = EVERYBODY
     made = req.clients.security_groups.add_rule(req.ctx, rule, req.scope)
-    return {"security_group_rule": security_groups.RULE.render(security_groups.ShownRule(made, peers), req)}
+    return {"security_group_rule": security_groups.RULE.render(security_groups.Shown(made, peers), req)}
 
 
 def text(wanted: dict[str, Any], name: str) -> str | None:
