@@ -1,8 +1,8 @@
 """The table of all routes of the Compute API.
 
-A line: method, path, handler, policy (None: the handler asks), then ``since``/``until`` (minor
-microversions in which it exists), ``success`` (status, or {since: status}) and ``action`` (the
-key of an action's body). Query, body and answer are declared on the handler with ``accepts``.
+A line: method, path, handler, policy (None: checked by the handler), then ``since``/``until`` (minor microversions in
+which the route exists), ``success`` (status, or {since: status}) and ``action`` (the key of an action's body). Query,
+body and answer are declared on the handler with ``accepts``.
 """
 
 from __future__ import annotations
@@ -26,14 +26,7 @@ from nova.api.compute.servers import (
     servers_create,
     servers_list,
 )
-from nova.api.compute.servers.actions import (
-    consoles,
-    server_actions,
-    server_disks,
-    server_images,
-    server_moves,
-    server_password,
-)
+from nova.api.compute.servers.actions import (consoles, server_actions, server_disks, server_images, server_moves)
 from nova.api.compute.servers.subresources import (
     diagnostics,
     interfaces,
@@ -111,8 +104,8 @@ _ROUTES: tuple[Route, ...] = (
     Route("GET", f"{_SERVER}/ips/{{label}}", interfaces.network_ips),
     Route("GET", f"{_SERVER}/topology", topology.index, since=78),
     Route("GET", f"{_SERVER}/diagnostics", diagnostics.index),
-    Route("GET", f"{_SERVER}/os-server-password", server_password.show),
-    Route("DELETE", f"{_SERVER}/os-server-password", server_password.clear, success=204),
+    Route("GET", f"{_SERVER}/os-server-password", server_actions.show_password),
+    Route("DELETE", f"{_SERVER}/os-server-password", server_actions.clear_password, success=204),
 
     # -- actions on a server ----------------------------------------------------------------------
     Route("POST", _ACTION, server_actions.start, success=202, action="os-start"),
@@ -152,7 +145,7 @@ _ROUTES: tuple[Route, ...] = (
     Route("POST", _ACTION, consoles.spice, until=5, action="os-getSPICEConsole"),
     Route("POST", _ACTION, consoles.serial, until=5, action="os-getSerialConsole"),
     Route("POST", _ACTION, consoles.rdp, until=5, action="os-getRDPConsole"),
-    Route("POST", _ACTION, server_password.change, success=202, action="changePassword"),
+    Route("POST", _ACTION, server_actions.change_password, success=202, action="changePassword"),
     Route("POST", _ACTION, server_actions.trigger_crash_dump, since=17, success=202, action="trigger_crash_dump"),
     Route("POST", _ACTION, server_actions.inject_network_info, success=202, action="injectNetworkInfo"),
     Route("POST", _ACTION, removed.no_longer_available, action="resetNetwork"),

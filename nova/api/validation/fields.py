@@ -149,8 +149,7 @@ class Object(Type):
 
     def schema(self, version: int) -> dict[str, Any]:
         present = {name: field for name, field in self.fields.items() if field.exists(version)}
-        made = dict(self._base)
-        made["properties"] = {name: field.type.schema(version) for name, field in present.items()}
+        made = {**self._base, "properties": {name: field.type.schema(version) for name, field in present.items()}}
         required = [name for name, field in present.items() if field.is_required(version)]
         if required:
             made["required"] = required
@@ -185,9 +184,7 @@ class Combined(Type):
     """``oneOf``, ``anyOf`` or ``allOf`` of several types."""
 
     def __init__(self, keyword: str, *types: Type, **keywords: Any) -> None:
-        self.keyword = keyword
-        self.types = types
-        self._base = keywords
+        self.keyword, self.types, self._base = keyword, types, keywords
 
     def schema(self, version: int) -> dict[str, Any]:
         return {**self._base, self.keyword: [kind.schema(version) for kind in self.types]}
@@ -196,8 +193,7 @@ class Combined(Type):
 class Query(Type):
     """The query parameters of an operation; each may come several times.
 
-    ``strict``: the version from which unknown parameters are refused (before it they are
-    dropped); None: never.
+    ``strict``: the version from which unknown parameters are refused (before it they are dropped); None: never.
     """
 
     def __init__(self, properties: Properties | None = None, strict: int | None = 102,
@@ -238,10 +234,7 @@ class Out:
 
     def __init__(self, name: str, kind: Type, get: Getter | str | None = None,
                  since: int = 0, until: int = microversion.MAX) -> None:
-        self.name = name
-        self.type = kind
-        self.since = since
-        self.until = until
+        self.name, self.type, self.since, self.until = name, kind, since, until
         self.get: Getter
         if callable(get):
             self.get = get

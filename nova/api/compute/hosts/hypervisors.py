@@ -48,16 +48,6 @@ class Shown(NamedTuple):
     servers: Servers = None
 
 
-def _state(shown: Shown, _req: Request) -> str:
-    service = shown.node.service
-    return "down" if service is None else state_of(service)
-
-
-def _status(shown: Shown, _req: Request) -> str:
-    service = shown.node.service
-    return "enabled" if service is None else status_of(service)
-
-
 def _servers(shown: Shown, req: Request) -> Any:
     if shown.servers is None:
         return ABSENT
@@ -104,8 +94,9 @@ _ID = Out("id", Changing({0: INTEGER, 53: UUID}), lambda shown, req: (
     shown.node.uuid if req.version >= 53 else shown.node.id))
 _SERVERS = Out("servers", Array(View([Out("name", STRING), Out("uuid", STRING)])), _servers)
 _BRIEF = [
-    _ID, Out("hypervisor_hostname", STRING, "node.hypervisor_hostname"), Out("state", enum("up", "down"), _state),
-    Out("status", enum("enabled", "disabled"), _status),
+    _ID, Out("hypervisor_hostname", STRING, "node.hypervisor_hostname"),
+    Out("state", enum("up", "down"), lambda shown, _req: state_of(shown.node.service)),
+    Out("status", enum("enabled", "disabled"), lambda shown, _req: status_of(shown.node.service)),
 ]
 LISTED = View([*_BRIEF, _SERVERS])
 UPTIME = View([*_BRIEF, Out("uptime", STRING, "node.uptime")])
@@ -159,15 +150,12 @@ def _matching(req: Request, pattern: str) -> list[ComputeNode]:
 
 
 def _render(req: Request, view: View, nodes: Sequence[ComputeNode], servers: bool = False) -> list[Any]:
-    by_host = _servers_of(req, nodes) if servers or req.flag("with_servers") else None
+    by_host: Servers = None
+    if servers or req.flag("with_servers"):
+        by_host = defaultdict(list)
+        for server in req.clients.hypervisors.servers(req.ctx, sorted({node.host for node in nodes})):
+            by_host[server.host or ""].append(server)
     return [view.render(Shown(node, by_host), req) for node in nodes]
-
-
-def _servers_of(req: Request, nodes: Sequence[ComputeNode]) -> dict[str, list[Instance]]:
-    servers_by_host: dict[str, list[Instance]] = defaultdict(list)
-    for server in req.clients.hypervisors.servers(req.ctx, sorted({node.host for node in nodes})):
-        servers_by_host[server.host or ""].append(server)
-    return servers_by_host
 
 
 def _get(req: Request) -> ComputeNode:

@@ -25,12 +25,12 @@ UPDATE = Object({
 })
 
 
-def status_of(service: Service) -> str:
-    return "disabled" if service.disabled else "enabled"
+def status_of(service: Service | None) -> str:
+    return "disabled" if service is not None and service.disabled else "enabled"
 
 
-def state_of(service: Service) -> str:
-    return "up" if service.up else "down"
+def state_of(service: Service | None) -> str:
+    return "up" if service is not None and service.up else "down"
 
 
 def seen(service: Service) -> str | None:

@@ -14,17 +14,7 @@ from nova.api.validation.fields import ABSENT, Changing, Field, Object, Out, Pla
 from nova.api.validation.types import INTEGER_OR_NULL, STRING, STRING_OR_NULL
 from nova.conf import CONF
 from nova.objects.base import new_uuid
-from nova.objects.servers import states
-from nova.objects.servers.console import (
-    NOVNC,
-    PROTOCOLS,
-    SERIAL,
-    SPICE_DIRECT,
-    SPICE_HTML5,
-    Console,
-    ConsoleAddress,
-    digest,
-)
+from nova.objects.servers import console, states
 from nova.objects.servers.instance import Instance
 
 _POLICY = "os_compute_api:os-remote-consoles"
@@ -92,20 +82,20 @@ def _open(req: Request, protocol: str, console_type: str) -> str:
     server = servers.authorized_get(req, _POLICY)
     if protocol in _NEVER:
         raise exception.ConsoleTypeUnavailable(console_type="rdp" if protocol == "rdp" else console_type)
-    if protocol == SERIAL:
-        console_type = SERIAL
-    if PROTOCOLS.get(console_type) != protocol:
+    if protocol == console.SERIAL:
+        console_type = console.SERIAL
+    if console.PROTOCOLS.get(console_type) != protocol:
         raise exception.ConsoleTypeInvalid(console_type=console_type)
     address = _address(req, server, console_type)
     base, token = _base_url(console_type), new_uuid()
-    console = Console(
+    opened = console.Console(
         instance_uuid=server.uuid, instance_host=server.host or "", console_type=console_type, address=address,
         access_url_base=base, user_id=req.ctx.user_id or "", project_id=req.ctx.project_id or "")
-    req.clients.consoles.create(req.ctx, digest(token), console)
+    req.clients.consoles.create(req.ctx, console.digest(token), opened)
     return url_with(base, token, console_type)
 
 
-def _address(req: Request, server: Instance, console_type: str) -> ConsoleAddress:
+def _address(req: Request, server: Instance, console_type: str) -> console.ConsoleAddress:
     compute = servers.compute_of(req, server)
     if server.task_state in (states.DELETING, states.MIGRATING):
         raise exception.InstanceInvalidState(method="get console", instance_uuid=server.uuid, attr="task_state",
@@ -119,16 +109,16 @@ def _address(req: Request, server: Instance, console_type: str) -> ConsoleAddres
 
 
 def _base_url(console_type: str) -> str:
-    return str({NOVNC: CONF.vnc.novncproxy_base_url, SPICE_HTML5: CONF.spice.html5proxy_base_url,
-                SPICE_DIRECT: CONF.spice.spice_direct_proxy_base_url,
-                SERIAL: CONF.serial_console.base_url}[console_type])
+    return str({console.NOVNC: CONF.vnc.novncproxy_base_url, console.SPICE_HTML5: CONF.spice.html5proxy_base_url,
+                console.SPICE_DIRECT: CONF.spice.spice_direct_proxy_base_url,
+                console.SERIAL: CONF.serial_console.base_url}[console_type])
 
 
 def url_with(base: str, token: str, console_type: str) -> str:
     """Return the base URL with the token. For noVNC it is part of the path of the WebSocket."""
     parts = urlsplit(base)
     query = dict(parse_qsl(parts.query, keep_blank_values=True))
-    if console_type == NOVNC:
+    if console_type == console.NOVNC:
         query["path"] = f"{query.get('path', '')}?{urlencode({'token': token})}"
     else:
         query["token"] = token
@@ -142,7 +132,7 @@ TOKEN = View([
     Out("port", Plain(type="integer"), lambda shown, _req: shown.address.port),
     Out("internal_access_path", STRING_OR_NULL, lambda _shown, _req: None),
     Out("tls_port", INTEGER_OR_NULL,
-        lambda shown, _req: shown.address.tls_port if shown.console_type == SPICE_DIRECT else ABSENT, since=99),
+        lambda shown, _req: shown.address.tls_port if shown.console_type == console.SPICE_DIRECT else ABSENT, since=99),
 ])
 
 
@@ -151,7 +141,7 @@ def show_token(req: Request) -> dict[str, Any]:
     """Show the target of a token (before 2.31 only RDP consoles had tokens)."""
     if req.version < 31:
         raise exception.ConsoleTypeUnavailable("Only the tokens of RDP consoles can be shown before 2.31.")
-    return {"console": TOKEN.render(req.clients.consoles.get(req.ctx, digest(req.params["id"])), req)}
+    return {"console": TOKEN.render(req.clients.consoles.get(req.ctx, console.digest(req.params["id"])), req)}
 
 
 # --- the log ---------------------------------------------------------------------------------------
