@@ -26,7 +26,7 @@ from nova.api.compute.servers import (
     servers_create,
     servers_list,
 )
-from nova.api.compute.servers.actions import (consoles, server_actions, server_disks, server_images, server_moves)
+from nova.api.compute.servers.actions import consoles, server_actions, server_disks, server_images, server_moves
 from nova.api.compute.servers.subresources import (
     diagnostics,
     interfaces,

@@ -18,7 +18,6 @@ from nova.objects.servers.instance import Instance
 _SERVERS = "os_compute_api:servers:"
 _LOCK = "os_compute_api:os-lock-server:"
 _GROUPS = "os_compute_api:os-security-groups:"
-_PASSWORD = "os_compute_api:os-server-password:"
 # Seconds that a request waits for the guest agent to change a password, and between two polls.
 _PASSWORD_WAIT, _PASSWORD_POLL = 15.0, 0.1
 
@@ -126,12 +125,12 @@ remove_security_group = _security_group("removeSecurityGroup", "remove", False)
 @accepts(answer=Object({"password": STRING}))
 def show_password(req: Request) -> dict[str, Any]:
     """Show the password that the guest posted; "" if there is none."""
-    return {"password": password_of(authorized_get(req, _PASSWORD + "show").system_metadata)}
+    return {"password": password_of(authorized_get(req, "os_compute_api:os-server-password:show").system_metadata)}
 
 
 def clear_password(req: Request) -> None:
     """Delete the password that the guest posted. The guest keeps it and may post another one."""
-    authorize(req, _PASSWORD + "clear")
+    authorize(req, "os_compute_api:os-server-password:clear")
     req.clients.servers.update(req.ctx, server_id(req), {"system_metadata": password_items("")}, project_id=req.scope)
 
 
