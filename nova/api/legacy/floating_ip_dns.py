@@ -27,7 +27,6 @@ DOMAIN = View([
 ENTRY = View([
     Out("id", ANY, lambda _entry, _req: None), Out("ip", STRING, "address"), Out("type", STRING),
     Out("domain", STRING), Out("name", STRING)])
-_SINGLE_ENTRY = Object({"dns_entry": ENTRY})
 
 
 @accepts(query=ANY_QUERY, answer=Object({"domain_entries": Array(DOMAIN)}))
@@ -76,7 +75,7 @@ def show(req: Request) -> dict[str, Any]:
     return {"dns_entries": [ENTRY.render(entry, req) for entry in entries]}
 
 
-@accepts(body=ENTRY_BODY, answer=_SINGLE_ENTRY)
+@accepts(body=ENTRY_BODY, answer=Object({"dns_entry": ENTRY}))
 def put_entry(req: Request) -> dict[str, Any]:
     """Create a name, or have it be that of another address."""
     given = req.body["dns_entry"]

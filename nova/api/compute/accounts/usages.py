@@ -22,7 +22,6 @@ _FORMATS = ("%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%S.%f", "%Y-%m-%d %H:%M:%S.%f")
 
 _PERIOD: dict[str, Field | Type] = {
     "start": STRING, "end": STRING, "limit": Field(LIMIT, since=40), "marker": Field(STRING, since=40)}
-LIST_QUERY = Query({**_PERIOD, "detailed": STRING}, strict=75)
 SHOW_QUERY = Query(_PERIOD, strict=75)
 
 
@@ -102,7 +101,7 @@ def _answer(req: Request, key: str, path: str, shown: Any, servers: list[ServerU
     return req.with_next({key: shown}, f"{key}_links", path, servers, limit, "uuid", since=40)
 
 
-@accepts(query=LIST_QUERY, answer=Object({
+@accepts(query=Query({**_PERIOD, "detailed": STRING}, strict=75), answer=Object({
     "tenant_usages": Array(USAGE), "tenant_usages_links": Field(LINKS, since=40)}))
 def index(req: Request) -> dict[str, Any]:
     """Show the usage of the servers of all projects."""

@@ -16,7 +16,6 @@ from nova.api.validation.types import OPEN
 _KEY = "^[a-zA-Z0-9-_:. ]{1,255}$"
 _VALUE = Plain(type=["string", "number"], maxLength=255)
 CREATE = Object({"extra_specs": Field(Object(patterns={_KEY: _VALUE}), required=True)})
-UPDATE = Object(patterns={_KEY: _VALUE}, minProperties=1, maxProperties=1)
 
 _ANSWER = Object({"extra_specs": OPEN})
 
@@ -54,7 +53,7 @@ def create(req: Request) -> dict[str, Any]:
     return {"extra_specs": specs}
 
 
-@accepts(body=UPDATE, answer=OPEN, errors=(409,))
+@accepts(body=Object(patterns={_KEY: _VALUE}, minProperties=1, maxProperties=1), answer=OPEN, errors=(409,))
 def update(req: Request) -> dict[str, Any]:
     """Set one extra spec of a flavor."""
     if req.params["id"] not in req.body:

@@ -25,8 +25,6 @@ CREATE = Object({"aggregate": Field(Object({"name": Field(NAME, required=True), 
 UPDATE = Object({"aggregate": Field(Object({"name": _SPACES, ZONE: _ZONE}, anyOf=[
     {"required": ["name"]}, {"required": [ZONE]}]), required=True)})
 _HOST = Object({"host": Field(HOSTNAME, required=True)})
-ADD_HOST = only("add_host", _HOST)
-REMOVE_HOST = only("remove_host", _HOST)
 SET_METADATA = only("set_metadata", Object({"metadata": Field(Object(patterns={
     "^[a-zA-Z0-9-_:. ]{1,255}$": Plain(type=["string", "null"], maxLength=255)}), required=True)}))
 
@@ -103,13 +101,13 @@ def delete(req: Request) -> None:
     req.clients.aggregates.delete(req.ctx, _id(req))
 
 
-@accepts(body=ADD_HOST, answer=_SINGLE_AGGREGATE, errors=(409,))
+@accepts(body=only("add_host", _HOST), answer=_SINGLE_AGGREGATE, errors=(409,))
 def add_host(req: Request) -> dict[str, Any]:
     """Add a host to an aggregate."""
     return _shown(req.clients.aggregates.add_host(req.ctx, _id(req), req.body["add_host"]["host"]), req)
 
 
-@accepts(body=REMOVE_HOST, answer=_SINGLE_AGGREGATE, errors=(409,))
+@accepts(body=only("remove_host", _HOST), answer=_SINGLE_AGGREGATE, errors=(409,))
 def remove_host(req: Request) -> dict[str, Any]:
     """Remove a host from an aggregate."""
     return _shown(req.clients.aggregates.remove_host(req.ctx, _id(req), req.body["remove_host"]["host"]), req)

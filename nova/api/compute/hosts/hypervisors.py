@@ -38,7 +38,6 @@ INDEX_QUERY = Query({
     "limit": Field(LIMIT, since=33, single=53), "marker": Field(STRING, since=33, single=53),
     "hypervisor_hostname_pattern": Field(HOSTNAME, since=53, single=53), "with_servers": _WITH_SERVERS,
 }, strict=53)
-SHOW_QUERY = Query({"with_servers": _WITH_SERVERS}, strict=53)
 
 
 class Shown(NamedTuple):
@@ -175,7 +174,7 @@ def _missing(ident: str) -> exception.NotFound:
     return exception.NotFound(f"Hypervisor with ID '{ident}' could not be found.")
 
 
-@accepts(query=SHOW_QUERY, answer=Object({"hypervisor": HYPERVISOR}))
+@accepts(query=Query({"with_servers": _WITH_SERVERS}, strict=53), answer=Object({"hypervisor": HYPERVISOR}))
 def show(req: Request) -> dict[str, Any]:
     """Show a hypervisor."""
     return {"hypervisor": _render(req, HYPERVISOR, [_get(req)])[0]}

@@ -15,7 +15,6 @@ from nova.objects.hosts.service import Service
 
 COMPUTE = "nova-compute"
 
-INDEX_QUERY = Query({"host": STRING, "binary": STRING}, strict=75)
 
 _TEXT = string(minLength=1, maxLength=255)
 _STATUS = enum("enabled", "disabled")
@@ -48,7 +47,7 @@ SERVICE = View([
 ])
 
 
-@accepts(query=INDEX_QUERY, answer=Object({"services": Array(SERVICE)}))
+@accepts(query=Query({"host": STRING, "binary": STRING}, strict=75), answer=Object({"services": Array(SERVICE)}))
 def index(req: Request) -> dict[str, Any]:
     """List services."""
     services = req.clients.services.index(req.ctx, req.arg("host"), req.arg("binary"))

@@ -15,7 +15,6 @@ from nova.common import plain_ip
 _POLICY = "os_compute_api:os-floating-ips:"
 
 CREATE = Object({"pool": STRING_OR_NULL}, null=True, additional=True)
-ADD = only("addFloatingIp", Object({"address": Field(IP, required=True), "fixed_address": IP}))
 REMOVE = only("removeFloatingIp", Object({"address": Field(IP, required=True)}))
 
 FLOATING_IP = View([
@@ -59,7 +58,7 @@ def delete(req: Request) -> None:
     req.clients.floating_ips.release(req.ctx, req.uuid(exception.FloatingIpNotFound, "id"), req.ctx.project_id)
 
 
-@accepts(body=ADD, errors=(409,))
+@accepts(body=only("addFloatingIp", Object({"address": Field(IP, required=True), "fixed_address": IP})), errors=(409,))
 def add(req: Request) -> None:
     """Associate a floating address of the project with a server."""
     authorize(req, _POLICY + "add")

@@ -14,8 +14,6 @@ from nova.api.validation.fields import Array, Field, Object, Out, Query, View, s
 from nova.api.validation.types import ANY_QUERY, INTEGER_OR_NULL, LIMIT, OPEN, STRING, STRING_OR_NULL, UUID
 from nova.objects.networks.network import SecurityGroup
 
-INDEX_QUERY = Query({"limit": LIMIT, "offset": LIMIT, "all_tenants": STRING}, strict=None)
-
 _TEXT = string(minLength=0, maxLength=255)
 GROUP_BODY = Object({"security_group": Field(Object({
     "name": Field(_TEXT, required=True), "description": Field(_TEXT, required=True),
@@ -96,7 +94,7 @@ def _with_peers(req: Request, group: SecurityGroup) -> dict[str, Any]:
     return {"security_group": GROUP.render(Shown(group, peers), req)}
 
 
-@accepts(query=INDEX_QUERY, answer=_MANY)
+@accepts(query=Query({"limit": LIMIT, "offset": LIMIT, "all_tenants": STRING}, strict=None), answer=_MANY)
 def index(req: Request) -> dict[str, Any]:
     """List security groups."""
     everywhere = req.ctx.is_admin and req.arg("all_tenants", "0") in ("", "1", "True", "true")

@@ -16,8 +16,6 @@ from nova.objects.servers.action import Accepted
 from nova.objects.servers.instance import Instance
 from nova.rpcapi.compute import Compute
 
-SHOW_QUERY = Query(strict=102)
-
 _COLUMNS = {
     "name": "display_name", "accessIPv4": "access_ip_v4", "accessIPv6": "access_ip_v6",
     "OS-DCF:diskConfig": "disk_config", "description": "display_description", "hostname": "hostname",
@@ -69,7 +67,7 @@ def compute_of(req: Request, server: Instance) -> Compute:
     return bus.at(req.clients.compute, server.host)
 
 
-@accepts(query=SHOW_QUERY, answer=Object({"server": servers_view.SHOW}))
+@accepts(query=Query(strict=102), answer=Object({"server": servers_view.SHOW}))
 def show(req: Request) -> dict[str, Any]:
     """Show a server."""
     server = authorized_get(req, "os_compute_api:servers:show")

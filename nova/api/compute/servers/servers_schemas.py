@@ -33,7 +33,6 @@ _DEVICE = {
     "device_name": string(minLength=1, maxLength=255, pattern="^[a-zA-Z0-9._/-]*$"), "delete_on_termination": BOOLEAN,
     "no_device": ANY, "connection_info": string(maxLength=16777215),
 }
-_DEVICES = Array(Object(_DEVICE), maxItems=_MANY)
 _DEVICES_V2 = Array(Object({
     **_DEVICE, "source_type": enum("volume", "image", "snapshot", "blank"),
     "uuid": string(minLength=1, maxLength=255, pattern="^[a-zA-Z0-9._-]*$"), "image_id": UUID,
@@ -68,7 +67,7 @@ CREATE = Object({
         "accessIPv6": _IPV6,
         "personality": Field(_FILES, until=56),
         "availability_zone": NAME,
-        "block_device_mapping": _DEVICES,
+        "block_device_mapping": Array(Object(_DEVICE), maxItems=_MANY),
         "block_device_mapping_v2": _DEVICES_V2,
         "config_drive": BOOLEAN,
         "key_name": NAME,

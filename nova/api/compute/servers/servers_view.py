@@ -68,10 +68,10 @@ def addresses(server: Instance, precise: bool) -> dict[str, list[dict[str, Any]]
     if server.vm_state == states.BUILDING:
         return shown
     for vif in server.network_info:
-        found = [("fixed", fixed.version, fixed.address) for fixed in vif.fixed_ips]
+        listed = [("fixed", fixed.version, fixed.address) for fixed in vif.fixed_ips]
         if vif.floating:
-            found.append(("floating", 4, vif.floating))
-        for kind, version, address in found:
+            listed.append(("floating", 4, vif.floating))
+        for kind, version, address in listed:
             item: dict[str, Any] = {"version": version, "addr": address}
             if precise:
                 item |= {"OS-EXT-IPS:type": kind, "OS-EXT-IPS-MAC:mac_addr": vif.mac}

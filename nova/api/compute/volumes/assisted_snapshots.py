@@ -24,7 +24,6 @@ CREATE = Object({"snapshot": Field(Object({
         "new_file": Field(_TEXT, required=True), "id": _TEXT,
     }), required=True),
 }), required=True)})
-DELETE_QUERY = Query({"delete_info": STRING}, strict=75)
 
 
 @accepts(body=CREATE, answer=Object({"snapshot": Object({"id": STRING, "volumeId": STRING})}))
@@ -42,7 +41,7 @@ def create(req: Request) -> dict[str, Any]:
     return {"snapshot": {"id": create_info.get("id", create_info["snapshot_id"]), "volumeId": volume}}
 
 
-@accepts(query=DELETE_QUERY)
+@accepts(query=Query({"delete_info": STRING}, strict=75))
 def delete(req: Request) -> None:
     """Merge a file of a volume into another one while the guest uses them."""
     delete_info, ident = _delete_info(req.arg("delete_info")), req.params["id"]

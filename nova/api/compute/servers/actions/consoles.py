@@ -28,7 +28,6 @@ _REMOTE = Object({
     "type": Field(Changing({0: enum(*_TYPES), 8: enum(*_TYPES, "webmks"),
                             99: enum(*_TYPES, "webmks", "spice-direct")}), required=True),
 })
-_CREATE = Object({"remote_console": Field(_REMOTE, required=True)})
 _CREATED = Object({"remote_console": Object({"protocol": STRING, "type": STRING, "url": STRING})})
 _OLD = Object({"console": Object({"type": STRING, "url": STRING})})
 _ERRORS = (409, 501)
@@ -39,7 +38,7 @@ def _of_type(*types: str) -> Object:
 
 
 # --- a URL -----------------------------------------------------------------------------------------
-@accepts(body=_CREATE, answer=_CREATED, errors=_ERRORS)
+@accepts(body=Object({"remote_console": Field(_REMOTE, required=True)}), answer=_CREATED, errors=_ERRORS)
 def create(req: Request) -> dict[str, Any]:
     """Open a console of a running server; the URL can be used for [consoleauth]token_ttl."""
     wanted = req.body["remote_console"]

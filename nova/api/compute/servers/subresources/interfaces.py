@@ -33,12 +33,10 @@ CREATE = Object({"interfaceAttachment": Object({
 })})
 ADD_FIXED_IP = only("addFixedIp", Object({
     "networkId": Field(Plain(type=["string", "number"], minLength=1, maxLength=36), required=True)}))
-REMOVE_FIXED_IP = only("removeFixedIp", Object({"address": Field(IP, required=True)}))
-_ADDRESS = Object({"ip_address": STRING, "subnet_id": STRING})
 INTERFACE = View([
     Out("port_id", STRING, "id"), Out("net_id", STRING, "network_id"), Out("mac_addr", STRING, "mac"),
     Out("port_state", STRING, lambda vif, _req: "ACTIVE" if vif.active else "DOWN"),
-    Out("fixed_ips", Array(_ADDRESS), lambda vif, _req: [
+    Out("fixed_ips", Array(Object({"ip_address": STRING, "subnet_id": STRING})), lambda vif, _req: [
         {"subnet_id": fixed.subnet_id, "ip_address": fixed.address} for fixed in vif.fixed_ips]),
     Out("tag", STRING_OR_NULL, since=70),
 ])
@@ -115,7 +113,7 @@ def add_fixed_ip(req: Request) -> None:
         operate(req, "attach_interface", {"network_id": str(req.body["addFixedIp"]["networkId"])})
 
 
-@accepts(body=REMOVE_FIXED_IP, errors=(409,))
+@accepts(body=only("removeFixedIp", Object({"address": Field(IP, required=True)})), errors=(409,))
 def remove_fixed_ip(req: Request) -> None:
     """Remove an address from a server, together with its interface if it has no other address of this version."""
     server = authorized_get(req, _MULTINIC + "remove")

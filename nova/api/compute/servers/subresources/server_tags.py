@@ -15,7 +15,6 @@ from nova.api.validation.fields import Array, Field, Object, Plain
 from nova.api.validation.types import ANY_QUERY, STRING, TAG
 
 _POLICY = "os_compute_api:os-server-tags:"
-_TAGS = Object({"tags": Field(Array(TAG, maxItems=50), required=True)})
 _ANSWER = Object({"tags": Array(STRING)})
 _VALID = re.compile(r"[^,/]{1,60}")
 
@@ -42,7 +41,7 @@ def show(req: Request) -> None:
         raise _missing_tag(req)
 
 
-@accepts(body=_TAGS, answer=_ANSWER, errors=(409,))
+@accepts(body=Object({"tags": Field(Array(TAG, maxItems=50), required=True)}), answer=_ANSWER, errors=(409,))
 def update_all(req: Request) -> dict[str, Any]:
     """Replace all tags."""
     servers.authorize(req, _POLICY + "update_all")

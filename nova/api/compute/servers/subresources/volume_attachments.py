@@ -15,7 +15,6 @@ from nova.objects.volumes.volume import Attachment, AttachmentChanges
 
 POLICY = "os_compute_api:os-volumes-attachments:"
 
-INDEX_QUERY = Query({"limit": LIMIT, "offset": LIMIT}, strict=75)
 
 _DEVICE = Plain(type=["string", "null"], pattern="(^/dev/x{0,1}[a-z]{0,1}d{0,1})([a-z]+)[0-9]*$")
 CREATE = Object({"volumeAttachment": Field(Object({
@@ -58,7 +57,7 @@ def _attachment(req: Request, server: Instance) -> Attachment:
     raise exception.VolumeNotAttached(instance_uuid=server.uuid, volume_id=req.params["id"])
 
 
-@accepts(query=INDEX_QUERY, answer=Object({"volumeAttachments": Array(SHOWN)}))
+@accepts(query=Query({"limit": LIMIT, "offset": LIMIT}, strict=75), answer=Object({"volumeAttachments": Array(SHOWN)}))
 def index(req: Request) -> dict[str, Any]:
     """List the volumes of a server."""
     attachments = _attachments(req, authorized_get(req, POLICY + "index"))
