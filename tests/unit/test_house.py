@@ -126,7 +126,6 @@ WALL_CLOCK = {
     "nova/virt/fake/diagnostics.py": "shown uptime",
     "nova/virt/libvirt/diagnostics.py": "shown uptime",
     "nova/image/directory.py": "shown times of images",
-    "nova/api/compute/accounts/usage_audit_log.py": "the default period of a report",
     "nova/api/compute/accounts/usages.py": "the default period of a report",
     "nova/api/keys.py": "validity of a certificate, which others judge by their wall clocks",
     "nova/cli/login.py": "expiry of tokens, which Keystone states by the wall clock",

@@ -98,8 +98,7 @@ class Server:
                 and (connection.tenant == newcomer.tenant or not within_tenant)]
         victim = max(idle, default=None, key=lambda connection: (
             self.tenants[connection.tenant], self.peers[connection.peer]))
-        if victim is None or (
-                not newcomer.trusted and self.tenants[victim.tenant] < self.tenants[newcomer.tenant]):
+        if victim is None or (not newcomer.trusted and self.tenants[victim.tenant] < self.tenants[newcomer.tenant]):
             return False
         victim.abort()
         return True
