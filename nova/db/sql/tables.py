@@ -13,7 +13,7 @@ metadata = sa.MetaData()
 
 
 def table(name: str, *items: Any) -> Table:
-    return Table(name, metadata, *items)
+    return Table(name, metadata, *items, mysql_engine="InnoDB", mysql_charset="utf8mb4", mysql_collate="utf8mb4_bin")
 
 
 def times() -> tuple[Column[Any], Column[Any]]:
