@@ -17,12 +17,10 @@ OPTIONS = {
         cfg.StrOpt("catalog_info", default="volumev3::publicURL",
                    help="Entry of Cinder in the service catalog, as TYPE:NAME:INTERFACE. The options service_type, "
                         "service_name and valid_interfaces override its parts. Read by nova-conductor."),
-        cfg.StrOpt("os_region_name",
-                   help="Region of Cinder in the service catalog. The option region_name overrides it. Unset: any "
-                        "region. Read by nova-conductor."),
-        cfg.IntOpt("http_retries", default=3, min=0,
-                   help="Number of times that a GET request to Cinder is sent again when no connection could be made. "
-                        "Requests that change something are repeated by the operation that sends them. Read by "
-                        "nova-conductor."),
+        cfg.StrOpt("os_region_name", help="Region of Cinder in the service catalog. The option region_name overrides "
+                   "it. Unset: any region. Read by nova-conductor."),
+        cfg.IntOpt("http_retries", default=3, min=0, help="Number of times that a GET request to Cinder is sent again "
+                   "when no connection could be made. Requests that change something are repeated by the operation "
+                   "that sends them. Read by nova-conductor."),
     ],
 }
