@@ -20,8 +20,8 @@ from nova.conf import log_lines
 
 CONF = cfg.CONF
 
-MODULES = ("base", "api", "compute", "conductor", "database", "image", "libvirt", "network", "neutron", "quota",
-           "scheduler", "volume", "cinder", "share", "metadata", "console", "pci", "fake", "metrics", "notifications",
+MODULES = ("base", "api", "compute", "conductor", "database", "image", "libvirt", "network", "quota",
+           "scheduler", "volume", "share", "metadata", "console", "pci", "fake", "metrics", "notifications",
            "tracing", "rpc")
 
 

@@ -1,4 +1,7 @@
-"""Options of networks: waiting for interfaces ([DEFAULT]) and the embedded networks ([network])."""
+"""Options of networks: waiting for interfaces ([DEFAULT]), the embedded networks ([network]), and Neutron ([neutron]).
+
+[neutron] is read with [network]driver = neutron, and also has keystoneauth's options.
+"""
 
 from oslo_config import cfg, types
 
@@ -47,5 +50,15 @@ OPTIONS = {
                     "resolve to services of the network. Read by nova-compute."),
         cfg.IntOpt("dhcp_lease_time", default=86400, min=120,
                    help="Lease time of DHCP in seconds. Read by nova-compute."),
+    ],
+    "neutron": [
+        cfg.IntOpt("http_retries", default=3, min=0, help="Number of times that a GET request to Neutron is sent again "
+                   "when no connection could be made. Requests that change something are repeated by the operation "
+                   "that sends them. Read by nova-conductor."),
+        cfg.IntOpt("extension_sync_interval", default=600, min=0,
+                   help="Seconds for which the list of Neutron's extensions is cached; 0: it is requested every time. "
+                        "Read by nova-conductor. Lower it while extensions are being enabled."),
+        cfg.StrOpt("ovs_bridge", default="br-int", help="Open vSwitch bridge to which guests are connected when "
+                   "Neutron names none. Read by nova-conductor and nova-compute."),
     ],
 }

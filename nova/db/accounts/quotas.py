@@ -13,6 +13,7 @@ from oslo_db import exception as db_exception
 from nova import exception
 from nova.conf import CONF
 from nova.db import tables
+from nova.db.sql import rows
 from nova.objects.servers import states
 from nova.objects.servers.instance import Instance
 
@@ -99,10 +100,8 @@ def set_limits(connection: sa.Connection, project_id: str, user_id: str | None, 
     if before is not None:
         connection.execute(sa.update(LIMITS).where(this).values(limits={**before, **changes}))
         return
-    try:
+    with rows.on_duplicate():
         connection.execute(sa.insert(LIMITS).values(project_id=project_id, user_id=user_id or "", limits=changes))
-    except db_exception.DBDuplicateEntry as error:
-        raise db_exception.RetryRequest(error) from error
 
 
 def reset(connection: sa.Connection, project_id: str, user_id: str | None = None) -> None:
@@ -129,26 +128,21 @@ def usage(connection: sa.Connection, project_id: str, user_id: str | None = None
 
 
 def count_key_pairs(connection: sa.Connection, user_id: str) -> int:
-    return connection.scalar(sa.select(sa.func.count()).select_from(tables.keypairs).where(
-        tables.keypairs.c.user_id == user_id)) or 0
+    return rows.count(connection, tables.keypairs, tables.keypairs.c.user_id == user_id)
 
 
 def count_server_groups(connection: sa.Connection, project_id: str, user_id: str | None = None) -> int:
     groups = tables.server_groups
-    statement = sa.select(sa.func.count()).select_from(groups).where(groups.c.project_id == project_id)
-    return connection.scalar(statement.where(groups.c.user_id == user_id) if user_id else statement) or 0
+    return rows.count(connection, groups, groups.c.project_id == project_id,
+                      *rows.equal(groups.c.user_id, user_id or None))
 
 
 def count_security_groups(connection: sa.Connection, project_id: str) -> int:
-    groups = tables.security_groups
-    return connection.scalar(sa.select(sa.func.count()).select_from(groups).where(
-        groups.c.project_id == project_id)) or 0
+    return rows.count(connection, tables.security_groups, tables.security_groups.c.project_id == project_id)
 
 
 def count_floating_ips(connection: sa.Connection, project_id: str) -> int:
-    floating = tables.floating_ips
-    return connection.scalar(sa.select(sa.func.count()).select_from(floating).where(
-        floating.c.project_id == project_id)) or 0
+    return rows.count(connection, tables.floating_ips, tables.floating_ips.c.project_id == project_id)
 
 
 def count_interfaces(connection: sa.Connection, project_id: str) -> int:
@@ -186,11 +180,9 @@ def lock(connection: sa.Connection, project_id: str, user_ids: Iterable[str] = (
     missing = [user_id for user_id in wanted if user_id not in usage]
     if missing:
         nothing = dict.fromkeys(COUNTED, 0)
-        try:
+        with rows.on_duplicate():  # The repeated transaction locks the row of the other one.
             connection.execute(sa.insert(USAGES), [
                 {"project_id": project_id, "user_id": user_id, **nothing} for user_id in missing])
-        except db_exception.DBDuplicateEntry as error:  # The row of the other transaction will be found and locked.
-            raise db_exception.RetryRequest(error) from error
         usage.update({user_id: dict(nothing) for user_id in missing})
     return usage
 
@@ -216,8 +208,8 @@ def room(connection: sa.Connection, project_id: str, user_id: str, cores: int, r
     OverQuota if not even ``min_count`` servers fit, QuotaLimit.
     """
     project, user, used = configured(), dict[str, int](), dict[str, dict[str, int]]()
-    rows = connection.execute(_LIMITS_AND_USAGE, {"project": project_id, "users": ["", user_id]}).all()
-    for row in sorted(rows, key=lambda row: row.project_id != _DEFAULT):
+    stored = connection.execute(_LIMITS_AND_USAGE, {"project": project_id, "users": ["", user_id]}).all()
+    for row in sorted(stored, key=lambda row: row.project_id != _DEFAULT):
         if row.limits is None:
             used[row.user_id] = {name: getattr(row, name) for name in COUNTED}
         elif row.user_id:

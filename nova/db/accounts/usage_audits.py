@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 
 import sqlalchemy as sa
-from oslo_db import exception as db_exception
 
 from nova.db import tables
 from nova.db.sql import rows
@@ -23,10 +22,8 @@ def begin(connection: sa.Connection, ending: datetime.datetime) -> int | None:
     if row is not None:
         return None if row.finished else int(row.marker)
     connection.execute(sa.delete(TABLE).where(TABLE.c.period_ending < ending))
-    try:
+    with rows.on_duplicate():
         connection.execute(sa.insert(TABLE).values(period_ending=ending, marker=0, finished=False))
-    except db_exception.DBDuplicateEntry as error:  # Another conductor started it at the same moment.
-        raise db_exception.RetryRequest(error) from error
     return 0
 
 

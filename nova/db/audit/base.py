@@ -39,6 +39,8 @@ class Check(abc.ABC):
 
     # Number of subjects per transaction: fewer if each has many related rows.
     page_size = 500
+    # The table whose uuids are the keys.
+    table = tables.instances
 
     @abc.abstractmethod
     def subjects(self) -> Sequence[sa.Select[Any]]:
@@ -50,12 +52,12 @@ class Check(abc.ABC):
         stays short.
         """
 
-    @abc.abstractmethod
     def lock(self, connection: sa.Connection, key: str) -> None:
-        """Lock the subject until the transaction ends, so that changes of it wait.
+        """Lock the subject until the transaction ends, so that changes of it wait: by default the row of ``table``.
 
         Rows are locked in the order of operations: actions, nodes, quota, instances.
         """
+        hold(connection, self.table, self.table.c.uuid == key)
 
     def page(self, connection: sa.Connection, after: str, limit: int) -> list[str]:
         """Return the keys of the next subjects in order, at most ``limit``."""

@@ -168,11 +168,10 @@ class Usage(Check):
 class Counts(Check):
     """Check num_instances (claims of a node) and num_io_ops (builds and moves on a node). Subjects: nodes."""
 
+    table = NODES
+
     def subjects(self) -> Sequence[sa.Select[Any]]:
         return (sa.select(NODES.c.uuid),)
-
-    def lock(self, connection: sa.Connection, key: str) -> None:
-        hold(connection, NODES, NODES.c.uuid == key)
 
     def examine(self, connection: sa.Connection, keys: Sequence[str]) -> Iterator[Finding]:
         nodes = connection.execute(sa.select(

@@ -71,9 +71,6 @@ class Devices(Check):
         text = sa.type_coerce(INSTANCES.c.block_devices, sa.Text)
         return (sa.select(INSTANCES.c.uuid).where(INSTANCES.c.deleted == sa.false(), text.like('%"volume_id"%')),)
 
-    def lock(self, connection: sa.Connection, key: str) -> None:
-        hold(connection, INSTANCES, INSTANCES.c.uuid == key)
-
     def examine(self, connection: sa.Connection, keys: Sequence[str]) -> Iterator[Finding]:
         instances = alive(connection, keys, INSTANCES.c.block_devices)
         wanted = {device.volume_id for row in instances.values() for device in row.block_devices if device.volume_id}

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import sqlalchemy as sa
-from oslo_db import exception as db_exception
 
 from nova import exception
 from nova.conf import CONF
@@ -81,7 +80,7 @@ def report(connection: sa.Connection, host: str, nodes: Sequence[ComputeNode], a
     by_uuid = {row.uuid: row for row in stored.nodes}
     by_name = {row.hypervisor_hostname: row for row in stored.nodes if row.host == host}
     result, new = Report([], [], [], []), []
-    try:
+    with rows.on_duplicate():
         for node in nodes:
             row = by_uuid.get(node.uuid) or by_name.get(node.hypervisor_hostname)
             if row is not None and row.host != host:
@@ -100,8 +99,6 @@ def report(connection: sa.Connection, host: str, nodes: Sequence[ComputeNode], a
         if new and not trusted:
             _check_number(connection, host, len(new))
         _insert(connection, new)
-    except db_exception.DBDuplicateEntry as error:  # The same report arrived twice at the same moment.
-        raise db_exception.RetryRequest(error) from error
     if nodes:
         reported = {node.uuid for node in result.nodes}
         result.removed = _remove_idle(connection, [
@@ -122,8 +119,7 @@ def _check_distinct(connection: sa.Connection, nodes: Sequence[ComputeNode], sto
 
 
 def _check_number(connection: sa.Connection, host: str, more: int) -> None:
-    count = connection.scalar(sa.select(sa.func.count()).select_from(TABLE).where(TABLE.c.host == host)) or 0
-    if count + more > node_limits.NODES:
+    if rows.count(connection, TABLE, TABLE.c.host == host) + more > node_limits.NODES:
         raise exception.InvalidInput(reason=f"host {host} would have more than {node_limits.NODES} nodes")
 
 
@@ -362,9 +358,7 @@ def index(connection: sa.Connection, pattern: str | None = None, limit: int | No
 
     Raises MarkerNotFound.
     """
-    statement = sa.select(TABLE).order_by(TABLE.c.id)
-    if host is not None:
-        statement = statement.where(TABLE.c.host == host)
+    statement = sa.select(TABLE).where(*rows.equal(TABLE.c.host, host)).order_by(TABLE.c.id)
     if pattern is not None:
         statement = statement.where(TABLE.c.hypervisor_hostname.icontains(pattern, autoescape=True))
     if marker is not None:
@@ -383,10 +377,8 @@ def get(connection: sa.Connection, node_id: str) -> ComputeNode:
 
 def exists(connection: sa.Connection, name: str, host: str | None) -> bool:
     """Return True if a node has this hypervisor hostname (on ``host``, if that is given)."""
-    statement = sa.select(TABLE.c.id).where(TABLE.c.hypervisor_hostname == name)
-    if host is not None:
-        statement = statement.where(TABLE.c.host == host)
-    return connection.scalar(statement.limit(1)) is not None
+    return connection.scalar(sa.select(TABLE.c.id).where(
+        TABLE.c.hypervisor_hostname == name, *rows.equal(TABLE.c.host, host)).limit(1)) is not None
 
 
 def has_trait(connection: sa.Connection, host: str, name: str, trait: str) -> bool:

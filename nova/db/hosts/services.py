@@ -8,7 +8,6 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import sqlalchemy as sa
-from oslo_db import exception as db_exception
 
 from nova import exception
 from nova.conf import CONF
@@ -53,13 +52,10 @@ def _fill(connection: sa.Connection, rows: Iterable[sa.Row[Any]]) -> list[Servic
 def index(connection: sa.Connection, host: str | None = None, binary: str | None = None,
           hidden: bool = False) -> list[Service]:
     """Return services (of a host, with a binary), oldest first; with ``hidden``, also those of the API."""
-    statement = sa.select(TABLE).order_by(TABLE.c.id)
+    statement = sa.select(TABLE).where(*rows.equal(TABLE.c.host, host), *rows.equal(TABLE.c.binary, binary))
+    statement = statement.order_by(TABLE.c.id)
     if not hidden:
         statement = statement.where(TABLE.c.binary.not_in(HIDDEN))
-    if host is not None:
-        statement = statement.where(TABLE.c.host == host)
-    if binary is not None:
-        statement = statement.where(TABLE.c.binary == binary)
     return _fill(connection, connection.execute(statement).all())
 
 
@@ -165,7 +161,7 @@ def register(connection: sa.Connection, host: str, binary: str, topic: str, vers
         values["identity"] = identity
     if connector is not None:
         values["connector"] = connector
-    try:
+    with rows.on_duplicate():
         if connection.execute(sa.update(TABLE).where(this).values(
                 **values, updated_at=now, generation=_NEXT)).rowcount == 0:
             deployment.admit(connection, host, identity, returning)
@@ -175,8 +171,6 @@ def register(connection: sa.Connection, host: str, binary: str, topic: str, vers
                 # Above the version of a deleted service of this name.
                 created_at=now, generation=int(now.timestamp()),
                 disabled_reason="New computes are disabled (enable_new_services)." if disabled else None))
-    except db_exception.DBDuplicateEntry as error:  # A service of this name started twice at the same moment.
-        raise db_exception.RetryRequest(error) from error
     service = _fill(connection, connection.execute(sa.select(TABLE).where(this)).all())[0]
     service.deployment = deployment.uuid(connection)
     return service

@@ -72,10 +72,8 @@ def _addresses(cidr: str) -> list[str]:
 # --- of a project --------------------------------------------------------------------------------
 def index(connection: sa.Connection, project_id: str | None = None) -> list[FloatingIp]:
     """Return the floating IPs of a project, oldest first; None: all, including free ones."""
-    statement = sa.select(TABLE).order_by(TABLE.c.id)
-    if project_id is not None:
-        statement = statement.where(TABLE.c.project_id == project_id)
-    return rows.to_objects(FloatingIp, connection.execute(statement))
+    return rows.to_objects(FloatingIp, connection.execute(
+        sa.select(TABLE).where(*rows.equal(TABLE.c.project_id, project_id)).order_by(TABLE.c.id)))
 
 
 def on_host(connection: sa.Connection, host: str) -> list[FloatingIp]:
@@ -93,10 +91,7 @@ def get(connection: sa.Connection, uuid: str, project_id: str | None = None) -> 
 
 def _read(connection: sa.Connection, this: sa.ColumnElement[bool], name: str, project_id: str | None) -> FloatingIp:
     mine = TABLE.c.project_id.is_not(None) if project_id is None else TABLE.c.project_id == project_id
-    row = connection.execute(sa.select(TABLE).where(this, mine)).first()
-    if row is None:
-        raise exception.FloatingIpNotFound(id=name)
-    return rows.to_object(FloatingIp, row)
+    return rows.first(connection, FloatingIp, sa.select(TABLE).where(this, mine), exception.FloatingIpNotFound(id=name))
 
 
 def allocate(connection: sa.Connection, project_id: str, pool: str | None = None) -> FloatingIp:

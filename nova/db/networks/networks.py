@@ -24,30 +24,19 @@ IPS = tables.fixed_ips
 
 def index(connection: sa.Connection, project_id: str | None = None) -> list[Network]:
     """Return the project's own and the shared networks, oldest first; None: all networks."""
-    statement = sa.select(TABLE).order_by(TABLE.c.id)
-    if project_id is not None:
-        statement = statement.where(_usable(project_id))
-    return rows.to_objects(Network, connection.execute(statement))
-
-
-def for_project(connection: sa.Connection, project_id: str) -> list[Network]:
-    """Return the networks on which servers of a project may have interfaces."""
-    return index(connection, project_id)
+    return rows.to_objects(Network, connection.execute(
+        sa.select(TABLE).where(*_usable(project_id)).order_by(TABLE.c.id)))
 
 
 def get(connection: sa.Connection, uuid: str, project_id: str | None = None) -> Network:
     """Return a network. Raises NetworkNotFound, also for a network of another project."""
-    statement = sa.select(TABLE).where(TABLE.c.uuid == uuid)
-    if project_id is not None:
-        statement = statement.where(_usable(project_id))
-    row = connection.execute(statement).first()
-    if row is None:
-        raise exception.NetworkNotFound(network_id=uuid)
-    return rows.to_object(Network, row)
+    return rows.first(connection, Network, sa.select(TABLE).where(TABLE.c.uuid == uuid, *_usable(project_id)),
+                      exception.NetworkNotFound(network_id=uuid))
 
 
-def _usable(project_id: str) -> sa.ColumnElement[bool]:
-    return sa.or_(TABLE.c.project_id == project_id, TABLE.c.project_id.is_(None))
+def _usable(project_id: str | None) -> list[sa.ColumnElement[bool]]:
+    """Return the condition that a project (None: any) may use a network."""
+    return [sa.or_(mine, TABLE.c.project_id.is_(None)) for mine in rows.equal(TABLE.c.project_id, project_id)]
 
 
 def create(connection: sa.Connection, network: Network) -> Network:

@@ -37,10 +37,8 @@ _RULE = ("protocol", "from_port", "to_port", "cidr")
 # --- groups ----------------------------------------------------------------------------------
 def index(connection: sa.Connection, project_id: str | None = None) -> list[SecurityGroup]:
     """Return the groups of a project (None: all projects) with their rules, oldest first, by two statements."""
-    statement = sa.select(TABLE).order_by(TABLE.c.id)
-    if project_id is not None:
-        statement = statement.where(TABLE.c.project_id == project_id)
-    return _with_rules(connection, connection.execute(statement).all())
+    return _with_rules(connection, connection.execute(
+        sa.select(TABLE).where(*rows.equal(TABLE.c.project_id, project_id)).order_by(TABLE.c.id)).all())
 
 
 def get(connection: sa.Connection, group_id: int, project_id: str | None = None) -> SecurityGroup:
@@ -49,9 +47,7 @@ def get(connection: sa.Connection, group_id: int, project_id: str | None = None)
 
 
 def _row(connection: sa.Connection, group_id: int, project_id: str | None, lock: bool = False) -> sa.Row[Any]:
-    statement = sa.select(TABLE).where(TABLE.c.id == group_id)
-    if project_id is not None:
-        statement = statement.where(TABLE.c.project_id == project_id)
+    statement = sa.select(TABLE).where(TABLE.c.id == group_id, *rows.equal(TABLE.c.project_id, project_id))
     row = None
     if 0 < group_id < 2**63:
         row = connection.execute(statement.with_for_update() if lock else statement).first()
@@ -104,11 +100,9 @@ def create(connection: sa.Connection, project_id: str, name: str, description: s
 
 
 def _insert(connection: sa.Connection, project_id: str, name: str, description: str) -> None:
-    try:
+    with rows.on_duplicate(exception.SecurityGroupExists(name=name)):
         connection.execute(sa.insert(TABLE).values(
             project_id=project_id, name=name, description=description, created_at=clock.now()))
-    except db_exception.DBDuplicateEntry as error:
-        raise exception.SecurityGroupExists(name=name) from error
 
 
 def update(connection: sa.Connection, group_id: int, name: str, description: str,
@@ -121,10 +115,8 @@ def update(connection: sa.Connection, group_id: int, name: str, description: str
         if DEFAULT in (name, row.name):
             raise exception.InvalidInput(reason="the default security group cannot be renamed")
         _rename_on_servers(connection, group_id, row.name, name)
-    try:
+    with rows.on_duplicate(exception.SecurityGroupExists(name=name)):
         connection.execute(sa.update(TABLE).where(TABLE.c.id == group_id).values(name=name, description=description))
-    except db_exception.DBDuplicateEntry as error:
-        raise exception.SecurityGroupExists(name=name) from error
     return get(connection, group_id)
 
 
@@ -191,11 +183,9 @@ def delete_rule(connection: sa.Connection, rule_id: int, project_id: str | None 
     """Delete a rule; return the id of its group. Raises SecurityGroupRuleNotFound."""
     row = None
     if 0 < rule_id < 2**63:
-        statement = sa.select(RULES.c.parent_group_id, TABLE.c.project_id).join(
-            TABLE, TABLE.c.id == RULES.c.parent_group_id).where(RULES.c.id == rule_id)
-        if project_id is not None:
-            statement = statement.where(TABLE.c.project_id == project_id)
-        row = connection.execute(statement).first()
+        row = connection.execute(sa.select(RULES.c.parent_group_id, TABLE.c.project_id).join(
+            TABLE, TABLE.c.id == RULES.c.parent_group_id).where(
+            RULES.c.id == rule_id, *rows.equal(TABLE.c.project_id, project_id))).first()
     if row is None:
         raise exception.SecurityGroupRuleNotFound(rule_id=rule_id)
     versions.bump(connection, versions.rules(row.project_id))

@@ -228,12 +228,10 @@ def index(connection: sa.Connection, instance_uuid: str, limit: int | None = Non
 
 
 def by_request(connection: sa.Connection, instance_uuid: str, request_id: str) -> Action:
-    row = connection.execute(
-        sa.select(TABLE).where(TABLE.c.instance_uuid == instance_uuid, TABLE.c.request_id == request_id)
-        .order_by(TABLE.c.id).limit(1)).first()
-    if row is None:
-        raise exception.InstanceActionNotFound(request_id=request_id, instance_uuid=instance_uuid)
-    return rows.to_object(Action, row)
+    return rows.first(
+        connection, Action, sa.select(TABLE).where(
+            TABLE.c.instance_uuid == instance_uuid, TABLE.c.request_id == request_id).order_by(TABLE.c.id).limit(1),
+        exception.InstanceActionNotFound(request_id=request_id, instance_uuid=instance_uuid))
 
 
 def hand_over(connection: sa.Connection, owner: str) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -9,6 +10,7 @@ from typing import Any, TypeVar
 
 import msgspec
 import sqlalchemy as sa
+from oslo_db import exception as db_exception
 
 from nova import exception
 
@@ -64,6 +66,31 @@ def values_of(table: sa.Table, value: msgspec.Struct) -> dict[str, Any]:
     """Return the values of the object by column; the database generates the id."""
     columns = table.c.keys()
     return {name: getattr(value, name) for name in value.__struct_fields__ if name in columns and name != "id"}
+
+
+def equal(column: sa.ColumnElement[Any], value: Any) -> list[sa.ColumnElement[bool]]:
+    """Return the condition that the column has the value, or no condition if the value is None."""
+    return [] if value is None else [column == value]
+
+
+def first(connection: sa.Connection, object_type: type[T], statement: sa.Select[Any], missing: Exception) -> T:
+    """Return the object of the first row. Raises ``missing`` if there is no row."""
+    row = connection.execute(statement).first()
+    if row is None:
+        raise missing
+    return to_object(object_type, row)
+
+
+@contextlib.contextmanager
+def on_duplicate(error: Exception | None = None) -> Iterator[None]:
+    """Raise ``error`` if the block violates a unique key.
+
+    None: a concurrent transaction may insert the same row; this transaction is then repeated (RetryRequest).
+    """
+    try:
+        yield
+    except db_exception.DBDuplicateEntry as duplicate:
+        raise error or db_exception.RetryRequest(duplicate) from duplicate
 
 
 def count(connection: sa.Connection, table: sa.Table, *conditions: sa.ColumnElement[bool]) -> int:

@@ -12,7 +12,7 @@ from sqlalchemy import Column, Index, UniqueConstraint
 
 from nova.db.sql.tables import table as _table
 from nova.db.sql.tables import times as _times
-from nova.db.sql.types import Json, Utc, big_id, long_text, text
+from nova.db.sql.types import Json, LongText, Utc, big_id, text
 from nova.objects.accounts.flavor import Flavor
 from nova.objects.dedicated_resources.numa import GuestTopology, HostTopology
 from nova.objects.dedicated_resources.pci import GuestDevice, PciDevice
@@ -55,10 +55,7 @@ services = _table(
 
 # Machines whose nova-compute an operator deleted; they may register again.
 deleted_hosts = _table(
-    "deleted_hosts",
-    Column("identity", text(36), primary_key=True),
-    Column("deleted_at", Utc, nullable=False),
-)
+    "deleted_hosts", Column("identity", text(36), primary_key=True), Column("deleted_at", Utc, nullable=False))
 
 # One row with the uuid by which hosts recognize their database.
 deployment = _table("deployment", Column("id", big_id(), primary_key=True), Column("uuid", text(36), nullable=False))
@@ -170,16 +167,14 @@ flavors = _table(
     Column("rxtx_factor", sa.Double(), nullable=False),
     Column("is_public", sa.Boolean, nullable=False),
     Column("disabled", sa.Boolean, nullable=False),
-    Column("description", long_text()),
+    Column("description", LongText),
     Column("extra_specs", Json(dict[str, str]), nullable=False),
     *_times(),
 )
 
 flavor_access = _table(
-    "flavor_access",
-    Column("flavor_id", sa.BigInteger, primary_key=True),
-    Column("project_id", text(), primary_key=True),
-)
+    "flavor_access", Column("flavor_id", sa.BigInteger, primary_key=True),
+    Column("project_id", text(), primary_key=True))
 
 keypairs = _table(
     "keypairs",
@@ -187,7 +182,7 @@ keypairs = _table(
     Column("user_id", text(), nullable=False),
     Column("name", text(), nullable=False),
     Column("type", text(16), nullable=False),
-    Column("public_key", long_text(), nullable=False),
+    Column("public_key", LongText, nullable=False),
     Column("fingerprint", text(), nullable=False),
     Column("created_at", Utc, nullable=False),
     UniqueConstraint("user_id", "name", name="uq_keypairs_user_id_name"),
@@ -195,11 +190,8 @@ keypairs = _table(
 
 # user_id "" is the project as a whole; project_id "class:NAME" holds the limits of a quota class.
 quotas = _table(
-    "quotas",
-    Column("project_id", text(), primary_key=True),
-    Column("user_id", text(), primary_key=True),
-    Column("limits", Json(dict[str, int]), nullable=False),
-)
+    "quotas", Column("project_id", text(), primary_key=True), Column("user_id", text(), primary_key=True),
+    Column("limits", Json(dict[str, int]), nullable=False))
 
 quota_usages = _table(
     "quota_usages",
@@ -242,7 +234,7 @@ instances = _table(
     Column("ramdisk_id", text(), nullable=False),
     Column("key_name", text()),
     Column("key", Json(Key)),
-    Column("user_data", long_text()),
+    Column("user_data", LongText),
     Column("metadata", Json(dict[str, str]), nullable=False),
     Column("system_metadata", Json(dict[str, str]), nullable=False),
     Column("tags", Json(list[str]), nullable=False),
@@ -265,7 +257,7 @@ instances = _table(
     Column("locked_reason", text()),
     # Unencrypted password of the previous release; conductors encrypt it.
     Column("admin_pass", text()),
-    Column("encrypted_pass", long_text()),
+    Column("encrypted_pass", LongText),
     # Of the request that it was made by, if that had a name (Idempotency-Key).
     Column("request_digest", text(64)),
     Column("trusted_certs", Json(list[str])),
@@ -297,11 +289,7 @@ instances = _table(
 )
 
 # One row by which conductors recognize the keys that secrets are encrypted with.
-key_check = _table(
-    "key_check",
-    Column("id", big_id(), primary_key=True),
-    Column("encrypted", long_text(), nullable=False),
-)
+key_check = _table("key_check", Column("id", big_id(), primary_key=True), Column("encrypted", LongText, nullable=False))
 
 actions = _table(
     "actions",

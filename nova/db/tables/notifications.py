@@ -29,11 +29,8 @@ outbox = table(
 
 # The conductor that publishes a lane of the outbox, and the end of its lease.
 outbox_lanes = table(
-    "outbox_lanes",
-    Column("lane", sa.SmallInteger, primary_key=True, autoincrement=False),
-    Column("owner", text(), nullable=False),
-    Column("lease_until", Utc, nullable=False),
-)
+    "outbox_lanes", Column("lane", sa.SmallInteger, primary_key=True, autoincrement=False),
+    Column("owner", text(), nullable=False), Column("lease_until", Utc, nullable=False))
 
 # Progress of the existence notifications of the last period.
 usage_audits = table(

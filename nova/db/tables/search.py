@@ -21,8 +21,5 @@ text_blocks = _table(
 # The values of one column of the servers of a block: compressed lines, in the order of the block's servers. The name
 # "" stands for ids and creation times.
 block_texts = _table(
-    "block_texts",
-    Column("block_id", sa.BigInteger, primary_key=True, autoincrement=False),
-    Column("name", text(64), primary_key=True),
-    Column("content", LongBytes, nullable=False),
-)
+    "block_texts", Column("block_id", sa.BigInteger, primary_key=True, autoincrement=False),
+    Column("name", text(64), primary_key=True), Column("content", LongBytes, nullable=False))

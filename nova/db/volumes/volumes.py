@@ -12,7 +12,6 @@ from typing import Any
 
 import msgspec
 import sqlalchemy as sa
-from oslo_db import exception as db_exception
 
 from nova import exception
 from nova.conf import CONF
@@ -37,10 +36,9 @@ _FREE = {"instance_uuid": None, "attachment_id": None, "device_name": None, "att
 def index(connection: sa.Connection, project_id: str | None = None, limit: int | None = None,
           offset: int = 0) -> list[Volume]:
     """Return the volumes of a project (None: all projects), newest first."""
-    statement = sa.select(TABLE).order_by(TABLE.c.id.desc()).limit(limit).offset(offset)
-    if project_id is not None:
-        statement = statement.where(TABLE.c.project_id == project_id)
-    return rows.to_objects(Volume, connection.execute(statement))
+    return rows.to_objects(Volume, connection.execute(
+        sa.select(TABLE).where(*rows.equal(TABLE.c.project_id, project_id)).order_by(TABLE.c.id.desc())
+        .limit(limit).offset(offset)))
 
 
 def get(connection: sa.Connection, uuid: str, project_id: str | None = None) -> Volume:
@@ -54,13 +52,9 @@ def lock(connection: sa.Connection, uuid: str, project_id: str | None = None) ->
 
 
 def _read(connection: sa.Connection, uuid: str, project_id: str | None = None, lock: bool = False) -> Volume:
-    statement = sa.select(TABLE).where(TABLE.c.uuid == uuid)
-    if project_id is not None:
-        statement = statement.where(TABLE.c.project_id == project_id)
-    row = connection.execute(statement.with_for_update() if lock else statement).first()
-    if row is None:
-        raise exception.VolumeNotFound(volume_id=uuid)
-    return rows.to_object(Volume, row)
+    statement = sa.select(TABLE).where(TABLE.c.uuid == uuid, *rows.equal(TABLE.c.project_id, project_id))
+    return rows.first(connection, Volume, statement.with_for_update() if lock else statement,
+                      exception.VolumeNotFound(volume_id=uuid))
 
 
 def of_instance(connection: sa.Connection, instance_uuid: str) -> list[Volume]:
@@ -77,12 +71,10 @@ def create(connection: sa.Connection, volume: Volume) -> Volume:
     if (made := connection.execute(sa.select(TABLE).where(TABLE.c.uuid == volume.uuid)).first()) is not None:
         return rows.to_object(Volume, made)
     _check_quota(connection, volume)
-    try:
+    with rows.on_duplicate():
         connection.execute(sa.insert(TABLE).values({
             **rows.values_of(TABLE, volume), "shared": CONF.volume.shared, "format": CONF.volume.format,
             "created_at": clock.now()}))
-    except db_exception.DBDuplicateEntry as error:
-        raise db_exception.RetryRequest(error) from error
     return get(connection, volume.uuid)
 
 
