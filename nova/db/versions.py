@@ -35,16 +35,13 @@ def peers(network_uuid: str) -> str:
 
 def dns(domain: str) -> str:
     """Return the name of the counter of the names in a domain. It outlives the domain, whose deletion has a version,
-    too.
-    """
+    too."""
     return f"dns:{domain}"
 
 
 def bump(connection: sa.Connection, name: str) -> None:
-    """Increase the counter and return it, usually as the time in milliseconds.
-
-    So versions of a database that was restored to an earlier state are still newer than those that hosts have received.
-    """
+    """Increase the counter and return it, usually as the time in milliseconds. So versions of a database that was
+    restored to an earlier state are still newer than those that hosts have received."""
     now = int(clock.now().timestamp() * 1000)
     if not connection.execute(_UPDATE, {"this": name, "now": now}).rowcount:
         with rows.on_duplicate():

@@ -18,10 +18,8 @@ class UnsupportedGroupPolicy(Invalid, template="ServerGroup policy is not suppor
 
 class ClaimLost(NovaException,
                 template="No valid host was found. One that was chosen cannot take the server: {reason}."):
-    """Resources of the selected ``node`` that another request has claimed; an alternate is tried next.
-
-    Users can read the message if there is no other host, so the message does not name the node.
-    """
+    """Resources of the selected ``node`` that another request has claimed; an alternate is tried next. Users can read
+    the message if there is no other host, so the message does not name the node."""
 
 
 class UnknownOperation(Invalid, code=503, template="This release does not know the operation {name}."):

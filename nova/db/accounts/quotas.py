@@ -146,10 +146,8 @@ def count_floating_ips(connection: sa.Connection, project_id: str) -> int:
 
 
 def count_interfaces(connection: sa.Connection, project_id: str) -> int:
-    """Count the interfaces of the project's servers on the embedded networks, each with one IPv4 address.
-
-    Interfaces requested by servers that wait for a host are included.
-    """
+    """Count the interfaces of the project's servers on the embedded networks, each with one IPv4 address. Interfaces
+    requested by servers that wait for a host are included."""
     ips, instances = tables.fixed_ips, tables.instances
     mine = sa.and_(instances.c.project_id == project_id, instances.c.deleted == sa.false())
     held = connection.scalar(sa.select(sa.func.count()).select_from(ips).join(
@@ -161,19 +159,15 @@ def count_interfaces(connection: sa.Connection, project_id: str) -> int:
 
 
 def check_interfaces(connection: sa.Connection, project_id: str, most: int, more: int) -> None:
-    """Check that the project may have ``more`` additional interfaces (``most`` -1: unlimited). Raises QuotaLimit.
-
-    The caller holds the row of the project, see :func:`lock`.
-    """
+    """Check that the project may have ``more`` additional interfaces (``most`` -1: unlimited). Raises QuotaLimit. The
+    caller holds the row of the project, see :func:`lock`."""
     if most >= 0 and more > 0 and count_interfaces(connection, project_id) + more > most:
         raise exception.QuotaLimit("Maximum number of fixed IPs exceeded")
 
 
 def lock(connection: sa.Connection, project_id: str, user_ids: Iterable[str] = ("",)) -> dict[str, dict[str, int]]:
-    """Lock the usage rows until the transaction ends; return {user id: usage}. Missing rows are created.
-
-    Transactions that lock the same row run one after the other. The user id "" stands for the whole project.
-    """
+    """Lock the usage rows until the transaction ends; return {user id: usage}. Missing rows are created. Transactions
+    that lock the same row run one after the other. The user id "" stands for the whole project."""
     wanted = sorted(set(user_ids))
     usage = {row.user_id: {name: getattr(row, name) for name in COUNTED} for row in connection.execute(
         _LOCK, {"project": project_id, "users": wanted})}
@@ -254,11 +248,8 @@ def _take() -> sa.Update:
 
 
 def _in_order(update: sa.Update) -> sa.Update:
-    """Restrict the UPDATE to the two rows, which it locks in the order of :func:`lock`.
-
-    Without the subquery PostgreSQL would lock them in their order in the file, which changes, so that two transactions
-    could wait for each other.
-    """
+    """Restrict the UPDATE to the two rows, which it locks in the order of :func:`lock`. Without the subquery PostgreSQL
+    would lock them in their order in the file, which changes, so that two transactions could wait for each other."""
     locked = USAGES.alias("locked")
     both = locked.c.user_id.in_([sa.literal(""), sa.bindparam("user")])
     ordered = sa.select(locked.c.user_id).where(locked.c.project_id == sa.bindparam("project"), both).order_by(
@@ -267,11 +258,8 @@ def _in_order(update: sa.Update) -> sa.Update:
 
 
 def check_waiting(connection: sa.Connection, instance: Instance) -> None:
-    """Check that the project may have one more soft-deleted server. Raises TooManyWait.
-
-    Soft-deleted servers count for no quota but keep their resources and addresses; therefore their number has the same
-    limit.
-    """
+    """Check that the project may have one more soft-deleted server. Raises TooManyWait. Soft-deleted servers count for
+    no quota but keep their resources and addresses; therefore their number has the same limit."""
     allowed, table, flavor = limits(connection, instance.project_id), tables.instances, instance.flavor
     if all(allowed[name] < 0 for name in COUNTED):
         return
@@ -326,10 +314,8 @@ def release(connection: sa.Connection, project_id: str, user_id: str, instances:
 
 def spend(connection: sa.Connection, project_id: str, user_id: str, instances: int = 0, cores: int = 0,
           ram: int = 0) -> None:
-    """Add to the usage of the project and the user (or subtract, but not below zero) without a check.
-
-    Both rows stay locked until the transaction ends.
-    """
+    """Add to the usage of the project and the user (or subtract, but not below zero) without a check. Both rows stay
+    locked until the transaction ends."""
     connection.execute(_spend(), {"project": project_id, "user": user_id, "more_instances": instances,
                                   "more_cores": cores, "more_ram": ram})
 
@@ -344,8 +330,6 @@ def _spend() -> sa.Update:
 
 
 def serialize(connection: sa.Connection, name: str) -> None:
-    """Serialize transactions that change the set called ``name``.
-
-    For checks over all rows of a table, which no row lock covers. The lock is a usage row without a project.
-    """
+    """Serialize transactions that change the set called ``name``. For checks over all rows of a table, which no row
+    lock covers. The lock is a usage row without a project."""
     lock(connection, "", (name,))

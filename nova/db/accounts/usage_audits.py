@@ -16,8 +16,7 @@ INSTANCES = tables.instances
 
 def begin(connection: sa.Connection, ending: datetime.datetime) -> int | None:
     """Start the notifications of the period that ends then; return the id of the last notified server (0: none yet), or
-    None if all servers are notified.
-    """
+    None if all servers are notified."""
     row = connection.execute(sa.select(TABLE).where(TABLE.c.period_ending == ending)).first()
     if row is not None:
         return None if row.finished else int(row.marker)

@@ -25,7 +25,7 @@ def index(connection: sa.Connection, begin: datetime.datetime, end: datetime.dat
         TABLE.c.launched_at < end, sa.or_(TABLE.c.terminated_at.is_(None), TABLE.c.terminated_at > begin),
         *rows.equal(TABLE.c.project_id, project_id))
     after = rows.marker_row(connection, sa.select(TABLE.c.project_id, TABLE.c.uuid).where(
-        TABLE.c.uuid == marker, *rows.equal(TABLE.c.project_id, project_id)), marker) if marker is not None else None
+        TABLE.c.uuid == marker, *rows.equal(TABLE.c.project_id, project_id)), marker)
     return [ServerUsage(
         uuid=row.uuid, project_id=row.project_id, display_name=row.display_name, vm_state=row.vm_state,
         flavor=row.flavor.name, vcpus=row.flavor.vcpus, memory_mb=row.flavor.memory_mb,

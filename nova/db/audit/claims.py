@@ -31,10 +31,8 @@ _SETTLED = (migration_states.FINISHED, migration_states.CONFIRMING, migration_st
 
 
 class Claims(Check):
-    """Check that each server has a claim on its host, and that no other claims exist. Subjects: consumers.
-
-    While a server moves, its own claim is on the source and the claim of the migration on the destination.
-    """
+    """Check that each server has a claim on its host, and that no other claims exist. Subjects: consumers. While a
+    server moves, its own claim is on the source and the claim of the migration on the destination."""
 
     def subjects(self) -> Sequence[sa.Select[Any]]:
         return (sa.select(CLAIMS.c.consumer_uuid),

@@ -23,10 +23,8 @@ MEMBERS = tables.security_group_members
 
 
 class Addresses(Check):
-    """Check that an address belongs to one existing server, whose network info contains the address.
-
-    Every allocation and release of an address writes the instance, too, and waits for its lock.
-    """
+    """Check that an address belongs to one existing server, whose network info contains the address. Every allocation
+    and release of an address writes the instance, too, and waits for its lock."""
 
     def subjects(self) -> Sequence[sa.Select[Any]]:
         return (sa.select(IPS.c.instance_uuid).where(IPS.c.instance_uuid.is_not(None)),

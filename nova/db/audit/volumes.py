@@ -22,8 +22,7 @@ _OWNED = (volume_states.RESERVED, volume_states.ATTACHING, volume_states.IN_USE,
 
 class Volumes(Check):
     """Check that a volume in use belongs to one existing server with this device, and that a deleted volume waits for
-    its host.
-    """
+    its host."""
 
     def subjects(self) -> Sequence[sa.Select[Any]]:
         return (sa.select(TABLE.c.uuid).where(sa.or_(

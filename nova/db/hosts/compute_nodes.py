@@ -38,8 +38,7 @@ _SHOWN = ("disk_available_least", "uptime")
 @dataclasses.dataclass
 class Report:
     """The changes of a report: the current nodes, and the uuids of changed nodes, of nodes with new metrics, and of
-    removed nodes. Schedulers must be notified of all of these.
-    """
+    removed nodes. Schedulers must be notified of all of these."""
 
     nodes: list[ComputeNode]
     changed: list[str]
@@ -125,8 +124,7 @@ def _check_number(connection: sa.Connection, host: str, more: int) -> None:
 
 def _check_taken_over(connection: sa.Connection, row: Any, node: ComputeNode, host: str, trusted: bool) -> None:
     """Check that a host may take over a node of another host: the node must have no claims, and the other host must not
-    be up unless the report is ``trusted``.
-    """
+    be up unless the report is ``trusted``."""
     if row.hypervisor_hostname != node.hypervisor_hostname:
         raise exception.InvalidInput(reason=f"node {node.uuid} of host {host} is already known as "
                                             f"{row.hypervisor_hostname} of host {row.host}")
@@ -297,10 +295,8 @@ def _claimed(connection: sa.Connection, provider_uuid: str) -> dict[str, int]:
 
 # --- removal ---------------------------------------------------------------------------------
 def remove_host(connection: sa.Connection, host: str) -> list[str]:
-    """Remove all nodes of a host with their claims; return their uuids.
-
-    Raises ServiceInUse if servers are on the host, or move from or to it.
-    """
+    """Remove all nodes of a host with their claims; return their uuids. Raises ServiceInUse if servers are on the host,
+    or move from or to it."""
     uuids = list(connection.scalars(sa.select(TABLE.c.uuid).where(TABLE.c.host == host).order_by(TABLE.c.uuid)))
     remove(connection, uuids)
     # Queried after the nodes are locked: an earlier claim has written its instance by now.
@@ -354,16 +350,14 @@ def _remove_idle_providers(connection: sa.Connection, uuids: Sequence[str]) -> l
 # --- what the API shows ------------------------------------------------------------------------
 def index(connection: sa.Connection, pattern: str | None = None, limit: int | None = None,
           marker: str | None = None, host: str | None = None) -> list[ComputeNode]:
-    """Return nodes (of a host) by id, with their service. ``pattern``: a part of the hypervisor hostname.
-
-    Raises MarkerNotFound.
-    """
+    """Return nodes (of a host) by id, with their service. ``pattern``: a part of the hypervisor hostname. Raises
+    MarkerNotFound."""
     statement = sa.select(TABLE).where(*rows.equal(TABLE.c.host, host)).order_by(TABLE.c.id)
     if pattern is not None:
         statement = statement.where(TABLE.c.hypervisor_hostname.icontains(pattern, autoescape=True))
-    if marker is not None:
-        row = rows.marker_row(connection, sa.select(TABLE.c.id).where(_named(marker)), marker)
-        statement = statement.where(TABLE.c.id > row.id)
+    after = rows.marker_row(connection, sa.select(TABLE.c.id).where(_named(marker or "")), marker)
+    if after is not None:
+        statement = statement.where(TABLE.c.id > after.id)
     return _objects(connection, connection.execute(statement.limit(limit)).all())
 
 

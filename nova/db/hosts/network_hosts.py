@@ -40,10 +40,8 @@ def strangers(connection: sa.Connection, host: str, networks: Collection[str]) -
 
 
 def present(connection: sa.Connection, host: str, address: str, networks: Collection[str], complete: bool) -> set[str]:
-    """Record that the host has these networks with tunnels to ``address``; with ``complete``: no others.
-
-    Returns the networks whose other hosts must be notified.
-    """
+    """Record that the host has these networks with tunnels to ``address``; with ``complete``: no others. Returns the
+    networks whose other hosts must be notified."""
     changed = differs(connection, host, address, networks, complete)
     for network in sorted(changed):
         versions.bump(connection, versions.peers(network))

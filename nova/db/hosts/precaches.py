@@ -24,8 +24,7 @@ _OPEN = TABLE.c.state.in_((caches.WAITING, caches.CACHING))
 @dataclasses.dataclass(frozen=True)
 class Busy:
     """A host of an aggregate with images to fetch. ``asked``: the host was requested and need not be requested again
-    yet.
-    """
+    yet."""
 
     aggregate_id: int
     host: str
@@ -86,10 +85,8 @@ def give_up(connection: sa.Connection, of: Busy, reason: str) -> list[HostDone]:
 
 
 def ended(connection: sa.Connection, host: str, results: Sequence[CacheResult]) -> list[HostDone]:
-    """Record that the host has the images, or cannot fetch them, for all aggregates that requested them.
-
-    Returns the aggregates whose request the host has finished by this.
-    """
+    """Record that the host has the images, or cannot fetch them, for all aggregates that requested them. Returns the
+    aggregates whose request the host has finished by this."""
     at_work = connection.scalars(sa.select(TABLE.c.aggregate_id).distinct().where(
         TABLE.c.host == host, _OPEN, TABLE.c.image_id.in_([result.image_id for result in results]))).all()
     for result in results:

@@ -91,9 +91,7 @@ def compute_version(connection: sa.Connection, host: str) -> int | None:
 
 def host_up(connection: sa.Connection, host: str, lock: bool = False) -> bool:
     """Return True if the compute service of the host is alive (and not forced down); False where there is none.
-
-    ``lock``: lock the row until the transaction ends.
-    """
+    ``lock``: lock the row until the transaction ends."""
     # Read the current time of the database in the same statement: its clock may just have jumped.
     statement = sa.select(TABLE, clock.column(connection)).where(TABLE.c.host == host, TABLE.c.binary == COMPUTE)
     started = time.monotonic()
@@ -115,11 +113,8 @@ def awake(connection: sa.Connection, host: str) -> str | None:
 
 
 def still_down(connection: sa.Connection, host: str) -> None:
-    """Lock a host as down until the transaction ends. Raises ServiceUnavailable if it is up again.
-
-    Its next heartbeat waits for the commit, so that the host then compares its guests with what was decided
-    without it.
-    """
+    """Lock a host as down until the transaction ends. Raises ServiceUnavailable if it is up again. Its next heartbeat
+    waits for the commit, so that the host then compares its guests with what was decided without it."""
     if host_up(connection, host, lock=True):
         raise exception.ServiceUnavailable(f"Host {host} is up again; repeat the request.")
 
@@ -213,10 +208,8 @@ def beat(connection: sa.Connection, host: str, binary: str,
 
 
 def beat_all(connection: sa.Connection, hosts: Collection[str], binary: str) -> tuple[list[Service], list[str]]:
-    """Record heartbeats of several hosts; return the services that were down, and the hosts without a service.
-
-    One statement in the normal case.
-    """
+    """Record heartbeats of several hosts; return the services that were down, and the hosts without a service. One
+    statement in the normal case."""
     if not hosts:
         return [], []
     these, now = sa.and_(TABLE.c.binary == binary, TABLE.c.host.in_(hosts)), clock.now()
@@ -263,10 +256,7 @@ _SILENT = "nova-compute on that host sends no heartbeat. Start it: it removes th
 def update(connection: sa.Connection, service_id: str, disabled: bool | None, reason: str | None,
            forced_down: bool | None) -> tuple[Service, bool]:
     """Change the fields that operators may change (None: unchanged); return the service and True if its row counts as
-    up.
-
-    Raises ServiceNotFound, HostEvacuated.
-    """
+    up. Raises ServiceNotFound, HostEvacuated."""
     row = _row(connection, service_id, lock=True)
     if row.forced_down and forced_down is False:
         unconfirmed = server_migrations.unconfirmed_evacuations(connection, row.host)

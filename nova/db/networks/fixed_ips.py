@@ -61,10 +61,7 @@ _TAKE = (sa.update(IPS)
 def take(connection: sa.Connection, network: Network, instance_uuid: str, vif_id: str,
          wanted: str | None = None) -> Taken:
     """Allocate an IPv4 address of the network, and an IPv6 address if it has an IPv6 subnet; ``wanted`` is one of the
-    two.
-
-    Usually two statements. Raises NoMoreFixedIps, FixedIpInvalid (not of the network), FixedIpInUse.
-    """
+    two. Usually two statements. Raises NoMoreFixedIps, FixedIpInvalid (not of the network), FixedIpInUse."""
     wanted = check(network, wanted) if wanted else None
     wanted_v6 = wanted if wanted and ":" in wanted else None
     row = _row(connection, network, wanted) if wanted and not wanted_v6 else _free(connection, network)
@@ -213,8 +210,7 @@ def _assign(connection: sa.Connection, network: Network, row_ids: Sequence[int])
 
 def _mac(network: Network, row_id: int) -> str:
     """Return the derived MAC address of a row. Networks begin at different values, since other clouds may share the
-    wire.
-    """
+    wire."""
     start = int.from_bytes(hashlib.sha256(network.uuid.encode()).digest()[:3], "big")
     return _spelt((start + row_id) % 2**24)
 
@@ -258,10 +254,8 @@ def show(connection: sa.Connection, address: str) -> NetworkAddress:
 
 
 def reserve(connection: sa.Connection, address: str, reserved: bool) -> None:
-    """Set whether servers may get the address. A server that has the address keeps it.
-
-    Raises FixedIpNotFoundForAddress, InvalidInput (outside of the pool, or not an IPv4 address).
-    """
+    """Set whether servers may get the address. A server that has the address keeps it. Raises
+    FixedIpNotFoundForAddress, InvalidInput (outside of the pool, or not an IPv4 address)."""
     network = _network_of(connection, address)
     if ":" in address:  # The IPv6 address follows from the IPv4 address.
         raise exception.InvalidInput(reason=f"address {address} is of version 6: reserve the one of version 4 with it")

@@ -104,10 +104,8 @@ def entries_of(connection: sa.Connection, domain: str, address: str, project_id:
 
 
 def put_entry(connection: sa.Connection, entry: Entry, project_id: str | None = None) -> Entry:
-    """Create a name or assign it to another address.
-
-    Raises DnsDomainNotFound, InvalidInput, QuotaLimit, Forbidden (the domain or name belongs to another project).
-    """
+    """Create a name or assign it to another address. Raises DnsDomainNotFound, InvalidInput, QuotaLimit, Forbidden (the
+    domain or name belongs to another project)."""
     stored = _lock(connection, entry.domain, project_id)
     try:
         address = str(ipaddress.IPv4Address(entry.address))

@@ -95,10 +95,8 @@ def _read(connection: sa.Connection, this: sa.ColumnElement[bool], name: str, pr
 
 
 def allocate(connection: sa.Connection, project_id: str, pool: str | None = None) -> FloatingIp:
-    """Allocate a free address of a pool (None: the first pool) to the project.
-
-    Raises FloatingIpPoolNotFound, NoMoreFloatingIps, QuotaLimit.
-    """
+    """Allocate a free address of a pool (None: the first pool) to the project. Raises FloatingIpPoolNotFound,
+    NoMoreFloatingIps, QuotaLimit."""
     pool_names = pools(connection)
     name = pool or (pool_names[0] if pool_names else "")
     if name not in pool_names:
@@ -119,10 +117,8 @@ def allocate(connection: sa.Connection, project_id: str, pool: str | None = None
 
 
 def release(connection: sa.Connection, uuid: str, project_id: str | None = None) -> str | None:
-    """Return an address to its pool; return the server that it led to, whose host must be notified.
-
-    Raises FloatingIpNotFound, Conflict (it is being associated with a server).
-    """
+    """Return an address to its pool; return the server that it led to, whose host must be notified. Raises
+    FloatingIpNotFound, Conflict (it is being associated with a server)."""
     floating_ip = get(connection, uuid, project_id)
     if floating_ip.instance_uuid is not None:
         _take_from(connection, servers.lock(connection, floating_ip.instance_uuid), floating_ip.address)
@@ -142,10 +138,8 @@ def server_of(connection: sa.Connection, address: str, project_id: str) -> str |
 
 
 def give(connection: sa.Connection, instance: Instance, address: str, fixed_address: str | None = None) -> None:
-    """Associate a floating IP of the server's project with one of its addresses (None: the first without one).
-
-    Raises FloatingIpNotFound, FloatingIpInUse (it is associated), InvalidInput, InstanceInvalidState.
-    """
+    """Associate a floating IP of the server's project with one of its addresses (None: the first without one). Raises
+    FloatingIpNotFound, FloatingIpInUse (it is associated), InvalidInput, InstanceInvalidState."""
     _read(connection, TABLE.c.address == address, address, instance.project_id)
     if instance.task_state == states.DELETING:  # The server may have released all its addresses already.
         raise exception.InvalidInput(f"Instance {instance.uuid} is being deleted")
@@ -170,10 +164,8 @@ def give(connection: sa.Connection, instance: Instance, address: str, fixed_addr
 
 
 def take(connection: sa.Connection, instance: Instance, address: str) -> None:
-    """Disassociate an address from the server; it stays allocated to the project.
-
-    Raises FloatingIpNotFound, FloatingIpNotAssociated.
-    """
+    """Disassociate an address from the server; it stays allocated to the project. Raises FloatingIpNotFound,
+    FloatingIpNotAssociated."""
     floating_ip = _read(connection, TABLE.c.address == address, address, instance.project_id)
     if floating_ip.instance_uuid != instance.uuid:
         raise exception.FloatingIpNotAssociated(address=address, instance_uuid=instance.uuid)

@@ -40,10 +40,8 @@ def _usable(project_id: str | None) -> list[sa.ColumnElement[bool]]:
 
 
 def create(connection: sa.Connection, network: Network) -> Network:
-    """Insert a network with defaults for empty fields (``vni`` 0: a free one).
-
-    Raises InvalidInput (naming the field), NetworkDuplicate.
-    """
+    """Insert a network with defaults for empty fields (``vni`` 0: a free one). Raises InvalidInput (naming the field),
+    NetworkDuplicate."""
     uuid = network.uuid or new_uuid()
     complete = _checked(network, uuid)
     # A unique index detects neither overlaps nor a VLAN used twice.
@@ -71,10 +69,8 @@ def create(connection: sa.Connection, network: Network) -> Network:
 
 
 def associate(connection: sa.Connection, project_id: str, uuid: str | None = None) -> Network:
-    """Assign a network without an owner to the project; None: the first without servers of another project.
-
-    Raises NetworkNotFound, NetworkInUse (owned, or used, by another project), NetworkDuplicate, NoMoreNetworks.
-    """
+    """Assign a network without an owner to the project; None: the first without servers of another project. Raises
+    NetworkNotFound, NetworkInUse (owned, or used, by another project), NetworkDuplicate, NoMoreNetworks."""
     quotas.serialize(connection, "networks")
     if uuid is not None:
         network = get(connection, uuid)
@@ -88,10 +84,8 @@ def associate(connection: sa.Connection, project_id: str, uuid: str | None = Non
 
 
 def disassociate(connection: sa.Connection, uuid: str, project: bool, host: bool) -> None:
-    """Remove the owner of a network (which is then shared), its host, or both.
-
-    Raises NetworkNotFound, NetworkInUse (servers of the project are on it), NetworkDuplicate.
-    """
+    """Remove the owner of a network (which is then shared), its host, or both. Raises NetworkNotFound, NetworkInUse
+    (servers of the project are on it), NetworkDuplicate."""
     quotas.serialize(connection, "networks")
     network = get(connection, uuid)
     if project and network.project_id is not None:

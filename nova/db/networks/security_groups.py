@@ -108,8 +108,7 @@ def _insert(connection: sa.Connection, project_id: str, name: str, description: 
 def update(connection: sa.Connection, group_id: int, name: str, description: str,
            project_id: str | None = None) -> SecurityGroup:
     """Change the name or description. Raises SecurityGroupNotFound, SecurityGroupExists, InvalidInput (renaming
-    default).
-    """
+    default)."""
     row = _row(connection, group_id, project_id, lock=True)
     if name != row.name:
         if DEFAULT in (name, row.name):
@@ -134,10 +133,8 @@ def _rename_on_servers(connection: sa.Connection, group_id: int, before: str, af
 
 
 def delete(connection: sa.Connection, group_id: int, project_id: str | None = None) -> list[int]:
-    """Delete a group and the rules of other groups that name it as source; return these groups.
-
-    Raises SecurityGroupNotFound, SecurityGroupInUse, InvalidInput (the default group).
-    """
+    """Delete a group and the rules of other groups that name it as source; return these groups. Raises
+    SecurityGroupNotFound, SecurityGroupInUse, InvalidInput (the default group)."""
     row = _row(connection, group_id, project_id, lock=True)
     if row.name == DEFAULT:
         raise exception.InvalidInput(reason="the default security group cannot be deleted")
@@ -199,10 +196,8 @@ _RESOLVE = sa.select(TABLE).where(TABLE.c.project_id == sa.bindparam("project"),
 
 
 def resolve(connection: sa.Connection, project_id: str, names: Sequence[str]) -> list[SecurityGroup]:
-    """Return the groups with these names or ids in this order, without duplicates and without rules.
-
-    Creates the default group if it is requested. Raises SecurityGroupNotFound.
-    """
+    """Return the groups with these names or ids in this order, without duplicates and without rules. Creates the
+    default group if it is requested. Raises SecurityGroupNotFound."""
     wanted = {"project": project_id, "names": list(names),
               "ids": [number for number in map(whole, names) if number is not None]}
     matching = connection.execute(_RESOLVE, wanted).all()
@@ -233,9 +228,7 @@ _ADD_TO_DEFAULT = sa.insert(MEMBERS).from_select(["group_id", "instance_uuid"], 
 
 def add_to_default(connection: sa.Connection, project_id: str, instance_uuids: Sequence[str]) -> None:
     """Add stored servers, which are not members yet, to the default group of the project; create the group if needed.
-
-    One statement if the group exists.
-    """
+    One statement if the group exists."""
     pairs = {"project": project_id, "uuids": list(instance_uuids)}
     if not connection.execute(_ADD_TO_DEFAULT, pairs).rowcount:
         ensure_default(connection, project_id)
@@ -257,10 +250,8 @@ _GROUPS_OF = (
 
 
 def rules_of_instances(connection: sa.Connection, instance_uuids: Sequence[str]) -> dict[str, RuleSet]:
-    """Return the rules of each of these servers. At most three statements for any number of servers.
-
-    The version is read first: what is read after it is as new, or newer.
-    """
+    """Return the rules of each of these servers. At most three statements for any number of servers. The version is
+    read first: what is read after it is as new, or newer."""
     groups: dict[str, list[int]] = {uuid: [] for uuid in instance_uuids}
     versions = dict.fromkeys(instance_uuids, 0)
     for row in connection.execute(_GROUPS_OF, {"uuids": list(instance_uuids)}) if instance_uuids else ():

@@ -65,10 +65,8 @@ def get(connection: sa.Connection, digest: str, endings: Collection[str]) -> Con
 
 
 def over(connection: sa.Connection, sessions: Sequence[ConsoleSession], endings: Collection[str]) -> list[str]:
-    """Return the sessions on whose servers one of the actions ``endings`` has succeeded since the session began.
-
-    A running action ends no session: a user may watch while the guest shuts down.
-    """
+    """Return the sessions on whose servers one of the actions ``endings`` has succeeded since the session began. A
+    running action ends no session: a user may watch while the guest shuts down."""
     if not sessions:
         return []
     newest = dict(connection.execute(

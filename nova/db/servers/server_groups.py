@@ -60,9 +60,7 @@ def _with_members(connection: sa.Connection, stored: Sequence[sa.Row[Any]]) -> l
 # --- enforcement of policies -----------------------------------------------------------------
 def hold(connection: sa.Connection, uuid: str) -> bool:
     """Lock a group against new members and placements until the transaction ends; return False if it does not exist.
-
-    Locked before the rows of nodes and quotas, which avoids deadlocks.
-    """
+    Locked before the rows of nodes and quotas, which avoids deadlocks."""
     return bool(connection.execute(_HOLD, {"group": uuid}).rowcount)
 
 

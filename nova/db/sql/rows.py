@@ -51,10 +51,8 @@ def _from_columns(object_type: type[T], table: sa.Table, values: Sequence[Any]) 
 
 @functools.cache
 def _columns(object_type: type[Any], columns: tuple[str, ...]) -> tuple[tuple[str, ...], Callable[[Any], Any]]:
-    """Return the fields that have a column, and a function that takes their values from a row by index.
-
-    A lookup of every column by name would be most of the cost of a long list.
-    """
+    """Return the fields that have a column, and a function that takes their values from a row by index. A lookup of
+    every column by name would be most of the cost of a long list."""
     names = tuple(name for name in object_type.__struct_fields__ if name in columns)
     indexes = [columns.index(name) for name in names]
     if len(indexes) == 1:
@@ -83,10 +81,8 @@ def first(connection: sa.Connection, object_type: type[T], statement: sa.Select[
 
 @contextlib.contextmanager
 def on_duplicate(error: Exception | None = None) -> Iterator[None]:
-    """Raise ``error`` if the block violates a unique key.
-
-    None: a concurrent transaction may insert the same row; this transaction is then repeated (RetryRequest).
-    """
+    """Raise ``error`` if the block violates a unique key. None: a concurrent transaction may insert the same row; this
+    transaction is then repeated (RetryRequest)."""
     try:
         yield
     except db_exception.DBDuplicateEntry as duplicate:
@@ -101,9 +97,7 @@ def count(connection: sa.Connection, table: sa.Table, *conditions: sa.ColumnElem
 def page(statement: sa.Select[Any], table: sa.Table, sort: list[tuple[str, str]], limit: int | None,
          marker: sa.Row[Any] | None) -> sa.Select[Any]:
     """Return the statement ordered by ``sort`` (column, asc|desc), behind the marker row, with at most ``limit`` rows.
-
-    The last sort column must be unique. Nulls sort first ascending and last descending on every database.
-    """
+    The last sort column must be unique. Nulls sort first ascending and last descending on every database."""
     for name, direction in sort:
         column = table.c[name]
         null_rank = sa.case((column.is_(None), 0), else_=1)
@@ -136,8 +130,10 @@ def _after(table: sa.Table, sort: list[tuple[str, str]], marker: sa.Row[Any]) ->
     return further
 
 
-def marker_row(connection: sa.Connection, statement: sa.Select[Any], marker: str) -> sa.Row[Any]:
-    """Return the marker row. Raises MarkerNotFound."""
+def marker_row(connection: sa.Connection, statement: sa.Select[Any], marker: str | None) -> sa.Row[Any] | None:
+    """Return the marker row, or None without a marker. Raises MarkerNotFound."""
+    if marker is None:
+        return None
     row = connection.execute(statement).first()
     if row is None:
         raise exception.MarkerNotFound(marker=marker)

@@ -1,4 +1,4 @@
-"""Column types that behave the same on SQLite, PostgreSQL and MariaDB."""
+"""The metadata of all tables, and column types that behave the same on SQLite, PostgreSQL and MariaDB."""
 
 from __future__ import annotations
 
@@ -93,3 +93,14 @@ class LongBytes(_Type):
 def big_id() -> Any:
     """A growing integer key (SQLite only counts plain INTEGER keys up)."""
     return sa.BigInteger().with_variant(sa.Integer(), "sqlite")
+
+
+metadata = sa.MetaData()
+
+
+def table(name: str, *items: Any) -> sa.Table:
+    return sa.Table(name, metadata, *items, mysql_engine="InnoDB", mysql_charset="utf8mb4", mysql_collate="utf8mb4_bin")
+
+
+def times() -> tuple[sa.Column[Any], sa.Column[Any]]:
+    return sa.Column("created_at", Utc, nullable=False), sa.Column("updated_at", Utc)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 from sqlalchemy import Column, Index, UniqueConstraint
 
-from nova.db.sql.tables import table
-from nova.db.sql.types import Json, Utc, big_id, text
+from nova.db.sql.types import Json, Utc, big_id, table, text
 
 networks = table(
     "networks",

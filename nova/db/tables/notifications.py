@@ -7,8 +7,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import Column, Index
 
-from nova.db.sql.tables import table
-from nova.db.sql.types import Json, Utc, big_id, text
+from nova.db.sql.types import Json, Utc, big_id, table, text
 
 # Notifications to publish, written in the transaction of their change, ordered by id within a lane.
 outbox = table(

@@ -54,10 +54,7 @@ def delete(connection: sa.Connection, uuid: str) -> Share:
 
 def bind(connection: sa.Connection, uuid: str, host: str, everywhere: bool) -> None:
     """Bind a share to the host with its directory, the first one that uses it, unless all hosts share it
-    (``everywhere``).
-
-    Raises ShareNotFound, ShareUnusable (bound to another host).
-    """
+    (``everywhere``). Raises ShareNotFound, ShareUnusable (bound to another host)."""
     share = _read(connection, uuid, lock=True)
     if everywhere or share.host == host:
         return

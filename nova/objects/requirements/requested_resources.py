@@ -42,8 +42,7 @@ _SEV_TRAITS = {"amd-sev": "HW_CPU_X86_AMD_SEV", "amd-sev-es": "HW_CPU_X86_AMD_SE
 @dataclasses.dataclass(frozen=True)
 class Requested:
     """``resources`` and traits may come from anywhere in the host's tree of providers, each of ``groups`` from one
-    provider (a different one each if ``group_policy`` is isolate). Traits are sorted.
-    """
+    provider (a different one each if ``group_policy`` is isolate). Traits are sorted."""
 
     resources: dict[str, int]
     required: list[str]
@@ -64,9 +63,7 @@ class Requested:
 def request_spec(instance: Instance, flavor: Flavor, group: GroupSpec | None = None, aliases: Iterable[str] = (),
                  **how: Any) -> RequestSpec:
     """Return the request to schedulers for the server with this flavor (``how``: further fields of the request).
-
-    ``aliases``: the option [pci]alias. Raises InvalidInput for requirements that no host can have.
-    """
+    ``aliases``: the option [pci]alias. Raises InvalidInput for requirements that no host can have."""
     existing = instance.launched_at is not None
     if not existing:
         disk_buses.check(instance, flavor, instance.image)

@@ -109,10 +109,8 @@ def status(vm_state: str | None, task_state: str | None) -> str:
 
 
 def states_of(status_name: str) -> tuple[list[str], list[str]]:
-    """Return the vm_states and task_states with API status ``status_name``; ([], []) if there are none.
-
-    task_states is empty if one of the vm_states has this status by default.
-    """
+    """Return the vm_states and task_states with API status ``status_name``; ([], []) if there are none. task_states is
+    empty if one of the vm_states has this status by default."""
     vm_states: list[str] = []
     task_states: list[str] = []
     by_default = False
