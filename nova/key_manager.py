@@ -46,8 +46,7 @@ def castellan_context(ctx: RequestContext) -> Any:
 
     class CastellanContext(RequestContext):
         def get_auth_plugin(self) -> Any:  # castellan calls this method
-            return Token(auth_url=CONF.barbican.auth_endpoint, token=self.auth_token or "",
-                         project_id=self.project_id)
+            return Token(auth_url=CONF.barbican.auth_endpoint, token=self.auth_token or "", project_id=self.project_id)
 
     return CastellanContext(overwrite=False, auth_token=ctx.auth_token, project_id=ctx.project_id, user_id=ctx.user_id)
 

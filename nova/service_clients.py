@@ -30,10 +30,8 @@ TIMEOUT = 60
 
 
 class Unreachable(Exception):
-    """The service does not respond, rejects Nova's credentials or has no endpoint in the catalog.
-
-    The request may have been executed all the same.
-    """
+    """The service does not respond, rejects Nova's credentials or has no endpoint in the catalog. The request may have
+    been executed all the same."""
 
 
 # Maximum number of requests that wait for one service at the same time, if a user waits for each: in general, and while

@@ -20,8 +20,8 @@ from nova.conf import log_lines
 
 CONF = cfg.CONF
 
-MODULES = ("base", "api", "compute", "conductor", "database", "image", "libvirt", "network", "neutron", "quota",
-           "scheduler", "volume", "cinder", "share", "metadata", "console", "pci", "fake", "metrics", "notifications",
+MODULES = ("base", "api", "compute", "conductor", "database", "image", "libvirt", "network", "quota",
+           "scheduler", "volume", "share", "metadata", "console", "pci", "fake", "metrics", "notifications",
            "tracing", "rpc")
 
 
@@ -51,10 +51,8 @@ def register(conf: cfg.ConfigOpts = CONF) -> None:
 
 
 def register_external_services(conf: cfg.ConfigOpts = CONF) -> None:
-    """Register keystoneauth's options for external services. Repeated calls have no effect.
-
-    Only processes that send requests to external services call it: importing keystoneauth takes 5 MB of memory.
-    """
+    """Register keystoneauth's options for external services. Repeated calls have no effect. Only processes that send
+    requests to external services call it: importing keystoneauth takes 5 MB of memory."""
     for group, options in external_services():
         conf.register_opts(options, group=group)
 
@@ -103,9 +101,7 @@ def set_library_defaults() -> None:
 
 def list_opts() -> list[tuple[str | None, list[cfg.Opt]]]:
     """Return all options for oslo-config-generator, including password authentication at external services.
-
-    keystoneauth itself registers the options of an auth_type when the type is used.
-    """
+    keystoneauth itself registers the options of an auth_type when the type is used."""
     from keystoneauth1 import loading
 
     password = loading.get_auth_plugin_conf_options("password")

@@ -4,80 +4,66 @@ from oslo_config import cfg
 
 OPTIONS = {
     "api": [
-        cfg.StrOpt("listen", default="0.0.0.0",
-                   help="IP address on which nova-api accepts connections. The default accepts them on all IPv4 "
-                        "addresses of the machine. Set it to one address when only a proxy may reach the API. Read by "
-                        "nova-api."),
+        cfg.StrOpt("listen", default="0.0.0.0", help="IP address on which nova-api accepts connections. The default "
+                   "accepts them on all IPv4 addresses of the machine. Set it to one address when only a proxy may "
+                   "reach the API. Read by nova-api."),
         cfg.PortOpt("port", default=8774, help="TCP port on which nova-api accepts connections. Read by nova-api."),
-        cfg.IntOpt("workers", min=1,
-                   help="Number of worker processes of nova-api. Unset: one per CPU, at most 8. Lower it on a machine "
-                        "that runs other services, too. Read by nova-api."),
-        cfg.IntOpt("threads", default=16, min=1,
-                   help="Number of threads of each worker process, which is the number of requests that a worker "
-                        "handles at the same time. Read by nova-api."),
+        cfg.IntOpt("workers", min=1, help="Number of worker processes of nova-api. Unset: one per CPU, at most 8. "
+                   "Lower it on a machine that runs other services, too. Read by nova-api."),
+        cfg.IntOpt("threads", default=16, min=1, help="Number of threads of each worker process, which is the number "
+                   "of requests that a worker handles at the same time. Read by nova-api."),
         cfg.IntOpt("max_header_size", default=32768, min=4096,
                    help="Maximum size in bytes of the request line and headers of a request. A longer header is "
                         "answered with 431, a longer request line with 414. Read by nova-api."),
         cfg.FloatOpt("receive_timeout", default=30, min=1,
                      help="Seconds in which a client must send a whole request, counted from its first byte; otherwise "
                           "the answer is 408. Raise it for clients on very slow networks. Read by nova-api."),
-        cfg.IntOpt("connections_per_client", default=256, min=1,
-                   help="Maximum number of connections of one client (an IPv4 address, or an IPv6 /64 network) to each "
-                        "worker process. Further connections are answered with 429. Addresses in trusted_proxies are "
-                        "not limited. Read by nova-api."),
+        cfg.IntOpt("connections_per_client", default=256, min=1, help="Maximum number of connections of one client (an "
+                   "IPv4 address, or an IPv6 /64 network) to each worker process. Further connections are answered "
+                   "with 429. Addresses in trusted_proxies are not limited. Read by nova-api."),
         cfg.IntOpt("max_connections", default=1000, min=1,
                    help="Maximum number of connections to each worker process; never more than the limit of open "
                         "files less 128. Above the maximum, an idle connection of the client with the most "
                         "connections is closed, or the new connection is answered with 503. Read by nova-api."),
-        cfg.ListOpt("trusted_proxies", default=[],
-                    help="Addresses and networks (10.0.0.5, 10.1.0.0/24) of the proxies in front of the API. Headers "
-                         "X-Forwarded-* are accepted from these addresses only, and their connections are not limited. "
-                         "Empty: X-Forwarded-* is ignored. Read by nova-api."),
-        cfg.StrOpt("rate_limit_project",
-                   help="Maximum number of requests of one project, as REQUESTS/SECONDS (6000/60). Further requests "
-                        "are answered with 429 and Retry-After. All workers on this host share the count. Unset: no "
-                        "limit. Read by nova-api."),
-        cfg.StrOpt("rate_limit_user",
-                   help="Maximum number of requests of one user, as REQUESTS/SECONDS (600/60). Unset: no limit. See "
-                        "rate_limit_project. Read by nova-api."),
-        cfg.StrOpt("rate_limit_address",
-                   help="Maximum number of requests of one client (an IPv4 address, or an IPv6 /64 network), as "
-                        "REQUESTS/SECONDS (600/60), checked before authentication. For requests that arrive through "
-                        "trusted_proxies the client is the address in X-Forwarded-For. Unset: no limit. Read by "
-                        "nova-api."),
+        cfg.ListOpt("trusted_proxies", default=[], help="Addresses and networks (10.0.0.5, 10.1.0.0/24) of the proxies "
+                    "in front of the API. Headers X-Forwarded-* are accepted from these addresses only, and their "
+                    "connections are not limited. Empty: X-Forwarded-* is ignored. Read by nova-api."),
+        cfg.StrOpt("rate_limit_project", help="Maximum number of requests of one project, as REQUESTS/SECONDS "
+                   "(6000/60). Further requests are answered with 429 and Retry-After. All workers on this host share "
+                   "the count. Unset: no limit. Read by nova-api."),
+        cfg.StrOpt("rate_limit_user", help="Maximum number of requests of one user, as REQUESTS/SECONDS (600/60). "
+                   "Unset: no limit. See rate_limit_project. Read by nova-api."),
+        cfg.StrOpt("rate_limit_address", help="Maximum number of requests of one client (an IPv4 address, or an IPv6 "
+                   "/64 network), as REQUESTS/SECONDS (600/60), checked before authentication. For requests that "
+                   "arrive through trusted_proxies the client is the address in X-Forwarded-For. Unset: no limit. Read "
+                   "by nova-api."),
         cfg.ListOpt("rate_limit_free_roles", default=["admin", "service"],
                     help="Roles whose requests rate_limit_project and rate_limit_user do not count. Read by nova-api."),
-        cfg.StrOpt("tls_cert_file",
-                   help="File with the TLS certificate of the API, followed by its intermediate certificates (PEM). "
-                        "Unset: plain HTTP. Read by nova-api."),
-        cfg.StrOpt("tls_key_file",
-                   help="File with the private key of the TLS certificate (PEM). Unset: the key is in tls_cert_file. "
-                        "Read by nova-api."),
-        cfg.StrOpt("tls_client_ca_file",
-                   help="File with the CA certificates (PEM) that must have signed the certificates of clients. Unset: "
-                        "clients need no certificate. Read by nova-api."),
+        cfg.StrOpt("tls_cert_file", help="File with the TLS certificate of the API, followed by its intermediate "
+                   "certificates (PEM). Unset: plain HTTP. Read by nova-api."),
+        cfg.StrOpt("tls_key_file", help="File with the private key of the TLS certificate (PEM). Unset: the key is in "
+                   "tls_cert_file. Read by nova-api."),
+        cfg.StrOpt("tls_client_ca_file", help="File with the CA certificates (PEM) that must have signed the "
+                   "certificates of clients. Unset: clients need no certificate. Read by nova-api."),
         cfg.StrOpt("auth_strategy", default="keystone", choices=["keystone", "noauth"],
                    help="Authentication of requests. keystone validates tokens; noauth trusts the headers "
                         "X-Auth-Token, X-User-Id, X-Project-Id and X-Roles, accepts connections from this machine "
                         "only, and is for tests only. Read by nova-api."),
-        cfg.BoolOpt("legacy", default=False,
-                    help="Serve the resources that upstream removed with nova-network, up to microversion 2.35 and on "
-                         "the embedded networks only: create and delete of os-networks and os-tenant-networks, "
-                         "os-fixed-ips, os-floating-ips-bulk, os-floating-ip-dns, os-security-group-default-rules and "
-                         "os-virtual-interfaces. By default they are answered with 410. Set it for clients that still "
-                         "use them. Read by nova-api."),
-        cfg.BoolOpt("status_page", default=False,
-                    help="Serve a page for operators at /status with hosts, capacity, running and failed operations. "
-                         "It shows its content only to a token that the policy nova:status allows (by default that of "
-                         "an admin). Read by nova-api."),
+        cfg.BoolOpt("legacy", default=False, help="Serve the resources that upstream removed with nova-network, up to "
+                    "microversion 2.35 and on the embedded networks only: create and delete of os-networks and "
+                    "os-tenant-networks, os-fixed-ips, os-floating-ips-bulk, os-floating-ip-dns, "
+                    "os-security-group-default-rules and os-virtual-interfaces. By default they are answered with 410. "
+                    "Set it for clients that still use them. Read by nova-api."),
+        cfg.BoolOpt("status_page", default=False, help="Serve a page for operators at /status with hosts, capacity, "
+                    "running and failed operations. It shows its content only to a token that the policy nova:status "
+                    "allows (by default that of an admin). Read by nova-api."),
         cfg.IntOpt("max_limit", default=1000, min=1,
                    help="Maximum number of items in one page of a list. Read by nova-api and nova-conductor."),
         cfg.StrOpt("compute_link_prefix",
                    help="URL prefix of the links to Nova in responses, such as https://cloud.example.com/compute. "
                         "Unset: the host of the request. Set it when a proxy changes the path. Read by nova-api."),
-        cfg.StrOpt("glance_link_prefix",
-                   help="URL prefix of the bookmark links to images in responses. Unset: the host of the request. Read "
-                        "by nova-api."),
+        cfg.StrOpt("glance_link_prefix", help="URL prefix of the bookmark links to images in responses. Unset: the "
+                   "host of the request. Read by nova-api."),
         cfg.BoolOpt("enable_instance_password", default=True,
                     help="Return the administrator password (adminPass) in the responses to create, rebuild, rescue "
                          "and evacuate. Disable it where guests do not use the password. Read by nova-api."),
@@ -85,10 +71,9 @@ OPTIONS = {
                    help="Number of characters of generated administrator passwords. Read by nova-api."),
     ],
     "cors": [
-        cfg.ListOpt("allowed_origin", default=[],
-                    help="Origins whose web pages may call the API from a browser, such as "
-                         "https://dashboard.example.com (no trailing slash), or * for all. Empty: no cross-origin "
-                         "headers are sent. The options of this group are those of oslo.middleware. Read by nova-api."),
+        cfg.ListOpt("allowed_origin", default=[], help="Origins whose web pages may call the API from a browser, such "
+                    "as https://dashboard.example.com (no trailing slash), or * for all. Empty: no cross-origin "
+                    "headers are sent. The options of this group are those of oslo.middleware. Read by nova-api."),
         cfg.BoolOpt("allow_credentials", default=True,
                     help="Allow cross-origin requests with user credentials. Read by nova-api."),
         cfg.ListOpt("expose_headers", default=["OpenStack-API-Version", "X-OpenStack-Nova-API-Version",
@@ -108,8 +93,7 @@ OPTIONS = {
                         "out of service. Unset: /healthcheck checks no file. Read by nova-api and nova-metadata."),
     ],
     "oslo_middleware": [
-        cfg.IntOpt("max_request_body_size", default=114688, min=0,
-                   help="Maximum size of a request body in bytes; a larger body is answered with 413. Read by "
-                        "nova-api."),
+        cfg.IntOpt("max_request_body_size", default=114688, min=0, help="Maximum size of a request body in bytes; a "
+                   "larger body is answered with 413. Read by nova-api."),
     ],
 }

@@ -4,45 +4,35 @@ from oslo_config import cfg
 
 OPTIONS = {
     None: [
-        cfg.BoolOpt("allow_resize_to_same_host", default=False,
-                    help="Allow a resize to select the current host of the server. Read by nova-conductor. Set it in a "
-                         "deployment with one host."),
-        cfg.IntOpt("resize_confirm_window", default=0, min=0,
-                   help="Seconds after which a resize or a cold migration is confirmed automatically. 0: never. Read "
-                        "by nova-conductor."),
-        cfg.IntOpt("rescue_timeout", default=0, min=0,
-                   help="Seconds after which a rescued server is unrescued automatically, checked every minute. 0: "
-                        "never. Read by nova-conductor."),
-        cfg.IntOpt("shelved_offload_time", default=0, min=-1,
-                   help="Seconds after which a shelved server is removed from its host. 0: immediately, -1: never. "
-                        "Read by nova-conductor."),
-        cfg.IntOpt("shelved_poll_interval", default=3600, min=1,
-                   help="Seconds between two checks for shelved servers whose shelved_offload_time has passed. Read "
-                        "by nova-conductor."),
+        cfg.BoolOpt("allow_resize_to_same_host", default=False, help="Allow a resize to select the current host of the "
+                    "server. Read by nova-conductor. Set it in a deployment with one host."),
+        cfg.IntOpt("resize_confirm_window", default=0, min=0, help="Seconds after which a resize or a cold migration "
+                   "is confirmed automatically. 0: never. Read by nova-conductor."),
+        cfg.IntOpt("rescue_timeout", default=0, min=0, help="Seconds after which a rescued server is unrescued "
+                   "automatically, checked every minute. 0: never. Read by nova-conductor."),
+        cfg.IntOpt("shelved_offload_time", default=0, min=-1, help="Seconds after which a shelved server is removed "
+                   "from its host. 0: immediately, -1: never. Read by nova-conductor."),
+        cfg.IntOpt("shelved_poll_interval", default=3600, min=1, help="Seconds between two checks for shelved servers "
+                   "whose shelved_offload_time has passed. Read by nova-conductor."),
     ],
     "conductor": [
-        cfg.IntOpt("workers", min=1,
-                   help="Number of worker processes of nova-conductor. Unset: one per CPU, at most 8. Read by "
-                        "nova-conductor."),
+        cfg.IntOpt("workers", min=1, help="Number of worker processes of nova-conductor. Unset: one per CPU, at most "
+                   "8. Read by nova-conductor."),
         cfg.IntOpt("lease", default=30, min=0,
                    help="Seconds without a sign of life after which a step of an operation is taken from its worker "
                         "and given to another one. At least twice report_interval. Read by nova-conductor."),
         cfg.IntOpt("recovery_interval", default=5, min=1,
                    help="Seconds between two checks for expired leases. Read by nova-conductor."),
-        cfg.IntOpt("max_attempts", default=3, min=1,
-                   help="Maximum number of hosts on which the build of a server, or a live migration without a "
-                        "requested host, is tried. Read by nova-conductor."),
-        cfg.IntOpt("transactions", default=2, min=1,
-                   help="Maximum number of database transactions that a worker process runs at the same time; further "
-                        "ones wait in a queue that serves projects in turn. Transactions that wait for a lock are not "
-                        "counted. Read by nova-conductor."),
-        cfg.IntOpt("report_threads", default=16, min=1,
-                   help="Number of threads of a worker process that handle reports of hosts, apart from requests of "
-                        "users. Read by nova-conductor."),
-        cfg.IntOpt("threads", default=4, min=1,
-                   help="Number of threads of a worker process that run steps which need the database only. More "
-                        "threads do not raise the throughput, but delay requests of other projects. Read by "
-                        "nova-conductor."),
+        cfg.IntOpt("max_attempts", default=3, min=1, help="Maximum number of hosts on which the build of a server, or "
+                   "a live migration without a requested host, is tried. Read by nova-conductor."),
+        cfg.IntOpt("transactions", default=2, min=1, help="Maximum number of database transactions that a worker "
+                   "process runs at the same time; further ones wait in a queue that serves projects in turn. "
+                   "Transactions that wait for a lock are not counted. Read by nova-conductor."),
+        cfg.IntOpt("report_threads", default=16, min=1, help="Number of threads of a worker process that handle "
+                   "reports of hosts, apart from requests of users. Read by nova-conductor."),
+        cfg.IntOpt("threads", default=4, min=1, help="Number of threads of a worker process that run steps which need "
+                   "the database only. More threads do not raise the throughput, but delay requests of other projects. "
+                   "Read by nova-conductor."),
         cfg.StrOpt("secret_key_file", default="$state_path/secret.keys",
                    help="File with the keys that encrypt passwords of servers and keys of encrypted volumes in the "
                         "database, one key per line (URL-safe base64 of 32 bytes). The first key encrypts, all keys "

@@ -12,21 +12,18 @@ OPTIONS = {
                                "packages have them (/usr/share/novnc, /usr/share/spice-html5). Empty: none."),
     ],
     "console": [
-        cfg.ListOpt("allowed_origins", default=[],
-                    help="Names of hosts, besides the proxy's own, whose web pages may open consoles (a dashboard that "
-                         "connects by itself)."),
+        cfg.ListOpt("allowed_origins", default=[], help="Names of hosts, besides the proxy's own, whose web pages may "
+                    "open consoles (a dashboard that connects by itself)."),
         cfg.StrOpt("ssl_ciphers", help="The ciphers of TLS 1.2, as OpenSSL names them; unset: Python's choice."),
         cfg.StrOpt("ssl_minimum_version", default="default", choices=["default", "tlsv1_2", "tlsv1_3"],
                    help="The oldest TLS that is spoken; default: 1.2."),
-        cfg.IntOpt("max_connections", default=4096, min=1,
-                   help="Connections to a proxy, at most as many as half of the files that it may have open; further "
-                        "ones are closed at once."),
+        cfg.IntOpt("max_connections", default=4096, min=1, help="Connections to a proxy, at most as many as half of "
+                   "the files that it may have open; further ones are closed at once."),
         cfg.IntOpt("connections_per_server", default=16, min=1,
                    help="Consoles of one server that are open in a proxy at the same time; one more is refused (429)."),
-        cfg.StrOpt("rate_limit_address",
-                   help="Requests that a client (an IPv4 address, an IPv6 /64) may send to a proxy, in how many "
-                        "seconds, as 600/60 (a web page of consoles is some 100); more are 429 with Retry-After. "
-                        "Unset: any number."),
+        cfg.StrOpt("rate_limit_address", help="Requests that a client (an IPv4 address, an IPv6 /64) may send to a "
+                   "proxy, in how many seconds, as 600/60 (a web page of consoles is some 100); more are 429 with "
+                   "Retry-After. Unset: any number."),
         cfg.ListOpt("guest_networks", default=[],
                     help="Networks (10.1.0.0/24) where the consoles of guests are: proxies connect to no other "
                          "addresses, even if a host reports them. Empty: any. Read by console proxies."),
@@ -55,15 +52,13 @@ OPTIONS = {
     ],
     "spice": [
         cfg.BoolOpt("enabled", default=False, help="Give guests a screen that is reached by SPICE."),
-        cfg.BoolOpt("agent_enabled", default=True,
-                    help="Guests get a channel for SPICE's agent: it follows the size of the window, and copies and "
-                         "pastes."),
+        cfg.BoolOpt("agent_enabled", default=True, help="Guests get a channel for SPICE's agent: it follows the size "
+                    "of the window, and copies and pastes."),
         cfg.StrOpt("server_listen", default="127.0.0.1", help="The address on which the screens of guests listen."),
         cfg.StrOpt("server_proxyclient_address", default="127.0.0.1",
                    help="The address at which proxies reach the screens of this host's guests."),
-        cfg.BoolOpt("require_secure", default=False,
-                    help="Screens speak TLS only (spice_tls in qemu.conf): then nova-spicehtml5proxy cannot reach "
-                         "them, but consoles of the type spice-direct can."),
+        cfg.BoolOpt("require_secure", default=False, help="Screens speak TLS only (spice_tls in qemu.conf): then "
+                    "nova-spicehtml5proxy cannot reach them, but consoles of the type spice-direct can."),
         cfg.StrOpt("image_compression", choices=["auto_glz", "auto_lz", "quic", "glz", "lz", "off"],
                    help="How pictures are compressed without loss; unset: QEMU's choice."),
         cfg.StrOpt("jpeg_compression", choices=["auto", "never", "always"],
@@ -77,9 +72,8 @@ OPTIONS = {
                    help="The URL of nova-spicehtml5proxy's page for users. Read by nova-api."),
         cfg.StrOpt("html5proxy_host", default="0.0.0.0", help="The address that nova-spicehtml5proxy listens on."),
         cfg.PortOpt("html5proxy_port", default=6082, help="The port that nova-spicehtml5proxy listens on."),
-        cfg.StrOpt("spice_direct_proxy_base_url", default="http://127.0.0.1:13002/nova",
-                   help="The URL for users of a proxy for SPICE's own clients, which is not part of Nova (Kerbside). "
-                        "Read by nova-api."),
+        cfg.StrOpt("spice_direct_proxy_base_url", default="http://127.0.0.1:13002/nova", help="The URL for users of a "
+                   "proxy for SPICE's own clients, which is not part of Nova (Kerbside). Read by nova-api."),
     ],
     "serial_console": [
         cfg.BoolOpt("enabled", default=False,

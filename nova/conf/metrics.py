@@ -13,8 +13,7 @@ OPTIONS = {
                       help=f"TCP port for the metrics of the first worker of nova-{service}; the next worker uses the "
                            f"next port, and so on. 0: no metrics. Read by nova-{service}.")
           for service in SERVICES),
-        cfg.IntOpt("interval", default=15, min=1,
-                   help="Seconds between two updates of the metrics that are polled: unfinished actions, services that "
-                        "are up, guests. Read by nova-conductor and nova-compute."),
+        cfg.IntOpt("interval", default=15, min=1, help="Seconds between two updates of the metrics that are polled: "
+                   "unfinished actions, services that are up, guests. Read by nova-conductor and nova-compute."),
     ],
 }

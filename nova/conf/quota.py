@@ -26,9 +26,8 @@ OPTIONS = {
                         "quota overrides it.")
         for name, (value, counted) in _DEFAULTS.items()
     ] + [
-        cfg.IntOpt("server_ports", default=16, min=-1,
-                   help="Maximum number of interfaces of a server on the embedded networks, each with one address of "
-                        "each IP version. -1: no limit. Read by nova-conductor. fixed_ips limits the interfaces of a "
-                        "whole project."),
+        cfg.IntOpt("server_ports", default=16, min=-1, help="Maximum number of interfaces of a server on the embedded "
+                   "networks, each with one address of each IP version. -1: no limit. Read by nova-conductor. "
+                   "fixed_ips limits the interfaces of a whole project."),
     ],
 }

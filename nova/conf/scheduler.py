@@ -23,30 +23,25 @@ _MULTIPLIERS = {
 
 OPTIONS = {
     "scheduler": [
-        cfg.IntOpt("workers", min=1,
-                   help="Number of worker processes of nova-scheduler. Unset: one per CPU, at most 8. Read by "
-                        "nova-scheduler."),
+        cfg.IntOpt("workers", min=1, help="Number of worker processes of nova-scheduler. Unset: one per CPU, at most "
+                   "8. Read by nova-scheduler."),
         cfg.IntOpt("refresh_interval", default=60, min=1,
                    help="Seconds between two reads of all hosts, which correct errors from lost messages. The interval "
                         "grows if a read takes longer than a twentieth of it. Read by nova-scheduler."),
-        cfg.IntOpt("pending_timeout", default=30, min=1,
-                   help="Seconds without a claim after which resources of a selected host count as free again. Read "
-                        "by nova-scheduler."),
-        cfg.BoolOpt("limit_tenants_to_placement_aggregate", default=False,
-                    help="Restrict projects that the metadata filter_tenant_id* of aggregates name to the hosts of "
-                         "these aggregates. Read by nova-scheduler."),
+        cfg.IntOpt("pending_timeout", default=30, min=1, help="Seconds without a claim after which resources of a "
+                   "selected host count as free again. Read by nova-scheduler."),
+        cfg.BoolOpt("limit_tenants_to_placement_aggregate", default=False, help="Restrict projects that the metadata "
+                    "filter_tenant_id* of aggregates name to the hosts of these aggregates. Read by nova-scheduler."),
         cfg.BoolOpt("placement_aggregate_required_for_tenants", default=False,
                     help="With limit_tenants_to_placement_aggregate, give no host to projects that no aggregate names. "
                          "By default these projects may use all hosts. Read by nova-scheduler."),
-        cfg.BoolOpt("enable_isolated_aggregate_filtering", default=False,
-                    help="Reserve the hosts of aggregates with metadata trait:X=required for servers that require the "
-                         "trait X. Read by nova-scheduler."),
+        cfg.BoolOpt("enable_isolated_aggregate_filtering", default=False, help="Reserve the hosts of aggregates with "
+                    "metadata trait:X=required for servers that require the trait X. Read by nova-scheduler."),
         cfg.BoolOpt("query_placement_for_image_type_support", default=False,
                     help="Require the trait COMPUTE_IMAGE_TYPE_* for the disk format of the image. Read by "
                          "nova-scheduler. Set it where hosts support different image formats."),
-        cfg.BoolOpt("image_metadata_prefilter", default=False,
-                    help="Require the traits for the buses, device models and architecture in the image properties. "
-                         "Read by nova-scheduler."),
+        cfg.BoolOpt("image_metadata_prefilter", default=False, help="Require the traits for the buses, device models "
+                    "and architecture in the image properties. Read by nova-scheduler."),
     ],
     "filter_scheduler": [
         cfg.ListOpt("enabled_filters",
@@ -57,30 +52,25 @@ OPTIONS = {
         cfg.ListOpt("weight_classes", default=["nova.scheduler.weights.all_weighers"],
                     help="Weighers: names of the entry points nova.scheduler.weighers; of a dotted name only the last "
                          "part counts. The default means all weighers. Read by nova-scheduler."),
-        cfg.IntOpt("host_subset_size", default=1, min=1,
-                   help="Number of best hosts from which one is selected at random. Read by nova-scheduler. Raise it "
-                        "where several schedulers often select the same host."),
+        cfg.IntOpt("host_subset_size", default=1, min=1, help="Number of best hosts from which one is selected at "
+                   "random. Read by nova-scheduler. Raise it where several schedulers often select the same host."),
         cfg.BoolOpt("shuffle_best_same_weighed_hosts", default=False,
                     help="Select at random among the hosts with the same, highest weight. Read by nova-scheduler."),
-        cfg.IntOpt("max_io_ops_per_host", default=8, min=0,
-                   help="IoOpsFilter: maximum number of disk-heavy operations that run on a host at the same time. "
-                        "Read by nova-scheduler."),
+        cfg.IntOpt("max_io_ops_per_host", default=8, min=0, help="IoOpsFilter: maximum number of disk-heavy operations "
+                   "that run on a host at the same time. Read by nova-scheduler."),
         cfg.IntOpt("max_instances_per_host", default=50, min=1,
                    help="NumInstancesFilter: maximum number of servers on a host. Read by nova-scheduler."),
-        cfg.ListOpt("isolated_images", default=[],
-                    help="IsolatedHostsFilter: ids of images whose servers run on isolated_hosts only. Read by "
-                         "nova-scheduler."),
+        cfg.ListOpt("isolated_images", default=[], help="IsolatedHostsFilter: ids of images whose servers run on "
+                    "isolated_hosts only. Read by nova-scheduler."),
         cfg.ListOpt("isolated_hosts", default=[],
                     help="IsolatedHostsFilter: names of the hosts for isolated_images. Read by nova-scheduler."),
-        cfg.BoolOpt("restrict_isolated_hosts_to_isolated_images", default=True,
-                    help="IsolatedHostsFilter: keep servers of other images off isolated_hosts. Read by "
-                         "nova-scheduler."),
+        cfg.BoolOpt("restrict_isolated_hosts_to_isolated_images", default=True, help="IsolatedHostsFilter: keep "
+                    "servers of other images off isolated_hosts. Read by nova-scheduler."),
         cfg.ListOpt("image_props_weight_setting", default=[],
                     help="ImagePropertiesWeigher: image properties that count, as PROPERTY=RATIO. Empty: all "
                          "properties with ratio 1. Read by nova-scheduler and nova-conductor."),
-        cfg.StrOpt("image_properties_default_architecture",
-                   help="ImagePropertiesFilter: architecture of images that name none. Unset: any. Read by "
-                        "nova-scheduler."),
+        cfg.StrOpt("image_properties_default_architecture", help="ImagePropertiesFilter: architecture of images that "
+                   "name none. Unset: any. Read by nova-scheduler."),
         cfg.StrOpt("aggregate_image_properties_isolation_namespace",
                    help="AggregateImagePropertiesIsolation: prefix of the metadata keys of aggregates that are "
                         "compared with image properties. Unset: all keys. Read by nova-scheduler."),
@@ -94,17 +84,15 @@ OPTIONS = {
           for name, (default, preferred, readers) in _MULTIPLIERS.items()),
     ],
     "metrics": [
-        cfg.FloatOpt("weight_multiplier", default=1.0,
-                     help="Multiplier of the MetricsWeigher. The aggregate metadata metrics_weight_multiplier "
-                          "overrides it for hosts of the aggregate. Read by nova-scheduler."),
+        cfg.FloatOpt("weight_multiplier", default=1.0, help="Multiplier of the MetricsWeigher. The aggregate metadata "
+                     "metrics_weight_multiplier overrides it for hosts of the aggregate. Read by nova-scheduler."),
         cfg.ListOpt("weight_setting", default=[],
                     help="MetricsWeigher: metrics and their ratios, as METRIC=RATIO; the weight of a host is the sum "
                          "of value times ratio. Empty: metrics do not count. Read by nova-scheduler."),
         cfg.BoolOpt("required", default=True,
                     help="Require all metrics of weight_setting of every host: the MetricsFilter removes hosts that do "
                          "not report them. If false, such hosts get weight_of_unavailable. Read by nova-scheduler."),
-        cfg.FloatOpt("weight_of_unavailable", default=-10000.0,
-                     help="MetricsWeigher: weight of a host that does not report all metrics of weight_setting, if "
-                          "they are not required. Read by nova-scheduler."),
+        cfg.FloatOpt("weight_of_unavailable", default=-10000.0, help="MetricsWeigher: weight of a host that does not "
+                     "report all metrics of weight_setting, if they are not required. Read by nova-scheduler."),
     ],
 }

@@ -15,11 +15,8 @@ SERVICES = tables.services
 
 
 def is_alive(row: sa.Row[Any], now: datetime.datetime) -> bool:
-    """Return True if the service sent a heartbeat within service_down_time.
-
-    While the clock is in doubt, the previous state holds. A time in the future was written before the clock was set
-    back and does not count.
-    """
+    """Return True if the service sent a heartbeat within service_down_time. While the clock is in doubt, the previous
+    state holds. A time in the future was written before the clock was set back and does not count."""
     if clock.in_grace_period():
         return bool(row.up)
     return row.last_seen is not None and abs((now - row.last_seen).total_seconds()) <= CONF.service_down_time

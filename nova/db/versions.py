@@ -8,10 +8,9 @@ at least as new as their version.
 from __future__ import annotations
 
 import sqlalchemy as sa
-from oslo_db import exception as db_exception
 
 from nova.db import tables
-from nova.db.sql import clock
+from nova.db.sql import clock, rows
 
 TABLE = tables.versions
 
@@ -36,23 +35,17 @@ def peers(network_uuid: str) -> str:
 
 def dns(domain: str) -> str:
     """Return the name of the counter of the names in a domain. It outlives the domain, whose deletion has a version,
-    too.
-    """
+    too."""
     return f"dns:{domain}"
 
 
 def bump(connection: sa.Connection, name: str) -> None:
-    """Increase the counter and return it, usually as the time in milliseconds.
-
-    So versions of a database that was restored to an earlier state are still newer than those that hosts have received.
-    """
+    """Increase the counter and return it, usually as the time in milliseconds. So versions of a database that was
+    restored to an earlier state are still newer than those that hosts have received."""
     now = int(clock.now().timestamp() * 1000)
-    if connection.execute(_UPDATE, {"this": name, "now": now}).rowcount:
-        return
-    try:
-        connection.execute(sa.insert(TABLE).values(name=name, version=now))
-    except db_exception.DBDuplicateEntry as error:  # Another transaction inserted it at the same moment.
-        raise db_exception.RetryRequest(error) from error
+    if not connection.execute(_UPDATE, {"this": name, "now": now}).rowcount:
+        with rows.on_duplicate():
+            connection.execute(sa.insert(TABLE).values(name=name, version=now))
 
 
 def get(connection: sa.Connection, name: str) -> int:

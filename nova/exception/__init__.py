@@ -12,5 +12,4 @@ from nova.exception.networks import *
 from nova.exception.requests import *
 from nova.exception.resources import *
 from nova.exception.servers import *
-from nova.exception.shares import *
 from nova.exception.volumes import *

@@ -10,6 +10,7 @@ class NovaException(Exception):
 
     Tenants can read the message. Details for operators only, such as host names, are in ``inside_template``. Services
     send errors to each other by ``wire_name``, which is the name of the class unless the class defines another one.
+    A subclass sets these attributes by keywords: ``class NotFound(NovaException, code=404, template="..."): ...``
     """
 
     code: ClassVar[int] = 500
@@ -31,8 +32,10 @@ class NovaException(Exception):
         except KeyError:  # raised with its own message, or by another release
             return self.message
 
-    def __init_subclass__(cls, wire_name: str = "", **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
+    def __init_subclass__(cls, wire_name: str = "", **attributes: int | str) -> None:
+        super().__init_subclass__()
+        for name, value in attributes.items():
+            setattr(cls, name, value)
         cls.wire_name = wire_name or cls.__name__
         NovaException.registry[cls.wire_name] = cls
 
@@ -43,51 +46,22 @@ class NovaException(Exception):
         return cls(message, **kwargs)
 
 
-class InternalError(NovaException):
+class InternalError(NovaException, template="Unexpected error in {where}."):
     """An unexpected error in another service, whose log has the traceback under the same request id."""
 
-    template = "Unexpected error in {where}."
 
-
-class Invalid(NovaException):
-    code = 400
-    template = "Bad request."
-
-
-class NotSupported(Invalid):
-    template = "This is not supported."
-
-
-class Forbidden(NovaException):
-    code = 403
-    template = "Forbidden."
-
-
-class NotFound(NovaException):
-    code = 404
-    template = "Resource could not be found."
-
-
-class Conflict(NovaException):
-    code = 409
-    template = "Conflict."
-
-
-class NotImplementedHere(NovaException):
-    code = 501
-    template = "Unable to {what}: not supported by the driver."
-
-
-class ServiceUnavailable(NovaException):
-    code = 503
-    template = "Service is unavailable at this time."
+class Invalid(NovaException, code=400, template="Bad request."): ...
+class NotSupported(Invalid, template="This is not supported."): ...
+class Forbidden(NovaException, code=403, template="Forbidden."): ...
+class NotFound(NovaException, code=404, template="Resource could not be found."): ...
+class Conflict(NovaException, code=409, template="Conflict."): ...
+class NotImplementedHere(NovaException, code=501, template="Unable to {what}: not supported by the driver."): ...
+class ServiceUnavailable(NovaException, code=503, template="Service is unavailable at this time."): ...
 
 
 class NoListeners(ServiceUnavailable, wire_name="NobodyListens"):
     """A message that was not sent, since no server listens at its topic."""
 
 
-class DatabaseUnusable(ServiceUnavailable):
+class DatabaseUnusable(ServiceUnavailable, template="The database {url} cannot be used: {reason}"):
     """A configured database that is unreachable, refuses the login or lacks tables; shown to operators."""
-
-    template = "The database {url} cannot be used: {reason}"

@@ -31,10 +31,8 @@ _NUMBERS = ("min_ram", "min_disk", "size")
 
 
 class DirectoryStore(ImageStore):
-    """The image back end "directory".
-
-    Callers with a token are users. They may read public images and images of their project, which members may change.
-    """
+    """The image back end "directory". Callers with a token are users. They may read public images and images of their
+    project, which members may change."""
 
     def __init__(self, directory: str | None = None) -> None:
         self._directory = directory
@@ -51,10 +49,8 @@ class DirectoryStore(ImageStore):
 
     def index(self, ctx: RequestContext, filters: Mapping[str, str], limit: int | None = None,
               marker: str | None = None, token: str | None = None) -> list[Image]:
-        """Return images, newest first.
-
-        ``filters`` are as in Glance: fields, ``size_min``, ``size_max``, ``updated_at`` and properties.
-        """
+        """Return images, newest first. ``filters`` are as in Glance: fields, ``size_min``, ``size_max``, ``updated_at``
+        and properties."""
         images = sorted(self._all(), key=lambda image: (image.created_at or "", image.id), reverse=True)
         images = [image for image in images if not token or _visible(ctx, image)]
         if marker is not None:
@@ -131,10 +127,8 @@ class DirectoryStore(ImageStore):
         return image
 
     def add(self, path: str, image: Image) -> Image:
-        """Copy the file ``path`` as an image, replacing an image with the same id, and return the image.
-
-        Raises InvalidInput (invalid id, unreadable file), DiskFull.
-        """
+        """Copy the file ``path`` as an image, replacing an image with the same id, and return the image. Raises
+        InvalidInput (invalid id, unreadable file), DiskFull."""
         if not _ID.fullmatch(image.id):
             raise exception.InvalidInput(reason=f"{image.id!r} is not a valid id of an image")
         self._make_directory()

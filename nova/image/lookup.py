@@ -46,10 +46,8 @@ def find_to_boot(ctx: RequestContext, ident: str, trusted: Sequence[str] = ()) -
 
 
 def find_description(ctx: RequestContext, ident: str) -> Image:
-    """Return the properties of an image for a guest that boots from another source.
-
-    The signature is not verified, since the data are not used. Raises the exceptions of find().
-    """
+    """Return the properties of an image for a guest that boots from another source. The signature is not verified,
+    since the data are not used. Raises the exceptions of find()."""
     image = _show(ctx, ident)
     return Image(id=image.id, name=image.name, owner=image.owner, min_ram=image.min_ram,
                  properties=without_description(image.properties))
@@ -87,10 +85,8 @@ def _show(ctx: RequestContext, ident: str) -> Image:
 
 
 def boot_files(ctx: RequestContext, base: Image | None) -> tuple[str, str]:
-    """Return the ids of kernel and ramdisk that an image names ("": none), if the caller may use them.
-
-    Raises InvalidInput, ImageNotActive, ImageUnacceptable.
-    """
+    """Return the ids of kernel and ramdisk that an image names ("": none), if the caller may use them. Raises
+    InvalidInput, ImageNotActive, ImageUnacceptable."""
     kernel, ramdisk = (_boot_file(ctx, base, name) if base else "" for name in _BOOT_FILES)
     return kernel, ramdisk
 

@@ -37,9 +37,7 @@ Finder = Callable[[bytes, int], int]
 
 class Expression(NamedTuple):
     """``search`` and ``match`` (at the beginning) return True for a text with the expression, in any case of letters.
-
-    ``literal``: the expression is not supported, so that only texts that contain it literally match.
-    """
+    ``literal``: the expression is not supported, so that only texts that contain it literally match."""
 
     search: Callable[[str], bool]
     match: Callable[[str], bool]

@@ -39,10 +39,8 @@ class _UnknownSyntaxError(Exception):
 
 
 def of(pattern: str) -> Required:
-    """Return the texts that every match of the pattern contains, in any case of letters. Empty: unknown.
-
-    The time is linear in the length of the pattern.
-    """
+    """Return the texts that every match of the pattern contains, in any case of letters. Empty: unknown. The time is
+    linear in the length of the pattern."""
     reader = _Reader(pattern)
     try:
         branches = tuple(reader.branches())

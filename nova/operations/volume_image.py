@@ -64,7 +64,7 @@ class CreateVolumeImage(Saving):
 
     def _quiesces(self, ctl: Acceptance) -> bool:
         """Return True if the guest must be quiesced. Raises InstanceQuiesceFailed."""
-        instance, properties = self.instance, Properties(self.instance)
+        instance, properties = self.instance, Properties.of(self.instance)
         if instance.vm_state != states.ACTIVE:
             return False
         has_agent, host_up = properties.image_flag(AGENT), ctl.host_up(instance.host or "")
@@ -86,7 +86,7 @@ class CreateVolumeImage(Saving):
             ctl.quiesce(self.data.host)
         except (exception.InstanceQuiesceFailed, exception.NotImplementedHere, exception.GuestNotFound,
                 exception.ServiceUnavailable) as error:
-            if Properties(ctl.instance).image_flag(QUIESCE):
+            if Properties.of(ctl.instance).image_flag(QUIESCE):
                 if isinstance(error, exception.InstanceQuiesceFailed):
                     raise
                 raise exception.InstanceQuiesceFailed(instance_id=ctl.instance.uuid, reason=error.message) from error
@@ -108,7 +108,7 @@ class CreateVolumeImage(Saving):
         requested_at = self.data.quiesce_requested_at
         if requested_at is None or (ctl.now() - requested_at).total_seconds() < QUIESCE_TIMEOUT:
             return
-        if Properties(ctl.instance).image_flag(QUIESCE):
+        if Properties.of(ctl.instance).image_flag(QUIESCE):
             raise exception.InstanceQuiesceFailed(instance_id=ctl.instance.uuid, reason=(
                 "the volume snapshots took longer than file systems may stay quiesced"))
         LOG.warning("[instance: %s] The volume snapshots may have been taken after the file systems were thawed",

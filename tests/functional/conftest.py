@@ -14,7 +14,6 @@ from nova.compute.service import ComputeService
 from nova.conf import CONF
 from nova.console import server as console_server
 from nova.db import audit
-from nova.db.sql.engine import StatementCounter
 from nova.db.volumes import volumes
 from nova.image.directory import DirectoryStore
 from nova.objects.base import new_uuid
@@ -23,6 +22,7 @@ from nova.rpcapi.networks import Networks
 from nova.rpcapi.volumes import Volumes
 from tests.functional.client import Client, Failed, wait_for
 from tests.functional.several_hosts import SECOND, Held, Pair, nothing_used, service_of, wait_scheduler
+from tests.statement_counter import StatementCounter
 
 # Files with tests of more than 50 s in total, the longest first.
 _LONG = ("test_cinder_moves", "test_cinder", "test_cinder_swaps", "test_volume_images", "test_live_moves",

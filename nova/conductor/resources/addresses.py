@@ -38,7 +38,7 @@ def choose(connection: sa.Connection, project_id: str, wanted: Sequence[NetworkR
     check_ports(len(wanted or ()))
     if wanted is not None and not wanted:
         return []
-    usable = {network.uuid: network for network in networks.for_project(connection, project_id)}
+    usable = {network.uuid: network for network in networks.index(connection, project_id)}
     if wanted is None:
         if len(usable) > 1:
             raise exception.NetworkAmbiguous()
@@ -77,7 +77,7 @@ def allocate(connection: sa.Connection, instance: Instance, wanted: Sequence[Net
     """Create interfaces with addresses on these networks. Raises NetworkNotFound, NoMoreFixedIps, FixedIpInUse."""
     if not wanted:
         return []
-    usable = {network.uuid: network for network in networks.for_project(connection, instance.project_id)}
+    usable = {network.uuid: network for network in networks.index(connection, instance.project_id)}
     vifs = []
     for request in wanted:
         network = usable.get(request.network_id or "")

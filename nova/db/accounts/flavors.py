@@ -25,10 +25,8 @@ def _open_to(project_id: Any) -> sa.ColumnElement[bool]:
 
 
 def index(connection: sa.Connection, query: FlavorQuery) -> list[Flavor]:
-    """Return a page of flavors. Raises MarkerNotFound, InvalidInput (sort key, name pattern).
-
-    Public flavors include private flavors that ``query.project_id`` has access to.
-    """
+    """Return a page of flavors. Raises MarkerNotFound, InvalidInput (sort key, name pattern). Public flavors include
+    private flavors that ``query.project_id`` has access to."""
     if query.sort_key not in SORT_KEYS | {"vcpu_weight"} or query.sort_dir not in ("asc", "desc"):
         raise exception.InvalidInput(reason=f"flavors cannot be sorted by {query.sort_key} {query.sort_dir}")
     statement = sa.select(TABLE)
@@ -43,9 +41,7 @@ def index(connection: sa.Connection, query: FlavorQuery) -> list[Flavor]:
         statement = statement.where(TABLE.c.memory_mb >= query.min_ram)
     if query.min_disk:
         statement = statement.where(TABLE.c.root_gb >= query.min_disk)
-    marker = None
-    if query.marker is not None:
-        marker = rows.marker_row(connection, marked, query.marker)
+    marker = rows.marker_row(connection, marked, query.marker)
     # vcpu_weight is null for every flavor.
     sort = [("id", query.sort_dir)]
     if query.sort_key not in ("id", "vcpu_weight"):
@@ -67,8 +63,7 @@ def _statement(open_to_project: bool, lock: bool) -> sa.Select[Any]:
 
 def get(connection: sa.Connection, flavorid: str, project_id: str | None = None, lock: bool = False) -> Flavor:
     """Return a flavor. Raises FlavorNotFound, also for a private flavor to which ``project_id`` (if given) has no
-    access.
-    """
+    access."""
     wanted = {"this": flavorid} if project_id is None else {"this": flavorid, "project": project_id}
     row = connection.execute(_statement(project_id is not None, lock), wanted).first()
     if row is None:

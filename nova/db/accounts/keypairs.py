@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlalchemy as sa
-from oslo_db import exception as db_exception
 
 from nova import exception
 from nova.db import tables
@@ -28,10 +27,8 @@ def index(connection: sa.Connection, user_id: str, limit: int | None = None,
 
 def get(connection: sa.Connection, user_id: str, name: str) -> Keypair:
     """Return a key pair. Raises KeypairNotFound."""
-    row = connection.execute(sa.select(TABLE).where(TABLE.c.user_id == user_id, TABLE.c.name == name)).first()
-    if row is None:
-        raise exception.KeypairNotFound(name=name, user_id=user_id)
-    return rows.to_object(Keypair, row)
+    return rows.first(connection, Keypair, sa.select(TABLE).where(TABLE.c.user_id == user_id, TABLE.c.name == name),
+                      exception.KeypairNotFound(name=name, user_id=user_id))
 
 
 def create(connection: sa.Connection, keypair: Keypair, most: int) -> Keypair:
@@ -40,10 +37,8 @@ def create(connection: sa.Connection, keypair: Keypair, most: int) -> Keypair:
         quotas.serialize(connection, f"keypairs:{keypair.user_id}"[:255])
         if quotas.count_key_pairs(connection, keypair.user_id) >= most:
             raise exception.QuotaLimit("Quota exceeded, too many key pairs.")
-    try:
+    with rows.on_duplicate(exception.KeyPairExists(key_name=keypair.name)):
         connection.execute(sa.insert(TABLE).values({**rows.values_of(TABLE, keypair), "created_at": clock.now()}))
-    except db_exception.DBDuplicateEntry as error:
-        raise exception.KeyPairExists(key_name=keypair.name) from error
     return get(connection, keypair.user_id, keypair.name)
 
 

@@ -13,6 +13,7 @@ from oslo_db import exception as db_exception
 from nova import exception
 from nova.conf import CONF
 from nova.db import tables
+from nova.db.sql import rows
 from nova.objects.servers import states
 from nova.objects.servers.instance import Instance
 
@@ -99,10 +100,8 @@ def set_limits(connection: sa.Connection, project_id: str, user_id: str | None, 
     if before is not None:
         connection.execute(sa.update(LIMITS).where(this).values(limits={**before, **changes}))
         return
-    try:
+    with rows.on_duplicate():
         connection.execute(sa.insert(LIMITS).values(project_id=project_id, user_id=user_id or "", limits=changes))
-    except db_exception.DBDuplicateEntry as error:
-        raise db_exception.RetryRequest(error) from error
 
 
 def reset(connection: sa.Connection, project_id: str, user_id: str | None = None) -> None:
@@ -129,33 +128,26 @@ def usage(connection: sa.Connection, project_id: str, user_id: str | None = None
 
 
 def count_key_pairs(connection: sa.Connection, user_id: str) -> int:
-    return connection.scalar(sa.select(sa.func.count()).select_from(tables.keypairs).where(
-        tables.keypairs.c.user_id == user_id)) or 0
+    return rows.count(connection, tables.keypairs, tables.keypairs.c.user_id == user_id)
 
 
 def count_server_groups(connection: sa.Connection, project_id: str, user_id: str | None = None) -> int:
     groups = tables.server_groups
-    statement = sa.select(sa.func.count()).select_from(groups).where(groups.c.project_id == project_id)
-    return connection.scalar(statement.where(groups.c.user_id == user_id) if user_id else statement) or 0
+    return rows.count(connection, groups, groups.c.project_id == project_id,
+                      *rows.equal(groups.c.user_id, user_id or None))
 
 
 def count_security_groups(connection: sa.Connection, project_id: str) -> int:
-    groups = tables.security_groups
-    return connection.scalar(sa.select(sa.func.count()).select_from(groups).where(
-        groups.c.project_id == project_id)) or 0
+    return rows.count(connection, tables.security_groups, tables.security_groups.c.project_id == project_id)
 
 
 def count_floating_ips(connection: sa.Connection, project_id: str) -> int:
-    floating = tables.floating_ips
-    return connection.scalar(sa.select(sa.func.count()).select_from(floating).where(
-        floating.c.project_id == project_id)) or 0
+    return rows.count(connection, tables.floating_ips, tables.floating_ips.c.project_id == project_id)
 
 
 def count_interfaces(connection: sa.Connection, project_id: str) -> int:
-    """Count the interfaces of the project's servers on the embedded networks, each with one IPv4 address.
-
-    Interfaces requested by servers that wait for a host are included.
-    """
+    """Count the interfaces of the project's servers on the embedded networks, each with one IPv4 address. Interfaces
+    requested by servers that wait for a host are included."""
     ips, instances = tables.fixed_ips, tables.instances
     mine = sa.and_(instances.c.project_id == project_id, instances.c.deleted == sa.false())
     held = connection.scalar(sa.select(sa.func.count()).select_from(ips).join(
@@ -167,30 +159,24 @@ def count_interfaces(connection: sa.Connection, project_id: str) -> int:
 
 
 def check_interfaces(connection: sa.Connection, project_id: str, most: int, more: int) -> None:
-    """Check that the project may have ``more`` additional interfaces (``most`` -1: unlimited). Raises QuotaLimit.
-
-    The caller holds the row of the project, see :func:`lock`.
-    """
+    """Check that the project may have ``more`` additional interfaces (``most`` -1: unlimited). Raises QuotaLimit. The
+    caller holds the row of the project, see :func:`lock`."""
     if most >= 0 and more > 0 and count_interfaces(connection, project_id) + more > most:
         raise exception.QuotaLimit("Maximum number of fixed IPs exceeded")
 
 
 def lock(connection: sa.Connection, project_id: str, user_ids: Iterable[str] = ("",)) -> dict[str, dict[str, int]]:
-    """Lock the usage rows until the transaction ends; return {user id: usage}. Missing rows are created.
-
-    Transactions that lock the same row run one after the other. The user id "" stands for the whole project.
-    """
+    """Lock the usage rows until the transaction ends; return {user id: usage}. Missing rows are created. Transactions
+    that lock the same row run one after the other. The user id "" stands for the whole project."""
     wanted = sorted(set(user_ids))
     usage = {row.user_id: {name: getattr(row, name) for name in COUNTED} for row in connection.execute(
         _LOCK, {"project": project_id, "users": wanted})}
     missing = [user_id for user_id in wanted if user_id not in usage]
     if missing:
         nothing = dict.fromkeys(COUNTED, 0)
-        try:
+        with rows.on_duplicate():  # The repeated transaction locks the row of the other one.
             connection.execute(sa.insert(USAGES), [
                 {"project_id": project_id, "user_id": user_id, **nothing} for user_id in missing])
-        except db_exception.DBDuplicateEntry as error:  # The row of the other transaction will be found and locked.
-            raise db_exception.RetryRequest(error) from error
         usage.update({user_id: dict(nothing) for user_id in missing})
     return usage
 
@@ -216,8 +202,8 @@ def room(connection: sa.Connection, project_id: str, user_id: str, cores: int, r
     OverQuota if not even ``min_count`` servers fit, QuotaLimit.
     """
     project, user, used = configured(), dict[str, int](), dict[str, dict[str, int]]()
-    rows = connection.execute(_LIMITS_AND_USAGE, {"project": project_id, "users": ["", user_id]}).all()
-    for row in sorted(rows, key=lambda row: row.project_id != _DEFAULT):
+    stored = connection.execute(_LIMITS_AND_USAGE, {"project": project_id, "users": ["", user_id]}).all()
+    for row in sorted(stored, key=lambda row: row.project_id != _DEFAULT):
         if row.limits is None:
             used[row.user_id] = {name: getattr(row, name) for name in COUNTED}
         elif row.user_id:
@@ -262,11 +248,8 @@ def _take() -> sa.Update:
 
 
 def _in_order(update: sa.Update) -> sa.Update:
-    """Restrict the UPDATE to the two rows, which it locks in the order of :func:`lock`.
-
-    Without the subquery PostgreSQL would lock them in their order in the file, which changes, so that two transactions
-    could wait for each other.
-    """
+    """Restrict the UPDATE to the two rows, which it locks in the order of :func:`lock`. Without the subquery PostgreSQL
+    would lock them in their order in the file, which changes, so that two transactions could wait for each other."""
     locked = USAGES.alias("locked")
     both = locked.c.user_id.in_([sa.literal(""), sa.bindparam("user")])
     ordered = sa.select(locked.c.user_id).where(locked.c.project_id == sa.bindparam("project"), both).order_by(
@@ -275,11 +258,8 @@ def _in_order(update: sa.Update) -> sa.Update:
 
 
 def check_waiting(connection: sa.Connection, instance: Instance) -> None:
-    """Check that the project may have one more soft-deleted server. Raises TooManyWait.
-
-    Soft-deleted servers count for no quota but keep their resources and addresses; therefore their number has the same
-    limit.
-    """
+    """Check that the project may have one more soft-deleted server. Raises TooManyWait. Soft-deleted servers count for
+    no quota but keep their resources and addresses; therefore their number has the same limit."""
     allowed, table, flavor = limits(connection, instance.project_id), tables.instances, instance.flavor
     if all(allowed[name] < 0 for name in COUNTED):
         return
@@ -334,10 +314,8 @@ def release(connection: sa.Connection, project_id: str, user_id: str, instances:
 
 def spend(connection: sa.Connection, project_id: str, user_id: str, instances: int = 0, cores: int = 0,
           ram: int = 0) -> None:
-    """Add to the usage of the project and the user (or subtract, but not below zero) without a check.
-
-    Both rows stay locked until the transaction ends.
-    """
+    """Add to the usage of the project and the user (or subtract, but not below zero) without a check. Both rows stay
+    locked until the transaction ends."""
     connection.execute(_spend(), {"project": project_id, "user": user_id, "more_instances": instances,
                                   "more_cores": cores, "more_ram": ram})
 
@@ -352,8 +330,6 @@ def _spend() -> sa.Update:
 
 
 def serialize(connection: sa.Connection, name: str) -> None:
-    """Serialize transactions that change the set called ``name``.
-
-    For checks over all rows of a table, which no row lock covers. The lock is a usage row without a project.
-    """
+    """Serialize transactions that change the set called ``name``. For checks over all rows of a table, which no row
+    lock covers. The lock is a usage row without a project."""
     lock(connection, "", (name,))

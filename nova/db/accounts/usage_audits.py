@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 
 import sqlalchemy as sa
-from oslo_db import exception as db_exception
 
 from nova.db import tables
 from nova.db.sql import rows
@@ -17,16 +16,13 @@ INSTANCES = tables.instances
 
 def begin(connection: sa.Connection, ending: datetime.datetime) -> int | None:
     """Start the notifications of the period that ends then; return the id of the last notified server (0: none yet), or
-    None if all servers are notified.
-    """
+    None if all servers are notified."""
     row = connection.execute(sa.select(TABLE).where(TABLE.c.period_ending == ending)).first()
     if row is not None:
         return None if row.finished else int(row.marker)
     connection.execute(sa.delete(TABLE).where(TABLE.c.period_ending < ending))
-    try:
+    with rows.on_duplicate():
         connection.execute(sa.insert(TABLE).values(period_ending=ending, marker=0, finished=False))
-    except db_exception.DBDuplicateEntry as error:  # Another conductor started it at the same moment.
-        raise db_exception.RetryRequest(error) from error
     return 0
 
 

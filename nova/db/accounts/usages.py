@@ -22,12 +22,10 @@ def index(connection: sa.Connection, begin: datetime.datetime, end: datetime.dat
           project_id: str | None = None, marker: str | None = None) -> list[ServerUsage]:
     """Return a page of the servers that ran between ``begin`` and ``end``. Raises MarkerNotFound."""
     statement = _SHOWN.where(
-        TABLE.c.launched_at < end, sa.or_(TABLE.c.terminated_at.is_(None), TABLE.c.terminated_at > begin))
-    marker_statement = sa.select(TABLE.c.project_id, TABLE.c.uuid).where(TABLE.c.uuid == marker)
-    if project_id is not None:
-        statement = statement.where(TABLE.c.project_id == project_id)
-        marker_statement = marker_statement.where(TABLE.c.project_id == project_id)
-    after = rows.marker_row(connection, marker_statement, marker) if marker is not None else None
+        TABLE.c.launched_at < end, sa.or_(TABLE.c.terminated_at.is_(None), TABLE.c.terminated_at > begin),
+        *rows.equal(TABLE.c.project_id, project_id))
+    after = rows.marker_row(connection, sa.select(TABLE.c.project_id, TABLE.c.uuid).where(
+        TABLE.c.uuid == marker, *rows.equal(TABLE.c.project_id, project_id)), marker)
     return [ServerUsage(
         uuid=row.uuid, project_id=row.project_id, display_name=row.display_name, vm_state=row.vm_state,
         flavor=row.flavor.name, vcpus=row.flavor.vcpus, memory_mb=row.flavor.memory_mb,

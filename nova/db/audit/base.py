@@ -19,8 +19,7 @@ Repair = Callable[[sa.Connection], object]
 @dataclasses.dataclass(frozen=True)
 class Finding:
     """A contradiction among rows. ``key``: key of its subject; ``subject``: its description if the key does not name
-    it. ``repair`` None: an operator must decide.
-    """
+    it. ``repair`` None: an operator must decide."""
 
     kind: str
     key: str
@@ -39,6 +38,8 @@ class Check(abc.ABC):
 
     # Number of subjects per transaction: fewer if each has many related rows.
     page_size = 500
+    # The table whose uuids are the keys.
+    table = tables.instances
 
     @abc.abstractmethod
     def subjects(self) -> Sequence[sa.Select[Any]]:
@@ -47,15 +48,12 @@ class Check(abc.ABC):
     @abc.abstractmethod
     def examine(self, connection: sa.Connection, keys: Sequence[str]) -> Iterator[Finding]:
         """Return the findings for these subjects. Each statement reads the rows of these subjects only, so that it
-        stays short.
-        """
+        stays short."""
 
-    @abc.abstractmethod
     def lock(self, connection: sa.Connection, key: str) -> None:
-        """Lock the subject until the transaction ends, so that changes of it wait.
-
-        Rows are locked in the order of operations: actions, nodes, quota, instances.
-        """
+        """Lock the subject until the transaction ends, so that changes of it wait: by default the row of ``table``.
+        Rows are locked in the order of operations: actions, nodes, quota, instances."""
+        hold(connection, self.table, self.table.c.uuid == key)
 
     def page(self, connection: sa.Connection, after: str, limit: int) -> list[str]:
         """Return the keys of the next subjects in order, at most ``limit``."""
@@ -64,8 +62,7 @@ class Check(abc.ABC):
     @functools.cached_property
     def _page_statement(self) -> sa.Select[Any]:
         """Return the statement for the first ``limit`` keys after ``after`` of all sources, which reads no source
-        further.
-        """
+        further."""
         after, limit = sa.bindparam("after", type_=sa.String), sa.bindparam("limit", type_=sa.Integer)
         parts = []
         for source in self.subjects():

@@ -31,10 +31,8 @@ _SETTLED = (migration_states.FINISHED, migration_states.CONFIRMING, migration_st
 
 
 class Claims(Check):
-    """Check that each server has a claim on its host, and that no other claims exist. Subjects: consumers.
-
-    While a server moves, its own claim is on the source and the claim of the migration on the destination.
-    """
+    """Check that each server has a claim on its host, and that no other claims exist. Subjects: consumers. While a
+    server moves, its own claim is on the source and the claim of the migration on the destination."""
 
     def subjects(self) -> Sequence[sa.Select[Any]]:
         return (sa.select(CLAIMS.c.consumer_uuid),
@@ -168,11 +166,10 @@ class Usage(Check):
 class Counts(Check):
     """Check num_instances (claims of a node) and num_io_ops (builds and moves on a node). Subjects: nodes."""
 
+    table = NODES
+
     def subjects(self) -> Sequence[sa.Select[Any]]:
         return (sa.select(NODES.c.uuid),)
-
-    def lock(self, connection: sa.Connection, key: str) -> None:
-        hold(connection, NODES, NODES.c.uuid == key)
 
     def examine(self, connection: sa.Connection, keys: Sequence[str]) -> Iterator[Finding]:
         nodes = connection.execute(sa.select(

@@ -9,7 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from nova.db import tables
-from nova.db.audit.base import Check, Finding, alive, hold
+from nova.db.audit.base import Check, Finding, alive
 from nova.objects.dedicated_resources import fitting
 from nova.objects.dedicated_resources.fitting import GuestDedicatedResources
 
@@ -23,12 +23,10 @@ class DedicatedResources(Check):
     """Check the NUMA cells and devices of the claims on a node. Subjects: nodes."""
 
     page_size = 50
+    table = NODES
 
     def subjects(self) -> Sequence[sa.Select[Any]]:
         return (sa.select(NODES.c.uuid).where(NODES.c.fitted == sa.true()),)
-
-    def lock(self, connection: sa.Connection, key: str) -> None:
-        hold(connection, NODES, NODES.c.uuid == key)
 
     def examine(self, connection: sa.Connection, keys: Sequence[str]) -> Iterator[Finding]:
         nodes = {row.uuid: row for row in connection.execute(

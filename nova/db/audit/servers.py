@@ -23,15 +23,12 @@ MEMBERS = tables.security_group_members
 
 
 class Addresses(Check):
-    """Check that an address belongs to one existing server, whose network info contains the address."""
+    """Check that an address belongs to one existing server, whose network info contains the address. Every allocation
+    and release of an address writes the instance, too, and waits for its lock."""
 
     def subjects(self) -> Sequence[sa.Select[Any]]:
         return (sa.select(IPS.c.instance_uuid).where(IPS.c.instance_uuid.is_not(None)),
                 sa.select(INSTANCES.c.uuid).where(INSTANCES.c.deleted == sa.false(), INSTANCES.c.addresses != ""))
-
-    def lock(self, connection: sa.Connection, key: str) -> None:
-        # Every allocation and release of an address writes the instance, too.
-        hold(connection, INSTANCES, INSTANCES.c.uuid == key)
 
     def examine(self, connection: sa.Connection, keys: Sequence[str]) -> Iterator[Finding]:
         instances = alive(connection, keys, INSTANCES.c.network_info)
@@ -59,9 +56,6 @@ class FloatingAddresses(Check):
     def subjects(self) -> Sequence[sa.Select[Any]]:
         return (sa.select(FLOATING.c.instance_uuid).where(FLOATING.c.instance_uuid.is_not(None)),)
 
-    def lock(self, connection: sa.Connection, key: str) -> None:
-        hold(connection, INSTANCES, INSTANCES.c.uuid == key)
-
     def examine(self, connection: sa.Connection, keys: Sequence[str]) -> Iterator[Finding]:
         used = {(uuid, vif.id, vif.floating) for uuid, instance in alive(
             connection, keys, INSTANCES.c.network_info).items() for vif in instance.network_info}
@@ -85,7 +79,7 @@ class Operations(Check):
 
     def lock(self, connection: sa.Connection, key: str) -> None:
         hold(connection, ACTIONS, sa.and_(ACTIONS.c.instance_uuid == key, ACTIONS.c.outcome.is_(None)))
-        hold(connection, INSTANCES, INSTANCES.c.uuid == key)
+        super().lock(connection, key)
 
     def examine(self, connection: sa.Connection, keys: Sequence[str]) -> Iterator[Finding]:
         instances = alive(connection, keys, INSTANCES.c.vm_state, INSTANCES.c.task_state, INSTANCES.c.action_uuid)
@@ -117,9 +111,6 @@ class Members(Check):
     def subjects(self) -> Sequence[sa.Select[Any]]:
         return (sa.select(MEMBERS.c.instance_uuid),)
 
-    def lock(self, connection: sa.Connection, key: str) -> None:
-        hold(connection, INSTANCES, INSTANCES.c.uuid == key)
-
     def examine(self, connection: sa.Connection, keys: Sequence[str]) -> Iterator[Finding]:
         dead = set(keys) - alive(connection, keys).keys()
         groups: dict[str, list[int]] = collections.defaultdict(list)
@@ -136,9 +127,6 @@ class Evictions(Check):
 
     def subjects(self) -> Sequence[sa.Select[Any]]:
         return (sa.select(EVICTIONS.c.instance_uuid),)
-
-    def lock(self, connection: sa.Connection, key: str) -> None:
-        hold(connection, INSTANCES, INSTANCES.c.uuid == key)
 
     def examine(self, connection: sa.Connection, keys: Sequence[str]) -> Iterator[Finding]:
         # A running operation may still remove the server from the host.

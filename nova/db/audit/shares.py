@@ -29,7 +29,7 @@ class Shares(Check):
         return has, sa.select(TABLE.c.instance_uuid)
 
     def lock(self, connection: sa.Connection, key: str) -> None:
-        hold(connection, INSTANCES, INSTANCES.c.uuid == key)
+        super().lock(connection, key)
         hold(connection, TABLE, TABLE.c.instance_uuid == key)
 
     def examine(self, connection: sa.Connection, keys: Sequence[str]) -> Iterator[Finding]:

@@ -22,8 +22,7 @@ _OWNED = (volume_states.RESERVED, volume_states.ATTACHING, volume_states.IN_USE,
 
 class Volumes(Check):
     """Check that a volume in use belongs to one existing server with this device, and that a deleted volume waits for
-    its host.
-    """
+    its host."""
 
     def subjects(self) -> Sequence[sa.Select[Any]]:
         return (sa.select(TABLE.c.uuid).where(sa.or_(
@@ -70,9 +69,6 @@ class Devices(Check):
         # The column is JSON; servers without volumes are excluded by a text search.
         text = sa.type_coerce(INSTANCES.c.block_devices, sa.Text)
         return (sa.select(INSTANCES.c.uuid).where(INSTANCES.c.deleted == sa.false(), text.like('%"volume_id"%')),)
-
-    def lock(self, connection: sa.Connection, key: str) -> None:
-        hold(connection, INSTANCES, INSTANCES.c.uuid == key)
 
     def examine(self, connection: sa.Connection, keys: Sequence[str]) -> Iterator[Finding]:
         instances = alive(connection, keys, INSTANCES.c.block_devices)

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 import sqlalchemy as sa
-from oslo_db import exception as db_exception
 
 from nova import exception
 from nova.conf import CONF
@@ -29,9 +28,7 @@ ZONE = "availability_zone"
 def index(connection: sa.Connection, lock: bool = False) -> list[Aggregate]:
     """Return all aggregates, oldest first."""
     statement = sa.select(TABLE).order_by(TABLE.c.id)
-    if lock:
-        statement = statement.with_for_update()
-    return rows.to_objects(Aggregate, connection.execute(statement))
+    return rows.to_objects(Aggregate, connection.execute(statement.with_for_update() if lock else statement))
 
 
 def get(connection: sa.Connection, aggregate_id: int) -> Aggregate:
@@ -84,10 +81,8 @@ def zones(connection: sa.Connection) -> set[str]:
 def create(connection: sa.Connection, name: str, zone: str | None = None) -> Aggregate:
     """Insert an aggregate. Raises AggregateNameExists."""
     aggregate = Aggregate(uuid=new_uuid(), name=name, metadata={ZONE: zone} if zone else {}, created_at=clock.now())
-    try:
+    with rows.on_duplicate(exception.AggregateNameExists(aggregate_name=name)):
         connection.execute(sa.insert(TABLE).values(rows.values_of(TABLE, aggregate)))
-    except db_exception.DBDuplicateEntry as error:
-        raise exception.AggregateNameExists(aggregate_name=name) from error
     row = connection.execute(sa.select(TABLE).where(TABLE.c.uuid == aggregate.uuid)).one()
     return rows.to_object(Aggregate, row)
 
@@ -101,10 +96,9 @@ def update(connection: sa.Connection, aggregate_id: int, name: str | None, zone:
         aggregate.name = name
     if zone is not None:
         _change_metadata(connection, everything, aggregate, {ZONE: zone}, "update")
-    try:
-        return _save(connection, aggregate)
-    except db_exception.DBDuplicateEntry as error:
-        raise exception.AggregateNameExists(aggregate_name=name) from error
+    with rows.on_duplicate(exception.AggregateNameExists(aggregate_name=name)):
+        _save(connection, aggregate)
+    return aggregate
 
 
 def set_metadata(connection: sa.Connection, aggregate_id: int, metadata: dict[str, str | None]) -> Aggregate:
@@ -134,8 +128,7 @@ def add_host(connection: sa.Connection, aggregate_id: int, host: str) -> Aggrega
         raise exception.ComputeHostNotFound(host=host)
     before = host_zones(everything)
     aggregate.hosts.append(host)
-    problem = _zone_problem(connection, before, everything, aggregate, [host])
-    if problem:
+    if problem := _zone_problem(connection, before, everything, aggregate, [host]):
         raise exception.AggregateHostConflict(action="add host", aggregate_id=aggregate_id, reason=problem)
     return _save(connection, aggregate)
 
@@ -147,8 +140,7 @@ def remove_host(connection: sa.Connection, aggregate_id: int, host: str) -> Aggr
         raise exception.AggregateHostNotFound(aggregate_id=aggregate_id, host=host)
     before = host_zones(everything)
     aggregate.hosts.remove(host)
-    problem = _zone_problem(connection, before, everything, aggregate, [host])
-    if problem:
+    if problem := _zone_problem(connection, before, everything, aggregate, [host]):
         raise exception.AggregateHostConflict(action="remove host", aggregate_id=aggregate_id, reason=problem)
     precaches.forget(connection, host, aggregate_id)
     return _save(connection, aggregate)
@@ -189,10 +181,8 @@ def _change_metadata(connection: sa.Connection, everything: list[Aggregate], agg
             aggregate.metadata.pop(key, None)
         else:
             aggregate.metadata[key] = value
-    if ZONE in changes:
-        problem = _zone_problem(connection, before, everything, aggregate, aggregate.hosts)
-        if problem:
-            raise exception.InvalidAggregateAction(action=action, aggregate_id=aggregate.id, reason=problem)
+    if ZONE in changes and (problem := _zone_problem(connection, before, everything, aggregate, aggregate.hosts)):
+        raise exception.InvalidAggregateAction(action=action, aggregate_id=aggregate.id, reason=problem)
 
 
 def _zone_problem(connection: sa.Connection, before: dict[str, str], everything: Iterable[Aggregate],

@@ -56,10 +56,8 @@ def claim(connection: sa.Connection, consumer: str, selection: Selection, resour
 
 
 def release(connection: sa.Connection, consumer: str, root: str | None = None) -> list[str]:
-    """Give back all that ``consumer`` holds (of one node, if ``root`` is given).
-
-    Returns the roots (uuids of nodes) that it was on.
-    """
+    """Give back all that ``consumer`` holds (of one node, if ``root`` is given). Returns the roots (uuids of nodes)
+    that it was on."""
     these = ALLOCATIONS.c.consumer_uuid == consumer
     if root is not None:
         these &= ROOT.in_([root])
@@ -79,9 +77,7 @@ def release(connection: sa.Connection, consumer: str, root: str | None = None) -
 
 def hold(connection: sa.Connection, nodes: Collection[str], consumers: Collection[str], moving: str = "") -> None:
     """Lock these nodes and those of which these consumers hold something: for who is about to write several.
-
-    ``moving``: an instance whose open migrations are consumers, too.
-    """
+    ``moving``: an instance whose open migrations are consumers, too."""
     who: sa.ColumnElement[bool] = ALLOCATIONS.c.consumer_uuid.in_(consumers)
     if moving:
         who |= ALLOCATIONS.c.consumer_uuid.in_(sa.select(MIGRATIONS.c.uuid).where(

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import sqlalchemy as sa
-from oslo_db import exception as db_exception
 
 from nova import exception
 from nova.conf import CONF
@@ -39,8 +38,7 @@ _SHOWN = ("disk_available_least", "uptime")
 @dataclasses.dataclass
 class Report:
     """The changes of a report: the current nodes, and the uuids of changed nodes, of nodes with new metrics, and of
-    removed nodes. Schedulers must be notified of all of these.
-    """
+    removed nodes. Schedulers must be notified of all of these."""
 
     nodes: list[ComputeNode]
     changed: list[str]
@@ -81,7 +79,7 @@ def report(connection: sa.Connection, host: str, nodes: Sequence[ComputeNode], a
     by_uuid = {row.uuid: row for row in stored.nodes}
     by_name = {row.hypervisor_hostname: row for row in stored.nodes if row.host == host}
     result, new = Report([], [], [], []), []
-    try:
+    with rows.on_duplicate():
         for node in nodes:
             row = by_uuid.get(node.uuid) or by_name.get(node.hypervisor_hostname)
             if row is not None and row.host != host:
@@ -100,8 +98,6 @@ def report(connection: sa.Connection, host: str, nodes: Sequence[ComputeNode], a
         if new and not trusted:
             _check_number(connection, host, len(new))
         _insert(connection, new)
-    except db_exception.DBDuplicateEntry as error:  # The same report arrived twice at the same moment.
-        raise db_exception.RetryRequest(error) from error
     if nodes:
         reported = {node.uuid for node in result.nodes}
         result.removed = _remove_idle(connection, [
@@ -122,15 +118,13 @@ def _check_distinct(connection: sa.Connection, nodes: Sequence[ComputeNode], sto
 
 
 def _check_number(connection: sa.Connection, host: str, more: int) -> None:
-    count = connection.scalar(sa.select(sa.func.count()).select_from(TABLE).where(TABLE.c.host == host)) or 0
-    if count + more > node_limits.NODES:
+    if rows.count(connection, TABLE, TABLE.c.host == host) + more > node_limits.NODES:
         raise exception.InvalidInput(reason=f"host {host} would have more than {node_limits.NODES} nodes")
 
 
 def _check_taken_over(connection: sa.Connection, row: Any, node: ComputeNode, host: str, trusted: bool) -> None:
     """Check that a host may take over a node of another host: the node must have no claims, and the other host must not
-    be up unless the report is ``trusted``.
-    """
+    be up unless the report is ``trusted``."""
     if row.hypervisor_hostname != node.hypervisor_hostname:
         raise exception.InvalidInput(reason=f"node {node.uuid} of host {host} is already known as "
                                             f"{row.hypervisor_hostname} of host {row.host}")
@@ -301,10 +295,8 @@ def _claimed(connection: sa.Connection, provider_uuid: str) -> dict[str, int]:
 
 # --- removal ---------------------------------------------------------------------------------
 def remove_host(connection: sa.Connection, host: str) -> list[str]:
-    """Remove all nodes of a host with their claims; return their uuids.
-
-    Raises ServiceInUse if servers are on the host, or move from or to it.
-    """
+    """Remove all nodes of a host with their claims; return their uuids. Raises ServiceInUse if servers are on the host,
+    or move from or to it."""
     uuids = list(connection.scalars(sa.select(TABLE.c.uuid).where(TABLE.c.host == host).order_by(TABLE.c.uuid)))
     remove(connection, uuids)
     # Queried after the nodes are locked: an earlier claim has written its instance by now.
@@ -358,18 +350,14 @@ def _remove_idle_providers(connection: sa.Connection, uuids: Sequence[str]) -> l
 # --- what the API shows ------------------------------------------------------------------------
 def index(connection: sa.Connection, pattern: str | None = None, limit: int | None = None,
           marker: str | None = None, host: str | None = None) -> list[ComputeNode]:
-    """Return nodes (of a host) by id, with their service. ``pattern``: a part of the hypervisor hostname.
-
-    Raises MarkerNotFound.
-    """
-    statement = sa.select(TABLE).order_by(TABLE.c.id)
-    if host is not None:
-        statement = statement.where(TABLE.c.host == host)
+    """Return nodes (of a host) by id, with their service. ``pattern``: a part of the hypervisor hostname. Raises
+    MarkerNotFound."""
+    statement = sa.select(TABLE).where(*rows.equal(TABLE.c.host, host)).order_by(TABLE.c.id)
     if pattern is not None:
         statement = statement.where(TABLE.c.hypervisor_hostname.icontains(pattern, autoescape=True))
-    if marker is not None:
-        row = rows.marker_row(connection, sa.select(TABLE.c.id).where(_named(marker)), marker)
-        statement = statement.where(TABLE.c.id > row.id)
+    after = rows.marker_row(connection, sa.select(TABLE.c.id).where(_named(marker or "")), marker)
+    if after is not None:
+        statement = statement.where(TABLE.c.id > after.id)
     return _objects(connection, connection.execute(statement.limit(limit)).all())
 
 
@@ -383,10 +371,8 @@ def get(connection: sa.Connection, node_id: str) -> ComputeNode:
 
 def exists(connection: sa.Connection, name: str, host: str | None) -> bool:
     """Return True if a node has this hypervisor hostname (on ``host``, if that is given)."""
-    statement = sa.select(TABLE.c.id).where(TABLE.c.hypervisor_hostname == name)
-    if host is not None:
-        statement = statement.where(TABLE.c.host == host)
-    return connection.scalar(statement.limit(1)) is not None
+    return connection.scalar(sa.select(TABLE.c.id).where(
+        TABLE.c.hypervisor_hostname == name, *rows.equal(TABLE.c.host, host)).limit(1)) is not None
 
 
 def has_trait(connection: sa.Connection, host: str, name: str, trait: str) -> bool:

@@ -14,12 +14,7 @@ from nova import exception
 from nova.conf import CONF
 from nova.db import tables
 from nova.objects.dedicated_resources import fitting
-from nova.objects.dedicated_resources.fitting import (
-    AllocationRatios,
-    DedicatedRequest,
-    GuestDedicatedResources,
-    NodeDedicatedResources,
-)
+from nova.objects.dedicated_resources.fitting import GuestDedicatedResources, NodeDedicatedResources
 from nova.objects.hosts.node import MEMORY_MB, VCPU
 
 NODES = tables.compute_nodes
@@ -27,7 +22,8 @@ ALLOCATIONS = tables.allocations
 INVENTORIES = tables.inventories
 
 
-def claim(connection: sa.Connection, consumer: str, root: str, request: DedicatedRequest) -> GuestDedicatedResources:
+def claim(connection: sa.Connection, consumer: str, root: str,
+          request: fitting.DedicatedRequest) -> GuestDedicatedResources:
     """Assign cells and devices of the node to ``consumer``, whose claim was just written. Raises ClaimLost."""
     node = connection.execute(_NODES, {"roots": [root]}).one()
     chosen = fitting.choose(node.numa_topology, node.pci_devices, held(connection, [root]).get(root, []), request,
@@ -79,10 +75,10 @@ def of_fitted(connection: sa.Connection, uuids: Sequence[str]) -> dict[str, Node
     return of_nodes(connection, connection.execute(_NODES, {"roots": list(uuids)}).all())
 
 
-def _ratios(connection: sa.Connection, root: str) -> AllocationRatios:
+def _ratios(connection: sa.Connection, root: str) -> fitting.AllocationRatios:
     ratios = dict(connection.execute(_RATIOS, {"root": root}).all())
-    return AllocationRatios(cpu=ratios.get(VCPU, 1.0), memory=ratios.get(MEMORY_MB, 1.0),
-                  packing=CONF.compute.packing_host_numa_cells_allocation_strategy)
+    return fitting.AllocationRatios(cpu=ratios.get(VCPU, 1.0), memory=ratios.get(MEMORY_MB, 1.0),
+                                    packing=CONF.compute.packing_host_numa_cells_allocation_strategy)
 
 
 # --- statements: built once -----------------------------------------------------------------------

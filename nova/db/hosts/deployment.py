@@ -32,10 +32,8 @@ def check(connection: sa.Connection, host: str, remembered: str | None) -> None:
 
 
 def admit(connection: sa.Connection, host: str, identity: str | None, returning: bool) -> None:
-    """Check that a host without a row may register. Raises HostIdentityMismatch.
-
-    ``returning``: the host was registered before, so an operator has deleted it, or the database is another one.
-    """
+    """Check that a host without a row may register. Raises HostIdentityMismatch. ``returning``: the host was registered
+    before, so an operator has deleted it, or the database is another one."""
     if identity is None:
         return
     deleted = connection.execute(sa.delete(DELETED).where(DELETED.c.identity == identity)).rowcount

@@ -67,9 +67,7 @@ def _candidate(row: Any) -> Candidate:
 # --- requests of operators -----------------------------------------------------------------------
 def begin(connection: sa.Connection, wanted: Drain) -> Drain:
     """Begin to drain the host. A running drain continues with the new options and retries the servers that it had left.
-
-    The caller holds the host's service. Raises DrainConflict if another kind of drain is running.
-    """
+    The caller holds the host's service. Raises DrainConflict if another kind of drain is running."""
     running = find(connection, wanted.host)
     if running is not None and running.state != drain_types.ENDED:
         if running.kind != wanted.kind:

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 import sqlalchemy as sa
-from oslo_db import exception as db_exception
 
 from nova.db import tables, versions
 from nova.db.servers import servers
+from nova.db.sql import rows
 from nova.objects.networks.network import Peers
 
 TABLE = tables.network_hosts
@@ -40,19 +40,15 @@ def strangers(connection: sa.Connection, host: str, networks: Collection[str]) -
 
 
 def present(connection: sa.Connection, host: str, address: str, networks: Collection[str], complete: bool) -> set[str]:
-    """Record that the host has these networks with tunnels to ``address``; with ``complete``: no others.
-
-    Returns the networks whose other hosts must be notified.
-    """
+    """Record that the host has these networks with tunnels to ``address``; with ``complete``: no others. Returns the
+    networks whose other hosts must be notified."""
     changed = differs(connection, host, address, networks, complete)
     for network in sorted(changed):
         versions.bump(connection, versions.peers(network))
         connection.execute(sa.delete(TABLE).where(TABLE.c.network_uuid == network, TABLE.c.host == host))
         if network in networks:
-            try:
+            with rows.on_duplicate():
                 connection.execute(sa.insert(TABLE).values(network_uuid=network, host=host, address=address))
-            except db_exception.DBDuplicateEntry as error:  # The host reported the network twice at the same moment.
-                raise db_exception.RetryRequest(error) from error
     return changed
 
 

@@ -24,8 +24,7 @@ _OPEN = TABLE.c.state.in_((caches.WAITING, caches.CACHING))
 @dataclasses.dataclass(frozen=True)
 class Busy:
     """A host of an aggregate with images to fetch. ``asked``: the host was requested and need not be requested again
-    yet.
-    """
+    yet."""
 
     aggregate_id: int
     host: str
@@ -86,17 +85,13 @@ def give_up(connection: sa.Connection, of: Busy, reason: str) -> list[HostDone]:
 
 
 def ended(connection: sa.Connection, host: str, results: Sequence[CacheResult]) -> list[HostDone]:
-    """Record that the host has the images, or cannot fetch them, for all aggregates that requested them.
-
-    Returns the aggregates whose request the host has finished by this.
-    """
+    """Record that the host has the images, or cannot fetch them, for all aggregates that requested them. Returns the
+    aggregates whose request the host has finished by this."""
     at_work = connection.scalars(sa.select(TABLE.c.aggregate_id).distinct().where(
         TABLE.c.host == host, _OPEN, TABLE.c.image_id.in_([result.image_id for result in results]))).all()
     for result in results:
         connection.execute(sa.update(TABLE).where(TABLE.c.host == host, TABLE.c.image_id == result.image_id).values(
             state=result.state, message=result.message, ask_again_at=None, updated_at=clock.now()))
-
-
     return _done(connection, host, at_work)
 
 
@@ -116,14 +111,11 @@ def _done(connection: sa.Connection, host: str, aggregate_ids: Sequence[int]) ->
 
 def index(connection: sa.Connection, aggregate_id: int | None = None) -> list[PrecachedImage]:
     """Return the results of the last request of the aggregate (None: of each aggregate)."""
-    statement = sa.select(TABLE).order_by(TABLE.c.aggregate_id, TABLE.c.host, TABLE.c.image_id)
-    if aggregate_id is not None:
-        statement = statement.where(TABLE.c.aggregate_id == aggregate_id)
-    return rows.to_objects(PrecachedImage, connection.execute(statement))
+    return rows.to_objects(PrecachedImage, connection.execute(
+        sa.select(TABLE).where(*rows.equal(TABLE.c.aggregate_id, aggregate_id))
+        .order_by(TABLE.c.aggregate_id, TABLE.c.host, TABLE.c.image_id)))
 
 
 def forget(connection: sa.Connection, host: str, aggregate_id: int | None = None) -> None:
     """Remove a host that was deleted or has left the aggregate."""
-    this = TABLE.c.host == host
-    connection.execute(sa.delete(TABLE).where(
-        this if aggregate_id is None else sa.and_(this, TABLE.c.aggregate_id == aggregate_id)))
+    connection.execute(sa.delete(TABLE).where(TABLE.c.host == host, *rows.equal(TABLE.c.aggregate_id, aggregate_id)))

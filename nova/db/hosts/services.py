@@ -8,7 +8,6 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import sqlalchemy as sa
-from oslo_db import exception as db_exception
 
 from nova import exception
 from nova.conf import CONF
@@ -53,13 +52,10 @@ def _fill(connection: sa.Connection, rows: Iterable[sa.Row[Any]]) -> list[Servic
 def index(connection: sa.Connection, host: str | None = None, binary: str | None = None,
           hidden: bool = False) -> list[Service]:
     """Return services (of a host, with a binary), oldest first; with ``hidden``, also those of the API."""
-    statement = sa.select(TABLE).order_by(TABLE.c.id)
+    statement = sa.select(TABLE).where(*rows.equal(TABLE.c.host, host), *rows.equal(TABLE.c.binary, binary))
+    statement = statement.order_by(TABLE.c.id)
     if not hidden:
         statement = statement.where(TABLE.c.binary.not_in(HIDDEN))
-    if host is not None:
-        statement = statement.where(TABLE.c.host == host)
-    if binary is not None:
-        statement = statement.where(TABLE.c.binary == binary)
     return _fill(connection, connection.execute(statement).all())
 
 
@@ -95,9 +91,7 @@ def compute_version(connection: sa.Connection, host: str) -> int | None:
 
 def host_up(connection: sa.Connection, host: str, lock: bool = False) -> bool:
     """Return True if the compute service of the host is alive (and not forced down); False where there is none.
-
-    ``lock``: lock the row until the transaction ends.
-    """
+    ``lock``: lock the row until the transaction ends."""
     # Read the current time of the database in the same statement: its clock may just have jumped.
     statement = sa.select(TABLE, clock.column(connection)).where(TABLE.c.host == host, TABLE.c.binary == COMPUTE)
     started = time.monotonic()
@@ -119,11 +113,8 @@ def awake(connection: sa.Connection, host: str) -> str | None:
 
 
 def still_down(connection: sa.Connection, host: str) -> None:
-    """Lock a host as down until the transaction ends. Raises ServiceUnavailable if it is up again.
-
-    Its next heartbeat waits for the commit, so that the host then compares its guests with what was decided
-    without it.
-    """
+    """Lock a host as down until the transaction ends. Raises ServiceUnavailable if it is up again. Its next heartbeat
+    waits for the commit, so that the host then compares its guests with what was decided without it."""
     if host_up(connection, host, lock=True):
         raise exception.ServiceUnavailable(f"Host {host} is up again; repeat the request.")
 
@@ -165,7 +156,7 @@ def register(connection: sa.Connection, host: str, binary: str, topic: str, vers
         values["identity"] = identity
     if connector is not None:
         values["connector"] = connector
-    try:
+    with rows.on_duplicate():
         if connection.execute(sa.update(TABLE).where(this).values(
                 **values, updated_at=now, generation=_NEXT)).rowcount == 0:
             deployment.admit(connection, host, identity, returning)
@@ -175,8 +166,6 @@ def register(connection: sa.Connection, host: str, binary: str, topic: str, vers
                 # Above the version of a deleted service of this name.
                 created_at=now, generation=int(now.timestamp()),
                 disabled_reason="New computes are disabled (enable_new_services)." if disabled else None))
-    except db_exception.DBDuplicateEntry as error:  # A service of this name started twice at the same moment.
-        raise db_exception.RetryRequest(error) from error
     service = _fill(connection, connection.execute(sa.select(TABLE).where(this)).all())[0]
     service.deployment = deployment.uuid(connection)
     return service
@@ -219,10 +208,8 @@ def beat(connection: sa.Connection, host: str, binary: str,
 
 
 def beat_all(connection: sa.Connection, hosts: Collection[str], binary: str) -> tuple[list[Service], list[str]]:
-    """Record heartbeats of several hosts; return the services that were down, and the hosts without a service.
-
-    One statement in the normal case.
-    """
+    """Record heartbeats of several hosts; return the services that were down, and the hosts without a service. One
+    statement in the normal case."""
     if not hosts:
         return [], []
     these, now = sa.and_(TABLE.c.binary == binary, TABLE.c.host.in_(hosts)), clock.now()
@@ -269,10 +256,7 @@ _SILENT = "nova-compute on that host sends no heartbeat. Start it: it removes th
 def update(connection: sa.Connection, service_id: str, disabled: bool | None, reason: str | None,
            forced_down: bool | None) -> tuple[Service, bool]:
     """Change the fields that operators may change (None: unchanged); return the service and True if its row counts as
-    up.
-
-    Raises ServiceNotFound, HostEvacuated.
-    """
+    up. Raises ServiceNotFound, HostEvacuated."""
     row = _row(connection, service_id, lock=True)
     if row.forced_down and forced_down is False:
         unconfirmed = server_migrations.unconfirmed_evacuations(connection, row.host)

@@ -10,7 +10,6 @@ import sqlalchemy as sa
 from alembic import autogenerate, command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
-from alembic.script import ScriptDirectory
 from alembic.util import CommandError
 
 from nova import exception
@@ -39,9 +38,9 @@ def sync(url: str, revision: str | None = None) -> None:
                 command.upgrade(_config(connection), revision or "head")
             except CommandError as error:
                 raise exception.InvalidInput(reason=f"the database is at {before or 'nothing'} and cannot be upgraded "
-                                                    f"to {revision or newest()}: {error}") from error
+                                                    f"to {revision or readiness.newest()}: {error}") from error
             after = MigrationContext.configure(connection).get_current_revision()
-        if after == newest():
+        if after == readiness.newest():
             online_indexes.build(database.engine)
     finally:
         database.close()
@@ -61,11 +60,6 @@ def version(url: str) -> str | None:
         database.close()
 
 
-def newest() -> str:
-    """Return the revision that this release works with."""
-    return str(ScriptDirectory.from_config(_config(None)).get_current_head())
-
-
 def differences(connection: sa.Connection) -> list[Any]:
     """Return the differences between the schema of a database and the models, as alembic does; [] if there are none."""
     return list(autogenerate.compare_metadata(
@@ -83,7 +77,7 @@ def write_revision(url: str, message: str) -> str:
         database.close()
 
 
-def _config(connection: sa.Connection | None) -> Config:
+def _config(connection: sa.Connection) -> Config:
     config = Config()
     config.set_main_option("script_location", os.path.dirname(migrations.__file__).replace("%", "%%"))
     config.attributes["connection"] = connection

@@ -25,10 +25,8 @@ _STATES = sa.text(
 
 
 def build(engine: sa.Engine) -> list[str]:
-    """Create the missing indexes of PostgreSQL without locks; return their names.
-
-    An index left unfinished by an interrupted run is created again. Of several processes one works, the others wait.
-    """
+    """Create the missing indexes of PostgreSQL without locks; return their names. An index left unfinished by an
+    interrupted run is created again. Of several processes one works, the others wait."""
     if engine.dialect.name != "postgresql":
         return []
     made = []

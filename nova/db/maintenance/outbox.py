@@ -11,7 +11,6 @@ import zlib
 from collections.abc import Sequence
 
 import sqlalchemy as sa
-from oslo_db import exception as db_exception
 
 from nova.db import tables
 from nova.db.sql import rows
@@ -57,10 +56,8 @@ def take(connection: sa.Connection, lane: int, owner: str, now: datetime.datetim
         return True
     if connection.scalar(sa.select(HELD.c.lane).where(HELD.c.lane == lane)) is not None:
         return False
-    try:
+    with rows.on_duplicate():
         connection.execute(sa.insert(HELD).values(lane=lane, owner=owner, lease_until=until))
-    except db_exception.DBDuplicateEntry as error:  # Another transaction inserted the lane at the same moment.
-        raise db_exception.RetryRequest(error) from error
     return True
 
 
@@ -98,4 +95,4 @@ def drop(connection: sa.Connection, before: datetime.datetime, most: int, limit:
 
 def waiting(connection: sa.Connection) -> int:
     """Return how many notifications are still to be sent."""
-    return connection.scalar(sa.select(sa.func.count()).select_from(TABLE)) or 0
+    return rows.count(connection, TABLE)

@@ -13,15 +13,8 @@ from nova.db import liveness, tables
 from nova.db.hosts import services
 from nova.db.maintenance import census
 from nova.db.sql import clock
+from nova.objects.hosts import overview as overviews
 from nova.objects.hosts.node import DISK_GB, MEMORY_MB, VCPU
-from nova.objects.hosts.overview import (
-    BinaryOverview,
-    Capacity,
-    FailureOverview,
-    NodeOverview,
-    OperationOverview,
-    Overview,
-)
 
 ACTIONS = tables.actions
 INSTANCES = tables.instances
@@ -36,12 +29,12 @@ _LATEST = 10_000
 _MINUTES = 30
 
 
-def get(connection: sa.Connection, limit: int) -> Overview:
+def get(connection: sa.Connection, limit: int) -> overviews.Overview:
     """Return the overview, see :class:`nova.rpcapi.hosts.Overviews`."""
     node_count, servers = connection.execute(sa.select(
         sa.func.count(), sa.func.coalesce(sa.func.sum(NODES.c.num_instances), 0)).select_from(NODES)).one()
     unfinished = connection.scalar(sa.select(sa.func.count()).where(ACTIONS.c.outcome.is_(None)))
-    return Overview(
+    return overviews.Overview(
         at=clock.now(), node_count=node_count, servers=int(servers), capacity=_capacity(connection),
         services=_services(connection), nodes=_nodes(connection, limit), unfinished=unfinished or 0,
         operations=_operations(connection, limit), failures=_failures(connection, limit), boots=_boots(connection))
@@ -51,23 +44,23 @@ def _room() -> sa.ColumnElement[Any]:
     return (INVENTORIES.c.total - INVENTORIES.c.reserved) * INVENTORIES.c.ratio
 
 
-def _capacity(connection: sa.Connection) -> dict[str, Capacity]:
+def _capacity(connection: sa.Connection) -> dict[str, overviews.Capacity]:
     """Return the capacity of the root providers of all nodes."""
     rows = connection.execute(
         sa.select(INVENTORIES.c.resource_class, sa.func.sum(_room()), sa.func.sum(INVENTORIES.c.used))
         .join(NODES, NODES.c.uuid == INVENTORIES.c.provider_uuid)
         .where(INVENTORIES.c.resource_class.in_(_SHOWN)).group_by(INVENTORIES.c.resource_class))
-    return {name: Capacity(total=int(room), used=int(used)) for name, room, used in rows}
+    return {name: overviews.Capacity(total=int(room), used=int(used)) for name, room, used in rows}
 
 
-def _services(connection: sa.Connection) -> list[BinaryOverview]:
+def _services(connection: sa.Connection) -> list[overviews.BinaryOverview]:
     counts: dict[str, dict[str, int]] = collections.defaultdict(dict)
     for (binary, state), count in census.services(connection).items():
         counts[binary][state] = int(count)
-    return [BinaryOverview(binary=binary, **states) for binary, states in sorted(counts.items())]
+    return [overviews.BinaryOverview(binary=binary, **states) for binary, states in sorted(counts.items())]
 
 
-def _nodes(connection: sa.Connection, limit: int) -> list[NodeOverview]:
+def _nodes(connection: sa.Connection, limit: int) -> list[overviews.NodeOverview]:
     up = sa.case((liveness.up(), 1), else_=0).label("up")
     usable = sa.case((sa.and_(liveness.up(), SERVICES.c.disabled == sa.false()), 1), else_=0)
     rows = connection.execute(
@@ -76,14 +69,14 @@ def _nodes(connection: sa.Connection, limit: int) -> list[NodeOverview]:
                   SERVICES.c.last_seen, up)
         .join(SERVICES, sa.and_(SERVICES.c.host == NODES.c.host, SERVICES.c.binary == services.COMPUTE))
         .order_by(usable, NODES.c.num_io_ops.desc(), NODES.c.host, NODES.c.hypervisor_hostname).limit(limit)).all()
-    capacities: dict[str, dict[str, Capacity]] = collections.defaultdict(dict)
+    capacities: dict[str, dict[str, overviews.Capacity]] = collections.defaultdict(dict)
     if rows:
         for uuid, name, room, used in connection.execute(
                 sa.select(INVENTORIES.c.provider_uuid, INVENTORIES.c.resource_class, _room(), INVENTORIES.c.used)
                 .where(INVENTORIES.c.provider_uuid.in_([row.uuid for row in rows]),
                        INVENTORIES.c.resource_class.in_(_SHOWN))):
-            capacities[uuid][name] = Capacity(total=int(room), used=used)
-    return [NodeOverview(
+            capacities[uuid][name] = overviews.Capacity(total=int(room), used=used)
+    return [overviews.NodeOverview(
         host=row.host, name=row.hypervisor_hostname, up=bool(row.up), forced_down=row.forced_down,
         disabled=row.disabled, reason=row.disabled_reason, last_seen=row.last_seen, servers=row.num_instances,
         under_way=row.num_io_ops, failed_builds=row.failed_builds, capacity=capacities[row.uuid]) for row in rows]
@@ -92,7 +85,7 @@ def _nodes(connection: sa.Connection, limit: int) -> list[NodeOverview]:
 _OF_ACTIONS = (ACTIONS.c.uuid, ACTIONS.c.request_id, ACTIONS.c.instance_uuid, ACTIONS.c.project_id, ACTIONS.c.action)
 
 
-def _operations(connection: sa.Connection, limit: int) -> list[OperationOverview]:
+def _operations(connection: sa.Connection, limit: int) -> list[overviews.OperationOverview]:
     """Return operations. Of operations that hold an instance for which others queue, only the name is read."""
     front = ACTIONS.alias("front")
     rows = connection.execute(
@@ -102,7 +95,7 @@ def _operations(connection: sa.Connection, limit: int) -> list[OperationOverview
         .outerjoin(INSTANCES, INSTANCES.c.uuid == ACTIONS.c.instance_uuid)
         .outerjoin(front, sa.and_(front.c.uuid == INSTANCES.c.action_uuid, front.c.uuid != ACTIONS.c.uuid))
         .where(ACTIONS.c.outcome.is_(None)).order_by(ACTIONS.c.id).limit(limit))
-    return [OperationOverview(
+    return [overviews.OperationOverview(
         request_id=row.request_id, server_uuid=row.instance_uuid, server_name=row.display_name,
         project_id=row.project_id, operation=row.action, step=row.step, state="queued" if row.queued else row.state,
         owner=row.owner, behind=row.behind if row.queued else None, events=_events(row.waits_for),
@@ -133,13 +126,13 @@ def _boots(connection: sa.Connection) -> list[int]:
     return [int(count or 0) if complete or begin >= oldest else -1 for begin, count in zip(ends, sums, strict=False)]
 
 
-def _failures(connection: sa.Connection, limit: int) -> list[FailureOverview]:
+def _failures(connection: sa.Connection, limit: int) -> list[overviews.FailureOverview]:
     rows = connection.execute(
         sa.select(*_OF_ACTIONS, ACTIONS.c.finish_time, ACTIONS.c.events, INSTANCES.c.display_name)
         .outerjoin(INSTANCES, INSTANCES.c.uuid == ACTIONS.c.instance_uuid)
         .where(ACTIONS.c.id > _before_latest(), ACTIONS.c.outcome == "error")
         .order_by(ACTIONS.c.id.desc()).limit(limit))
-    return [FailureOverview(
+    return [overviews.FailureOverview(
         request_id=row.request_id, server_uuid=row.instance_uuid, server_name=row.display_name,
         project_id=row.project_id, operation=row.action, at=row.finish_time,
         message=next((event.details for event in row.events if event.details), None)) for row in rows]

@@ -45,8 +45,7 @@ Place = tuple[Any, ...]
 @dataclasses.dataclass(frozen=True)
 class What:
     """The rows to remove: servers deleted before a time, and optionally the history of existing servers that ended
-    before another time. ``keep``: number of newest actions of each server that stay, whatever their age.
-    """
+    before another time. ``keep``: number of newest actions of each server that stay, whatever their age."""
 
     servers_before: datetime.datetime
     history_before: datetime.datetime | None = None
@@ -64,11 +63,8 @@ def count(db: Database, what: What) -> Removed:
 
 def purge(db: Database, what: What, archive: IO[bytes] | None = None, page: int = PAGE,
           sleep: Callable[[float], None] = time.sleep) -> Iterator[Removed]:
-    """Remove rows; yield after each page the number of removed rows by table.
-
-    ``archive`` receives a line of JSON per row, {"table": ..., "row": {...}}, which is on disk before the row is
-    removed.
-    """
+    """Remove rows; yield after each page the number of removed rows by table. ``archive`` receives a line of JSON per
+    row, {"table": ..., "row": {...}}, which is on disk before the row is removed."""
     for kind in _kinds(what):
         after: Place | None = None
         while True:
@@ -107,8 +103,7 @@ def _write(archive: IO[bytes], rows: Sequence[tuple[str, dict[str, Any]]]) -> No
 @dataclasses.dataclass(frozen=True)
 class _Kind:
     """Rows of one table to remove. ``order`` ends with the key; rows of the tables ``along`` are removed with them, by
-    instance_uuid.
-    """
+    instance_uuid."""
 
     name: str
     table: sa.Table

@@ -1,1 +1,1 @@
-"""The schema's history. Revisions are frozen: they never import the models."""
+"""The schema's history: idempotent revisions. All but the first are frozen and never import the models."""

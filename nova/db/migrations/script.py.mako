@@ -5,12 +5,10 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-from nova.db.types import Json, Utc, big_id, long_text, text
+from nova.db.sql.types import Json, LongText, Utc, big_id, text
 
 revision = ${repr(up_revision)}
 down_revision = ${repr(down_revision)}
-branch_labels = None
-depends_on = None
 
 
 def upgrade() -> None:

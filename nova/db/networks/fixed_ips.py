@@ -16,7 +16,6 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
-from oslo_db import exception as db_exception
 
 from nova import exception
 from nova.common import plain_ip
@@ -62,10 +61,7 @@ _TAKE = (sa.update(IPS)
 def take(connection: sa.Connection, network: Network, instance_uuid: str, vif_id: str,
          wanted: str | None = None) -> Taken:
     """Allocate an IPv4 address of the network, and an IPv6 address if it has an IPv6 subnet; ``wanted`` is one of the
-    two.
-
-    Usually two statements. Raises NoMoreFixedIps, FixedIpInvalid (not of the network), FixedIpInUse.
-    """
+    two. Usually two statements. Raises NoMoreFixedIps, FixedIpInvalid (not of the network), FixedIpInUse."""
     wanted = check(network, wanted) if wanted else None
     wanted_v6 = wanted if wanted and ":" in wanted else None
     row = _row(connection, network, wanted) if wanted and not wanted_v6 else _free(connection, network)
@@ -148,10 +144,9 @@ def _insert(connection: sa.Connection, network: Network, address: str, instance_
               "instance_uuid": instance_uuid, "vif_id": vif_id, "updated_at": clock.now() if instance_uuid else _NEVER}
     existing = sa.select(IPS.c.id).where(IPS.c.network_uuid == network.uuid, IPS.c.address == address)
     row = sa.select(*(sa.literal(value, IPS.c[name].type) for name, value in values.items())).where(~existing.exists())
-    try:
-        return connection.execute(sa.insert(IPS).from_select(list(values), row)).rowcount == 1
-    except db_exception.DBDuplicateEntry as error:  # Another transaction inserted the row at the same moment.
-        raise db_exception.RetryRequest(error) from error
+    with rows.on_duplicate():
+        done = connection.execute(sa.insert(IPS).from_select(list(values), row))
+    return done.rowcount == 1
 
 
 # --- pool ----------------------------------------------------------------------------------------
@@ -207,18 +202,15 @@ def _assign(connection: sa.Connection, network: Network, row_ids: Sequence[int])
     macs = {row_id: _mac(network, row_id) for row_id in row_ids}
     while taken := set(connection.scalars(sa.select(IPS.c.mac).where(IPS.c.mac.in_(list(macs.values()))))):
         macs.update({row_id: _spelt(secrets.randbelow(2**24)) for row_id, mac in macs.items() if mac in taken})
-    try:
+    with rows.on_duplicate():
         connection.execute(sa.update(IPS).where(IPS.c.id == sa.bindparam("this")).values(mac=sa.bindparam("new_mac")),
                            [{"this": row_id, "new_mac": mac} for row_id, mac in macs.items()])
-    except db_exception.DBDuplicateEntry as error:  # Another row got the MAC address at the same moment.
-        raise db_exception.RetryRequest(error) from error
     return macs
 
 
 def _mac(network: Network, row_id: int) -> str:
     """Return the derived MAC address of a row. Networks begin at different values, since other clouds may share the
-    wire.
-    """
+    wire."""
     start = int.from_bytes(hashlib.sha256(network.uuid.encode()).digest()[:3], "big")
     return _spelt((start + row_id) % 2**24)
 
@@ -262,10 +254,8 @@ def show(connection: sa.Connection, address: str) -> NetworkAddress:
 
 
 def reserve(connection: sa.Connection, address: str, reserved: bool) -> None:
-    """Set whether servers may get the address. A server that has the address keeps it.
-
-    Raises FixedIpNotFoundForAddress, InvalidInput (outside of the pool, or not an IPv4 address).
-    """
+    """Set whether servers may get the address. A server that has the address keeps it. Raises
+    FixedIpNotFoundForAddress, InvalidInput (outside of the pool, or not an IPv4 address)."""
     network = _network_of(connection, address)
     if ":" in address:  # The IPv6 address follows from the IPv4 address.
         raise exception.InvalidInput(reason=f"address {address} is of version 6: reserve the one of version 4 with it")
@@ -297,10 +287,8 @@ def _given_out(network: Network, address: str) -> bool:
 # --- release -------------------------------------------------------------------------------------
 def release(connection: sa.Connection, instance_uuid: str, vif_id: str | None = None) -> None:
     """Free the addresses of an instance, or of one of its interfaces."""
-    statement = sa.update(IPS).where(IPS.c.instance_uuid == instance_uuid)
-    if vif_id is not None:
-        statement = statement.where(IPS.c.vif_id == vif_id)
-    connection.execute(statement.values(instance_uuid=None, vif_id=None, updated_at=clock.now()))
+    connection.execute(sa.update(IPS).where(IPS.c.instance_uuid == instance_uuid, *rows.equal(IPS.c.vif_id, vif_id))
+                       .values(instance_uuid=None, vif_id=None, updated_at=clock.now()))
 
 
 def is_taken(connection: sa.Connection, network_uuid: str, address: str) -> bool:

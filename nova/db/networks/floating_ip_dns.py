@@ -28,14 +28,12 @@ _LABEL = re.compile(r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9])?")
 # --- domains -------------------------------------------------------------------------------------
 def index(connection: sa.Connection, project_id: str | None = None) -> list[Domain]:
     """Return the domains that a project may see (None: all domains), by name."""
-    statement = sa.select(DOMAINS).order_by(DOMAINS.c.domain)
-    if project_id is not None:
-        statement = statement.where(_seen_by(project_id))
-    return rows.to_objects(Domain, connection.execute(statement))
+    return rows.to_objects(Domain, connection.execute(
+        sa.select(DOMAINS).where(*_seen_by(project_id)).order_by(DOMAINS.c.domain)))
 
 
-def _seen_by(project_id: str) -> sa.ColumnElement[bool]:
-    return sa.or_(DOMAINS.c.project_id == project_id, DOMAINS.c.project_id.is_(None))
+def _seen_by(project_id: str | None) -> list[sa.ColumnElement[bool]]:
+    return [sa.or_(mine, DOMAINS.c.project_id.is_(None)) for mine in rows.equal(DOMAINS.c.project_id, project_id)]
 
 
 def put_domain(connection: sa.Connection, domain: Domain) -> Domain:
@@ -85,23 +83,17 @@ def _lock(connection: sa.Connection, domain: str, project_id: str | None) -> Dom
 
 def _domain(connection: sa.Connection, statement: sa.Select[tuple[object, ...]], domain: str,
             project_id: str | None) -> Domain:
-    if project_id is not None:
-        statement = statement.where(_seen_by(project_id))
-    row = connection.execute(statement.where(DOMAINS.c.domain == domain.lower())).first()
-    if row is None:
-        raise exception.DnsDomainNotFound(domain=domain)
-    return rows.to_object(Domain, row)
+    return rows.first(connection, Domain, statement.where(DOMAINS.c.domain == domain.lower(), *_seen_by(project_id)),
+                      exception.DnsDomainNotFound(domain=domain))
 
 
 # --- names ---------------------------------------------------------------------------------------
 def entry(connection: sa.Connection, domain: str, name: str, project_id: str | None = None) -> Entry:
     """Return a name. Raises DnsDomainNotFound, DnsEntryNotFound."""
     stored = _domain(connection, sa.select(DOMAINS), domain, project_id)
-    row = connection.execute(sa.select(ENTRIES).where(
-        ENTRIES.c.domain == stored.domain, ENTRIES.c.name == name.lower())).first()
-    if row is None:
-        raise exception.DnsEntryNotFound(domain=domain, name=name)
-    return rows.to_object(Entry, row)
+    return rows.first(
+        connection, Entry, sa.select(ENTRIES).where(ENTRIES.c.domain == stored.domain, ENTRIES.c.name == name.lower()),
+        exception.DnsEntryNotFound(domain=domain, name=name))
 
 
 def entries_of(connection: sa.Connection, domain: str, address: str, project_id: str | None = None) -> list[Entry]:
@@ -112,10 +104,8 @@ def entries_of(connection: sa.Connection, domain: str, address: str, project_id:
 
 
 def put_entry(connection: sa.Connection, entry: Entry, project_id: str | None = None) -> Entry:
-    """Create a name or assign it to another address.
-
-    Raises DnsDomainNotFound, InvalidInput, QuotaLimit, Forbidden (the domain or name belongs to another project).
-    """
+    """Create a name or assign it to another address. Raises DnsDomainNotFound, InvalidInput, QuotaLimit, Forbidden (the
+    domain or name belongs to another project)."""
     stored = _lock(connection, entry.domain, project_id)
     try:
         address = str(ipaddress.IPv4Address(entry.address))

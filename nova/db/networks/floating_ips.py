@@ -72,10 +72,8 @@ def _addresses(cidr: str) -> list[str]:
 # --- of a project --------------------------------------------------------------------------------
 def index(connection: sa.Connection, project_id: str | None = None) -> list[FloatingIp]:
     """Return the floating IPs of a project, oldest first; None: all, including free ones."""
-    statement = sa.select(TABLE).order_by(TABLE.c.id)
-    if project_id is not None:
-        statement = statement.where(TABLE.c.project_id == project_id)
-    return rows.to_objects(FloatingIp, connection.execute(statement))
+    return rows.to_objects(FloatingIp, connection.execute(
+        sa.select(TABLE).where(*rows.equal(TABLE.c.project_id, project_id)).order_by(TABLE.c.id)))
 
 
 def on_host(connection: sa.Connection, host: str) -> list[FloatingIp]:
@@ -93,17 +91,12 @@ def get(connection: sa.Connection, uuid: str, project_id: str | None = None) -> 
 
 def _read(connection: sa.Connection, this: sa.ColumnElement[bool], name: str, project_id: str | None) -> FloatingIp:
     mine = TABLE.c.project_id.is_not(None) if project_id is None else TABLE.c.project_id == project_id
-    row = connection.execute(sa.select(TABLE).where(this, mine)).first()
-    if row is None:
-        raise exception.FloatingIpNotFound(id=name)
-    return rows.to_object(FloatingIp, row)
+    return rows.first(connection, FloatingIp, sa.select(TABLE).where(this, mine), exception.FloatingIpNotFound(id=name))
 
 
 def allocate(connection: sa.Connection, project_id: str, pool: str | None = None) -> FloatingIp:
-    """Allocate a free address of a pool (None: the first pool) to the project.
-
-    Raises FloatingIpPoolNotFound, NoMoreFloatingIps, QuotaLimit.
-    """
+    """Allocate a free address of a pool (None: the first pool) to the project. Raises FloatingIpPoolNotFound,
+    NoMoreFloatingIps, QuotaLimit."""
     pool_names = pools(connection)
     name = pool or (pool_names[0] if pool_names else "")
     if name not in pool_names:
@@ -124,10 +117,8 @@ def allocate(connection: sa.Connection, project_id: str, pool: str | None = None
 
 
 def release(connection: sa.Connection, uuid: str, project_id: str | None = None) -> str | None:
-    """Return an address to its pool; return the server that it led to, whose host must be notified.
-
-    Raises FloatingIpNotFound, Conflict (it is being associated with a server).
-    """
+    """Return an address to its pool; return the server that it led to, whose host must be notified. Raises
+    FloatingIpNotFound, Conflict (it is being associated with a server)."""
     floating_ip = get(connection, uuid, project_id)
     if floating_ip.instance_uuid is not None:
         _take_from(connection, servers.lock(connection, floating_ip.instance_uuid), floating_ip.address)
@@ -147,10 +138,8 @@ def server_of(connection: sa.Connection, address: str, project_id: str) -> str |
 
 
 def give(connection: sa.Connection, instance: Instance, address: str, fixed_address: str | None = None) -> None:
-    """Associate a floating IP of the server's project with one of its addresses (None: the first without one).
-
-    Raises FloatingIpNotFound, FloatingIpInUse (it is associated), InvalidInput, InstanceInvalidState.
-    """
+    """Associate a floating IP of the server's project with one of its addresses (None: the first without one). Raises
+    FloatingIpNotFound, FloatingIpInUse (it is associated), InvalidInput, InstanceInvalidState."""
     _read(connection, TABLE.c.address == address, address, instance.project_id)
     if instance.task_state == states.DELETING:  # The server may have released all its addresses already.
         raise exception.InvalidInput(f"Instance {instance.uuid} is being deleted")
@@ -175,10 +164,8 @@ def give(connection: sa.Connection, instance: Instance, address: str, fixed_addr
 
 
 def take(connection: sa.Connection, instance: Instance, address: str) -> None:
-    """Disassociate an address from the server; it stays allocated to the project.
-
-    Raises FloatingIpNotFound, FloatingIpNotAssociated.
-    """
+    """Disassociate an address from the server; it stays allocated to the project. Raises FloatingIpNotFound,
+    FloatingIpNotAssociated."""
     floating_ip = _read(connection, TABLE.c.address == address, address, instance.project_id)
     if floating_ip.instance_uuid != instance.uuid:
         raise exception.FloatingIpNotAssociated(address=address, instance_uuid=instance.uuid)

@@ -24,37 +24,24 @@ IPS = tables.fixed_ips
 
 def index(connection: sa.Connection, project_id: str | None = None) -> list[Network]:
     """Return the project's own and the shared networks, oldest first; None: all networks."""
-    statement = sa.select(TABLE).order_by(TABLE.c.id)
-    if project_id is not None:
-        statement = statement.where(_usable(project_id))
-    return rows.to_objects(Network, connection.execute(statement))
-
-
-def for_project(connection: sa.Connection, project_id: str) -> list[Network]:
-    """Return the networks on which servers of a project may have interfaces."""
-    return index(connection, project_id)
+    return rows.to_objects(Network, connection.execute(
+        sa.select(TABLE).where(*_usable(project_id)).order_by(TABLE.c.id)))
 
 
 def get(connection: sa.Connection, uuid: str, project_id: str | None = None) -> Network:
     """Return a network. Raises NetworkNotFound, also for a network of another project."""
-    statement = sa.select(TABLE).where(TABLE.c.uuid == uuid)
-    if project_id is not None:
-        statement = statement.where(_usable(project_id))
-    row = connection.execute(statement).first()
-    if row is None:
-        raise exception.NetworkNotFound(network_id=uuid)
-    return rows.to_object(Network, row)
+    return rows.first(connection, Network, sa.select(TABLE).where(TABLE.c.uuid == uuid, *_usable(project_id)),
+                      exception.NetworkNotFound(network_id=uuid))
 
 
-def _usable(project_id: str) -> sa.ColumnElement[bool]:
-    return sa.or_(TABLE.c.project_id == project_id, TABLE.c.project_id.is_(None))
+def _usable(project_id: str | None) -> list[sa.ColumnElement[bool]]:
+    """Return the condition that a project (None: any) may use a network."""
+    return [sa.or_(mine, TABLE.c.project_id.is_(None)) for mine in rows.equal(TABLE.c.project_id, project_id)]
 
 
 def create(connection: sa.Connection, network: Network) -> Network:
-    """Insert a network with defaults for empty fields (``vni`` 0: a free one).
-
-    Raises InvalidInput (naming the field), NetworkDuplicate.
-    """
+    """Insert a network with defaults for empty fields (``vni`` 0: a free one). Raises InvalidInput (naming the field),
+    NetworkDuplicate."""
     uuid = network.uuid or new_uuid()
     complete = _checked(network, uuid)
     # A unique index detects neither overlaps nor a VLAN used twice.
@@ -82,10 +69,8 @@ def create(connection: sa.Connection, network: Network) -> Network:
 
 
 def associate(connection: sa.Connection, project_id: str, uuid: str | None = None) -> Network:
-    """Assign a network without an owner to the project; None: the first without servers of another project.
-
-    Raises NetworkNotFound, NetworkInUse (owned, or used, by another project), NetworkDuplicate, NoMoreNetworks.
-    """
+    """Assign a network without an owner to the project; None: the first without servers of another project. Raises
+    NetworkNotFound, NetworkInUse (owned, or used, by another project), NetworkDuplicate, NoMoreNetworks."""
     quotas.serialize(connection, "networks")
     if uuid is not None:
         network = get(connection, uuid)
@@ -99,10 +84,8 @@ def associate(connection: sa.Connection, project_id: str, uuid: str | None = Non
 
 
 def disassociate(connection: sa.Connection, uuid: str, project: bool, host: bool) -> None:
-    """Remove the owner of a network (which is then shared), its host, or both.
-
-    Raises NetworkNotFound, NetworkInUse (servers of the project are on it), NetworkDuplicate.
-    """
+    """Remove the owner of a network (which is then shared), its host, or both. Raises NetworkNotFound, NetworkInUse
+    (servers of the project are on it), NetworkDuplicate."""
     quotas.serialize(connection, "networks")
     network = get(connection, uuid)
     if project and network.project_id is not None:

@@ -44,10 +44,8 @@ def members_of(group_id: int) -> str:
 
 
 def moved(connection: sa.Connection, instance_uuid: str) -> set[str]:
-    """Return the groups of this server that rules name, and increase their versions.
-
-    Called in the transaction that changes the addresses of the server.
-    """
+    """Return the groups of this server that rules name, and increase their versions. Called in the transaction that
+    changes the addresses of the server."""
     named = sa.select(RULES.c.id).where(RULES.c.group_id == MEMBERS.c.group_id).exists()
     groups = connection.execute(
         sa.select(GROUPS.c.id, GROUPS.c.project_id).join(MEMBERS, MEMBERS.c.group_id == GROUPS.c.id)
@@ -135,10 +133,8 @@ _GROUPS_OF = (
 
 
 def rules_for(connection: sa.Connection, host: str, instance_uuids: Sequence[str]) -> dict[str, RuleSet]:
-    """Return the rules of each server in the form that this host reads. At most three statements for any number.
-
-    The version is read first: what is read after it is as new, or newer.
-    """
+    """Return the rules of each server in the form that this host reads. At most three statements for any number. The
+    version is read first: what is read after it is as new, or newer."""
     rule_sets = {uuid: RuleSet() for uuid in instance_uuids}
     for row in connection.execute(_GROUPS_OF, {"uuids": list(instance_uuids), "host": host}) if rule_sets else ():
         if row.release is not None and row.release < _KNOWS_GROUPS:
@@ -170,10 +166,8 @@ def _filters(connection: sa.Connection, rules: Sequence[int], members: Sequence[
 
 
 def _filters_with_members(connection: sa.Connection, held: Mapping[int, int]) -> list[GroupFilter]:
-    """Return the rules of these groups (id: version), and the members of the groups that they name.
-
-    At most two statements.
-    """
+    """Return the rules of these groups (id: version), and the members of the groups that they name. At most two
+    statements."""
     filters = {group.id: group for group in _rules(connection, held)}
     named = {other: held[group.id] for group in filters.values() for other in group.named()}
     for members in _members(connection, named):
@@ -209,10 +203,8 @@ def _members(connection: sa.Connection, held: Mapping[int, int]) -> list[GroupFi
 
 def newer(connection: sa.Connection, held: Mapping[str, int], host: str = "",
           grouped: bool = True) -> dict[str, RuleSet]:
-    """Return the rules of the servers whose known version is old. One statement if there are none.
-
-    With ``host``: only of servers that may be there. Not ``grouped``: in the form of the last release.
-    """
+    """Return the rules of the servers whose known version is old. One statement if there are none. With ``host``: only
+    of servers that may be there. Not ``grouped``: in the form of the last release."""
     if not held:
         return {}
     there = servers.placed_on(host) if host else INSTANCES.c.deleted == sa.false()

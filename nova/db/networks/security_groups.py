@@ -37,10 +37,8 @@ _RULE = ("protocol", "from_port", "to_port", "cidr")
 # --- groups ----------------------------------------------------------------------------------
 def index(connection: sa.Connection, project_id: str | None = None) -> list[SecurityGroup]:
     """Return the groups of a project (None: all projects) with their rules, oldest first, by two statements."""
-    statement = sa.select(TABLE).order_by(TABLE.c.id)
-    if project_id is not None:
-        statement = statement.where(TABLE.c.project_id == project_id)
-    return _with_rules(connection, connection.execute(statement).all())
+    return _with_rules(connection, connection.execute(
+        sa.select(TABLE).where(*rows.equal(TABLE.c.project_id, project_id)).order_by(TABLE.c.id)).all())
 
 
 def get(connection: sa.Connection, group_id: int, project_id: str | None = None) -> SecurityGroup:
@@ -49,9 +47,7 @@ def get(connection: sa.Connection, group_id: int, project_id: str | None = None)
 
 
 def _row(connection: sa.Connection, group_id: int, project_id: str | None, lock: bool = False) -> sa.Row[Any]:
-    statement = sa.select(TABLE).where(TABLE.c.id == group_id)
-    if project_id is not None:
-        statement = statement.where(TABLE.c.project_id == project_id)
+    statement = sa.select(TABLE).where(TABLE.c.id == group_id, *rows.equal(TABLE.c.project_id, project_id))
     row = None
     if 0 < group_id < 2**63:
         row = connection.execute(statement.with_for_update() if lock else statement).first()
@@ -104,27 +100,22 @@ def create(connection: sa.Connection, project_id: str, name: str, description: s
 
 
 def _insert(connection: sa.Connection, project_id: str, name: str, description: str) -> None:
-    try:
+    with rows.on_duplicate(exception.SecurityGroupExists(name=name)):
         connection.execute(sa.insert(TABLE).values(
             project_id=project_id, name=name, description=description, created_at=clock.now()))
-    except db_exception.DBDuplicateEntry as error:
-        raise exception.SecurityGroupExists(name=name) from error
 
 
 def update(connection: sa.Connection, group_id: int, name: str, description: str,
            project_id: str | None = None) -> SecurityGroup:
     """Change the name or description. Raises SecurityGroupNotFound, SecurityGroupExists, InvalidInput (renaming
-    default).
-    """
+    default)."""
     row = _row(connection, group_id, project_id, lock=True)
     if name != row.name:
         if DEFAULT in (name, row.name):
             raise exception.InvalidInput(reason="the default security group cannot be renamed")
         _rename_on_servers(connection, group_id, row.name, name)
-    try:
+    with rows.on_duplicate(exception.SecurityGroupExists(name=name)):
         connection.execute(sa.update(TABLE).where(TABLE.c.id == group_id).values(name=name, description=description))
-    except db_exception.DBDuplicateEntry as error:
-        raise exception.SecurityGroupExists(name=name) from error
     return get(connection, group_id)
 
 
@@ -142,10 +133,8 @@ def _rename_on_servers(connection: sa.Connection, group_id: int, before: str, af
 
 
 def delete(connection: sa.Connection, group_id: int, project_id: str | None = None) -> list[int]:
-    """Delete a group and the rules of other groups that name it as source; return these groups.
-
-    Raises SecurityGroupNotFound, SecurityGroupInUse, InvalidInput (the default group).
-    """
+    """Delete a group and the rules of other groups that name it as source; return these groups. Raises
+    SecurityGroupNotFound, SecurityGroupInUse, InvalidInput (the default group)."""
     row = _row(connection, group_id, project_id, lock=True)
     if row.name == DEFAULT:
         raise exception.InvalidInput(reason="the default security group cannot be deleted")
@@ -191,11 +180,9 @@ def delete_rule(connection: sa.Connection, rule_id: int, project_id: str | None 
     """Delete a rule; return the id of its group. Raises SecurityGroupRuleNotFound."""
     row = None
     if 0 < rule_id < 2**63:
-        statement = sa.select(RULES.c.parent_group_id, TABLE.c.project_id).join(
-            TABLE, TABLE.c.id == RULES.c.parent_group_id).where(RULES.c.id == rule_id)
-        if project_id is not None:
-            statement = statement.where(TABLE.c.project_id == project_id)
-        row = connection.execute(statement).first()
+        row = connection.execute(sa.select(RULES.c.parent_group_id, TABLE.c.project_id).join(
+            TABLE, TABLE.c.id == RULES.c.parent_group_id).where(
+            RULES.c.id == rule_id, *rows.equal(TABLE.c.project_id, project_id))).first()
     if row is None:
         raise exception.SecurityGroupRuleNotFound(rule_id=rule_id)
     versions.bump(connection, versions.rules(row.project_id))
@@ -209,10 +196,8 @@ _RESOLVE = sa.select(TABLE).where(TABLE.c.project_id == sa.bindparam("project"),
 
 
 def resolve(connection: sa.Connection, project_id: str, names: Sequence[str]) -> list[SecurityGroup]:
-    """Return the groups with these names or ids in this order, without duplicates and without rules.
-
-    Creates the default group if it is requested. Raises SecurityGroupNotFound.
-    """
+    """Return the groups with these names or ids in this order, without duplicates and without rules. Creates the
+    default group if it is requested. Raises SecurityGroupNotFound."""
     wanted = {"project": project_id, "names": list(names),
               "ids": [number for number in map(whole, names) if number is not None]}
     matching = connection.execute(_RESOLVE, wanted).all()
@@ -243,9 +228,7 @@ _ADD_TO_DEFAULT = sa.insert(MEMBERS).from_select(["group_id", "instance_uuid"], 
 
 def add_to_default(connection: sa.Connection, project_id: str, instance_uuids: Sequence[str]) -> None:
     """Add stored servers, which are not members yet, to the default group of the project; create the group if needed.
-
-    One statement if the group exists.
-    """
+    One statement if the group exists."""
     pairs = {"project": project_id, "uuids": list(instance_uuids)}
     if not connection.execute(_ADD_TO_DEFAULT, pairs).rowcount:
         ensure_default(connection, project_id)
@@ -267,10 +250,8 @@ _GROUPS_OF = (
 
 
 def rules_of_instances(connection: sa.Connection, instance_uuids: Sequence[str]) -> dict[str, RuleSet]:
-    """Return the rules of each of these servers. At most three statements for any number of servers.
-
-    The version is read first: what is read after it is as new, or newer.
-    """
+    """Return the rules of each of these servers. At most three statements for any number of servers. The version is
+    read first: what is read after it is as new, or newer."""
     groups: dict[str, list[int]] = {uuid: [] for uuid in instance_uuids}
     versions = dict.fromkeys(instance_uuids, 0)
     for row in connection.execute(_GROUPS_OF, {"uuids": list(instance_uuids)}) if instance_uuids else ():

@@ -46,8 +46,7 @@ def changed(connection: sa.Connection, domains: Collection[str]) -> dict[str, li
 
 def newer(connection: sa.Connection, host: str, held: Mapping[str, int]) -> list[ServedDomain]:
     """Return the domains of a host whose known version is old or absent, at most :data:`MOST`, and the known ones
-    that the host no longer has.
-    """
+    that the host no longer has."""
     rows = connection.execute(sa.select(DOMAINS, VERSIONS.c.version).outerjoin(
         VERSIONS, VERSIONS.c.name == sa.literal(versions.dns("")) + DOMAINS.c.domain).order_by(DOMAINS.c.domain)).all()
     if not rows and not held:

@@ -65,10 +65,8 @@ def update(connection: sa.Connection, held: Action, **changes: Any) -> None:
 
 
 class Preemption:
-    """Takes an instance from its current action in the general order of locks, which begins with the action.
-
-    The action is only known once the instance is locked; therefore the transaction is repeated with that knowledge.
-    """
+    """Takes an instance from its current action in the general order of locks, which begins with the action. The action
+    is only known once the instance is locked; therefore the transaction is repeated with that knowledge."""
 
     def __init__(self) -> None:
         self._locked_uuid: str | None = None
@@ -79,10 +77,8 @@ class Preemption:
             connection.execute(sa.select(TABLE.c.id).where(TABLE.c.uuid == self._locked_uuid).with_for_update())
 
     def lock(self, connection: sa.Connection, uuid: str) -> Action | None:
-        """Return the unfinished action of the locked instance, locked, or None if it has ended.
-
-        Raises RetryRequest if begin() did not lock this action.
-        """
+        """Return the unfinished action of the locked instance, locked, or None if it has ended. Raises RetryRequest if
+        begin() did not lock this action."""
         if uuid != self._locked_uuid and connection.dialect.name != "sqlite":  # SQLite has one lock for all rows.
             self._locked_uuid = uuid
             raise db_exception.RetryRequest(exception.ServiceUnavailable("The server has an operation."))
@@ -93,10 +89,8 @@ class Preemption:
 
 def supersede(connection: sa.Connection, action: Action, events: Sequence[Event],
               cleanup: dict[str, Any] | None = None, until: datetime.datetime | None = None) -> None:
-    """End an action because another one took its instance; later reports of the action are refused.
-
-    ``cleanup``: the payload with the deferred cleanup that is due at ``until``, or None. Stored without volume keys.
-    """
+    """End an action because another one took its instance; later reports of the action are refused. ``cleanup``: the
+    payload with the deferred cleanup that is due at ``until``, or None. Stored without volume keys."""
     now = clock.now()
     owner = {} if cleanup is None else {"owner": None}
     payload = journal_without_secrets(action.payload if cleanup is None else cleanup)
@@ -121,10 +115,8 @@ def schedule_cleanup(connection: sa.Connection, uuid: str, payload: dict[str, An
 
 def postpone_cleanup(connection: sa.Connection, held: Action, until: datetime.datetime | None,
                      payload: dict[str, Any]) -> None:
-    """Record that the deferred cleanup of an action runs after ``until`` (None: finished).
-
-    Raises StaleReport if another conductor executes it.
-    """
+    """Record that the deferred cleanup of an action runs after ``until`` (None: finished). Raises StaleReport if
+    another conductor executes it."""
     done = connection.execute(sa.update(TABLE).where(
         TABLE.c.uuid == held.uuid, TABLE.c.attempt == held.attempt, TABLE.c.lease_until.is_not(None)).values(
         attempt=held.attempt + 1, lease_until=until, payload=payload))
@@ -228,12 +220,10 @@ def index(connection: sa.Connection, instance_uuid: str, limit: int | None = Non
 
 
 def by_request(connection: sa.Connection, instance_uuid: str, request_id: str) -> Action:
-    row = connection.execute(
-        sa.select(TABLE).where(TABLE.c.instance_uuid == instance_uuid, TABLE.c.request_id == request_id)
-        .order_by(TABLE.c.id).limit(1)).first()
-    if row is None:
-        raise exception.InstanceActionNotFound(request_id=request_id, instance_uuid=instance_uuid)
-    return rows.to_object(Action, row)
+    return rows.first(
+        connection, Action, sa.select(TABLE).where(
+            TABLE.c.instance_uuid == instance_uuid, TABLE.c.request_id == request_id).order_by(TABLE.c.id).limit(1),
+        exception.InstanceActionNotFound(request_id=request_id, instance_uuid=instance_uuid))
 
 
 def hand_over(connection: sa.Connection, owner: str) -> int:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Collection, Sequence
-from typing import Any
 
+import msgspec
 import sqlalchemy as sa
 
 from nova import exception
 from nova.db import tables
-from nova.db.sql import clock
+from nova.db.sql import clock, rows
 from nova.objects.servers.console import Console, ConsoleAddress, ConsoleSession
 
 TABLE = tables.console_tokens
@@ -41,7 +41,8 @@ def create(connection: sa.Connection, digest: str, console: Console, until: date
         .order_by(TABLE.c.id.desc()).offset(MOST - 1).limit(MOST)).all()
     if surplus:
         connection.execute(sa.delete(TABLE).where(TABLE.c.id.in_(surplus)))
-    connection.execute(sa.insert(TABLE).values(digest=digest, **_values(console)))
+    connection.execute(sa.insert(TABLE).values(
+        {**rows.values_of(TABLE, console), **msgspec.structs.asdict(console.address), "digest": digest}))
     return console
 
 
@@ -64,10 +65,8 @@ def get(connection: sa.Connection, digest: str, endings: Collection[str]) -> Con
 
 
 def over(connection: sa.Connection, sessions: Sequence[ConsoleSession], endings: Collection[str]) -> list[str]:
-    """Return the sessions on whose servers one of the actions ``endings`` has succeeded since the session began.
-
-    A running action ends no session: a user may watch while the guest shuts down.
-    """
+    """Return the sessions on whose servers one of the actions ``endings`` has succeeded since the session began. A
+    running action ends no session: a user may watch while the guest shuts down."""
     if not sessions:
         return []
     newest = dict(connection.execute(
@@ -82,11 +81,3 @@ def forget_expired(connection: sa.Connection) -> int:
     """Delete expired tokens; return their number."""
     expired: int = connection.execute(sa.delete(TABLE).where(TABLE.c.expires_at <= clock.now())).rowcount
     return expired
-
-
-def _values(console: Console) -> dict[str, Any]:
-    address = console.address
-    return {"instance_uuid": console.instance_uuid, "instance_host": console.instance_host,
-            "console_type": console.console_type, "host": address.host, "port": address.port,
-            "tls_port": address.tls_port, "access_url_base": console.access_url_base, "user_id": console.user_id,
-            "project_id": console.project_id, "since": console.since, "expires_at": console.expires_at}

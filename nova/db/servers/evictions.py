@@ -52,10 +52,8 @@ def hosts(connection: sa.Connection, instance_uuid: str) -> list[str]:
 
 
 def whereabouts(connection: sa.Connection, host: str, uuids: Sequence[str]) -> list[Whereabouts]:
-    """Return where these guests may be according to the rows, and whether ``host`` must remove them.
-
-    Guests without rows are left out. An eviction waits while the guest may be on the host for any reason.
-    """
+    """Return where these guests may be according to the rows, and whether ``host`` must remove them. Guests without
+    rows are left out. An eviction waits while the guest may be on the host for any reason."""
     evicted = {row.instance_uuid: row for row in connection.execute(sa.select(TABLE).where(
         TABLE.c.host == host, TABLE.c.instance_uuid.in_(uuids)))}
     alive = servers.places(connection, uuids)

@@ -6,10 +6,9 @@ import datetime
 from collections.abc import Collection
 
 import sqlalchemy as sa
-from oslo_db import exception as db_exception
 
 from nova.db import tables
-from nova.db.sql import clock
+from nova.db.sql import clock, rows
 
 TABLE = tables.external_events
 # Maximum length of a key.
@@ -19,13 +18,10 @@ LONGEST: int = getattr(TABLE.c.name.type, "length", 0)
 def add(connection: sa.Connection, instance_uuid: str, key: str, status: str) -> None:
     """Store an event; the same event replaces an earlier one."""
     this = sa.and_(TABLE.c.instance_uuid == instance_uuid, TABLE.c.name == key)
-    if connection.execute(sa.update(TABLE).where(this).values(status=status, created_at=clock.now())).rowcount:
-        return
-    try:
-        connection.execute(sa.insert(TABLE).values(
-            instance_uuid=instance_uuid, name=key, status=status, created_at=clock.now()))
-    except db_exception.DBDuplicateEntry as error:  # The same event was reported twice at the same moment.
-        raise db_exception.RetryRequest(error) from error
+    if not connection.execute(sa.update(TABLE).where(this).values(status=status, created_at=clock.now())).rowcount:
+        with rows.on_duplicate():
+            connection.execute(sa.insert(TABLE).values(
+                instance_uuid=instance_uuid, name=key, status=status, created_at=clock.now()))
 
 
 def came(connection: sa.Connection, instance_uuid: str, keys: Collection[str]) -> dict[str, str]:

@@ -29,18 +29,15 @@ MAX_SELECTIONS = 8
 def index(connection: sa.Connection, project_id: str | None, limit: int | None = None,
           offset: int = 0) -> list[ServerGroup]:
     """Return groups, oldest first. ``project_id`` None: of all projects. Two statements."""
-    statement = sa.select(TABLE).order_by(TABLE.c.id).limit(limit).offset(offset or None)
-    if project_id is not None:
-        statement = statement.where(TABLE.c.project_id == project_id)
-    return _with_members(connection, connection.execute(statement).all())
+    return _with_members(connection, connection.execute(
+        sa.select(TABLE).where(*rows.equal(TABLE.c.project_id, project_id)).order_by(TABLE.c.id)
+        .limit(limit).offset(offset or None)).all())
 
 
 def get(connection: sa.Connection, uuid: str, project_id: str | None = None) -> ServerGroup:
     """Return a group. Raises ServerGroupNotFound."""
-    statement = sa.select(TABLE).where(TABLE.c.uuid == uuid)
-    if project_id is not None:
-        statement = statement.where(TABLE.c.project_id == project_id)
-    row = connection.execute(statement).first()
+    row = connection.execute(sa.select(TABLE).where(
+        TABLE.c.uuid == uuid, *rows.equal(TABLE.c.project_id, project_id))).first()
     if row is None:
         raise exception.ServerGroupNotFound(group_uuid=uuid)
     return _with_members(connection, [row])[0]
@@ -63,9 +60,7 @@ def _with_members(connection: sa.Connection, stored: Sequence[sa.Row[Any]]) -> l
 # --- enforcement of policies -----------------------------------------------------------------
 def hold(connection: sa.Connection, uuid: str) -> bool:
     """Lock a group against new members and placements until the transaction ends; return False if it does not exist.
-
-    Locked before the rows of nodes and quotas, which avoids deadlocks.
-    """
+    Locked before the rows of nodes and quotas, which avoids deadlocks."""
     return bool(connection.execute(_HOLD, {"group": uuid}).rowcount)
 
 
@@ -132,8 +127,6 @@ def create(connection: sa.Connection, group: ServerGroup) -> ServerGroup:
 
 def delete(connection: sa.Connection, uuid: str, project_id: str | None = None) -> None:
     """Delete a group; its servers stay, without the policy. Raises ServerGroupNotFound."""
-    statement = sa.delete(TABLE).where(TABLE.c.uuid == uuid)
-    if project_id is not None:
-        statement = statement.where(TABLE.c.project_id == project_id)
-    if connection.execute(statement).rowcount == 0:
+    if not connection.execute(sa.delete(TABLE).where(
+            TABLE.c.uuid == uuid, *rows.equal(TABLE.c.project_id, project_id))).rowcount:
         raise exception.ServerGroupNotFound(group_uuid=uuid)

@@ -64,12 +64,8 @@ def index(connection: sa.Connection, query: MigrationQuery) -> list[Migration]:
         prefixes = [{"source_compute": query.host}, {"dest_compute": query.host}]
     changes = [*([TABLE.c.updated_at >= query.changes_since] if query.changes_since is not None else []),
                *([TABLE.c.updated_at <= query.changes_before] if query.changes_before is not None else [])]
-    marker = None
-    if query.marker is not None:
-        marked = sa.select(TABLE).where(TABLE.c.uuid == query.marker)
-        if query.project_id is not None:
-            marked = marked.where(TABLE.c.project_id == query.project_id)
-        marker = rows.marker_row(connection, marked, query.marker)
+    marker = rows.marker_row(connection, sa.select(TABLE).where(
+        TABLE.c.uuid == query.marker, *rows.equal(TABLE.c.project_id, query.project_id)), query.marker)
     wanted = searches.Search(TABLE, [("created_at", "desc"), ("id", "desc")], _SELECTIVE, prefixes, equal,
                              {"updated_at": sa.and_(*changes)} if changes else {})
     return rows.to_objects(Migration, searches.page(connection, wanted, list(TABLE.c), query.limit, marker).rows)
@@ -77,12 +73,11 @@ def index(connection: sa.Connection, query: MigrationQuery) -> list[Migration]:
 
 def live(connection: sa.Connection, instance_uuid: str, migration_id: int) -> Migration:
     """Return a live migration of the instance by its number. Raises MigrationNotFoundForInstance."""
-    row = connection.execute(sa.select(TABLE).where(
-        TABLE.c.id == migration_id, TABLE.c.instance_uuid == instance_uuid,
-        TABLE.c.migration_type == migration_states.LIVE_MIGRATION)).first()
-    if row is None:
-        raise exception.MigrationNotFoundForInstance(migration_id=migration_id, instance_id=instance_uuid)
-    return rows.to_object(Migration, row)
+    return rows.first(
+        connection, Migration, sa.select(TABLE).where(
+            TABLE.c.id == migration_id, TABLE.c.instance_uuid == instance_uuid,
+            TABLE.c.migration_type == migration_states.LIVE_MIGRATION),
+        exception.MigrationNotFoundForInstance(migration_id=migration_id, instance_id=instance_uuid))
 
 
 def in_progress(connection: sa.Connection, instance_uuid: str) -> list[Migration]:

@@ -46,17 +46,11 @@ class ServerPage:
 
 
 def search(connection: sa.Connection, query: ServerQuery, partial: bool = False) -> ServerPage:
-    """Return a page of servers; with ``partial`` it may be cut.
-
-    Raises MarkerNotFound, InvalidInput (unknown filter, bad expression).
-    """
+    """Return a page of servers; with ``partial`` it may be cut. Raises MarkerNotFound, InvalidInput (unknown filter,
+    bad expression)."""
     wanted = _search(query)
-    marker = None
-    if query.marker is not None:
-        marker_statement = sa.select(TABLE).where(TABLE.c.uuid == query.marker)
-        if query.project_id is not None:
-            marker_statement = marker_statement.where(TABLE.c.project_id == query.project_id)
-        marker = rows.marker_row(connection, marker_statement, query.marker)
+    marker = rows.marker_row(connection, sa.select(TABLE).where(
+        TABLE.c.uuid == query.marker, *rows.equal(TABLE.c.project_id, query.project_id)), query.marker)
     columns = brief_columns() if query.brief else list(TABLE.c)
     page = searches.page(connection, wanted, columns, query.limit, marker, partial)
     return ServerPage(rows.iterate_objects(Instance, page.rows), page.last)

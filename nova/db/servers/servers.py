@@ -96,10 +96,8 @@ def _read(connection: sa.Connection, statement: sa.Select[Any], uuid: str, proje
 
 
 def check_place(connection: sa.Connection, instance: Instance, host: str) -> Instance:
-    """Return the instance if it is on the host, or moves to or from it ("": any caller). Raises InstanceNotFound.
-
-    No further statement if the instance is on the host.
-    """
+    """Return the instance if it is on the host, or moves to or from it ("": any caller). Raises InstanceNotFound. No
+    further statement if the instance is on the host."""
     if host and instance.host != host and host not in places(connection, [instance.uuid]).get(instance.uuid, ()):
         raise exception.InstanceNotFound(instance_id=instance.uuid)
     return instance
@@ -130,10 +128,8 @@ def update(connection: sa.Connection, uuid: str, changes: dict[str, Any]) -> Non
 
 
 def change(connection: sa.Connection, instance: Instance, column: str, changed: Callable[[list[T]], list[T]]) -> None:
-    """Replace a list of the instance, computed from the current row, which concurrent requests may change.
-
-    The row stays locked until the transaction ends. Does nothing if the instance does not exist.
-    """
+    """Replace a list of the instance, computed from the current row, which concurrent requests may change. The row
+    stays locked until the transaction ends. Does nothing if the instance does not exist."""
     try:
         now = lock(connection, instance.uuid)
     except exception.InstanceNotFound:
@@ -144,9 +140,7 @@ def change(connection: sa.Connection, instance: Instance, column: str, changed: 
 
 def placed_on(host: str) -> sa.ColumnElement[bool]:
     """Return the condition that an instance may exist on the host: it is there, or has an open migration from or to it.
-
-    An evacuated instance may not exist on its source any more.
-    """
+    An evacuated instance may not exist on its source any more."""
     source = sa.and_(MIGRATIONS.c.source_compute == host, MIGRATIONS.c.migration_type != migration_states.EVACUATION)
     moving = sa.select(MIGRATIONS.c.instance_uuid).where(
         MIGRATIONS.c.open == sa.true(), sa.or_(source, MIGRATIONS.c.dest_compute == host))
@@ -239,9 +233,7 @@ def sharing_image_properties(connection: sa.Connection, properties: dict[str, st
 
 def at_rest(connection: sa.Connection, vm_state: str, after: int, window: int) -> tuple[list[Instance], int | None]:
     """Return servers in this state without a running operation, and the id after which to continue (None: the end).
-
-    Only the next ``window`` rows with ids above ``after`` are searched, which bounds the duration of the statement.
-    """
+    Only the next ``window`` rows with ids above ``after`` are searched, which bounds the duration of the statement."""
     last = connection.scalar(
         sa.select(TABLE.c.id).where(TABLE.c.id > after).order_by(TABLE.c.id).offset(window - 1).limit(1))
     statement = sa.select(TABLE).where(

@@ -112,11 +112,8 @@ def after(seconds: float) -> datetime.datetime:
 
 
 def overdue(seconds: float) -> datetime.datetime:
-    """Return the time before which a row was written that is at least ``seconds`` old.
-
-    Rows written before a forward jump of the clock look older than they are: the size of jumps that this process has
-    detected is added.
-    """
+    """Return the time before which a row was written that is at least ``seconds`` old. Rows written before a forward
+    jump of the clock look older than they are: the size of jumps that this process has detected is added."""
     earliest = time.monotonic() - seconds
     jumped = most = 0.0
     for at, by in reversed(_state.jumps):

@@ -318,26 +318,3 @@ def count_statements(engine: sa.Engine) -> None:
     sa.event.listen(engine, "before_cursor_execute", count)
     if isinstance(engine.pool, sa.pool.QueuePool):
         metrics.DB_POOL.watch(engine.pool.checkedout)
-
-
-class StatementCounter:
-    """A recorder of the statements of databases, by request (for tests)."""
-
-    def __init__(self, *databases: Database) -> None:
-        self._recorded: list[tuple[str | None, str]] = []
-        for database in databases:
-            sa.event.listen(database.engine, "before_cursor_execute", self._record)
-
-    def _record(self, _connection: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
-        current = oslo_context.get_current()
-        if not statement.startswith("BEGIN"):
-            self._recorded.append((current.request_id if current else None, statement))
-
-    def take(self) -> list[str]:
-        """Return all statements since the previous call."""
-        taken, self._recorded = self._recorded, []
-        return [statement for _request_id, statement in taken]
-
-    def of(self, request_id: str) -> list[str]:
-        """Return the statements of a request, in their order."""
-        return [statement for recorded, statement in self._recorded if recorded == request_id]

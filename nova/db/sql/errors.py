@@ -119,11 +119,8 @@ def reconnect_when_read_only(engine: sa.Engine) -> None:
 
 
 def hide_values(engine: sa.Engine) -> None:
-    """Cut the errors of PostgreSQL down to their first sentence.
-
-    The driver writes values into statements, and the server repeats them in details, or shows the whole row. Call this
-    before other listeners for errors are added.
-    """
+    """Cut the errors of PostgreSQL down to their first sentence. The driver writes values into statements, and the
+    server repeats them in details, or shows the whole row. Call this before other listeners for errors are added."""
     if engine.dialect.name == "postgresql":
         sa.event.listen(engine, "handle_error", _shorten)
 

@@ -32,9 +32,7 @@ _PLAIN = re.compile(r"(\^?)([A-Za-z0-9 .,:/@%_=-]+)(\$?)", re.ASCII)
 
 class Match(NamedTuple):
     """A condition on a column: ``test`` decides for a value, ``likely`` holds for all matching rows and few others.
-
-    ``find`` finds all matching values in lines of values; None if the expression does not allow it.
-    """
+    ``find`` finds all matching values in lines of values; None if the expression does not allow it."""
 
     column: sa.Column[Any]
     test: Callable[[Any], bool]
@@ -62,10 +60,8 @@ def any_of(finders: Sequence[expression.Finder | None]) -> expression.Finder | N
 
 
 def listed(column: sa.Column[Any], pattern: str, mark: str) -> Match:
-    """Return the condition that an item of the column (",a,b,") with ``mark`` in it begins with the pattern.
-
-    Raises InvalidInput.
-    """
+    """Return the condition that an item of the column (",a,b,") with ``mark`` in it begins with the pattern. Raises
+    InvalidInput."""
     expected = compiled(pattern)
     begin = pattern if expected.literal else pattern.removeprefix("^").removesuffix("$")
     # Within the list, other anchors are at no begin or end of a line.
@@ -85,10 +81,8 @@ def compiled(pattern: str) -> expression.Expression:
 
 def select(connection: sa.Connection, key: sa.Column[Any], candidates: sa.Select[Any], conditions: Sequence[Match],
            limit: int | None) -> list[Any]:
-    """Return the keys of the first ``limit`` rows of ``candidates`` that fulfil all conditions.
-
-    Raises ServiceUnavailable if the search exceeds the time limit of a statement.
-    """
+    """Return the keys of the first ``limit`` rows of ``candidates`` that fulfil all conditions. Raises
+    ServiceUnavailable if the search exceeds the time limit of a statement."""
     statement = candidates.with_only_columns(key, *(match.column for match in conditions))
     return filtered(connection, key.name, statement.where(*(match.likely for match in conditions)), conditions, limit)
 
@@ -129,10 +123,8 @@ def _texts(value: Any) -> tuple[str, ...]:
 
 
 def _like(column: sa.Column[Any], pattern: str, literal: bool, read: bool = False) -> sa.ColumnElement[bool]:
-    """Return a condition that holds wherever the pattern is found.
-
-    ``literal``: the pattern is not an expression. ``read``: read the required texts of an expression.
-    """
+    """Return a condition that holds wherever the pattern is found. ``literal``: the pattern is not an expression.
+    ``read``: read the required texts of an expression."""
     plain = _PLAIN.fullmatch(pattern)
     if literal and pattern.isascii():
         begin, text, end = "", pattern, ""

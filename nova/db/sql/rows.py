@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -9,6 +10,7 @@ from typing import Any, TypeVar
 
 import msgspec
 import sqlalchemy as sa
+from oslo_db import exception as db_exception
 
 from nova import exception
 
@@ -49,10 +51,8 @@ def _from_columns(object_type: type[T], table: sa.Table, values: Sequence[Any]) 
 
 @functools.cache
 def _columns(object_type: type[Any], columns: tuple[str, ...]) -> tuple[tuple[str, ...], Callable[[Any], Any]]:
-    """Return the fields that have a column, and a function that takes their values from a row by index.
-
-    A lookup of every column by name would be most of the cost of a long list.
-    """
+    """Return the fields that have a column, and a function that takes their values from a row by index. A lookup of
+    every column by name would be most of the cost of a long list."""
     names = tuple(name for name in object_type.__struct_fields__ if name in columns)
     indexes = [columns.index(name) for name in names]
     if len(indexes) == 1:
@@ -66,6 +66,29 @@ def values_of(table: sa.Table, value: msgspec.Struct) -> dict[str, Any]:
     return {name: getattr(value, name) for name in value.__struct_fields__ if name in columns and name != "id"}
 
 
+def equal(column: sa.ColumnElement[Any], value: Any) -> list[sa.ColumnElement[bool]]:
+    """Return the condition that the column has the value, or no condition if the value is None."""
+    return [] if value is None else [column == value]
+
+
+def first(connection: sa.Connection, object_type: type[T], statement: sa.Select[Any], missing: Exception) -> T:
+    """Return the object of the first row. Raises ``missing`` if there is no row."""
+    row = connection.execute(statement).first()
+    if row is None:
+        raise missing
+    return to_object(object_type, row)
+
+
+@contextlib.contextmanager
+def on_duplicate(error: Exception | None = None) -> Iterator[None]:
+    """Raise ``error`` if the block violates a unique key. None: a concurrent transaction may insert the same row; this
+    transaction is then repeated (RetryRequest)."""
+    try:
+        yield
+    except db_exception.DBDuplicateEntry as duplicate:
+        raise error or db_exception.RetryRequest(duplicate) from duplicate
+
+
 def count(connection: sa.Connection, table: sa.Table, *conditions: sa.ColumnElement[bool]) -> int:
     """Return the number of rows of the table that fulfil the conditions."""
     return connection.scalar(sa.select(sa.func.count()).select_from(table).where(*conditions)) or 0
@@ -74,9 +97,7 @@ def count(connection: sa.Connection, table: sa.Table, *conditions: sa.ColumnElem
 def page(statement: sa.Select[Any], table: sa.Table, sort: list[tuple[str, str]], limit: int | None,
          marker: sa.Row[Any] | None) -> sa.Select[Any]:
     """Return the statement ordered by ``sort`` (column, asc|desc), behind the marker row, with at most ``limit`` rows.
-
-    The last sort column must be unique. Nulls sort first ascending and last descending on every database.
-    """
+    The last sort column must be unique. Nulls sort first ascending and last descending on every database."""
     for name, direction in sort:
         column = table.c[name]
         null_rank = sa.case((column.is_(None), 0), else_=1)
@@ -109,8 +130,10 @@ def _after(table: sa.Table, sort: list[tuple[str, str]], marker: sa.Row[Any]) ->
     return further
 
 
-def marker_row(connection: sa.Connection, statement: sa.Select[Any], marker: str) -> sa.Row[Any]:
-    """Return the marker row. Raises MarkerNotFound."""
+def marker_row(connection: sa.Connection, statement: sa.Select[Any], marker: str | None) -> sa.Row[Any] | None:
+    """Return the marker row, or None without a marker. Raises MarkerNotFound."""
+    if marker is None:
+        return None
     row = connection.execute(statement).first()
     if row is None:
         raise exception.MarkerNotFound(marker=marker)

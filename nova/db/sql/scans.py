@@ -31,10 +31,8 @@ _ALL = 10**9
 
 
 class Constant(functions.FunctionElement[Any]):
-    """A column with one value in all rows that are ordered.
-
-    PostgreSQL must order by it to use the index if the value is null, MariaDB must not.
-    """
+    """A column with one value in all rows that are ordered. PostgreSQL must order by it to use the index if the value
+    is null, MariaDB must not."""
 
     name = "constant_in_range"
     inherit_cache = True

@@ -100,10 +100,8 @@ class Page(NamedTuple):
 
 def page(connection: sa.Connection, search: Search, columns: Sequence[sa.Column[Any]], limit: int | None,
          marker: sa.Row[Any] | None, partial: bool = False) -> Page:
-    """Return the page behind the marker; ``partial`` allows a page that is cut.
-
-    Raises ServiceUnavailable if the search exceeds the time limit of a statement.
-    """
+    """Return the page behind the marker; ``partial`` allows a page that is cut. Raises ServiceUnavailable if the search
+    exceeds the time limit of a statement."""
     if not all(search.equal.values()):
         return Page(iter(()))
     after = _place(marker)
@@ -189,10 +187,8 @@ def _windows(connection: sa.Connection, search: Search, column: str, limit: int 
 
 def _rare(connection: sa.Connection, search: Search, limit: int | None, marker: sa.Row[Any] | None,
           partial: bool) -> tuple[list[Any], bool] | None:
-    """Return the keys of a page of the candidates, and True if it was cut.
-
-    None: there is no index, the candidates are too many to sort, or the first ``2 * FEW`` of them are not in the list.
-    """
+    """Return the keys of a page of the candidates, and True if it was cut. None: there is no index, the candidates are
+    too many to sort, or the first ``2 * FEW`` of them are not in the list."""
     began, (name, way) = time.monotonic(), search.order[0]
     by_creation = name == "created_at"
     begin = marker.created_at if by_creation and marker is not None else None

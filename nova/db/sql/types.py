@@ -1,20 +1,35 @@
-"""Column types that behave the same on SQLite, PostgreSQL and MariaDB."""
+"""The metadata of all tables, and column types that behave the same on SQLite, PostgreSQL and MariaDB."""
 
 from __future__ import annotations
 
 import datetime
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 import sqlalchemy as sa
 
 
-class Json(sa.types.TypeDecorator[Any]):
+class _Type(sa.types.TypeDecorator[Any]):
+    """A type for which MySQL and MariaDB use their own type ``mysql``, with these options."""
+
+    mysql: ClassVar[str]
+    mysql_options: ClassVar[dict[str, int]] = {}
+
+    def load_dialect_impl(self, dialect: sa.Dialect) -> Any:
+        if dialect.name not in ("mysql", "mariadb"):
+            return super().load_dialect_impl(dialect)
+        from sqlalchemy.dialects import mysql  # costs a megabyte, which processes with another database save
+
+        return dialect.type_descriptor(getattr(mysql, self.mysql)(**self.mysql_options))
+
+
+class Json(_Type):
     """A value of a msgspec-known type, stored as JSON text (never queried by content)."""
 
     impl = sa.Text
     cache_ok = True
+    mysql = "LONGTEXT"
 
     def __init__(self, value_type: Any) -> None:
         super().__init__()
@@ -25,11 +40,6 @@ class Json(sa.types.TypeDecorator[Any]):
     def _static_cache_key(self) -> Any:
         return (type(self), repr(self.value_type))
 
-    def load_dialect_impl(self, dialect: sa.Dialect) -> Any:
-        if dialect.name in ("mysql", "mariadb"):
-            return dialect.type_descriptor(_mysql().LONGTEXT())
-        return dialect.type_descriptor(sa.Text())
-
     def process_bind_param(self, value: Any, dialect: sa.Dialect) -> str | None:
         return None if value is None else msgspec.json.encode(value).decode()
 
@@ -39,16 +49,12 @@ class Json(sa.types.TypeDecorator[Any]):
         return lambda value: None if value is None else decode(value)
 
 
-class Utc(sa.types.TypeDecorator[datetime.datetime]):
+class Utc(_Type):
     """An aware UTC time with microseconds (databases keep it without a zone)."""
 
     impl = sa.DateTime
     cache_ok = True
-
-    def load_dialect_impl(self, dialect: sa.Dialect) -> Any:
-        if dialect.name in ("mysql", "mariadb"):
-            return dialect.type_descriptor(_mysql().DATETIME(fsp=6))
-        return dialect.type_descriptor(sa.DateTime())
+    mysql, mysql_options = "DATETIME", {"fsp": 6}
 
     def process_bind_param(self, value: datetime.datetime | None, dialect: sa.Dialect) -> datetime.datetime | None:
         if value is None:
@@ -64,45 +70,37 @@ class Utc(sa.types.TypeDecorator[datetime.datetime]):
 
 
 def text(length: int = 255) -> Any:
-    """A short string; longer ones (user data, keys) are ``long_text``."""
+    """A short string; longer ones (user data, keys) are LongText."""
     return sa.String(length)
 
 
-class LongText(sa.types.TypeDecorator[str]):
+class LongText(_Type):
     """A text of any length."""
 
     impl = sa.Text
     cache_ok = True
-
-    def load_dialect_impl(self, dialect: sa.Dialect) -> Any:
-        if dialect.name in ("mysql", "mariadb"):
-            return dialect.type_descriptor(_mysql().LONGTEXT())
-        return dialect.type_descriptor(sa.Text())
+    mysql = "LONGTEXT"
 
 
-def long_text() -> Any:
-    return LongText()
-
-
-class LongBytes(sa.types.TypeDecorator[bytes]):
+class LongBytes(_Type):
     """Bytes, up to 4 GB."""
 
     impl = sa.LargeBinary
     cache_ok = True
-
-    def load_dialect_impl(self, dialect: sa.Dialect) -> Any:
-        if dialect.name in ("mysql", "mariadb"):
-            return dialect.type_descriptor(_mysql().LONGBLOB())
-        return dialect.type_descriptor(sa.LargeBinary())
-
-
-def _mysql() -> Any:
-    """Return the MySQL dialect, whose import costs a megabyte that processes with another database save."""
-    from sqlalchemy.dialects import mysql
-
-    return mysql
+    mysql = "LONGBLOB"
 
 
 def big_id() -> Any:
     """A growing integer key (SQLite only counts plain INTEGER keys up)."""
     return sa.BigInteger().with_variant(sa.Integer(), "sqlite")
+
+
+metadata = sa.MetaData()
+
+
+def table(name: str, *items: Any) -> sa.Table:
+    return sa.Table(name, metadata, *items, mysql_engine="InnoDB", mysql_charset="utf8mb4", mysql_collate="utf8mb4_bin")
+
+
+def times() -> tuple[sa.Column[Any], sa.Column[Any]]:
+    return sa.Column("created_at", Utc, nullable=False), sa.Column("updated_at", Utc)

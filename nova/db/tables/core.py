@@ -10,9 +10,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import Column, Index, UniqueConstraint
 
-from nova.db.sql.tables import table as _table
-from nova.db.sql.tables import times as _times
-from nova.db.sql.types import Json, Utc, big_id, long_text, text
+from nova.db.sql.types import Json, LongText, Utc, big_id, table, text, times
 from nova.objects.accounts.flavor import Flavor
 from nova.objects.dedicated_resources.numa import GuestTopology, HostTopology
 from nova.objects.dedicated_resources.pci import GuestDevice, PciDevice
@@ -26,7 +24,7 @@ from nova.objects.servers.instance import BlockDevice, Fault, Key, Personality
 from nova.objects.volumes.share import ShareMapping
 
 # --- hosts ---------------------------------------------------------------------------------------
-services = _table(
+services = table(
     "services",
     Column("id", big_id(), primary_key=True),
     Column("uuid", text(36), nullable=False, unique=True),
@@ -47,23 +45,20 @@ services = _table(
     Column("connector", Json(dict[str, Any])),
     # Orders the updates for schedulers: grows with every change of up, disabled and forced_down.
     Column("generation", sa.BigInteger, nullable=False, server_default="0"),
-    *_times(),
+    *times(),
     UniqueConstraint("host", "binary", name="uq_services_host_binary"),
     Index("ix_services_last_seen", "last_seen"),
     Index("ix_services_identity", "identity", unique=True),
 )
 
 # Machines whose nova-compute an operator deleted; they may register again.
-deleted_hosts = _table(
-    "deleted_hosts",
-    Column("identity", text(36), primary_key=True),
-    Column("deleted_at", Utc, nullable=False),
-)
+deleted_hosts = table(
+    "deleted_hosts", Column("identity", text(36), primary_key=True), Column("deleted_at", Utc, nullable=False))
 
 # One row with the uuid by which hosts recognize their database.
-deployment = _table("deployment", Column("id", big_id(), primary_key=True), Column("uuid", text(36), nullable=False))
+deployment = table("deployment", Column("id", big_id(), primary_key=True), Column("uuid", text(36), nullable=False))
 
-compute_nodes = _table(
+compute_nodes = table(
     "compute_nodes",
     Column("id", big_id(), primary_key=True),
     Column("uuid", text(36), nullable=False, unique=True),
@@ -87,11 +82,11 @@ compute_nodes = _table(
     Column("fitted", sa.Boolean, nullable=False, server_default=sa.false()),
     # Counts changes, so that two states of a node can be ordered.
     Column("generation", sa.BigInteger, nullable=False),
-    *_times(),
+    *times(),
     UniqueConstraint("host", "hypervisor_hostname", name="uq_compute_nodes_host_node"),
 )
 
-providers = _table(
+providers = table(
     "providers",
     Column("uuid", text(36), primary_key=True),
     Column("name", text(), nullable=False),
@@ -101,7 +96,7 @@ providers = _table(
     Index("ix_providers_root_uuid", "root_uuid"),
 )
 
-inventories = _table(
+inventories = table(
     "inventories",
     Column("provider_uuid", text(36), primary_key=True),
     Column("resource_class", text(), primary_key=True),
@@ -114,7 +109,7 @@ inventories = _table(
     Column("used", sa.BigInteger, nullable=False),
 )
 
-allocations = _table(
+allocations = table(
     "allocations",
     Column("consumer_uuid", text(36), primary_key=True),
     Column("provider_uuid", text(36), primary_key=True),
@@ -131,17 +126,17 @@ allocations = _table(
     Index("ix_allocations_root_uuid", "root_uuid"),
 )
 
-aggregates = _table(
+aggregates = table(
     "aggregates",
     Column("id", big_id(), primary_key=True),
     Column("uuid", text(36), nullable=False, unique=True),
     Column("name", text(), nullable=False, unique=True),
     Column("hosts", Json(list[str]), nullable=False),
     Column("metadata", Json(dict[str, str]), nullable=False),
-    *_times(),
+    *times(),
 )
 
-server_groups = _table(
+server_groups = table(
     "server_groups",
     Column("id", big_id(), primary_key=True),
     Column("uuid", text(36), nullable=False, unique=True),
@@ -157,7 +152,7 @@ server_groups = _table(
 )
 
 # --- what users choose from ------------------------------------------------------------------------
-flavors = _table(
+flavors = table(
     "flavors",
     Column("id", big_id(), primary_key=True),
     Column("flavorid", text(), nullable=False, unique=True),
@@ -170,38 +165,33 @@ flavors = _table(
     Column("rxtx_factor", sa.Double(), nullable=False),
     Column("is_public", sa.Boolean, nullable=False),
     Column("disabled", sa.Boolean, nullable=False),
-    Column("description", long_text()),
+    Column("description", LongText),
     Column("extra_specs", Json(dict[str, str]), nullable=False),
-    *_times(),
+    *times(),
 )
 
-flavor_access = _table(
-    "flavor_access",
-    Column("flavor_id", sa.BigInteger, primary_key=True),
-    Column("project_id", text(), primary_key=True),
-)
+flavor_access = table(
+    "flavor_access", Column("flavor_id", sa.BigInteger, primary_key=True),
+    Column("project_id", text(), primary_key=True))
 
-keypairs = _table(
+keypairs = table(
     "keypairs",
     Column("id", big_id(), primary_key=True),
     Column("user_id", text(), nullable=False),
     Column("name", text(), nullable=False),
     Column("type", text(16), nullable=False),
-    Column("public_key", long_text(), nullable=False),
+    Column("public_key", LongText, nullable=False),
     Column("fingerprint", text(), nullable=False),
     Column("created_at", Utc, nullable=False),
     UniqueConstraint("user_id", "name", name="uq_keypairs_user_id_name"),
 )
 
 # user_id "" is the project as a whole; project_id "class:NAME" holds the limits of a quota class.
-quotas = _table(
-    "quotas",
-    Column("project_id", text(), primary_key=True),
-    Column("user_id", text(), primary_key=True),
-    Column("limits", Json(dict[str, int]), nullable=False),
-)
+quotas = table(
+    "quotas", Column("project_id", text(), primary_key=True), Column("user_id", text(), primary_key=True),
+    Column("limits", Json(dict[str, int]), nullable=False))
 
-quota_usages = _table(
+quota_usages = table(
     "quota_usages",
     Column("project_id", text(), primary_key=True),
     Column("user_id", text(), primary_key=True),
@@ -217,7 +207,7 @@ SORTED = ("access_ip_v4", "access_ip_v6", "availability_zone", "config_drive", "
           "launched_at", "locked_by", "node", "power_state", "progress", "project_id", "ramdisk_id",
           "root_device_name", "task_state", "terminated_at", "updated_at", "user_id", "vm_state")
 
-instances = _table(
+instances = table(
     "instances",
     Column("id", big_id(), primary_key=True),
     Column("uuid", text(36), nullable=False, unique=True),
@@ -242,7 +232,7 @@ instances = _table(
     Column("ramdisk_id", text(), nullable=False),
     Column("key_name", text()),
     Column("key", Json(Key)),
-    Column("user_data", long_text()),
+    Column("user_data", LongText),
     Column("metadata", Json(dict[str, str]), nullable=False),
     Column("system_metadata", Json(dict[str, str]), nullable=False),
     Column("tags", Json(list[str]), nullable=False),
@@ -265,7 +255,7 @@ instances = _table(
     Column("locked_reason", text()),
     # Unencrypted password of the previous release; conductors encrypt it.
     Column("admin_pass", text()),
-    Column("encrypted_pass", long_text()),
+    Column("encrypted_pass", LongText),
     # Of the request that it was made by, if that had a name (Idempotency-Key).
     Column("request_digest", text(64)),
     Column("trusted_certs", Json(list[str])),
@@ -276,7 +266,7 @@ instances = _table(
     Column("device_addresses", Json(list[DeviceAddress])),
     Column("fault", Json(Fault)),
     Column("action_uuid", text(36)),
-    *_times(),
+    *times(),
     Column("launched_at", Utc),
     Column("terminated_at", Utc),
     Column("soft_deleted_at", Utc),
@@ -297,13 +287,9 @@ instances = _table(
 )
 
 # One row by which conductors recognize the keys that secrets are encrypted with.
-key_check = _table(
-    "key_check",
-    Column("id", big_id(), primary_key=True),
-    Column("encrypted", long_text(), nullable=False),
-)
+key_check = table("key_check", Column("id", big_id(), primary_key=True), Column("encrypted", LongText, nullable=False))
 
-actions = _table(
+actions = table(
     "actions",
     Column("id", big_id(), primary_key=True),
     Column("uuid", text(36), nullable=False, unique=True),
@@ -334,7 +320,7 @@ actions = _table(
     Index("ix_actions_owner", "outcome", "owner"),
 )
 
-migrations = _table(
+migrations = table(
     "migrations",
     Column("id", big_id(), primary_key=True),
     Column("uuid", text(36), nullable=False, unique=True),
@@ -358,7 +344,7 @@ migrations = _table(
     Column("project_id", text(), nullable=False),
     *(Column(f"{what}_{part}", sa.BigInteger) for what in ("memory", "disk")
       for part in ("total", "processed", "remaining")),
-    *_times(),
+    *times(),
     Index("ix_migrations_instance", "instance_uuid", "id"),
     Index("ix_migrations_source", "open", "source_compute"),
     Index("ix_migrations_dest", "open", "dest_compute"),
@@ -369,7 +355,7 @@ migrations = _table(
 )
 
 # Hosts being drained (nova.conductor.background.drains); owner: the conductor that currently checks the host.
-drains = _table(
+drains = table(
     "drains",
     Column("uuid", text(36), primary_key=True),
     Column("host", text(), nullable=False),
@@ -386,7 +372,7 @@ drains = _table(
     UniqueConstraint("host", name="uq_drains_host"),
 )
 
-drain_servers = _table(
+drain_servers = table(
     "drain_servers",
     Column("drain_uuid", text(36), primary_key=True),
     Column("instance_uuid", text(36), primary_key=True),
@@ -403,7 +389,7 @@ drain_servers = _table(
 )
 
 # Images that hosts fetch at an operator's request for an aggregate; ask_again_at null: not requested from the host yet.
-precached_images = _table(
+precached_images = table(
     "precached_images",
     Column("aggregate_id", sa.BigInteger, primary_key=True, autoincrement=False),
     Column("host", text(), primary_key=True),
@@ -413,13 +399,13 @@ precached_images = _table(
     Column("message", text(1024), nullable=False),
     Column("tries", sa.Integer, nullable=False),
     Column("ask_again_at", Utc),
-    *_times(),
+    *times(),
     Index("ix_precached_images_state", "state"),
     Index("ix_precached_images_host", "host", "image_id"),
 )
 
 # The word by which a host removes the guest of an instance that it was given up with.
-evictions = _table(
+evictions = table(
     "evictions",
     Column("instance_uuid", text(36), primary_key=True),
     Column("host", text(), primary_key=True),
@@ -429,7 +415,7 @@ evictions = _table(
 )
 
 # Events of external services for an instance (os-server-external-events), until the waiting step has read them.
-external_events = _table(
+external_events = table(
     "external_events",
     Column("instance_uuid", text(36), primary_key=True),
     # name:tag
@@ -441,7 +427,7 @@ external_events = _table(
 
 # --- consoles --------------------------------------------------------------------------------------
 # What lets a browser reach a guest's console through a proxy: of the token itself only its digest.
-console_tokens = _table(
+console_tokens = table(
     "console_tokens",
     Column("id", big_id(), primary_key=True),
     Column("digest", text(64), nullable=False, unique=True),
@@ -462,7 +448,7 @@ console_tokens = _table(
 )
 
 # --- volumes ---------------------------------------------------------------------------------------
-volumes = _table(
+volumes = table(
     "volumes",
     Column("id", big_id(), primary_key=True),
     Column("uuid", text(36), nullable=False, unique=True),
@@ -484,7 +470,7 @@ volumes = _table(
     Column("instance_uuid", text(36)),
     Column("attachment_id", text(36)),
     Column("device_name", text()),
-    *_times(),
+    *times(),
     Column("attached_at", Utc),
     Column("written_at", Utc),
     Index("ix_volumes_project", "project_id", "id"),
@@ -492,7 +478,7 @@ volumes = _table(
 )
 
 # The word by which a host removes the data of a volume; host "": any host, from the shared pool.
-volume_removals = _table(
+volume_removals = table(
     "volume_removals",
     Column("id", big_id(), primary_key=True),
     Column("volume_uuid", text(36), nullable=False),

@@ -5,8 +5,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 from sqlalchemy import Column, Index, UniqueConstraint
 
-from nova.db.sql.tables import table
-from nova.db.sql.types import Json, Utc, big_id, text
+from nova.db.sql.types import Json, Utc, big_id, table, text
 
 networks = table(
     "networks",
@@ -37,12 +36,8 @@ networks = table(
 
 # The hosts that have a network of kind VXLAN, and where their tunnels end.
 network_hosts = table(
-    "network_hosts",
-    Column("network_uuid", text(36), primary_key=True),
-    Column("host", text(), primary_key=True),
-    Column("address", text(64), nullable=False),
-    Index("ix_network_hosts_host", "host"),
-)
+    "network_hosts", Column("network_uuid", text(36), primary_key=True), Column("host", text(), primary_key=True),
+    Column("address", text(64), nullable=False), Index("ix_network_hosts_host", "host"))
 
 # Addresses are rows before they are given out; instance_uuid null: free.
 fixed_ips = table(
@@ -134,15 +129,9 @@ dns_entries = table(
 )
 
 security_group_members = table(
-    "security_group_members",
-    Column("group_id", sa.BigInteger, primary_key=True),
-    Column("instance_uuid", text(36), primary_key=True),
-    Index("ix_security_group_members_instance", "instance_uuid"),
-)
+    "security_group_members", Column("group_id", sa.BigInteger, primary_key=True),
+    Column("instance_uuid", text(36), primary_key=True), Index("ix_security_group_members_instance", "instance_uuid"))
 
 # Counters that order the updates for hosts: "rules:PROJECT", "peers:NETWORK", "dns:DOMAIN" (nova.db.versions).
 versions = table(
-    "versions",
-    Column("name", text(300), primary_key=True),
-    Column("version", sa.BigInteger, nullable=False),
-)
+    "versions", Column("name", text(300), primary_key=True), Column("version", sa.BigInteger, nullable=False))

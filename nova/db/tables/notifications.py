@@ -7,8 +7,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import Column, Index
 
-from nova.db.sql.tables import table
-from nova.db.sql.types import Json, Utc, big_id, text
+from nova.db.sql.types import Json, Utc, big_id, table, text
 
 # Notifications to publish, written in the transaction of their change, ordered by id within a lane.
 outbox = table(
@@ -29,11 +28,8 @@ outbox = table(
 
 # The conductor that publishes a lane of the outbox, and the end of its lease.
 outbox_lanes = table(
-    "outbox_lanes",
-    Column("lane", sa.SmallInteger, primary_key=True, autoincrement=False),
-    Column("owner", text(), nullable=False),
-    Column("lease_until", Utc, nullable=False),
-)
+    "outbox_lanes", Column("lane", sa.SmallInteger, primary_key=True, autoincrement=False),
+    Column("owner", text(), nullable=False), Column("lease_until", Utc, nullable=False))
 
 # Progress of the existence notifications of the last period.
 usage_audits = table(

@@ -5,11 +5,10 @@ from __future__ import annotations
 import sqlalchemy as sa
 from sqlalchemy import Column
 
-from nova.db.sql.tables import table as _table
-from nova.db.sql.types import LongBytes, Utc, big_id, text
+from nova.db.sql.types import LongBytes, Utc, big_id, table, text
 
 # Blocks of servers that were indexed together; all of them were deleted, or none was.
-text_blocks = _table(
+text_blocks = table(
     "text_blocks",
     Column("id", big_id(), primary_key=True),
     Column("deleted", sa.Boolean, nullable=False),
@@ -20,9 +19,6 @@ text_blocks = _table(
 
 # The values of one column of the servers of a block: compressed lines, in the order of the block's servers. The name
 # "" stands for ids and creation times.
-block_texts = _table(
-    "block_texts",
-    Column("block_id", sa.BigInteger, primary_key=True, autoincrement=False),
-    Column("name", text(64), primary_key=True),
-    Column("content", LongBytes, nullable=False),
-)
+block_texts = table(
+    "block_texts", Column("block_id", sa.BigInteger, primary_key=True, autoincrement=False),
+    Column("name", text(64), primary_key=True), Column("content", LongBytes, nullable=False))

@@ -8,8 +8,7 @@ from __future__ import annotations
 import sqlalchemy as sa
 from sqlalchemy import Column, Index, UniqueConstraint
 
-from nova.db.sql.tables import table
-from nova.db.sql.types import Utc, big_id, text
+from nova.db.sql.types import Utc, big_id, table, text
 
 shares = table(
     "shares",

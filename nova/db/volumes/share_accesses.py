@@ -10,7 +10,6 @@ import datetime
 from collections.abc import Callable
 
 import sqlalchemy as sa
-from oslo_db import exception as db_exception
 
 from nova import exception
 from nova.db import tables
@@ -44,11 +43,9 @@ def want(connection: sa.Connection, share_id: str, host: str, instance_uuid: str
         connection.execute(sa.update(TABLE).where(_this(share_id, host, instance_uuid)).values(
             leaving=False, updated_at=clock.now()))
         return True
-    try:
+    with rows.on_duplicate():
         connection.execute(sa.insert(TABLE).values(
             share_id=share_id, host=host, instance_uuid=instance_uuid, leaving=False, updated_at=clock.now()))
-    except db_exception.DBDuplicateEntry as error:
-        raise db_exception.RetryRequest(error) from error
     return True
 
 

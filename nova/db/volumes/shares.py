@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlalchemy as sa
-from oslo_db import exception as db_exception
 
 from nova import exception
 from nova.db import tables
@@ -17,40 +16,34 @@ ACCESSES = tables.share_accesses
 def index(connection: sa.Connection, project_id: str | None = None, limit: int | None = None,
           offset: int = 0) -> list[Share]:
     """Return the shares of a project (None: all projects), newest first."""
-    statement = sa.select(TABLE).order_by(TABLE.c.id.desc()).limit(limit).offset(offset)
-    if project_id is not None:
-        statement = statement.where(TABLE.c.project_id == project_id)
-    return rows.to_objects(Share, connection.execute(statement))
+    return rows.to_objects(Share, connection.execute(
+        sa.select(TABLE).where(*rows.equal(TABLE.c.project_id, project_id)).order_by(TABLE.c.id.desc())
+        .limit(limit).offset(offset)))
 
 
 def get(connection: sa.Connection, uuid: str, project_id: str | None = None) -> Share:
     """Return a share. Raises ShareNotFound, also for a share of another project."""
-    return _read(connection, sa.select(TABLE).where(TABLE.c.uuid == uuid), uuid, project_id)
+    return _read(connection, uuid, project_id)
 
 
-def _read(connection: sa.Connection, statement: sa.Select[tuple[object, ...]], uuid: str,
-           project_id: str | None) -> Share:
-    row = connection.execute(statement).first()
-    if row is None or (project_id is not None and row.project_id != project_id):
-        raise exception.ShareNotFound(share_id=uuid)
-    return rows.to_object(Share, row)
+def _read(connection: sa.Connection, uuid: str, project_id: str | None = None, lock: bool = False) -> Share:
+    statement = sa.select(TABLE).where(TABLE.c.uuid == uuid, *rows.equal(TABLE.c.project_id, project_id))
+    return rows.first(connection, Share, statement.with_for_update() if lock else statement,
+                      exception.ShareNotFound(share_id=uuid))
 
 
 def create(connection: sa.Connection, share: Share) -> Share:
     """Add a share of the project; a repeated call changes nothing."""
     if (made := connection.execute(sa.select(TABLE).where(TABLE.c.uuid == share.uuid)).first()) is not None:
         return rows.to_object(Share, made)
-    try:
+    with rows.on_duplicate():
         connection.execute(sa.insert(TABLE).values({**rows.values_of(TABLE, share), "created_at": clock.now()}))
-    except db_exception.DBDuplicateEntry as error:
-        raise db_exception.RetryRequest(error) from error
     return get(connection, share.uuid)
 
 
 def delete(connection: sa.Connection, uuid: str) -> Share:
     """Delete the row of a share without servers; its directory stays. Raises ShareNotFound, ShareInUse."""
-    statement = sa.select(TABLE).where(TABLE.c.uuid == uuid).with_for_update()
-    share = _read(connection, statement, uuid, None)
+    share = _read(connection, uuid, lock=True)
     used = connection.execute(sa.select(ACCESSES.c.instance_uuid).where(
         ACCESSES.c.share_id == uuid).order_by(ACCESSES.c.id).limit(1)).scalar()
     if used is not None:
@@ -61,12 +54,8 @@ def delete(connection: sa.Connection, uuid: str) -> Share:
 
 def bind(connection: sa.Connection, uuid: str, host: str, everywhere: bool) -> None:
     """Bind a share to the host with its directory, the first one that uses it, unless all hosts share it
-    (``everywhere``).
-
-    Raises ShareNotFound, ShareUnusable (bound to another host).
-    """
-    statement = sa.select(TABLE).where(TABLE.c.uuid == uuid).with_for_update()
-    share = _read(connection, statement, uuid, None)
+    (``everywhere``). Raises ShareNotFound, ShareUnusable (bound to another host)."""
+    share = _read(connection, uuid, lock=True)
     if everywhere or share.host == host:
         return
     if share.host is not None:

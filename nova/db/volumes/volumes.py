@@ -12,7 +12,6 @@ from typing import Any
 
 import msgspec
 import sqlalchemy as sa
-from oslo_db import exception as db_exception
 
 from nova import exception
 from nova.conf import CONF
@@ -37,10 +36,9 @@ _FREE = {"instance_uuid": None, "attachment_id": None, "device_name": None, "att
 def index(connection: sa.Connection, project_id: str | None = None, limit: int | None = None,
           offset: int = 0) -> list[Volume]:
     """Return the volumes of a project (None: all projects), newest first."""
-    statement = sa.select(TABLE).order_by(TABLE.c.id.desc()).limit(limit).offset(offset)
-    if project_id is not None:
-        statement = statement.where(TABLE.c.project_id == project_id)
-    return rows.to_objects(Volume, connection.execute(statement))
+    return rows.to_objects(Volume, connection.execute(
+        sa.select(TABLE).where(*rows.equal(TABLE.c.project_id, project_id)).order_by(TABLE.c.id.desc())
+        .limit(limit).offset(offset)))
 
 
 def get(connection: sa.Connection, uuid: str, project_id: str | None = None) -> Volume:
@@ -54,13 +52,9 @@ def lock(connection: sa.Connection, uuid: str, project_id: str | None = None) ->
 
 
 def _read(connection: sa.Connection, uuid: str, project_id: str | None = None, lock: bool = False) -> Volume:
-    statement = sa.select(TABLE).where(TABLE.c.uuid == uuid)
-    if project_id is not None:
-        statement = statement.where(TABLE.c.project_id == project_id)
-    row = connection.execute(statement.with_for_update() if lock else statement).first()
-    if row is None:
-        raise exception.VolumeNotFound(volume_id=uuid)
-    return rows.to_object(Volume, row)
+    statement = sa.select(TABLE).where(TABLE.c.uuid == uuid, *rows.equal(TABLE.c.project_id, project_id))
+    return rows.first(connection, Volume, statement.with_for_update() if lock else statement,
+                      exception.VolumeNotFound(volume_id=uuid))
 
 
 def of_instance(connection: sa.Connection, instance_uuid: str) -> list[Volume]:
@@ -77,12 +71,10 @@ def create(connection: sa.Connection, volume: Volume) -> Volume:
     if (made := connection.execute(sa.select(TABLE).where(TABLE.c.uuid == volume.uuid)).first()) is not None:
         return rows.to_object(Volume, made)
     _check_quota(connection, volume)
-    try:
+    with rows.on_duplicate():
         connection.execute(sa.insert(TABLE).values({
             **rows.values_of(TABLE, volume), "shared": CONF.volume.shared, "format": CONF.volume.format,
             "created_at": clock.now()}))
-    except db_exception.DBDuplicateEntry as error:
-        raise db_exception.RetryRequest(error) from error
     return get(connection, volume.uuid)
 
 
@@ -103,9 +95,7 @@ def _check_quota(connection: sa.Connection, volume: Volume) -> None:
 
 def delete(connection: sa.Connection, uuid: str, project_id: str | None = None) -> VolumeRemoval | None:
     """Delete an unused volume; return the removal for its host (None: there are no data, and the row is deleted).
-
-    Raises VolumeNotFound, InvalidVolume.
-    """
+    Raises VolumeNotFound, InvalidVolume."""
     volume = lock(connection, uuid, project_id)
     if volume.instance_uuid is not None:
         raise exception.InvalidVolume(reason=f"volume {uuid} is attached to instances: {volume.instance_uuid}")
@@ -130,10 +120,8 @@ def _update(connection: sa.Connection, uuid: str, **values: Any) -> None:
 
 # --- location of the data --------------------------------------------------------------------------
 def bind(connection: sa.Connection, volume: Volume, host: str) -> Volume:
-    """Assign a location to a volume without data: ``host`` or the shared pool. Returns the volume.
-
-    Raises InvalidVolume if its data are on another host.
-    """
+    """Assign a location to a volume without data: ``host`` or the shared pool. Returns the volume. Raises InvalidVolume
+    if its data are on another host."""
     if volume.host not in (None, host):
         raise exception.InvalidVolume(reason=f"volume {volume.uuid} cannot be reached from the host of the server")
     if volume.host is None and not (volume.shared and volume.generation):
@@ -163,10 +151,8 @@ def _give_up_place(connection: sa.Connection, volume: Volume) -> VolumeRemoval |
 
 
 def forgotten(connection: sa.Connection, before: datetime.datetime, limit: int) -> list[VolumeRemoval]:
-    """Return removals older than that time whose hosts are present, oldest first.
-
-    Removals of absent hosts do not delay the others.
-    """
+    """Return removals older than that time whose hosts are present, oldest first. Removals of absent hosts do not delay
+    the others."""
     there = liveness.host_up(REMOVALS.c.host)
     return rows.to_objects(VolumeRemoval, connection.execute(sa.select(REMOVALS).where(
         REMOVALS.c.created_at < before, sa.or_(REMOVALS.c.host == "", there)).order_by(REMOVALS.c.id).limit(limit)))
@@ -184,10 +170,8 @@ def removed(connection: sa.Connection, removal: VolumeRemoval) -> None:
 
 
 def reimage(connection: sa.Connection, uuid: str, attachment_id: str, image: Image) -> VolumeContent:
-    """Begin to write an image to the volume of this attachment. Its data stay until end_reimage().
-
-    Returns the present data. Raises InvalidVolume if another request is changing the volume.
-    """
+    """Begin to write an image to the volume of this attachment. Its data stay until end_reimage(). Returns the present
+    data. Raises InvalidVolume if another request is changing the volume."""
     volume = lock(connection, uuid)
     if volume.attachment_id != attachment_id or volume.status != volume_states.IN_USE:
         raise exception.InvalidVolume(reason=f"the status of volume {uuid} must be in-use, but is {volume.status}")
@@ -232,10 +216,8 @@ def reserve(connection: sa.Connection, uuid: str, project_id: str | None, instan
 
 
 def begin_swap(connection: sa.Connection, old: str, attachment_id: str, new: Volume) -> Volume:
-    """Reserve the volume ``new`` for its server (named in ``new``) to replace ``old``.
-
-    Raises VolumeNotFound (the new one), InvalidVolume (one of them is busy, or their sizes differ).
-    """
+    """Reserve the volume ``new`` for its server (named in ``new``) to replace ``old``. Raises VolumeNotFound (the new
+    one), InvalidVolume (one of them is busy, or their sizes differ)."""
     sizes = [lock(connection, uuid, new.project_id).size_gb for uuid in sorted({old, new.uuid})]
     given = reserve(connection, new.uuid, new.project_id, new.instance_uuid or "", new.attachment_id or "",
                     new.device_name)
@@ -253,10 +235,8 @@ def inherit(connection: sa.Connection, uuid: str, other: str) -> None:
 
 
 def complete(connection: sa.Connection, uuid: str, attachment_id: str) -> None:
-    """Record that the guest has the volume, whose data must be kept from then on, if they have a location.
-
-    (A volume attached to a shelved server has none until the server is on a host.)
-    """
+    """Record that the guest has the volume, whose data must be kept from then on, if they have a location. (A volume
+    attached to a shelved server has none until the server is on a host.)"""
     now = sa.literal(clock.now(), Utc)
     placed = sa.or_(TABLE.c.host.is_not(None), sa.and_(TABLE.c.shared, TABLE.c.generation > 0))
     _of_attachment(connection, uuid, attachment_id,
@@ -277,10 +257,8 @@ def roll_detaching(connection: sa.Connection, uuid: str, attachment_id: str) -> 
 
 
 def release(connection: sa.Connection, uuid: str, attachment_id: str, delete: bool = False) -> VolumeRemoval | None:
-    """Release a volume from its server, and delete it if ``delete``; return the removal for its host.
-
-    A volume that does not belong to this attachment stays unchanged.
-    """
+    """Release a volume from its server, and delete it if ``delete``; return the removal for its host. A volume that
+    does not belong to this attachment stays unchanged."""
     try:
         volume = lock(connection, uuid)
     except exception.VolumeNotFound:

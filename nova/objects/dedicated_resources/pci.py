@@ -85,10 +85,8 @@ def parse_aliases(options: Iterable[str]) -> dict[str, PciRequest]:
 
 
 def requests(value: str, policy: str | None, aliases: dict[str, PciRequest]) -> list[PciRequest]:
-    """Parse ``alias:count,...`` (pci_passthrough:alias). ``policy`` overrides the policies of the aliases.
-
-    Raises InvalidInput for unknown aliases and malformed lists.
-    """
+    """Parse ``alias:count,...`` (pci_passthrough:alias). ``policy`` overrides the policies of the aliases. Raises
+    InvalidInput for unknown aliases and malformed lists."""
     counts: collections.Counter[str] = collections.Counter()
     for part in filter(None, (part.strip() for part in value.split(","))):
         name, colon, number = part.rpartition(":")

@@ -52,10 +52,8 @@ def parse(options: Iterable[str]) -> list[DeviceSpec]:
 
 def given_out(devices: Iterable[PciDevice], specs: Iterable[DeviceSpec],
               names: Mapping[str, Collection[str]] | None = None) -> list[PciDevice]:
-    """Return the devices that may be assigned to guests, with the tags of the first spec that selects them.
-
-    ``names``: the network interfaces by PCI address.
-    """
+    """Return the devices that may be assigned to guests, with the tags of the first spec that selects them. ``names``:
+    the network interfaces by PCI address."""
     specs, selected = list(specs), []
     for device in devices:
         spec = next((spec for spec in specs if spec.matches(device, (names or {}).get(device.address, ()))), None)

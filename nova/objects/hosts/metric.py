@@ -16,9 +16,7 @@ _LARGEST = 1 << 63
 
 class Metric(Object, kw_only=True):
     """A metric, for example cpu.user.time or cpu.idle.percent. Times in ns, frequencies in MHz, percents from 0 to 100.
-
-    ``source``: name of the monitor; ``timestamp``: by the clock of the host.
-    """
+    ``source``: name of the monitor; ``timestamp``: by the clock of the host."""
 
     name: str
     value: int

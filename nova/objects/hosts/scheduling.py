@@ -137,10 +137,8 @@ class Verdict(Object, kw_only=True):
 
 
 class HostState(Object, kw_only=True):
-    """The state of a compute node for filters and weighers.
-
-    ``aggregates``: metadata of the host's aggregates. ``generation``: the greater of two states is newer.
-    """
+    """The state of a compute node for filters and weighers. ``aggregates``: metadata of the host's aggregates.
+    ``generation``: the greater of two states is newer."""
 
     node_uuid: str
     host: str

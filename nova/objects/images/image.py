@@ -59,9 +59,7 @@ def metadata_of(image: Image | None) -> dict[str, str]:
 
 def shutdown_timeout_of(image: Image | None) -> int | None:
     """Return the seconds that guests of the image get to shut down by themselves (os_shutdown_timeout), None if unset.
-
-    At most ``_MOST_SECONDS``. Raises InvalidInput for a value that is not a number of at least 0.
-    """
+    At most ``_MOST_SECONDS``. Raises InvalidInput for a value that is not a number of at least 0."""
     value = image.properties.get(_SHUTDOWN) if image is not None else None
     if value is None:
         return None

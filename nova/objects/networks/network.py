@@ -90,10 +90,8 @@ class FixedIp(Object, kw_only=True):
 
 
 class NetworkAddress(Object, kw_only=True):
-    """An address of a network as shown to administrators (os-fixed-ips), with its server.
-
-    ``reserved``: the address is not assigned to servers.
-    """
+    """An address of a network as shown to administrators (os-fixed-ips), with its server. ``reserved``: the address is
+    not assigned to servers."""
 
     address: str
     cidr: str
@@ -195,10 +193,8 @@ class SecurityGroup(Object, kw_only=True):
 
 
 class FilterRule(Object, kw_only=True):
-    """An ingress rule for a host's packet filter. ``sources``: source networks (empty: any).
-
-    ``group``: the members of this security group are the sources instead.
-    """
+    """An ingress rule for a host's packet filter. ``sources``: source networks (empty: any). ``group``: the members of
+    this security group are the sources instead."""
 
     protocol: str | None = None
     from_port: int | None = None

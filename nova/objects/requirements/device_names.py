@@ -16,10 +16,8 @@ _NAME = re.compile(r"/dev/(?:xvd|[vsh]d)([a-z]+)")
 
 
 def assign(instance: Instance, devices: Sequence[BlockDevice]) -> None:
-    """Assign a name to each of these new volumes of the server: the requested one, or the next free one.
-
-    Names have the prefix of the bus: /dev/sdc becomes /dev/vdc on virtio. Raises DevicePathInUse.
-    """
+    """Assign a name to each of these new volumes of the server: the requested one, or the next free one. Names have the
+    prefix of the bus: /dev/sdc becomes /dev/vdc on virtio. Raises DevicePathInUse."""
     properties = instance.image.properties if instance.image else {}
     bus = str(properties.get("hw_disk_bus") or "virtio")
     new = {id(device) for device in devices}

@@ -19,7 +19,7 @@ _MAX_DISKS = {"ide": 4, "fdc": 2}
 
 def check(instance: Instance, flavor: Flavor, image: Image | None) -> None:
     """Check the buses of all disks that a new guest gets. Raises InvalidInput naming the bus."""
-    wanted = hardware(Properties.of(flavor, image))
+    wanted = hardware(Properties(flavor, image))
     counts = collections.Counter(_buses(instance, flavor, wanted))
     if counts["usb"] and wanted.usb_model == "none":
         raise exception.InvalidInput(reason="disks on the bus usb and hw_usb_model=none exclude each other")

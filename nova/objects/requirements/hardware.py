@@ -14,20 +14,8 @@ from nova import exception
 from nova.objects.accounts.flavor import Flavor
 from nova.objects.images.image import Image
 from nova.objects.requirements import guest_numa, resource_limits
+from nova.objects.requirements import hardware_values as values
 from nova.objects.requirements.cpu_topology import Topology, topology
-from nova.objects.requirements.hardware_values import (
-    ARCHITECTURES,
-    BANDWIDTH_LIMITS,
-    BLOCK_BUSES,
-    CHOICES,
-    CPU_REALTIME,
-    DEVICE_TYPES,
-    FLAGS,
-    LOCKED_MEMORY,
-    USB_REDIRECTION,
-    architecture_trait,
-    machine_trait,
-)
 from nova.objects.requirements.properties import Properties, canonical_architecture, choice, number, truth
 
 _MULTIQUEUE_MAX = 256
@@ -98,7 +86,7 @@ def hardware(wishes: Properties, existing: bool = False) -> Hardware:
     ``existing``: the server was accepted by a release that ignored some properties; unknown values of choices are
     ignored still, so that the server can be started and moved.
     """
-    picked = {property_.name: property_.chosen(wishes, existing) for property_ in CHOICES}
+    picked = {property_.name: property_.chosen(wishes, existing) for property_ in values.CHOICES}
     machine = _machine(wishes, picked)
     if not existing:
         _check_ignored_before(wishes, picked, machine)
@@ -132,18 +120,19 @@ def hardware(wishes: Properties, existing: bool = False) -> Hardware:
 
 def required_traits(flavor: Flavor, image: Image | None, existing: bool = False) -> set[str]:
     """Return the traits that a host needs for this hardware. Raises InvalidInput as :func:`hardware` does."""
-    wishes = Properties.of(flavor, image)
+    wishes = Properties(flavor, image)
     wanted = hardware(wishes, existing)
-    traits = {trait for property_ in CHOICES if (trait := property_.trait_of(property_.chosen(wishes, existing)))}
+    traits = {property_.trait_of(property_.chosen(wishes, existing)) for property_ in values.CHOICES} - {""}
     if wanted.architecture:
-        traits.add(architecture_trait(wanted.architecture))
+        traits.add(values.architecture_trait(wanted.architecture))
     if wanted.requested_machine:
-        traits.add(machine_trait(wanted.requested_machine, wanted.architecture))
+        traits.add(values.machine_trait(wanted.requested_machine, wanted.architecture))
         # The machine type is more specific than the trait, which describes the host's default machine.
         if is_i440fx(wanted.requested_machine):
             traits.discard("COMPUTE_STORAGE_BUS_IDE")
-    for is_requested, trait in ((wanted.locked_memory, LOCKED_MEMORY), (_realtime(flavor, image), CPU_REALTIME),
-                                (wanted.vif_limits, BANDWIDTH_LIMITS), (wanted.usb_ports, USB_REDIRECTION)):
+    for is_requested, trait in (
+            (wanted.locked_memory, values.LOCKED_MEMORY), (_realtime(flavor, image), values.CPU_REALTIME),
+            (wanted.vif_limits, values.BANDWIDTH_LIMITS), (wanted.usb_ports, values.USB_REDIRECTION)):
         if is_requested:
             traits.add(trait)
     return traits
@@ -151,8 +140,8 @@ def required_traits(flavor: Flavor, image: Image | None, existing: bool = False)
 
 def check_disk(device_type: str | None, disk_bus: str | None) -> None:
     """Check the device type and the bus of a block device. Raises InvalidInput for what no host can provide."""
-    kind = choice("device_type", device_type or None, DEVICE_TYPES) or "disk"
-    choice(f"disk_bus of a {kind}", disk_bus or None, BLOCK_BUSES[kind])
+    kind = choice("device_type", device_type or None, values.DEVICE_TYPES) or "disk"
+    choice(f"disk_bus of a {kind}", disk_bus or None, values.BLOCK_BUSES[kind])
 
 
 def disk_traits(buses: Iterable[str | None]) -> set[str]:
@@ -169,7 +158,7 @@ def _architecture(wishes: Properties, existing: bool) -> str:
     """Return the architecture of the guest, or "" for that of the host; hw_emulation_architecture takes precedence."""
     for name in ("hw_emulation_architecture", "hw_architecture"):
         value = wishes.image.get(name)
-        if value and canonical_architecture(value) in ARCHITECTURES:
+        if value and canonical_architecture(value) in values.ARCHITECTURES:
             return canonical_architecture(value)
         if value and not existing:
             raise exception.InvalidInput(reason=f"{name}={value} is not a known architecture")
@@ -203,7 +192,7 @@ def _secure_boot(wishes: Properties, firmware: str, machine: str) -> str:
 
 def _check_ignored_before(wishes: Properties, picked: dict[str, str | None], machine: str) -> None:
     """Raise InvalidInput for properties that earlier releases ignored; existing servers may have them."""
-    for name in FLAGS:
+    for name in values.FLAGS:
         truth(name, wishes.image.get(name))
     guest = _architecture(wishes, existing=False)
     if guest not in ("", "x86_64", "i686") and (machine == "q35" or is_i440fx(machine)):
@@ -255,11 +244,11 @@ def _cpu_limits(wishes: Properties) -> Limits:
 def _vif_limits(wishes: Properties) -> tuple[tuple[str, Limits], ...]:
     limits = []
     for direction in ("inbound", "outbound"):
-        values = _given((name, wishes.spec_number(f"quota:vif_{direction}_{name}"))
-                        for name in ("average", "peak", "burst"))
-        if dict(values).get("average"):
-            limits.append((direction, values))
-        elif any(value for _name, value in values):
+        rates = _given((name, wishes.spec_number(f"quota:vif_{direction}_{name}"))
+                       for name in ("average", "peak", "burst"))
+        if dict(rates).get("average"):
+            limits.append((direction, rates))
+        elif any(value for _name, value in rates):
             raise exception.InvalidInput(reason=f"quota:vif_{direction}_average is missing")
     return tuple(limits)
 
@@ -299,5 +288,5 @@ def _rng(wishes: Properties) -> tuple[int, ...] | None:
     return (rate, period or 1000) if rate else ()
 
 
-def _given(values: Iterator[tuple[str, int | None]] | list[tuple[str, int | None]]) -> Limits:
-    return tuple((name, value) for name, value in values if value is not None)
+def _given(limits: Iterator[tuple[str, int | None]] | list[tuple[str, int | None]]) -> Limits:
+    return tuple((name, value) for name, value in limits if value is not None)

@@ -59,10 +59,8 @@ class Choice:
         return self.name.replace("_", ":", 1)
 
     def chosen(self, wishes: Properties, existing: bool = False) -> str | None:
-        """Return the requested value, None if there is none.
-
-        Raises InvalidInput for an unknown value; of an ``existing`` server such a value is ignored.
-        """
+        """Return the requested value, None if there is none. Raises InvalidInput for an unknown value; of an
+        ``existing`` server such a value is ignored."""
         given = [(self.name, wishes.image.get(self.name))]
         if self.in_flavor:
             given.insert(1 if self.image_first else 0, (self.spec, wishes.specs.get(self.spec)))
@@ -128,10 +126,7 @@ def architecture_trait(architecture: str) -> str:
 
 
 def machine_trait(machine: str, architecture: str = "") -> str:
-    """Return the trait of hosts that run guests of this machine type.
-
-    Every x86 host has pc and q35.
-    """
+    """Return the trait of hosts that run guests of this machine type. Every x86 host has pc and q35."""
     if machine in ("pc", "q35"):
         return architecture_trait(architecture or "x86_64")
     return "CUSTOM_COMPUTE_MACHINE_" + re.sub("[^A-Z0-9]", "_", machine.upper())

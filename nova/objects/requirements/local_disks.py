@@ -11,8 +11,7 @@ from nova.objects.servers.instance import BlockDevice, root_volume
 
 def ephemerals(devices: Iterable[BlockDevice], flavor: Flavor) -> list[tuple[int, str | None]]:
     """Return (GiB, file system or None for the default) of each ephemeral disk; without requested ones a single disk of
-    the flavor's size.
-    """
+    the flavor's size."""
     listed = [disk for disk in devices if disk.is_ephemeral]
     if listed:
         return [(disk.size_gb or flavor.ephemeral_gb, disk.guest_format) for disk in listed]
@@ -31,10 +30,8 @@ def check_ephemerals(devices: Iterable[BlockDevice], flavor: Flavor) -> None:
 
 
 def check(devices: Sequence[BlockDevice], flavor: Flavor, most: int) -> None:
-    """Check that a new server of this flavor may have these block devices. Raises InvalidInput.
-
-    ``most``: the limit of local disks (root disk, ephemeral disks and swap); -1: any number.
-    """
+    """Check that a new server of this flavor may have these block devices. Raises InvalidInput. ``most``: the limit of
+    local disks (root disk, ephemeral disks and swap); -1: any number."""
     swap = sum(disk.size_gb or 0 for disk in devices if disk.guest_format == "swap" and not disk.is_volume)
     if swap > flavor.swap:  # Both in MiB.
         raise exception.InvalidInput("Swap drive requested is larger than instance type allows.")

@@ -41,21 +41,15 @@ def with_current_names(properties: Mapping[str, object]) -> dict[str, str]:
 class Properties:
     """The hardware requests of one server. Unusable values raise InvalidInput naming the property."""
 
-    def __init__(self, instance: Instance) -> None:
-        self._take(instance.flavor, instance.image)
-
-    @classmethod
-    def of(cls, flavor: Flavor, image: Image | None) -> Properties:
-        """Return the requests of a server of this flavor and image."""
-        properties = cls.__new__(cls)
-        properties._take(flavor, image)
-        return properties
-
-    def _take(self, flavor: Flavor, image: Image | None) -> None:
+    def __init__(self, flavor: Flavor, image: Image | None) -> None:
         self.vcpus, self.memory_mb = flavor.vcpus, flavor.memory_mb
         self.specs = flavor.extra_specs
         self.image = with_current_names(image.properties) if image else {}
         self.disk_format = image.disk_format if image else None
+
+    @classmethod
+    def of(cls, instance: Instance) -> Properties:
+        return cls(instance.flavor, instance.image)
 
     def get(self, name: str) -> str | None:
         """Return the value of hw:name of the flavor, else of hw_name of the image."""

@@ -18,17 +18,8 @@ from nova.objects.dedicated_resources import pci
 from nova.objects.hosts.node import DISK_GB, MEMORY_MB, VCPU
 from nova.objects.hosts.scheduling import GroupSpec, RequestGroup, RequestSpec
 from nova.objects.images.image import Image
-from nova.objects.requirements import disk_buses, hardware
-from nova.objects.requirements.guest_numa import (
-    DEDICATED,
-    MIXED,
-    cpu_policy,
-    either,
-    guest_topology,
-    is_true,
-    pinned_cpus,
-)
-from nova.objects.requirements.guest_numa import thread_policy as thread_policy_of
+from nova.objects.requirements import disk_buses, guest_numa, hardware
+from nova.objects.requirements.guest_numa import either, is_true
 from nova.objects.servers.instance import Instance
 from nova.objects.volumes.share import VIRTIO_FS
 
@@ -51,8 +42,7 @@ _SEV_TRAITS = {"amd-sev": "HW_CPU_X86_AMD_SEV", "amd-sev-es": "HW_CPU_X86_AMD_SE
 @dataclasses.dataclass(frozen=True)
 class Requested:
     """``resources`` and traits may come from anywhere in the host's tree of providers, each of ``groups`` from one
-    provider (a different one each if ``group_policy`` is isolate). Traits are sorted.
-    """
+    provider (a different one each if ``group_policy`` is isolate). Traits are sorted."""
 
     resources: dict[str, int]
     required: list[str]
@@ -73,9 +63,7 @@ class Requested:
 def request_spec(instance: Instance, flavor: Flavor, group: GroupSpec | None = None, aliases: Iterable[str] = (),
                  **how: Any) -> RequestSpec:
     """Return the request to schedulers for the server with this flavor (``how``: further fields of the request).
-
-    ``aliases``: the option [pci]alias. Raises InvalidInput for requirements that no host can have.
-    """
+    ``aliases``: the option [pci]alias. Raises InvalidInput for requirements that no host can have."""
     existing = instance.launched_at is not None
     if not existing:
         disk_buses.check(instance, flavor, instance.image)
@@ -102,13 +90,13 @@ def host_requirements(flavor: Flavor, image: Image | None = None, volume_backed:
     return {
         "flavor": flavor, "image": image, "resources": requested.resources, "required_traits": requested.required,
         "forbidden_traits": requested.forbidden, "groups": requested.groups, "group_policy": requested.group_policy,
-        "numa_topology": guest_topology(flavor, image),
+        "numa_topology": guest_numa.guest_topology(flavor, image),
         "pci_requests": pci.requests(devices, policy, pci.parse_aliases(aliases)) if devices else []}
 
 
 def requests_dedicated_resources(flavor: Flavor, image: Image | None = None) -> bool:
     """Return True if the server needs dedicated NUMA cells or devices."""
-    return bool(flavor.extra_specs.get("pci_passthrough:alias")) or guest_topology(flavor, image) is not None
+    return bool(flavor.extra_specs.get("pci_passthrough:alias")) or guest_numa.guest_topology(flavor, image) is not None
 
 
 def requested_resources(flavor: Flavor, image: Image | None = None, volume_backed: bool = False,
@@ -129,7 +117,7 @@ def requested_resources(flavor: Flavor, image: Image | None = None, volume_backe
     resources.update({**_devices(flavor, image), **own.resources})
     required = {*own.required, *_from_image(image), *_features(flavor, image, existing)}
     forbidden = set(own.forbidden)
-    threads = thread_policy_of(flavor, image)
+    threads = guest_numa.thread_policy(flavor, image)
     if threads == "require":
         required.add(HYPERTHREADING)
     elif threads == "isolate":
@@ -178,14 +166,14 @@ def _from_image(image: Image | None) -> set[str]:
 # --- CPUs ------------------------------------------------------------------------------------------
 def _cpus(flavor: Flavor, image: Image | None, amounts: dict[str, int]) -> dict[str, int]:
     """Return VCPU and PCPU by the CPU policy, without resource classes that extra specs set."""
-    policy = cpu_policy(flavor, image)
+    policy = guest_numa.cpu_policy(flavor, image)
     if VCPU in amounts or PCPU in amounts:
         return {}
     overhead = 1 if flavor.extra_specs.get("hw:emulator_threads_policy") == "isolate" else 0
-    if policy == DEDICATED:
+    if policy == guest_numa.DEDICATED:
         return {PCPU: flavor.vcpus + overhead}
-    if policy == MIXED:
-        pinned = len(pinned_cpus(flavor, image))
+    if policy == guest_numa.MIXED:
+        pinned = len(guest_numa.pinned_cpus(flavor, image))
         return {PCPU: pinned + overhead, VCPU: flavor.vcpus - pinned}
     return {VCPU: flavor.vcpus}
 

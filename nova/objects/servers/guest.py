@@ -26,10 +26,8 @@ def password_of(system_metadata: dict[str, str]) -> str:
 
 
 class GuestStatus(Object, kw_only=True):
-    """A guest as reported by its host (power sync, audit).
-
-    ``late``: an order that had already timed out at the conductor may have caused this state.
-    """
+    """A guest as reported by its host (power sync, audit). ``late``: an order that had already timed out at the
+    conductor may have caused this state."""
 
     uuid: str
     power_state: int
@@ -38,9 +36,7 @@ class GuestStatus(Object, kw_only=True):
 
 class ExpectedGuest(Object, kw_only=True):
     """The state of a guest expected from the database. ``settled``: it was started once and no operation is under way.
-
-    ``moving``: a migration is open, so the guest may be on another host, or its disks may be set aside.
-    """
+    ``moving``: a migration is open, so the guest may be on another host, or its disks may be set aside."""
 
     uuid: str
     power_state: int
@@ -57,9 +53,7 @@ class Resumed(Object, kw_only=True):
 
 class Eviction(Object, kw_only=True):
     """The removal of an instance's guest from a host that was given up (``keep_disks``: but not of its disks).
-
-    ``since``: time of the decision; a later decision replaces it.
-    """
+    ``since``: time of the decision; a later decision replaces it."""
 
     uuid: str
     keep_disks: bool = False
@@ -67,10 +61,8 @@ class Eviction(Object, kw_only=True):
 
 
 class Whereabouts(Object, kw_only=True):
-    """The possible hosts of a guest: those of its server and of its open migrations.
-
-    ``must_leave``: the guest may not stay on the requesting host (server deleted, or guest evicted from the host).
-    """
+    """The possible hosts of a guest: those of its server and of its open migrations. ``must_leave``: the guest may not
+    stay on the requesting host (server deleted, or guest evicted from the host)."""
 
     uuid: str
     possible_hosts: list[str] = msgspec.field(default_factory=list, name="places")

@@ -88,10 +88,8 @@ class Migration(Object, kw_only=True):
 
 
 class MigrationQuery(Object, kw_only=True):
-    """Filter for a list of migrations.
-
-    ``changes_since`` and ``changes_before``: time of the last change; ``marker``: uuid of a migration.
-    """
+    """Filter for a list of migrations. ``changes_since`` and ``changes_before``: time of the last change; ``marker``:
+    uuid of a migration."""
 
     project_id: str | None = None
     user_id: str | None = None

@@ -7,10 +7,8 @@ from nova.objects.networks.network import VIF
 
 
 class DiskFile(Object, kw_only=True):
-    """A disk file of a guest. ``size``: bytes of the virtual disk; ``length``: bytes of the file.
-
-    ``base``: name of the cached base image ("": none).
-    """
+    """A disk file of a guest. ``size``: bytes of the virtual disk; ``length``: bytes of the file. ``base``: name of the
+    cached base image ("": none)."""
 
     name: str
     format: str = "qcow2"
@@ -45,11 +43,8 @@ class DiskSource(Object, kw_only=True):
 
 
 class MigrationSource(Object, kw_only=True):
-    """A running guest as described by the source of a live migration.
-
-    ``disks``: files that change while the guest runs; ``served``: all other files. ``cpu``: CPU definition of the
-    guest. ``token``: see :class:`DiskSource`.
-    """
+    """A running guest as described by the source of a live migration. ``disks``: files that change while the guest
+    runs; ``served``: all other files. ``cpu``: CPU definition of the guest. ``token``: see :class:`DiskSource`."""
 
     host: str
     token: str = ""

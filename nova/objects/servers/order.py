@@ -42,9 +42,7 @@ class StepOrder(Object, kw_only=True):
 
 class StepReport(Object, kw_only=True):
     """A report of the end of a step or, if not ``final``, of the beginning of the next step on the same host.
-
-    ``changes``: instance columns; ``results``: data fields for later steps.
-    """
+    ``changes``: instance columns; ``results``: data fields for later steps."""
 
     action_uuid: str
     step: str

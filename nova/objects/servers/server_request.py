@@ -79,10 +79,8 @@ class ServerCreate(ServerProperties, kw_only=True):
 
 
 class ServerCreated(Object, kw_only=True):
-    """The created servers: uuids in launch order and their common reservation.
-
-    ``repeated``: the same request was answered before; then ``admin_pass`` is included while it is stored.
-    """
+    """The created servers: uuids in launch order and their common reservation. ``repeated``: the same request was
+    answered before; then ``admin_pass`` is included while it is stored."""
 
     uuids: list[str]
     reservation_id: str

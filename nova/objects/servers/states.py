@@ -75,19 +75,9 @@ _REBUILD = dict.fromkeys(("rebuilding", "rebuild_block_device_mapping", "rebuild
 
 # vm_state -> {task_state or "default": status}
 STATUS: dict[str, dict[str, str]] = {
-    ACTIVE: {
-        "default": "ACTIVE",
-        REBOOTING: "REBOOT",
-        REBOOT_PENDING: "REBOOT",
-        REBOOT_STARTED: "REBOOT",
-        REBOOTING_HARD: "HARD_REBOOT",
-        REBOOT_PENDING_HARD: "HARD_REBOOT",
-        REBOOT_STARTED_HARD: "HARD_REBOOT",
-        UPDATING_PASSWORD: "PASSWORD",
-        MIGRATING: "MIGRATING",
-        **_REBUILD,
-        **_RESIZE,
-    },
+    ACTIVE: {"default": "ACTIVE", REBOOTING: "REBOOT", REBOOT_PENDING: "REBOOT", REBOOT_STARTED: "REBOOT",
+             REBOOTING_HARD: "HARD_REBOOT", REBOOT_PENDING_HARD: "HARD_REBOOT", REBOOT_STARTED_HARD: "HARD_REBOOT",
+             UPDATING_PASSWORD: "PASSWORD", MIGRATING: "MIGRATING", **_REBUILD, **_RESIZE},
     BUILDING: {"default": "BUILD"},
     STOPPED: {"default": "SHUTOFF", **_RESIZE, **_REBUILD},
     RESIZED: {"default": "VERIFY_RESIZE", "resize_reverting": "REVERT_RESIZE"},
@@ -119,10 +109,8 @@ def status(vm_state: str | None, task_state: str | None) -> str:
 
 
 def states_of(status_name: str) -> tuple[list[str], list[str]]:
-    """Return the vm_states and task_states with API status ``status_name``; ([], []) if there are none.
-
-    task_states is empty if one of the vm_states has this status by default.
-    """
+    """Return the vm_states and task_states with API status ``status_name``; ([], []) if there are none. task_states is
+    empty if one of the vm_states has this status by default."""
     vm_states: list[str] = []
     task_states: list[str] = []
     by_default = False

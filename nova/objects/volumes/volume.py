@@ -26,9 +26,7 @@ ERROR = "error"
 
 class VolumeEncryption(Object, kw_only=True):
     """Encryption of a volume (LUKS 1, by the hypervisor) with the secret ``key_id`` of the key manager.
-
-    ``encrypted_passphrase``: the passphrase, encrypted by conductors and only stored there; "" elsewhere.
-    """
+    ``encrypted_passphrase``: the passphrase, encrypted by conductors and only stored there; "" elsewhere."""
 
     key_id: str
     encrypted_passphrase: str = msgspec.field(default="", name="sealed")
@@ -172,11 +170,8 @@ class VolumeRemoval(Object, kw_only=True):
 
 
 class LocalConnection(Object, kw_only=True, tag_field="driver_volume_type", tag="local"):
-    """The connection_info of the embedded back end.
-
-    ``fresh``: no guest has used the volume yet, so missing data are created, from ``image`` if set. Otherwise missing
-    data are an error.
-    """
+    """The connection_info of the embedded back end. ``fresh``: no guest has used the volume yet, so missing data are
+    created, from ``image`` if set. Otherwise missing data are an error."""
 
     volume_id: str
     generation: int

@@ -54,7 +54,7 @@ class Snapshots(guest_driver.Snapshots):
         uuid = instance.uuid
         with contextlib.suppress(exception.GuestNotFound):
             self._guests.on_domain(uuid, _end_backup)
-            if Properties(instance).image_flag(AGENT):
+            if Properties.of(instance).image_flag(AGENT):
                 self._guests.on_domain(uuid, _thaw)
         _clear(directories.directory(uuid))
 
@@ -120,9 +120,9 @@ class Snapshots(guest_driver.Snapshots):
 
     def _freeze(self, instance: Instance) -> bool:
         """Quiesce the guest's file systems; return True if they are. Raises InstanceQuiesceFailed."""
-        needed = Properties(instance).image_flag(QUIESCE)
+        needed = Properties.of(instance).image_flag(QUIESCE)
         reason = "its image does not have the property hw_qemu_guest_agent"
-        if Properties(instance).image_flag(AGENT):
+        if Properties.of(instance).image_flag(AGENT):
             reason = self._rest(instance.uuid)
             if not reason:
                 return True

@@ -259,9 +259,9 @@ def test_upgrade_check_passes_on_a_running_suite(suite, capsys):
 
 
 def test_db_version_is_the_newest_schema_version(run):
-    from nova.db.maintenance import migrate
+    from nova.db.maintenance import readiness
 
-    assert run("db", "version")[1].strip() == migrate.newest()
+    assert run("db", "version")[1].strip() == readiness.newest()
 
 
 def test_volume_command_creates_shows_lists_and_deletes(run):

@@ -23,6 +23,9 @@ def test_indexes_of_a_large_table_are_created_concurrently(postgresql: Server) -
     url = postgresql.new_database()
     migrate.sync(url, "0025")
     database, noted = Database(url), list[str]()
+    with database.engine.connect() as connection, connection.begin():
+        for index in tables.instances.indexes:
+            connection.exec_driver_sql(f"DROP INDEX {index.name}")
     table = sa.table("instances", *(sa.column(column.name, column.type) for column in tables.instances.c
                                     if column.name != "id"))
     row = {column.name: column.type.python_type() if isinstance(column.type, sa.String | sa.Integer | sa.Boolean)

@@ -15,7 +15,7 @@ from nova.conductor.feeds.feed import FiltersFeed
 from nova.conf import CONF
 from nova.db import tables
 from nova.db.servers import servers
-from nova.db.sql.engine import Database, StatementCounter
+from nova.db.sql.engine import Database
 from nova.objects.accounts.flavor import Flavor
 from nova.objects.base import new_uuid, utcnow
 from nova.objects.hosts.node import ComputeNode, Inventory, Provider
@@ -25,6 +25,7 @@ from nova.objects.networks.floating_ip_dns import ServedDomain
 from nova.objects.networks.network import FilterRule, GroupFilter, Peers, RuleSet
 from nova.objects.servers.instance import Instance
 from nova.objects.volumes.volume import VolumeRemoval
+from tests.statement_counter import StatementCounter
 
 
 class Sent:

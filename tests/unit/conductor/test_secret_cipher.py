@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import pathlib
 import stat
-from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -14,7 +12,6 @@ from cryptography.fernet import Fernet
 from nova import exception
 from nova.conductor.secret_cipher import SecretCipher, SecretKeyUnusable, SecretUnreadable
 from nova.db import tables
-from nova.db.maintenance import migrate
 from nova.db.servers import passwords
 from nova.db.sql.engine import Database
 from tests.unit.conductor.books import Books, server
@@ -120,29 +117,3 @@ def test_sqlite_database_file_is_private_to_its_owner(tmp_path: pathlib.Path) ->
         assert {mode(each) for each in tmp_path.iterdir()} == {0o600}
         database.close()
         path.chmod(0o644)  # mode of files created by earlier releases
-
-
-def test_migration_removes_plain_text_passwords_of_earlier_releases(core: Books) -> None:
-    built = server(core, vm_state="active", admin_pass="secret-1", user_data="kept")
-    failed = server(core, vm_state="error", admin_pass="secret-2")
-    building = server(core, vm_state="building", admin_pass="needed")
-    gone = server(core, vm_state="deleted", deleted=True, user_data="secret-3")
-    payload = {"data": {"admin_pass": "secret-4", "off": True}, "inherited": [{"data": {"admin_pass": "secret-5"}}]}
-    values: dict[str, Any] = {
-        "uuid": "a", "instance_uuid": built.uuid, "action": "evacuate", "attempt": 1, "events": [], "undoing": False,
-        "request_id": "r", "start_time": built.created_at, "payload": payload}
-    core.db.write(lambda connection: connection.execute(sa.insert(tables.actions).values(values)))
-    import nova.db.migrations.versions.v0012_encrypted_passwords as migration
-    for _time in range(2):
-        core.db.write(migration.forget)
-    rows = core.db.read(lambda connection: [
-        dict(row._mapping) for table in (tables.instances, tables.actions)
-        for row in connection.execute(sa.select(table))])
-    assert "secret-" not in str(rows)
-    found = {row["uuid"]: row for row in rows}
-    assert found[building.uuid]["admin_pass"] == "needed"
-    assert (found[built.uuid]["user_data"], found[failed.uuid]["admin_pass"]) == ("kept", None)
-    assert found[gone.uuid]["user_data"] is None
-    assert found["a"]["payload"] == json.loads(json.dumps(payload).replace('"secret-4"', "null").replace(
-        '"secret-5"', "null"))
-    assert core.db.read(migrate.differences) == []

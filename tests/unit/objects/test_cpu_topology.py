@@ -14,7 +14,7 @@ from tests.unit.virt.guests import server
 
 def arranged(vcpus: int, specs: dict[str, str] | None = None,
              properties: dict[str, str] | None = None) -> Topology | None:
-    return topology(Properties(server(specs, properties, flavor={"vcpus": vcpus})))
+    return topology(Properties.of(server(specs, properties, flavor={"vcpus": vcpus})))
 
 
 def test_cpu_topology_without_a_request_is_none() -> None:

@@ -35,7 +35,7 @@ def _is_known_to_libvirt(tune: str, disk: str, device: str) -> bool:
 
 def _is_accepted(specs: dict[str, str]) -> bool:
     try:
-        hardware(Properties.of(Flavor(flavorid="1", name="n", memory_mb=64, vcpus=1, extra_specs=specs), None))
+        hardware(Properties(Flavor(flavorid="1", name="n", memory_mb=64, vcpus=1, extra_specs=specs), None))
     except exception.InvalidInput as error:
         return not any(name in error.message for name in specs)
     return True

@@ -9,8 +9,6 @@ from nova.db.migrations.schema import index, is_left_for_later, no_index
 
 revision = "0026"
 down_revision = "0025"
-branch_labels = None
-depends_on = None
 
 _SERVERS = ("access_ip_v4", "access_ip_v6", "availability_zone", "config_drive", "disk_config", "display_description",
             "display_name", "flavorid", "host", "hostname", "image_ref", "kernel_id", "key_name", "launch_index",

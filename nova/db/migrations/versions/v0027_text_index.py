@@ -9,8 +9,6 @@ from nova.db.sql.types import LongBytes, Utc, big_id, text
 
 revision = "0027"
 down_revision = "0026"
-branch_labels = None
-depends_on = None
 
 
 def upgrade() -> None:

@@ -68,7 +68,7 @@ def guest_config(instance: Instance, settings: Settings, existing: str | None = 
     """
     if settings.virt_type not in ("kvm", "qemu"):
         raise exception.InvalidInput(reason=f"guests of type {settings.virt_type} are not supported")
-    wishes = Properties(instance)
+    wishes = Properties.of(instance)
     wanted = hardware(wishes, existing is not None)
     guest = _architecture(wanted, settings, existing)
     if existing is None:

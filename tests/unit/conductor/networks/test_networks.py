@@ -136,7 +136,7 @@ def test_project_sees_shared_and_own_networks(core: Books) -> None:
     other = endpoint.create(ctx(), _network("10.3.0.0/16", project_id="p2"))
     assert [one.uuid for one in endpoint.index(ctx())] == [shared.uuid, mine.uuid, other.uuid]
     assert [one.uuid for one in endpoint.index(ctx(), "p1")] == [shared.uuid, mine.uuid]
-    assert [one.uuid for one in core.db.read(lambda connection: networks.for_project(connection, "p1"))] == [
+    assert [one.uuid for one in core.db.read(lambda connection: networks.index(connection, "p1"))] == [
         shared.uuid, mine.uuid]
     assert endpoint.get(ctx(), shared.uuid, "p1").uuid == shared.uuid
     for uuid in (other.uuid, new_uuid()):

@@ -30,7 +30,7 @@ class _ViewContext:
 
 def _threads(server: Instance) -> int:
     try:
-        arranged = topology(Properties(server))
+        arranged = topology(Properties.of(server))
     except exception.InvalidInput:
         return 1  # The server was never on a hypervisor that assigns CPUs.
     return arranged.threads if arranged is not None else 1
