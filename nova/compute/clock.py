@@ -21,11 +21,9 @@ class ConductorClock:
             self._reference = now, time.monotonic() if at is None else at
 
     def valid_for(self, order: StepOrder) -> float:
-        """Return the seconds for which a new order is valid without a confirmation; 0 if it must be confirmed.
-
-        An order issued before the registration was for the previous process, which may have been given up. An order
-        without a time is from a conductor of the previous release, which supports no confirmation.
-        """
+        """Return the seconds for which a new order is valid without a confirmation; 0 if it must be confirmed. An order
+        issued before the registration was for the previous process, which may have been given up. An order without a
+        time is from a conductor of the previous release, which supports no confirmation."""
         if order.issued_at is None:
             return math.inf
         if self._reference is None or order.issued_at < self._reference[0]:

@@ -49,10 +49,8 @@ class Machine:
 
 
 def image_shutdown_timeout(instance: Instance) -> int | None:
-    """Return the seconds that the image gives the guest to shut down, or None if it sets no valid value.
-
-    Images of older servers may have an invalid value, because it was not checked then.
-    """
+    """Return the seconds that the image gives the guest to shut down, or None if it sets no valid value. Images of
+    older servers may have an invalid value, because it was not checked then."""
     try:
         return shutdown_timeout_of(instance.image)
     except exception.InvalidInput:
@@ -66,10 +64,8 @@ def shutdown_timeout(instance: Instance) -> int:
 
 
 class StepHost:
-    """A :class:`nova.operations.framework.contexts.HostContext` on this machine.
-
-    ``send``: sends changes and values at once.
-    """
+    """A :class:`nova.operations.framework.contexts.HostContext` on this machine. ``send``: sends changes and values at
+    once."""
 
     def __init__(self, machine: Machine, job: Job, send: Callable[[dict[str, Any], dict[str, Any]], None]) -> None:
         self.machine = machine
@@ -195,11 +191,9 @@ class StepHost:
         self.driver.guests.spawn(self.instance, files, paused=paused)
 
     def boot_files(self, drive: str = "", instance: Instance | None = None, root: Image | None = None) -> BootFiles:
-        """Return the guest's images, fetched into the cache if missing, and its config drive.
-
-        ``drive``: suffix of a new config drive beside the current one. ``instance``: an instance with other images.
-        ``root``: another image for the root disk only.
-        """
+        """Return the guest's images, fetched into the cache if missing, and its config drive. ``drive``: suffix of a
+        new config drive beside the current one. ``instance``: an instance with other images. ``root``: another image
+        for the root disk only."""
         instance = instance or self.instance
         if not self.machine.driver.needs_images:
             return BootFiles()
@@ -242,11 +236,9 @@ class StepHost:
 
 
 def cached_image(machine: Machine, ctx: RequestContext, image: Image, most: int | None) -> str:
-    """Return the path of an image in the cache, fetched if missing. ``most``: maximum size of its disk in bytes.
-
-    An image that needs a valid signature is cached separately from unverified downloads. Raises the errors of the cache
-    and of the image service.
-    """
+    """Return the path of an image in the cache, fetched if missing. ``most``: maximum size of its disk in bytes. An
+    image that needs a valid signature is cached separately from unverified downloads. Raises the errors of the cache
+    and of the image service."""
     def download(path: str, check_size: CheckSize) -> None:
         machine.images().download(ctx, image.id, path, check_size)
 

@@ -1,8 +1,7 @@
 """Lock of the host, identity of the machine and its deployment, in files in ``state_path``.
 
 nova-compute reports identity and deployment when it registers. A conductor then detects a database, a host name or a
-copied disk that belongs to another machine or deployment.
-"""
+copied disk that belongs to another machine or deployment."""
 
 from __future__ import annotations
 
@@ -29,9 +28,7 @@ _lock_files: list[int] = []
 
 def lock_host(seconds: float = _LOCK_TIMEOUT) -> None:
     """Lock this host and state_path against a second nova-compute, while this process or one of its workers lives.
-
-    Exits with os.EX_TEMPFAIL (75) if another one runs. A lock file left by a dead process is not locked.
-    """
+    Exits with os.EX_TEMPFAIL (75) if another one runs. A lock file left by a dead process is not locked."""
     path = os.path.join(CONF.state_path, f"nova-compute-{CONF.host}.lock")
     os.makedirs(CONF.state_path, mode=0o711, exist_ok=True)
     lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)

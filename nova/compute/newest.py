@@ -19,12 +19,10 @@ def order_key(order: StepOrder) -> OrderKey:
 
 
 class NewestOrders:
-    """The newest order of each instance, least recently stored first. Not thread-safe; the owner holds a lock.
-
-    An order is current without a confirmation for half of its lease. An entry is kept for the whole lease: older
-    orders that arrive later must be confirmed by a conductor. Orders without a time of issue, from a
-    conductor of the previous release, cannot be confirmed: their entries stay until there are more than ``limit``.
-    """
+    """The newest order of each instance, least recently stored first. Not thread-safe; the owner holds a lock. An order
+    is current without a confirmation for half of its lease. An entry is kept for the whole lease: older orders that
+    arrive later must be confirmed by a conductor. Orders without a time of issue, from a conductor of the previous
+    release, cannot be confirmed: their entries stay until there are more than ``limit``."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit

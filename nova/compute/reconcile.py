@@ -2,8 +2,7 @@
 
 A guest is removed only if the database says so: its server is deleted, or the guest is evicted from this host. Guests
 that changed by themselves are reported, and the conductor decides. Networks are restored when the service starts.
-Guests unknown to the database are reported and handled as [compute]unknown_guests says.
-"""
+Guests unknown to the database are reported and handled as [compute]unknown_guests says."""
 
 from __future__ import annotations
 
@@ -73,11 +72,8 @@ class Reconciler:
         self._compare_pages(context.admin(), report=True)
 
     def heartbeat_resumed(self) -> None:
-        """Compare guests after the conductors missed heartbeats of this host, which may have been given up.
-
-        Compares soon and once more later. If the broker was down, all hosts return at the same time, so the delay is
-        random.
-        """
+        """Compare guests after the conductors missed heartbeats of this host, which may have been given up. Compares
+        soon and once more later. If the broker was down, all hosts return at the same time, so the delay is random."""
         self._after(random.uniform(0, CONF.report_interval),  # noqa: S311
                     functools.partial(bus.retry_until_available, self.compare, "a conductor"))
         self.compare_later()
@@ -124,10 +120,8 @@ class Reconciler:
 
     # --- comparing -----------------------------------------------------------------------------------
     def _compare_pages(self, ctx: context.RequestContext, report: bool) -> None:
-        """Compare the guests on this host with the database, page by page in the order of uuids.
-
-        Without ``report`` only power states missing in the database are reported.
-        """
+        """Compare the guests on this host with the database, page by page in the order of uuids. Without ``report``
+        only power states missing in the database are reported."""
         # Read before the database: a guest that is created meanwhile is then not taken for an unknown one.
         running = {guest.uuid: guest.power_state for guest in self.machine.driver.guests.all()}
         here = sorted(running.keys() | self.machine.driver.guests.traces() | self.machine.network.guests())
@@ -168,11 +162,9 @@ class Reconciler:
                 LOG.warning("[instance: %s] Cannot restore the missing guest: %s", instance.uuid, error)
 
     def _unclaimed(self, ctx: context.RequestContext, uuids: Sequence[str], running: Collection[str]) -> list[str]:
-        """Handle guests and files that are not in the rows of this host; remove those that must leave.
-
-        Returns the guests unknown to the database. Files without a guest are only removed if their server is deleted,
-        because the directory may be shared storage.
-        """
+        """Handle guests and files that are not in the rows of this host; remove those that must leave. Returns the
+        guests unknown to the database. Files without a guest are only removed if their server is deleted, because the
+        directory may be shared storage."""
         unknown = []
         for start in range(0, len(uuids), _PAGE):
             page = list(uuids[start:start + _PAGE])

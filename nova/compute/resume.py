@@ -1,8 +1,7 @@
 """Resume guests that ran before their host was booted ([DEFAULT]resume_guests_state_on_host_boot).
 
 A boot is detected by the boot id of the kernel. The id is stored when all guests are resumed, so a restarted service
-continues. Guests are started by operations, a limited number at a time, so requests of users take precedence.
-"""
+continues. Guests are started by operations, a limited number at a time, so requests of users take precedence."""
 
 from __future__ import annotations
 

@@ -3,8 +3,7 @@
 An order runs only while it is current. Duplicates are detected by the rank of the order. An order is confirmed with a
 conductor before its next effect if it is late, has a lower rank than one that ran before, was issued before this
 process started, or its lease was not renewed. The end of an order is reported until a conductor has stored it. A
-refused report means that another process has taken over the instance.
-"""
+refused report means that another process has taken over the instance."""
 
 from __future__ import annotations
 
@@ -52,10 +51,8 @@ _INTERNAL_ERRORS = 900.0
 
 
 def order_pool() -> FairThreadPool:
-    """Return the thread pool of a nova-compute process. Each kind of work has its own threads.
-
-    "shutdown": work whose image grants its guest a longer shutdown than the host's default.
-    """
+    """Return the thread pool of a nova-compute process. Each kind of work has its own threads. "shutdown": work whose
+    image grants its guest a longer shutdown than the host's default."""
     threads = CONF.compute.threads
     return FairThreadPool({"build": CONF.max_concurrent_builds or threads, "power": threads, "move": threads,
                   "snapshot": CONF.max_concurrent_snapshots or threads, "swap": threads, "urgent": threads,
@@ -335,10 +332,8 @@ class Runner:
             LOG.debug("Cannot report the progress; the end will be reported")
 
     def _report(self, job: Job, report: StepReport) -> None:
-        """Report the end of the order until a conductor has stored it, a newer order exists, or the service stops.
-
-        A report that cannot be stored is not a failure of the step: it is repeated until the attempt is refused.
-        """
+        """Report the end of the order until a conductor has stored it, a newer order exists, or the service stops. A
+        report that cannot be stored is not a failure of the step: it is repeated until the attempt is refused."""
         wait, refusals, started = 0.5, 0, time.monotonic()
         while True:
             report.attempt = job.order.attempt  # a newer attempt may have been adopted

@@ -144,10 +144,8 @@ class ComputeService:
         self.reconciler.resume_guests()
 
     def stop(self) -> None:
-        """Stop accepting orders and finish the running ones within graceful_shutdown_timeout.
-
-        Other orders continue after the restart, or on another host if this one does not return.
-        """
+        """Stop accepting orders and finish the running ones within graceful_shutdown_timeout. Other orders continue
+        after the restart, or on another host if this one does not return."""
         drain = Drain()
         self.stop_taking()
         drain.wait(self._quiesced_guests.stop)
@@ -228,11 +226,8 @@ class ComputeService:
         self._nodes.report()
 
     def _register(self) -> None:
-        """Register the service.
-
-        Raises HostIdentityMismatch: the database has this host name for another machine, or this machine under another
-        name, or belongs to another deployment, or [rpc]key_file belongs to another host.
-        """
+        """Register the service. Raises HostIdentityMismatch: the database has this host name for another machine, or
+        this machine under another name, or belongs to another deployment, or [rpc]key_file belongs to another host."""
         key_host = bus.keys_of(self._transport).host
         if key_host not in ("", self.host):
             raise exception.HostIdentityMismatch(host=self.host, reason=f"[rpc]key_file is the key of host {key_host}")

@@ -1,8 +1,7 @@
 """Volumes as files in a directory of the host: ``[volume]pool``/<uuid>.<generation>.
 
 A file is created when a guest first needs it, under a temporary name until it is complete. File names contain only ids
-and numbers from the conductor; links are never followed.
-"""
+and numbers from the conductor; links are never followed."""
 
 from __future__ import annotations
 

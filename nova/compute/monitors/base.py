@@ -11,9 +11,7 @@ from nova.virt.driver import Driver
 
 class Monitor(abc.ABC):
     """Measures a host. Entry point in nova.compute.monitors.KIND, configured in [DEFAULT]compute_monitors as KIND.NAME.
-
-    A monitor is created once and called before each report of the host's nodes, so it must return quickly.
-    """
+    A monitor is created once and called before each report of the host's nodes, so it must return quickly."""
 
     def __init__(self, driver: Driver) -> None:
         self.driver = driver

@@ -1,8 +1,7 @@
 """The DHCP and DNS server of a network, with router advertisements: a dnsmasq process in the network's namespace.
 
-The process continues when nova-compute stops. Its files are below /run and so exist as long as the namespaces.
-dnsmasq detects new reservation files by itself; changed or removed ones need a SIGHUP.
-"""
+The process continues when nova-compute stops. Its files are below /run and so exist as long as the namespaces. dnsmasq
+detects new reservation files by itself; changed or removed ones need a SIGHUP."""
 
 from __future__ import annotations
 
@@ -149,10 +148,8 @@ class DhcpServer:
         self._release_names(*others)
 
     def release(self, guest: Guest, vifs: Sequence[VIF]) -> None:
-        """Release the leases of these interfaces, so that their addresses can be assigned again at once.
-
-        ``guest`` has the remaining interfaces.
-        """
+        """Release the leases of these interfaces, so that their addresses can be assigned again at once. ``guest`` has
+        the remaining interfaces."""
         if guest.vifs:
             self.reserve(guest)
         else:
@@ -259,10 +256,8 @@ def of_version(addresses: Sequence[str], version: int) -> list[str]:
 
 
 def upstream(dns: Sequence[str], resolv_conf: str = "/etc/resolv.conf") -> list[str]:
-    """Return the servers that DNS queries are forwarded to: those of the network, or else those of the host.
-
-    Loopback addresses are left out, since the namespace cannot reach them.
-    """
+    """Return the servers that DNS queries are forwarded to: those of the network, or else those of the host. Loopback
+    addresses are left out, since the namespace cannot reach them."""
     if of_version(dns, 4):
         return of_version(dns, 4)
     servers = []

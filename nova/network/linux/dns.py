@@ -1,8 +1,7 @@
 """DNS records of floating addresses for the guests on this host: one hosts file that all its dnsmasq processes read.
 
-The records are stored in state_path/names, one file per domain, for the next start. The hosts file is below /run,
-where dnsmasq can read it after it drops root privileges.
-"""
+The records are stored in state_path/names, one file per domain, for the next start. The hosts file is below /run, where
+dnsmasq can read it after it drops root privileges."""
 
 from __future__ import annotations
 
@@ -40,11 +39,9 @@ class DnsRecords:
             return {name: domain.version for name, domain in self._all().items() if not domain.removed}
 
     def poll(self, query: Callable[[dict[str, int]], Iterable[ServedDomain]], apply: Callable[[], None]) -> None:
-        """Call ``query`` with the present versions and apply its updates, until it returns no more updates.
-
-        A deleted domain may return with the same version: the host returned to its zone, or the database was restored.
-        So the record of a deletion is only compared with messages, which may be late, and not with results of a query.
-        """
+        """Call ``query`` with the present versions and apply its updates, until it returns no more updates. A deleted
+        domain may return with the same version: the host returned to its zone, or the database was restored. So the
+        record of a deletion is only compared with messages, which may be late, and not with results of a query."""
         updated = True
         while updated:
             self._drop_deleted()
@@ -57,11 +54,9 @@ class DnsRecords:
                 del domains[name]
 
     def update(self, domains: Iterable[ServedDomain], apply: Callable[[], None]) -> bool:
-        """Store the newer ones of these domains and return True if there were any.
-
-        If this host has networks, the hosts file is written and ``apply`` called, which makes dnsmasq read the file.
-        The state files are written last: a process that dies before requests the domains again.
-        """
+        """Store the newer ones of these domains and return True if there were any. If this host has networks, the hosts
+        file is written and ``apply`` called, which makes dnsmasq read the file. The state files are written last: a
+        process that dies before requests the domains again."""
         with self._lock:
             present = self._all()
             newer = [domain for domain in domains

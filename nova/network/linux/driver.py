@@ -3,8 +3,7 @@
 Modules: ``plumbing`` (devices), ``tunnels`` (VXLAN to other hosts), ``dhcp`` and ``dns`` (dnsmasq), ``filters`` and
 ``guest_filters`` (packet filters), ``ruleset`` (restores the filters), ``egress_guard`` (closes ports while filters are
 missing), ``state_files`` (plugged interfaces, for the next start). Plugging a VIF into a network that is up starts one
-process, and another one when its device appears.
-"""
+process, and another one when its device appears."""
 
 from __future__ import annotations
 
@@ -208,11 +207,8 @@ class LinuxNetwork(HostNetwork):
     # --- guests ---------------------------------------------------------------------------------
     def _plug(self, uuid: str, hostname: str, vifs: Sequence[VIF], rules: RuleSet, alone: bool,
               moved: bool = False) -> None:
-        """Plug interfaces of a guest.
-
-        ``alone``: these are all interfaces of the guest, and all others are unplugged. ``moved``: the guest is about to
-        arrive from another host.
-        """
+        """Plug interfaces of a guest. ``alone``: these are all interfaces of the guest, and all others are unplugged.
+        ``moved``: the guest is about to arrive from another host."""
         by_network = _by_network(uuid, vifs)
         plugged: list[tuple[HostNet, Guest]] = []
         blocks: dict[str, FilterBlock] = {}

@@ -2,8 +2,7 @@
 
 All tables belong to Nova. ``bridge <name>`` filters traffic of guests on the bridges (``guest_filters`` has the chains
 of guests). ``ip <name>`` in the root namespace isolates tenants from the host and translates addresses. ``ip nova`` and
-``ip6 nova`` in the namespace of each network restrict what guests may request from the namespace.
-"""
+``ip6 nova`` in the namespace of each network restrict what guests may request from the namespace."""
 
 from __future__ import annotations
 
@@ -27,11 +26,9 @@ _NEIGHBOURS = "{ nd-router-solicit, nd-neighbor-solicit, nd-neighbor-advert }"
 
 
 def base(table: str) -> list[str]:
-    """Create the table and its hooks, if they do not exist.
-
-    The set ``ports`` has all ports of Nova's bridges. Packets from there never reach the IP stack of the host. Packets
-    from or to other ports are dropped, except for the set ``others``: ports that an operator added to their own bridge.
-    """
+    """Create the table and its hooks, if they do not exist. The set ``ports`` has all ports of Nova's bridges. Packets
+    from there never reach the IP stack of the host. Packets from or to other ports are dropped, except for the set
+    ``others``: ports that an operator added to their own bridge."""
     t = f"bridge {table}"
     return [
         f"add table {t}",
@@ -70,11 +67,9 @@ def remove_port(table: str, device: str, kind: str = "ports") -> list[str]:
 
 
 def wire(table: str, device: str, net: HostNet) -> list[str]:
-    """Filter the port to other hosts: traffic of the gateway and the DHCP server must not cross it.
-
-    Each host has a gateway and a DHCP server for its guests, with the same addresses on all hosts, so that a migrated
-    guest finds them on its new host.
-    """
+    """Filter the port to other hosts: traffic of the gateway and the DHCP server must not cross it. Each host has a
+    gateway and a DHCP server for its guests, with the same addresses on all hosts, so that a migrated guest finds them
+    on its new host."""
     name = name_of(device)
     own = f"{{ {net.gateway}, {METADATA} }}"
     rules = [f"ether saddr {net.gateway_mac} drop", f"ether daddr {net.gateway_mac} drop",
@@ -99,12 +94,9 @@ def remove_wire(table: str, device: str) -> list[str]:
 
 def host(table: str, nets: Sequence[HostNet], uplink: str | None, services: Sequence[str] = (),
          unreachable: Sequence[str] = (), floating: Sequence[str] = ()) -> list[str]:
-    """Replace the table of the root namespace.
-
-    Tenants reach networks behind ``uplink``, except for ``unreachable`` networks. They reach only the ``services`` of
-    the host (packet matches), and other tenants only by ``floating`` addresses, which the namespaces translate.
-    Without ``uplink`` nothing is translated or forwarded.
-    """
+    """Replace the table of the root namespace. Tenants reach networks behind ``uplink``, except for ``unreachable``
+    networks. They reach only the ``services`` of the host (packet matches), and other tenants only by ``floating``
+    addresses, which the namespaces translate. Without ``uplink`` nothing is translated or forwarded."""
     t = f"ip {table}"
     links = [net.uplink_port for net in nets if net.link is not None]
     bridges = sorted({net.bridge for net in nets})

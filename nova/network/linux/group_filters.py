@@ -1,8 +1,7 @@
 """The packet filters of a security group as nftables commands, shared by all guests of the group on a host.
 
 The chains of a guest jump to the chains of its groups. The members of a group are a set, so that a new or deleted
-server changes elements of a set and no rule.
-"""
+server changes elements of a set and no rule."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """The security groups of the guests on this host, and their packet filters.
 
-The groups that guests need are stored in files, groups/<id>.json below the state path, for the next start.
-"""
+The groups that guests need are stored in files, groups/<id>.json below the state path, for the next start."""
 
 from __future__ import annotations
 
@@ -48,10 +47,8 @@ class Groups:
             return self._cache[group_id]
 
     def complete(self, group_ids: Collection[int]) -> bool:
-        """Return True if all rules and members are stored that guests in these groups need.
-
-        Members without MAC addresses, as sent by the previous release, do not count: their rules accept nothing.
-        """
+        """Return True if all rules and members are stored that guests in these groups need. Members without MAC
+        addresses, as sent by the previous release, do not count: their rules accept nothing."""
         return (all(self.get(group_id).rules_version is not None for group_id in group_ids)
                 and all(self.get(other).members_version is not None
                         and len(self.get(other).macs) == len(self.get(other).members)

@@ -4,8 +4,7 @@ Frames between guests of a host never leave the bridge, so they are filtered the
 on bridges (CONFIG_NF_CONNTRACK_BRIDGE), and the tracking of the IP layer (br_netfilter) cannot distinguish overlapping
 networks. So each guest has its own sets of flows. Flows that the guest opens are learned with a timeout; replies, and
 ICMP errors that quote a learned flow, are accepted. Later fragments, which have no ports, are accepted after the first
-fragment. A guest that fills its sets affects only itself.
-"""
+fragment. A guest that fills its sets affects only itself."""
 
 from __future__ import annotations
 
@@ -34,13 +33,11 @@ _RARP = "0x8035"
 
 @dataclasses.dataclass(frozen=True)
 class _Family:
-    """The nftables expressions of a version of IP.
-
-    A TCP or UDP flow from the guest's view is: peer address, protocol, own port, peer port. nftables can match a packet
-    that an ICMP error quotes only by bits (header, first bit, number of bits), so the sets for errors use bits as well.
-    ``peer`` is the receiver of a packet that the guest sends, ``sender`` the sender of a packet that it receives.
-    ``quoted`` has sender, receiver, protocol, ports and ICMP id of the quoted packet.
-    """
+    """The nftables expressions of a version of IP. A TCP or UDP flow from the guest's view is: peer address, protocol,
+    own port, peer port. nftables can match a packet that an ICMP error quotes only by bits (header, first bit, number
+    of bits), so the sets for errors use bits as well. ``peer`` is the receiver of a packet that the guest sends,
+    ``sender`` the sender of a packet that it receives. ``quoted`` has sender, receiver, protocol, ports and ICMP id of
+    the quoted packet."""
 
     suffix: str
     header: str
@@ -85,10 +82,8 @@ _V6 = _Family("6", "ip6", "meta l4proto", "icmpv6", "ipv6-icmp", "ipv6_addr",
 
 
 def guest(table: str, vif: VIF, net: HostNet, rules: RuleSet, moved: bool = False) -> list[str]:
-    """Replace the filters of a tap device, but keep learned flows. Raises ValueError for invalid values.
-
-    ``moved``: the guest arrives from another host with flows that are unknown here.
-    """
+    """Replace the filters of a tap device, but keep learned flows. Raises ValueError for invalid values. ``moved``: the
+    guest arrives from another host with flows that are unknown here."""
     if not vif.security:
         return [*remove(table, vif.devname), *port(table, vif.devname)]
     name, mac = name_of(vif.devname), mac_address(vif.mac)

@@ -20,10 +20,8 @@ _ICMP_NAME = {4: "icmp", 6: "ipv6-icmp"}
 
 
 def accepted(rules: Iterable[FilterRule], version: int) -> list[str]:
-    """Return nftables rules that accept the traffic that these rules allow.
-
-    A rule without sources allows all senders. A rule that nftables cannot express is left out (dropped).
-    """
+    """Return nftables rules that accept the traffic that these rules allow. A rule without sources allows all senders.
+    A rule that nftables cannot express is left out (dropped)."""
     lines: list[str] = []
     for rule in rules:
         sources = _sources(rule.sources, version) if rule.group is None else (
@@ -37,11 +35,9 @@ def accepted(rules: Iterable[FilterRule], version: int) -> list[str]:
 
 
 def members(group_id: int, version: int) -> str:
-    """Return the name of the set of a security group's interfaces: MAC address and IP address of one version.
-
-    The MAC address is included because networks may have the same IP addresses. MAC addresses are unique, and a guest
-    cannot forge its own.
-    """
+    """Return the name of the set of a security group's interfaces: MAC address and IP address of one version. The MAC
+    address is included because networks may have the same IP addresses. MAC addresses are unique, and a guest cannot
+    forge its own."""
     return f"interfaces{'' if version == 4 else version}_{group_id:d}"
 
 

@@ -100,10 +100,8 @@ def remove(net: HostNet, tag: str) -> None:
 
 
 def uplink() -> str | None:
-    """Return the interface to external networks: the configured one or that of the default route.
-
-    Returns None if NAT is disabled or if there is no default route.
-    """
+    """Return the interface to external networks: the configured one or that of the default route. Returns None if NAT
+    is disabled or if there is no default route."""
     if not CONF.network.nat:
         return None
     if CONF.network.uplink_interface:

@@ -2,8 +2,7 @@
 
 Every root process may flush all packet filters of a host (a restart of nftables does). The kernel counts all changes,
 so that a check without changes costs microseconds. After a change of another program Nova's chains are compared with
-the state after Nova's last change, and restored if they differ.
-"""
+the state after Nova's last change, and restored if they differ."""
 
 from __future__ import annotations
 
@@ -30,9 +29,8 @@ _CHAIN = re.compile(r"(?:add|delete) chain (ip|ip6|bridge) \S+ (\S+)")
 
 class FilterBlock(NamedTuple):
     """The packet filters of a device, a security group or the host, and the egress guard of the device, if any.
-
-    ``lines(lost)`` returns the nftables commands that create the block; ``lost``: True if its learned flows are lost.
-    """
+    ``lines(lost)`` returns the nftables commands that create the block; ``lost``: True if its learned flows are
+    lost."""
 
     lines: Callable[[bool], Sequence[str]]
     guard: Guard | None = None
@@ -52,10 +50,8 @@ class Ruleset:
         self._marks: dict[tuple[str, str], tuple[int, ...]] = {}
 
     def change(self, added: Mapping[str, FilterBlock], removed: Mapping[str, Sequence[str]] | None = None) -> None:
-        """Add or replace blocks, by name, and remove blocks by the given commands, in one transaction.
-
-        Raises NetworkSetupError; nothing is changed then.
-        """
+        """Add or replace blocks, by name, and remove blocks by the given commands, in one transaction. Raises
+        NetworkSetupError; nothing is changed then."""
         lines = [line for commands_of_block in (removed or {}).values() for line in commands_of_block]
         lines += [line for block in added.values() for line in block.lines(False)]
         with self._mutex:

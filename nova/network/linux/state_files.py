@@ -1,8 +1,7 @@
 """State files of the networks and interfaces on this host: networks/<network id>/ below the state path.
 
 A file is written before the first device of its network is created, and deleted after the last device is removed. So
-every device with one of our names has a state file, also after a crash.
-"""
+every device with one of our names has a state file, also after a crash."""
 
 from __future__ import annotations
 
@@ -119,10 +118,8 @@ def namespace(network_id: str) -> str:
 
 
 def network_of_vif(vif: VIF) -> HostNet:
-    """Return the network of a VIF.
-
-    Raises ValueError if a required value is missing, or if a value is unsafe in configuration files and commands.
-    """
+    """Return the network of a VIF. Raises ValueError if a required value is missing, or if a value is unsafe in
+    configuration files and commands."""
     fixed, fixed_v6 = vif.first(4), vif.first(6)
     if fixed is None:
         raise ValueError(f"the interface {vif.id} has no IPv4 address")

@@ -1,7 +1,6 @@
 """The network back end "neutron" on the conductor: checks of requests, before they are accepted.
 
-:mod:`nova.network.neutron.server_interfaces` changes the interfaces of servers.
-"""
+:mod:`nova.network.neutron.server_interfaces` changes the interfaces of servers."""
 
 from __future__ import annotations
 

@@ -77,11 +77,9 @@ _SHAPES: dict[str, Any] = {
 
 
 class NeutronApi:
-    """A client of Neutron that uses Nova's own credentials, or a caller's ``token``.
-
-    All methods raise NetworkServiceUnavailable (the request may have been executed), Forbidden, NotFound, InvalidInput,
-    Conflict, QuotaLimit, and the exceptions in their docstrings.
-    """
+    """A client of Neutron that uses Nova's own credentials, or a caller's ``token``. All methods raise
+    NetworkServiceUnavailable (the request may have been executed), Forbidden, NotFound, InvalidInput, Conflict,
+    QuotaLimit, and the exceptions in their docstrings."""
 
     def __init__(self) -> None:
         self._neutron = ServiceClient(
@@ -120,10 +118,8 @@ class NeutronApi:
         return self._request(ctx, "POST", "/ports", "port", json={"port": wanted})  # type: ignore[no-any-return]
 
     def update_port(self, ctx: RequestContext, uuid: str, changes: Raw, revision: int | None = None) -> Raw:
-        """Update a port and return it.
-
-        ``revision``: the expected revision of the port. Raises PortNotFound, PortInUse (the port has another revision).
-        """
+        """Update a port and return it. ``revision``: the expected revision of the port. Raises PortNotFound, PortInUse
+        (the port has another revision)."""
         headers = {"If-Match": f"revision_number={revision}"} if revision is not None else {}
         try:
             return self._request(ctx, "PUT", f"/ports/{uuid}", "port", headers=headers,  # type: ignore[no-any-return]

@@ -1,8 +1,7 @@
 """The host's part of the network back end "neutron": interfaces on the integration bridge of Open vSwitch.
 
-The hypervisor creates the ports, with the ids of the guest (vm-id) and of the Neutron port (iface-id) in the
-database of Open vSwitch. Neutron's agent or OVN identifies them by the iface-id. Needs root.
-"""
+The hypervisor creates the ports, with the ids of the guest (vm-id) and of the Neutron port (iface-id) in the database
+of Open vSwitch. Neutron's agent or OVN identifies them by the iface-id. Needs root."""
 
 from __future__ import annotations
 

@@ -2,8 +2,7 @@
 
 The device_id of a port is the id of its server. An interrupted method finds the ports that it created by their
 device_id, so all methods are idempotent. Ports that a user created are not deleted with the server. Neutron is called
-immediately, outside any transaction; the interfaces are stored with the step.
-"""
+immediately, outside any transaction; the interfaces are stored with the step."""
 
 from __future__ import annotations
 
@@ -113,10 +112,8 @@ class NeutronServerInterfaces:
         self._ctl.interfaces.change(renewed)
 
     def _bind(self, vif: VIF, host: str) -> VIF:
-        """Bind a port to a host; return the interface as the host has to plug it.
-
-        Raises PortBindingFailed, PortNotFound.
-        """
+        """Bind a port to a host; return the interface as the host has to plug it. Raises PortBindingFailed,
+        PortNotFound."""
         # A bound port keeps its name during a move, since its user may have changed the name.
         named = {"dns_name": self._server.hostname} \
             if vif.vif_type == _UNBOUND and self._api.has(self._ctx, _DNS) else {}

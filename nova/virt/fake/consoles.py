@@ -1,8 +1,7 @@
 """Consoles of virtual guests on local sockets: a single-colour screen (RFB), a greeting (SPICE), and a serial port.
 
 A console exists from its first request until the guest is powered off. Keys change the colour of the screen, so that
-users can see that they arrived.
-"""
+users can see that they arrived."""
 
 from __future__ import annotations
 

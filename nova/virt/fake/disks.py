@@ -1,8 +1,7 @@
 """DiskStore of virtual guests: their owner and size.
 
 Each virtual host has its own disks, or all hosts share them ([fake] shared_storage): as small files in a directory or,
-without [fake] directory, in a dictionary of the process.
-"""
+without [fake] directory, in a dictionary of the process."""
 
 from __future__ import annotations
 

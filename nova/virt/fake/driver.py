@@ -5,8 +5,7 @@ host) permanently. Sizes and behaviour are configured in [fake], or for many hos
 (:mod:`nova.virt.fake.scenario`). Tests may change the driver's ``behaviour`` and read its ``state``, with
 ``guest(uuid)`` and ``disk(uuid)``.
 
-Unlike a real hypervisor, the driver never refuses to remove a guest, so that tests detect wrong orders.
-"""
+Unlike a real hypervisor, the driver never refuses to remove a guest, so that tests detect wrong orders."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """The guests of one virtual host: a few bytes per guest in memory, and optionally an append-only file.
 
-Designed for 100,000 guests.
-"""
+Designed for 100,000 guests."""
 
 from __future__ import annotations
 
@@ -37,8 +36,7 @@ class Guest:
     resources of the host. ``rescued``: image of the rescue. ``incoming``: a migration is moving the guest to this host;
     ``went``: a migration has moved it away; such guests are not listed. ``swapped``: attachment ids of swapped volumes
     since the definition. ``files``: volume id and file names of file-based volumes. ``sizes``: volume ids and sizes in
-    GiB of volumes extended while the guest ran. ``shares``: host directories by tag.
-    """
+    GiB of volumes extended while the guest ran. ``shares``: host directories by tag."""
 
     power_state: int
     name: str = ""
@@ -86,11 +84,8 @@ class Guest:
 
 
 class GuestStore:
-    """Guests by uuid. Thread-safe.
-
-    ``path``: file for persistence (None: none). ``changed``: called at every change of a guest with its uuid, and True
-    if the guest runs; must not block. ``names``: template of guest names.
-    """
+    """Guests by uuid. Thread-safe. ``path``: file for persistence (None: none). ``changed``: called at every change of
+    a guest with its uuid, and True if the guest runs; must not block. ``names``: template of guest names."""
 
     def __init__(self, path: str | None, changed: Callable[[str, bool], None] = lambda _uuid, _on: None,
                  names: str = "instance-%08x") -> None:

@@ -15,10 +15,8 @@ _FEW = 1000
 
 
 class AppendOnlyFile:
-    """Keys without blanks, and JSON values. The newest value of a key is valid; None deletes the key.
-
-    Not thread-safe; the owner holds a lock.
-    """
+    """Keys without blanks, and JSON values. The newest value of a key is valid; None deletes the key. Not thread-safe;
+    the owner holds a lock."""
 
     def __init__(self, path: str) -> None:
         self._path = path

@@ -1,8 +1,7 @@
 """Migrations of virtual guests: copies of disks for cold migration, and live migration.
 
 Each host has its own state. Source and destination exchange data as real hosts do; only the arrival of a running guest
-is signalled directly between the hypervisors (:class:`nova.virt.fake.host.ArrivalSignal`).
-"""
+is signalled directly between the hypervisors (:class:`nova.virt.fake.host.ArrivalSignal`)."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Checks of image files in Python, before any tool reads them, and without opening other files.
 
 Inspectors of oslo.utils detect the format and refuse references to other files. This module checks what they miss,
-because they read some headers differently from QEMU.
-"""
+because they read some headers differently from QEMU."""
 
 from __future__ import annotations
 
@@ -58,11 +57,8 @@ _ELSEWHERE = "the image refers to another file"
 
 
 def check(path: str, disk_format: str | None) -> int:
-    """Return the size in bytes of the virtual disk in an image file, from its header.
-
-    Raises ImageUnacceptable (without an id) if the content does not match Glance's ``disk_format``, is damaged or
-    encrypted, or refers to other files.
-    """
+    """Return the size in bytes of the virtual disk in an image file, from its header. Raises ImageUnacceptable (without
+    an id) if the content does not match Glance's ``disk_format``, is damaged or encrypted, or refers to other files."""
     if disk_format not in DISK_FORMATS:
         raise _refuse(f"disk format {disk_format} is not supported")
     inspectors = inspect(path)
@@ -89,10 +85,8 @@ def check(path: str, disk_format: str | None) -> int:
 
 
 def inspect(path: str) -> dict[str, FileInspector | None]:
-    """Return the formats that the file matches, with their inspectors (None: no inspector accepted the file).
-
-    Includes "raw" and "gpt" (a partition table) if they match.
-    """
+    """Return the formats that the file matches, with their inspectors (None: no inspector accepted the file). Includes
+    "raw" and "gpt" (a partition table) if they match."""
     inspectors = {name: kind() for name, kind in format_inspector.ALL_FORMATS.items()}
     for piece in _pieces(path):
         for name, inspector in list(inspectors.items()):

@@ -2,8 +2,7 @@
 
 The maximum size of the cache is reserved in the host's DISK_GB inventory, so that images never use space promised to
 guests. Before an image is written, its maximum size is stored in the image's lock file. The size counts as used as long
-as the lock is held.
-"""
+as the lock is held."""
 
 from __future__ import annotations
 
@@ -51,10 +50,8 @@ class CacheSpace:
         return max(self.limit(), self.used())
 
     def reserve(self, image_id: str, lock: IO[str], size: int, evict: Evict) -> None:
-        """Reserve ``size`` bytes for the image that the caller is adding; the caller holds its ``lock`` file.
-
-        Removes unused images if there is not enough space. Raises DiskFull.
-        """
+        """Reserve ``size`` bytes for the image that the caller is adding; the caller holds its ``lock`` file. Removes
+        unused images if there is not enough space. Raises DiskFull."""
         with open(os.path.join(self._directory, LOCKS, _ROOM), "a", encoding="ascii") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             lock.seek(0)

@@ -2,8 +2,7 @@
 
 A cached image is raw or qcow2 and complete: it is renamed to its final name at the end. The name is the image's id with
 the format (``<id>.qcow2``), in ``instances_path``/``[image_cache]subdirectory_name``. The maximum size of an image is
-reserved before it is written.
-"""
+reserved before it is written."""
 
 from __future__ import annotations
 
@@ -54,10 +53,8 @@ def format_of(path: str) -> str | None:
 
 
 class ImageCache:
-    """The cache in ``directory`` (default: as configured). Safe for threads and processes.
-
-    ``used``: returns the paths of images that guests use. Without it, no image is removed to free space.
-    """
+    """The cache in ``directory`` (default: as configured). Safe for threads and processes. ``used``: returns the paths
+    of images that guests use. Without it, no image is removed to free space."""
 
     def __init__(self, directory: str | None = None, used: Callable[[], Iterable[str]] | None = None) -> None:
         self.directory = directory or os.path.join(CONF.instances_path, CONF.image_cache.subdirectory_name)
@@ -67,12 +64,10 @@ class ImageCache:
     def fetch(self, image_id: str, download: Download, disk_format: str | None, most: int | None = None,
               variant: str = "") -> str:
         """Return the path of the cached image in the format ``cached_format(disk_format)``, fetched if missing.
-
         ``download`` writes the data to a new file; it is called once, even if several builds need the image at the same
         time. ``most``: maximum size of the disk in bytes (None: limited by the cache only). ``variant``: part of the
         file name, for a copy that must not be used as the normal one. Raises ImageUnacceptable (does not match
-        ``disk_format``, or refers to other files), ImageTooLarge, DiskFull.
-        """
+        ``disk_format``, or refers to other files), ImageTooLarge, DiskFull."""
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", image_id):
             raise exception.ImageUnacceptable(image_id=image_id, reason="its id is not a valid file name")
         name = f"{image_id}-{variant}" if variant else image_id
@@ -86,10 +81,8 @@ class ImageCache:
         return path
 
     def adopt(self, name: str, copy: Callable[[str], None], length: int) -> str:
-        """Return the path of a cached file, copied from another host with ``copy(path)`` if missing.
-
-        ``length``: size of the file in bytes. Raises DiskFull, and ImageUnacceptable if it refers to other files.
-        """
+        """Return the path of a cached file, copied from another host with ``copy(path)`` if missing. ``length``: size
+        of the file in bytes. Raises DiskFull, and ImageUnacceptable if it refers to other files."""
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
             raise exception.ImageUnacceptable(image_id=name, reason="it is not a valid file name")
         path = os.path.join(self.directory, name)
@@ -121,10 +114,8 @@ class ImageCache:
         return False
 
     def clean(self, used: set[str]) -> list[str]:
-        """Remove images not in ``used`` (paths) that are unused for long enough; return their paths.
-
-        The modification time of an image is the time of its last use, updated by each call.
-        """
+        """Remove images not in ``used`` (paths) that are unused for long enough; return their paths. The modification
+        time of an image is the time of its last use, updated by each call."""
         removed: list[str] = []
         if not os.path.isdir(self.directory):
             return removed
@@ -229,9 +220,7 @@ class _Addition:
 
 def inspect(path: str, disk_format: str | None) -> int:
     """Return the size in bytes of the virtual disk of an image. Tools read the file only after its headers are checked.
-
-    Raises ImageUnacceptable: it does not match ``disk_format``, is damaged or encrypted, or refers to other files.
-    """
+    Raises ImageUnacceptable: it does not match ``disk_format``, is damaged or encrypted, or refers to other files."""
     size = image_formats.check(path, disk_format)
     if disk_format is None or DISK_FORMATS[disk_format] == "raw":
         return size

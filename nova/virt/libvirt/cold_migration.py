@@ -1,7 +1,6 @@
 """Moves of stopped guests: resize and cold migration, also within one host or on shared storage.
 
-The source sets the guest's directory aside and serves it; the destination copies each file.
-"""
+The source sets the guest's directory aside and serves it; the destination copies each file."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """The libvirt driver: QEMU guests, emulated (qemu) or virtualized (kvm).
 
 A guest is a domain with the server's uuid and name and Nova's metadata element, and a directory with its files. Both
-are created again from the description of the server at every start.
-"""
+are created again from the description of the server at every start."""
 
 from __future__ import annotations
 
@@ -33,8 +32,7 @@ _URIS = {"kvm": "qemu:///system", "qemu": "qemu:///system", "lxc": "lxc:///"}
 
 class LibvirtDriver(Driver):
     """Actions on one guest are serialized. Exceptions: no action waits for a guest that shuts down slowly, and a delete
-    or hard reboot does not wait for an action that hangs.
-    """
+    or hard reboot does not wait for an action that hangs."""
 
     capabilities = frozenset({"console_output", "diagnostics", "pause", "suspend", "attach_volume", "attach_interface",
                               "move", "live_migration", "snapshot"})

@@ -164,19 +164,15 @@ class Guests(guest_driver.Guests):
 
     # --- definition --------------------------------------------------------------------------------
     def config(self, instance: Instance, is_new: bool = False) -> GuestConfig:
-        """Return the virtual hardware of a server. Raises InvalidInput naming the unsupported property.
-
-        A server that ran before keeps its architecture, unless it ``is_new``.
-        """
+        """Return the virtual hardware of a server. Raises InvalidInput naming the unsupported property. A server that
+        ran before keeps its architecture, unless it ``is_new``."""
         if is_new or instance.launched_at is None:
             return guest_config(instance, self.settings)
         return guest_config(instance, self.settings, self.previous(instance.uuid).architecture)
 
     def definition_of(self, instance: Instance) -> str:
-        """Return the domain definition of a server, after giving its keys to libvirt.
-
-        Raises InvalidInput, InvalidDiskInfo.
-        """
+        """Return the domain definition of a server, after giving its keys to libvirt. Raises InvalidInput,
+        InvalidDiskInfo."""
         config = self.with_ports(instance, self.config(instance))
         self.give_keys(instance.uuid, instance.block_devices)
         local = disks.inspect_disks(instance)
@@ -201,10 +197,8 @@ class Guests(guest_driver.Guests):
             self.call(lambda connection: secrets.undefine(connection, uuid, defined), uuid)
 
     def with_ports(self, instance: Instance, config: GuestConfig) -> GuestConfig:
-        """Assign a TCP port to each serial console. A running guest keeps its ports.
-
-        Raises SocketPortRangeExhausted.
-        """
+        """Assign a TCP port to each serial console. A running guest keeps its ports. Raises
+        SocketPortRangeExhausted."""
         if not self.settings.serial_listen or not config.serial_ports:
             return config
         all_ports = self.host.call(_serial_ports_of_all)
@@ -227,10 +221,8 @@ class Guests(guest_driver.Guests):
             return ""
 
     def redefine(self, instance: Instance) -> None:
-        """Define the guest again; a running guest uses the new definition from its next start.
-
-        This host becomes the owner of its disks.
-        """
+        """Define the guest again; a running guest uses the new definition from its next start. This host becomes the
+        owner of its disks."""
         directories.take(instance.uuid, self.name)
         self._define(instance, self.definition_of(instance))
 
@@ -269,8 +261,7 @@ class Guests(guest_driver.Guests):
 
     def start(self, instance: Instance, fresh: bool = False, must_exist: bool = False, paused: bool = False) -> None:
         """Start the guest with its current definition; ``fresh``: by a power cycle in any state. ``paused``: a stopped
-        guest starts paused.
-        """
+        guest starts paused."""
         with self.locks.hold(instance.uuid, PATIENCE if fresh else None):
             exists = self.exists(instance.uuid)
             if must_exist and not exists:

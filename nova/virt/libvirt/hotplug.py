@@ -1,7 +1,6 @@
 """Attaching and detaching of devices, in the running guest and in its definition; interfaces of guests.
 
-The running guest is changed first, so that the definition is right even after a crash in between.
-"""
+The running guest is changed first, so that the definition is right even after a crash in between."""
 
 from __future__ import annotations
 
@@ -58,10 +57,8 @@ class Hotplug:
 
     def attach(self, uuid: str, name: str, find: Finder, build: Callable[[list[Definition]], ET.Element],
                *volumes: BlockDevice) -> None:
-        """Attach the device that ``build`` makes for the current definitions, unless they have it.
-
-        ``volumes``: connected volumes whose keys libvirt needs. Raises DeviceAttachFailed.
-        """
+        """Attach the device that ``build`` makes for the current definitions, unless they have it. ``volumes``:
+        connected volumes whose keys libvirt needs. Raises DeviceAttachFailed."""
         with self._guests.locks.hold(uuid):
             self._guests.give_keys(uuid, volumes)
             live, config = definitions(self._guests, uuid)
@@ -93,8 +90,7 @@ class Hotplug:
 
     def _detach_live(self, uuid: str, name: str, find: Finder) -> None:
         """Request the removal until the guest releases the device. The lock is held for requests only, so that
-        high-priority actions need not wait.
-        """
+        high-priority actions need not wait."""
         attempts = CONF.libvirt.device_detach_attempts
         with self._guests.host.changes_of(uuid) as wait:
             for attempt in range(1, attempts + 1):

@@ -1,8 +1,7 @@
 """Live migration on the source host.
 
 The libvirtd of the source executes the migration (peer to peer), so it continues when nova-compute stops, and is
-recognized afterwards.
-"""
+recognized afterwards."""
 
 from __future__ import annotations
 

@@ -31,10 +31,8 @@ class GuestLocks:
 
     @contextlib.contextmanager
     def hold(self, uuid: str, patience: float | None = None) -> Iterator[None]:
-        """Hold the guest's lock; with ``patience`` (seconds) bypass a holder that does not finish.
-
-        check() raises an error in the bypassed action before its next change.
-        """
+        """Hold the guest's lock; with ``patience`` (seconds) bypass a holder that does not finish. check() raises an
+        error in the bypassed action before its next change."""
         turns = self._acquire(uuid, patience)
         outer = getattr(self._mine, "turns", None)
         self._mine.turns = turns

@@ -110,11 +110,8 @@ def remove(domain: libvirt.virDomain, keep_nvram: bool) -> None:
 
 def shut_down(connection: libvirt.virConnect, uuid: str, timeout: float, wait: Callable[[float], object],
               clock: Callable[[], float] = time.monotonic) -> bool:
-    """Request a shutdown and wait ``timeout`` seconds; return True if the guest stopped.
-
-    ``wait(seconds)`` returns earlier after a change. A guest that was started again meanwhile counts as stopped: it has
-    another domain number.
-    """
+    """Request a shutdown and wait ``timeout`` seconds; return True if the guest stopped. ``wait(seconds)`` returns
+    earlier after a change. A guest that was started again meanwhile counts as stopped: it has another domain number."""
     deadline = clock() + timeout
     number = None
     pressed = float("-inf")

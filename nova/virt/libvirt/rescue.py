@@ -1,8 +1,7 @@
 """Rescue: guests that are started from another disk, so that a user can repair their own disks.
 
 The properties of the image decide: its disk comes before the guest's disks, and the guest has the image's hardware; or
-(hw_rescue_device, hw_rescue_bus) it comes after them, and disks and guest stay unchanged.
-"""
+(hw_rescue_device, hw_rescue_bus) it comes after them, and disks and guest stay unchanged."""
 
 from __future__ import annotations
 

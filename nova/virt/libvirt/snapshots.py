@@ -1,8 +1,7 @@
 """Images of the root disk of a guest: consistent at one moment, without a backing file, while the guest keeps running.
 
 QEMU copies the disk of a running guest in a backup job; qemu-img copies the disk of a stopped one. The copy is in the
-guest's directory until it is discarded, and is removed with that directory.
-"""
+guest's directory until it is discarded, and is removed with that directory."""
 
 from __future__ import annotations
 
@@ -104,10 +103,7 @@ class Snapshots(guest_driver.Snapshots):
     @contextlib.contextmanager
     def quiesced(self, instance: Instance) -> Iterator[bool]:
         """Quiesce the file systems of the running guest during the block if its agent supports it; yields True in this
-        case.
-
-        File systems frozen by quiesce() stay frozen. Raises InstanceQuiesceFailed if the image requires it.
-        """
+        case. File systems frozen by quiesce() stay frozen. Raises InstanceQuiesceFailed if the image requires it."""
         if instance.uuid in self._resting:
             yield True
             return

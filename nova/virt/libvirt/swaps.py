@@ -1,8 +1,7 @@
 """Replacement of a volume of a running guest: QEMU mirrors the volume, then switches to the new volume.
 
 Writes of the guest during the copy go to both. libvirt changes the persistent definition together with the live one, so
-a guest that stops at any moment starts with the volume that it had last.
-"""
+a guest that stops at any moment starts with the volume that it had last."""
 
 from __future__ import annotations
 
@@ -79,9 +78,7 @@ class VolumeSwaps(guest_driver.VolumeSwaps):
 
     def _advance(self, uuid: str, wanted: ET.Element, key: str, begun: bool, cancelled: Cancelled) -> bool:
         """Execute the next step; return True if the guest has the new volume. The guest's lock is free between steps.
-
-        ``begun``: a copy was started. Raises GuestNotRunning, VolumeSwapFailed.
-        """
+        ``begun``: a copy was started. Raises GuestNotRunning, VolumeSwapFailed."""
         with self._guests.locks.hold(uuid):
             live, config = definitions(self._guests, uuid)
             disk = (live or config).disks.get(key)

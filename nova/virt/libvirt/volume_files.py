@@ -1,8 +1,7 @@
 """The files of volumes with snapshots under running guests: a new file to write to, or fewer backing files.
 
 libvirt changes the persistent definition together with the live one. Only libvirt's own list of a disk's files is used,
-whatever the files themselves name; names in files have no directories, for the hosts that read them next.
-"""
+whatever the files themselves name; names in files have no directories, for the hosts that read them next."""
 
 from __future__ import annotations
 
@@ -102,10 +101,8 @@ class VolumeFiles(guest_driver.VolumeFiles):
 
     def _advance(self, uuid: str, device: BlockDevice, top: str | None, base: str | None, begun: bool,
                  cancelled: Cancelled) -> bool:
-        """Execute the next step; return True at the end. The guest's lock is free between steps.
-
-        ``begun``: a job was started. Raises GuestNotRunning, VolumeSnapshotFailed.
-        """
+        """Execute the next step; return True at the end. The guest's lock is free between steps. ``begun``: a job was
+        started. Raises GuestNotRunning, VolumeSnapshotFailed."""
         with self._guests.locks.hold(uuid):
             running, disk = self._inspect(uuid, device)
             works = running is not None and disk is not None and self._works(uuid, disk.target)

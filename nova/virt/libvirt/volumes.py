@@ -1,8 +1,7 @@
 """Volumes of guests: attaching, detaching and extension.
 
 For an extension, QEMU grows a file to the requested size; an RBD image already has that size. A stopped guest sees the
-new size at its next start.
-"""
+new size at its next start."""
 
 from __future__ import annotations
 
@@ -102,10 +101,8 @@ def _finder(device: BlockDevice) -> Finder:
 
 
 def _wanted(device: BlockDevice, there: int, size_gb: int) -> int:
-    """Return the new size in bytes as the guest sees it: ``size_gb`` less the header of an encrypted volume.
-
-    The header size is derived from the current size ``there``. Raises VolumeExtendFailed.
-    """
+    """Return the new size in bytes as the guest sees it: ``size_gb`` less the header of an encrypted volume. The header
+    size is derived from the current size ``there``. Raises VolumeExtendFailed."""
     header = -there % _GIB if device.encryption else 0
     if header > _LARGEST_HEADER:
         raise exception.VolumeExtendFailed(

@@ -102,11 +102,8 @@ _SHAPES: dict[str, Any] = {
 
 
 def retry_now(create: Callable[[], T]) -> T:
-    """Call ``create`` and retry it a few times while a service is unavailable.
-
-    For requests with the caller's token, which a later retry of the operation would not have.
-    Raises VolumeServiceUnavailable, KeyManagerUnavailable.
-    """
+    """Call ``create`` and retry it a few times while a service is unavailable. For requests with the caller's token,
+    which a later retry of the operation would not have. Raises VolumeServiceUnavailable, KeyManagerUnavailable."""
     for _again in range(CONF.cinder.http_retries):
         with contextlib.suppress(exception.VolumeServiceUnavailable, exception.KeyManagerUnavailable):
             return create()
@@ -144,11 +141,8 @@ def time_of(text: str | None) -> datetime.datetime | None:
 
 
 class CinderApi:
-    """A client of Cinder that uses Nova's own credentials, or a caller's ``token``.
-
-    All methods raise VolumeServiceUnavailable (the request may have been executed), Forbidden, and the exceptions in
-    their docstrings.
-    """
+    """A client of Cinder that uses Nova's own credentials, or a caller's ``token``. All methods raise
+    VolumeServiceUnavailable (the request may have been executed), Forbidden, and the exceptions in their docstrings."""
 
     def __init__(self) -> None:
         kind, name, interface = (*CONF.cinder.catalog_info.split(":"), "", "")[:3]
@@ -174,10 +168,8 @@ class CinderApi:
         return [volume for volume in volumes if metadata.items() <= volume.get("metadata", {}).items()]
 
     def create_volume(self, ctx: RequestContext, wanted: Raw, waits: bool = False) -> Raw:
-        """Create a volume with the caller's token and return it. Raises InvalidVolume, QuotaLimit.
-
-        ``waits``: True if a user waits for the response.
-        """
+        """Create a volume with the caller's token and return it. Raises InvalidVolume, QuotaLimit. ``waits``: True if a
+        user waits for the response."""
         return self._request(ctx, "POST", "/volumes", "volume", ctx.auth_token,  # type: ignore[no-any-return]
                            json={"volume": wanted}, waits=waits)
 
@@ -200,18 +192,14 @@ class CinderApi:
                     json={"os-reimage": {"image_id": image_id, "reimage_reserved": True}})
 
     def complete_migration(self, ctx: RequestContext, old: str, new: str, error: bool) -> None:
-        """Complete the migration of volume ``old`` into ``new``, or abort it if ``error``.
-
-        Raises VolumeNotFound, InvalidVolume (no such migration).
-        """
+        """Complete the migration of volume ``old`` into ``new``, or abort it if ``error``. Raises VolumeNotFound,
+        InvalidVolume (no such migration)."""
         self._request(ctx, "POST", f"/volumes/{old}/action", volume=old,
                     json={"os-migrate_volume_completion": {"new_volume": new, "error": error}})
 
     def complete_extension(self, ctx: RequestContext, uuid: str, error: bool) -> None:
-        """Complete an extension that waits for the guest, or abort it if ``error``.
-
-        Raises VolumeNotFound, InvalidVolume (no such extension).
-        """
+        """Complete an extension that waits for the guest, or abort it if ``error``. Raises VolumeNotFound,
+        InvalidVolume (no such extension)."""
         self._request(ctx, "POST", f"/volumes/{uuid}/action", volume=uuid, headers=_VERSION_OF_EXTENSION,
                     json={"os-extend_volume_completion": {"error": error}})
 
@@ -234,9 +222,7 @@ class CinderApi:
     def create_snapshot(self, ctx: RequestContext, volume: str, wanted: Mapping[str, Any],
                         waits: bool = False) -> Raw:
         """Create a snapshot with the caller's token and return it. Raises VolumeNotFound, InvalidVolume, QuotaLimit.
-
-        ``waits``: True if a user waits for the response.
-        """
+        ``waits``: True if a user waits for the response."""
         return self._request(ctx, "POST", "/snapshots", "snapshot", ctx.auth_token,  # type: ignore[no-any-return]
                            json={"snapshot": {"volume_id": volume, **wanted}}, volume=volume, waits=waits)
 
@@ -267,10 +253,8 @@ class CinderApi:
 
     def create_attachment(self, ctx: RequestContext, volume: str, instance_uuid: str,
                           connector: Mapping[str, Any] | None = None) -> Raw:
-        """Create an attachment, which reserves the volume for a server, and return it.
-
-        With a ``connector`` of a host the result has connection_info. Raises VolumeNotFound, InvalidVolume (in use).
-        """
+        """Create an attachment, which reserves the volume for a server, and return it. With a ``connector`` of a host
+        the result has connection_info. Raises VolumeNotFound, InvalidVolume (in use)."""
         wanted = {"volume_uuid": volume, "instance_uuid": instance_uuid, "connector": connector}
         return self._request(ctx, "POST", "/attachments", "attachment",  # type: ignore[no-any-return]
                            shape=_Connected if connector else None, json={"attachment": wanted}, volume=volume)
@@ -299,11 +283,9 @@ class CinderApi:
 
     def _request(self, ctx: RequestContext, method: str, path: str, key: str = "", token: str | None = None,
                  volume: str = "", headers: Mapping[str, str] | None = None, shape: Any = None, **more: Any) -> Any:
-        """Send a request and return the value under ``key`` of the response, checked against its shape.
-
-        ``shape``: overrides the shape of ``key``; without ``key`` it is the shape of the whole response. Without both
-        the response is ignored.
-        """
+        """Send a request and return the value under ``key`` of the response, checked against its shape. ``shape``:
+        overrides the shape of ``key``; without ``key`` it is the shape of the whole response. Without both the response
+        is ignored."""
         retries = CONF.cinder.http_retries if method == "GET" else 0
         try:
             # Older releases require the project of the token in the path.
@@ -318,11 +300,8 @@ class CinderApi:
 
 
 def _check(response: requests.Response, volume: str = "") -> None:
-    """Raise the exception for an error response.
-
-    ``volume``: the id of the volume that status 404 refers to. Raises VolumeNotFound, NotFound, InvalidVolume,
-    Forbidden, QuotaLimit, VolumeServiceUnavailable.
-    """
+    """Raise the exception for an error response. ``volume``: the id of the volume that status 404 refers to. Raises
+    VolumeNotFound, NotFound, InvalidVolume, Forbidden, QuotaLimit, VolumeServiceUnavailable."""
     status = response.status_code
     if status < 300:
         return

@@ -1,7 +1,6 @@
 """The volume back end "cinder" on the conductor: checks of requests, before they are accepted.
 
-:mod:`nova.volume.cinder.server_volumes` changes the volumes of servers.
-"""
+:mod:`nova.volume.cinder.server_volumes` changes the volumes of servers."""
 
 from __future__ import annotations
 

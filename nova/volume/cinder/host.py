@@ -1,8 +1,7 @@
 """Cinder volumes on a host, connected by os-brick according to their connection_info.
 
 Cinder's developers maintain os-brick for this purpose. It is imported when this back end is selected, and runs with the
-rights of this process.
-"""
+rights of this process."""
 
 from __future__ import annotations
 
@@ -89,11 +88,9 @@ class CinderVolumes(HostVolumes):
         return connection
 
     def _backing_files(self, path: str, disk_format: str) -> list[tuple[str, str]]:
-        """Return paths and formats of the backing files of a volume's newest file: one for each snapshot.
-
-        The files are not trusted, since other users of the NFS share may have written them: all must belong to the
-        volume, and their formats are not probed.
-        """
+        """Return paths and formats of the backing files of a volume's newest file: one for each snapshot. The files are
+        not trusted, since other users of the NFS share may have written them: all must belong to the volume, and their
+        formats are not probed."""
         folder, name = os.path.split(path)
         volume = _SNAPSHOT.sub("", name)
         files: list[tuple[str, str]] = []

@@ -2,8 +2,7 @@
 
 An interrupted method finds its objects in Cinder again: attachments by the ids of server and volume, new volumes by the
 id of the server's device in their metadata, snapshots by the id of the server image. So all methods are idempotent.
-Cinder is called immediately, outside any transaction; the devices are stored with the step.
-"""
+Cinder is called immediately, outside any transaction; the devices are stored with the step."""
 
 from __future__ import annotations
 
@@ -56,10 +55,8 @@ _BUSY = ("creating", "backing-up", "restoring", "updating")
 
 
 class CinderServerVolumes:
-    """A :class:`nova.operations.framework.resource_contexts.OutsideVolumes`.
-
-    ``devices`` () stands for all volumes of the server.
-    """
+    """A :class:`nova.operations.framework.resource_contexts.OutsideVolumes`. ``devices`` () stands for all volumes of
+    the server."""
 
     def __init__(self, api: CinderApi, ctl: ServiceControl) -> None:
         self._api, self._ctl, self._ctx = api, ctl, ctl.ctx
@@ -111,10 +108,8 @@ class CinderServerVolumes:
 
     def _encryption(self, volume: Volume, device: str,
                     cached: dict[str, VolumeEncryption]) -> VolumeEncryption | None:
-        """Return the encryption of the volume created for this device.
-
-        The key is fetched while the caller's token is available. Raises InvalidVolume afterwards.
-        """
+        """Return the encryption of the volume created for this device. The key is fetched while the caller's token is
+        available. Raises InvalidVolume afterwards."""
         if volume.encrypted and device not in cached:
             if not self._ctx.auth_token:
                 raise exception.InvalidVolume(reason=(

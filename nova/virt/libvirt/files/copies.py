@@ -1,8 +1,7 @@
 """Copies of a guest's files from another host, made on the destination host of a move.
 
 A file gets its name when it is complete, and the directory records the source disks of the copy. So a copy continues
-after a crash, and files of an earlier copy are not used.
-"""
+after a crash, and files of an earlier copy are not used."""
 
 from __future__ import annotations
 
@@ -65,10 +64,8 @@ def complete(uuid: str) -> None:
 
 
 def receive(instance: Instance, place: str, file: DiskFile, source: DiskSource, seen: str = "") -> None:
-    """Copy one file; ``seen``: its directory on the source if this host can see it, or "".
-
-    The source is not trusted: only files of a guest are accepted, and none refers to another file of this host.
-    """
+    """Copy one file; ``seen``: its directory on the source if this host can see it, or "". The source is not trusted:
+    only files of a guest are accepted, and none refers to another file of this host."""
     check_name(file)
     copy = (_local(os.path.join(seen, file.name), file.length) if seen else
             _remote(instance.uuid, source, file.name, file.length))
@@ -82,11 +79,9 @@ def check_name(file: DiskFile) -> None:
 
 
 def base_of(instance: Instance, file: DiskFile, source: DiskSource) -> str:
-    """Return the path of a disk's backing image in this host's cache, copied if missing; "" if the disk has none.
-
-    An image copied from another host is never used to build servers here, and images of this host are backing images
-    only for servers of the same image. Raises MigrationError.
-    """
+    """Return the path of a disk's backing image in this host's cache, copied if missing; "" if the disk has none. An
+    image copied from another host is never used to build servers here, and images of this host are backing images only
+    for servers of the same image. Raises MigrationError."""
     if not file.base:
         return ""
     base = next((base for base in source.bases if base.name == file.base), None)

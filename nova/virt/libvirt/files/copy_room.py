@@ -1,7 +1,6 @@
 """Space for the copies of disks that snapshots need, which no flavor reserves.
 
-Copies leave the space that running guests need: a guest whose disk cannot grow is paused.
-"""
+Copies leave the space that running guests need: a guest whose disk cannot grow is paused."""
 
 from __future__ import annotations
 

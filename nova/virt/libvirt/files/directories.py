@@ -1,8 +1,7 @@
 """The directory of a guest, CONF.instances_path/<uuid>: its owner, its content, and its place during a move.
 
 Hosts may share a file system, so the directory records the host that uses it (``owner``); other hosts never remove it.
-A file gets its name when it is complete; a crash leaves ``*.part`` files, which are created again.
-"""
+A file gets its name when it is complete; a crash leaves ``*.part`` files, which are created again."""
 
 from __future__ import annotations
 
@@ -82,9 +81,8 @@ def once(place: str, name: str, build: Callable[[str], None]) -> None:
 def replace(place: str, builders: Mapping[str, Callable[[str], None]], retained: Collection[str], token: str,
             give_up: Callable[[], None]) -> None:
     """Replace the files in ``place`` by new ones, each created by ``build(path)``, except the ``kept`` ones.
-
-    ``give_up()`` is called when all new files exist, before an old one is removed. At the end mark() returns ``token``.
-    """
+    ``give_up()`` is called when all new files exist, before an old one is removed. At the end mark() returns
+    ``token``."""
     builders = {**builders, _MARK: lambda path: write(path, token)}
     parts = {name: os.path.join(place, f"{name}.part") for name in builders}
     try:
@@ -231,8 +229,7 @@ def _entries() -> Iterator[os.DirEntry[str]]:
 # --- removal -----------------------------------------------------------------------------------------
 def remove(uuid: str, host: str) -> None:
     """Remove a guest's directory unless another host owns it. Succeeds if it is missing; an interrupted removal is
-    finished.
-    """
+    finished."""
     place = directory(uuid)
     if not is_ours(place, host):
         recorded = owner(place)

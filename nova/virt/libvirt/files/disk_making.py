@@ -50,10 +50,8 @@ _MKFS = {
 
 
 def make(instance: Instance, files: BootFiles, host: str) -> None:
-    """Create missing files of a guest; existing files are kept. ``host`` becomes their owner.
-
-    Raises FlavorDiskTooSmall, InvalidDiskInfo, DiskFull.
-    """
+    """Create missing files of a guest; existing files are kept. ``host`` becomes their owner. Raises
+    FlavorDiskTooSmall, InvalidDiskInfo, DiskFull."""
     with directories.full_disk():
         place = directories.make(instance.uuid, host)
         for name, build in _builders(instance, files).items():
@@ -66,9 +64,7 @@ def make(instance: Instance, files: BootFiles, host: str) -> None:
 def make_anew(instance: Instance, files: BootFiles, host: str, token: str, keep_ephemerals: bool,
               give_up: Callable[[], None]) -> None:
     """Create all files of a guest again, and replace the existing ones after ``give_up()`` has removed the guest.
-
-    ``keep_ephemerals``: existing ephemeral disks stay. Raises as make() does; in this case nothing was removed.
-    """
+    ``keep_ephemerals``: existing ephemeral disks stay. Raises as make() does; in this case nothing was removed."""
     with directories.full_disk():
         place = directories.make(instance.uuid, host)
         retained = {name for name in os.listdir(place) if keep_ephemerals and is_ephemeral(name)}
@@ -78,9 +74,7 @@ def make_anew(instance: Instance, files: BootFiles, host: str, token: str, keep_
 
 def make_rescue(instance: Instance, image: Image, files: BootFiles, definition: str, host: str) -> None:
     """Create the files of a rescue from ``image`` beside the guest's own; ``definition``: its current definition.
-
-    Raises as make() does, and InstanceNotRescuable.
-    """
+    Raises as make() does, and InstanceNotRescuable."""
     most = rescue_disk_gb(instance)
     # Checked also for an image that was already in the cache.
     if files.root and most and os.path.exists(files.root) and virtual_size(

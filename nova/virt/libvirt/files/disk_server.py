@@ -1,8 +1,7 @@
 """Transfer of the files of a stopped guest to the host to which it moves: server and client.
 
 One qemu-storage-daemon per guest serves all its files, read-only, over NBD with TLS and a key made for this move. It is
-not a child process of nova-compute: it survives a restart and is identified by its pid file.
-"""
+not a child process of nova-compute: it survives a restart and is identified by its pid file."""
 
 from __future__ import annotations
 

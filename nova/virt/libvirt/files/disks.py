@@ -41,8 +41,7 @@ class LocalDisk:
 @dataclasses.dataclass(frozen=True)
 class LocalDisks:
     """The present files of a guest, in the order of its disks. ``nvram``: path of the variables of UEFI firmware,
-    present or not.
-    """
+    present or not."""
 
     console_log: str
     nvram: str = ""
@@ -142,8 +141,7 @@ def is_ephemeral(name: str) -> bool:
 
 def bases_in_use() -> set[str]:
     """Return the paths of the backing images of this host's guests. Raises OSError if a disk cannot be read: then no
-    image may count as unused.
-    """
+    image may count as unused."""
     bases = set()
     for path in _guest_disks():
         with contextlib.suppress(FileNotFoundError, ValueError):

@@ -25,13 +25,10 @@ _VHOST_USER = ("/usr/share/qemu/vhost-user", "/etc/qemu/vhost-user")
 
 @dataclasses.dataclass(frozen=True)
 class Capabilities:
-    """Capabilities of the host.
-
-    ``guests``: (architecture, hypervisor type, vm mode). ``features``: of the CPU of guests. ``models``: CPU models
-    that the host can provide; ``cpu_modes``: its CPU modes. ``emulators``: path of QEMU and machine types by
-    architecture. ``model_traits``: traits of the device models of its QEMU and kernel. ``disk_buses``: of the default
-    machine type.
-    """
+    """Capabilities of the host. ``guests``: (architecture, hypervisor type, vm mode). ``features``: of the CPU of
+    guests. ``models``: CPU models that the host can provide; ``cpu_modes``: its CPU modes. ``emulators``: path of QEMU
+    and machine types by architecture. ``model_traits``: traits of the device models of its QEMU and kernel.
+    ``disk_buses``: of the default machine type."""
 
     arch: str
     host_uuid: str

@@ -42,10 +42,8 @@ def all_cpus(topology: HostTopology) -> list[int]:
 
 
 def shared_out(topology: HostTopology) -> HostTopology:
-    """Split the CPUs into shared and dedicated CPUs, and set the number of reserved huge pages.
-
-    Raises InvalidInput naming the option.
-    """
+    """Split the CPUs into shared and dedicated CPUs, and set the number of reserved huge pages. Raises InvalidInput
+    naming the option."""
     shared, dedicated = (set(cpus) for cpus in host_cpus.split(all_cpus(topology)))
     reserved = _reserved(CONF.reserved_huge_pages)
     return HostTopology(cells=[msgspec.structs.replace(

@@ -49,9 +49,7 @@ _SEEN = ("address", "target", "serial", "mac", "model")
 
 def received(text: str) -> str:
     """Parse a definition from another host: only the lasting parts of each device, no file or device of any host.
-
-    Raises MigrationError.
-    """
+    Raises MigrationError."""
     if len(text) > _LONGEST:
         raise exception.MigrationError(reason="the other host's definition of the guest is too long")
     try:
@@ -82,10 +80,8 @@ def disk_key(item: ET.Element) -> str:
 
 
 def carry_over(devices: ET.Element, previous: Definition) -> None:
-    """Give the devices the addresses that they had, and the controllers of these addresses.
-
-    Only for machines of the same kind, which the caller checks.
-    """
+    """Give the devices the addresses that they had, and the controllers of these addresses. Only for machines of the
+    same kind, which the caller checks."""
     previous_items = _keyed(previous.devices)
     present = _keyed(devices)
     for key, item in present.items():

@@ -66,8 +66,7 @@ def _lasting_machine(config: GuestConfig, settings: Settings, previous: definiti
 
 def owner_of(metadata: str) -> str | None:
     """Return the nova-compute host named by a domain's metadata element, or None. libvirt returns the element without
-    its namespace.
-    """
+    its namespace."""
     try:
         return ET.fromstring(metadata).findtext("{*}host")  # noqa: S314 - libvirt's own output
     except ET.ParseError:

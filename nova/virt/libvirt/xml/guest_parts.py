@@ -40,8 +40,7 @@ class HostDevice:
 @dataclasses.dataclass(frozen=True)
 class Parts:
     """Dedicated resources of a guest. ``pins``: each CPU of the guest with its CPUs of the host; ``emulator``: CPUs for
-    the other threads. ``cpuset``: CPUs for a guest without cells. Empty: all CPUs.
-    """
+    the other threads. ``cpuset``: CPUs for a guest without cells. Empty: all CPUs."""
 
     cells: tuple[Cell, ...] = ()
     pins: tuple[tuple[int, tuple[int, ...]], ...] = ()
@@ -100,10 +99,8 @@ def _device(device: GuestDevice) -> HostDevice:
 
 # --- definition -----------------------------------------------------------------------------------
 def add_memory(domain: ET.Element, parts: Parts, shared: bool = False, locked: bool = False) -> None:
-    """Append <memoryBacking> and, for cells, <numatune>.
-
-    ``shared``: other processes of the host access the guest's memory. ``locked``: the host does not swap it.
-    """
+    """Append <memoryBacking> and, for cells, <numatune>. ``shared``: other processes of the host access the guest's
+    memory. ``locked``: the host does not swap it."""
     huge = [cell for cell in parts.cells if cell.page_kb]
     backing = element(domain, "memoryBacking") if huge or shared or locked else None
     if huge and backing is not None:

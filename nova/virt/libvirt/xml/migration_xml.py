@@ -16,9 +16,7 @@ _OWN_FILES = ("os/kernel", "os/initrd", "os/nvram")
 
 def for_destination(text: str, there: str) -> str:
     """Return ``text`` with the files, volumes, bridges and so on of the definition made by the destination (``there``).
-
-    Raises MigrationPreCheckError if the latter lacks a disk or an interface of the guest.
-    """
+    Raises MigrationPreCheckError if the latter lacks a disk or an interface of the guest."""
     ET.register_namespace("nova", NAMESPACE)
     root, other = ET.fromstring(text), ET.fromstring(there)  # noqa: S314 - libvirt's output, and our own
     for tag in _OWN:
