@@ -5,14 +5,16 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
 
 from nova import exception
+from nova.common import files
 from nova.compute.job import Fenced, Job, fenced_roles
-from nova.compute.progress import Progress
 from nova.conf import CONF
 from nova.context import RequestContext
 from nova.image.base import CheckSize, ImageStore
@@ -33,6 +35,9 @@ from nova.volume.base import HostVolumes, NoVolumes
 
 # Suffix of a config drive that is going to replace another one.
 _NEW = ".new"
+# Seconds between two reports of the progress of a step.
+PROGRESS_INTERVAL = 0.5
+Send = Callable[[dict[str, Any], dict[str, Any]], None]
 
 
 @dataclasses.dataclass
@@ -63,11 +68,37 @@ def shutdown_timeout(instance: Instance) -> int:
     return int(CONF.shutdown_timeout) if wanted is None else wanted
 
 
+class Progress:
+    """Sends at most two reports per second. Each report contains all values; the last one is sent at the end of the
+    step."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self._lock = threading.Lock()
+        self._pending: tuple[dict[str, Any], dict[str, Any]] | None = None
+        self._sent_at = float("-inf")
+
+    def note(self, changes: dict[str, Any], values: dict[str, Any]) -> None:
+        """Send the values now, or later if no newer values come. Raises the errors of sending."""
+        with self._lock:
+            self._pending = changes, values
+        if time.monotonic() - self._sent_at >= PROGRESS_INTERVAL:
+            self.end()
+
+    def end(self) -> None:
+        """Send the pending values."""
+        with self._lock:
+            pending, self._pending = self._pending, None
+            self._sent_at = time.monotonic() if pending else self._sent_at
+        if pending:
+            self._send(*pending)
+
+
 class StepHost:
     """A :class:`nova.operations.framework.contexts.HostContext` on this machine. ``send``: sends changes and values at
     once."""
 
-    def __init__(self, machine: Machine, job: Job, send: Callable[[dict[str, Any], dict[str, Any]], None]) -> None:
+    def __init__(self, machine: Machine, job: Job, send: Send) -> None:
         self.machine = machine
         self.ctx = job.ctx
         self.instance = job.order.instance
@@ -176,19 +207,18 @@ class StepHost:
         try:
             yield
         finally:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(self._drive_path(_NEW))
+            files.remove(self._drive_path(_NEW))
 
     def upload(self, image_id: str, made: DiskImage) -> None:
         self._job.fence()
         self.machine.images().upload(self.ctx, image_id, made.path, made.format)
 
     def spawn(self, paused: bool = False, root: Image | None = None) -> None:
-        files = self.boot_files(root=root)
+        boot = self.boot_files(root=root)
         # The config drive contains device addresses, which are known only after the guest is defined.
-        if files.config_drive and (addresses := self.driver.guests.define(self.instance)) is not None:
-            self._build_drive(files.config_drive, msgspec.structs.replace(self.instance, device_addresses=addresses))
-        self.driver.guests.spawn(self.instance, files, paused=paused)
+        if boot.config_drive and (addresses := self.driver.guests.define(self.instance)) is not None:
+            self._build_drive(boot.config_drive, msgspec.structs.replace(self.instance, device_addresses=addresses))
+        self.driver.guests.spawn(self.instance, boot, paused=paused)
 
     def boot_files(self, drive: str = "", instance: Instance | None = None, root: Image | None = None) -> BootFiles:
         """Return the guest's images, fetched into the cache if missing, and its config drive. ``drive``: suffix of a

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import msgspec
 
 from nova import context
-from nova.compute.monitors.chosen import Monitors
+from nova.compute.monitors.base import Monitors
 from nova.objects.hosts.node import ComputeNode
 from nova.rpcapi.by_hosts import Guests
 from nova.virt.driver import Driver

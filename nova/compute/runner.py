@@ -15,10 +15,9 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from nova import context, exception
-from nova.compute.clock import ConductorClock
 from nova.compute.host import Machine, StepHost, shutdown_timeout
 from nova.compute.job import Job, Superseded
-from nova.compute.newest import NewestOrders, order_key
+from nova.compute.newest import ConductorClock, NewestOrders, order_key
 from nova.conf import CONF
 from nova.objects.servers.action import Failure
 from nova.objects.servers.guest import GuestStatus

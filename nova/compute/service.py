@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import collections
 import logging
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from nova import bus, context, exception, image
-from nova.compute import gauges, identity, plugins
+from nova.compute import identity, plugins
 from nova.compute.disk_tools import QemuTools
 from nova.compute.host import Machine
 from nova.compute.inventory import NodeReports
-from nova.compute.monitors.chosen import Monitors
+from nova.compute.monitors.base import Monitors
 from nova.compute.precache import Precacher
 from nova.compute.quiesce import QuiescedGuests
 from nova.compute.reconcile import Reconciler
@@ -22,6 +23,7 @@ from nova.conf import CONF
 from nova.objects.images.image import Image
 from nova.objects.networks.floating_ip_dns import ServedDomain
 from nova.objects.networks.network import GroupFilter, Peers, RuleSet
+from nova.objects.servers import states
 from nova.objects.servers.console import PROTOCOLS, SERIAL, SPICE, SPICE_DIRECT, VNC, ConsoleAddress
 from nova.objects.servers.guest import Diagnostics, GuestStatus
 from nova.objects.servers.instance import Instance
@@ -34,7 +36,7 @@ from nova.service import liveness
 from nova.service.drain import Drain
 from nova.service.fair_pool import FairThreadPool
 from nova.service.periodic import Periodic
-from nova.telemetry import worker_stats
+from nova.telemetry import metrics, worker_stats
 from nova.virt.driver import Driver
 from nova.virt.images.imagecache import ImageCache
 
@@ -78,6 +80,21 @@ def hosts_of_driver() -> Sequence[Driver]:
     return drivers
 
 
+def watch_gauges(hosts: Sequence[tuple[Runner, Driver]]) -> list[Periodic]:
+    """Register metrics of orders and guests of these hosts; return the periodic tasks that update them (none if metrics
+    are off)."""
+    if not metrics.on:
+        return []
+    metrics.ORDERS.watch(lambda: sum(len(runner.running()) for runner, _driver in hosts))
+
+    def count_guests() -> None:
+        counts = collections.Counter(guest.power_state for _runner, driver in hosts for guest in driver.guests.all())
+        metrics.GUESTS.replace({(states.POWER_STATES.get(state, "unknown"),): number
+                                for state, number in counts.items()})
+
+    return [Periodic("metrics", CONF.prometheus.interval, count_guests)]
+
+
 class ComputeService:
     """The compute service of one host. stop() drains it; guests keep running. ``pool``: threads shared with other
     hosts."""
@@ -109,9 +126,10 @@ class ComputeService:
         if CONF.image_cache.manager_interval >= 0 and self.machine.driver.needs_images:
             self.periodic.append(Periodic("images", max(CONF.image_cache.manager_interval, 1), self._clean_images))
         self.periodic += [Periodic("deadlines", TICK, self.runner.check_deadlines),
-                          *gauges.watch([(self.runner, self.machine.driver)])]
+                          *watch_gauges([(self.runner, self.machine.driver)])]
         if self.machine.driver.needs_images:
-            gauges.watch_cache(self.machine.cache.space)
+            metrics.IMAGE_CACHE.watch(self.machine.cache.space.used)
+            metrics.IMAGE_CACHE_LIMIT.watch(self.machine.cache.space.limit)
         if CONF.volume_usage_poll_interval:
             usage = VolumeUsage(self.machine, self._guests)
             self.periodic.append(Periodic("volume usage", CONF.volume_usage_poll_interval, usage.report))

@@ -7,9 +7,8 @@ import logging
 from typing import TYPE_CHECKING
 
 from nova import bus, context
-from nova.compute import gauges
 from nova.compute.runner import TICK, order_pool
-from nova.compute.service import BINARY, ComputeService, hosts_of_driver, machine_of
+from nova.compute.service import BINARY, ComputeService, hosts_of_driver, machine_of, watch_gauges
 from nova.conf import CONF
 from nova.service import liveness
 from nova.service.periodic import Periodic
@@ -47,7 +46,7 @@ class VirtualHosts:
         ]
         if CONF.sync_power_state_interval >= 0:
             self.periodic.append(Periodic("guests", max(CONF.sync_power_state_interval, 1), self._compare))
-        self.periodic += gauges.watch([(service.runner, service.machine.driver) for service in services])
+        self.periodic += watch_gauges([(service.runner, service.machine.driver) for service in services])
 
     def start(self) -> None:
         """Start all hosts; return when each of them accepts orders and can be scheduled to."""

@@ -24,14 +24,14 @@ from nova.network.linux.dhcp import DhcpServer
 from nova.network.linux.dns import DnsRecords
 from nova.network.linux.floating import FloatingAddresses
 from nova.network.linux.groups import Groups
-from nova.network.linux.poller import Poller
 from nova.network.linux.ruleset import FilterBlock, Ruleset
 from nova.network.linux.state_files import Guest, HostNet
-from nova.network.linux.tunnels import Tunnels
+from nova.network.linux.tunnels import POLL_INTERVAL, POLL_RETRY, Tunnels
 from nova.objects.networks.floating_ip_dns import ServedDomain
 from nova.objects.networks.network import VIF, GroupFilter, Peers, RuleSet
 from nova.objects.servers.instance import Instance
 from nova.rpcapi.by_hosts import NetworkHosts
+from nova.service.periodic import Periodic
 
 LOG = logging.getLogger(__name__)
 
@@ -66,10 +66,7 @@ class LinuxNetwork(HostNetwork):
         self._up: dict[str, HostNet] = {}
         self._host: str | None = None
         self._conductor: NetworkHosts | None = None
-        self._rules_poller = Poller("the rules of guests", self._poll_rules)
-        self._dns_poller = Poller("DNS records of floating addresses", self._poll_dns)
-        self._watchers: list[threading.Thread] = []
-        self._stop = threading.Event()
+        self._tasks: list[Periodic] = []
 
     # --- the interface --------------------------------------------------------------------------
     def connect(self, host: str, conductor: NetworkHosts) -> None:
@@ -95,17 +92,24 @@ class LinuxNetwork(HostNetwork):
                 elif not uuids:
                     self._try("remove network", network_id, self._remove_network, network_id, None)
         self._try("set up", "floating addresses", self._floating.answer)
-        self._watch()
-        self._tunnels.start()
+        self._start_tasks()
+
+    def _start_tasks(self) -> None:
+        """Start the periodic tasks. Does nothing if they run already, since start() is repeated after a failure."""
+        if self._tasks:
+            return
+        self._tasks = [Periodic("dhcp-watch", WATCH_INTERVAL, self._watch_servers),
+                       Periodic("filter-watch", WATCH_INTERVAL, self._watch_filters)]
         if self._conductor is not None:
-            self._rules_poller.start()
-            self._dns_poller.start()
+            self._tasks += [
+                Periodic("poll of the rules of guests", POLL_INTERVAL, self._poll_rules, POLL_RETRY),
+                Periodic("poll of DNS records", POLL_INTERVAL, self._poll_dns, POLL_RETRY), self._tunnels.poller]
+        for task in self._tasks:
+            task.start()
 
     def stop(self) -> None:
-        self._stop.set()
-        self._tunnels.stop()
-        self._rules_poller.stop()
-        self._dns_poller.stop()
+        for task in self._tasks:
+            task.cancel()
 
     def guests(self) -> set[str]:
         return {uuid for network_id in self._state.networks() for uuid in self._state.guest_ids(network_id)}
@@ -405,31 +409,19 @@ class LinuxNetwork(HostNetwork):
         except (exception.NovaException, OSError, ValueError) as error:
             LOG.error("Network: cannot %s %s: %s", action, target, error)
 
-    def _watch(self) -> None:
-        with self._lock:
-            if not self._watchers:
-                self._watchers = [threading.Thread(target=target, name=name, daemon=True) for name, target in (
-                    ("dhcp-watch", self._watch_servers), ("filter-watch", self._watch_filters))]
-                for watcher in self._watchers:
-                    watcher.start()
-
     def _watch_servers(self) -> None:
-        while not self._stop.wait(WATCH_INTERVAL):
-            for network_id in list(self._up):
-                with self._network_lock(network_id):
-                    net = self._up.get(network_id)
-                    if net is None or DhcpServer(net, self._tag).pid() is not None:
-                        continue
-                    LOG.warning("The DHCP server of network %s has exited, restarting it", network_id)
-                    self._try("restart the DHCP server of", network_id, DhcpServer(net, self._tag).ensure)
+        for network_id in list(self._up):
+            with self._network_lock(network_id):
+                net = self._up.get(network_id)
+                if net is None or DhcpServer(net, self._tag).pid() is not None:
+                    continue
+                LOG.warning("The DHCP server of network %s has exited, restarting it", network_id)
+                self._try("restart the DHCP server of", network_id, DhcpServer(net, self._tag).ensure)
 
     def _watch_filters(self) -> None:
-        """Verify packet filters and egress guards periodically, without locks that are held during RPC calls."""
-        while True:
-            self._try("verify", "the packet filters", self._filters.verify)
-            self._try("install", "the egress guards", self._install_guards)
-            if self._stop.wait(WATCH_INTERVAL):
-                return
+        """Verify packet filters and egress guards, without locks that are held during RPC calls."""
+        self._try("verify", "the packet filters", self._filters.verify)
+        self._try("install", "the egress guards", self._install_guards)
 
     def _install_guards(self) -> None:
         links = {net.uplink_port: egress_guard.link() for net in list(self._up.values()) if net.link is not None}

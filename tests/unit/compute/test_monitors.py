@@ -9,8 +9,7 @@ import pytest
 
 from nova import conf, exception
 from nova.compute.inventory import NodeReports
-from nova.compute.monitors.base import Monitor
-from nova.compute.monitors.chosen import Monitors
+from nova.compute.monitors.base import Monitor, Monitors
 from nova.conf import CONF
 from nova.objects.base import utcnow
 from nova.objects.hosts.metric import Metric
