@@ -12,12 +12,11 @@ import os
 import re
 import shutil
 import signal
-import tempfile
 import time
 from collections.abc import Sequence
 
 from nova import exception
-from nova.common import plain_ip
+from nova.common import files, plain_ip
 from nova.conf import CONF
 from nova.network.linux import commands, dhcp_release, netns
 from nova.network.linux.filters import METADATA
@@ -62,7 +61,7 @@ class DhcpServer:
         for folder in (os.path.dirname(self.folder), self.folder, self.hosts):
             os.makedirs(folder, mode=0o755, exist_ok=True)
             os.chmod(folder, 0o755)  # noqa: S103
-        write(self._conf, wanted)
+        files.replace(self._conf, wanted, mode=0o644)
         program = shutil.which(CONF.network.dnsmasq, path=os.environ.get("PATH", "") + commands.SBIN)
         if program is None:
             raise exception.NetworkSetupError(reason=f"{CONF.network.dnsmasq} is not installed")
@@ -111,7 +110,7 @@ class DhcpServer:
         named = label is not None and label.lower() not in reserved and self._claim(label, guest.uuid)
         text = "".join(host_line(vif, label if named else None) for vif in guest.vifs)
         if before != text:
-            write(path, text)
+            files.replace(path, text, mode=0o644)
         if before not in (None, text):
             # dnsmasq reads changed files by itself, but forgets their former content only at SIGHUP.
             self.reload()
@@ -127,24 +126,22 @@ class DhcpServer:
         path = os.path.join(self._owners, label.lower())
         owner = read(path)
         if owner is None:
-            write(path, uuid)
+            files.replace(path, uuid, mode=0o644)
         return owner in (None, uuid)
 
     def _release_names(self, *uuids: str) -> None:
-        """Release the names of these guests."""
         with contextlib.suppress(FileNotFoundError):
             for name in os.listdir(self._owners):
                 path = os.path.join(self._owners, name)
                 if read(path) in uuids:
-                    _remove(path)
+                    files.remove(path)
 
     def keep_only(self, uuids: Sequence[str]) -> None:
         """Remove the reservations of all other guests."""
         others: set[str] = set()
         with contextlib.suppress(FileNotFoundError):
             others = set(os.listdir(self.hosts)) - set(uuids)
-        for uuid in others:
-            _remove(os.path.join(self.hosts, uuid))
+        files.remove(*(os.path.join(self.hosts, uuid) for uuid in others))
         self._release_names(*others)
 
     def release(self, guest: Guest, vifs: Sequence[VIF]) -> None:
@@ -153,7 +150,7 @@ class DhcpServer:
         if guest.vifs:
             self.reserve(guest)
         else:
-            _remove(os.path.join(self.hosts, guest.uuid))
+            files.remove(os.path.join(self.hosts, guest.uuid))
             self._release_names(guest.uuid)
         pid = self.pid()
         if pid is None:
@@ -277,17 +274,3 @@ def read(path: str) -> str | None:
             return file.read()
     except (OSError, UnicodeDecodeError):
         return None
-
-
-def _remove(path: str) -> None:
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(path)
-
-
-def write(path: str, text: str) -> None:
-    """Replace a file atomically, readable by all users. dnsmasq ignores the hidden temporary file."""
-    handle, temporary = tempfile.mkstemp(dir=os.path.dirname(path), prefix=".new-")
-    with os.fdopen(handle, "w", encoding="utf-8") as file:
-        file.write(text)
-    os.chmod(temporary, 0o644)
-    os.replace(temporary, path)

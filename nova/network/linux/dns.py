@@ -5,7 +5,6 @@ dnsmasq can read it after it drops root privileges."""
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import ipaddress
 import logging
@@ -14,6 +13,7 @@ import re
 import threading
 from collections.abc import Callable, Iterable, Iterator
 
+from nova.common import files
 from nova.conf import CONF
 from nova.network.linux import dhcp, state_files
 from nova.objects.networks.floating_ip_dns import ServedDomain
@@ -69,8 +69,7 @@ class DnsRecords:
                 apply()
             for domain in newer:
                 if domain.removed:
-                    with contextlib.suppress(FileNotFoundError):
-                        os.unlink(self._state_file(domain.domain))
+                    files.remove(self._state_file(domain.domain))
                 else:
                     state_files.write(self._state_file(domain.domain), domain)
             return bool(newer)
@@ -82,12 +81,12 @@ class DnsRecords:
             if dhcp.read(self._path) != text:
                 os.makedirs(os.path.dirname(self._path), mode=0o755, exist_ok=True)
                 os.chmod(os.path.dirname(self._path), 0o755)  # noqa: S103
-                dhcp.write(self._path, text)
+                files.replace(self._path, text, mode=0o644)
 
     def remove_hosts_file(self) -> None:
         """Remove the hosts file, when the last network of the host is removed."""
-        with self._lock, contextlib.suppress(FileNotFoundError):
-            os.unlink(self._path)
+        with self._lock:
+            files.remove(self._path)
 
     def _lines(self) -> Iterator[str]:
         own = (CONF.network.dhcp_domain or "").lower()

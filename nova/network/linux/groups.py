@@ -5,13 +5,13 @@ The groups that guests need are stored in files, groups/<id>.json below the stat
 from __future__ import annotations
 
 import collections
-import contextlib
 import functools
 import os
 import threading
 from collections.abc import Collection, Iterable, Sequence
 
-from nova.network.linux import group_filters, state_files
+from nova.common import files
+from nova.network.linux import ingress, state_files
 from nova.network.linux.ruleset import FilterBlock, Ruleset
 from nova.objects.networks.network import GroupFilter
 
@@ -74,11 +74,9 @@ class Groups:
             # If the filters are not empty, they may include groups of an earlier process.
             if unused and not self._filters.empty():
                 removed: dict[str, Sequence[str]] = dict.fromkeys(map(_name, unused), ())
-                removed[_name(unused[0])] = group_filters.remove(self._table, unused)
+                removed[_name(unused[0])] = ingress.remove_groups(self._table, unused)
                 self._filters.change({}, removed)
-            for group_id in unused:
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(self._file(group_id))
+            files.remove(*map(self._file, unused))
 
     def _changed_blocks(self, group_ids: Iterable[int]) -> dict[str, FilterBlock]:
         wanted = {}
@@ -112,4 +110,4 @@ def _name(group_id: int) -> str:
 
 
 def _lines(table: str, group: GroupFilter, _lost: bool) -> list[str]:
-    return group_filters.replace(table, group)
+    return ingress.replace_group(table, group)

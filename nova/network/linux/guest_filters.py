@@ -13,7 +13,7 @@ import ipaddress
 from collections.abc import Sequence
 
 from nova.common import plain_ip
-from nova.network.linux import group_filters, ingress
+from nova.network.linux import ingress
 from nova.network.linux.filters import MOVED, hook, mac_address, name_of, port, raw_v6, remove_port, unhook
 from nova.network.linux.state_files import HostNet
 from nova.objects.networks.network import VIF, RuleSet, link_local
@@ -103,7 +103,7 @@ def guest(table: str, vif: VIF, net: HostNet, rules: RuleSet, moved: bool = Fals
                               *_drop_rest(name, _V6)]
     return [
         *port(table, vif.devname),
-        *(line for group_id in rules.groups for line in group_filters.ensure_chains(table, group_id)),
+        *(line for group_id in rules.groups for line in ingress.ensure_chains(table, group_id)),
         *(line for family in families for line in _empty(table, name, family)),
         *(f"add rule bridge {table} {chain}_{name} {rule}" for chain, chain_rules in chains.items()
           for rule in chain_rules),
@@ -113,7 +113,7 @@ def guest(table: str, vif: VIF, net: HostNet, rules: RuleSet, moved: bool = Fals
 
 
 def _ingress(rules: RuleSet, version: int) -> list[str]:
-    return [*ingress.accepted(rules.rules, version), *group_filters.jumps(rules.groups, version)]
+    return [*ingress.accepted(rules.rules, version), *ingress.jumps(rules.groups, version)]
 
 
 def remove(table: str, device: str) -> list[str]:

@@ -39,11 +39,8 @@ def exists(device: str) -> bool:
 
 def index(device: str) -> int | None:
     """Return the interface index, which a later device of the same name does not share, or None if it is missing."""
-    try:
-        with open(os.path.join(SYS, device, "ifindex"), encoding="ascii") as file:
-            return int(file.read())
-    except (OSError, ValueError):
-        return None
+    value = _attribute(device, "ifindex")
+    return int(value) if value else None
 
 
 def other_ports(net: HostNet, tag: str) -> list[str]:
@@ -280,8 +277,12 @@ def _alias(tag: str) -> str:
 
 def _owner(device: str) -> str | None:
     """Return the alias of a device, by which Nova marks its devices ("" if unmarked), or None if it is missing."""
+    return _attribute(device, "ifalias")
+
+
+def _attribute(device: str, name: str) -> str | None:
     try:
-        with open(os.path.join(SYS, device, "ifalias"), encoding="utf-8") as file:
+        with open(os.path.join(SYS, device, name), encoding="utf-8") as file:
             return file.read().strip()
     except OSError:
         return None
@@ -295,15 +296,10 @@ def _master(device: str) -> str | None:
 
 
 def _uplink_mtu() -> int:
-    try:
-        with open(os.path.join(SYS, uplink() or "", "mtu"), encoding="ascii") as file:
-            return int(file.read())
-    except (OSError, ValueError):
-        return 1500
+    return int(_attribute(uplink() or "", "mtu") or 1500)
 
 
 def _disable_ipv6(devices: Sequence[str]) -> None:
-    """Disable the host's IPv6 on these devices."""
     for device in devices:
         _set(f"net/ipv6/conf/{device}/disable_ipv6", "1")
 
