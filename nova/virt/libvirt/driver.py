@@ -10,11 +10,8 @@ from nova.conf import CONF
 from nova.objects.hosts.node import ComputeNode
 from nova.virt.driver import Driver, EventHandler, HostCpu
 from nova.virt.libvirt.cold_migration import ColdMigration
-from nova.virt.libvirt.consoles import Consoles
 from nova.virt.libvirt.events import EventReporter
 from nova.virt.libvirt.files import directories
-from nova.virt.libvirt.guest_disks import Disks
-from nova.virt.libvirt.guest_power import Power
 from nova.virt.libvirt.guests import Guests
 from nova.virt.libvirt.host import Host
 from nova.virt.libvirt.hotplug import Interfaces
@@ -22,6 +19,7 @@ from nova.virt.libvirt.live_source import LiveMigrationSource
 from nova.virt.libvirt.live_target import LiveMigrationTarget
 from nova.virt.libvirt.node import inventory
 from nova.virt.libvirt.rescue import Rescue
+from nova.virt.libvirt.roles import Consoles, Disks, Power
 from nova.virt.libvirt.snapshots import Snapshots
 from nova.virt.libvirt.swaps import VolumeSwaps
 from nova.virt.libvirt.volume_files import VolumeFiles

@@ -23,8 +23,8 @@ from nova.virt.libvirt.host import Host
 from nova.virt.libvirt.locks import GuestLocks
 from nova.virt.libvirt.node import models
 from nova.virt.libvirt.node.capabilities import Capabilities, foreign, of_guests, of_host
-from nova.virt.libvirt.xml import device_addresses, domain_xml
-from nova.virt.libvirt.xml.definition import Definition
+from nova.virt.libvirt.xml import domain_xml
+from nova.virt.libvirt.xml.definition import Definition, device_addresses
 from nova.virt.libvirt.xml.guest_config import FOREIGN, GuestConfig, default_machine, guest_config
 from nova.virt.libvirt.xml.layout import layout
 from nova.virt.libvirt.xml.settings import Settings, from_conf, with_cells, with_cpu
@@ -119,7 +119,7 @@ class Guests(guest_driver.Guests):
         return self.host.call(self._list)
 
     def device_addresses(self, uuid: str) -> list[DeviceAddress]:
-        return device_addresses.of_definition(self.on_domain(uuid, lambda domain: str(domain.XMLDesc(0))))
+        return list(device_addresses(Definition(self.on_domain(uuid, lambda domain: str(domain.XMLDesc(0))))))
 
     def diagnostics(self, instance: Instance) -> Diagnostics:
         return self.host.call(
@@ -314,6 +314,13 @@ class Guests(guest_driver.Guests):
             return bool(self.on_domain(uuid, lambda domain: domain.isActive()))
         except exception.GuestNotFound:
             return False
+
+
+class Role:
+    """A role of the driver, which acts on the guests of its host."""
+
+    def __init__(self, guests: Guests) -> None:
+        self._guests = guests
 
 
 def _serial_ports_of_all(connection: libvirt.virConnect) -> dict[str, tuple[bool, tuple[int, ...]]]:

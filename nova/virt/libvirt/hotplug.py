@@ -18,7 +18,7 @@ from nova.objects.networks.network import VIF
 from nova.objects.servers.instance import BlockDevice, Instance
 from nova.operations.framework import guest_driver
 from nova.virt.libvirt import errors
-from nova.virt.libvirt.guests import Guests
+from nova.virt.libvirt.guests import Guests, Role
 from nova.virt.libvirt.xml import device_xml
 from nova.virt.libvirt.xml.definition import Definition
 
@@ -33,9 +33,9 @@ _PASSING = frozenset({libvirt.VIR_ERR_DEVICE_MISSING, libvirt.VIR_ERR_OPERATION_
                       libvirt.VIR_ERR_OPERATION_INVALID})
 
 
-class Interfaces(guest_driver.Interfaces):
+class Interfaces(Role, guest_driver.Interfaces):
     def __init__(self, guests: Guests) -> None:
-        self._guests = guests
+        super().__init__(guests)
         self._hotplug = Hotplug(guests)
 
     def attach(self, instance: Instance, vif: VIF) -> None:

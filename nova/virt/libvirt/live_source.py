@@ -27,7 +27,7 @@ from nova.operations.framework.guest_driver import Cancelled
 from nova.virt.libvirt import errors
 from nova.virt.libvirt.files import copies, directories, disk_server, peers
 from nova.virt.libvirt.files.disk_server import Served
-from nova.virt.libvirt.guests import Guests
+from nova.virt.libvirt.guests import Guests, Role
 from nova.virt.libvirt.xml import migration_xml
 from nova.virt.libvirt.xml.definition import Definition
 
@@ -43,10 +43,7 @@ _INACTIVE = libvirt.VIR_DOMAIN_XML_INACTIVE | libvirt.VIR_DOMAIN_XML_SECURE
 OnProgress = Callable[[MigrationProgress], None]
 
 
-class LiveMigrationSource(guest_driver.LiveMigrationSource):
-    def __init__(self, guests: Guests) -> None:
-        self._guests = guests
-
+class LiveMigrationSource(Role, guest_driver.LiveMigrationSource):
     def check(self, instance: Instance) -> MigrationSource:
         uuid = instance.uuid
         if not self._guests.is_active(uuid):

@@ -22,7 +22,7 @@ from nova.virt.images import qemuimg
 from nova.virt.libvirt import power
 from nova.virt.libvirt.files import directories, disk_making, disks
 from nova.virt.libvirt.files.disks import LocalDisk, LocalDisks
-from nova.virt.libvirt.guests import Guests, define_domain
+from nova.virt.libvirt.guests import Role, define_domain
 from nova.virt.libvirt.xml import domain_xml
 from nova.virt.libvirt.xml.guest_config import GuestConfig
 from nova.virt.libvirt.xml.layout import GuestDisk, rescue_layout
@@ -30,10 +30,7 @@ from nova.virt.libvirt.xml.layout import GuestDisk, rescue_layout
 _DEVICE, _BUS = "hw_rescue_device", "hw_rescue_bus"
 
 
-class Rescue(guest_driver.Rescue):
-    def __init__(self, guests: Guests) -> None:
-        self._guests = guests
-
+class Rescue(Role, guest_driver.Rescue):
     def begin(self, instance: Instance, image: Image, files: BootFiles, timeout: int = 0) -> None:
         uuid, guests = instance.uuid, self._guests
         config = guests.config(_hardware(instance, image), is_new=not _is_stable(image))

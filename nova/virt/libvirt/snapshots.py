@@ -24,8 +24,8 @@ from nova.virt.images import qemuimg
 from nova.virt.libvirt import agent, errors
 from nova.virt.libvirt.files import directories, disks
 from nova.virt.libvirt.files.copy_room import CopyRoom
-from nova.virt.libvirt.guests import Guests
-from nova.virt.libvirt.xml.xmltree import element
+from nova.virt.libvirt.guests import Guests, Role
+from nova.virt.libvirt.xml.xmltree import attribute, element
 
 LOG = logging.getLogger(__name__)
 
@@ -36,9 +36,9 @@ _FORMAT = "qcow2"
 _POLL_INTERVAL = 0.2
 
 
-class Snapshots(guest_driver.Snapshots):
+class Snapshots(Role, guest_driver.Snapshots):
     def __init__(self, guests: Guests) -> None:
-        self._guests = guests
+        super().__init__(guests)
         self._room = CopyRoom()
         # Guests quiesced between quiesce() and unquiesce().
         self._resting: set[str] = set()
@@ -166,9 +166,8 @@ def _backup_of(definition: str, disk: str, path: str) -> str:
     backup = ET.Element("domainbackup", mode="push")
     wanted = element(backup, "disks")
     for item in ET.fromstring(definition).findall("devices/disk"):  # noqa: S314 - libvirt's own output
-        target, source = item.find("target"), item.find("source")
-        name = target.get("dev", "") if target is not None else ""
-        if source is not None and source.get("file") == disk:
+        name = attribute(item, "target", "dev")
+        if attribute(item, "source", "file") == disk:
             copied = element(wanted, "disk", name=name, backup="yes", type="file")
             element(copied, "target", file=path)
             element(copied, "driver", type=_FORMAT)

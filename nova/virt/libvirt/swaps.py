@@ -15,11 +15,12 @@ from nova import exception
 from nova.objects.servers.instance import BlockDevice, Instance
 from nova.operations.framework import guest_driver
 from nova.operations.framework.guest_driver import Cancelled
-from nova.virt.libvirt.guests import Guests
+from nova.virt.libvirt.guests import Role
 from nova.virt.libvirt.hotplug import definitions, end_block_job, lasting, text_of
 from nova.virt.libvirt.xml import device_xml
 from nova.virt.libvirt.xml.definition import KnownDisk
 from nova.virt.libvirt.xml.layout import serial_of, volume_disk
+from nova.virt.libvirt.xml.xmltree import attribute
 
 LOG = logging.getLogger(__name__)
 
@@ -32,10 +33,7 @@ _PIVOT = libvirt.VIR_DOMAIN_BLOCK_JOB_ABORT_PIVOT
 _PLACES = ("file", "dev", "protocol", "name")
 
 
-class VolumeSwaps(guest_driver.VolumeSwaps):
-    def __init__(self, guests: Guests) -> None:
-        self._guests = guests
-
+class VolumeSwaps(Role, guest_driver.VolumeSwaps):
     def swap(self, instance: Instance, old: BlockDevice, new: BlockDevice, cancelled: Cancelled) -> None:
         if new.connection is None:
             raise exception.InvalidDiskInfo(reason=f"volume {new.volume_id} is not connected to the host")
@@ -124,7 +122,6 @@ class VolumeSwaps(guest_driver.VolumeSwaps):
             self._guests.forget_keys(uuid)
 
 
-def _place(item: ET.Element) -> list[str | None]:
+def _place(item: ET.Element) -> list[str]:
     """Return the attributes that identify the source of a disk or of its mirror."""
-    source = item.find("source")
-    return [source.get(name) if source is not None else None for name in _PLACES]
+    return [attribute(item, "source", name) for name in _PLACES]

@@ -17,7 +17,7 @@ from nova import exception
 from nova.objects.servers.instance import BlockDevice, Instance
 from nova.operations.framework import guest_driver
 from nova.operations.framework.guest_driver import Cancelled
-from nova.virt.libvirt.guests import Guests
+from nova.virt.libvirt.guests import Guests, Role
 from nova.virt.libvirt.hotplug import definitions, end_block_job
 from nova.virt.libvirt.snapshots import Snapshots
 from nova.virt.libvirt.xml.definition import KnownDisk
@@ -34,9 +34,9 @@ _TAKE = (libvirt.VIR_DOMAIN_SNAPSHOT_CREATE_DISK_ONLY | libvirt.VIR_DOMAIN_SNAPS
          | libvirt.VIR_DOMAIN_SNAPSHOT_CREATE_NO_METADATA)
 
 
-class VolumeFiles(guest_driver.VolumeFiles):
+class VolumeFiles(Role, guest_driver.VolumeFiles):
     def __init__(self, guests: Guests, snapshots: Snapshots) -> None:
-        self._guests = guests
+        super().__init__(guests)
         self._snapshots = snapshots
 
     def names(self, instance: Instance, device: BlockDevice) -> list[str]:

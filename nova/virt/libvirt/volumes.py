@@ -13,7 +13,7 @@ import libvirt
 from nova import exception
 from nova.objects.servers.instance import BlockDevice, Instance
 from nova.operations.framework import guest_driver
-from nova.virt.libvirt.guests import Guests
+from nova.virt.libvirt.guests import Guests, Role
 from nova.virt.libvirt.hotplug import Finder, Hotplug, definitions
 from nova.virt.libvirt.xml import device_xml
 from nova.virt.libvirt.xml.definition import Definition
@@ -27,9 +27,9 @@ _LARGEST_HEADER = 64 << 20
 _BYTES = libvirt.VIR_DOMAIN_BLOCK_RESIZE_BYTES
 
 
-class Volumes(guest_driver.Volumes):
+class Volumes(Role, guest_driver.Volumes):
     def __init__(self, guests: Guests) -> None:
-        self._guests = guests
+        super().__init__(guests)
         self._hotplug = Hotplug(guests)
 
     def attach(self, instance: Instance, device: BlockDevice) -> None:

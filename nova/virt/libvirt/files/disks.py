@@ -161,4 +161,4 @@ def promised_bytes() -> int:
 
 
 def _guest_disks() -> Iterator[str]:
-    return (path for path in directories.files() if _is_disk(name := os.path.basename(path)) or name == RESCUE)
+    return (path for path in directories.all_files() if _is_disk(name := os.path.basename(path)) or name == RESCUE)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import xml.etree.ElementTree as ET
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import msgspec
 
@@ -11,7 +11,6 @@ from nova import exception
 from nova.conf import CONF
 from nova.objects.dedicated_resources.numa import HostCell, HostTopology, Pages
 from nova.objects.requirements.guest_numa import cpu_mask
-from nova.virt import host_cpus
 
 # Exclusive upper bound of CPU numbers in a list of siblings.
 _MOST_CPUS = 1 << 16
@@ -44,7 +43,7 @@ def all_cpus(topology: HostTopology) -> list[int]:
 def shared_out(topology: HostTopology) -> HostTopology:
     """Split the CPUs into shared and dedicated CPUs, and set the number of reserved huge pages. Raises InvalidInput
     naming the option."""
-    shared, dedicated = (set(cpus) for cpus in host_cpus.split(all_cpus(topology)))
+    shared, dedicated = (set(cpus) for cpus in split_cpus(all_cpus(topology)))
     reserved = _reserved(CONF.reserved_huge_pages)
     return HostTopology(cells=[msgspec.structs.replace(
         cell, cpus=sorted(shared.intersection(cell.cpus)), pcpus=sorted(dedicated.intersection(cell.cpus)),
@@ -61,3 +60,29 @@ def _reserved(options: Iterable[str]) -> dict[tuple[int, int], int]:
             raise exception.InvalidInput(reason=f"reserved_huge_pages = {option} is not like node:0,size:2048,count:64")
         reserved[int(given["node"]), int(given["size"])] = int(given["count"])
     return reserved
+
+
+def split_cpus(cpus: Collection[int]) -> tuple[list[int], list[int]]:
+    """Return the (shared, dedicated) CPUs of the host as configured in [compute]. Raises InvalidInput, which names the
+    option."""
+    dedicated = _configured("cpu_dedicated_set", CONF.compute.cpu_dedicated_set, cpus)
+    shared = _configured("cpu_shared_set", CONF.compute.cpu_shared_set, cpus)
+    if shared is None:
+        shared = set() if dedicated else set(cpus)
+    both = sorted(shared & (dedicated or set()))
+    if both:
+        raise exception.InvalidInput(reason="[compute]cpu_shared_set and [compute]cpu_dedicated_set both have CPU "
+                                            f"{both[0]}")
+    return sorted(shared), sorted(dedicated or ())
+
+
+def _configured(option: str, value: str | None, cpus: Collection[int]) -> set[int] | None:
+    if not value:
+        return None
+    try:
+        named = cpu_mask(value, max(cpus, default=-1) + 1)
+    except exception.InvalidInput as error:
+        raise exception.InvalidInput(reason=f"[compute]{option}: {error.kwargs['reason']}") from error
+    if not named & set(cpus):
+        raise exception.InvalidInput(reason=f"[compute]{option} = {value} names no CPU of this host")
+    return named & set(cpus)

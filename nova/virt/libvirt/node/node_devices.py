@@ -10,6 +10,7 @@ import libvirt
 from nova.conf import CONF
 from nova.objects.dedicated_resources import pci, pci_spec
 from nova.objects.dedicated_resources.pci import PciDevice
+from nova.virt.libvirt.xml.xmltree import attribute
 
 
 def of_host(connection: libvirt.virConnect) -> list[PciDevice] | None:
@@ -59,8 +60,7 @@ def _device(capability: ET.Element) -> PciDevice:
 
 
 def _id(capability: ET.Element, tag: str) -> str:
-    item = capability.find(tag)
-    return item.get("id", "").removeprefix("0x").lower() if item is not None else ""
+    return attribute(capability, tag, "id").removeprefix("0x").lower()
 
 
 def _address(item: ET.Element | None) -> str | None:

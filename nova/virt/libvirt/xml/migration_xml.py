@@ -8,6 +8,7 @@ import xml.etree.ElementTree as ET
 from nova import exception
 from nova.virt.libvirt.xml.definition import Definition, disk_key
 from nova.virt.libvirt.xml.domain_xml import NAMESPACE
+from nova.virt.libvirt.xml.xmltree import attribute
 
 # Parts of the definition that the destination decides; all other parts are visible to the guest and stay.
 _OWN = ("metadata", "cputune", "numatune", "memoryBacking")
@@ -36,8 +37,7 @@ def for_destination(text: str, there: str) -> str:
         for tag in ("source", "auth", "backingStore"):
             _replace(disk, theirs_disk, tag)
     for card in root.findall("devices/interface"):
-        mac = card.find("mac")
-        address = mac.get("address", "") if mac is not None else ""
+        address = attribute(card, "mac", "address")
         theirs_card = existing.interface(address)
         if theirs_card is None:
             raise exception.MigrationPreCheckError(reason=f"the destination does not have the interface {address}")
@@ -67,8 +67,7 @@ def _consoles(root: ET.Element, other: ET.Element) -> None:
     """Use the destination's addresses and logs of ports and screens."""
     devices = root.find("devices")
     for twin in root.findall("devices/console"):
-        target = twin.find("target")
-        if devices is not None and target is not None and target.get("type") == "serial":
+        if devices is not None and attribute(twin, "target", "type") == "serial":
             devices.remove(twin)  # The first serial port, repeated by libvirt.
     for mine, theirs in zip(root.findall("devices/serial"), other.findall("devices/serial"), strict=False):
         mine.set("type", theirs.get("type", "pty"))
