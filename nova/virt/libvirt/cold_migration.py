@@ -43,7 +43,8 @@ class ColdMigration(Role, guest_driver.ColdMigration):
             served = copies.serve(uuid, place, moved, bases)
             return DiskSource(host=self._guests.name, token=directories.token(place, self._guests.name),
                               address=served.address, port=served.port, key=served.key, files=moved,
-                              bases=list(bases.values()), definition=files.text_of(os.path.join(place, MOVED_DEFINITION)) or "")
+                              bases=list(bases.values()),
+                              definition=files.text_of(os.path.join(place, MOVED_DEFINITION)) or "")
 
     def close_disks(self, instance: Instance) -> None:
         disk_server.stop(instance.uuid)
