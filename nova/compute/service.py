@@ -12,13 +12,12 @@ from nova import bus, context, exception, image
 from nova.compute import identity, plugins
 from nova.compute.disk_tools import QemuTools
 from nova.compute.host import Machine
-from nova.compute.inventory import NodeReports
 from nova.compute.monitors.base import Monitors
 from nova.compute.precache import Precacher
 from nova.compute.quiesce import QuiescedGuests
 from nova.compute.reconcile import Reconciler
+from nova.compute.reports import NodeReports, VolumeUsage
 from nova.compute.runner import TICK, Runner
-from nova.compute.volume_usage import VolumeUsage
 from nova.conf import CONF
 from nova.objects.images.image import Image
 from nova.objects.networks.floating_ip_dns import ServedDomain

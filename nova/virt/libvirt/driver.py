@@ -21,9 +21,7 @@ from nova.virt.libvirt.node import inventory
 from nova.virt.libvirt.rescue import Rescue
 from nova.virt.libvirt.roles import Consoles, Disks, Power
 from nova.virt.libvirt.snapshots import Snapshots
-from nova.virt.libvirt.swaps import VolumeSwaps
-from nova.virt.libvirt.volume_files import VolumeFiles
-from nova.virt.libvirt.volumes import Volumes
+from nova.virt.libvirt.volumes import VolumeFiles, Volumes, VolumeSwaps
 
 _URIS = {"kvm": "qemu:///system", "qemu": "qemu:///system", "lxc": "lxc:///"}
 

@@ -21,7 +21,7 @@ from nova.virt.libvirt import agent, diagnostics, errors, power, secrets, serial
 from nova.virt.libvirt.files import directories, disk_server, disks
 from nova.virt.libvirt.host import Host
 from nova.virt.libvirt.locks import GuestLocks
-from nova.virt.libvirt.node import models
+from nova.virt.libvirt.node import traits
 from nova.virt.libvirt.node.capabilities import Capabilities, foreign, of_guests, of_host
 from nova.virt.libvirt.xml import domain_xml
 from nova.virt.libvirt.xml.definition import Definition, device_addresses
@@ -90,9 +90,9 @@ class Guests(guest_driver.Guests):
         others = self.host.call(lambda connection: foreign(connection, capabilities, chosen, FOREIGN))
         version = self.host.call(lambda connection: int(connection.getLibVersion()))
         emulator = next((path for arch, path, _machines in host.emulators if arch == host.arch), "")
-        traits = models.traits_of(models.devices_of(emulator), version, host.arch) | models.network_traits()
+        device_traits = traits.of_devices(traits.devices_of(emulator), version, host.arch) | traits.network_traits()
         self._settings = dataclasses.replace(chosen, foreign=others, secure_boot=capabilities.secure_boot)
-        self._capabilities = dataclasses.replace(capabilities, foreign=others, model_traits=frozenset(traits))
+        self._capabilities = dataclasses.replace(capabilities, foreign=others, model_traits=frozenset(device_traits))
 
     # --- queries -----------------------------------------------------------------------------------
     def call(self, action: Callable[[libvirt.virConnect], T], uuid: str = "") -> T:

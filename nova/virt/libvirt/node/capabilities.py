@@ -14,7 +14,7 @@ from typing import Any
 import libvirt
 
 from nova.objects.dedicated_resources.numa import HostTopology
-from nova.virt.libvirt.node import cells
+from nova.virt.libvirt.node import dedicated_resources
 from nova.virt.libvirt.xml.settings import GuestArchitecture, Settings
 
 LOG = logging.getLogger(__name__)
@@ -66,10 +66,10 @@ def of_host(connection: libvirt.virConnect) -> Capabilities:
             if mode == "hvm":
                 emulators.append((item.get("name", ""), item.findtext("emulator", ""), frozenset(
                     machine.text or "" for machine in item.iter("machine"))))
-    topology = cells.of_host(root)
+    topology = dedicated_resources.numa_topology(root)
     machines = frozenset(machine.text or "" for machine in root.findall(f"guest/arch[@name='{arch}']//machine"))
     return Capabilities(arch=arch, machines=machines, host_uuid=root.findtext("host/uuid", ""), guests=tuple(guests),
-                        cells=cells.shared_out(topology) if topology is not None else None,
+                        cells=dedicated_resources.shared_out(topology) if topology is not None else None,
                         emulators=tuple(emulators),
                         cpu_info=_cpu_info(connection, root, cpu, arch))
 

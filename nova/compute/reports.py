@@ -1,22 +1,31 @@
-"""Reports of a host's nodes to the conductor, page by page; unchanged pages are not sent."""
+"""Reports of a host to the conductor: its nodes, page by page, and the volume usage of its guests."""
 
 from __future__ import annotations
 
 import hashlib
 import itertools
+import logging
 import time
 from collections.abc import Iterator
 
 import msgspec
 
-from nova import context
+from nova import context, exception
+from nova.compute.host import Machine
 from nova.compute.monitors.base import Monitors
 from nova.objects.hosts.node import ComputeNode
+from nova.objects.servers import states
+from nova.objects.servers.instance import Instance
+from nova.objects.volumes.volume import VolumeCounters
 from nova.rpcapi.by_hosts import Guests
 from nova.virt.driver import Driver
 
+LOG = logging.getLogger(__name__)
+
 # Maximum number of nodes per message and per transaction of the conductor.
 _PAGE = 250
+# Number of servers per request.
+_SERVERS = 200
 # Interval in seconds after which all nodes are reported again, in case that rows were changed otherwise.
 _FULL_REPORT = 600.0
 
@@ -69,3 +78,38 @@ class NodeReports:
         if measured is None:
             return nodes
         return [msgspec.structs.replace(node, metrics=measured) for node in nodes]
+
+
+class VolumeUsage:
+    """The volume usage reports of one host."""
+
+    def __init__(self, machine: Machine, guests: Guests) -> None:
+        self._machine, self._guests = machine, guests
+
+    def report(self) -> None:
+        """Report the counters of all volumes of running guests."""
+        ctx, host, marker = context.admin(), self._machine.name, None
+        while True:
+            page = self._guests.on_host(ctx, host, _SERVERS, marker)
+            counters = [usage for instance in page if instance.host == host for usage in self._of(instance)]
+            if counters:
+                self._guests.volumes_used(ctx, host, counters)
+            if len(page) < _SERVERS:
+                return
+            marker = page[-1].uuid
+
+    def _of(self, instance: Instance) -> Iterator[VolumeCounters]:
+        if not instance.volumes or instance.power_state not in (states.RUNNING, states.POWER_PAUSED):
+            return
+        try:
+            counted = self._machine.driver.guests.diagnostics(instance).flat
+        except exception.NovaException as error:
+            LOG.info("[instance: %s] Cannot read the volume counters: %s", instance.uuid, error)
+            return
+        for device in instance.volumes:
+            name = (device.device_name or "").removeprefix("/dev/")
+            if device.volume_id and f"{name}_read" in counted:
+                yield VolumeCounters(
+                    instance_uuid=instance.uuid, volume_id=device.volume_id, reads=counted[f"{name}_read_req"],
+                    read_bytes=counted[f"{name}_read"], writes=counted[f"{name}_write_req"],
+                    write_bytes=counted[f"{name}_write"])
