@@ -6,6 +6,7 @@ recognized afterwards."""
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import os
 import threading
@@ -75,7 +76,7 @@ class LiveMigrationSource(Role, guest_driver.LiveMigrationSource):
         with self._guests.locks.hold(uuid):
             if self._is_over(uuid, target):
                 return
-            watch = _Watch(self._guests, uuid, target, on_progress, cancelled)
+            watch = _Watch(self._guests, uuid, on_progress, cancelled)
             try:
                 if self._guests.on_domain(uuid, is_leaving):
                     LOG.info("[instance: %s] Live migration to host %s is already running: following it",
@@ -160,24 +161,21 @@ class LiveMigrationSource(Role, guest_driver.LiveMigrationSource):
                 self._guests.on_domain(instance.uuid, resume)
 
 
+@dataclasses.dataclass
 class _Watch:
     """Monitors a running migration: reports progress, and ends it when it exceeds its time limit or is cancelled."""
 
-    def __init__(self, guests: Guests, uuid: str, target: MigrationTarget, on_progress: OnProgress,
-                 cancelled: Cancelled) -> None:
-        self._guests = guests
-        self._uuid = uuid
-        self._target = target
-        self._on_progress = on_progress
-        self._cancelled = cancelled
-        self._began = time.monotonic()
-        self._reported_at = float("-inf")
-        self._downtime = 0
-        self._late = False
-        self._aborted = False
-        self._last = MigrationProgress()
-        # Total bytes of memory and disks, the maximum that libvirt reported.
-        self._size = 0
+    _guests: Guests
+    _uuid: str
+    _on_progress: OnProgress
+    _cancelled: Cancelled
+    _began: float = dataclasses.field(default_factory=time.monotonic)
+    _reported_at: float = float("-inf")
+    _downtime: int = 0
+    _late: bool = False
+    _aborted: bool = False
+    _last: MigrationProgress = dataclasses.field(default_factory=MigrationProgress)
+    _size: int = 0  # total bytes of memory and disks, the maximum that libvirt reported
 
     def until(self, ended: Callable[[float], bool]) -> None:
         """Poll until the migration ends. ``ended(seconds)`` waits at most so long and returns True at the end."""
