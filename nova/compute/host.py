@@ -183,8 +183,10 @@ class StepHost:
 
     def rescue(self, image: Image | None, kernel_id: str, ramdisk_id: str, timeout: int) -> None:
         own = self.instance
-        if image is None:
-            image, kernel_id, ramdisk_id = self._configured_rescue()
+        options = CONF.libvirt
+        if image is None and options.rescue_image_id:
+            image = self.machine.images().show(self.ctx, options.rescue_image_id)
+            kernel_id, ramdisk_id = options.rescue_kernel_id or "", options.rescue_ramdisk_id or ""
         if image is None:
             image, kernel_id, ramdisk_id = own.image, own.kernel_id, own.ramdisk_id
         if image is None:
@@ -195,11 +197,6 @@ class StepHost:
                                           ramdisk_id=ramdisk_id, flavor=flavor)
         with self._new_drive():
             self.driver.rescue.begin(own, image, self.boot_files(_NEW, rescued), timeout)
-
-    def _configured_rescue(self) -> tuple[Image | None, str, str]:
-        options = CONF.libvirt
-        image = self.machine.images().show(self.ctx, options.rescue_image_id) if options.rescue_image_id else None
-        return image, options.rescue_kernel_id or "", options.rescue_ramdisk_id or ""
 
     @contextlib.contextmanager
     def _new_drive(self) -> Iterator[None]:

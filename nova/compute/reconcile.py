@@ -12,7 +12,8 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import TypeVar
 
 from nova import bus, context, exception
 from nova.compute.host import Machine
@@ -20,12 +21,16 @@ from nova.compute.resume import Resumption
 from nova.compute.runner import Runner
 from nova.conf import CONF
 from nova.objects.servers import states
-from nova.objects.servers.guest import Eviction, GuestStatus, Whereabouts
+from nova.objects.servers.guest import Eviction, ExpectedGuest, GuestStatus, Whereabouts
 from nova.objects.servers.instance import Instance
 from nova.rpcapi.by_hosts import Guests
 from nova.telemetry import metrics
 
 LOG = logging.getLogger(__name__)
+
+T = TypeVar("T", ExpectedGuest, Eviction, Instance)
+# Returns a page of at most this many guests of a host after the uuid of a guest, in the order of uuids.
+Query = Callable[[context.RequestContext, str, int, str | None], list[T]]
 
 _PAGE = 500
 # Seconds before a stopped guest is checked again: it may be rebooting from inside.
@@ -49,7 +54,8 @@ class Reconciler:
 
     def start(self, ctx: context.RequestContext) -> None:
         """Restore networks, remove evicted guests, and compare all guests, when the service starts."""
-        self.machine.network.start(self._instances(ctx) if self.machine.network.needs_guests else [])
+        self.machine.network.start([instance for page in self._pages(ctx, self._guests.on_host) for instance in page]
+                                   if self.machine.network.needs_guests else [])
         self._evict(ctx)
         self._resumption.begin()
         self._compare_pages(ctx, report=False)
@@ -91,13 +97,16 @@ class Reconciler:
 
     # --- evicted guests ------------------------------------------------------------------
     def _evict(self, ctx: context.RequestContext) -> None:
-        marker = None
-        while True:
-            page = self._guests.evictions(ctx, self.machine.name, _PAGE, marker)
+        for page in self._pages(ctx, self._guests.evictions):
             self._remove(ctx, page)
-            if len(page) < _PAGE:
-                return
-            marker = page[-1].uuid
+
+    def _pages(self, ctx: context.RequestContext, query: Query[T]) -> Iterator[list[T]]:
+        """Yield the pages of a query for the guests of this host, the last of which may be empty."""
+        page = query(ctx, self.machine.name, _PAGE, None)
+        while len(page) == _PAGE:
+            yield page
+            page = query(ctx, self.machine.name, _PAGE, page[-1].uuid)
+        yield page
 
     def _remove(self, ctx: context.RequestContext, guests: Sequence[Eviction | Whereabouts]) -> None:
         """Remove these guests and report their removal."""
@@ -126,12 +135,10 @@ class Reconciler:
         # Read before the database: a guest that is created meanwhile is then not taken for an unknown one.
         running = {guest.uuid: guest.power_state for guest in self.machine.driver.guests.all()}
         here = sorted(running.keys() | self.machine.driver.guests.traces() | self.machine.network.guests())
-        marker, start = None, 0
+        start = 0
         unknown: list[str] = []
-        while True:
-            page = self._guests.expected(ctx, self.machine.name, _PAGE, marker)
-            last = len(page) < _PAGE
-            end = len(here) if last else bisect.bisect_right(here, page[-1].uuid)
+        for page in self._pages(ctx, self._guests.expected):
+            end = len(here) if len(page) < _PAGE else bisect.bisect_right(here, page[-1].uuid)
             belongs = {guest.uuid for guest in page}
             unknown += self._unclaimed(ctx, [uuid for uuid in here[start:end] if uuid not in belongs], running)
             self._put_back(ctx, [guest.uuid for guest in page
@@ -146,9 +153,7 @@ class Reconciler:
                        and not self._runner.busy(guest.uuid) and not self._resumption.holds(guest.uuid)]
             if changed:
                 self._guests.power_states(ctx, self.machine.name, changed)
-            if last:
-                break
-            marker, start = page[-1].uuid, end
+            start = end
         self._unknown.seen(unknown)
 
     def _put_back(self, ctx: context.RequestContext, uuids: Sequence[str]) -> None:
@@ -225,16 +230,6 @@ class Reconciler:
             self._guests.power_states(context.admin(), self.machine.name, [now])
         except exception.NovaException as error:
             LOG.warning("[instance: %s] Cannot report the power state: %s", uuid, error)
-
-    def _instances(self, ctx: context.RequestContext) -> list[Instance]:
-        instances: list[Instance] = []
-        marker = None
-        while True:
-            page = self._guests.on_host(ctx, self.machine.name, _PAGE, marker)
-            instances += page
-            if len(page) < _PAGE:
-                return instances
-            marker = page[-1].uuid
 
 
 class UnknownGuests:

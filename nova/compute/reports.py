@@ -60,7 +60,9 @@ class NodeReports:
 
     def _pages(self) -> Iterator[tuple[str, str | None, list[ComputeNode]]]:
         """Yield pages. Each page has all nodes with uuids after ``after`` and up to ``upto``."""
-        nodes = self._nodes()
+        nodes, measured = self._driver.nodes(), self._monitors.measure()
+        if measured is not None:  # the metrics of the host, which all nodes share
+            nodes = [msgspec.structs.replace(node, metrics=measured) for node in nodes]
         if len(nodes) <= _PAGE:
             yield "", None, nodes
             return
@@ -71,13 +73,6 @@ class NodeReports:
             upto = page[-1].uuid if start + _PAGE < len(nodes) else None
             yield after, upto, page
             after = page[-1].uuid
-
-    def _nodes(self) -> list[ComputeNode]:
-        """Return the driver's nodes with the metrics of the host, which all nodes share."""
-        nodes, measured = self._driver.nodes(), self._monitors.measure()
-        if measured is None:
-            return nodes
-        return [msgspec.structs.replace(node, metrics=measured) for node in nodes]
 
 
 class VolumeUsage:

@@ -67,12 +67,6 @@ def machine_of(driver: Driver) -> Machine:
                    shares=plugins.load("nova.share.drivers", CONF.share.driver)())
 
 
-def _offers(protocol: str) -> bool:
-    """Return True if guests of this host have consoles of the protocol."""
-    options = {VNC: CONF.vnc, SPICE: CONF.spice, SERIAL: CONF.serial_console}.get(protocol)
-    return options is not None and bool(options.enabled)
-
-
 def hosts_of_driver() -> Sequence[Driver]:
     """Return the drivers of all virtual hosts of the configured driver; empty if it serves the real host."""
     drivers: Sequence[Driver] = plugins.load("nova.virt.drivers", CONF.compute_driver).of_all_hosts()
@@ -123,7 +117,8 @@ class ComputeService:
         if CONF.sync_power_state_interval >= 0:
             self.periodic.append(Periodic("guests", max(CONF.sync_power_state_interval, 1), self.reconciler.compare))
         if CONF.image_cache.manager_interval >= 0 and self.machine.driver.needs_images:
-            self.periodic.append(Periodic("images", max(CONF.image_cache.manager_interval, 1), self._clean_images))
+            self.periodic.append(Periodic("images", max(CONF.image_cache.manager_interval, 1), lambda: (
+                self.machine.cache.clean(set(self.machine.driver.disks.used_images())))))
         self.periodic += [Periodic("deadlines", TICK, self.runner.check_deadlines),
                           *watch_gauges([(self.runner, self.machine.driver)])]
         if self.machine.driver.needs_images:
@@ -194,9 +189,9 @@ class ComputeService:
         return self.machine.driver.consoles.output(instance, lines).decode("utf-8", "replace")
 
     def console(self, ctx: context.RequestContext, uuid: str, console_type: str) -> ConsoleAddress:
-        protocol = PROTOCOLS.get(console_type)
-        address = self.machine.driver.consoles.address(uuid, protocol) \
-            if protocol is not None and _offers(protocol) else None
+        protocol = PROTOCOLS.get(console_type, "")
+        options = {VNC: CONF.vnc, SPICE: CONF.spice, SERIAL: CONF.serial_console}.get(protocol)
+        address = self.machine.driver.consoles.address(uuid, protocol) if options and options.enabled else None
         # Consoles with a TLS port only are for SPICE clients that connect directly.
         if address is None or not (address.port or console_type == SPICE_DIRECT):
             raise exception.ConsoleTypeUnavailable(console_type=console_type)
@@ -287,6 +282,3 @@ class ComputeService:
             self._guests.hypervisor_lost(context.admin(), self.host, CONF.my_ip, failure_of(error, self.host))
         except exception.NovaException as away:
             LOG.warning("Cannot report to a conductor that the hypervisor is unavailable: %s", away)
-
-    def _clean_images(self) -> None:
-        self.machine.cache.clean(set(self.machine.driver.disks.used_images()))

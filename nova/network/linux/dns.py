@@ -44,14 +44,9 @@ class DnsRecords:
         record of a deletion is only compared with messages, which may be late, and not with results of a query."""
         updated = True
         while updated:
-            self._drop_deleted()
+            with self._lock:
+                self._domains = {name: domain for name, domain in self._all().items() if not domain.removed}
             updated = self.update(query(self.versions()), apply)
-
-    def _drop_deleted(self) -> None:
-        with self._lock:
-            domains = self._all()
-            for name in [name for name, domain in domains.items() if domain.removed]:
-                del domains[name]
 
     def update(self, domains: Iterable[ServedDomain], apply: Callable[[], None]) -> bool:
         """Store the newer ones of these domains and return True if there were any. If this host has networks, the hosts

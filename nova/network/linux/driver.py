@@ -228,7 +228,10 @@ class LinuxNetwork(HostNetwork):
                     new = {vif.id for vif in present}
                     others = [] if alone else [vif for vif in before.vifs if vif.id not in new]
                     guest = Guest(uuid=uuid, hostname=hostname, vifs=[*others, *present], ingress=rules)
-                    net = self._plug_network(state_files.network_of_vif(present[0]), guest)
+                    net = self._store_network(state_files.network_of_vif(present[0]))
+                    self._state.save_guest(net.id, guest)
+                    self._bring_up(net)
+                    DhcpServer(net, self._tag).reserve(guest)
                     stale.update(self._removals({vif.devname for vif in before.vifs}
                                                 - {vif.devname for vif in guest.vifs}))
                     blocks.update(self._blocks(net, present, rules, moved))
@@ -255,14 +258,6 @@ class LinuxNetwork(HostNetwork):
                     self._unplug_network(network_id, uuid, by_network.get(network_id, []), None)
 
     # --- one network; callers hold its lock ------------------------------------------------------------
-    def _plug_network(self, net: HostNet, guest: Guest) -> HostNet:
-        """Set up the network and the DHCP reservations of a guest, but not its packet filters."""
-        net = self._store_network(net)
-        self._state.save_guest(net.id, guest)
-        self._bring_up(net)
-        DhcpServer(net, self._tag).reserve(guest)
-        return net
-
     def _store_network(self, net: HostNet) -> HostNet:
         """Store the network, with a link number if it has an uplink."""
         stored = self._state.network(net.id)

@@ -90,7 +90,8 @@ def guest(table: str, vif: VIF, net: HostNet, rules: RuleSet, moved: bool = Fals
     v4 = [str(ipaddress.IPv4Address(address)) for address in vif.addresses(4)]
     v6 = [str(plain_ip.v6_address(address)) for address in vif.addresses(6)]
     chains = {
-        "sent": [*_sent(name, mac, bool(v6)), *_sent_v4(name, mac, v4)],
+        "sent": [f"ether saddr != {mac} drop", *([f"ether type ip6 goto sent6_{name}"] if v6 else []),
+                 *_sent_v4(name, mac, v4)],
         "received": [*_received(name, mac, bool(v6)), *_received_v4(name, v4, net), *_ingress(rules, 4),
                      *_drop_rest(name, _V4)],
     }
@@ -99,8 +100,7 @@ def guest(table: str, vif: VIF, net: HostNet, rules: RuleSet, moved: bool = Fals
         families.append(_V6)
         own = [link_local(mac), *v6]
         chains["sent6"] = _sent_v6(name, own)
-        chains["received6"] = [*_received_v6(name, own, net), *_ingress(rules, 6),
-                              *_drop_rest(name, _V6)]
+        chains["received6"] = [*_received_v6(name, own, net), *_ingress(rules, 6), *_drop_rest(name, _V6)]
     return [
         *port(table, vif.devname),
         *(line for group_id in rules.groups for line in ingress.ensure_chains(table, group_id)),
@@ -155,10 +155,6 @@ def _empty(table: str, name: str, family: _Family) -> list[str]:
 
 
 # --- sent packets: only from own addresses, and never as a DHCP server or router -------------------
-def _sent(name: str, mac: str, v6: bool) -> list[str]:
-    return [f"ether saddr != {mac} drop", *([f"ether type ip6 goto sent6_{name}"] if v6 else [])]
-
-
 def _sent_v4(name: str, mac: str, addresses: Sequence[str]) -> list[str]:
     own = ", ".join(addresses)
     return [

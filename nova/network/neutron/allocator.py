@@ -45,7 +45,9 @@ class NeutronAllocator:
     def validate(self, ctx: RequestContext, project_id: str,
                  wanted: Sequence[NetworkRequest] | None) -> list[NetworkRequest]:
         if wanted is None:
-            usable = self._networks_of(ctx, project_id)
+            networks = [*self._api.list(ctx, "networks", ctx.auth_token, tenant_id=project_id, shared=False),
+                        *self._api.list(ctx, "networks", ctx.auth_token, shared=True)]
+            usable = list(dict.fromkeys(network["id"] for network in networks))
             if len(usable) > 1:
                 raise exception.NetworkAmbiguous()
             wanted = [NetworkRequest(network_id=uuid) for uuid in usable]
@@ -54,11 +56,6 @@ class NeutronAllocator:
             raise exception.InvalidInput(reason="the same port is given twice.")
         return [self._validated_port(ctx, request) if request.port_id else self._validated_network(ctx, request)
                 for request in wanted]
-
-    def _networks_of(self, ctx: RequestContext, project_id: str) -> list[str]:
-        networks = [*self._api.list(ctx, "networks", ctx.auth_token, tenant_id=project_id, shared=False),
-                    *self._api.list(ctx, "networks", ctx.auth_token, shared=True)]
-        return list(dict.fromkeys(network["id"] for network in networks))
 
     def _validated_port(self, ctx: RequestContext, request: NetworkRequest) -> NetworkRequest:
         port = self._api.port(ctx, request.port_id or "", ctx.auth_token)
@@ -281,15 +278,11 @@ def check_supported(port: Raw) -> None:
             raise exception.PortFieldNotSupported(port_id=port["id"], field=field, value=value)
 
 
-def _device(port: Raw) -> str:
-    return f"tap{port['id']}"[:14]
-
-
 def _vif(port: Raw, network: Raw, subnets: dict[str, Raw], request: NetworkRequest) -> VIF:
     vif = VIF(
         id=port["id"], network_id=port["network_id"], label=network.get("name") or "", mac=port["mac_address"],
         fixed_ips=[_fixed_ip(fixed, subnets) for fixed in port["fixed_ips"]], mtu=network.get("mtu") or 1500,
-        devname=_device(port), tag=request.tag, keep=request.port_id is not None, outside=True,
+        devname=f"tap{port['id']}"[:14], tag=request.tag, keep=request.port_id is not None, outside=True,
         security=bool(port.get("port_security_enabled", True)))
     return _bound(vif, port)
 

@@ -14,7 +14,7 @@ from nova import exception
 from nova.common import files
 from nova.objects.accounts.flavor import Flavor
 from nova.objects.servers.instance import Instance
-from nova.objects.servers.moves import DiskFile, DiskSource
+from nova.objects.servers.moves import DiskSource
 from nova.operations.framework import guest_driver
 from nova.operations.framework.guest_driver import BootFiles
 from nova.virt.libvirt import power
@@ -91,7 +91,9 @@ class ColdMigration(Role, guest_driver.ColdMigration):
         with self._guests.locks.hold(uuid, PATIENCE), directories.full_disk():
             if self._guests.exists(uuid):
                 return  # The migration has already ended.
-            lasting = [file for file in source.files if _lasts(file, instance.flavor)]
+            # A swap disk of another size is created again.
+            lasting = [file for file in source.files
+                       if file.name != disks.SWAP or file.size == instance.flavor.swap << 20]
             allowance.check(instance, lasting, source.bases)
             definition = received(source.definition) if source.definition else ""
             place = copies.begin(uuid, source.token, self._guests.name)
@@ -113,8 +115,3 @@ class ColdMigration(Role, guest_driver.ColdMigration):
                 disk_making.make(instance, BootFiles(), self._guests.name)
                 self._guests.redefine(instance)
             copies.complete(uuid)
-
-
-def _lasts(file: DiskFile, flavor: Flavor) -> bool:
-    """Return True if a file stays. A swap disk of another size is created again."""
-    return file.name != disks.SWAP or file.size == flavor.swap << 20

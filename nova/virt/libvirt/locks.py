@@ -51,7 +51,9 @@ class GuestLocks:
 
     def _acquire(self, uuid: str, patience: float | None) -> _Turns:
         while True:
-            turns = self._enter(uuid)
+            with self._guard:
+                turns = self._guests.setdefault(uuid, _Turns())
+                turns.users += 1
             if not turns.lock.acquire(timeout=-1 if patience is None else patience):
                 LOG.warning("[instance: %s] An action on the guest hangs: starting the next action without waiting for "
                             "it", uuid)
@@ -65,12 +67,6 @@ class GuestLocks:
                 self._leave(uuid, turns)
             else:
                 return turns
-
-    def _enter(self, uuid: str) -> _Turns:
-        with self._guard:
-            turns = self._guests.setdefault(uuid, _Turns())
-            turns.users += 1
-            return turns
 
     def _leave(self, uuid: str, turns: _Turns) -> None:
         with self._guard:

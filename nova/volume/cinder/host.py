@@ -50,7 +50,8 @@ class CinderVolumes(HostVolumes):
             volume_id=volume, serial=volume, read_only=info.get("access_mode") == "ro",
             shareable=bool(info.get("multiattach")), key=key)
         try:
-            connection.limits = _limits(info)
+            connection.limits = {name: int(value) for name, value in (info.get("qos_specs") or {}).items()
+                                 if name in _LIMITS}
             if kind == "rbd":
                 return _rbd(connection, info)
             if kind == "nfs":
@@ -65,7 +66,10 @@ class CinderVolumes(HostVolumes):
         if disk_format not in _FORMATS or "/" in name:
             raise ValueError("name or format")
         try:
-            path = self._files(info).connect_volume(info)["path"]
+            connector = self._brick().InitiatorConnector.factory(
+                "NFS", None, conn=info, nfs_mount_point_base=CONF.libvirt.nfs_mount_point_base,
+                nfs_mount_options=CONF.libvirt.nfs_mount_options)
+            path = connector.connect_volume(info)["path"]
         except self._error as error:
             raise exception.VolumeUnusable(volume_id=connection.volume_id, reason=str(error)) from error
         try:
@@ -115,11 +119,6 @@ class CinderVolumes(HostVolumes):
         """Do nothing: Cinder deletes its volumes."""
 
     # --- the library -----------------------------------------------------------------------------------
-    def _files(self, info: ConnectionInfo) -> Any:
-        return self._brick().InitiatorConnector.factory(
-            "NFS", None, conn=info, nfs_mount_point_base=CONF.libvirt.nfs_mount_point_base,
-            nfs_mount_options=CONF.libvirt.nfs_mount_options)
-
     @property
     def _error(self) -> tuple[type[Exception], ...]:
         from os_brick import exception as brick
@@ -142,10 +141,6 @@ class CinderVolumes(HostVolumes):
 def _check_file(path: str) -> None:
     if not os.path.isfile(path) or os.path.islink(path):
         raise exception.InvalidDiskInfo(reason=f"{os.path.basename(path)} is not a regular file")
-
-
-def _limits(info: ConnectionInfo) -> dict[str, int]:
-    return {name: int(value) for name, value in (info.get("qos_specs") or {}).items() if name in _LIMITS}
 
 
 def _rbd(connection: VolumeConnection, info: ConnectionInfo) -> VolumeConnection:

@@ -112,14 +112,10 @@ def chosen(texts: Iterable[str], specs: Iterable[pci_spec.DeviceSpec]) -> list[P
             continue
         if capability.get("type") == "net":
             interfaces.setdefault(root.findtext("parent", ""), []).append(capability.findtext("interface", ""))
-        elif capability.get("type") == "pci" and not _is_bridge(capability):
+        elif capability.get("type") == "pci" and capability.find("capability[@type='pci-bridge']") is None:
             devices[root.findtext("name", "")] = _device(capability)
     names = {devices[parent].address: names for parent, names in interfaces.items() if parent in devices}
     return sorted(pci_spec.given_out(devices.values(), specs, names), key=lambda device: device.address)
-
-
-def _is_bridge(capability: ET.Element) -> bool:
-    return any(part.get("type") == "pci-bridge" for part in capability.findall("capability"))
 
 
 def _device(capability: ET.Element) -> PciDevice:

@@ -8,7 +8,6 @@ from collections.abc import Iterable
 
 from nova import exception
 from nova.objects.dedicated_resources.numa import GuestTopology
-from nova.objects.dedicated_resources.pci import GuestDevice
 from nova.objects.requirements.guest_numa import guest_topology
 from nova.objects.servers.instance import Instance
 from nova.virt.libvirt.xml.settings import Settings
@@ -51,7 +50,8 @@ class Parts:
 
 def parts_of(instance: Instance, settings: Settings) -> Parts:
     """Return the dedicated resources of a server. Raises InvalidInput if the server lacks promised ones."""
-    devices = tuple(_device(device) for device in instance.pci_devices or ())
+    devices = tuple(HostDevice(item.device.address, item.device.tags.get("managed", "yes") not in ("no", "false"))
+                    for item in instance.pci_devices or ())
     alias = instance.flavor.extra_specs.get("pci_passthrough:alias")
     if alias and not devices:
         raise exception.InvalidInput(reason=f"pci_passthrough:alias={alias}: the server has no devices of this host")
@@ -91,10 +91,6 @@ def _cells(has: GuestTopology, settings: Settings) -> Parts:
     elif has.emulator_policy == "share" and settings.shared_cpus:
         emulator = list(settings.shared_cpus)
     return Parts(tuple(cells), tuple(sorted(pins)), tuple(emulator))
-
-
-def _device(device: GuestDevice) -> HostDevice:
-    return HostDevice(device.device.address, device.device.tags.get("managed", "yes") not in ("no", "false"))
 
 
 # --- definition -----------------------------------------------------------------------------------
