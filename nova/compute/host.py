@@ -1,7 +1,5 @@
 """Context of a step on a compute host: driver, network, volumes, images, and the reported results."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import os

@@ -3,8 +3,6 @@
 nova-compute reports identity and deployment when it registers. A conductor then detects a database, a host name or a
 copied disk that belongs to another machine or deployment."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import logging

@@ -1,7 +1,5 @@
 """The age of orders: validity without a confirmation by a conductor, and the newest order of each instance."""
 
-from __future__ import annotations
-
 import collections
 import datetime
 import math

@@ -4,8 +4,6 @@ A guest is removed only if the database says so: its server is deleted, or the g
 that changed by themselves are reported, and the conductor decides. Networks are restored when the service starts.
 Guests unknown to the database are reported and handled as [compute]unknown_guests says."""
 
-from __future__ import annotations
-
 import bisect
 import functools
 import logging

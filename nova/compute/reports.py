@@ -1,7 +1,5 @@
 """Reports of a host to the conductor: its nodes, page by page, and the volume usage of its guests."""
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import logging

@@ -3,8 +3,6 @@
 A boot is detected by the boot id of the kernel. The id is stored when all guests are resumed, so a restarted service
 continues. Guests are started by operations, a limited number at a time, so requests of users take precedence."""
 
-from __future__ import annotations
-
 import logging
 import os
 import urllib.parse

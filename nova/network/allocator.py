@@ -2,8 +2,6 @@
 
 Its counterpart on the hosts is :class:`nova.network.base.HostNetwork`. [network]driver selects both."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Protocol
 

@@ -2,8 +2,6 @@
 
 All methods are idempotent. A VIF contains all data of its network that a host needs."""
 
-from __future__ import annotations
-
 import abc
 from collections.abc import Sequence
 

@@ -2,8 +2,6 @@
 
 All methods are idempotent."""
 
-from __future__ import annotations
-
 import abc
 from typing import Any
 

@@ -2,8 +2,6 @@
 
 Directory names contain only the uuid from the conductor; links are never followed."""
 
-from __future__ import annotations
-
 import logging
 import os
 import stat

@@ -3,8 +3,6 @@
 A host that mounts a share gets an access rule for its address. The rule is locked: users can neither see nor delete the
 rule while a server has the share."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Mapping

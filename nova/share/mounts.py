@@ -2,8 +2,6 @@
 
 Each server has its own mount, so that mounts need no reference counts."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os

@@ -1,7 +1,5 @@
 """The interface of a share back end on conductors: lookup of shares, and access of hosts."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, Protocol
 

@@ -1,7 +1,5 @@
 """Files of a volume with snapshots: the active file that the guest writes to, and its read-only backing files."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 

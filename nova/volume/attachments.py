@@ -2,8 +2,6 @@
 
 Its counterpart on the hosts is :class:`nova.volume.base.HostVolumes`. [volume]driver selects both."""
 
-from __future__ import annotations
-
 from typing import Protocol
 
 from nova.context import RequestContext

@@ -2,8 +2,6 @@
 
 All methods are idempotent. Their arguments include the connection info from the conductor's part of the back end."""
 
-from __future__ import annotations
-
 import abc
 from collections.abc import Callable
 from typing import Any, Protocol

@@ -3,8 +3,6 @@
 A file is created when a guest first needs it, under a temporary name until it is complete. File names contain only ids
 and numbers from the conductor; links are never followed."""
 
-from __future__ import annotations
-
 import collections
 import contextlib
 import errno

@@ -3,8 +3,6 @@
 The process continues when nova-compute stops. Its files are below /run and so exist as long as the namespaces. dnsmasq
 detects new reservation files by itself; changed or removed ones need a SIGHUP."""
 
-from __future__ import annotations
-
 import contextlib
 import ipaddress
 import logging

@@ -2,8 +2,6 @@
 
 Packets of RFC 2131 and RFC 8415, sent in the namespace of the network."""
 
-from __future__ import annotations
-
 import binascii
 import socket
 import struct

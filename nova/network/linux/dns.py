@@ -3,8 +3,6 @@
 The records are stored in state_path/names, one file per domain, for the next start. The hosts file is below /run, where
 dnsmasq can read it after it drops root privileges."""
 
-from __future__ import annotations
-
 import hashlib
 import ipaddress
 import logging

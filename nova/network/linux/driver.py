@@ -5,8 +5,6 @@ Modules: ``plumbing`` (devices), ``tunnels`` (VXLAN to other hosts), ``dhcp`` an
 missing), ``state_files`` (plugged interfaces, for the next start). Plugging a VIF into a network that is up starts one
 process, and another one when its device appears."""
 
-from __future__ import annotations
-
 import collections
 import contextlib
 import functools

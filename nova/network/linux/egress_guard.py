@@ -5,8 +5,6 @@ device must carry the mark that the packet filters set on accepted packets. So a
 ports until the filters are restored. Packets from a guest must have the guest's own addresses. An interface that the
 host also uses for other traffic has no guard."""
 
-from __future__ import annotations
-
 import ipaddress
 import logging
 from collections.abc import Mapping, Sequence

@@ -4,8 +4,6 @@ All tables belong to Nova. ``bridge <name>`` filters traffic of guests on the br
 of guests). ``ip <name>`` in the root namespace isolates tenants from the host and translates addresses. ``ip nova`` and
 ``ip6 nova`` in the namespace of each network restrict what guests may request from the namespace."""
 
-from __future__ import annotations
-
 import ipaddress
 import re
 from collections.abc import Mapping, Sequence

@@ -2,8 +2,6 @@
 
 The groups that guests need are stored in files, groups/<id>.json below the state path, for the next start."""
 
-from __future__ import annotations
-
 import collections
 import functools
 import os

@@ -6,8 +6,6 @@ networks. So each guest has its own sets of flows. Flows that the guest opens ar
 ICMP errors that quote a learned flow, are accepted. Later fragments, which have no ports, are accepted after the first
 fragment. A guest that fills its sets affects only itself."""
 
-from __future__ import annotations
-
 import dataclasses
 import ipaddress
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Host services that guests may use, and networks that they cannot reach: [network]host_services, unreachable."""
 
-from __future__ import annotations
-
 import ipaddress
 from collections.abc import Sequence
 

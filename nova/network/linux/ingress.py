@@ -2,8 +2,6 @@
 jump to the chains of its groups. The members of a group are a set, so that a new or deleted server changes elements of
 a set and no rule."""
 
-from __future__ import annotations
-
 import ipaddress
 import logging
 from collections.abc import Iterable, Sequence

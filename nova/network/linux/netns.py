@@ -1,7 +1,5 @@
 """Network namespaces: identification, and execution of functions in a namespace."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import threading

@@ -1,7 +1,5 @@
 """Netlink queries about the packet filters in the kernel. A query takes microseconds and starts no process."""
 
-from __future__ import annotations
-
 import os
 import socket
 import struct

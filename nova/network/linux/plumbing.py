@@ -7,8 +7,6 @@
 The bridge has no address and no route, so the root namespace is not part of the tenants' network.
 """
 
-from __future__ import annotations
-
 import array
 import contextlib
 import fcntl

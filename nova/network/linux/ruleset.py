@@ -4,8 +4,6 @@ Every root process may flush all packet filters of a host (a restart of nftables
 so that a check without changes costs microseconds. After a change of another program Nova's chains are compared with
 the state after Nova's last change, and restored if they differ."""
 
-from __future__ import annotations
-
 import logging
 import re
 import threading

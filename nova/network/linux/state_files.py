@@ -3,8 +3,6 @@
 A file is written before the first device of its network is created, and deleted after the last device is removed. So
 every device with one of our names has a state file, also after a crash."""
 
-from __future__ import annotations
-
 import collections
 import hashlib
 import ipaddress

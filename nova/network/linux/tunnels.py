@@ -4,8 +4,6 @@ Broadcasts and frames to unlearned MAC addresses are sent to all these hosts; th
 its frames. The conductor has the list of hosts (``peers``). A host requests the list when a network is set up, receives
 changes as messages, and polls the conductor in case that a message was lost."""
 
-from __future__ import annotations
-
 import json
 import logging
 import threading

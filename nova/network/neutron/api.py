@@ -1,7 +1,5 @@
 """A client of Neutron's API (v2.0), used by conductors."""
 
-from __future__ import annotations
-
 import contextlib
 import time
 from collections.abc import Mapping

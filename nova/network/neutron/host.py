@@ -3,8 +3,6 @@
 The hypervisor creates the ports, with the ids of the guest (vm-id) and of the Neutron port (iface-id) in the database
 of Open vSwitch. Neutron's agent or OVN identifies them by the iface-id. Needs root."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Sequence
 

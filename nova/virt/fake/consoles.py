@@ -3,8 +3,6 @@
 A console exists from its first request until the guest is powered off. Keys change the colour of the screen, so that
 users can see that they arrived."""
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import struct

@@ -3,8 +3,6 @@
 Each virtual host has its own disks, or all hosts share them ([fake] shared_storage): as small files in a directory or,
 without [fake] directory, in a dictionary of the process."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

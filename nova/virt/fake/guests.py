@@ -2,8 +2,6 @@
 
 Designed for 100,000 guests."""
 
-from __future__ import annotations
-
 import functools
 import threading
 import time

@@ -1,7 +1,5 @@
 """The life of virtual guests: guests, disks, power, consoles, rescue and snapshots."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A dictionary in an append-only file: a change writes one line, a restart reads the file once."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Mapping
 from typing import Generic, TypeVar

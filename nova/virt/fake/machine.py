@@ -1,7 +1,5 @@
 """Hardware of a virtual host: inventories, NUMA cells, PCI devices and child providers of its nodes."""
 
-from __future__ import annotations
-
 import itertools
 import uuid as uuidlib
 from collections.abc import Iterator, Mapping

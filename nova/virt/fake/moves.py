@@ -3,8 +3,6 @@
 Each host has its own state. Source and destination exchange data as real hosts do; only the arrival of a running guest
 is signalled directly between the hypervisors (:class:`nova.virt.fake.host.ArrivalSignal`)."""
 
-from __future__ import annotations
-
 import secrets
 import threading
 import time

@@ -24,8 +24,6 @@ Only ``groups`` with a ``name`` each is needed; sizes that are left out are thos
 belong to the operator, so nova-compute makes none: ``tools/bench/scale`` makes them over the API.
 """
 
-from __future__ import annotations
-
 import pathlib
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal

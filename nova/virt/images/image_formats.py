@@ -3,8 +3,6 @@
 Inspectors of oslo.utils detect the format and refuse references to other files. This module checks what they miss,
 because they read some headers differently from QEMU."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import struct

@@ -4,8 +4,6 @@ The maximum size of the cache is reserved in the host's DISK_GB inventory, so th
 guests. Before an image is written, its maximum size is stored in the image's lock file. The size counts as used as long
 as the lock is held."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import logging

@@ -4,8 +4,6 @@ A cached image is raw or qcow2 and complete: it is renamed to its final name at 
 the format (``<id>.qcow2``), in ``instances_path``/``[image_cache]subdirectory_name``. The maximum size of an image is
 reserved before it is written."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import fcntl

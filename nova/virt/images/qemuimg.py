@@ -4,8 +4,6 @@ Tools that read images of tenants (info, measure, convert) run as [libvirt]image
 they cannot open other files of the host. Errors: DiskFull if the file system is full, InvalidDiskInfo otherwise. The
 output of tools is not included in errors, because it could reveal information about the host."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import logging

@@ -1,7 +1,5 @@
 """Requests to the QEMU guest agent, and guest actions that bypass the agent."""
 
-from __future__ import annotations
-
 import libvirt
 
 from nova import exception

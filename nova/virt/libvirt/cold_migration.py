@@ -2,8 +2,6 @@
 
 The source sets the guest's directory aside and serves it; the destination copies each file."""
 
-from __future__ import annotations
-
 import functools
 import logging
 import os

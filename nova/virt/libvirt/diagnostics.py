@@ -1,7 +1,5 @@
 """The diagnostics of a guest: standardized (2.48), and flat with libvirt's device names."""
 
-from __future__ import annotations
-
 import time
 import xml.etree.ElementTree as ET
 from typing import Any

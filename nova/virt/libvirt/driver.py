@@ -3,8 +3,6 @@
 A guest is a domain with the server's uuid and name and Nova's metadata element, and a directory with its files. Both
 are created again from the description of the server at every start."""
 
-from __future__ import annotations
-
 from nova import exception
 from nova.conf import CONF
 from nova.objects.hosts.node import ComputeNode

@@ -1,7 +1,5 @@
 """Classification of libvirt errors."""
 
-from __future__ import annotations
-
 import libvirt
 
 from nova import exception

@@ -3,8 +3,6 @@
 An event says only that a guest changed; its state is read when the event is handled, so a report is never older than
 the guest. After a reconnect every guest whose state differs from the last known is reported."""
 
-from __future__ import annotations
-
 import logging
 import queue
 import threading

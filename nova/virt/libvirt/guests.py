@@ -1,7 +1,5 @@
 """The guests of a host in libvirt: queries, definition, start, removal."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import logging

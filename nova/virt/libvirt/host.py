@@ -2,8 +2,6 @@
 
 libvirt needs one thread of the process for its events, which starts with the first connection."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import logging

@@ -2,8 +2,6 @@
 
 The running guest is changed first, so that the definition is right even after a crash in between."""
 
-from __future__ import annotations
-
 import copy
 import logging
 import time

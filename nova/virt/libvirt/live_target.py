@@ -1,7 +1,5 @@
 """Live migration on the destination host."""
 
-from __future__ import annotations
-
 import functools
 import logging
 

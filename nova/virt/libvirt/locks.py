@@ -1,7 +1,5 @@
 """A lock per guest, and a way to bypass an action that hangs."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import threading

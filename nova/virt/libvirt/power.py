@@ -1,7 +1,5 @@
 """Starting, stopping and freezing a domain. All functions are idempotent."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable

@@ -3,8 +3,6 @@
 The properties of the image decide: its disk comes before the guest's disks, and the guest has the image's hardware; or
 (hw_rescue_device, hw_rescue_bus) it comes after them, and disks and guest stay unchanged."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import os

@@ -1,7 +1,5 @@
 """Small roles of the driver: local disks, the power state and the consoles of guests."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import xml.etree.ElementTree as ET

@@ -3,8 +3,6 @@
 libvirtd loses them when it stops, and needs them when a guest starts, gets a volume or arrives by migration; these
 actions provide them."""
 
-from __future__ import annotations
-
 import contextlib
 import xml.etree.ElementTree as ET
 from collections.abc import Iterable, Iterator

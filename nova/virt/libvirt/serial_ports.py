@@ -1,7 +1,5 @@
 """TCP ports for the serial ports of guests: each starting guest gets free ones."""
 
-from __future__ import annotations
-
 import random
 import socket
 import threading

@@ -3,8 +3,6 @@
 QEMU copies the disk of a running guest in a backup job; qemu-img copies the disk of a stopped one. The copy is in the
 guest's directory until it is discarded, and is removed with that directory."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os

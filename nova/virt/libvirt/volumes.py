@@ -6,8 +6,6 @@ guest during the copy go to both. Of the files of a volume with snapshots, only 
 the files themselves name; names in files have no directories, for the hosts that read them next. libvirt changes the
 persistent definition together with the live one, so a guest that stops at any moment starts with what it had last."""
 
-from __future__ import annotations
-
 import logging
 import os
 import time

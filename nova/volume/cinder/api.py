@@ -1,7 +1,5 @@
 """A client of Cinder's API (v3, microversion 3.44), used by conductors."""
 
-from __future__ import annotations
-
 import contextlib
 import datetime
 import json

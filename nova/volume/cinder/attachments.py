@@ -2,8 +2,6 @@
 
 :mod:`nova.volume.cinder.server_volumes` changes the volumes of servers."""
 
-from __future__ import annotations
-
 import functools
 
 from nova import exception

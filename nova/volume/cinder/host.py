@@ -3,8 +3,6 @@
 Cinder's developers maintain os-brick for this purpose. It is imported when this back end is selected, and runs with the
 rights of this process."""
 
-from __future__ import annotations
-
 import importlib
 import logging
 import os

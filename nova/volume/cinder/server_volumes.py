@@ -4,8 +4,6 @@ An interrupted method finds its objects in Cinder again: attachments by the ids 
 id of the server's device in their metadata, snapshots by the id of the server image. So all methods are idempotent.
 Cinder is called immediately, outside any transaction; the devices are stored with the step."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 from typing import Any

@@ -1,7 +1,5 @@
 """Volumes and snapshots of Cinder: conversion to Nova's, and requests with the token of the caller."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

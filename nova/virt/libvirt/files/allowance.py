@@ -2,8 +2,6 @@
 
 Each file has a name that belongs to the server and a limit of its own, so their sum is limited, too."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 from nova import exception

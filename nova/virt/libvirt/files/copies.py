@@ -3,8 +3,6 @@
 A file gets its name when it is complete, and the directory records the source disks of the copy. So a copy continues
 after a crash, and files of an earlier copy are not used."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import functools

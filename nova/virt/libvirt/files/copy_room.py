@@ -2,8 +2,6 @@
 
 Copies leave the space that running guests need: a guest whose disk cannot grow is paused."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

@@ -3,8 +3,6 @@
 Hosts may share a file system, so the directory records the host that uses it (``owner``); other hosts never remove it.
 A file gets its name when it is complete; a crash leaves ``*.part`` files, which are created again."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import errno

@@ -1,7 +1,5 @@
 """Creation of the files of a guest, and growth of its disks to the sizes of another flavor. Disks never shrink."""
 
-from __future__ import annotations
-
 import functools
 import os
 import shutil

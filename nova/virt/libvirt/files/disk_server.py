@@ -3,8 +3,6 @@
 One qemu-storage-daemon per guest serves all its files, read-only, over NBD with TLS and a key made for this move. It is
 not a child process of nova-compute: it survives a restart and is identified by its pid file."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import json

@@ -1,7 +1,5 @@
 """The present files of a guest: its disks, kernel, config drive and console log."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import os

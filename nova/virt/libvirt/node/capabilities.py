@@ -1,7 +1,5 @@
 """Host and guest capabilities parsed from libvirt's XML."""
 
-from __future__ import annotations
-
 import dataclasses
 import glob
 import json

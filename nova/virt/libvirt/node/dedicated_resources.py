@@ -1,7 +1,5 @@
 """Resources of the host that are dedicated to guests: NUMA cells, CPUs, and PCI devices."""
 
-from __future__ import annotations
-
 import xml.etree.ElementTree as ET
 from collections.abc import Collection, Iterable
 

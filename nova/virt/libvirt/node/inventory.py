@@ -1,7 +1,5 @@
 """The report of the compute node: inventories, ratios, reservations, traits, host information."""
 
-from __future__ import annotations
-
 import math
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Traits of a compute node, as os-traits names, also of the device models of its QEMU and of features of its kernel."""
 
-from __future__ import annotations
-
 import logging
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Parsed domain definitions: device names and addresses, which must survive power cycles and migrations."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import os

@@ -1,7 +1,5 @@
 """The devices of a domain: disks, interfaces, serial ports, screens and auxiliary devices."""
 
-from __future__ import annotations
-
 import copy
 import xml.etree.ElementTree as ET
 from collections.abc import Sequence

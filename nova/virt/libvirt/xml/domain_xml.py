@@ -1,7 +1,5 @@
 """Generation of libvirt domain XML for a server. Deterministic: equal input produces equal XML."""
 
-from __future__ import annotations
-
 import os
 import xml.etree.ElementTree as ET
 from collections.abc import Sequence

@@ -2,8 +2,6 @@
 
 Everything that follows (layout.py, domain_xml.py, device_xml.py) works with these plain values."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterator
 

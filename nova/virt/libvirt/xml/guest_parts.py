@@ -1,7 +1,5 @@
 """Host resources dedicated to a guest, as domain XML: NUMA cells, CPUs, pages and devices."""
 
-from __future__ import annotations
-
 import dataclasses
 import xml.etree.ElementTree as ET
 from collections.abc import Iterable

@@ -3,8 +3,6 @@
 A disk keeps its name of the guest's last definition; otherwise it gets the requested name of its block device, or the
 first free one."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import re

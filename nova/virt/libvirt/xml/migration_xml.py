@@ -1,7 +1,5 @@
 """The definition of a running guest for the destination of its migration."""
 
-from __future__ import annotations
-
 import copy
 import xml.etree.ElementTree as ET
 

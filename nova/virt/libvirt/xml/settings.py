@@ -1,7 +1,5 @@
 """Host-wide guest settings, read from the configuration once."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import uuid

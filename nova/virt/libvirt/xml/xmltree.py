@@ -1,7 +1,5 @@
 """Helpers for reading and writing XML."""
 
-from __future__ import annotations
-
 import re
 import xml.etree.ElementTree as ET
 
