@@ -223,11 +223,10 @@ class StepHost:
         if not self.machine.driver.needs_images:
             return BootFiles()
         most = CONF.compute.kernel_size_limit_mb << 20
-        return BootFiles(
-            root=self._root(instance, root) if instance.image_ref else None, alone=root is not None,
-            kernel=self._boot_file(instance.kernel_id, "aki", most),
-            ramdisk=self._boot_file(instance.ramdisk_id, "ari", most),
-            config_drive=self._config_drive(drive) if instance.config_drive else None)
+        return BootFiles(root=self._root(instance, root) if instance.image_ref else None, alone=root is not None,
+                         kernel=self._boot_file(instance.kernel_id, "aki", most),
+                         ramdisk=self._boot_file(instance.ramdisk_id, "ari", most),
+                         config_drive=self._config_drive(drive) if instance.config_drive else None)
 
     def _boot_file(self, image_id: str, disk_format: str, most: int | None) -> str | None:
         """Return the path of a kernel or ramdisk in the cache, or None without an id."""
@@ -238,8 +237,7 @@ class StepHost:
         # A flavor without a root disk size uses the size of the image.
         most = instance.flavor.root_gb << 30 or None
         try:
-            return cached_image(
-                self.machine, self.ctx, other or instance.image or Image(id=instance.image_ref), most)
+            return cached_image(self.machine, self.ctx, other or instance.image or Image(id=instance.image_ref), most)
         except ImageTooLarge as error:
             raise disk_too_small(error.kwargs["most"], error.kwargs["size"]) from error
 

@@ -102,7 +102,6 @@ class VolumeUsage:
         for device in instance.volumes:
             name = (device.device_name or "").removeprefix("/dev/")
             if device.volume_id and f"{name}_read" in counted:
-                yield VolumeCounters(
-                    instance_uuid=instance.uuid, volume_id=device.volume_id, reads=counted[f"{name}_read_req"],
-                    read_bytes=counted[f"{name}_read"], writes=counted[f"{name}_write_req"],
-                    write_bytes=counted[f"{name}_write"])
+                yield VolumeCounters(instance_uuid=instance.uuid, volume_id=device.volume_id,
+                                     reads=counted[f"{name}_read_req"], read_bytes=counted[f"{name}_read"],
+                                     writes=counted[f"{name}_write_req"], write_bytes=counted[f"{name}_write"])

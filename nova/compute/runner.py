@@ -156,8 +156,7 @@ class Runner:
         with self._mutex:
             self._stopping.set()
         if not drain.wait(functools.partial(self._pool.shutdown, wait=True, cancel_futures=True)):
-            LOG.warning("%d operations are not finished: they are resumed after the restart",
-                        len(self.running()))
+            LOG.warning("%d operations are not finished: they are resumed after the restart", len(self.running()))
 
     # --- deadlines -----------------------------------------------------------------------------
     def check_deadlines(self) -> None:
@@ -347,8 +346,7 @@ class Runner:
                 self._after_refusal(job)
                 return
             except exception.NovaException as error:
-                LOG.warning("[instance: %s] Cannot report the end of %s, retrying: %s", job.uuid,
-                            report.step, error)
+                LOG.warning("[instance: %s] Cannot report the end of %s, retrying: %s", job.uuid, report.step, error)
                 if isinstance(error, exception.InternalError):
                     refusals += time.monotonic() - started > _INTERNAL_ERRORS
                 else:

@@ -366,8 +366,7 @@ class LinuxNetwork(HostNetwork):
         return _fixed_block(filters.host(self._table, nets, uplink, services, host_services.unreachable(),
                                          self._floating.all()))
 
-    def _blocks(self, net: HostNet, vifs: Sequence[VIF], rules: RuleSet,
-                moved: bool = False) -> dict[str, FilterBlock]:
+    def _blocks(self, net: HostNet, vifs: Sequence[VIF], rules: RuleSet, moved: bool = False) -> dict[str, FilterBlock]:
         """Return the filter blocks of these interfaces, by device. Raises ValueError for invalid values."""
         return {vif.devname: FilterBlock(functools.partial(_guest_lines, self._table, vif, net, rules, moved),
                                          egress_guard.guest(vif)) for vif in vifs}

@@ -118,11 +118,9 @@ def remove_groups(table: str, group_ids: Sequence[int]) -> list[str]:
     """Remove the chains and sets of groups that no guest and no other group uses."""
     t = f"bridge {table}"
     chains = [f"{chain}_{group_id:d}" for group_id in group_ids for chain in _CHAINS.values()]
-    return [
-        *(line for group_id in group_ids for line in (*ensure_chains(table, group_id), *_sets(table, group_id))),
-        *(f"flush chain {t} {chain}" for chain in chains), *(f"delete chain {t} {chain}" for chain in chains),
-        *(f"delete set {t} {members(group_id, version)}" for group_id in group_ids for version in _CHAINS),
-    ]
+    return [*(line for group_id in group_ids for line in (*ensure_chains(table, group_id), *_sets(table, group_id))),
+            *(f"flush chain {t} {chain}" for chain in chains), *(f"delete chain {t} {chain}" for chain in chains),
+            *(f"delete set {t} {members(group_id, version)}" for group_id in group_ids for version in _CHAINS)]
 
 
 def _sets(table: str, group_id: int) -> list[str]:

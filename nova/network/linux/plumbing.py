@@ -55,8 +55,7 @@ def other_ports(net: HostNet, tag: str) -> list[str]:
 def complete(net: HostNet) -> bool:
     """Return True if all devices of a network exist. Starts no process."""
     return (exists(net.bridge) and exists(net.bridge_port) and netns.identity(net.namespace) is not None
-            and (net.link is None or exists(net.uplink_port))
-            and (net.wire_port is None or exists(net.wire_port)))
+            and (net.link is None or exists(net.uplink_port)) and (net.wire_port is None or exists(net.wire_port)))
 
 
 def ensure(net: HostNet, tag: str) -> None:
@@ -213,10 +212,8 @@ def _tunnel_of(port: str) -> tuple[int | None, str | None]:
 
 
 def _namespace_lines(net: HostNet) -> list[str]:
-    lines = ["link set dev lo up",
-             f"link set dev gw mtu {net.mtu} up",
-             f"address replace {net.gateway}/{net.prefix} dev gw",
-             f"address replace {filters.METADATA}/32 dev gw"]
+    lines = ["link set dev lo up", f"link set dev gw mtu {net.mtu} up",
+             f"address replace {net.gateway}/{net.prefix} dev gw", f"address replace {filters.METADATA}/32 dev gw"]
     if net.cidr_v6 and net.gateway_v6:
         lines.append(f"address replace {net.gateway_v6}/{net.cidr_v6.split('/')[1]} dev gw nodad")
     if net.link is not None:

@@ -73,8 +73,7 @@ class NeutronAllocator:
         if network.get("router:external") and not network.get("shared") and not ctx.is_admin:
             raise exception.ExternalNetworkAttachForbidden(network_id=network["id"])
         if request.fixed_ip:
-            taken = self._api.list(ctx, "ports", network_id=network["id"],
-                                   fixed_ips=f"ip_address={request.fixed_ip}")
+            taken = self._api.list(ctx, "ports", network_id=network["id"], fixed_ips=f"ip_address={request.fixed_ip}")
             if taken:
                 raise exception.FixedIpInUse(address=request.fixed_ip)
         return request
@@ -279,11 +278,10 @@ def check_supported(port: Raw) -> None:
 
 
 def _vif(port: Raw, network: Raw, subnets: dict[str, Raw], request: NetworkRequest) -> VIF:
-    vif = VIF(
-        id=port["id"], network_id=port["network_id"], label=network.get("name") or "", mac=port["mac_address"],
-        fixed_ips=[_fixed_ip(fixed, subnets) for fixed in port["fixed_ips"]], mtu=network.get("mtu") or 1500,
-        devname=f"tap{port['id']}"[:14], tag=request.tag, keep=request.port_id is not None, outside=True,
-        security=bool(port.get("port_security_enabled", True)))
+    vif = VIF(id=port["id"], network_id=port["network_id"], label=network.get("name") or "", mac=port["mac_address"],
+              fixed_ips=[_fixed_ip(fixed, subnets) for fixed in port["fixed_ips"]], mtu=network.get("mtu") or 1500,
+              devname=f"tap{port['id']}"[:14], tag=request.tag, keep=request.port_id is not None, outside=True,
+              security=bool(port.get("port_security_enabled", True)))
     return _bound(vif, port)
 
 
@@ -302,9 +300,8 @@ def _fixed_ip(fixed: Raw, subnets: dict[str, Raw]) -> FixedIp:
     address = plain_ip.address(fixed["ip_address"])
     cidr = str(subnet.get("cidr") or f"{address}/{address.max_prefixlen}")
     mode = ("dhcp" if subnet.get("enable_dhcp") else None) if address.version == 4 else subnet.get("ipv6_address_mode")
-    return FixedIp(
-        address=str(address), version=address.version, prefix=plain_ip.network(cidr, strict=False).prefixlen,
-        cidr=cidr, gateway=subnet.get("gateway_ip"), dns=list(subnet.get("dns_nameservers") or ()),
-        mode=SLAAC if mode == "slaac" else mode, subnet_id=fixed["subnet_id"], routes=[
-            HostRoute(destination=route["destination"], gateway=route["nexthop"])
-            for route in subnet.get("host_routes") or ()])
+    return FixedIp(address=str(address), version=address.version, prefix=plain_ip.network(cidr, strict=False).prefixlen,
+                   cidr=cidr, gateway=subnet.get("gateway_ip"), dns=list(subnet.get("dns_nameservers") or ()),
+                   mode=SLAAC if mode == "slaac" else mode, subnet_id=fixed["subnet_id"],
+                   routes=[HostRoute(destination=route["destination"], gateway=route["nexthop"])
+                           for route in subnet.get("host_routes") or ()])

@@ -40,9 +40,8 @@ _Port = TypedDict("_Port", {
     "binding:vnic_type": str | None, "binding:vif_details": dict[str, Any] | None,
     "binding:profile": dict[str, Any] | None, "dns_name": str | None, "resource_request": dict[str, Any] | None,
     "device_profile": str | None}, total=False)
-_Network = TypedDict("_Network", {
-    "id": Required[_Id], "name": str | None, "mtu": int | None, "subnets": list[_Id], "shared": bool | None,
-    "router:external": bool | None}, total=False)
+_Network = TypedDict("_Network", {"id": Required[_Id], "name": str | None, "mtu": int | None, "subnets": list[_Id],
+                                  "shared": bool | None, "router:external": bool | None}, total=False)
 
 
 class _Route(TypedDict):

@@ -40,13 +40,12 @@ class FakeDriver(Driver):
             scenario = fake_scenario.configured()
             group = scenario.hosts().get(host) if scenario else None
         self.state = state = FakeHost(host, Behaviour.configured(group))
-        super().__init__(
-            host=host, guests=life.Guests(state), disks=life.Disks(state), power=life.Power(state),
-            consoles=life.Consoles(state), rescue=life.Rescue(state), snapshots=life.Snapshots(state),
-            volumes=devices.Volumes(state), volume_swaps=devices.VolumeSwaps(state),
-            volume_files=devices.VolumeFiles(state), interfaces=devices.Interfaces(state),
-            cold_migration=moves.ColdMigration(state), live_source=moves.LiveMigrationSource(state),
-            live_target=moves.LiveMigrationTarget(state))
+        super().__init__(host=host, guests=life.Guests(state), disks=life.Disks(state), power=life.Power(state),
+                         consoles=life.Consoles(state), rescue=life.Rescue(state), snapshots=life.Snapshots(state),
+                         volumes=devices.Volumes(state), volume_swaps=devices.VolumeSwaps(state),
+                         volume_files=devices.VolumeFiles(state), interfaces=devices.Interfaces(state),
+                         cold_migration=moves.ColdMigration(state), live_source=moves.LiveMigrationSource(state),
+                         live_target=moves.LiveMigrationTarget(state))
         self._group = group or fake_scenario.Group(name="fake", nodes=CONF.fake.nodes)
         # Set by tests to simulate a boot of the host.
         self.boot = ""

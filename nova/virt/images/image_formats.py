@@ -15,10 +15,8 @@ from nova import exception
 from nova.virt.images.qemuimg import Qcow2Header
 
 # Glance's disk formats and their names in QEMU. Kernels, ramdisks and machine images are raw data.
-DISK_FORMATS = {
-    "raw": "raw", "ami": "raw", "aki": "raw", "ari": "raw", "iso": "raw",
-    "qcow2": "qcow2", "vmdk": "vmdk", "vdi": "vdi", "vhd": "vpc", "vhdx": "vhdx",
-}
+DISK_FORMATS = {"raw": "raw", "ami": "raw", "aki": "raw", "ari": "raw", "iso": "raw", "qcow2": "qcow2", "vmdk": "vmdk",
+                "vdi": "vdi", "vhd": "vpc", "vhdx": "vhdx"}
 
 _CHUNK = 256 << 10
 # Bytes at the start of a file that identify its format, except for the footers of VMDK and VHD.

@@ -35,12 +35,11 @@ class LibvirtDriver(Driver):
         self._host = Host(CONF.libvirt.connection_uri or _URIS[CONF.libvirt.virt_type])
         self._guests = guests = Guests(host, self._host)
         snapshots = Snapshots(guests)
-        super().__init__(
-            host=host, guests=guests, disks=Disks(guests), power=Power(guests), consoles=Consoles(guests),
-            rescue=Rescue(guests), snapshots=snapshots, volumes=Volumes(guests), volume_swaps=VolumeSwaps(guests),
-            volume_files=VolumeFiles(guests, snapshots), interfaces=Interfaces(guests),
-            cold_migration=ColdMigration(guests), live_source=LiveMigrationSource(guests),
-            live_target=LiveMigrationTarget(guests))
+        super().__init__(host=host, guests=guests, disks=Disks(guests), power=Power(guests), consoles=Consoles(guests),
+                         rescue=Rescue(guests), snapshots=snapshots, volumes=Volumes(guests),
+                         volume_swaps=VolumeSwaps(guests), volume_files=VolumeFiles(guests, snapshots),
+                         interfaces=Interfaces(guests), cold_migration=ColdMigration(guests),
+                         live_source=LiveMigrationSource(guests), live_target=LiveMigrationTarget(guests))
         self._events: EventReporter | None = None
 
     def start(self, on_event: EventHandler) -> None:

@@ -193,9 +193,8 @@ class _Watch:
             # A libvirtd that was restarted meanwhile has lost the job.
             ended = self._guests.on_domain(self._uuid, lambda domain: domain.jobStats(_COMPLETED))
             last = _progress(ended) if ended.get("memory_total") else last
-        self._on_progress(msgspec.structs.replace(
-            last, memory_remaining=0, memory_processed=last.memory_total, disk_remaining=0,
-            disk_processed=last.disk_total))
+        self._on_progress(msgspec.structs.replace(last, memory_remaining=0, memory_processed=last.memory_total,
+                                                  disk_remaining=0, disk_processed=last.disk_total))
 
     def failed(self, error: libvirt.libvirtError | None) -> exception.NovaException:
         """Return the outcome of a migration whose guest never left this host."""
@@ -268,8 +267,7 @@ def runs_at(uri: str, uuid: str) -> bool:
     except libvirt.libvirtError as error:
         if errors.is_missing(error):
             return False
-        raise exception.MigrationError(
-            reason=f"cannot query the guest on the destination: {error}") from error
+        raise exception.MigrationError(reason=f"cannot query the guest on the destination: {error}") from error
 
 
 def _wait_while_leaving(guests: Guests, uuid: str, seconds: float) -> bool:

@@ -35,10 +35,9 @@ class LiveMigrationTarget(Role, guest_driver.LiveMigrationTarget):
             if not shared:
                 self._make_room(instance, source)
             address = CONF.libvirt.live_migration_inbound_addr or CONF.my_ip
-            return MigrationTarget(
-                host=host, uri=peers.uri(address), address=address, shared=shared,
-                copied=[] if shared else [disk.name for disk in source.disks], incremental=True,
-                definition=self._guests.definition_of(instance), network_info=instance.network_info)
+            return MigrationTarget(host=host, uri=peers.uri(address), address=address, shared=shared,
+                                   copied=[] if shared else [disk.name for disk in source.disks], incremental=True,
+                                   definition=self._guests.definition_of(instance), network_info=instance.network_info)
 
     def finish(self, instance: Instance) -> None:
         uuid = instance.uuid

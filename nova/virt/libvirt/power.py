@@ -18,16 +18,10 @@ _POLL_INTERVAL = 0.5
 _FIRST_POLL = 0.05
 _KILL_ATTEMPTS = 3
 
-_POWER_STATES = {
-    libvirt.VIR_DOMAIN_NOSTATE: states.NOSTATE,
-    libvirt.VIR_DOMAIN_RUNNING: states.RUNNING,
-    libvirt.VIR_DOMAIN_BLOCKED: states.RUNNING,
-    libvirt.VIR_DOMAIN_PAUSED: states.POWER_PAUSED,
-    libvirt.VIR_DOMAIN_SHUTDOWN: states.SHUTDOWN,
-    libvirt.VIR_DOMAIN_SHUTOFF: states.SHUTDOWN,
-    libvirt.VIR_DOMAIN_CRASHED: states.CRASHED,
-    libvirt.VIR_DOMAIN_PMSUSPENDED: states.POWER_SUSPENDED,
-}
+_POWER_STATES = {libvirt.VIR_DOMAIN_NOSTATE: states.NOSTATE, libvirt.VIR_DOMAIN_RUNNING: states.RUNNING,
+                 libvirt.VIR_DOMAIN_BLOCKED: states.RUNNING, libvirt.VIR_DOMAIN_PAUSED: states.POWER_PAUSED,
+                 libvirt.VIR_DOMAIN_SHUTDOWN: states.SHUTDOWN, libvirt.VIR_DOMAIN_SHUTOFF: states.SHUTDOWN,
+                 libvirt.VIR_DOMAIN_CRASHED: states.CRASHED, libvirt.VIR_DOMAIN_PMSUSPENDED: states.POWER_SUSPENDED}
 # Reasons for which libvirt itself pauses a guest briefly; such a guest is not reported as paused.
 _PASSING = (libvirt.VIR_DOMAIN_PAUSED_STARTING_UP, libvirt.VIR_DOMAIN_PAUSED_SAVE, libvirt.VIR_DOMAIN_PAUSED_DUMP,
             libvirt.VIR_DOMAIN_PAUSED_SNAPSHOT, libvirt.VIR_DOMAIN_PAUSED_MIGRATION,

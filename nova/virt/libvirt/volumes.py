@@ -287,8 +287,7 @@ class VolumeFiles(Role, guest_driver.VolumeFiles):
     def _inspect(self, uuid: str, device: BlockDevice) -> tuple[list[str] | None, KnownDisk | None]:
         """Return the disks of the running guest (None: stopped), and the disk of the device. Raises GuestNotFound."""
         live, config = definitions(self._guests, uuid)
-        targets = None if live is None else [
-            target.get("dev", "") for target in live.devices.iterfind("disk/target")]
+        targets = None if live is None else [target.get("dev", "") for target in live.devices.iterfind("disk/target")]
         return targets, (live or config).disks.get(serial_of(device))
 
     def _advance(self, uuid: str, device: BlockDevice, top: str | None, base: str | None, begun: bool,

@@ -93,10 +93,8 @@ class _Limits(TypedDict):
     absolute: _Amounts
 
 
-_SHAPES: dict[str, Any] = {
-    "limits": _Limits,
-    "volume": _Volume, "volumes": list[_Volume], "attachment": _Attachment, "attachments": list[_Attachment],
-    "snapshot": _Snapshot, "snapshots": list[_Snapshot]}
+_SHAPES: dict[str, Any] = {"limits": _Limits, "volume": _Volume, "volumes": list[_Volume], "attachment": _Attachment,
+                           "attachments": list[_Attachment], "snapshot": _Snapshot, "snapshots": list[_Snapshot]}
 
 
 def retry_now(create: Callable[[], T]) -> T:
@@ -217,8 +215,7 @@ class CinderApi:
         maximum: int = limits["maxTotalSnapshots"]
         return None if maximum < 0 else max(0, maximum - limits["totalSnapshotsUsed"])
 
-    def create_snapshot(self, ctx: RequestContext, volume: str, wanted: Mapping[str, Any],
-                        waits: bool = False) -> Raw:
+    def create_snapshot(self, ctx: RequestContext, volume: str, wanted: Mapping[str, Any], waits: bool = False) -> Raw:
         """Create a snapshot with the caller's token and return it. Raises VolumeNotFound, InvalidVolume, QuotaLimit.
         ``waits``: True if a user waits for the response."""
         return self._request(ctx, "POST", "/snapshots", "snapshot", ctx.auth_token,  # type: ignore[no-any-return]
@@ -233,8 +230,7 @@ class CinderApi:
         """Return the snapshots of all projects with these metadata."""
         snapshots = self._request(ctx, "GET", "/snapshots/detail", "snapshots",
                                   params={"all_tenants": 1, "metadata": json.dumps(metadata)})
-        return [snapshot for snapshot in snapshots
-                if metadata.items() <= (snapshot.get("metadata") or {}).items()]
+        return [snapshot for snapshot in snapshots if metadata.items() <= (snapshot.get("metadata") or {}).items()]
 
     def update_snapshot(self, ctx: RequestContext, uuid: str, status: str) -> None:
         """Set the status of an assisted snapshot. Raises NotFound, InvalidVolume (Cinder does not wait for Nova)."""

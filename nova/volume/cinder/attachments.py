@@ -14,8 +14,7 @@ from nova.volume.cinder.server_volumes import NO_MIGRATION, CinderServerVolumes
 from nova.volume.cinder.volumes import CinderSnapshots, CinderVolumes, to_volume
 
 # Names of the encryption that hypervisors support. Volume types may still have the old names.
-_LUKS = ("luks", "LuksEncryptor", "nova.volume.encryptors.luks.LuksEncryptor",
-         "os_brick.encryptors.luks.LuksEncryptor")
+_LUKS = ("luks", "LuksEncryptor", "nova.volume.encryptors.luks.LuksEncryptor", "os_brick.encryptors.luks.LuksEncryptor")
 _FRONT_END = "front-end"
 
 

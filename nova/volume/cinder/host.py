@@ -44,9 +44,8 @@ class CinderVolumes(HostVolumes):
             # A guest that writes without encryption would destroy the volume.
             raise exception.VolumeUnusable(volume_id=volume, reason="the encrypted volume was attached without its "
                                                                    "key; detach and attach the volume again")
-        connection = VolumeConnection(
-            volume_id=volume, serial=volume, read_only=info.get("access_mode") == "ro",
-            shareable=bool(info.get("multiattach")), key=key)
+        connection = VolumeConnection(volume_id=volume, serial=volume, read_only=info.get("access_mode") == "ro",
+                                      shareable=bool(info.get("multiattach")), key=key)
         try:
             connection.limits = {name: int(value) for name, value in (info.get("qos_specs") or {}).items()
                                  if name in _LIMITS}

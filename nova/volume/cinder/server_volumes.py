@@ -104,8 +104,7 @@ class CinderServerVolumes:
     def _created_for(self, device: BlockDevice) -> list[Raw]:
         return self._api.volumes_with(self._ctx, {_DEVICE_KEY: device.uuid or ""})
 
-    def _encryption(self, volume: Volume, device: str,
-                    cached: dict[str, VolumeEncryption]) -> VolumeEncryption | None:
+    def _encryption(self, volume: Volume, device: str, cached: dict[str, VolumeEncryption]) -> VolumeEncryption | None:
         """Return the encryption of the volume created for this device. The key is fetched while the caller's token is
         available. Raises InvalidVolume afterwards."""
         if volume.encrypted and device not in cached:
@@ -203,8 +202,7 @@ class CinderServerVolumes:
         second = self._api.create_attachment(self._ctx, volume, self._uuid,
                                              {**connector, "mountpoint": device.device_name})
         self._api.complete_attachment(self._ctx, second["id"])
-        return msgspec.structs.replace(
-            device, attachment_id=second["id"], connection_info=_connection(device, second))
+        return msgspec.structs.replace(device, attachment_id=second["id"], connection_info=_connection(device, second))
 
     def reconcile(self, host: str = "") -> None:
         connector = self._connector(host) if host else None

@@ -81,13 +81,11 @@ class CinderSnapshots:
 
 def to_volume(raw: Raw, project_id: str) -> Volume:
     """Convert a volume of Cinder's API. ``project_id``: used if the response has no project."""
-    return Volume(
-        uuid=raw["id"], project_id=raw.get("os-vol-tenant-attr:tenant_id") or project_id, size_gb=raw["size"],
-        user_id=raw.get("user_id") or "", name=raw.get("name") or "", status=raw["status"],
-        volume_type=raw.get("volume_type"), availability_zone=raw.get("availability_zone"),
-        multiattach=bool(raw.get("multiattach")), bootable=raw.get("bootable") == "true",
-        encrypted=bool(raw.get("encrypted")),
-        image=_image(raw.get("volume_image_metadata") or {}))
+    return Volume(uuid=raw["id"], project_id=raw.get("os-vol-tenant-attr:tenant_id") or project_id, size_gb=raw["size"],
+                  user_id=raw.get("user_id") or "", name=raw.get("name") or "", status=raw["status"],
+                  volume_type=raw.get("volume_type"), availability_zone=raw.get("availability_zone"),
+                  multiattach=bool(raw.get("multiattach")), bootable=raw.get("bootable") == "true",
+                  encrypted=bool(raw.get("encrypted")), image=_image(raw.get("volume_image_metadata") or {}))
 
 
 def _image(metadata: Mapping[str, Any]) -> Image | None:
@@ -102,17 +100,15 @@ def _image(metadata: Mapping[str, Any]) -> Image | None:
 
 
 def to_snapshot(raw: Raw) -> VolumeSnapshot:
-    return VolumeSnapshot(
-        uuid=raw["id"], volume_id=raw["volume_id"], size_gb=raw["size"], status=raw["status"],
-        name=raw.get("name") or "", description=raw.get("description") or "",
-        created_at=time_of(raw.get("created_at")))
+    return VolumeSnapshot(uuid=raw["id"], volume_id=raw["volume_id"], size_gb=raw["size"], status=raw["status"],
+                          name=raw.get("name") or "", description=raw.get("description") or "",
+                          created_at=time_of(raw.get("created_at")))
 
 
 def _to_volume(raw: Raw, ctx: RequestContext) -> Volume:
     """Convert a volume, with its first attachment."""
     attachment: Raw = next(iter(raw.get("attachments") or ()), {})
-    return msgspec.structs.replace(
-        to_volume(raw, ctx.project_id or ""), description=raw.get("description") or "",
-        metadata={key: str(value) for key, value in (raw.get("metadata") or {}).items()},
-        snapshot_id=raw.get("snapshot_id"), created_at=time_of(raw.get("created_at")),
-        instance_uuid=attachment.get("server_id"), device_name=attachment.get("device"))
+    return msgspec.structs.replace(to_volume(raw, ctx.project_id or ""), description=raw.get("description") or "",
+                                   metadata={key: str(value) for key, value in (raw.get("metadata") or {}).items()},
+                                   snapshot_id=raw.get("snapshot_id"), created_at=time_of(raw.get("created_at")),
+                                   instance_uuid=attachment.get("server_id"), device_name=attachment.get("device"))

@@ -81,10 +81,9 @@ def inspect_disks(instance: Instance) -> LocalDisks:
     while (ephemeral := disk(ephemeral_name(len(ephemerals)))) is not None:
         ephemerals.append(ephemeral)
     kernel, ramdisk = disk(KERNEL), disk(RAMDISK)
-    return LocalDisks(
-        console_log=log_path(place), nvram=os.path.join(place, NVRAM), root=root, ephemerals=tuple(ephemerals),
-        swap=disk(SWAP), config_drive=drive, kernel=kernel.path if kernel else None,
-        ramdisk=ramdisk.path if ramdisk else None)
+    return LocalDisks(console_log=log_path(place), nvram=os.path.join(place, NVRAM), root=root,
+                      ephemerals=tuple(ephemerals), swap=disk(SWAP), config_drive=drive,
+                      kernel=kernel.path if kernel else None, ramdisk=ramdisk.path if ramdisk else None)
 
 
 def base_of(path: str) -> tuple[str, str] | None:

@@ -68,8 +68,7 @@ def of_host(connection: libvirt.virConnect) -> Capabilities:
     machines = frozenset(machine.text or "" for machine in root.findall(f"guest/arch[@name='{arch}']//machine"))
     return Capabilities(arch=arch, machines=machines, host_uuid=root.findtext("host/uuid", ""), guests=tuple(guests),
                         cells=dedicated_resources.shared_out(topology) if topology is not None else None,
-                        emulators=tuple(emulators),
-                        cpu_info=_cpu_info(connection, root, cpu, arch))
+                        emulators=tuple(emulators), cpu_info=_cpu_info(connection, root, cpu, arch))
 
 
 def of_guests(connection: libvirt.virConnect, host: Capabilities, settings: Settings,
@@ -120,8 +119,7 @@ def foreign(connection: libvirt.virConnect, host: Capabilities, settings: Settin
             continue
         root = ET.fromstring(text)  # noqa: S314 - libvirt's own output
         if name == "aarch64" and "efi" not in _values(root, "os", "firmware"):
-            LOG.warning("Guests of architecture %s are not offered: the host has no UEFI firmware for it",
-                        name)
+            LOG.warning("Guests of architecture %s are not offered: the host has no UEFI firmware for it", name)
             continue
         modes = {mode.get("name"): mode for mode in root.findall("cpu/mode") if mode.get("supported") == "yes"}
         models = {model.text for model in modes["custom"].findall("model") if model.get("usable") != "no"} \
@@ -146,12 +144,10 @@ def _cpu_info(connection: libvirt.virConnect, root: ET.Element, cpu: ET.Element 
         return {"arch": arch}
     topology = cpu.find("topology")
     sizes = dict(topology.attrib) if topology is not None else {}
-    number = len(root.findall("host/topology/cells/cell")) or 1
-    return {
-        "arch": arch, "model": cpu.findtext("model", ""), "vendor": cpu.findtext("vendor", ""),
-        "topology": {"cells": number, **{name: int(sizes.get(name, 1)) for name in ("sockets", "cores", "threads")}},
-        "features": sorted(_expand_host(connection, cpu)),
-    }
+    return {"arch": arch, "model": cpu.findtext("model", ""), "vendor": cpu.findtext("vendor", ""),
+            "topology": {"cells": len(root.findall("host/topology/cells/cell")) or 1,
+                         **{name: int(sizes.get(name, 1)) for name in ("sockets", "cores", "threads")}},
+            "features": sorted(_expand_host(connection, cpu))}
 
 
 def _expand_host(connection: libvirt.virConnect, cpu: ET.Element) -> set[str]:

@@ -30,12 +30,11 @@ def _cell(item: ET.Element) -> HostCell:
     sockets = {cpu.get("socket_id") for cpu in cpus} - {None}
     pages = [Pages(size_kb=int(page.get("size", 4)), total=int(page.text or 0)) for page in item.findall("pages")]
     smallest = min((page.size_kb for page in pages), default=0)
-    return HostCell(
-        id=int(item.get("id", 0)), cpus=sorted(int(cpu.get("id", 0)) for cpu in cpus),
-        siblings=[list(core) for core in cores] if any(len(core) > 1 for core in cores) else [],
-        memory_mb=int(item.findtext("memory", "0")) // 1024,
-        socket=int(sockets.pop() or 0) if len(sockets) == 1 else None,
-        pages=[page for page in pages if page.total or page.size_kb == smallest])
+    return HostCell(id=int(item.get("id", 0)), cpus=sorted(int(cpu.get("id", 0)) for cpu in cpus),
+                    siblings=[list(core) for core in cores] if any(len(core) > 1 for core in cores) else [],
+                    memory_mb=int(item.findtext("memory", "0")) // 1024,
+                    socket=int(sockets.pop() or 0) if len(sockets) == 1 else None,
+                    pages=[page for page in pages if page.total or page.size_kb == smallest])
 
 
 def all_cpus(topology: HostTopology) -> list[int]:

@@ -104,8 +104,7 @@ def _architecture(wanted: Hardware, settings: Settings, existing: str | None) ->
     name = existing or wanted.architecture
     architecture = settings.architecture(name) or (settings.architecture() if existing is not None else None)
     if architecture is None:
-        raise exception.InvalidInput(
-            reason=f"hw_architecture={name} is not supported by this hypervisor")
+        raise exception.InvalidInput(reason=f"hw_architecture={name} is not supported by this hypervisor")
     return architecture
 
 
