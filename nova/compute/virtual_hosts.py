@@ -43,8 +43,7 @@ class VirtualHosts:
         self.periodic = [
             Periodic("heartbeat", CONF.report_interval, lambda: self._beat_for(self.services)),
             Periodic("inventory", CONF.update_resources_interval, lambda: self._for_all(ComputeService.report_nodes)),
-            Periodic("deadlines", TICK, lambda: self._for_all(lambda service: service.runner.check_deadlines())),
-        ]
+            Periodic("deadlines", TICK, lambda: self._for_all(lambda service: service.runner.check_deadlines()))]
         if CONF.sync_power_state_interval >= 0:
             self.periodic.append(Periodic("guests", max(CONF.sync_power_state_interval, 1), lambda: self._for_all(
                 lambda service: service.reconciler.compare())))

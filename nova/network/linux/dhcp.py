@@ -204,8 +204,7 @@ class DhcpServer:
             f"dhcp-option=option:classless-static-route,{METADATA}/32,{net.gateway},0.0.0.0/0,{net.gateway}",
             f"dhcp-option=249,{METADATA}/32,{net.gateway},0.0.0.0/0,{net.gateway}",
             *(f"server={address}" for address in upstream(net.dns)),
-            *(self._configuration_v6() if net.cidr_v6 else []),
-        ]
+            *(self._configuration_v6() if net.cidr_v6 else [])]
         if domain:
             lines += [f"domain={domain}", f"local=/{domain}/"]
         for name, address in (("gateway", net.gateway), ("metadata", METADATA)):
@@ -223,8 +222,7 @@ class DhcpServer:
             f"dhcp-range={network.network_address},{kind},{network.prefixlen},{CONF.network.dhcp_lease_time}s",
             # Not a default router, since the namespace does not forward IPv6.
             f"ra-param=gw,mtu:{net.mtu},0,0",
-            f"dhcp-option=option6:dns-server,{dns}",
-        ]
+            f"dhcp-option=option6:dns-server,{dns}"]
 
 
 def label_of(hostname: str) -> str | None:

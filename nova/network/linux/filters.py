@@ -46,8 +46,7 @@ def base(table: str) -> list[str]:
         f"add rule {t} forwarding iifname @ports oifname != @ports oifname != @others drop",
         f"add rule {t} forwarding oifname @ports iifname != @ports iifname != @others drop",
         *(f"add rule {t} {chain} oifname {rule}" for chain in ("forwarding", "output")
-          for rule in (f"@ports {_PASS}", "vmap @received")),
-    ]
+          for rule in (f"@ports {_PASS}", "vmap @received"))]
 
 
 def remove_table(table: str) -> list[str]:
@@ -114,8 +113,7 @@ def host(table: str, nets: Sequence[HostNet], uplink: str | None, services: Sequ
         # A sender of VXLAN packets to a host has access to all its networks.
         f"add rule {t} input iifname @links udp dport {VXLAN_PORT} drop",
         f"add rule {t} forwarding iifname @links udp dport {VXLAN_PORT} drop",
-        f"add rule {t} input iifname @links ct state established,related accept",
-    ]
+        f"add rule {t} input iifname @links ct state established,related accept"]
     lines += [f"add rule {t} input iifname @links {service} accept" for service in services]
     lines.append(f"add rule {t} input iifname @links drop")
     if unreachable:
@@ -137,8 +135,7 @@ def host(table: str, nets: Sequence[HostNet], uplink: str | None, services: Sequ
         f"add set {six} bridges {{ type ifname; }}",
         f"add chain {six} tracking {{ type filter hook prerouting priority -450; policy accept; }}",
         f"add rule {six} tracking iifname @bridges notrack",
-        *(f'add element {six} bridges {{ "{name}" }}' for name in bridges),
-    ]
+        *(f'add element {six} bridges {{ "{name}" }}' for name in bridges)]
 
 
 def namespace() -> list[str]:
@@ -177,8 +174,7 @@ def namespace() -> list[str]:
         f'add rule {six} input iifname "gw" udp dport {{ 53, 547 }} accept',
         f'add rule {six} input iifname "gw" tcp dport 53 accept',
         f"add rule {six} input icmpv6 type echo-request accept",
-        f'add rule {six} input iifname "gw" meta l4proto tcp reject with tcp reset',
-    ]
+        f'add rule {six} input iifname "gw" meta l4proto tcp reject with tcp reset']
 
 
 def translate(mapping: Mapping[str, str]) -> list[str]:

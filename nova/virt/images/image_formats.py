@@ -36,8 +36,7 @@ _MAGICS = (
     (0, b"WithouFreSpacExt", "parallels"),
     (0, b"LUKS\xba\xbe", "luks"),
     (0x40, b"\x7f\x10\xda\xbe", "vdi"),
-    (0x8001, b"CD001", "iso"),
-)
+    (0x8001, b"CD001", "iso"))
 # Formats that any disk content may match.
 _CONTENT = frozenset({"raw", "gpt"})
 

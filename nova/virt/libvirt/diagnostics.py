@@ -60,5 +60,4 @@ def _values(domain: libvirt.virDomain, instance: Instance, stats: dict[str, Any]
                         for n in range(stats.get("vcpu.current", 0))] if running else [],
         "nic_details": nics, "disk_details": disks,
         "memory_details": {"maximum": stats.get("balloon.maximum", 0) // 1024 or None,
-                           "used": stats.get("balloon.current", 0) // 1024 or None},
-    }
+                           "used": stats.get("balloon.current", 0) // 1024 or None}}

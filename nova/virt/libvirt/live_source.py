@@ -128,8 +128,7 @@ class LiveMigrationSource(Role, guest_driver.LiveMigrationSource):
             libvirt.VIR_MIGRATE_PARAM_DEST_XML: migration_xml.for_destination(running, target.definition),
             libvirt.VIR_MIGRATE_PARAM_PERSIST_XML: migration_xml.for_destination(stored, target.definition),
             libvirt.VIR_MIGRATE_PARAM_URI: f"tcp://{peers.in_url(target.address)}",
-            libvirt.VIR_MIGRATE_PARAM_LISTEN_ADDRESS: target.address,
-        }
+            libvirt.VIR_MIGRATE_PARAM_LISTEN_ADDRESS: target.address}
         options = CONF.libvirt
         if options.live_migration_bandwidth:
             parameters[libvirt.VIR_MIGRATE_PARAM_BANDWIDTH] = options.live_migration_bandwidth

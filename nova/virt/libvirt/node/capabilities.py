@@ -97,8 +97,7 @@ def of_guests(connection: libvirt.virConnect, host: Capabilities, settings: Sett
             virtio_fs=described.virtio_fs or (_has_virtiofsd() and "virtiofs" in _values(
                 root, "devices/filesystem", "driverType")),
             secure_boot=described.secure_boot or "yes" in _values(root, "os/loader", "secure"),
-            features=described.features or _guest_features(connection, host.arch, machine, settings, root),
-        )
+            features=described.features or _guest_features(connection, host.arch, machine, settings, root))
     return dataclasses.replace(described, disk_buses=frozenset(buses), video_models=frozenset(videos),
                                graphics=frozenset(graphics))
 

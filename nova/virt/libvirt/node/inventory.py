@@ -36,8 +36,7 @@ def take(connection: libvirt.virConnect, host: str, capabilities: Capabilities) 
         MEMORY_MB: _inventory(memory, CONF.reserved_host_memory_mb, CONF.ram_allocation_ratio,
                               CONF.initial_ram_allocation_ratio),
         DISK_GB: _inventory(usage.total // _GIB, _reserved_disk(usage.total), CONF.disk_allocation_ratio,
-                            CONF.initial_disk_allocation_ratio),
-    }
+                            CONF.initial_disk_allocation_ratio)}
     return ComputeNode(
         uuid=identity, host=host, hypervisor_hostname=name, hypervisor_type=connection.getType(),
         hypervisor_version=connection.getVersion(), host_ip=CONF.my_ip, cpu_info=capabilities.cpu_info,

@@ -34,8 +34,7 @@ _CPU_FEATURES = {
     "sse4.1": "SSE41", "sse4.2": "SSE42", "sse4a": "SSE4A", "ssse3": "SSSE3", "stibp": "STIBP", "tbm": "TBM",
     "hle": "TSX", "rtm": "TSX", "xop": "XOP", "pcid": "INTEL_PCID", "spec-ctrl": "INTEL_SPEC_CTRL",
     "ssbd": "INTEL_SSBD", "md-clear": "INTEL_MD_CLEAR", "ibpb": "AMD_IBPB", "amd-ssbd": "AMD_SSBD",
-    "virt-ssbd": "AMD_VIRT_SSBD", "amd-no-ssb": "AMD_NO_SSB",
-}
+    "virt-ssbd": "AMD_VIRT_SSBD", "amd-no-ssb": "AMD_NO_SSB"}
 _IMAGE_TYPES = ("AKI", "AMI", "ARI", "ISO", "QCOW2", "RAW", "VDI", "VHD", "VHDX", "VMDK")
 _BUSES = ("fdc", "ide", "sata", "scsi", "usb", "virtio")
 
@@ -91,8 +90,7 @@ _DEVICES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
                        "virtio": ("virtio-sound-pci",)},
     "hw_usb_model": {"nec-xhci": ("nec-usb-xhci",), "qemu-xhci": ("qemu-xhci",)},
     "hw_viommu_model": {"intel": ("intel-iommu",), "virtio": ("virtio-iommu-pci",)},
-    "hw_input_bus": {"virtio": ("virtio-tablet-pci",)},
-}
+    "hw_input_bus": {"virtio": ("virtio-tablet-pci",)}}
 # First libvirt version that supports the XML of a model.
 _LIBVIRT_SINCE = {"COMPUTE_SOUND_MODEL_VIRTIO": 10_004_000, "COMPUTE_VIOMMU_MODEL_VIRTIO": 8_003_000}
 
