@@ -107,7 +107,6 @@ class Reconciler:
         yield page
 
     def _remove(self, ctx: context.RequestContext, guests: Sequence[Eviction | Whereabouts]) -> None:
-        """Remove these guests and report their removal."""
         removed = []
         for guest in guests:
             if self._runner.busy(guest.uuid):

@@ -14,6 +14,8 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
+import msgspec
+
 from nova import context, exception
 from nova.compute.host import Machine, StepHost, shutdown_timeout
 from nova.compute.job import Job, Superseded
@@ -323,9 +325,8 @@ class Runner:
 
     def _send_progress(self, job: Job, step: str, changes: dict[str, Any], values: dict[str, Any]) -> None:
         try:
-            self._engine.progress(job.ctx, StepReport(
-                action_uuid=job.order.action.uuid, step=step, attempt=job.order.attempt, undo=job.order.undo,
-                final=False, host=self.machine.name, changes=changes, results=values))
+            self._engine.progress(job.ctx, msgspec.structs.replace(
+                self._new_report(job), step=step, final=False, changes=changes, results=values))
         except exception.ServiceUnavailable:
             LOG.debug("Cannot report the progress; the end will be reported")
 

@@ -10,7 +10,7 @@ import contextlib
 import functools
 import logging
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import msgspec
 
@@ -171,7 +171,6 @@ class LinuxNetwork(HostNetwork):
                 self._filters.change(blocks, removed)
 
     def _poll_rules(self) -> None:
-        """Request newer rules of all guests here from the conductor."""
         assert self._conductor is not None
         stored = {uuid: _newest(guests) for uuid, guests in self._plugged_guests().items()}
         # Version 0 requests all rules: rules in the format of the previous release do not follow changes of groups.
@@ -200,7 +199,6 @@ class LinuxNetwork(HostNetwork):
             DhcpServer(net, self._tag).reload()
 
     def _poll_dns(self) -> None:
-        """Request newer DNS records from the conductor."""
         assert self._conductor is not None
         assert self._host is not None
         conductor, host = self._conductor, self._host
@@ -321,7 +319,6 @@ class LinuxNetwork(HostNetwork):
             self._update_floating(net, guest)
 
     def _update_floating(self, net: HostNet, guest: Guest) -> None:
-        """Apply the floating addresses of a guest."""
         if self._floating.update(net.id, guest):
             with self._host_lock:
                 self._filters.change({_HOST: self._host_table(self._networks())})
@@ -387,12 +384,9 @@ class LinuxNetwork(HostNetwork):
         """Return the lock of a guest, which keeps older rules from overwriting newer ones."""
         return self._guest_locks[hash(uuid) % _GUEST_LOCKS]
 
-    @contextlib.contextmanager
-    def _network_lock(self, network_id: str) -> Iterator[None]:
+    def _network_lock(self, network_id: str) -> threading.RLock:
         with self._lock:
-            lock = self._locks[network_id]
-        with lock:
-            yield
+            return self._locks[network_id]
 
     def _try(self, action: str, target: str, function: Callable[..., None], *args: object) -> None:
         """Call a function and log its failure, so that an error of one guest or network does not affect the others."""
@@ -444,7 +438,6 @@ def _by_network(uuid: str, vifs: Sequence[VIF], check: bool = True) -> dict[str,
 
 
 def _newest(guests: Sequence[Guest]) -> RuleSet:
-    """Return the newest ingress rules in the state files of a guest."""
     return max((guest.ingress_rules for guest in guests), key=lambda rules: rules.version, default=RuleSet())
 
 

@@ -176,7 +176,6 @@ def _root_lines(net: HostNet, tag: str) -> list[str]:
 
 
 def _wire_lines(net: HostNet, tag: str) -> list[str]:
-    """Return the commands that create the port to other hosts."""
     port, interface = net.wire_port, net.bridge_interface
     if port is None:
         return []

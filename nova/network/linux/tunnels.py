@@ -29,7 +29,7 @@ _ALL_MACS = "00:00:00:00:00:00"
 class Tunnels:
     """The tunnels of this host. ``lock`` returns the lock of a network. Callers of RPC methods hold no other lock."""
 
-    def __init__(self, state: StateFiles, lock: Callable[[str], AbstractContextManager[None]]) -> None:
+    def __init__(self, state: StateFiles, lock: Callable[[str], AbstractContextManager[object]]) -> None:
         self._state = state
         self._lock = lock
         self._host = ""

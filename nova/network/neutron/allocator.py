@@ -260,7 +260,6 @@ def group_ids(api: NeutronApi, ctx: RequestContext, project_id: str, names: Sequ
 
 
 def _fits(port: Raw, request: NetworkRequest) -> bool:
-    """Return True if the port satisfies the request."""
     if request.port_id:
         return bool(port["id"] == request.port_id)
     addresses = [fixed["ip_address"] for fixed in port["fixed_ips"]]
@@ -286,7 +285,6 @@ def _vif(port: Raw, network: Raw, subnets: dict[str, Raw], request: NetworkReque
 
 
 def _bound(vif: VIF, port: Raw) -> VIF:
-    """Return the VIF with the binding of the port to its host."""
     details: dict[str, Any] = port.get("binding:vif_details") or {}
     active = port.get("status") == "ACTIVE" or not port.get("admin_state_up", True)
     return msgspec.structs.replace(

@@ -48,8 +48,6 @@ class NeutronHostNetwork(HostNetwork):
         words = (word.strip('",') for word in output.split())
         return {word.removeprefix("vm-id=").strip('"') for word in words if word.startswith("vm-id=")}
 
-    def refresh_rules(self, uuid: str, rules: RuleSet) -> None: ...
-
     @staticmethod
     def _devices(uuid: str) -> list[str]:
         return _vsctl("--bare", "--columns=name", "find", "Interface", f"external_ids:vm-id={uuid}").split()

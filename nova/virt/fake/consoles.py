@@ -123,7 +123,6 @@ def _screen(client: socket.socket, name: str) -> None:
 
 
 def _read(client: socket.socket, size: int) -> bytes:
-    """Read this number of bytes. Raises EOFError."""
     if size > _MOST:
         raise EOFError
     data = b""

@@ -8,7 +8,6 @@ import json
 import os
 import threading
 import uuid as uuidlib
-from collections.abc import Iterator
 from typing import NamedTuple
 
 from nova.common import files
@@ -112,11 +111,6 @@ def of_host(host: str, directory: str | None, shared: bool) -> DiskStore:
     if shared:
         return SharedFiles(os.path.join(directory, "disks")) if directory else _ALL_HOSTS
     return OwnDisks(os.path.join(directory, f"{host}.disks") if directory else None)
-
-
-def uuids(disks: DiskStore) -> Iterator[str]:
-    """Return the uuids of guests with a disk, in use or set aside."""
-    return (name.removesuffix(ASIDE) for name in disks.names())
 
 
 # --- as files ------------------------------------------------------------------------------------------

@@ -61,7 +61,7 @@ class Guests(FakeRole, guest_driver.Guests):
         return _diagnostics(self.host.guests.get(instance.uuid), instance)
 
     def traces(self) -> set[str]:
-        return set(fake_disks.uuids(self.host.disks))
+        return {name.removesuffix(ASIDE) for name in self.host.disks.names()}
 
     def set_password(self, instance: Instance, password: str) -> None:
         self.host.behaviour.simulate("set_password")

@@ -37,7 +37,6 @@ class AppendOnlyFile(Generic[V]):
         self._rewrite(into)
 
     def _entries(self) -> Iterator[tuple[str, V | None]]:
-        """Yield the entries of a previous process in the order of writing."""
         os.makedirs(os.path.dirname(self._path), exist_ok=True)
         if not os.path.exists(self._path):
             return

@@ -225,7 +225,6 @@ class Guests(guest_driver.Guests):
         self._define(instance, self.definition_of(instance))
 
     def _define(self, instance: Instance, xml: str) -> None:
-        """Define the domain and remove the files of a rescue."""
         name = instance.name_by(self.settings.names)
         self.call(lambda connection: define_domain(connection, name, xml), instance.uuid)
         directories.remove_files(instance.uuid, disks.OF_RESCUE)

@@ -162,7 +162,6 @@ class VolumeSwaps(Role, guest_driver.VolumeSwaps):
 
     # --- helpers -----------------------------------------------------------------------------------
     def _disk_with(self, instance: Instance, new: BlockDevice) -> ET.Element:
-        """Return the disk with the new volume."""
         if new.connection is None:
             return ET.Element("disk")
         config = self._guests.config(instance)

@@ -5,7 +5,7 @@ import datetime
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Annotated, Any, Required, TypedDict, TypeVar
+from typing import Annotated, Any, Literal, Required, TypedDict, TypeVar
 
 import requests
 from msgspec import Meta
@@ -157,11 +157,12 @@ class CinderApi:
         return self._request(ctx, "GET", f"/volumes/{uuid}/encryption", token=token,  # type: ignore[no-any-return]
                            volume=uuid, shape=Encryption)
 
-    def volumes_with(self, ctx: RequestContext, metadata: Mapping[str, str]) -> list[Raw]:
-        """Return the volumes of all projects with these metadata."""
-        volumes = self._request(ctx, "GET", "/volumes/detail", "volumes",
-                                params={"all_tenants": 1, "metadata": json.dumps(metadata)})
-        return [volume for volume in volumes if metadata.items() <= volume.get("metadata", {}).items()]
+    def having(self, ctx: RequestContext, kind: Literal["volumes", "snapshots"],
+               metadata: Mapping[str, str]) -> list[Raw]:
+        """Return the volumes or snapshots of all projects with these metadata."""
+        items = self._request(ctx, "GET", f"/{kind}/detail", kind,
+                              params={"all_tenants": 1, "metadata": json.dumps(metadata)})
+        return [item for item in items if metadata.items() <= (item.get("metadata") or {}).items()]
 
     def create_volume(self, ctx: RequestContext, wanted: Raw, waits: bool = False) -> Raw:
         """Create a volume with the caller's token and return it. Raises InvalidVolume, QuotaLimit. ``waits``: True if a
@@ -226,12 +227,6 @@ class CinderApi:
         self._request(ctx, "DELETE", f"/snapshots/{uuid}", token=token, waits=bool(token))
 
     # --- snapshots, with Nova's own credentials --------------------------------------------------------
-    def snapshots_with(self, ctx: RequestContext, metadata: Mapping[str, str]) -> list[Raw]:
-        """Return the snapshots of all projects with these metadata."""
-        snapshots = self._request(ctx, "GET", "/snapshots/detail", "snapshots",
-                                  params={"all_tenants": 1, "metadata": json.dumps(metadata)})
-        return [snapshot for snapshot in snapshots if metadata.items() <= (snapshot.get("metadata") or {}).items()]
-
     def update_snapshot(self, ctx: RequestContext, uuid: str, status: str) -> None:
         """Set the status of an assisted snapshot. Raises NotFound, InvalidVolume (Cinder does not wait for Nova)."""
         self._request(ctx, "POST", f"/snapshots/{uuid}/action",
@@ -266,22 +261,19 @@ class CinderApi:
         """Delete an attachment. Succeeds if it does not exist."""
         with contextlib.suppress(exception.NotFound):
             # Without a service token Cinder would first query Nova for the server's volumes.
-            self._request(ctx, "DELETE", f"/attachments/{attachment}", headers={"X-Service-Token": self._own_token()})
+            self._request(ctx, "DELETE", f"/attachments/{attachment}", service_token=True)
 
     # --- requests ----------------------------------------------------------------------------------
-    def _own_token(self) -> str:
-        try:
-            return self._cinder.token() or ""
-        except Unreachable as error:
-            raise exception.VolumeServiceUnavailable(reason=str(error)) from error
-
     def _request(self, ctx: RequestContext, method: str, path: str, key: str = "", token: str | None = None,
-                 volume: str = "", headers: Mapping[str, str] | None = None, shape: Any = None, **more: Any) -> Any:
+                 volume: str = "", headers: Mapping[str, str] | None = None, shape: Any = None,
+                 service_token: bool = False, **more: Any) -> Any:
         """Send a request and return the value under ``key`` of the response, checked against its shape. ``shape``:
         overrides the shape of ``key``; without ``key`` it is the shape of the whole response. Without both the response
         is ignored."""
         retries = CONF.cinder.http_retries if method == "GET" else 0
         try:
+            if service_token:
+                headers = {"X-Service-Token": self._cinder.token() or ""}
             # Older releases require the project of the token in the path.
             project = ctx.project_id if token else self._cinder.project_id()
             response = self._cinder.request(

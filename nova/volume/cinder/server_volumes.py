@@ -102,7 +102,7 @@ class CinderServerVolumes:
         return to_volume(retry_now(create), self._ctl.instance.project_id)
 
     def _created_for(self, device: BlockDevice) -> list[Raw]:
-        return self._api.volumes_with(self._ctx, {_DEVICE_KEY: device.uuid or ""})
+        return self._api.having(self._ctx, "volumes", {_DEVICE_KEY: device.uuid or ""})
 
     def _encryption(self, volume: Volume, device: str, cached: dict[str, VolumeEncryption]) -> VolumeEncryption | None:
         """Return the encryption of the volume created for this device. The key is fetched while the caller's token is
@@ -320,7 +320,7 @@ class CinderServerVolumes:
         return all(snapshot.status not in _BEING_MADE for snapshot in retry_now(take))
 
     def _of_image(self, image: Image) -> list[VolumeSnapshot]:
-        return [to_snapshot(raw) for raw in self._api.snapshots_with(self._ctx, {_IMAGE_KEY: image.id})]
+        return [to_snapshot(raw) for raw in self._api.having(self._ctx, "snapshots", {_IMAGE_KEY: image.id})]
 
     def snapshots(self, image: Image, polls: int) -> dict[str, VolumeSnapshot]:
         existing = self._of_image(image)

@@ -165,7 +165,6 @@ def _features(text: str) -> set[str]:
 
 def _guest_features(connection: libvirt.virConnect, arch: str, machine: str, settings: Settings,
                     root: ET.Element) -> frozenset[str]:
-    """Return all features of the CPU model of guests."""
     mode = root.find("cpu/mode[@name='host-model']")
     if settings.cpu_mode == "custom":
         cpu = ET.Element("cpu")

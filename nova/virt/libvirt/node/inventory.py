@@ -63,7 +63,6 @@ def cpu(connection: libvirt.virConnect) -> HostCpu:
 
 
 def _cpus(capabilities: Capabilities, online: int) -> tuple[int, int]:
-    """Return the number of shared CPUs and the number of dedicated CPUs."""
     if capabilities.cells is None or not (CONF.compute.cpu_shared_set or CONF.compute.cpu_dedicated_set):
         return online, 0
     cells = capabilities.cells.cells
