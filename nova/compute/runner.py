@@ -3,8 +3,7 @@
 An order runs only while it is current. Duplicates are detected by the rank of the order. An order is confirmed with a
 conductor before its next effect if it is late, has a lower rank than one that ran before, was issued before this
 process started, or its lease was not renewed. The end of an order is reported until a conductor has stored it. A
-refused report means that another process has taken over the instance.
-"""
+refused report means that another process has taken over the instance."""
 
 from __future__ import annotations
 
@@ -15,11 +14,12 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
+import msgspec
+
 from nova import context, exception
-from nova.compute.clock import ConductorClock
 from nova.compute.host import Machine, StepHost, shutdown_timeout
 from nova.compute.job import Job, Superseded
-from nova.compute.newest import NewestOrders, order_key
+from nova.compute.newest import ConductorClock, NewestOrders, order_key
 from nova.conf import CONF
 from nova.objects.servers.action import Failure
 from nova.objects.servers.guest import GuestStatus
@@ -52,10 +52,8 @@ _INTERNAL_ERRORS = 900.0
 
 
 def order_pool() -> FairThreadPool:
-    """Return the thread pool of a nova-compute process. Each kind of work has its own threads.
-
-    "shutdown": work whose image grants its guest a longer shutdown than the host's default.
-    """
+    """Return the thread pool of a nova-compute process. Each kind of work has its own threads. "shutdown": work whose
+    image grants its guest a longer shutdown than the host's default."""
     threads = CONF.compute.threads
     return FairThreadPool({"build": CONF.max_concurrent_builds or threads, "power": threads, "move": threads,
                   "snapshot": CONF.max_concurrent_snapshots or threads, "swap": threads, "urgent": threads,
@@ -160,8 +158,7 @@ class Runner:
         with self._mutex:
             self._stopping.set()
         if not drain.wait(functools.partial(self._pool.shutdown, wait=True, cancel_futures=True)):
-            LOG.warning("%d operations are not finished: they are resumed after the restart",
-                        len(self.running()))
+            LOG.warning("%d operations are not finished: they are resumed after the restart", len(self.running()))
 
     # --- deadlines -----------------------------------------------------------------------------
     def check_deadlines(self) -> None:
@@ -328,17 +325,14 @@ class Runner:
 
     def _send_progress(self, job: Job, step: str, changes: dict[str, Any], values: dict[str, Any]) -> None:
         try:
-            self._engine.progress(job.ctx, StepReport(
-                action_uuid=job.order.action.uuid, step=step, attempt=job.order.attempt, undo=job.order.undo,
-                final=False, host=self.machine.name, changes=changes, results=values))
+            self._engine.progress(job.ctx, msgspec.structs.replace(
+                self._new_report(job), step=step, final=False, changes=changes, results=values))
         except exception.ServiceUnavailable:
             LOG.debug("Cannot report the progress; the end will be reported")
 
     def _report(self, job: Job, report: StepReport) -> None:
-        """Report the end of the order until a conductor has stored it, a newer order exists, or the service stops.
-
-        A report that cannot be stored is not a failure of the step: it is repeated until the attempt is refused.
-        """
+        """Report the end of the order until a conductor has stored it, a newer order exists, or the service stops. A
+        report that cannot be stored is not a failure of the step: it is repeated until the attempt is refused."""
         wait, refusals, started = 0.5, 0, time.monotonic()
         while True:
             report.attempt = job.order.attempt  # a newer attempt may have been adopted
@@ -353,8 +347,7 @@ class Runner:
                 self._after_refusal(job)
                 return
             except exception.NovaException as error:
-                LOG.warning("[instance: %s] Cannot report the end of %s, retrying: %s", job.uuid,
-                            report.step, error)
+                LOG.warning("[instance: %s] Cannot report the end of %s, retrying: %s", job.uuid, report.step, error)
                 if isinstance(error, exception.InternalError):
                     refusals += time.monotonic() - started > _INTERNAL_ERRORS
                 else:

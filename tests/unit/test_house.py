@@ -123,7 +123,7 @@ WALL_CLOCK = {
     "nova/virt/images/imagecache.py": "ages of files, whose times are of the same clock; an image can be fetched again",
     "nova/volume/local.py": "ages of files, whose times are of the same clock; only a day after an upload has ended",
     "nova/virt/fake/guests.py": "shown boot times of fake guests",
-    "nova/virt/fake/diagnostics.py": "shown uptime",
+    "nova/virt/fake/life.py": "shown uptime",
     "nova/virt/libvirt/diagnostics.py": "shown uptime",
     "nova/image/directory.py": "shown times of images",
     "nova/api/compute/accounts/usages.py": "the default period of a report",
