@@ -248,10 +248,11 @@ def _read_body(environ: Environ) -> bytes:
 
 
 def _read(stream: Any, size: int) -> bytes:
-    body = b""
-    while len(body) < size and (part := stream.read(size - len(body))):
-        body += part
-    return body
+    parts = []
+    while size > 0 and (part := stream.read(size)):
+        parts.append(part)
+        size -= len(part)
+    return b"".join(parts)
 
 
 def _parse(raw: bytes) -> Any:
