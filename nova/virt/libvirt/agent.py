@@ -8,7 +8,7 @@ from nova.virt.libvirt import errors
 
 # Timeout in seconds of an answer of the guest agent: by default libvirt waits for ever, and agents are programs of
 # tenants.
-PATIENCE = 10
+TIMEOUT = 10
 # Timeout in seconds of freezing file systems.
 REST = 30
 
@@ -18,7 +18,7 @@ def set_password(domain: libvirt.virDomain, instance: Instance, password: str) -
     properties = instance.image.properties if instance.image else {}
     default = "Administrator" if properties.get("os_type") == "windows" else "root"
     try:
-        domain.agentSetResponseTimeout(PATIENCE)
+        domain.agentSetResponseTimeout(TIMEOUT)
         domain.setUserPassword(properties.get("os_admin_user") or default, password)
     except libvirt.libvirtError as error:
         if errors.is_disconnect(error) or errors.is_missing(error):

@@ -17,7 +17,7 @@ from nova.operations.framework import guest_driver
 from nova.operations.framework.guest_driver import BootFiles
 from nova.virt.libvirt import power
 from nova.virt.libvirt.files import allowance, copies, directories, disk_making, disk_server, disks
-from nova.virt.libvirt.guests import MOVED_DEFINITION, PATIENCE, Role
+from nova.virt.libvirt.guests import LOCK_TIMEOUT, MOVED_DEFINITION, Role
 from nova.virt.libvirt.xml.definition import Definition, received
 
 LOG = logging.getLogger(__name__)
@@ -86,7 +86,7 @@ class ColdMigration(Role, guest_driver.ColdMigration):
     # --- destination -------------------------------------------------------------------------------
     def receive_disks(self, instance: Instance, source: DiskSource) -> None:
         uuid = instance.uuid
-        with self._guests.locks.hold(uuid, PATIENCE), directories.full_disk():
+        with self._guests.locks.hold(uuid, LOCK_TIMEOUT), directories.full_disk():
             if self._guests.exists(uuid):
                 return  # The migration has already ended.
             # A swap disk of another size is created again.

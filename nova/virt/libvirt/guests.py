@@ -32,7 +32,7 @@ LOG = logging.getLogger(__name__)
 T = TypeVar("T")
 
 # Seconds that a high-priority action waits for a running one.
-PATIENCE = 30.0
+LOCK_TIMEOUT = 30.0
 
 # Name of the file in the guest's directory with its definition on the source host.
 MOVED_DEFINITION = "domain.xml"
@@ -259,7 +259,7 @@ class Guests(guest_driver.Guests):
     def start(self, instance: Instance, fresh: bool = False, must_exist: bool = False, paused: bool = False) -> None:
         """Start the guest with its current definition; ``fresh``: by a power cycle in any state. ``paused``: a stopped
         guest starts paused."""
-        with self.locks.hold(instance.uuid, PATIENCE if fresh else None):
+        with self.locks.hold(instance.uuid, LOCK_TIMEOUT if fresh else None):
             exists = self.exists(instance.uuid)
             if must_exist and not exists:
                 raise exception.GuestNotFound(instance_uuid=instance.uuid)
@@ -274,7 +274,7 @@ class Guests(guest_driver.Guests):
     def _remove(self, uuid: str, keep_disks: bool) -> None:
         """Stop and undefine the guest, and remove its files unless they are retained or belong to another host."""
         directories.directory(uuid)
-        with self.locks.hold(uuid, PATIENCE):
+        with self.locks.hold(uuid, LOCK_TIMEOUT):
             with contextlib.suppress(exception.GuestNotFound):
                 self.on_domain(uuid, lambda domain: power.remove(domain, keep_disks))
             self.forget_keys(uuid)

@@ -103,7 +103,7 @@ class Host:
         """Call ``function(connection)``, again on a new connection after a restart of libvirtd; it must be repeatable.
         Waits up to [libvirt]reconnect_timeout, then raises HypervisorUnavailable; other errors as errors.translate
         does."""
-        patience = CONF.libvirt.reconnect_timeout
+        timeout = CONF.libvirt.reconnect_timeout
         lost_at: float | None = None
         while True:
             began = time.monotonic()
@@ -119,8 +119,8 @@ class Host:
                 failure = error
             # A long-running action met a second outage.
             now = time.monotonic()
-            lost_at = now if lost_at is None or now - began > patience else lost_at
-            if now - lost_at >= patience or self._stopped.wait(RETRY_INTERVAL):
+            lost_at = now if lost_at is None or now - began > timeout else lost_at
+            if now - lost_at >= timeout or self._stopped.wait(RETRY_INTERVAL):
                 raise failure
 
     @contextlib.contextmanager

@@ -15,7 +15,7 @@ from nova.operations.framework import guest_driver
 from nova.virt.images import qemuimg
 from nova.virt.libvirt import power
 from nova.virt.libvirt.files import allowance, copies, directories, peers
-from nova.virt.libvirt.guests import PATIENCE, Role
+from nova.virt.libvirt.guests import LOCK_TIMEOUT, Role
 
 LOG = logging.getLogger(__name__)
 
@@ -23,7 +23,7 @@ LOG = logging.getLogger(__name__)
 class LiveMigrationTarget(Role, guest_driver.LiveMigrationTarget):
     def prepare(self, instance: Instance, source: MigrationSource, block: bool | None = None) -> MigrationTarget:
         uuid, host = instance.uuid, self._guests.name
-        with self._guests.locks.hold(uuid, PATIENCE), directories.full_disk():
+        with self._guests.locks.hold(uuid, LOCK_TIMEOUT), directories.full_disk():
             self._check(source)
             if self._runs_here(uuid):
                 raise exception.MigrationPreCheckError(reason=f"the guest is on {host} already")
@@ -53,7 +53,7 @@ class LiveMigrationTarget(Role, guest_driver.LiveMigrationTarget):
 
     def rollback(self, instance: Instance, target: MigrationTarget) -> None:
         uuid = instance.uuid
-        with self._guests.locks.hold(uuid, PATIENCE):
+        with self._guests.locks.hold(uuid, LOCK_TIMEOUT):
             if self._runs_here(uuid):
                 raise exception.MigrationError(reason=f"the guest already runs on {self._guests.name}")
             if self._guests.exists(uuid):

@@ -28,10 +28,10 @@ class GuestLocks:
         self._mine = threading.local()
 
     @contextlib.contextmanager
-    def hold(self, uuid: str, patience: float | None = None) -> Iterator[None]:
-        """Hold the guest's lock; with ``patience`` (seconds) bypass a holder that does not finish. check() raises an
+    def hold(self, uuid: str, timeout: float | None = None) -> Iterator[None]:
+        """Hold the guest's lock; with ``timeout`` (seconds) bypass a holder that does not finish. check() raises an
         error in the bypassed action before its next change."""
-        turns = self._acquire(uuid, patience)
+        turns = self._acquire(uuid, timeout)
         outer = getattr(self._mine, "turns", None)
         self._mine.turns = turns
         try:
@@ -47,12 +47,12 @@ class GuestLocks:
         if turns is not None and turns.lost:
             raise exception.Conflict("Another action bypassed this one, which took too long.")
 
-    def _acquire(self, uuid: str, patience: float | None) -> _Turns:
+    def _acquire(self, uuid: str, timeout: float | None) -> _Turns:
         while True:
             with self._guard:
                 turns = self._guests.setdefault(uuid, _Turns())
                 turns.users += 1
-            if not turns.lock.acquire(timeout=-1 if patience is None else patience):
+            if not turns.lock.acquire(timeout=-1 if timeout is None else timeout):
                 LOG.warning("[instance: %s] An action on the guest hangs: starting the next action without waiting for "
                             "it", uuid)
                 with self._guard:

@@ -16,7 +16,7 @@ from nova.api.validation.types import METADATA, NAME, STRING
 from nova.conf import CONF
 
 # Seconds that a request waits until its image is visible, so that the Location header is valid, and between two polls.
-_PATIENCE, _PAUSE = 5.0, 0.05
+_TIMEOUT, _PAUSE = 5.0, 0.05
 # Number of polls of the image after which the action is checked for a failure.
 _CHECKS = 10
 
@@ -72,7 +72,7 @@ def _wait_until_visible(req: Request, image_id: str) -> None:
             pass  # The result is unknown.
         return True
 
-    polling.until(req, is_visible, _PATIENCE, _PAUSE)
+    polling.until(req, is_visible, _TIMEOUT, _PAUSE)
 
 
 def _has_ended(req: Request) -> bool:

@@ -20,7 +20,7 @@ from nova.objects.networks.network import VIF
 from nova.objects.servers.instance import Instance
 
 # Seconds that a request waits for an external service to create an interface, and seconds between two polls.
-_PATIENCE, _PAUSE = 60.0, 0.25
+_TIMEOUT, _PAUSE = 60.0, 0.25
 
 POLICY = "os_compute_api:os-attach-interfaces:"
 _MULTINIC = "os_compute_api:os-multinic:"
@@ -91,7 +91,7 @@ def _attached(req: Request, wanted: dict[str, Any]) -> VIF:
     if vif.id:
         return vif
     attached = polling.until(req, lambda: req.clients.servers.attached_interface(
-        req.ctx, server_id(req), accepted.action.uuid, project_id=req.scope), _PATIENCE, _PAUSE)
+        req.ctx, server_id(req), accepted.action.uuid, project_id=req.scope), _TIMEOUT, _PAUSE)
     if attached is None:
         raise exception.InterfaceAttachTimedOut()
     return attached
