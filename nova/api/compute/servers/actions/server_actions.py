@@ -13,7 +13,6 @@ from nova.api.router import Handler, accepts
 from nova.api.validation.fields import Changing, Field, Object, Plain, enum, only, string
 from nova.api.validation.types import ANY, STRING
 from nova.objects.servers.guest import password_items, password_of
-from nova.objects.servers.instance import Instance
 
 _SERVERS = "os_compute_api:servers:"
 _LOCK = "os_compute_api:os-lock-server:"
@@ -67,14 +66,10 @@ def lock(req: Request) -> None:
 def unlock(req: Request) -> None:
     """Unlock a server."""
     server = authorized_get(req, _LOCK + "unlock")
-    if not _locked_by_owner(req, server):
+    by_owner = server.locked_by == "owner" and server.project_id == req.ctx.project_id
+    if server.locked_by is not None and not by_owner:
         req.authorize(_LOCK + "unlock:unlock_override", target_of(server))
     req.clients.servers.unlock(req.ctx, server_id(req), project_id=req.scope)
-
-
-def _locked_by_owner(req: Request, server: Instance) -> bool:
-    """Return True if the owner may unlock the server: it is not locked, or locked by an owner."""
-    return server.locked_by is None or (server.locked_by == "owner" and server.project_id == req.ctx.project_id)
 
 
 @accepts(body=only("trigger_crash_dump", Plain(type="null")), errors=(409,))
