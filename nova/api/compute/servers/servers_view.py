@@ -12,10 +12,6 @@ from nova.conf import CONF
 from nova.objects.servers import states
 from nova.objects.servers.instance import Instance
 
-EXTENDED = "os_compute_api:os-extended-server-attributes"
-FLAVOR_SPECS = "os_compute_api:servers:show:flavor-extra-specs"
-HOST_STATUS = "os_compute_api:servers:show:host_status"
-HOST_STATUS_UNKNOWN = "os_compute_api:servers:show:host_status:unknown-only"
 
 # Seconds for which an API process caches the status of all hosts.
 _HOSTS_FRESH = 3.0
@@ -39,14 +35,15 @@ class ViewContext:
         """``admin_pass``: the new password of the server, if the response shows it."""
         self.req, self.version = req, req.version
         self.admin_pass, self.precise_addresses = admin_pass, precise_addresses
-        self.extended = req.allowed(EXTENDED)
-        self.flavor_specs = req.version >= 47 and req.allowed(FLAVOR_SPECS)
+        self.extended = req.allowed("os_compute_api:os-extended-server-attributes")
+        self.flavor_specs = req.version >= 47 and req.allowed("os_compute_api:servers:show:flavor-extra-specs")
         self.glance = CONF.api.glance_link_prefix.rstrip("/") if CONF.api.glance_link_prefix else None
         self.names = CONF.instance_name_template
         self.host_status = None
         if req.version >= 16:
-            self.host_status = ("all" if req.allowed(HOST_STATUS) else
-                                "unknown" if req.allowed(HOST_STATUS_UNKNOWN) else None)
+            rule = "os_compute_api:servers:show:host_status"
+            self.host_status = (
+                "all" if req.allowed(rule) else "unknown" if req.allowed(f"{rule}:unknown-only") else None)
         self._hosts: dict[str, str] | None = None
 
     def status_of(self, host: str) -> str:

@@ -16,7 +16,6 @@ from nova.objects.servers.guest import password_items, password_of
 
 _SERVERS = "os_compute_api:servers:"
 _LOCK = "os_compute_api:os-lock-server:"
-_GROUPS = "os_compute_api:os-security-groups:"
 # Seconds that a request waits for the guest agent to change a password, and between two polls.
 _PASSWORD_WAIT, _PASSWORD_POLL = 15.0, 0.1
 
@@ -102,7 +101,7 @@ def _security_group(action: str, rule: str, add: bool) -> Handler:
 
     @accepts(body=body, errors=(409,))
     def handler(req: Request) -> None:
-        authorize(req, _GROUPS + rule)
+        authorize(req, "os_compute_api:os-security-groups:" + rule)
         name = req.body[action]["name"].strip()
         if not name:
             raise exception.InvalidInput("Security group name cannot be empty")
