@@ -75,8 +75,7 @@ _ROUTES: tuple[Route, ...] = (
     Route("GET", "/extensions", extensions.index, "os_compute_api:extensions"),
     Route("GET", "/extensions/{id}", extensions.show, "os_compute_api:extensions"),
 
-    # --
-    # servers (the handlers check the policy, because the target's project is in the server) ----
+    # -- servers (the handlers check the policy, because the target's project is in the server) -----
     Route("GET", "/servers", servers_list.index),
     Route("GET", "/servers/detail", servers_list.detail),
     Route("POST", "/servers", servers_create.create, success=202),
@@ -297,8 +296,7 @@ _ROUTES: tuple[Route, ...] = (
     Route("GET", f"{_SHARES}/{{id}}", shares.show, since=97),
     Route("DELETE", f"{_SHARES}/{{id}}", shares.delete, since=97, success=200),
 
-    # --
-    # removed resources ---------------------------------------------------------------------
+    # -- removed resources ------------------------------------------------------------------------
     *removed.routes(),
 )
 

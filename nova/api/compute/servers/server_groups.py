@@ -46,9 +46,7 @@ _SINGLE_GROUP = Object({"server_group": GROUP})
 def index(req: Request) -> dict[str, Any]:
     """List server groups."""
     everywhere = "all_projects" in req.query and req.allowed("os_compute_api:os-server-groups:index:all_projects")
-    limit, offset = req.offset_page()
-    groups = req.clients.server_groups.index(
-        req.ctx, None if everywhere else req.ctx.project_id, limit=limit, offset=offset)
+    groups = req.clients.server_groups.index(req.ctx, None if everywhere else req.ctx.project_id, *req.offset_page())
     return {"server_groups": [GROUP.render(group, req) for group in groups]}
 
 

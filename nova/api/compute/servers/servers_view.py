@@ -12,7 +12,6 @@ from nova.conf import CONF
 from nova.objects.servers import states
 from nova.objects.servers.instance import Instance
 
-
 # Seconds for which an API process caches the status of all hosts.
 _HOSTS_FRESH = 3.0
 
@@ -27,9 +26,6 @@ _IMAGE_NAMES = frozenset({
 
 class ViewContext:
     """The permissions and configuration that decide how servers are shown, read once per request."""
-
-    __slots__ = ("_hosts", "admin_pass", "extended", "flavor_specs", "glance", "host_status", "names",
-                 "precise_addresses", "req", "version")
 
     def __init__(self, req: Request, precise_addresses: bool = True, admin_pass: str | None = None) -> None:
         """``admin_pass``: the new password of the server, if the response shows it."""
