@@ -1,7 +1,7 @@
 """The OpenAPI 3.1 document of a microversion: GET /v2.1/openapi with the microversion header, no token.
 
-It comes from the same declarations as validation and rendering, so it cannot disagree with them, and names all that a
-generated client has to know: each body and answer, each status, and the microversion as the default of its header.
+It comes from the same declarations as validation and rendering, and contains everything that a generated client needs:
+each body and answer, each status, and the microversion as the default of its header.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ _JSON_TYPES = {bool: "boolean", str: "string", int: "integer", float: "number", 
 
 def document(routes: Sequence[Route], version: int, base: str) -> dict[str, Any]:
     """Return the document with every operation that exists in ``version``, as served below ``base``."""
-    return {"servers": _servers(base), **_document(tuple(routes), version)}
+    decoded: dict[str, Any] = msgspec.json.decode(encoded(routes, version, base))
+    return decoded
 
 
 def encoded(routes: Sequence[Route], version: int, base: str) -> msgspec.Raw:
@@ -41,17 +42,14 @@ def encoded(routes: Sequence[Route], version: int, base: str) -> msgspec.Raw:
     """
     with _BUILDING:
         packed = _packed(tuple(routes), version)
-    return msgspec.Raw(b'{"servers":' + msgspec.json.encode(_servers(base)) + b"," + zlib.decompress(packed)[1:])
+    servers = msgspec.json.encode([{"url": f"{base}/v2.1"}])
+    return msgspec.Raw(b'{"servers":' + servers + b"," + zlib.decompress(packed)[1:])
 
 
 @functools.lru_cache(maxsize=microversion.MAX)
 def _packed(routes: tuple[Route, ...], version: int) -> bytes:
     """Return the compressed JSON of the document without its servers: 20 KB instead of 300."""
     return zlib.compress(msgspec.json.encode(_document(routes, version)))
-
-
-def _servers(base: str) -> list[dict[str, Any]]:
-    return [{"url": f"{base}/v2.1"}]
 
 
 def _document(routes: tuple[Route, ...], version: int) -> dict[str, Any]:
@@ -127,7 +125,7 @@ def _action_body(route: Route, version: int) -> dict[str, Any]:
 
 
 def _add_action(operation: dict[str, Any], route: Route, version: int) -> None:
-    """A further action of the same URL: one more body, perhaps one more answer."""
+    """Add a further action of the same URL: one more body, perhaps one more answer."""
     operation["requestBody"]["content"]["application/json"]["schema"]["oneOf"].append(_action_body(route, version))
     for code, answer in _responses(route, version).items():
         merged = operation["responses"].setdefault(code, answer)
@@ -136,8 +134,8 @@ def _add_action(operation: dict[str, Any], route: Route, version: int) -> None:
 
 
 def _merge(merged: dict[str, Any], answer: dict[str, Any]) -> None:
-    """Merge the answer of an action with those of other actions that have the same status. OpenAPI has no optional
-    bodies: if an action has none, the bodies of the other actions are only in their ``x-answer``."""
+    """Merge responses of actions with the same status. OpenAPI has no optional content: if the response of an action is
+    empty, so is the merged one, and other responses are only the ``x-answer`` of the body of their action."""
     merged["headers"] = {**merged.get("headers", {}), **answer.get("headers", {})}
     if "content" not in answer or "content" not in merged:
         merged.pop("content", None)

@@ -26,29 +26,25 @@ T = TypeVar("T")
 _FAILURES = 3
 
 
-class _Slots:
-    """A counter of the waiting threads of this process, by project."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._taken: collections.Counter[str] = collections.Counter()
-
-    @contextlib.contextmanager
-    def acquire(self, project: str) -> Iterator[bool]:
-        """Occupy a slot inside the context; yield False if none is free for the project."""
-        with self._lock:
-            most = max(1, CONF.api.threads // 2)
-            acquired = self._taken.total() < most and self._taken[project] < max(1, most // 2)
-            self._taken[project] += acquired
-        try:
-            yield acquired
-        finally:
-            with self._lock:
-                self._taken[project] -= acquired
-                self._taken += collections.Counter()  # drops the projects with a count of 0
+# Number of waiting threads of this process, by project.
+_waiting: collections.Counter[str] = collections.Counter()
+_lock = threading.Lock()
 
 
-_SLOTS = _Slots()
+@contextlib.contextmanager
+def _slot(project: str) -> Iterator[bool]:
+    """Occupy a slot inside the context; yield False if none is free for the project."""
+    with _lock:
+        most = max(1, CONF.api.threads // 2)
+        acquired = _waiting.total() < most and _waiting[project] < max(1, most // 2)
+        _waiting[project] += acquired
+    try:
+        yield acquired
+    finally:
+        with _lock:
+            _waiting[project] -= acquired
+            if not _waiting[project]:
+                del _waiting[project]
 
 
 def until(req: Request, poll: Callable[[], T | None], seconds: float, pause: float) -> T | None:
@@ -57,7 +53,7 @@ def until(req: Request, poll: Callable[[], T | None], seconds: float, pause: flo
     Return None after ``seconds``, after 3 consecutive polls without a conductor, or at once if no slot is free.
     """
     failures = 0
-    with _SLOTS.acquire(req.ctx.project_id or "") as acquired:
+    with _slot(req.ctx.project_id or "") as acquired:
         end = time.monotonic() + seconds
         while acquired and time.monotonic() < end and failures < _FAILURES:
             try:

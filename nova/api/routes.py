@@ -56,15 +56,10 @@ _ACCESS = "os_compute_api:os-flavor-access"
 _SERVICES = "os_compute_api:os-services:"
 _HYPERVISORS = "os_compute_api:os-hypervisors:"
 _HOSTS = "os_compute_api:os-hosts:"
-_BAREMETAL = "os_compute_api:os-baremetal-nodes:"
 _ZONES = "os_compute_api:os-availability-zone:"
 _AGGREGATES = "os_compute_api:os-aggregates:"
 _GROUPS = "os_compute_api:os-server-groups:"
-_CLASSES = "os_compute_api:os-quota-class-sets:"
-_USAGE = "os_compute_api:os-simple-tenant-usage:"
 _AUDIT_LOG = "os_compute_api:os-instance-usage-audit-log:"
-_NETWORKS = "os_compute_api:os-networks:"
-_TENANT_NETWORKS = "os_compute_api:os-tenant-networks:"
 _FLOATING = "os_compute_api:os-floating-ips:"
 _SECURITY = "os_compute_api:os-security-groups:"
 _VOLUMES = "os_compute_api:os-volumes:"
@@ -80,8 +75,7 @@ _ROUTES: tuple[Route, ...] = (
     Route("GET", "/extensions", extensions.index, "os_compute_api:extensions"),
     Route("GET", "/extensions/{id}", extensions.show, "os_compute_api:extensions"),
 
-    # --
-    # servers (the handlers check the policy, because the target's project is in the server) ----
+    # -- servers (the handlers check the policy, because the target's project is in the server) -----
     Route("GET", "/servers", servers_list.index),
     Route("GET", "/servers/detail", servers_list.detail),
     Route("POST", "/servers", servers_create.create, success=202),
@@ -196,10 +190,10 @@ _ROUTES: tuple[Route, ...] = (
     Route("DELETE", "/os-quota-sets/{id}", quota_sets.delete, success=202),
     Route("GET", "/os-quota-sets/{id}/detail", quota_sets.detail),
     Route("GET", "/os-quota-sets/{id}/defaults", quota_sets.defaults),
-    Route("GET", "/os-quota-class-sets/{id}", quota_sets.show_class, _CLASSES + "show"),
-    Route("PUT", "/os-quota-class-sets/{id}", quota_sets.update_class, _CLASSES + "update"),
+    Route("GET", "/os-quota-class-sets/{id}", quota_sets.show_class, "os_compute_api:os-quota-class-sets:show"),
+    Route("PUT", "/os-quota-class-sets/{id}", quota_sets.update_class, "os_compute_api:os-quota-class-sets:update"),
 
-    Route("GET", "/os-simple-tenant-usage", usages.index, _USAGE + "list"),
+    Route("GET", "/os-simple-tenant-usage", usages.index, "os_compute_api:os-simple-tenant-usage:list"),
     Route("GET", "/os-simple-tenant-usage/{id}", usages.show),
     Route("GET", "/os-instance_usage_audit_log", usages.audit_index, _AUDIT_LOG + "list"),
     Route("GET", "/os-instance_usage_audit_log/{id}", usages.audit_show, _AUDIT_LOG + "show"),
@@ -221,9 +215,9 @@ _ROUTES: tuple[Route, ...] = (
     Route("GET", f"{_HOST}/reboot", hosts.reboot, _HOSTS + "reboot", until=42),
     Route("GET", f"{_HOST}/shutdown", hosts.shutdown, _HOSTS + "shutdown", until=42),
     Route("GET", f"{_HOST}/startup", hosts.startup, _HOSTS + "start", until=42),
-    Route("GET", "/os-baremetal-nodes", hosts.no_ironic, _BAREMETAL + "list", until=35),
+    Route("GET", "/os-baremetal-nodes", hosts.no_ironic, "os_compute_api:os-baremetal-nodes:list", until=35),
     Route("POST", "/os-baremetal-nodes", hosts.create_node, until=35),
-    Route("GET", _NODE, hosts.no_ironic, _BAREMETAL + "show", until=35),
+    Route("GET", _NODE, hosts.no_ironic, "os_compute_api:os-baremetal-nodes:show", until=35),
     Route("DELETE", _NODE, hosts.delete_node, until=35),
     Route("POST", f"{_NODE}/action", hosts.add_interface, until=35, action="add_interface"),
     Route("POST", f"{_NODE}/action", hosts.remove_interface, until=35, action="remove_interface"),
@@ -261,10 +255,10 @@ _ROUTES: tuple[Route, ...] = (
     Route("DELETE", "/os-server-groups/{id}", server_groups.delete, _GROUPS + "delete", success=204),
 
     # -- networks ---------------------------------------------------------------------------------
-    Route("GET", "/os-networks", networks.index, _NETWORKS + "list", until=35),
-    Route("GET", "/os-networks/{id}", networks.show, _NETWORKS + "show", until=35),
-    Route("GET", "/os-tenant-networks", networks.tenant_index, _TENANT_NETWORKS + "list", until=35),
-    Route("GET", "/os-tenant-networks/{id}", networks.tenant_show, _TENANT_NETWORKS + "show", until=35),
+    Route("GET", "/os-networks", networks.index, "os_compute_api:os-networks:list", until=35),
+    Route("GET", "/os-networks/{id}", networks.show, "os_compute_api:os-networks:show", until=35),
+    Route("GET", "/os-tenant-networks", networks.tenant_index, "os_compute_api:os-tenant-networks:list", until=35),
+    Route("GET", "/os-tenant-networks/{id}", networks.tenant_show, "os_compute_api:os-tenant-networks:show", until=35),
     Route("GET", "/os-floating-ip-pools", floating_ips.pools, "os_compute_api:os-floating-ip-pools", until=35),
     Route("GET", "/os-floating-ips", floating_ips.index, _FLOATING + "list", until=35),
     Route("POST", "/os-floating-ips", floating_ips.create, _FLOATING + "create", until=35),
@@ -302,8 +296,7 @@ _ROUTES: tuple[Route, ...] = (
     Route("GET", f"{_SHARES}/{{id}}", shares.show, since=97),
     Route("DELETE", f"{_SHARES}/{{id}}", shares.delete, since=97, success=200),
 
-    # --
-    # removed resources ---------------------------------------------------------------------
+    # -- removed resources ------------------------------------------------------------------------
     *removed.routes(),
 )
 

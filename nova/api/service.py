@@ -20,7 +20,7 @@ _BACKLOG = 1024
 
 
 def listen(address: str, port: int) -> socket.socket:
-    """A listening socket; make it before forking, the workers share it. Raises InvalidInput (noauth), OSError."""
+    """Return a listening socket, before workers fork, which share it. Raises InvalidInput (noauth), OSError."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     made = socket.socket(family, socket.SOCK_STREAM)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -38,7 +38,7 @@ def listen(address: str, port: int) -> socket.socket:
 
 def serve(shared: socket.socket, application: Wsgi, threads: int, linger: float = 0.0,
           last: Callable[[], bool] = lambda: True) -> server.Server:
-    """A server with the limits and the TLS of [api], not yet prepared. Raises InvalidInput for bad files."""
+    """Return a server with the limits and the TLS of [api], not yet prepared. Raises InvalidInput for bad files."""
     limits = Limits(
         header_size=CONF.api.max_header_size, body_size=CONF.oslo_middleware.max_request_body_size,
         receive=CONF.api.receive_timeout, per_client=CONF.api.connections_per_client, total=CONF.api.max_connections,

@@ -27,7 +27,7 @@ def host_url(environ: dict[str, Any]) -> str:
 
 
 def public(environ: dict[str, Any], path: str, base: str) -> tuple[int, Any]:
-    """Status and body for a path that is not behind a version."""
+    """Return status and body for a path that is not behind a version."""
     segments = path.strip("/").split("/")
     if environ["REQUEST_METHOD"] not in ("GET", "HEAD"):
         return 404, errors.body(404, errors.MISSING_RESOURCE)
@@ -47,11 +47,10 @@ def show(req: Request) -> dict[str, Any]:
 
 
 def document(ident: str, base: str) -> dict[str, Any]:
-    """The document of one version."""
+    """Return the document of one version."""
+    described = {"rel": "describedby", "type": "text/html", "href": "http://docs.openstack.org/"}
     item = _item(ident, base)
-    item["links"].append({"rel": "describedby", "type": "text/html", "href": "http://docs.openstack.org/"})
-    item["media-types"] = _media(ident)
-    return item
+    return {**item, "links": [*item["links"], described], "media-types": _media(ident)}
 
 
 def _media(ident: str) -> list[dict[str, str]]:

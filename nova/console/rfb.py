@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Awaitable, Callable
-from typing import Protocol
+
+from nova.console.streams import BrowserStream, HostStream
 
 VERSION = b"RFB 003.008\n"
 # Security types.
@@ -20,18 +21,11 @@ class HandshakeFailed(Exception):
     """A failed handshake. The message is for the log."""
 
 
-class Stream(Protocol):
-    """A connection that returns exactly ``size`` bytes, or raises EOFError if it ends before."""
-
-    async def read(self, size: int) -> bytes: ...
-    async def write(self, data: bytes) -> None: ...
-
-
 # The handshake with the host for one security type, up to the SecurityResult, which is relayed to the browser.
 Scheme = Callable[[], Awaitable[None]]
 
 
-async def negotiate(browser: Stream, host: Stream, schemes: dict[int, Scheme]) -> None:
+async def negotiate(browser: BrowserStream, host: HostStream, schemes: dict[int, Scheme]) -> None:
     """Perform the handshakes with both sides, up to the SecurityResult of the host.
 
     ``schemes``: security type -> handshake. The first security type that the host offers and ``schemes`` has is chosen.
@@ -60,7 +54,7 @@ async def none() -> None:
     """Perform no authentication (security type None)."""
 
 
-async def _offered(host: Stream) -> list[int]:
+async def _offered(host: HostStream) -> list[int]:
     [count] = await host.read(1)
     if count:
         return list(await host.read(count))

@@ -69,9 +69,8 @@ class ConsoleProxy:
         self._secure = _browser_tls()
         self._rate = limiter("console", "rate_limit_address")
         self._schemes = security_schemes(CONF.vnc.auth_schemes)
-        consoles = bus.client(transport, Consoles)
-        self._authorizer = TokenAuthorizer(consoles, bus.client(transport, Compute), kind.types)
-        self._consoles = consoles
+        self._consoles = bus.client(transport, Consoles)
+        self._authorizer = TokenAuthorizer(self._consoles, bus.client(transport, Compute), kind.types)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name=kind.name, daemon=True)
         self._server: ConsoleServer | None = None

@@ -163,7 +163,8 @@ def _abort(writer: asyncio.StreamWriter) -> None:
 
 async def connect(host: str, port: int, networks: Networks) -> HostStream:
     """Connect to a console. Raises OSError, also if the host is outside all ``networks`` (empty: any network)."""
-    addresses = [address for address in await _addresses(host, port) if not networks or _is_in(address, networks)]
+    addresses = [address for address in await _addresses(host, port) if not networks or any(
+        plain_ip.address(address.partition("%")[0]) in network for network in networks)]
     if not addresses:
         raise OSError(f"{host} is not in [console]guest_networks")
     reader, writer = await asyncio.open_connection(addresses[0], port)
@@ -185,8 +186,3 @@ async def _addresses(host: str, port: int) -> list[str]:
     except UnicodeError as error:  # an invalid name
         raise OSError(f"{host} is not a host name") from error
     return [str(item[4][0]) for item in results]
-
-
-def _is_in(address: str, networks: Networks) -> bool:
-    ip = plain_ip.address(address.partition("%")[0])
-    return any(ip in network for network in networks)

@@ -274,8 +274,7 @@ class Connection:
             return
         if complete:
             if self._exchange.too_long:
-                # Authentication comes before the size limit: an oversized body of an unauthenticated request is not
-                # read.
+                # Authentication comes before the size limit: without it an oversized body is not read.
                 self._keep = False
                 self._discarded = 1
             self.used += 1

@@ -22,9 +22,7 @@ class Exchange:
 
     def __init__(self, header_size: int, body_size: int, lenient: bool = False) -> None:
         self._h11 = h11.Connection(h11.SERVER, max_incomplete_event_size=header_size)
-        self._header_size = header_size
-        self._body_size = body_size
-        self._lenient = lenient
+        self._header_size, self._body_size, self._lenient = header_size, body_size, lenient
         self._expect()
 
     def _expect(self) -> None:
@@ -122,11 +120,8 @@ class Exchange:
         return self._h11.send(h11.InformationalResponse(status_code=100, headers=[], reason=b"Continue")) or b""
 
     def answer(self, status: str, headers: messages.Headers, body: bytes, keep: bool) -> bytes:
-        """Return the bytes of a response. Raises h11.LocalProtocolError for an invalid header; another one may be
-        tried.
-        """
-        head = messages.response(status, headers, body, keep)
-        parts = [self._h11.send(head)]
+        """Return the bytes of a response. Raises h11.LocalProtocolError for an invalid header, without effect."""
+        parts = [self._h11.send(messages.response(status, headers, body, keep))]
         if body and not (self.environ is not None and self.environ["REQUEST_METHOD"] == "HEAD"):
             parts.append(self._h11.send(h11.Data(data=body)))
         parts.append(self._h11.send(h11.EndOfMessage()))

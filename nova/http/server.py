@@ -65,12 +65,8 @@ class Server:
         self.environ = {"SERVER_NAME": name[0], "SERVER_PORT": str(name[1]), "SERVER_SOFTWARE": "nova"}
         self.error_body = error_body
         self.leaving = False
-        self._shared = shared
-        self._application = application
-        self._linger = linger
-        self._last = last
-        self._timeout = timeout
-        self._secure = secure
+        self._shared, self._application, self._secure = shared, application, secure
+        self._linger, self._last, self._timeout = linger, last, timeout
         self._backlog = Backlog()
         self._threads = [threading.Thread(target=self._work, name=f"api-{number}", daemon=True)
                          for number in range(threads)]
@@ -80,8 +76,7 @@ class Server:
         self._lock = threading.Lock()
         self._connections: dict[int, Connection] = {}
         self._clients: Counter[str] = Counter()
-        self._draining = self._paused = False
-        self._serving = False
+        self._draining = self._paused = self._serving = False
         self._ended = threading.Event()
         self._logged_at: dict[str, float] = {}
 
@@ -218,8 +213,7 @@ class Server:
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return number > 0
             except OSError as error:
-                # File descriptors or memory are exhausted: serve open connections meanwhile instead of retrying at
-                # once.
+                # File descriptors or memory are exhausted: serve open connections instead of retrying at once.
                 self._warn("Cannot accept new connections, retrying: %s", str(error))
                 self._poll.modify(self._number, 0)
                 self._paused = True
@@ -245,10 +239,8 @@ class Server:
 
     def _turn_away(self, connection: Connection, crowded: bool) -> None:
         """Refuse a connection beyond a limit without waiting for its client."""
-        if crowded:
-            self._warn("%s has too many connections ([api]connections_per_client)", connection.client)
-        else:
-            self._warn("There are too many connections ([api]max_connections), the last from %s", connection.client)
+        self._warn("%s has too many connections ([api]connections_per_client)" if crowded else
+                   "There are too many connections ([api]max_connections), the last from %s", connection.client)
         with self._lock:
             ending = sum(present.state is State.ENDING for present in self._connections.values())
         if connection.secure or ending >= _AT_ONCE:

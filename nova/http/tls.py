@@ -65,9 +65,7 @@ class Secured:
             self._shake()
 
     def recv(self, size: int) -> bytes:
-        """Return data, or b"" after the client has closed. Raises OSError: ssl.SSLWantReadError (no data yet) or
-        others.
-        """
+        """Return data, or b"" after the client has closed. Raises OSError: ssl.SSLWantReadError (no data) or others."""
         try:
             data = self._read(size)
         except ssl.SSLWantReadError:

@@ -70,7 +70,9 @@ def build(instance: Instance, path: str, settings: MetadataSettings, admin_pass:
             root, image = os.path.join(work, "root"), os.path.join(work, "image")
             _write_tree(root, files(instance, settings, admin_pass, random), int(instance.created_at.timestamp()))
             if format == "iso9660":
-                _make_iso(mkisofs, root, image)
+                # Joliet and Rock Ridge: long file names for all operating systems.
+                _run([mkisofs, "-quiet", "-o", image, "-ldots", "-allow-lowercase", "-allow-multidot", "-l",
+                      "-publisher", "Nova", "-J", "-joliet-long", "-r", "-V", LABEL, root])
             else:
                 _make_vfat(root, image)
             os.chmod(image, 0o600)
@@ -90,12 +92,6 @@ def _write_tree(root: str, bodies: dict[str, bytes], when: int) -> None:
     for folder, _folders, names in os.walk(root, topdown=False):
         for name in [*names, "."]:
             os.utime(os.path.join(folder, name), (when, when))
-
-
-def _make_iso(mkisofs: str, root: str, image: str) -> None:
-    # Joliet and Rock Ridge: long file names for all operating systems.
-    _run([mkisofs, "-quiet", "-o", image, "-ldots", "-allow-lowercase", "-allow-multidot", "-l", "-publisher", "Nova",
-          "-J", "-joliet-long", "-r", "-V", LABEL, root])
 
 
 def _make_vfat(root: str, image: str) -> None:

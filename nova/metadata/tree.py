@@ -66,8 +66,7 @@ class Tree:
         if not names:
             return _text("\n".join(openstack.listed(utcnow().date())))
         if names[0] == "content":
-            body = openstack.content(self.instance, names[1]) if len(names) == 2 else None
-            return None if body is None else Document(body, "application/octet-stream")
+            return _binary(openstack.content(self.instance, names[1])) if len(names) == 2 else None
         version = openstack.resolve(names[0])
         if version is None or len(names) > 2:
             return None
@@ -80,7 +79,7 @@ class Tree:
         instance, settings = self.instance, self.settings
         makers: dict[str, Callable[[], Document | None]] = {
             "meta_data.json": lambda: _json(openstack.meta_data(instance, version, settings)),
-            "user_data": self._user_data,
+            "user_data": lambda: _binary(ec2.user_data(instance)),
             "network_data.json": lambda: Document(openstack.encode(openstack.network_data(instance.network_info))),
         }
         if version >= openstack.GRIZZLY:
@@ -91,9 +90,6 @@ class Tree:
             makers["vendor_data2.json"] = lambda: _json(openstack.vendor_data2(settings))
         return makers
 
-    def _user_data(self) -> Document | None:
-        data = ec2.user_data(self.instance)
-        return None if data is None else Document(data, "application/octet-stream")
 
 
 def is_password(path: str) -> bool:
@@ -105,20 +101,16 @@ def is_password(path: str) -> bool:
 
 def _entries(node: Mapping[str, Any]) -> list[str]:
     """Return the lines of a listing. Public keys are listed with their names."""
-    lines = []
-    for name in sorted(node):
-        value = node[name]
-        if name.startswith("_"):
-            continue
-        if isinstance(value, Mapping):
-            lines.append(value.get("_name") or f"{name}/")
-        else:
-            lines.append(name)
-    return lines
+    return [value.get("_name") or f"{name}/" if isinstance(value, Mapping) else name
+            for name, value in sorted(node.items()) if not name.startswith("_")]
 
 
 def _text(text: str) -> Document:
     return Document(text.encode())
+
+
+def _binary(body: bytes | None) -> Document | None:
+    return None if body is None else Document(body, "application/octet-stream")
 
 
 def _json(document: Any) -> Document:

@@ -136,7 +136,7 @@ class NotificationBuilder:
         ``old_name``, ``old_payload``: event type and payload in the unversioned format, if there is one. ``by``: the
         publisher (default: the API). ``failed``: True for the priority ERROR.
         """
-        by, notifications = by or publisher("nova-api", CONF.host), []
+        notifications, by = [], by or publisher("nova-api", CONF.host)
         priority = ERROR.upper() if failed or payload["nova_object.name"] == "ExceptionPayload" else "INFO"
         if self.settings.versioned:
             notifications.append(self.message(subject, event, by, payload, True, priority))

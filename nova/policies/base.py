@@ -37,12 +37,8 @@ RULES = [
     _base("project_member_api", "role:member and project_id:%(project_id)s", "A member of the owning project."),
     _base("project_reader_api", "role:reader and project_id:%(project_id)s", "A reader of the owning project."),
     _base("service_api", "role:service", "Another OpenStack service."),
-    _base("project_manager_or_admin", "rule:project_manager_api or rule:context_is_admin",
-          "A manager of the owning project or an administrator."),
-    _base("project_member_or_admin", "rule:project_member_api or rule:context_is_admin",
-          "A member of the owning project or an administrator."),
-    _base("project_reader_or_admin", "rule:project_reader_api or rule:context_is_admin",
-          "A reader of the owning project or an administrator."),
-    _base("service_or_admin", "rule:service_api or rule:context_is_admin",
-          "Another OpenStack service or an administrator."),
+    *(_base(f"{name}_or_admin", f"rule:{name}_api or rule:context_is_admin", f"{callers} or an administrator.")
+      for name, callers in (
+          ("project_manager", "A manager of the owning project"), ("project_member", "A member of the owning project"),
+          ("project_reader", "A reader of the owning project"), ("service", "Another OpenStack service"))),
 ]

@@ -34,9 +34,7 @@ class Meter:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._handled = 0
-        self._busy = 0
-        self._waiting = 0
+        self._handled = self._busy = self._waiting = 0
         # Time of the last call of take(); 0: the start of the process.
         self._since = 0.0
         self._cpu = 0.0
@@ -66,7 +64,7 @@ class Meter:
 
     def take(self, worker: int, busy: int | None = None) -> WorkerStats:
         """Return the statistics since the last call. ``busy`` overrides the number of busy threads."""
-        now, cpu = time.monotonic(), _cpu_seconds()
+        now, cpu = time.monotonic(), time.process_time()
         with self._lock:
             seconds = max(now - (self._since or _started_at()), 0.001)
             stats = WorkerStats(
@@ -128,11 +126,6 @@ def counted(application: Application) -> Application:
             return application(environ, start_response)
 
     return serve
-
-
-def _cpu_seconds() -> float:
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    return used.ru_utime + used.ru_stime
 
 
 def _started_at() -> float:

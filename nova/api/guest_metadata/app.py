@@ -36,10 +36,8 @@ class HTTPError(Exception):
 
 class Application:
     def __init__(self, instances: Instances, settings: MetadataSettings, shared_secret: str = "") -> None:
-        self._instances = instances
+        self._instances, self._settings, self._secret = instances, settings, shared_secret
         self._healthcheck = Healthcheck(instances.check_conductor)
-        self._settings = settings
-        self._secret = shared_secret
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         extra = []
@@ -76,8 +74,7 @@ class Application:
         instance = self._instance(environ)
         if method == "POST":
             return self._post(environ, path, instance)
-        entry = tree.Tree(instance, self._settings).lookup(path)
-        if entry is None:
+        if (entry := tree.Tree(instance, self._settings).lookup(path)) is None:
             raise HTTPError(404)
         return entry
 

@@ -22,21 +22,14 @@ MISSING = 1.0
 HasAddress = Callable[[str, str, str], bool]
 
 
-def _anybody(network_id: str, address: str, uuid: str) -> bool:
-    return True
-
-
 class Instances:
     """A cache of instances. Raises InstanceNotFound and ServiceUnavailable like the conductor."""
 
     def __init__(self, guests: Guests, servers: Servers, expiration: float,
-                 clock: Callable[[], float] = time.monotonic, has: HasAddress = _anybody) -> None:
+                 clock: Callable[[], float] = time.monotonic, has: HasAddress = lambda *_: True) -> None:
         """``has``: returns True if this host has plugged the instance into the network with the address."""
-        self._guests = guests
-        self._servers = servers
-        self._expiration = expiration
-        self._clock = clock
-        self._has = has
+        self._guests, self._servers = guests, servers
+        self._expiration, self._clock, self._has = expiration, clock, has
         self._lock = threading.Lock()
         self._cache: dict[tuple[str, ...], tuple[float, Instance | None]] = {}
 
@@ -53,7 +46,8 @@ class Instances:
 
         instance = self._cached(key, ask)
         if not self._has(network_id, address, instance.uuid):
-            self._forget(key)
+            with self._lock:
+                self._cache.pop(key, None)
             instance = self._cached(key, ask)
             if not self._has(network_id, address, instance.uuid):
                 self._keep(key, self._clock() + min(MISSING, self._expiration), None)
@@ -95,10 +89,6 @@ class Instances:
             raise
         self._keep(key, now + self._expiration, instance)
         return instance
-
-    def _forget(self, key: tuple[str, ...]) -> None:
-        with self._lock:
-            self._cache.pop(key, None)
 
     def _keep(self, key: tuple[str, ...], until: float, instance: Instance | None) -> None:
         with self._lock:

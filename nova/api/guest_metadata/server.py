@@ -52,8 +52,7 @@ class Server:
 
     def __init__(self, application: Wsgi, threads: int,
                  tenant_of: Callable[[str, str], str] = lambda network, address: network) -> None:
-        self.application = application
-        self.tenant_of = tenant_of
+        self.application, self.tenant_of = application, tenant_of
         self.pool = FairThreadPool({_KIND: threads}, name="metadata")
         self.loop = asyncio.new_event_loop()
         # Oldest first.
@@ -135,9 +134,7 @@ class Connection(asyncio.Protocol):
     """A connection: it collects a request, passes it to a thread, writes the response and closes."""
 
     def __init__(self, server: Server, extra: dict[str, str], trusted: bool) -> None:
-        self._server = server
-        self._extra = extra
-        self.trusted = trusted
+        self._server, self._extra, self.trusted = server, extra, trusted
         self._data = bytearray()
         self._exchange = Exchange(HEAD_LIMIT, BODY_LIMIT, lenient=True)
         self.busy = False

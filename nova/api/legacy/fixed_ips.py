@@ -16,7 +16,6 @@ FIXED_IP = View([
     Out("address", STRING), Out("cidr", STRING), Out("hostname", STRING_OR_NULL), Out("host", STRING_OR_NULL),
     Out("reserved", TRUTH, since=4),
 ])
-RESERVE, UNRESERVE = only("reserve"), only("unreserve")
 
 
 def _address(req: Request) -> str:
@@ -32,13 +31,13 @@ def show(req: Request) -> dict[str, Any]:
     return {"fixed_ip": FIXED_IP.render(req.clients.fixed_ips.show(req.ctx, _address(req)), req)}
 
 
-@accepts(body=RESERVE)
+@accepts(body=only("reserve"))
 def reserve(req: Request) -> None:
     """Reserve an address. A server that uses the address keeps it."""
     req.clients.fixed_ips.reserve(req.ctx, _address(req), True)
 
 
-@accepts(body=UNRESERVE)
+@accepts(body=only("unreserve"))
 def unreserve(req: Request) -> None:
     """Let servers have an address again."""
     req.clients.fixed_ips.reserve(req.ctx, _address(req), False)

@@ -18,19 +18,18 @@ from nova.objects.networks.network import Network
 _IP = Plain(type="string", maxLength=45, oneOf=[{"format": "ipv4"}, {"format": "ipv6"}])
 _CIDR = string(minLength=1, maxLength=64)
 _CIDR_OR_NULL = Plain(type=["string", "null"], minLength=1, maxLength=64)
-_LABEL = string(minLength=1, maxLength=255)
-_PROJECT = string(minLength=1, maxLength=255)
+_TEXT = string(minLength=1, maxLength=255)
 _DEVICE = string(minLength=1, maxLength=15)
 _PORTS = integer(1, 4094)
 
 CREATE = Object({"network": Field(Object({
-    "label": Field(_LABEL, required=True), "cidr": _CIDR_OR_NULL, "cidr_v6": _CIDR_OR_NULL, "gateway": _IP,
+    "label": Field(_TEXT, required=True), "cidr": _CIDR_OR_NULL, "cidr_v6": _CIDR_OR_NULL, "gateway": _IP,
     "gateway_v6": _IP, "dns1": _IP, "dns2": _IP, "fixed_cidr": _CIDR, "allowed_start": _IP, "allowed_end": _IP,
-    "project_id": _PROJECT, "mtu": integer(1, 65535), "vlan": _PORTS, "bridge_interface": _DEVICE, "bridge": _DEVICE,
+    "project_id": _TEXT, "mtu": integer(1, 65535), "vlan": _PORTS, "bridge_interface": _DEVICE, "bridge": _DEVICE,
     "dhcp_server": _IP, "enable_dhcp": BOOLEAN, "share_address": BOOLEAN, "multi_host": BOOLEAN,
 }), required=True)})
 TENANT_CREATE = Object({"network": Field(Object({
-    "label": Field(_LABEL, required=True), "cidr": Field(_CIDR, required=True), "ipam": BOOLEAN,
+    "label": Field(_TEXT, required=True), "cidr": Field(_CIDR, required=True), "ipam": BOOLEAN,
     "vlan_start": ANY, "network_size": ANY, "num_networks": integer(1, 1),
 }), required=True)})
 
@@ -45,7 +44,7 @@ def create(req: Request) -> dict[str, Any]:
 
 
 def _wanted(given: dict[str, Any]) -> Network:
-    """Raises InvalidInput for what the embedded networks cannot do, rather than doing something else."""
+    """Return the requested network. Raises InvalidInput for options that embedded networks do not support."""
     if not given.get("cidr"):
         raise exception.InvalidInput(reason="cidr: every network has an IPv4 subnet")
     if "bridge" in given:
@@ -64,7 +63,7 @@ def _wanted(given: dict[str, Any]) -> Network:
 
 
 def _range(given: dict[str, Any]) -> tuple[str | None, str | None]:
-    """The first and the last address for servers; None: those of the subnet."""
+    """Return the first and the last address for servers; None: those of the subnet."""
     start, end = given.get("allowed_start"), given.get("allowed_end")
     if "fixed_cidr" not in given:
         return start, end

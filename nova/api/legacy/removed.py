@@ -29,7 +29,6 @@ _BELOW = ("", "/{id}", "/{id}/{what}", "/{id}/{what}/{name}")
 
 
 def routes() -> tuple[Route, ...]:
-    """The lines of the table for them."""
-    everywhere = tuple(Route(method, path + below, no_longer_available)
-                       for path in _COLLECTIONS for below in _BELOW for method in _METHODS)
-    return everywhere + tuple(Route(method, path, no_longer_available) for method, path in _SINGLE)
+    """Return the routes of these operations."""
+    everywhere = [(method, path + below) for path in _COLLECTIONS for below in _BELOW for method in _METHODS]
+    return tuple(Route(method, path, no_longer_available) for method, path in (*everywhere, *_SINGLE))

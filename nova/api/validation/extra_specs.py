@@ -28,7 +28,7 @@ class BadSpec(exception.Invalid):
 
 
 def validate(name: str, value: str) -> None:
-    """Raises UnknownSpec, BadSpec. Names without a known namespace are free."""
+    """Raise UnknownSpec or BadSpec for an invalid spec. Names without a known namespace are free."""
     check = _find(name)
     if check is None:
         if _namespace(name) in NAMESPACES:
@@ -41,13 +41,9 @@ def validate(name: str, value: str) -> None:
 
 def _namespace(name: str) -> str | None:
     space, colon, _item = name.partition(":")
-    if not colon:
-        return None
     # Numbered and named groups; "traits:" is Ironic's own.
     grouped = _GROUPED.fullmatch(name)
-    if grouped and space != "traits":
-        return grouped["space"]
-    return space
+    return None if not colon else grouped["space"] if grouped and space != "traits" else space
 
 
 def _find(name: str) -> Check | None:
@@ -60,26 +56,21 @@ def _find(name: str) -> Check | None:
     grouped = _GROUPED.fullmatch(name)
     if grouped is None:
         return None
-    if grouped["space"] == "resources":
-        return _integer(0) if _is_resource_class(grouped["item"]) else None
-    return _choice("required", "forbidden") if _is_trait(grouped["item"]) else None
+    is_resource = grouped["space"] == "resources"
+    if not _CUSTOM.fullmatch(grouped["item"]) and grouped["item"] not in (
+            os_resource_classes.STANDARDS if is_resource else _traits()):
+        return None
+    return _integer(0) if is_resource else _choice("required", "forbidden")
 
 
 _GROUPED = re.compile(r"(?P<space>resources|trait)(?P<group>[a-zA-Z0-9_-]{1,64})?:(?P<item>.+)")
 _CUSTOM = re.compile("CUSTOM_[A-Z0-9_]+")
 
 
-def _is_resource_class(name: str) -> bool:
-    return name in os_resource_classes.STANDARDS or _CUSTOM.fullmatch(name) is not None
-
-
 @functools.cache
 def _traits() -> frozenset[str]:
     return frozenset(os_traits.get_traits())
 
-
-def _is_trait(name: str) -> bool:
-    return name in _traits() or _CUSTOM.fullmatch(name) is not None
 
 
 # --- kinds of values ----------------------------------------------------------------------------

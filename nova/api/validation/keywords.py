@@ -29,11 +29,9 @@ class Failure:
 
     def __init__(self, value: Any, reason: Callable[[], str], alternatives: Iterable[Failure] = (),
                  cause: Exception | None = None) -> None:
-        self.value = value
-        self._reason = reason
+        self.value, self._reason, self.cause = value, reason, cause
         self.path: list[Any] = []
         self.alternatives = list(alternatives)
-        self.cause = cause
 
     @property
     def message(self) -> str:
@@ -236,11 +234,8 @@ def _items(wanted: dict[str, Any], schema: dict[str, Any]) -> Check:
 # -- objects --------------------------------------------------------------------------------------
 def _required(names: list[str], _schema: dict[str, Any]) -> Check:
     def check(value: Any) -> Failure | None:
-        if isinstance(value, dict):
-            for name in names:
-                if name not in value:
-                    return Failure(value, functools.partial("{!r} is a required property".format, name))
-        return None
+        missing = next((name for name in names if name not in value), None) if isinstance(value, dict) else None
+        return None if missing is None else Failure(value, lambda: f"{missing!r} is a required property")
 
     return check
 

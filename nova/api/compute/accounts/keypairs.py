@@ -11,8 +11,6 @@ from nova.api.validation.fields import ABSENT, Array, Changing, Combined, Field,
 from nova.api.validation.types import INTEGER, LIMIT, LINKS, NAME, STRING, STRING_OR_NULL, TRUTH
 from nova.objects.accounts.keypair import SSH, X509, Keypair
 
-POLICY = "os_compute_api:os-keypairs:"
-
 # Maximum number of characters of a user id.
 _LONGEST = 255
 
@@ -51,7 +49,7 @@ def _user(req: Request, operation: str, user_id: str | None) -> str:
     user = user_id or req.ctx.user_id or ""
     if len(user) > _LONGEST:
         raise exception.Invalid(f"user_id is longer than {_LONGEST} characters.")
-    req.authorize(POLICY + operation, {"user_id": user})
+    req.authorize("os_compute_api:os-keypairs:" + operation, {"user_id": user})
     return user
 
 

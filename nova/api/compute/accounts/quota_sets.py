@@ -38,8 +38,8 @@ UPDATE = Object({"quota_set": Field(Object({
 }), required=True)})
 
 
-def _limit(name: str) -> Out:
-    return Out(name, INTEGER, lambda quotas, _req: quotas.limits.get(name, UNLIMITED), until=until(name))
+def _limit(name: str, since: int = 0, until: int = microversion.MAX) -> Out:
+    return Out(name, INTEGER, lambda quotas, _req: quotas.limits.get(name, UNLIMITED), since, until)
 
 
 def _usage(name: str) -> Out:
@@ -49,7 +49,7 @@ def _usage(name: str) -> Out:
 
 
 _ID = Out("id", STRING, lambda _quotas, req: req.params["id"])
-LIMITS = View([_limit(name) for name in RESOURCES])
+LIMITS = View([_limit(name, until=until(name)) for name in RESOURCES])
 NAMED_LIMITS = View([_ID, *LIMITS.keys])
 USAGE = View([_ID, *(_usage(name) for name in RESOURCES)])
 
@@ -121,11 +121,7 @@ CLASS_UPDATE = Object({"quota_class_set": Field(Object({
 }), required=True)})
 
 
-def _class_limit(name: str) -> Out:
-    return Out(name, INTEGER, lambda quotas, _req: quotas.limits.get(name, UNLIMITED), **_SHOWN[name])
-
-
-CLASS_LIMITS = View([_class_limit(name) for name in _SHOWN])
+CLASS_LIMITS = View([_limit(name, **versions) for name, versions in _SHOWN.items()])
 NAMED_CLASS_LIMITS = View([_ID, *CLASS_LIMITS.keys])
 
 

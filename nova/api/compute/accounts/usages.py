@@ -16,7 +16,6 @@ from nova.conf import CONF
 from nova.objects.accounts.usage import ServerUsage, audit_period
 from nova.objects.base import utcnow
 
-_POLICY = "os_compute_api:os-simple-tenant-usage:"
 _PATH = "os-simple-tenant-usage"
 _FORMATS = ("%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%S.%f", "%Y-%m-%d %H:%M:%S.%f")
 
@@ -114,7 +113,7 @@ def index(req: Request) -> dict[str, Any]:
 def show(req: Request) -> dict[str, Any]:
     """Show the usage of each server of a project."""
     project = req.params["id"]
-    req.authorize(_POLICY + "show", {"project_id": project})
+    req.authorize("os_compute_api:os-simple-tenant-usage:show", {"project_id": project})
     period = _Period(req, True)
     servers, limit = _page(req, period, project)
     shown = _projects(servers, period)

@@ -12,20 +12,8 @@ from nova.api.compute.hosts.services import check_uuid, state_of, status_of
 from nova.api.request import Request
 from nova.api.router import accepts
 from nova.api.validation import formats
-from nova.api.validation.fields import ABSENT, Array, Changing, Field, Getter, Object, Out, Query, View, enum
-from nova.api.validation.types import (
-    ANY_QUERY,
-    BOOLEAN,
-    HOSTNAME,
-    INTEGER,
-    INTEGER_OR_NULL,
-    LIMIT,
-    LINKS,
-    OPEN,
-    STRING,
-    STRING_OR_NULL,
-    UUID,
-)
+from nova.api.validation.fields import ABSENT, Array, Changing, Field, Getter, Object, Out, Plain, Query, View, enum
+from nova.api.validation.types import ANY_QUERY, BOOLEAN, HOSTNAME, INTEGER, LIMIT, LINKS, STRING, STRING_OR_NULL, UUID
 from nova.conf import CONF
 from nova.objects.hosts.node import DISK_GB, MEMORY_MB, VCPU, ComputeNode
 from nova.objects.servers.instance import Instance
@@ -103,10 +91,10 @@ HYPERVISOR = View([
     *_BRIEF,
     Out("hypervisor_type", STRING, "node.hypervisor_type"),
     Out("hypervisor_version", INTEGER, "node.hypervisor_version"), Out("host_ip", STRING, "node.host_ip"),
-    Out("service", OPEN, _service),
+    Out("service", Object(additional=True), _service),
     *(Out(name, INTEGER, _resource(name), until=87) for name in RESOURCES),
-    Out("disk_available_least", INTEGER_OR_NULL, "node.disk_available_least", until=87),
-    Out("cpu_info", Changing({0: STRING, 28: OPEN}), lambda shown, req: (
+    Out("disk_available_least", Plain(type=["integer", "null"]), "node.disk_available_least", until=87),
+    Out("cpu_info", Changing({0: STRING, 28: Object(additional=True)}), lambda shown, req: (
         shown.node.cpu_info if req.version >= 28 else json.dumps(shown.node.cpu_info)), until=87),
     Out("uptime", STRING_OR_NULL, "node.uptime", since=88),
     _SERVERS,
@@ -203,7 +191,7 @@ def servers(req: Request) -> dict[str, Any]:
     return {"hypervisors": _render(req, LISTED, _matching(req, req.params["id"]), servers=True)}
 
 
-@accepts(query=ANY_QUERY, answer=Object({"hypervisor_statistics": OPEN}))
+@accepts(query=ANY_QUERY, answer=Object({"hypervisor_statistics": Object(additional=True)}))
 def statistics(req: Request) -> dict[str, Any]:
     """Sum up the resources of all enabled hypervisors."""
     nodes = [node for node in req.clients.hypervisors.index(req.ctx)

@@ -12,8 +12,6 @@ from nova.api.validation.types import LIMIT, OPEN, STRING, UUID
 from nova.objects.base import new_uuid
 from nova.objects.servers.server_group import ServerGroup
 
-POLICY = "os_compute_api:os-server-groups:"
-
 INDEX_QUERY = Query({"all_projects": STRING, "limit": LIMIT, "offset": LIMIT}, strict=75)
 
 _HARD = ["anti-affinity", "affinity"]
@@ -47,10 +45,8 @@ _SINGLE_GROUP = Object({"server_group": GROUP})
 @accepts(query=INDEX_QUERY, answer=Object({"server_groups": Array(GROUP)}))
 def index(req: Request) -> dict[str, Any]:
     """List server groups."""
-    everywhere = "all_projects" in req.query and req.allowed(POLICY + "index:all_projects")
-    limit, offset = req.offset_page()
-    groups = req.clients.server_groups.index(
-        req.ctx, None if everywhere else req.ctx.project_id, limit=limit, offset=offset)
+    everywhere = "all_projects" in req.query and req.allowed("os_compute_api:os-server-groups:index:all_projects")
+    groups = req.clients.server_groups.index(req.ctx, None if everywhere else req.ctx.project_id, *req.offset_page())
     return {"server_groups": [GROUP.render(group, req) for group in groups]}
 
 

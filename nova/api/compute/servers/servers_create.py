@@ -34,7 +34,6 @@ from nova.objects.servers.volume_image import describes_volumes, without_descrip
 LOG = logging.getLogger(__name__)
 
 POLICY = "os_compute_api:servers:create"
-REQUESTED_DESTINATION = "compute:servers:create:requested_destination"
 _LETTERS = string.ascii_letters + string.digits
 # Maximum number of servers per request, which are created in one transaction.
 _MOST = 10_000
@@ -167,7 +166,7 @@ def _check_policy(req: Request, request: ServerCreate, wanted: Mapping[str, Any]
     """Raise PolicyNotAuthorized unless the caller may create servers, and use each option of the request."""
     for rule, applies in (
             (POLICY, True), (f"{POLICY}:forced_host", request.forced_host or request.forced_node),
-            (REQUESTED_DESTINATION, request.requested_host or request.requested_node),
+            ("compute:servers:create:requested_destination", request.requested_host or request.requested_node),
             (f"{POLICY}:attach_volume", wanted.get("block_device_mapping") or wanted.get("block_device_mapping_v2")),
             (f"{POLICY}:attach_network", request.networks), (f"{POLICY}:trusted_certs", request.trusted_certs)):
         if applies:

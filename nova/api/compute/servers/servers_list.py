@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from typing import Any
 
 import msgspec
@@ -78,6 +79,7 @@ _OTHERWISE_HANDLED = frozenset({"status", "all_tenants", "changes-since", "chang
                                 "tenant_id", *_PAGING})
 # Columns with numbers: other values cannot match.
 _NUMBERS = frozenset({"launch_index", "power_state", "progress"})
+_SMALL_NUMBER = re.compile("[0-9]{1,9}")
 
 
 @accepts(query=QUERY, answer=Object({"servers": Array(servers_view.BRIEF), "servers_links": LINKS}))
@@ -128,7 +130,7 @@ def server_query(req: Request, policy: str) -> ServerQuery | None:
     if "deleted" in given:
         query.deleted = strutils.bool_from_string(given["deleted"][-1])
     for name, values in given.items():
-        if name in _NUMBERS and not _is_small(values[-1]):
+        if name in _NUMBERS and not _SMALL_NUMBER.fullmatch(values[-1]):
             return None
         if name not in _OTHERWISE_HANDLED:
             query.filters[name] = req.expression(name) if name in _EXPRESSIONS else _value(name, values)
@@ -200,10 +202,6 @@ def _value(name: str, values: list[str]) -> Any:
     if name == "soft_deleted":
         return strutils.bool_from_string(values[-1])
     return values[-1]
-
-
-def _is_small(value: str) -> bool:
-    return value.isascii() and value.isdigit() and len(value) < 10
 
 
 def _truth(name: str, value: str) -> bool:

@@ -12,11 +12,6 @@ from nova.conf import CONF
 from nova.objects.servers import states
 from nova.objects.servers.instance import Instance
 
-EXTENDED = "os_compute_api:os-extended-server-attributes"
-FLAVOR_SPECS = "os_compute_api:servers:show:flavor-extra-specs"
-HOST_STATUS = "os_compute_api:servers:show:host_status"
-HOST_STATUS_UNKNOWN = "os_compute_api:servers:show:host_status:unknown-only"
-
 # Seconds for which an API process caches the status of all hosts.
 _HOSTS_FRESH = 3.0
 
@@ -32,23 +27,19 @@ _IMAGE_NAMES = frozenset({
 class ViewContext:
     """The permissions and configuration that decide how servers are shown, read once per request."""
 
-    __slots__ = ("_hosts", "admin_pass", "extended", "flavor_specs", "glance", "host_status", "names",
-                 "precise_addresses", "req", "version")
-
     def __init__(self, req: Request, precise_addresses: bool = True, admin_pass: str | None = None) -> None:
         """``admin_pass``: the new password of the server, if the response shows it."""
-        self.admin_pass = admin_pass
-        self.req = req
-        self.version = req.version
-        self.precise_addresses = precise_addresses
-        self.extended = req.allowed(EXTENDED)
-        self.flavor_specs = req.version >= 47 and req.allowed(FLAVOR_SPECS)
+        self.req, self.version = req, req.version
+        self.admin_pass, self.precise_addresses = admin_pass, precise_addresses
+        self.extended = req.allowed("os_compute_api:os-extended-server-attributes")
+        self.flavor_specs = req.version >= 47 and req.allowed("os_compute_api:servers:show:flavor-extra-specs")
         self.glance = CONF.api.glance_link_prefix.rstrip("/") if CONF.api.glance_link_prefix else None
         self.names = CONF.instance_name_template
         self.host_status = None
         if req.version >= 16:
-            self.host_status = ("all" if req.allowed(HOST_STATUS) else
-                                "unknown" if req.allowed(HOST_STATUS_UNKNOWN) else None)
+            rule = "os_compute_api:servers:show:host_status"
+            self.host_status = (
+                "all" if req.allowed(rule) else "unknown" if req.allowed(f"{rule}:unknown-only") else None)
         self._hosts: dict[str, str] | None = None
 
     def status_of(self, host: str) -> str:
@@ -116,14 +107,6 @@ def _fault(server: Instance, view: ViewContext) -> Any:
     return shown
 
 
-def _progress(server: Instance, _view: ViewContext) -> Any:
-    return server.progress if server.status in states.PROGRESS_STATUSES else ABSENT
-
-
-def _security_groups(server: Instance, _view: ViewContext) -> Any:
-    return [{"name": name} for name in server.security_groups] or ABSENT
-
-
 def _host_status(server: Instance, view: ViewContext) -> Any:
     if view.host_status is None:
         return ABSENT
@@ -137,17 +120,9 @@ def _volumes(server: Instance, view: ViewContext) -> list[dict[str, Any]]:
     return [{"id": disk.volume_id, "delete_on_termination": disk.delete_on_termination} for disk in server.volumes]
 
 
-def _hostname(server: Instance, view: ViewContext) -> Any:
-    return server.hostname if view.version >= 90 or view.extended else ABSENT
-
-
 def _extended(attribute: str) -> Any:
     """Return a field that requires the policy os-extended-server-attributes."""
     return lambda server, view: getattr(server, attribute) if view.extended else ABSENT
-
-
-def _instance_name(server: Instance, view: ViewContext) -> Any:
-    return server.name_by(view.names) if view.extended else ABSENT
 
 
 # Name, type, getter, and the version from which show, detail and the response to PUT have it (None: never).
@@ -168,24 +143,28 @@ _TABLE: tuple[tuple[str, Any, Any, int, int | None, int | None], ...] = (
     ("accessIPv6", STRING, lambda server, _view: server.access_ip_v6 or "", 1, 1, 1),
     ("links", LINKS, lambda server, view: view.req.links("servers", server.uuid), 1, 1, 1),
     ("OS-DCF:diskConfig", STRING, "disk_config", 1, 1, 1),
-    ("progress", INTEGER, _progress, 1, 1, 1),
+    ("progress", INTEGER,
+     lambda server, _view: server.progress if server.status in states.PROGRESS_STATUSES else ABSENT, 1, 1, 1),
     ("fault", OPEN, _fault, 1, 1, 1),
     ("OS-EXT-AZ:availability_zone", STRING, lambda server, _view: server.availability_zone or "", 1, 1, 75),
     ("config_drive", STRING, lambda server, _view: "True" if server.config_drive else "", 1, 1, 75),
     ("key_name", STRING_OR_NULL, lambda server, _view: server.key.name if server.key else None, 1, 1, 75),
     ("OS-SRV-USG:launched_at", STRING_OR_NULL, lambda server, _view: iso_precise(server.launched_at), 1, 1, 75),
     ("OS-SRV-USG:terminated_at", STRING_OR_NULL, lambda server, _view: iso_precise(server.terminated_at), 1, 1, 75),
-    ("security_groups", Array(Object({"name": STRING})), _security_groups, 1, 1, 75),
+    ("security_groups", Array(Object({"name": STRING})),
+     lambda server, _view: [{"name": name} for name in server.security_groups] or ABSENT, 1, 1, 75),
     ("OS-EXT-STS:task_state", STRING_OR_NULL, "task_state", 1, 1, 75),
     ("OS-EXT-STS:vm_state", STRING, "vm_state", 1, 1, 75),
     ("OS-EXT-STS:power_state", INTEGER, "power_state", 1, 1, 75),
     ("os-extended-volumes:volumes_attached", Array(OPEN), _volumes, 1, 1, 75),
     ("OS-EXT-SRV-ATTR:host", STRING_OR_NULL, _extended("host"), 1, 1, 75),
     ("OS-EXT-SRV-ATTR:hypervisor_hostname", STRING_OR_NULL, _extended("node"), 1, 1, 75),
-    ("OS-EXT-SRV-ATTR:instance_name", STRING, _instance_name, 1, 1, 75),
+    ("OS-EXT-SRV-ATTR:instance_name", STRING,
+     lambda server, view: server.name_by(view.names) if view.extended else ABSENT, 1, 1, 75),
     ("OS-EXT-SRV-ATTR:reservation_id", STRING, _extended("reservation_id"), 3, 3, 75),
     ("OS-EXT-SRV-ATTR:launch_index", INTEGER, _extended("launch_index"), 3, 3, 75),
-    ("OS-EXT-SRV-ATTR:hostname", STRING, _hostname, 3, 3, 75),
+    ("OS-EXT-SRV-ATTR:hostname", STRING,
+     lambda server, view: server.hostname if view.version >= 90 or view.extended else ABSENT, 3, 3, 75),
     ("OS-EXT-SRV-ATTR:kernel_id", STRING, _extended("kernel_id"), 3, 3, 75),
     ("OS-EXT-SRV-ATTR:ramdisk_id", STRING, _extended("ramdisk_id"), 3, 3, 75),
     ("OS-EXT-SRV-ATTR:root_device_name", STRING_OR_NULL, _extended("root_device_name"), 3, 3, 75),

@@ -49,8 +49,7 @@ _SINGLE_VOLUME = Object({"volume": VOLUME})
 
 
 def _list(req: Request) -> dict[str, Any]:
-    limit, offset = req.offset_page()
-    volumes = req.clients.volumes.index(req.ctx, req.ctx.project_id, limit=limit, offset=offset)
+    volumes = req.clients.volumes.index(req.ctx, req.ctx.project_id, *req.offset_page())
     return {"volumes": [VOLUME.render(volume, req) for volume in volumes]}
 
 

@@ -13,11 +13,9 @@ from nova.api.router import Handler, accepts
 from nova.api.validation.fields import Changing, Field, Object, Plain, enum, only, string
 from nova.api.validation.types import ANY, STRING
 from nova.objects.servers.guest import password_items, password_of
-from nova.objects.servers.instance import Instance
 
 _SERVERS = "os_compute_api:servers:"
 _LOCK = "os_compute_api:os-lock-server:"
-_GROUPS = "os_compute_api:os-security-groups:"
 # Seconds that a request waits for the guest agent to change a password, and between two polls.
 _PASSWORD_WAIT, _PASSWORD_POLL = 15.0, 0.1
 
@@ -67,14 +65,10 @@ def lock(req: Request) -> None:
 def unlock(req: Request) -> None:
     """Unlock a server."""
     server = authorized_get(req, _LOCK + "unlock")
-    if not _locked_by_owner(req, server):
+    by_owner = server.locked_by == "owner" and server.project_id == req.ctx.project_id
+    if server.locked_by is not None and not by_owner:
         req.authorize(_LOCK + "unlock:unlock_override", target_of(server))
     req.clients.servers.unlock(req.ctx, server_id(req), project_id=req.scope)
-
-
-def _locked_by_owner(req: Request, server: Instance) -> bool:
-    """Return True if the owner may unlock the server: it is not locked, or locked by an owner."""
-    return server.locked_by is None or (server.locked_by == "owner" and server.project_id == req.ctx.project_id)
 
 
 @accepts(body=only("trigger_crash_dump", Plain(type="null")), errors=(409,))
@@ -107,7 +101,7 @@ def _security_group(action: str, rule: str, add: bool) -> Handler:
 
     @accepts(body=body, errors=(409,))
     def handler(req: Request) -> None:
-        authorize(req, _GROUPS + rule)
+        authorize(req, "os_compute_api:os-security-groups:" + rule)
         name = req.body[action]["name"].strip()
         if not name:
             raise exception.InvalidInput("Security group name cannot be empty")
