@@ -96,9 +96,8 @@ def newest() -> str:
 def _revision(connection: sa.Connection) -> str | None:
     if not sa.inspect(connection).has_table("alembic_version"):
         return None
-    revision: str | None = connection.scalar(
+    return connection.scalar(
         sa.select(sa.column("version_num")).select_from(sa.table("alembic_version")))
-    return revision
 
 
 def _unusable(url: str, reason: str) -> exception.DatabaseUnusable:

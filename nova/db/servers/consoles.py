@@ -79,5 +79,4 @@ def over(connection: sa.Connection, sessions: Sequence[ConsoleSession], endings:
 
 def forget_expired(connection: sa.Connection) -> int:
     """Delete expired tokens; return their number."""
-    expired: int = connection.execute(sa.delete(TABLE).where(TABLE.c.expires_at <= clock.now())).rowcount
-    return expired
+    return connection.execute(sa.delete(TABLE).where(TABLE.c.expires_at <= clock.now())).rowcount

@@ -37,5 +37,4 @@ def forget(connection: sa.Connection, instance_uuid: str, keys: Collection[str])
 
 def forget_old(connection: sa.Connection, before: datetime.datetime) -> int:
     """Delete events that no step has waited for; return their number."""
-    deleted: int = connection.execute(sa.delete(TABLE).where(TABLE.c.created_at < before)).rowcount
-    return deleted
+    return connection.execute(sa.delete(TABLE).where(TABLE.c.created_at < before)).rowcount

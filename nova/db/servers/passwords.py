@@ -18,8 +18,7 @@ NONE: dict[str, Any] = {"admin_pass": None, "encrypted_pass": None}
 
 def check_value(connection: sa.Connection) -> str | None:
     """Return the value that conductors encrypted to recognise their keys; None: there is none yet."""
-    encrypted: str | None = connection.scalar(sa.select(CHECK.c.encrypted).where(CHECK.c.id == _ID))
-    return encrypted
+    return connection.scalar(sa.select(CHECK.c.encrypted).where(CHECK.c.id == _ID))
 
 
 def set_check_value(connection: sa.Connection, encrypted: str | None) -> None:
