@@ -21,6 +21,7 @@ import msgspec
 import sqlalchemy as sa
 
 from nova.db import tables
+from nova.db.sql import rows
 from nova.db.sql.engine import Database
 
 INSTANCES = tables.instances
@@ -54,11 +55,8 @@ class What:
 
 def count(db: Database, what: What) -> Removed:
     """Return how many rows of each kind would be removed now, without the rows that belong to deleted servers."""
-    def count(connection: sa.Connection) -> Removed:
-        return Removed({kind.name: connection.scalar(
-            sa.select(sa.func.count()).select_from(kind.table).where(kind.over)) or 0 for kind in _kinds(what)})
-
-    return db.read(count)
+    return db.read(lambda connection: Removed({
+        kind.name: rows.count(connection, kind.table, kind.over) for kind in _kinds(what)}))
 
 
 def purge(db: Database, what: What, archive: IO[bytes] | None = None, page: int = PAGE,
