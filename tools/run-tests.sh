@@ -49,11 +49,10 @@ install_python() {
     fi
 }
 
+# Chained, because bash ignores errexit in functions whose result is tested.
 lint() {
     say "Linters"
-    "$VENV/bin/ruff" check nova tests tools devstack
-    "$VENV/bin/mypy" nova
-    "$VENV/bin/lint-imports"
+    "$VENV/bin/ruff" check nova tests tools devstack && "$VENV/bin/mypy" nova && "$VENV/bin/lint-imports"
 }
 
 tests() {
@@ -84,23 +83,28 @@ crowded() {
     "$VENV/bin/pytest" "$@" "${cache[@]}" -n 0 --last-failed --last-failed-no-failures none --maxfail 5
 }
 
-# The linters run beside the unit tests; they use one core for a minute.
-beside_linters() { # COMMAND…
-    local output linters result=0 linted=0
+# Runs a command while a function runs in the background, whose output follows at the end. Fails if one of them fails.
+beside() { # FUNCTION COMMAND…
+    local output group result=0
     output=$(mktemp)
-    (lint) > "$output" 2>&1 &
-    linters=$!
-    "$@" || result=$?
-    wait "$linters" || linted=$?
+    set -m # a process group of its own: a background process of this one would ignore an interrupt
+    ("$1") > "$output" 2>&1 < /dev/null &
+    set +m
+    group=$!
+    BACKGROUND+=("$group")
+    "${@:2}" || result=$?
+    wait "$group" || result=$?
     cat "$output"
     rm -f "$output"
-    return $((result != 0 ? result : linted))
+    return "$result"
 }
+BACKGROUND=() # process groups
+trap 'for group in "${BACKGROUND[@]}"; do kill -INT -- "-$group" 2> /dev/null || true; done; exit 130' INT TERM
 
-# All tests run in two lanes side by side, because most of them wait for processes and time-outs as often as for a core.
-# A lane ends at its first kind of tests that fails. Tests of a file share fixtures, so one process runs them.
+# Two groups of tests run in parallel, because most tests wait for processes and time-outs as often as for a core. A
+# group ends at its first kind of tests that fails. Tests of a file share fixtures, so one process runs them.
 all_but_integration() {
-    beside_linters in_memory tests tests/unit -n 3 --dist worksteal --timeout 120 &&
+    beside lint in_memory tests tests/unit -n 3 --dist worksteal --timeout 120 &&
         in_memory crowded tests/functional -n 4 --dist loadfile --no-loadscope-reorder -m 'not slow' &&
         crowded tests/crash --quick -n 3 --dist loadfile &&
         tests tests/fuzz --quick -n 2
@@ -124,21 +128,14 @@ case "${1:-all}" in
     changed) # COMMIT (default: HEAD): linters, and the tests of what differs from the commit
         selected=$("$VENV/bin/python" -m tools.changed_tests "${2:-HEAD}")
         # shellcheck disable=SC2046 # paths without spaces
-        beside_linters in_memory tests -n 4 --dist loadfile -m 'not slow' $(grep -v ^tests/integration <<< "$selected")
+        beside lint in_memory tests -n 4 --dist loadfile -m 'not slow' $(grep -v ^tests/integration <<< "$selected")
         # shellcheck disable=SC2046
         if grep -q ^tests/integration <<< "$selected"; then
             tests -n 2 --dist loadfile -m 'not slow' $(grep ^tests/integration <<< "$selected")
         fi
         ;;
     all) # without the tests marked slow, which run only by their kind ("run-tests.sh functional")
-        output=$(mktemp)
-        (integration) > "$output" 2>&1 &
-        other=$! result=0
-        all_but_integration || result=$?
-        wait "$other" || result=$?
-        cat "$output"
-        rm -f "$output"
-        exit "$result"
+        beside integration all_but_integration
         ;;
     *) echo "usage: $0 [all|lint|unit|functional|integration|crash|fuzz|bench] [pytest options] | changed [COMMIT]" >&2; exit 2 ;;
 esac

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Callable, Iterable
 from typing import Any
 from urllib.parse import parse_qsl, unquote
 
@@ -43,16 +42,14 @@ _decode = msgspec.json.Decoder().decode
 
 
 class ProjectMismatch(exception.Invalid):
-    template = ("Malformed request URL: URL's project_id '{url}' doesn't match "
-                "Context's project_id '{own}'")
+    template = "Malformed request URL: URL's project_id '{url}' doesn't match Context's project_id '{own}'"
 
 
 class NoSuchAction(exception.Invalid):
     template = "There is no such action: {name}"
 
 
-def create_app(bus_transport: Any = None, clients: Clients | None = None,
-               limits: rates.Rates | None = None) -> Wsgi:
+def create_app(bus_transport: Any = None, clients: Clients | None = None, limits: rates.Rates | None = None) -> Wsgi:
     """Return the API as a WSGI application.
 
     ``bus_transport``: a connection to the bus, or None to create it from the configuration at the first request that
@@ -84,9 +81,7 @@ class Dispatcher:
     """Finds the handler of a request and converts its result, or an error, to a response."""
 
     def __init__(self, clients: Clients, table: tuple[router.Route, ...], limits: rates.Rates) -> None:
-        self._clients = clients
-        self._limits = limits
-        self._table = table
+        self._clients, self._limits, self._table = clients, limits, table
         self._router = router.Router(table)
         self._healthcheck = healthcheck.Healthcheck(lambda: bus.within(
             clients.services, healthcheck.PROBE_TIMEOUT).index(context.admin(), binary="nova-conductor"))
@@ -145,7 +140,7 @@ class Dispatcher:
         if match is None:
             _unknown_url(environ, reply)
             return
-        request = Request(ctx, self._clients, method, path, versions.host_url(environ))
+        request = Request(ctx, self._clients, versions.host_url(environ))
         request.legacy, request.project = legacy, project
         leaf, request.params = match
         if not legacy:
@@ -254,10 +249,7 @@ def _read_body(environ: Environ) -> bytes:
 
 def _read(stream: Any, size: int) -> bytes:
     parts = []
-    while size > 0:
-        part = stream.read(size)
-        if not part:
-            break
+    while size > 0 and (part := stream.read(size)):
         parts.append(part)
         size -= len(part)
     return b"".join(parts)
@@ -343,8 +335,3 @@ def _check_body(route: router.Route, request: Request, body: Any) -> None:
         raise exception.Invalid(errors.MALFORMED)
     declared.validator(version).check(body)
     request.body = body
-
-
-def application_factory(*_: Any) -> Callable[..., Iterable[bytes]]:
-    """Return the WSGI application, for servers that need a factory."""
-    return create_app()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+from collections.abc import Iterator
 from typing import Any
 
 from nova import exception
@@ -22,8 +24,7 @@ _SPEAKING = frozenset({501, 503})
 RETRY_AFTER = 5
 
 MISSING_RESOURCE = "The resource could not be found."
-MALFORMED = ("The server could not comply with the request since it is either malformed or otherwise "
-             "incorrect.")
+MALFORMED = "The server could not comply with the request since it is either malformed or otherwise incorrect."
 
 
 class RouteNotFound(exception.NotFound):
@@ -60,6 +61,15 @@ class OverLimit(exception.NovaException):
 
     code = 429
     template = "This request was rate-limited. Ask again in {retry_after} seconds."
+
+
+@contextlib.contextmanager
+def as_invalid(*kinds: type[exception.NovaException]) -> Iterator[None]:
+    """Raise Invalid (400) instead of errors of these kinds, with their messages."""
+    try:
+        yield
+    except kinds as error:
+        raise exception.Invalid(error.message) from error
 
 
 def headers(error: Exception) -> dict[str, str]:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 LOG = logging.getLogger(__name__)
 
 # Timeout in seconds of a query; without a response the project counts as existing.
-_PATIENCE = 10
+_TIMEOUT = 10
 
 
 class UnknownProject(exception.Invalid):
@@ -61,7 +61,7 @@ def _session() -> session.Session:
         verify = not CONF.keystone_authtoken.insecure and (CONF.keystone_authtoken.cafile or True)
     except (cfg.NoSuchOptError, cfg.NoSuchGroupError):
         verify = True
-    return session.Session(verify=verify, timeout=_PATIENCE)
+    return session.Session(verify=verify, timeout=_TIMEOUT)
 
 
 def _keystone_url() -> str | None:

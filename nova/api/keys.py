@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import binascii
 import contextlib
-import dataclasses
 import datetime
 import hashlib
 import re
@@ -28,29 +27,15 @@ _UPN = x509.ObjectIdentifier("1.3.6.1.4.1.311.20.2.3")
 _SSH_KIND = re.compile(r"(ssh|ecdsa|sk-ssh|sk-ecdsa)-[a-z0-9@.-]+")
 
 
-@dataclasses.dataclass(frozen=True)
-class Pair:
-    """A new pair. ``public``: an OpenSSH line or a PEM certificate; ``private``: PEM."""
-
-    public: str
-    private: str
-
-
 def fingerprint(kind: str, public: str) -> str:
-    """Return the fingerprint, hexadecimal with colons: MD5 of an SSH key, SHA-1 of a certificate. Raises
-    InvalidKeypair.
-    """
+    """Return the fingerprint (hexadecimal): MD5 of an SSH key, SHA-1 of a certificate. Raises InvalidKeypair."""
     try:
         if kind == X509:
             certificate = x509.load_pem_x509_certificate(public.encode())
-            return _hex(certificate.fingerprint(hashes.SHA1()))  # noqa: S303 (an identifier, not a proof)
-        return _hex(hashlib.md5(_ssh_blob(public), usedforsecurity=False).digest())
+            return certificate.fingerprint(hashes.SHA1()).hex(":")  # noqa: S303 (an identifier, not a proof)
+        return hashlib.md5(_ssh_blob(public), usedforsecurity=False).digest().hex(":")
     except (ValueError, NotImplementedError, x509.InvalidVersion, exceptions.UnsupportedAlgorithm):
         raise exception.InvalidKeypair(reason="failed to generate fingerprint") from None
-
-
-def _hex(digest: bytes) -> str:
-    return digest.hex(":")
 
 
 def _ssh_blob(public: str) -> bytes:
@@ -70,15 +55,15 @@ def _ssh_blob(public: str) -> bytes:
     return blob
 
 
-def generate(kind: str, user_id: str) -> Pair:
-    """Generate a pair for a user."""
+def generate(kind: str, user_id: str) -> tuple[str, str]:
+    """Return a new pair for a user: the public key, an OpenSSH line or a PEM certificate, and the private key (PEM)."""
     key = rsa.generate_private_key(public_exponent=65537, key_size=_BITS)
     public = _certificate(key, user_id) if kind == X509 else _ssh_line(key)
     private = key.private_bytes(
         serialization.Encoding.PEM,
         serialization.PrivateFormat.PKCS8 if kind == X509 else serialization.PrivateFormat.TraditionalOpenSSL,
         serialization.NoEncryption())
-    return Pair(public, private.decode())
+    return public, private.decode()
 
 
 def _ssh_line(key: rsa.RSAPrivateKey) -> str:

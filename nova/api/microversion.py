@@ -1,7 +1,7 @@
 """Microversions: the supported range, and the microversion of a request.
 
-Everywhere in the API a microversion is written as its minor number: 47 is 2.47. 0 is the
-compatibility mode of ``/v2`` (declarations may differ there; handlers see 1).
+Everywhere in the API a microversion is written as its minor number: 47 is 2.47. 0 is the compatibility mode of ``/v2``
+(declarations may differ there; handlers see 1).
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ _PATTERN = re.compile(r"([1-9]\d*)\.([1-9]\d*|0)")
 
 class VersionNotAcceptable(exception.NovaException):
     code = 406
-    template = ("Version {version} is not supported by the API. "
-                f"Minimum is 2.{MIN} and maximum is 2.{MAX}.")
+    template = f"Version {{version}} is not supported by the API. Minimum is 2.{MIN} and maximum is 2.{MAX}."
 
 
 class VersionMalformed(exception.Invalid):
@@ -36,20 +35,16 @@ def text(version: int) -> str:
 
 
 def requested(new: str | None, old: str | None) -> int:
-    """The version that the values of the new and the old header ask for; 1 without any.
+    """Return the version that the new or, without it, the old header requests; 1 without both.
 
-    The new header may name several services; it wins. Raises VersionMalformed, VersionNotAcceptable.
+    The new header may name several services. Raises VersionMalformed, VersionNotAcceptable.
     """
-    value = None
+    value = (old or "").strip()
     for item in (new or "").split(","):
         service, _, version = item.strip().partition(" ")
         if service == SERVICE and version.strip():
             value = version.strip()
-    if value is None:
-        value = (old or "").strip() or None
-    if value is None:
-        return MIN
-    return parse(value)
+    return parse(value) if value else MIN
 
 
 def parse(value: str) -> int:

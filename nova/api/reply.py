@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import http
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -13,16 +14,14 @@ JSON = "application/json"
 _LINES = {status.value: f"{status.value} {status.phrase}" for status in http.HTTPStatus}
 
 
+@dataclasses.dataclass(slots=True)
 class Reply:
     """A response. ``headers``: by name in lower case. A response with status 204 has no content."""
 
-    __slots__ = ("content_type", "data", "headers", "status")
-
-    def __init__(self) -> None:
-        self.status = 200
-        self.headers: dict[str, str] = {}
-        self.content_type = JSON
-        self.data = b""
+    status: int = 200
+    headers: dict[str, str] = dataclasses.field(default_factory=dict)
+    content_type: str = JSON
+    data: bytes = b""
 
     def set_headers(self, headers: Mapping[str, str]) -> None:
         for name, value in headers.items():

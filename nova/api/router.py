@@ -33,9 +33,8 @@ NOTHING = Spec()
 _NO_QUERY = fields.Query()
 
 
-def accepts(query: fields.Query | None = None, body: fields.Type | None = None,
-            answer: fields.Type | None = None, errors: Iterable[int] = (),
-            headers: Iterable[str] = (), statuses: Iterable[int] = (),
+def accepts(query: fields.Query | None = None, body: fields.Type | None = None, answer: fields.Type | None = None,
+            errors: tuple[int, ...] = (), headers: tuple[str, ...] = (), statuses: tuple[int, ...] = (),
             located: int = 0) -> Callable[[Handler], Handler]:
     """Declare on a handler the query parameters, the body and the special headers that it accepts, and its answer.
 
@@ -43,8 +42,7 @@ def accepts(query: fields.Query | None = None, body: fields.Type | None = None,
     of success besides the route's own, and up to version ``located`` its answer has the header Location.
     """
     def mark(handler: Handler) -> Handler:
-        handler.spec = Spec(  # type: ignore[attr-defined]
-            query, body, answer, tuple(errors), tuple(headers), tuple(statuses), located)
+        handler.spec = Spec(query, body, answer, errors, headers, statuses, located)  # type: ignore[attr-defined]
         return handler
 
     return mark
@@ -54,10 +52,9 @@ def accepts(query: fields.Query | None = None, body: fields.Type | None = None,
 class Route:
     """A line of the table of routes.
 
-    ``policy`` is checked before the handler with the caller's own project as target; None: the
-    handler does it. ``since`` and ``until``: outside of these versions the route is 404.
-    ``success``: the status, or a mapping of the version from which it counts to the status.
-    ``action``: for POST .../action, the key of the body that chooses this route.
+    ``policy`` is checked before the handler with the caller's own project as target; None: the handler checks it.
+    ``since`` and ``until``: outside of these versions the route is 404. ``success``: the status, or a mapping from the
+    first version of a status to the status. ``action``: for POST .../action, the key in the body of the route.
     """
 
     method: str
@@ -75,7 +72,7 @@ class Route:
 
     @property
     def query(self) -> fields.Query | None:
-        """The declared query; a GET without one takes no parameters (unknown ones are 400 from 2.102)."""
+        """Return the declared query; a GET without one takes no parameters (unknown ones are 400 from 2.102)."""
         return self.spec.query or (_NO_QUERY if self.method == "GET" else None)
 
     def status(self, version: int) -> int:
@@ -84,15 +81,13 @@ class Route:
         return self.success[max(since for since in self.success if since <= version)]
 
 
+@dataclasses.dataclass(slots=True)
 class Leaf:
     """The routes of a path template and method, by action name (None: not an action)."""
 
-    __slots__ = ("actions", "has_actions", "names")
-
-    def __init__(self, names: tuple[str, ...]) -> None:
-        self.names = names
-        self.actions: dict[str | None, list[Route]] = {}
-        self.has_actions = False
+    names: tuple[str, ...]
+    actions: dict[str | None, list[Route]] = dataclasses.field(default_factory=dict)
+    has_actions: bool = False
 
     def pick(self, action: str | None, version: int) -> Route | None:
         for route in self.actions.get(action, ()):
@@ -131,7 +126,7 @@ class Router:
         leaf.has_actions = leaf.has_actions or route.action is not None
 
     def find(self, method: str, segments: list[str]) -> tuple[Leaf, dict[str, str]] | None:
-        """The leaf of a path (without version and project) and its parameters; None: no such URL."""
+        """Return the leaf of a path (without version and project) and its parameters; None: no such URL."""
         values: list[str] = []
         match = self._walk(self._root, method, segments, 0, values)
         return None if match is None else (match, dict(zip(match.names, values, strict=True)))
@@ -140,14 +135,11 @@ class Router:
         if at == len(segments):
             return node.leaves.get(method)
         child = node.named.get(segments[at])
-        if child is not None:
-            match = self._walk(child, method, segments, at + 1, values)
-            if match is not None:
-                return match
+        if child is not None and (match := self._walk(child, method, segments, at + 1, values)) is not None:
+            return match
         if node.any is not None and segments[at]:
             values.append(segments[at])
-            match = self._walk(node.any, method, segments, at + 1, values)
-            if match is not None:
+            if (match := self._walk(node.any, method, segments, at + 1, values)) is not None:
                 return match
             values.pop()
         return None

@@ -1,17 +1,20 @@
 """The table of all routes of the Compute API.
 
-A line: method, path, handler, policy (None: the handler asks), then ``since``/``until`` (minor
-microversions in which it exists), ``success`` (status, or {since: status}) and ``action`` (the
-key of an action's body). Query, body and answer are declared on the handler with ``accepts``.
+A line: method, path, handler, policy (None: checked by the handler), then ``since``/``until`` (minor microversions in
+which the route exists), ``success`` (status, or {since: status}) and ``action`` (the key of an action's body). Query,
+body and answer are declared on the handler with ``accepts``.
 """
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Iterator
+
 from nova.api import versions
 from nova.api.compute import extensions
-from nova.api.compute.accounts import keypairs, limits, quota_classes, quota_sets, usage_audit_log, usages
+from nova.api.compute.accounts import keypairs, limits, quota_sets, usages
 from nova.api.compute.flavors import flavor_access, flavor_extra_specs, flavors
-from nova.api.compute.hosts import aggregates, availability_zones, baremetal_nodes, hosts, hypervisors, services
+from nova.api.compute.hosts import aggregates, availability_zones, hosts, hypervisors, services
 from nova.api.compute.images import image_metadata, images
 from nova.api.compute.networks import floating_ips, networks, security_group_rules, security_groups
 from nova.api.compute.servers import (
@@ -23,21 +26,10 @@ from nova.api.compute.servers import (
     servers_create,
     servers_list,
 )
-from nova.api.compute.servers.actions import (
-    console_output,
-    consoles,
-    rebuild,
-    rescue,
-    server_actions,
-    server_images,
-    server_moves,
-    server_password,
-    server_shelve,
-)
+from nova.api.compute.servers.actions import consoles, server_actions, server_disks, server_images, server_moves
 from nova.api.compute.servers.subresources import (
     diagnostics,
     interfaces,
-    ips,
     server_metadata,
     server_tags,
     shares,
@@ -45,7 +37,7 @@ from nova.api.compute.servers.subresources import (
     volume_attachments,
 )
 from nova.api.compute.volumes import assisted_snapshots, volume_snapshots, volumes
-from nova.api.legacy import removed, served, volumes_boot
+from nova.api.legacy import removed, served
 from nova.api.router import Route
 
 _SERVER = "/servers/{server_id}"
@@ -108,12 +100,12 @@ _ROUTES: tuple[Route, ...] = (
     Route("GET", f"{_SERVER}/tags/{{tag}}", server_tags.show, since=26, success=204),
     Route("PUT", f"{_SERVER}/tags/{{tag}}", server_tags.update, since=26),
     Route("DELETE", f"{_SERVER}/tags/{{tag}}", server_tags.delete, since=26, success=204),
-    Route("GET", f"{_SERVER}/ips", ips.index),
-    Route("GET", f"{_SERVER}/ips/{{label}}", ips.show),
+    Route("GET", f"{_SERVER}/ips", interfaces.ips),
+    Route("GET", f"{_SERVER}/ips/{{label}}", interfaces.network_ips),
     Route("GET", f"{_SERVER}/topology", topology.index, since=78),
     Route("GET", f"{_SERVER}/diagnostics", diagnostics.index),
-    Route("GET", f"{_SERVER}/os-server-password", server_password.show),
-    Route("DELETE", f"{_SERVER}/os-server-password", server_password.clear, success=204),
+    Route("GET", f"{_SERVER}/os-server-password", server_actions.show_password),
+    Route("DELETE", f"{_SERVER}/os-server-password", server_actions.clear_password, success=204),
 
     # -- actions on a server ----------------------------------------------------------------------
     Route("POST", _ACTION, server_actions.start, success=202, action="os-start"),
@@ -128,18 +120,18 @@ _ROUTES: tuple[Route, ...] = (
     Route("POST", _ACTION, server_actions.reset_state, success=202, action="os-resetState"),
     Route("POST", _ACTION, server_actions.force_delete, success=202, action="forceDelete"),
     Route("POST", _ACTION, server_actions.restore, success=202, action="restore"),
-    Route("POST", _ACTION, rebuild.rebuild, success=202, action="rebuild"),
-    Route("POST", _ACTION, rescue.rescue, action="rescue"),
-    Route("POST", _ACTION, rescue.unrescue, success=202, action="unrescue"),
+    Route("POST", _ACTION, server_disks.rebuild, success=202, action="rebuild"),
+    Route("POST", _ACTION, server_disks.rescue, action="rescue"),
+    Route("POST", _ACTION, server_disks.unrescue, success=202, action="unrescue"),
     Route("POST", _ACTION, server_moves.resize, success=202, action="resize"),
     Route("POST", _ACTION, server_moves.confirm_resize, success=204, action="confirmResize"),
     Route("POST", _ACTION, server_moves.revert_resize, success=202, action="revertResize"),
     Route("POST", _ACTION, server_moves.migrate, success=202, action="migrate"),
     Route("POST", _ACTION, server_moves.live_migrate, success=202, action="os-migrateLive"),
     Route("POST", _ACTION, server_moves.evacuate, action="evacuate"),
-    Route("POST", _ACTION, server_shelve.shelve, success=202, action="shelve"),
-    Route("POST", _ACTION, server_shelve.shelve_offload, success=202, action="shelveOffload"),
-    Route("POST", _ACTION, server_shelve.unshelve, success=202, action="unshelve"),
+    Route("POST", _ACTION, server_moves.shelve, success=202, action="shelve"),
+    Route("POST", _ACTION, server_moves.shelve_offload, success=202, action="shelveOffload"),
+    Route("POST", _ACTION, server_moves.unshelve, success=202, action="unshelve"),
     Route("POST", _ACTION, server_images.create_image, success=202, action="createImage"),
     Route("POST", _ACTION, server_images.create_backup, success=202, action="createBackup"),
     Route("POST", _ACTION, server_actions.add_security_group, success=202, action="addSecurityGroup"),
@@ -148,12 +140,12 @@ _ROUTES: tuple[Route, ...] = (
     Route("POST", _ACTION, interfaces.remove_fixed_ip, until=43, success=202, action="removeFixedIp"),
     Route("POST", _ACTION, floating_ips.add, until=43, success=202, action="addFloatingIp"),
     Route("POST", _ACTION, floating_ips.remove, until=43, success=202, action="removeFloatingIp"),
-    Route("POST", _ACTION, console_output.get, action="os-getConsoleOutput"),
+    Route("POST", _ACTION, consoles.output, action="os-getConsoleOutput"),
     Route("POST", _ACTION, consoles.vnc, until=5, action="os-getVNCConsole"),
     Route("POST", _ACTION, consoles.spice, until=5, action="os-getSPICEConsole"),
     Route("POST", _ACTION, consoles.serial, until=5, action="os-getSerialConsole"),
     Route("POST", _ACTION, consoles.rdp, until=5, action="os-getRDPConsole"),
-    Route("POST", _ACTION, server_password.change, success=202, action="changePassword"),
+    Route("POST", _ACTION, server_actions.change_password, success=202, action="changePassword"),
     Route("POST", _ACTION, server_actions.trigger_crash_dump, since=17, success=202, action="trigger_crash_dump"),
     Route("POST", _ACTION, server_actions.inject_network_info, success=202, action="injectNetworkInfo"),
     Route("POST", _ACTION, removed.no_longer_available, action="resetNetwork"),
@@ -204,13 +196,13 @@ _ROUTES: tuple[Route, ...] = (
     Route("DELETE", "/os-quota-sets/{id}", quota_sets.delete, success=202),
     Route("GET", "/os-quota-sets/{id}/detail", quota_sets.detail),
     Route("GET", "/os-quota-sets/{id}/defaults", quota_sets.defaults),
-    Route("GET", "/os-quota-class-sets/{id}", quota_classes.show, _CLASSES + "show"),
-    Route("PUT", "/os-quota-class-sets/{id}", quota_classes.update, _CLASSES + "update"),
+    Route("GET", "/os-quota-class-sets/{id}", quota_sets.show_class, _CLASSES + "show"),
+    Route("PUT", "/os-quota-class-sets/{id}", quota_sets.update_class, _CLASSES + "update"),
 
     Route("GET", "/os-simple-tenant-usage", usages.index, _USAGE + "list"),
     Route("GET", "/os-simple-tenant-usage/{id}", usages.show),
-    Route("GET", "/os-instance_usage_audit_log", usage_audit_log.index, _AUDIT_LOG + "list"),
-    Route("GET", "/os-instance_usage_audit_log/{id}", usage_audit_log.show, _AUDIT_LOG + "show"),
+    Route("GET", "/os-instance_usage_audit_log", usages.audit_index, _AUDIT_LOG + "list"),
+    Route("GET", "/os-instance_usage_audit_log/{id}", usages.audit_show, _AUDIT_LOG + "show"),
 
     # -- hosts ------------------------------------------------------------------------------------
     Route("GET", "/os-services", services.index, _SERVICES + "list"),
@@ -229,12 +221,12 @@ _ROUTES: tuple[Route, ...] = (
     Route("GET", f"{_HOST}/reboot", hosts.reboot, _HOSTS + "reboot", until=42),
     Route("GET", f"{_HOST}/shutdown", hosts.shutdown, _HOSTS + "shutdown", until=42),
     Route("GET", f"{_HOST}/startup", hosts.startup, _HOSTS + "start", until=42),
-    Route("GET", "/os-baremetal-nodes", baremetal_nodes.not_available, _BAREMETAL + "list", until=35),
-    Route("POST", "/os-baremetal-nodes", baremetal_nodes.create, until=35),
-    Route("GET", _NODE, baremetal_nodes.not_available, _BAREMETAL + "show", until=35),
-    Route("DELETE", _NODE, baremetal_nodes.delete, until=35),
-    Route("POST", f"{_NODE}/action", baremetal_nodes.add_interface, until=35, action="add_interface"),
-    Route("POST", f"{_NODE}/action", baremetal_nodes.remove_interface, until=35, action="remove_interface"),
+    Route("GET", "/os-baremetal-nodes", hosts.no_ironic, _BAREMETAL + "list", until=35),
+    Route("POST", "/os-baremetal-nodes", hosts.create_node, until=35),
+    Route("GET", _NODE, hosts.no_ironic, _BAREMETAL + "show", until=35),
+    Route("DELETE", _NODE, hosts.delete_node, until=35),
+    Route("POST", f"{_NODE}/action", hosts.add_interface, until=35, action="add_interface"),
+    Route("POST", f"{_NODE}/action", hosts.remove_interface, until=35, action="remove_interface"),
     Route("GET", "/os-availability-zone", availability_zones.index, _ZONES + "list"),
     Route("GET", "/os-availability-zone/detail", availability_zones.detail, _ZONES + "detail"),
     Route("GET", "/os-aggregates", aggregates.index, _AGGREGATES + "index"),
@@ -245,8 +237,7 @@ _ROUTES: tuple[Route, ...] = (
     Route("POST", f"{_AGGREGATE}/images", aggregates.cache_images, "compute:aggregates:images", since=81, success=202),
     Route("POST", f"{_AGGREGATE}/action", aggregates.add_host, _AGGREGATES + "add_host", action="add_host"),
     Route("POST", f"{_AGGREGATE}/action", aggregates.remove_host, _AGGREGATES + "remove_host", action="remove_host"),
-    Route("POST", f"{_AGGREGATE}/action", aggregates.set_metadata, _AGGREGATES + "set_metadata",
-          action="set_metadata"),
+    Route("POST", f"{_AGGREGATE}/action", aggregates.set_metadata, _AGGREGATES + "set_metadata", action="set_metadata"),
 
     # -- around servers ---------------------------------------------------------------------------
     Route("GET", f"{_SERVER}/os-instance-actions", instance_actions.index),
@@ -316,7 +307,22 @@ _ROUTES: tuple[Route, ...] = (
     *removed.routes(),
 )
 
-ROUTES: tuple[Route, ...] = (*_ROUTES, *volumes_boot.aliases(_ROUTES))
+_BOOT_PATHS = frozenset({"/servers", "/servers/detail", _SERVER})
+_BOOT_ACTIONS = frozenset({"confirmResize", "revertResize", "reboot", "resize", "rebuild", "createImage", "os-start",
+                           "os-stop", "trigger_crash_dump"})
+_LAST_BOOT = 102
+
+
+def _boot_routes() -> Iterator[Route]:
+    """Yield os-volumes_boot: before 2.103 another name of servers, whether or not they boot from volumes."""
+    for route in _ROUTES:
+        aliased = route.path in _BOOT_PATHS or (route.path == _ACTION and route.action in _BOOT_ACTIONS)
+        if aliased and route.since <= _LAST_BOOT:
+            path = route.path.replace("/servers", "/os-volumes_boot", 1)
+            yield dataclasses.replace(route, path=path, until=min(route.until, _LAST_BOOT))
+
+
+ROUTES: tuple[Route, ...] = (*_ROUTES, *_boot_routes())
 
 
 def table() -> tuple[Route, ...]:

@@ -1,7 +1,5 @@
 """Creation and inspection of volume files (:class:`nova.volume.base.DiskTools`) with qemu-img."""
 
-from __future__ import annotations
-
 import os
 
 from nova import exception

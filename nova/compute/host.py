@@ -1,18 +1,18 @@
 """Context of a step on a compute host: driver, network, volumes, images, and the reported results."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import os
+import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
 
 from nova import exception
+from nova.common import files
 from nova.compute.job import Fenced, Job, fenced_roles
-from nova.compute.progress import Progress
 from nova.conf import CONF
 from nova.context import RequestContext
 from nova.image.base import CheckSize, ImageStore
@@ -33,6 +33,9 @@ from nova.volume.base import HostVolumes, NoVolumes
 
 # Suffix of a config drive that is going to replace another one.
 _NEW = ".new"
+# Seconds between two reports of the progress of a step.
+PROGRESS_INTERVAL = 0.5
+Send = Callable[[dict[str, Any], dict[str, Any]], None]
 
 
 @dataclasses.dataclass
@@ -49,10 +52,8 @@ class Machine:
 
 
 def image_shutdown_timeout(instance: Instance) -> int | None:
-    """Return the seconds that the image gives the guest to shut down, or None if it sets no valid value.
-
-    Images of older servers may have an invalid value, because it was not checked then.
-    """
+    """Return the seconds that the image gives the guest to shut down, or None if it sets no valid value. Images of
+    older servers may have an invalid value, because it was not checked then."""
     try:
         return shutdown_timeout_of(instance.image)
     except exception.InvalidInput:
@@ -65,13 +66,37 @@ def shutdown_timeout(instance: Instance) -> int:
     return int(CONF.shutdown_timeout) if wanted is None else wanted
 
 
+class Progress:
+    """Sends at most two reports per second. Each report contains all values; the last one is sent at the end of the
+    step."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self._lock = threading.Lock()
+        self._pending: tuple[dict[str, Any], dict[str, Any]] | None = None
+        self._sent_at = float("-inf")
+
+    def note(self, changes: dict[str, Any], values: dict[str, Any]) -> None:
+        """Send the values now, or later if no newer values come. Raises the errors of sending."""
+        with self._lock:
+            self._pending = changes, values
+        if time.monotonic() - self._sent_at >= PROGRESS_INTERVAL:
+            self.end()
+
+    def end(self) -> None:
+        """Send the pending values."""
+        with self._lock:
+            pending, self._pending = self._pending, None
+            self._sent_at = time.monotonic() if pending else self._sent_at
+        if pending:
+            self._send(*pending)
+
+
 class StepHost:
-    """A :class:`nova.operations.framework.contexts.HostContext` on this machine.
+    """A :class:`nova.operations.framework.contexts.HostContext` on this machine. ``send``: sends changes and values at
+    once."""
 
-    ``send``: sends changes and values at once.
-    """
-
-    def __init__(self, machine: Machine, job: Job, send: Callable[[dict[str, Any], dict[str, Any]], None]) -> None:
+    def __init__(self, machine: Machine, job: Job, send: Send) -> None:
         self.machine = machine
         self.ctx = job.ctx
         self.instance = job.order.instance
@@ -156,8 +181,10 @@ class StepHost:
 
     def rescue(self, image: Image | None, kernel_id: str, ramdisk_id: str, timeout: int) -> None:
         own = self.instance
-        if image is None:
-            image, kernel_id, ramdisk_id = self._configured_rescue()
+        options = CONF.libvirt
+        if image is None and options.rescue_image_id:
+            image = self.machine.images().show(self.ctx, options.rescue_image_id)
+            kernel_id, ramdisk_id = options.rescue_kernel_id or "", options.rescue_ramdisk_id or ""
         if image is None:
             image, kernel_id, ramdisk_id = own.image, own.kernel_id, own.ramdisk_id
         if image is None:
@@ -169,46 +196,37 @@ class StepHost:
         with self._new_drive():
             self.driver.rescue.begin(own, image, self.boot_files(_NEW, rescued), timeout)
 
-    def _configured_rescue(self) -> tuple[Image | None, str, str]:
-        options = CONF.libvirt
-        image = self.machine.images().show(self.ctx, options.rescue_image_id) if options.rescue_image_id else None
-        return image, options.rescue_kernel_id or "", options.rescue_ramdisk_id or ""
-
     @contextlib.contextmanager
     def _new_drive(self) -> Iterator[None]:
         """Remove the new config drive at the end, if it was not moved to its place."""
         try:
             yield
         finally:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(self._drive_path(_NEW))
+            files.remove(self._drive_path(_NEW))
 
     def upload(self, image_id: str, made: DiskImage) -> None:
         self._job.fence()
         self.machine.images().upload(self.ctx, image_id, made.path, made.format)
 
     def spawn(self, paused: bool = False, root: Image | None = None) -> None:
-        files = self.boot_files(root=root)
+        boot = self.boot_files(root=root)
         # The config drive contains device addresses, which are known only after the guest is defined.
-        if files.config_drive and (addresses := self.driver.guests.define(self.instance)) is not None:
-            self._build_drive(files.config_drive, msgspec.structs.replace(self.instance, device_addresses=addresses))
-        self.driver.guests.spawn(self.instance, files, paused=paused)
+        if boot.config_drive and (addresses := self.driver.guests.define(self.instance)) is not None:
+            self._build_drive(boot.config_drive, msgspec.structs.replace(self.instance, device_addresses=addresses))
+        self.driver.guests.spawn(self.instance, boot, paused=paused)
 
     def boot_files(self, drive: str = "", instance: Instance | None = None, root: Image | None = None) -> BootFiles:
-        """Return the guest's images, fetched into the cache if missing, and its config drive.
-
-        ``drive``: suffix of a new config drive beside the current one. ``instance``: an instance with other images.
-        ``root``: another image for the root disk only.
-        """
+        """Return the guest's images, fetched into the cache if missing, and its config drive. ``drive``: suffix of a
+        new config drive beside the current one. ``instance``: an instance with other images. ``root``: another image
+        for the root disk only."""
         instance = instance or self.instance
         if not self.machine.driver.needs_images:
             return BootFiles()
         most = CONF.compute.kernel_size_limit_mb << 20
-        return BootFiles(
-            root=self._root(instance, root) if instance.image_ref else None, alone=root is not None,
-            kernel=self._boot_file(instance.kernel_id, "aki", most),
-            ramdisk=self._boot_file(instance.ramdisk_id, "ari", most),
-            config_drive=self._config_drive(drive) if instance.config_drive else None)
+        return BootFiles(root=self._root(instance, root) if instance.image_ref else None, alone=root is not None,
+                         kernel=self._boot_file(instance.kernel_id, "aki", most),
+                         ramdisk=self._boot_file(instance.ramdisk_id, "ari", most),
+                         config_drive=self._config_drive(drive) if instance.config_drive else None)
 
     def _boot_file(self, image_id: str, disk_format: str, most: int | None) -> str | None:
         """Return the path of a kernel or ramdisk in the cache, or None without an id."""
@@ -219,8 +237,7 @@ class StepHost:
         # A flavor without a root disk size uses the size of the image.
         most = instance.flavor.root_gb << 30 or None
         try:
-            return cached_image(
-                self.machine, self.ctx, other or instance.image or Image(id=instance.image_ref), most)
+            return cached_image(self.machine, self.ctx, other or instance.image or Image(id=instance.image_ref), most)
         except ImageTooLarge as error:
             raise disk_too_small(error.kwargs["most"], error.kwargs["size"]) from error
 
@@ -242,11 +259,9 @@ class StepHost:
 
 
 def cached_image(machine: Machine, ctx: RequestContext, image: Image, most: int | None) -> str:
-    """Return the path of an image in the cache, fetched if missing. ``most``: maximum size of its disk in bytes.
-
-    An image that needs a valid signature is cached separately from unverified downloads. Raises the errors of the cache
-    and of the image service.
-    """
+    """Return the path of an image in the cache, fetched if missing. ``most``: maximum size of its disk in bytes. An
+    image that needs a valid signature is cached separately from unverified downloads. Raises the errors of the cache
+    and of the image service."""
     def download(path: str, check_size: CheckSize) -> None:
         machine.images().download(ctx, image.id, path, check_size)
 

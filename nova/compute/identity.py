@@ -1,10 +1,7 @@
 """Lock of the host, identity of the machine and its deployment, in files in ``state_path``.
 
 nova-compute reports identity and deployment when it registers. A conductor then detects a database, a host name or a
-copied disk that belongs to another machine or deployment.
-"""
-
-from __future__ import annotations
+copied disk that belongs to another machine or deployment."""
 
 import contextlib
 import fcntl
@@ -29,33 +26,26 @@ _lock_files: list[int] = []
 
 def lock_host(seconds: float = _LOCK_TIMEOUT) -> None:
     """Lock this host and state_path against a second nova-compute, while this process or one of its workers lives.
-
-    Exits with os.EX_TEMPFAIL (75) if another one runs. A lock file left by a dead process is not locked.
-    """
+    Exits with os.EX_TEMPFAIL (75) if another one runs. A lock file left by a dead process is not locked."""
     path = os.path.join(CONF.state_path, f"nova-compute-{CONF.host}.lock")
     os.makedirs(CONF.state_path, mode=0o711, exist_ok=True)
     lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     until = time.monotonic() + seconds
-    while not _flock(lock):
-        if time.monotonic() > until:
-            LOG.error("Another nova-compute of host %s uses state_path %s (process %s, which holds %s): exiting. "
-                      "Stop that process, or configure another host and state_path for this one.", CONF.host,
-                      CONF.state_path, os.pread(lock, 20, 0).decode(errors="replace").strip() or "unknown", path)
-            os.close(lock)
-            raise SystemExit(os.EX_TEMPFAIL)
-        time.sleep(_PAUSE)
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        except BlockingIOError:
+            if time.monotonic() > until:
+                LOG.error("Another nova-compute of host %s uses state_path %s (process %s, which holds %s): exiting. "
+                          "Stop that process, or configure another host and state_path for this one.", CONF.host,
+                          CONF.state_path, os.pread(lock, 20, 0).decode(errors="replace").strip() or "unknown", path)
+                os.close(lock)
+                raise SystemExit(os.EX_TEMPFAIL) from None
+            time.sleep(_PAUSE)
     os.ftruncate(lock, 0)
     os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
     _lock_files.append(lock)
-
-
-def _flock(descriptor: int) -> bool:
-    """Lock the file without waiting; return True if it is locked now."""
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def of_this_machine() -> str:

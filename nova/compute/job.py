@@ -19,13 +19,9 @@ class Superseded(Exception):
 
 
 class Job:
-    """An order that waits or runs.
-
-    The order is current for ``valid`` seconds, prolonged by heartbeats that renew its lease. After that it must be
-    confirmed by a conductor (``confirm``) before its next effect.
-
-    ``late_after``: rank and action of an order that arrived before this one although it seemed newer.
-    """
+    """An order that waits or runs. The order is current for ``valid`` seconds, prolonged by heartbeats that renew its
+    lease. After that it must be confirmed by a conductor (``confirm``) before its next effect. ``late_after``: rank and
+    action of an order that arrived before this one although it seemed newer."""
 
     def __init__(self, ctx: context.RequestContext, order: StepOrder, valid: float,
                  confirm: Callable[[Job], None], late_after: tuple[tuple[int, int], str] | None = None) -> None:
@@ -53,10 +49,8 @@ class Job:
             raise Superseded("a newer order was received")
 
     def fence(self) -> None:
-        """Check before every effect that the order is current; confirm it with a conductor if needed.
-
-        Raises Superseded.
-        """
+        """Check before every effect that the order is current; confirm it with a conductor if needed. Raises
+        Superseded."""
         self.check()
         if time.monotonic() >= self._valid_until:
             self._confirm(self)

@@ -1,7 +1,5 @@
 """Loading of classes from entry points."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from stevedore import driver as stevedore_driver

@@ -1,7 +1,5 @@
 """Precaching: fetches images into the cache in the background, one at a time, before a server needs them."""
 
-from __future__ import annotations
-
 import logging
 import queue
 import threading

@@ -1,7 +1,5 @@
 """Guests with quiesced file systems, during snapshots of their volumes by an external service."""
 
-from __future__ import annotations
-
 import logging
 import threading
 

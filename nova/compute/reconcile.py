@@ -2,30 +2,33 @@
 
 A guest is removed only if the database says so: its server is deleted, or the guest is evicted from this host. Guests
 that changed by themselves are reported, and the conductor decides. Networks are restored when the service starts.
-Guests unknown to the database are reported and handled as [compute]unknown_guests says.
-"""
-
-from __future__ import annotations
+Guests unknown to the database are reported and handled as [compute]unknown_guests says."""
 
 import bisect
 import functools
 import logging
 import random
 import threading
-from collections.abc import Callable, Collection, Sequence
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import TypeVar
 
 from nova import bus, context, exception
 from nova.compute.host import Machine
 from nova.compute.resume import Resumption
 from nova.compute.runner import Runner
-from nova.compute.unknown import UnknownGuests
 from nova.conf import CONF
 from nova.objects.servers import states
-from nova.objects.servers.guest import Eviction, GuestStatus, Whereabouts
+from nova.objects.servers.guest import Eviction, ExpectedGuest, GuestStatus, Whereabouts
 from nova.objects.servers.instance import Instance
 from nova.rpcapi.by_hosts import Guests
+from nova.telemetry import metrics
 
 LOG = logging.getLogger(__name__)
+
+T = TypeVar("T", ExpectedGuest, Eviction, Instance)
+# Returns a page of at most this many guests of a host after the uuid of a guest, in the order of uuids.
+Query = Callable[[context.RequestContext, str, int, str | None], list[T]]
 
 _PAGE = 500
 # Seconds before a stopped guest is checked again: it may be rebooting from inside.
@@ -49,7 +52,8 @@ class Reconciler:
 
     def start(self, ctx: context.RequestContext) -> None:
         """Restore networks, remove evicted guests, and compare all guests, when the service starts."""
-        self.machine.network.start(self._instances(ctx) if self.machine.network.needs_guests else [])
+        self.machine.network.start([instance for page in self._pages(ctx, self._guests.on_host) for instance in page]
+                                   if self.machine.network.needs_guests else [])
         self._evict(ctx)
         self._resumption.begin()
         self._compare_pages(ctx, report=False)
@@ -73,11 +77,8 @@ class Reconciler:
         self._compare_pages(context.admin(), report=True)
 
     def heartbeat_resumed(self) -> None:
-        """Compare guests after the conductors missed heartbeats of this host, which may have been given up.
-
-        Compares soon and once more later. If the broker was down, all hosts return at the same time, so the delay is
-        random.
-        """
+        """Compare guests after the conductors missed heartbeats of this host, which may have been given up. Compares
+        soon and once more later. If the broker was down, all hosts return at the same time, so the delay is random."""
         self._after(random.uniform(0, CONF.report_interval),  # noqa: S311
                     functools.partial(bus.retry_until_available, self.compare, "a conductor"))
         self.compare_later()
@@ -94,16 +95,18 @@ class Reconciler:
 
     # --- evicted guests ------------------------------------------------------------------
     def _evict(self, ctx: context.RequestContext) -> None:
-        marker = None
-        while True:
-            page = self._guests.evictions(ctx, self.machine.name, _PAGE, marker)
+        for page in self._pages(ctx, self._guests.evictions):
             self._remove(ctx, page)
-            if len(page) < _PAGE:
-                return
-            marker = page[-1].uuid
+
+    def _pages(self, ctx: context.RequestContext, query: Query[T]) -> Iterator[list[T]]:
+        """Yield the pages of a query for the guests of this host, the last of which may be empty."""
+        page = query(ctx, self.machine.name, _PAGE, None)
+        while len(page) == _PAGE:
+            yield page
+            page = query(ctx, self.machine.name, _PAGE, page[-1].uuid)
+        yield page
 
     def _remove(self, ctx: context.RequestContext, guests: Sequence[Eviction | Whereabouts]) -> None:
-        """Remove these guests and report their removal."""
         removed = []
         for guest in guests:
             if self._runner.busy(guest.uuid):
@@ -124,19 +127,15 @@ class Reconciler:
 
     # --- comparing -----------------------------------------------------------------------------------
     def _compare_pages(self, ctx: context.RequestContext, report: bool) -> None:
-        """Compare the guests on this host with the database, page by page in the order of uuids.
-
-        Without ``report`` only power states missing in the database are reported.
-        """
+        """Compare the guests on this host with the database, page by page in the order of uuids. Without ``report``
+        only power states missing in the database are reported."""
         # Read before the database: a guest that is created meanwhile is then not taken for an unknown one.
         running = {guest.uuid: guest.power_state for guest in self.machine.driver.guests.all()}
         here = sorted(running.keys() | self.machine.driver.guests.traces() | self.machine.network.guests())
-        marker, start = None, 0
+        start = 0
         unknown: list[str] = []
-        while True:
-            page = self._guests.expected(ctx, self.machine.name, _PAGE, marker)
-            last = len(page) < _PAGE
-            end = len(here) if last else bisect.bisect_right(here, page[-1].uuid)
+        for page in self._pages(ctx, self._guests.expected):
+            end = len(here) if len(page) < _PAGE else bisect.bisect_right(here, page[-1].uuid)
             belongs = {guest.uuid for guest in page}
             unknown += self._unclaimed(ctx, [uuid for uuid in here[start:end] if uuid not in belongs], running)
             self._put_back(ctx, [guest.uuid for guest in page
@@ -151,9 +150,7 @@ class Reconciler:
                        and not self._runner.busy(guest.uuid) and not self._resumption.holds(guest.uuid)]
             if changed:
                 self._guests.power_states(ctx, self.machine.name, changed)
-            if last:
-                break
-            marker, start = page[-1].uuid, end
+            start = end
         self._unknown.seen(unknown)
 
     def _put_back(self, ctx: context.RequestContext, uuids: Sequence[str]) -> None:
@@ -168,11 +165,9 @@ class Reconciler:
                 LOG.warning("[instance: %s] Cannot restore the missing guest: %s", instance.uuid, error)
 
     def _unclaimed(self, ctx: context.RequestContext, uuids: Sequence[str], running: Collection[str]) -> list[str]:
-        """Handle guests and files that are not in the rows of this host; remove those that must leave.
-
-        Returns the guests unknown to the database. Files without a guest are only removed if their server is deleted,
-        because the directory may be shared storage.
-        """
+        """Handle guests and files that are not in the rows of this host; remove those that must leave. Returns the
+        guests unknown to the database. Files without a guest are only removed if their server is deleted, because the
+        directory may be shared storage."""
         unknown = []
         for start in range(0, len(uuids), _PAGE):
             page = list(uuids[start:start + _PAGE])
@@ -233,12 +228,44 @@ class Reconciler:
         except exception.NovaException as error:
             LOG.warning("[instance: %s] Cannot report the power state: %s", uuid, error)
 
-    def _instances(self, ctx: context.RequestContext) -> list[Instance]:
-        instances: list[Instance] = []
-        marker = None
-        while True:
-            page = self._guests.on_host(ctx, self.machine.name, _PAGE, marker)
-            instances += page
-            if len(page) < _PAGE:
-                return instances
-            marker = page[-1].uuid
+
+class UnknownGuests:
+    """Handling of unknown guests as configured in [compute]unknown_guests."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        # uuid -> time since when the guest is unknown
+        self._since: dict[str, float] = {}
+        self._logged: set[str] = set()
+
+    def seen(self, uuids: Sequence[str]) -> None:
+        """Store the unknown guests of the last comparison and apply the configured action to those that are unknown for
+        long enough."""
+        now = time.monotonic()
+        self._since = {uuid: self._since.get(uuid, now) for uuid in uuids}
+        self._logged &= self._since.keys()
+        metrics.UNKNOWN_GUESTS.set(len(uuids))
+        for uuid in self._since.keys() - self._logged:
+            LOG.warning("[instance: %s] Guest on host %s is unknown to the database; configured action "
+                        "([compute]unknown_guests): %s", uuid, self._machine.name, CONF.compute.unknown_guests)
+            self._logged.add(uuid)
+        if CONF.compute.unknown_guests == "keep":
+            return
+        old = [uuid for uuid, since in self._since.items() if now - since >= CONF.compute.unknown_guests_age]
+        if len(old) > CONF.compute.unknown_guests_max:
+            LOG.error("%d guests on host %s are unknown to the database, more than [compute]unknown_guests_max: "
+                      "no action is taken", len(old), self._machine.name)
+            return
+        for uuid in old:
+            self._apply(uuid)
+
+    def _apply(self, uuid: str) -> None:
+        try:
+            if CONF.compute.unknown_guests == "stop":
+                self._machine.driver.guests.stop(uuid)
+            else:
+                self._machine.driver.guests.remove_orphan(uuid)
+                self._machine.network.unplug_guest(uuid)
+                self._machine.shares.disconnect_guest(uuid)
+        except exception.NovaException as error:
+            LOG.warning("[instance: %s] Unknown guest: action %s failed: %s", uuid, CONF.compute.unknown_guests, error)

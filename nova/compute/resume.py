@@ -1,19 +1,15 @@
 """Resume guests that ran before their host was booted ([DEFAULT]resume_guests_state_on_host_boot).
 
 A boot is detected by the boot id of the kernel. The id is stored when all guests are resumed, so a restarted service
-continues. Guests are started by operations, a limited number at a time, so requests of users take precedence.
-"""
+continues. Guests are started by operations, a limited number at a time, so requests of users take precedence."""
 
-from __future__ import annotations
-
-import contextlib
 import logging
 import os
-import tempfile
 import urllib.parse
 from collections.abc import Iterable
 
 from nova import context, exception
+from nova.common import files
 from nova.conf import CONF
 from nova.objects.servers import states
 from nova.rpcapi.by_hosts import Guests
@@ -77,8 +73,7 @@ class Resumption:
     # --- the boot id -----------------------------------------------------------------------------------
     def _last_boot(self) -> str:
         try:
-            with open(self._file, encoding="utf-8") as file:
-                return file.read().strip()
+            return (files.text_of(self._file) or "").strip()
         except OSError:
             return ""
 
@@ -87,16 +82,8 @@ class Resumption:
         boot_id = self._driver.boot_id()
         if boot_id == self._last_boot():
             return
-        draft = ""
         try:
             os.makedirs(CONF.state_path, exist_ok=True)
-            descriptor, draft = tempfile.mkstemp(prefix=".boot_id-", dir=CONF.state_path)
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                file.write(f"{boot_id}\n")
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(draft, self._file)
+            files.replace(self._file, f"{boot_id}\n", sync=True)
         except OSError as error:
             LOG.error("The next boot of this host will not be detected: cannot write %s: %s", self._file, error)
-            with contextlib.suppress(OSError):
-                os.unlink(draft)

@@ -3,8 +3,7 @@
 An order runs only while it is current. Duplicates are detected by the rank of the order. An order is confirmed with a
 conductor before its next effect if it is late, has a lower rank than one that ran before, was issued before this
 process started, or its lease was not renewed. The end of an order is reported until a conductor has stored it. A
-refused report means that another process has taken over the instance.
-"""
+refused report means that another process has taken over the instance."""
 
 from __future__ import annotations
 
@@ -15,11 +14,12 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
+import msgspec
+
 from nova import context, exception
-from nova.compute.clock import ConductorClock
 from nova.compute.host import Machine, StepHost, shutdown_timeout
 from nova.compute.job import Job, Superseded
-from nova.compute.newest import NewestOrders, order_key
+from nova.compute.newest import ConductorClock, NewestOrders, order_key
 from nova.conf import CONF
 from nova.objects.servers.action import Failure
 from nova.objects.servers.guest import GuestStatus
@@ -52,10 +52,8 @@ _INTERNAL_ERRORS = 900.0
 
 
 def order_pool() -> FairThreadPool:
-    """Return the thread pool of a nova-compute process. Each kind of work has its own threads.
-
-    "shutdown": work whose image grants its guest a longer shutdown than the host's default.
-    """
+    """Return the thread pool of a nova-compute process. Each kind of work has its own threads. "shutdown": work whose
+    image grants its guest a longer shutdown than the host's default."""
     threads = CONF.compute.threads
     return FairThreadPool({"build": CONF.max_concurrent_builds or threads, "power": threads, "move": threads,
                   "snapshot": CONF.max_concurrent_snapshots or threads, "swap": threads, "urgent": threads,
@@ -75,7 +73,7 @@ class Runner:
         self._mutex = threading.Lock()
         # Each of many hosts in one process stores fewer orders.
         self._newest = NewestOrders(_STORED_ORDERS if pool is None else _STORED_ORDERS // 10)
-        self._lanes: dict[str, Lane] = {}
+        self._orders_by_instance: dict[str, InstanceOrders] = {}
         self._stopping = threading.Event()
 
     # --- taking orders -------------------------------------------------------------------------
@@ -85,24 +83,24 @@ class Runner:
         with self._mutex:
             if self._stopping.is_set():
                 return  # the order is requested again after the restart
-            lane, newest = self._lanes.get(uuid), self._newest.get(uuid)
+            orders, newest = self._orders_by_instance.get(uuid), self._newest.get(uuid)
             late = newest is not None and newest[0] >= order.rank
-            if late and (lane is not None or newest == order_key(order) or order.issued_at is None):
+            if late and (orders is not None or newest == order_key(order) or order.issued_at is None):
                 return  # duplicate, or superseded by a newer attempt or a delete
             if not late:
                 self._newest.store(order)
             # An order that seems late may be new to a database restored from a backup: the conductor confirms it.
             job = Job(ctx, order, 0.0 if late else self.clock.valid_for(order), self._confirm,
                       late_after=newest if late else None)
-            if lane is None:
-                self._lanes[uuid] = Lane(job)
+            if orders is None:
+                self._orders_by_instance[uuid] = InstanceOrders(job)
                 self._start(job)
-            elif not lane.current.adopt(job):
-                lane.current.supersede()
-                if lane.current.begun:
-                    lane.waiting = job
+            elif not orders.current.adopt(job):
+                orders.current.supersede()
+                if orders.current.begun:
+                    orders.waiting = job
                 else:  # the waiting thread will notice that its order is superseded
-                    lane.current = job
+                    orders.current = job
                     self._start(job)
 
     def _start(self, job: Job) -> None:
@@ -118,8 +116,8 @@ class Runner:
         """Send the interrupt ``what`` to the running step of an action without waiting. "cancel" sets its
         ``cancelled``."""
         with self._mutex:
-            job = next((lane.current for lane in self._lanes.values()
-                        if lane.current.order.action.uuid == action_uuid), None)
+            job = next((orders.current for orders in self._orders_by_instance.values()
+                        if orders.current.order.action.uuid == action_uuid), None)
         if job is None:
             LOG.info("Action %s does not run here; nothing to interrupt (%s)", action_uuid, what)
             return
@@ -137,13 +135,13 @@ class Runner:
     def running(self) -> list[str]:
         """Return the actions whose steps this host runs or queues; the heartbeat renews their leases."""
         with self._mutex:
-            return [job.order.action.uuid for lane in self._lanes.values() for job in lane.jobs()]
+            return [job.order.action.uuid for orders in self._orders_by_instance.values() for job in orders.jobs()]
 
     def renewed(self, uuids: Collection[str], lost: Collection[str], at: float) -> None:
         """Renew the leases of these actions after a heartbeat sent ``at`` (monotonic), and end those of the lost ones.
         """
         with self._mutex:
-            jobs = [job for lane in self._lanes.values() for job in lane.jobs()]
+            jobs = [job for orders in self._orders_by_instance.values() for job in orders.jobs()]
         for job in jobs:
             if job.order.action.uuid in lost:
                 job.expire()
@@ -153,37 +151,36 @@ class Runner:
     def busy(self, uuid: str) -> bool:
         """Return True if an operation on this instance is in progress here."""
         with self._mutex:
-            return uuid in self._lanes
+            return uuid in self._orders_by_instance
 
     def stop(self, drain: Drain) -> None:
         """Finish the running orders. Others are requested again after the restart."""
         with self._mutex:
             self._stopping.set()
         if not drain.wait(functools.partial(self._pool.shutdown, wait=True, cancel_futures=True)):
-            LOG.warning("%d operations are not finished: they are resumed after the restart",
-                        len(self.running()))
+            LOG.warning("%d operations are not finished: they are resumed after the restart", len(self.running()))
 
     # --- deadlines -----------------------------------------------------------------------------
     def check_deadlines(self) -> None:
         """Abandon steps that exceed their deadline, and superseded orders that do not end."""
         now = time.monotonic()
         with self._mutex:
-            self._newest.prune(self._lanes)
-            lanes = list(self._lanes.values())
-        for lane in lanes:
-            job = lane.current
+            self._newest.prune(self._orders_by_instance)
+            all_orders = list(self._orders_by_instance.values())
+        for orders in all_orders:
+            job = orders.current
             step = job.hangs(now)
             if step is not None:
-                self._abandon(lane, job, f"{step} did not end before its deadline")
+                self._abandon(orders, job, f"{step} did not end before its deadline")
                 error = exception.StepTimeout(step=step, host=self.machine.name)
                 self._pool.submit("urgent", job.order.instance.project_id, self._report_for, job, step, error)
-            elif lane.waiting is not None and job.superseded_for(now) > _GRACE:
-                self._abandon(lane, job, "a newer operation is waiting")
+            elif orders.waiting is not None and job.superseded_for(now) > _GRACE:
+                self._abandon(orders, job, "a newer operation is waiting")
 
-    def _abandon(self, lane: Lane, job: Job, why: str) -> None:
+    def _abandon(self, orders: InstanceOrders, job: Job, why: str) -> None:
         LOG.error("[instance: %s] %s hangs on this host and is abandoned: %s", job.uuid, job.order.action.action, why)
         job.abandon()
-        self._next(lane, job)
+        self._next(orders, job)
 
     def _report_for(self, job: Job, step: str, error: Exception) -> None:
         job.ctx.update_store()
@@ -191,16 +188,16 @@ class Runner:
         report.step, report.failure = step, failure_of(error, self.machine.name)
         self._report(job, report)
 
-    def _next(self, lane: Lane, done: Job) -> None:
+    def _next(self, orders: InstanceOrders, done: Job) -> None:
         """Start the order that waits behind ``done``, which has ended."""
         with self._mutex:
-            if lane.current is not done:
+            if orders.current is not done:
                 return
-            if lane.waiting is None or self._stopping.is_set():
-                self._lanes.pop(done.uuid, None)
+            if orders.waiting is None or self._stopping.is_set():
+                self._orders_by_instance.pop(done.uuid, None)
                 return
-            lane.current, lane.waiting = lane.waiting, None
-            self._start(lane.current)
+            orders.current, orders.waiting = orders.waiting, None
+            self._start(orders.current)
 
     # --- running -------------------------------------------------------------------------------
     def _work(self, job: Job) -> None:
@@ -220,9 +217,9 @@ class Runner:
                           job.uuid, order.step)
         finally:
             with self._mutex:
-                lane = self._lanes.get(job.uuid)
-            if lane is not None:
-                self._next(lane, job)
+                orders = self._orders_by_instance.get(job.uuid)
+            if orders is not None:
+                self._next(orders, job)
 
     def _operation(self, order: StepOrder) -> Operation:
         name = order.action.operation or ""
@@ -328,17 +325,14 @@ class Runner:
 
     def _send_progress(self, job: Job, step: str, changes: dict[str, Any], values: dict[str, Any]) -> None:
         try:
-            self._engine.progress(job.ctx, StepReport(
-                action_uuid=job.order.action.uuid, step=step, attempt=job.order.attempt, undo=job.order.undo,
-                final=False, host=self.machine.name, changes=changes, results=values))
+            self._engine.progress(job.ctx, msgspec.structs.replace(
+                self._new_report(job), step=step, final=False, changes=changes, results=values))
         except exception.ServiceUnavailable:
             LOG.debug("Cannot report the progress; the end will be reported")
 
     def _report(self, job: Job, report: StepReport) -> None:
-        """Report the end of the order until a conductor has stored it, a newer order exists, or the service stops.
-
-        A report that cannot be stored is not a failure of the step: it is repeated until the attempt is refused.
-        """
+        """Report the end of the order until a conductor has stored it, a newer order exists, or the service stops. A
+        report that cannot be stored is not a failure of the step: it is repeated until the attempt is refused."""
         wait, refusals, started = 0.5, 0, time.monotonic()
         while True:
             report.attempt = job.order.attempt  # a newer attempt may have been adopted
@@ -353,8 +347,7 @@ class Runner:
                 self._after_refusal(job)
                 return
             except exception.NovaException as error:
-                LOG.warning("[instance: %s] Cannot report the end of %s, retrying: %s", job.uuid,
-                            report.step, error)
+                LOG.warning("[instance: %s] Cannot report the end of %s, retrying: %s", job.uuid, report.step, error)
                 if isinstance(error, exception.InternalError):
                     refusals += time.monotonic() - started > _INTERNAL_ERRORS
                 else:
@@ -393,7 +386,7 @@ class Runner:
                         error)
 
 
-class Lane:
+class InstanceOrders:
     """The orders of one instance: the running one, and the newest one, which waits."""
 
     def __init__(self, job: Job) -> None:

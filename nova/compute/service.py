@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
+import collections
 import logging
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from nova import bus, context, exception, image
-from nova.compute import gauges, identity, plugins
+from nova.compute import identity, plugins
 from nova.compute.disk_tools import QemuTools
 from nova.compute.host import Machine
-from nova.compute.inventory import NodeReports
-from nova.compute.monitors.chosen import Monitors
+from nova.compute.monitors.base import Monitors
 from nova.compute.precache import Precacher
 from nova.compute.quiesce import QuiescedGuests
 from nova.compute.reconcile import Reconciler
+from nova.compute.reports import NodeReports, VolumeUsage
 from nova.compute.runner import TICK, Runner
-from nova.compute.volume_usage import VolumeUsage
 from nova.conf import CONF
 from nova.objects.images.image import Image
 from nova.objects.networks.floating_ip_dns import ServedDomain
 from nova.objects.networks.network import GroupFilter, Peers, RuleSet
+from nova.objects.servers import states
 from nova.objects.servers.console import PROTOCOLS, SERIAL, SPICE, SPICE_DIRECT, VNC, ConsoleAddress
 from nova.objects.servers.guest import Diagnostics, GuestStatus
 from nova.objects.servers.instance import Instance
@@ -34,7 +35,7 @@ from nova.service import liveness
 from nova.service.drain import Drain
 from nova.service.fair_pool import FairThreadPool
 from nova.service.periodic import Periodic
-from nova.telemetry import worker_stats
+from nova.telemetry import metrics, worker_stats
 from nova.virt.driver import Driver
 from nova.virt.images.imagecache import ImageCache
 
@@ -66,16 +67,25 @@ def machine_of(driver: Driver) -> Machine:
                    shares=plugins.load("nova.share.drivers", CONF.share.driver)())
 
 
-def _offers(protocol: str) -> bool:
-    """Return True if guests of this host have consoles of the protocol."""
-    options = {VNC: CONF.vnc, SPICE: CONF.spice, SERIAL: CONF.serial_console}.get(protocol)
-    return options is not None and bool(options.enabled)
-
-
 def hosts_of_driver() -> Sequence[Driver]:
     """Return the drivers of all virtual hosts of the configured driver; empty if it serves the real host."""
     drivers: Sequence[Driver] = plugins.load("nova.virt.drivers", CONF.compute_driver).of_all_hosts()
     return drivers
+
+
+def watch_gauges(hosts: Sequence[tuple[Runner, Driver]]) -> list[Periodic]:
+    """Register metrics of orders and guests of these hosts; return the periodic tasks that update them (none if metrics
+    are off)."""
+    if not metrics.on:
+        return []
+    metrics.ORDERS.watch(lambda: sum(len(runner.running()) for runner, _driver in hosts))
+
+    def count_guests() -> None:
+        counts = collections.Counter(guest.power_state for _runner, driver in hosts for guest in driver.guests.all())
+        metrics.GUESTS.replace({(states.POWER_STATES.get(state, "unknown"),): number
+                                for state, number in counts.items()})
+
+    return [Periodic("metrics", CONF.prometheus.interval, count_guests)]
 
 
 class ComputeService:
@@ -102,16 +112,17 @@ class ComputeService:
         self._last_beat = time.monotonic()
         self.periodic = [
             Periodic("heartbeat", CONF.report_interval, self._beat),
-            Periodic("inventory", CONF.update_resources_interval, self.report_nodes),
-        ]
+            Periodic("inventory", CONF.update_resources_interval, self.report_nodes)]
         if CONF.sync_power_state_interval >= 0:
             self.periodic.append(Periodic("guests", max(CONF.sync_power_state_interval, 1), self.reconciler.compare))
         if CONF.image_cache.manager_interval >= 0 and self.machine.driver.needs_images:
-            self.periodic.append(Periodic("images", max(CONF.image_cache.manager_interval, 1), self._clean_images))
+            self.periodic.append(Periodic("images", max(CONF.image_cache.manager_interval, 1), lambda: (
+                self.machine.cache.clean(set(self.machine.driver.disks.used_images())))))
         self.periodic += [Periodic("deadlines", TICK, self.runner.check_deadlines),
-                          *gauges.watch([(self.runner, self.machine.driver)])]
+                          *watch_gauges([(self.runner, self.machine.driver)])]
         if self.machine.driver.needs_images:
-            gauges.watch_cache(self.machine.cache.space)
+            metrics.IMAGE_CACHE.watch(self.machine.cache.space.used)
+            metrics.IMAGE_CACHE_LIMIT.watch(self.machine.cache.space.limit)
         if CONF.volume_usage_poll_interval:
             usage = VolumeUsage(self.machine, self._guests)
             self.periodic.append(Periodic("volume usage", CONF.volume_usage_poll_interval, usage.report))
@@ -144,10 +155,8 @@ class ComputeService:
         self.reconciler.resume_guests()
 
     def stop(self) -> None:
-        """Stop accepting orders and finish the running ones within graceful_shutdown_timeout.
-
-        Other orders continue after the restart, or on another host if this one does not return.
-        """
+        """Stop accepting orders and finish the running ones within graceful_shutdown_timeout. Other orders continue
+        after the restart, or on another host if this one does not return."""
         drain = Drain()
         self.stop_taking()
         drain.wait(self._quiesced_guests.stop)
@@ -179,9 +188,9 @@ class ComputeService:
         return self.machine.driver.consoles.output(instance, lines).decode("utf-8", "replace")
 
     def console(self, ctx: context.RequestContext, uuid: str, console_type: str) -> ConsoleAddress:
-        protocol = PROTOCOLS.get(console_type)
-        address = self.machine.driver.consoles.address(uuid, protocol) \
-            if protocol is not None and _offers(protocol) else None
+        protocol = PROTOCOLS.get(console_type, "")
+        options = {VNC: CONF.vnc, SPICE: CONF.spice, SERIAL: CONF.serial_console}.get(protocol)
+        address = self.machine.driver.consoles.address(uuid, protocol) if options and options.enabled else None
         # Consoles with a TLS port only are for SPICE clients that connect directly.
         if address is None or not (address.port or console_type == SPICE_DIRECT):
             raise exception.ConsoleTypeUnavailable(console_type=console_type)
@@ -228,11 +237,8 @@ class ComputeService:
         self._nodes.report()
 
     def _register(self) -> None:
-        """Register the service.
-
-        Raises HostIdentityMismatch: the database has this host name for another machine, or this machine under another
-        name, or belongs to another deployment, or [rpc]key_file belongs to another host.
-        """
+        """Register the service. Raises HostIdentityMismatch: the database has this host name for another machine, or
+        this machine under another name, or belongs to another deployment, or [rpc]key_file belongs to another host."""
         key_host = bus.keys_of(self._transport).host
         if key_host not in ("", self.host):
             raise exception.HostIdentityMismatch(host=self.host, reason=f"[rpc]key_file is the key of host {key_host}")
@@ -275,6 +281,3 @@ class ComputeService:
             self._guests.hypervisor_lost(context.admin(), self.host, CONF.my_ip, failure_of(error, self.host))
         except exception.NovaException as away:
             LOG.warning("Cannot report to a conductor that the hypervisor is unavailable: %s", away)
-
-    def _clean_images(self) -> None:
-        self.machine.cache.clean(set(self.machine.driver.disks.used_images()))

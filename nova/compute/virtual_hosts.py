@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import concurrent.futures
 import logging
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from nova import bus, context
-from nova.compute import gauges
 from nova.compute.runner import TICK, order_pool
-from nova.compute.service import BINARY, ComputeService, hosts_of_driver, machine_of
+from nova.compute.service import BINARY, ComputeService, hosts_of_driver, machine_of, watch_gauges
 from nova.conf import CONF
 from nova.service import liveness
 from nova.service.periodic import Periodic
@@ -42,23 +42,21 @@ class VirtualHosts:
         self._heartbeat = liveness.heartbeat_client(transport)
         self.periodic = [
             Periodic("heartbeat", CONF.report_interval, lambda: self._beat_for(self.services)),
-            Periodic("inventory", CONF.update_resources_interval, self._report_nodes),
-            Periodic("deadlines", TICK, self._check_deadlines),
-        ]
+            Periodic("inventory", CONF.update_resources_interval, lambda: self._for_all(ComputeService.report_nodes)),
+            Periodic("deadlines", TICK, lambda: self._for_all(lambda service: service.runner.check_deadlines()))]
         if CONF.sync_power_state_interval >= 0:
-            self.periodic.append(Periodic("guests", max(CONF.sync_power_state_interval, 1), self._compare))
-        self.periodic += gauges.watch([(service.runner, service.machine.driver) for service in services])
+            self.periodic.append(Periodic("guests", max(CONF.sync_power_state_interval, 1), lambda: self._for_all(
+                lambda service: service.reconciler.compare())))
+        self.periodic += watch_gauges([(service.runner, service.machine.driver) for service in services])
 
     def start(self) -> None:
         """Start all hosts; return when each of them accepts orders and can be scheduled to."""
         beats, *others = self.periodic
-        started: list[ComputeService] = []
         with concurrent.futures.ThreadPoolExecutor(_STARTING) as pool:
-            for service in pool.map(_begin, self.services):
-                started.append(service)
+            for started, _none in enumerate(pool.map(ComputeService.begin, self.services), 1):
                 # Send heartbeats for the first hosts while the last ones are still starting.
-                if len(started) % 50 == 0:
-                    self._beat_for(started)
+                if started % 50 == 0:
+                    self._beat_for(self.services[:started])
         beats.start()
         for thread in others:
             thread.start()
@@ -82,19 +80,6 @@ class VirtualHosts:
                 service.returned()
             service.heartbeat_sent()
 
-    def _report_nodes(self) -> None:
+    def _for_all(self, call: Callable[[ComputeService], None]) -> None:
         for service in self.services:
-            service.report_nodes()
-
-    def _check_deadlines(self) -> None:
-        for service in self.services:
-            service.runner.check_deadlines()
-
-    def _compare(self) -> None:
-        for service in self.services:
-            service.reconciler.compare()
-
-
-def _begin(service: ComputeService) -> ComputeService:
-    service.begin()
-    return service
+            call(service)

@@ -290,11 +290,11 @@ class _Request:
             deferred: dict[str, Any] | None = None
             try:
                 run = Run(action, instance)
-                cleanup = run.current_cleanup
                 if self.operation.rules.keeps_guest and run.own.rules.repeated and not run.action.undoing:
                     repeated.append(self._repeat(run))
                 else:
                     cleanups = [*inherited(run), *cleanups]
+                    cleanup = run.current_cleanup
                     if cleanup is not None or run.journal.cleanups:  # The external call may still be running.
                         deferred = msgspec.to_builtins(Journal(interrupted=cleanup, cleanups=run.journal.cleanups,
                                                                trace=run.journal.trace))
@@ -308,8 +308,8 @@ class _Request:
         return cleanups, repeated
 
     def _repeat(self, run: Run) -> Action:
-        """Return a queued action that repeats a superseded operation. It is a new one, because hosts refuse orders of
-        actions that are older than the superseding one."""
+        """Return a queued action that repeats a superseded operation: a new action, because hosts refuse orders of
+        actions that are older than the superseding action."""
         again = self.engine.new_action(context_of(run.action), type(run.own), run.instance,
                                        msgspec.to_builtins(run.own.data))
         again.queued, again.owner, again.lease_until = True, None, None

@@ -47,8 +47,8 @@ if TYPE_CHECKING:
 LOG = logging.getLogger(__name__)
 
 # Services report their release in heartbeats, so that mixed releases are detected.
-# 2: maintains the text index of servers.
-SERVICE_VERSION = 2
+# 2: maintains the text index of servers; 3: whose blocks are compressed by Zstandard.
+SERVICE_VERSION = 3
 
 _HEARTBEAT_THREADS = 4  # threads for heartbeats, each of which needs one or two statements
 # Connections for heartbeats only, so that hosts do not count as down while other transactions wait for locks.

@@ -193,8 +193,9 @@ class Connection:
                 "wsgi.multithread": True, "wsgi.multiprocess": True, "wsgi.run_once": False}
 
     def answer(self, status: str, headers: messages.Headers, body: bytes) -> None:
-        """Send a response; the loop's thread owns the connection again. Raises h11.LocalProtocolError for an invalid
-        header.
+        """Send a response; the loop's thread owns the connection again.
+
+        Raises h11.LocalProtocolError for an invalid header.
         """
         self._keep = self._keep and not self._loop.leaving
         self._answer(status, headers, body)

@@ -51,14 +51,14 @@ class Server:
     """Serves a listening socket, which other processes may share, from prepare() to stop().
 
     stop() continues for ``linger`` seconds, but closes every connection after its response; then it accepts no
-    connections, and requests in progress have ``patience`` seconds. ``last``: returns True if the socket is closed with
+    connections, and requests in progress have ``timeout`` seconds. ``last``: returns True if the socket is closed with
     this server instead of being left to other processes. A request whose client has disconnected before a thread was
     free is not executed. ``error_body``: makes the responses to invalid requests. ``secure``: the TLS context, or None.
     """
 
     def __init__(self, shared: socket.socket, application: Wsgi, threads: int, limits: Limits,
                  error_body: messages.ErrorBody, linger: float = 0.0, last: Callable[[], bool] = lambda: True,
-                 patience: float = 60.0, secure: ssl.SSLContext | None = None) -> None:
+                 timeout: float = 60.0, secure: ssl.SSLContext | None = None) -> None:
         files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         self.limits = dataclasses.replace(limits, total=max(min(limits.total, files - _OTHER_FILES), 1))
         name = shared.getsockname()
@@ -69,7 +69,7 @@ class Server:
         self._application = application
         self._linger = linger
         self._last = last
-        self._patience = patience
+        self._timeout = timeout
         self._secure = secure
         self._backlog = Backlog()
         self._threads = [threading.Thread(target=self._work, name=f"api-{number}", daemon=True)
@@ -117,7 +117,7 @@ class Server:
         if self.leaving:
             return
         self.leaving = True
-        end = time.monotonic() + self._linger + self._patience + _GRACE
+        end = time.monotonic() + self._linger + self._timeout + _GRACE
         time.sleep(self._linger)
         self._draining = True
         os.eventfd_write(self._wake, 1)
@@ -303,7 +303,7 @@ class Server:
             idle = [connection for connection in present if not _unanswered(connection, now < began + _GRACE)]
             for connection in idle:
                 connection.close()
-            if len(idle) == len(present) or now > began + self._patience:
+            if len(idle) == len(present) or now > began + self._timeout:
                 return
 
     def _close(self) -> None:

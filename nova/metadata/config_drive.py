@@ -33,8 +33,7 @@ def files(instance: Instance, settings: MetadataSettings, admin_pass: str | None
         version = openstack.resolve(name) or name
         meta = openstack.meta_data(instance, version, settings, admin_pass, random)
         bodies = {
-            "meta_data.json": openstack.encode(meta),
-            "user_data": data or b"",
+            "meta_data.json": openstack.encode(meta), "user_data": data or b"",
             "vendor_data.json": openstack.encode(openstack.vendor_data(settings)),
             "network_data.json": openstack.encode(openstack.network_data(instance.network_info)),
             "vendor_data2.json": openstack.encode(openstack.vendor_data2(settings)),

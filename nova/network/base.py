@@ -1,9 +1,6 @@
 """The interface of a network back end on a host. The conductor allocates the addresses.
 
-All methods are idempotent. A VIF contains all data of its network that a host needs.
-"""
-
-from __future__ import annotations
+All methods are idempotent. A VIF contains all data of its network that a host needs."""
 
 import abc
 from collections.abc import Sequence
@@ -25,17 +22,13 @@ class HostNetwork(abc.ABC):
 
     @abc.abstractmethod
     def start(self, instances: Sequence[Instance]) -> None:
-        """Restore the networks of all guests that belong to this host, when the service starts.
-
-        Other guests keep their networks until unplug_guest.
-        """
+        """Restore the networks of all guests that belong to this host, when the service starts. Other guests keep their
+        networks until unplug_guest."""
 
     @abc.abstractmethod
     def plug(self, instance: Instance, rules: RuleSet) -> None:
-        """Set up networks, DHCP reservations and packet filters of all VIFs of a guest.
-
-        Afterwards the hypervisor may attach tap devices named ``vif.devname`` to ``vif.bridge``.
-        """
+        """Set up networks, DHCP reservations and packet filters of all VIFs of a guest. Afterwards the hypervisor may
+        attach tap devices named ``vif.devname`` to ``vif.bridge``."""
 
     @abc.abstractmethod
     def plug_vif(self, instance: Instance, vif: VIF, rules: RuleSet) -> None:
@@ -57,7 +50,6 @@ class HostNetwork(abc.ABC):
     def guests(self) -> set[str]:
         """Return the uuids of the guests with VIFs on this host."""
 
-    @abc.abstractmethod
     def refresh_rules(self, uuid: str, rules: RuleSet) -> None:
         """Replace the ingress rules of a guest atomically, unless newer rules were received before."""
 
@@ -93,5 +85,3 @@ class NoNetwork(HostNetwork):
 
     def guests(self) -> set[str]:
         return set()
-
-    def refresh_rules(self, uuid: str, rules: RuleSet) -> None: ...

@@ -94,8 +94,7 @@ def _flat(more: dict[str, Any]) -> dict[str, Any]:
 
 # --- other resources ------------------------------------------------------------------------------------
 def aggregate(of: Aggregate) -> dict[str, Any]:
-    return {"aggregate_id": of.id or None, "name": of.name, "host_list": list(of.hosts),
-            "meta_data": dict(of.metadata)}
+    return {"aggregate_id": of.id or None, "name": of.name, "host_list": list(of.hosts), "meta_data": dict(of.metadata)}
 
 
 def keypair(of: Keypair, project_id: str | None) -> dict[str, Any]:

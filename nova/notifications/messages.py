@@ -39,8 +39,8 @@ class NotificationSettings:
         options = conf.notifications
         return cls(versioned=options.notification_format != "unversioned",
                    unversioned=options.notification_format != "versioned", volumes=options.bdms_in_notifications,
-                   shares=options.include_share_mapping,
-                   level=options.default_level, period=conf.instance_usage_audit_period)
+                   shares=options.include_share_mapping, level=options.default_level,
+                   period=conf.instance_usage_audit_period)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,18 +62,12 @@ class ServerEvent:
 # Event -> name and version of its payload. Default: InstanceActionPayload.
 _ACTION = ("InstanceActionPayload", "1.9")
 _PAYLOADS = {
-    "create": ("InstanceCreatePayload", "1.13"),
-    "exists": ("InstanceExistsPayload", "2.1"),
-    "rebuild": ("InstanceActionRebuildPayload", "1.10"),
-    "rebuild_scheduled": ("InstanceActionRebuildPayload", "1.10"),
-    "rescue": ("InstanceActionRescuePayload", "1.4"),
-    "resize_prep": ("InstanceActionResizePrepPayload", "1.4"),
-    "snapshot": ("InstanceActionSnapshotPayload", "1.10"),
-    "share_attach": ("InstanceActionSharePayload", "1.0"),
-    "share_detach": ("InstanceActionSharePayload", "1.0"),
-    "update": ("InstanceUpdatePayload", "2.1"),
-    "volume_attach": ("InstanceActionVolumePayload", "1.7"),
-    "volume_detach": ("InstanceActionVolumePayload", "1.7"),
+    "create": ("InstanceCreatePayload", "1.13"), "exists": ("InstanceExistsPayload", "2.1"),
+    **dict.fromkeys(("rebuild", "rebuild_scheduled"), ("InstanceActionRebuildPayload", "1.10")),
+    "rescue": ("InstanceActionRescuePayload", "1.4"), "resize_prep": ("InstanceActionResizePrepPayload", "1.4"),
+    "snapshot": ("InstanceActionSnapshotPayload", "1.10"), "update": ("InstanceUpdatePayload", "2.1"),
+    **dict.fromkeys(("share_attach", "share_detach"), ("InstanceActionSharePayload", "1.0")),
+    **dict.fromkeys(("volume_attach", "volume_detach"), ("InstanceActionVolumePayload", "1.7")),
     "volume_swap": ("InstanceActionVolumeSwapPayload", "1.9"),
 }
 # Columns of a server whose changes cause the notification instance.update.
@@ -110,17 +104,14 @@ class NotificationBuilder:
         if self.settings.versioned:
             name = ".".join(filter(None, ("instance", event.name, event.phase)))
             notifications.append(self._message(event, name, self._payload(event), True))
-        if self.settings.unversioned:
-            legacy_name = legacy.event_of(event.name, event.phase)
-            if legacy_name:
-                payload = legacy.instance(event.instance, event.more, event.failure, self.settings.volumes)
-                notifications.append(self._message(event, legacy_name, payload, False))
+        if self.settings.unversioned and (legacy_name := legacy.event_of(event.name, event.phase)):
+            payload = legacy.instance(event.instance, event.more, event.failure, self.settings.volumes)
+            notifications.append(self._message(event, legacy_name, payload, False))
         return notifications
 
     def _payload(self, event: ServerEvent) -> dict[str, Any]:
         name, version = _PAYLOADS.get(event.name, _ACTION)
-        data = versioned.instance(event.instance, self.now, self.context, self.settings.volumes,
-                                  self.settings.shares)
+        data = versioned.instance(event.instance, self.now, self.context, self.settings.volumes, self.settings.shares)
         if event.name not in _STATES:
             data["fault"] = versioned.failure(event.failure) if event.failure else None
         if event.name in _MORE_FIELDS:

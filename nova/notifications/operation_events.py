@@ -68,8 +68,6 @@ def _phased(event: str, first: str = "", last: str = "", **more: Any) -> tuple[P
     return (PhasedEvent(event, first or event, last if first else event, **more),)
 
 
-_DELETE = (PhasedEvent("delete", "destroy", local="nova-api"), PhasedEvent("shutdown", "destroy", "destroy_other"))
-_RECLAIM = (PhasedEvent("delete", "destroy", local="nova-api"), PhasedEvent("shutdown", "destroy", "destroy"))
 _RESIZE = (PhasedEvent("resize_prep", "place", "place", fields=_new_flavor),
            PhasedEvent("resize", "move_out", "move_out", at="source", fails=True),
            PhasedEvent("resize_finish", "receive"))
@@ -79,33 +77,25 @@ _SNAPSHOT = (PhasedEvent("snapshot", "capture", "upload", fields=lambda data, _i
 # Operation -> events with phases; of nested events the outer first.
 PHASED_EVENTS: Mapping[str, Sequence[PhasedEvent]] = {
     "build": (PhasedEvent("create", "network", fails=True),),
-    "delete": _DELETE,
-    "reclaim": _RECLAIM,
+    "delete": (PhasedEvent("delete", "destroy", local="nova-api"), PhasedEvent("shutdown", "destroy", "destroy_other")),
+    "reclaim": (PhasedEvent("delete", "destroy", local="nova-api"), PhasedEvent("shutdown", "destroy", "destroy")),
     "soft_delete": _phased("soft_delete", "power_off", "power_off"),
     "restore": _phased("restore", "power_on", "power_on"),
-    "start": _phased("power_on"),
-    "stop": _phased("power_off"),
+    "start": _phased("power_on"), "stop": _phased("power_off"),
     "sync_power": _phased("power_off", "settle", "settle"),
-    "reboot_soft": _phased("reboot", fails=True),
-    "reboot_hard": _phased("reboot", fails=True),
-    "pause": _phased("pause"),
-    "unpause": _phased("unpause"),
-    "suspend": _phased("suspend"),
-    "resume": _phased("resume"),
+    **dict.fromkeys(("reboot_soft", "reboot_hard"), _phased("reboot", fails=True)),
+    **{name: _phased(name) for name in ("pause", "unpause", "suspend", "resume", "unrescue")},
     "trigger_crash_dump": _phased("trigger_crash_dump", "trigger", "trigger"),
     "rescue": _phased("rescue", fields=lambda data, instance: {
         "rescue_image_ref": data.image.id if data.image else instance.image_ref}),
-    "unrescue": _phased("unrescue"),
     "rebuild": _phased("rebuild", "let_go", fails=True),
     "evacuate": _phased("rebuild", "look", fails=True),
-    "create_image": _SNAPSHOT,
-    "create_backup": _SNAPSHOT,
+    "create_image": _SNAPSHOT, "create_backup": _SNAPSHOT,
     "shelve": (PhasedEvent("shelve", "halt", "settle"), PhasedEvent("shelve_offload", "destroy", when="offload")),
     "shelve_offload": _phased("shelve_offload", "destroy", when="offload"),
     "unshelve": (PhasedEvent("unshelve", "network", when="offloaded"),
                  PhasedEvent("power_on", "power_on", when="on_host")),
-    "resize": _RESIZE,
-    "migrate": _RESIZE,
+    "resize": _RESIZE, "migrate": _RESIZE,
     "confirm_resize": _phased("resize_confirm", "forget", at="source"),
     "revert_resize": _phased("resize_revert", "drop"),
     "live_migrate": (
@@ -121,8 +111,7 @@ PHASED_EVENTS: Mapping[str, Sequence[PhasedEvent]] = {
     "attach_share": _phased("share_attach", "allow", fails=True, when="host", binary="nova-api", fields=_share),
     "detach_share": _phased("share_detach", "leave", fails=True, when="host", binary="nova-api", fields=_share),
     "attach_interface": _phased("interface_attach", "make", fails=True, when="host"),
-    "detach_interface": _phased("interface_detach", "detach", when="host"),
-    "lose_interface": _phased("interface_detach", "detach", when="host"),
+    **dict.fromkeys(("detach_interface", "lose_interface"), _phased("interface_detach", "detach", when="host")),
 }
 
 # The usage of a server before the operation changes it.
@@ -130,8 +119,7 @@ _EXISTS = SingleEvent("exists", "nova-compute")
 
 # Operation -> events without phases.
 SINGLE_EVENTS: Mapping[str, Sequence[SingleEvent]] = {
-    "resize": (_EXISTS,),
-    "migrate": (_EXISTS,),
+    "resize": (_EXISTS,), "migrate": (_EXISTS,),
     "evacuate": (SingleEvent("evacuate", "nova-api"), _EXISTS,
                  SingleEvent("rebuild_scheduled", "nova-conductor", "place")),
     "rebuild": (_EXISTS, SingleEvent("rebuild_scheduled", "nova-conductor", "check", when="spec"),),

@@ -99,12 +99,11 @@ def task(spec: RequestSpec, of: Instance, state: str, reason: Failure) -> Payloa
 
 # --- unversioned ----------------------------------------------------------------------------------------
 def old_request(spec: RequestSpec, of: Instance) -> dict[str, Any]:
-    return {"image": {"id": spec.image.id, "name": spec.image.name, "properties": dict(spec.image.properties)}
-            if spec.image else {}, "instance_properties": _properties(of), "num_instances": max(
-                1, len(spec.instance_uuids)),
-            "instance_type": {"flavorid": spec.flavor.flavorid, "name": spec.flavor.name, "vcpus": spec.flavor.vcpus,
-                              "memory_mb": spec.flavor.memory_mb, "root_gb": spec.flavor.root_gb,
-                              "ephemeral_gb": spec.flavor.ephemeral_gb, "swap": spec.flavor.swap}}
+    image = {"id": spec.image.id, "name": spec.image.name, "properties": dict(spec.image.properties)} \
+        if spec.image else {}
+    return {"image": image, "instance_properties": _properties(of), "num_instances": max(1, len(spec.instance_uuids)),
+            "instance_type": {name: getattr(spec.flavor, name) for name in (
+                "flavorid", "name", "vcpus", "memory_mb", "root_gb", "ephemeral_gb", "swap")}}
 
 
 def _properties(of: Instance) -> dict[str, Any]:

@@ -8,7 +8,8 @@ from typing import Any
 
 import msgspec
 
-from nova.notifications.versioned import Payload, flavor, time_of, wrapped
+from nova.notifications.versioned import Payload, time_of, wrapped
+from nova.notifications.versioned import flavor as flavor
 from nova.objects.accounts.keypair import Keypair
 from nova.objects.hosts.aggregate import Aggregate
 from nova.objects.hosts.metric import Metric
@@ -17,18 +18,6 @@ from nova.objects.hosts.service import Service
 from nova.objects.servers.instance import Instance
 from nova.objects.servers.server_group import ServerGroup
 from nova.objects.volumes.volume import VolumeCounters
-
-__all__ = [
-    "aggregate",
-    "aggregate_cache",
-    "flavor",
-    "keypair",
-    "metrics",
-    "server_group",
-    "service",
-    "volume_usage",
-    "without_id",
-]
 
 
 def without_id(of: Aggregate) -> Aggregate:
@@ -42,8 +31,7 @@ def aggregate(of: Aggregate) -> Payload:
         "metadata": dict(of.metadata)})
 
 
-def aggregate_cache(of: Aggregate, host: str, cached: list[str], failed: list[str], index: int,
-                    total: int) -> Payload:
+def aggregate_cache(of: Aggregate, host: str, cached: list[str], failed: list[str], index: int, total: int) -> Payload:
     return wrapped("AggregateCachePayload", "1.0", {
         "id": of.id, "uuid": of.uuid, "name": of.name, "host": host, "images_cached": cached, "images_failed": failed,
         "index": index, "total": total})

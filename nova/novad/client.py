@@ -26,7 +26,7 @@ from nova.novad.api import novad_pb2_grpc as grpc_api
 LOG = logging.getLogger(__name__)
 
 DEFAULT = "tcp://127.0.0.1:18080"
-# Metadata key of errors raised by novad itself; connection errors do not have it.
+# Metadata key of errors raised by novad itself, with the class of the error; connection errors do not have it.
 ANSWERED = "novad-answered"
 # Files of a novad with the default data_dir: the socket that local clients try first, and the generated secret.
 _SOCKET = pathlib.Path("/var/lib/novad/novad.sock")

@@ -59,7 +59,15 @@ class Server:
         options = daemon.options
         self._health = grpc_health.HealthServicer()
         self._pool = concurrent.futures.ThreadPoolExecutor(_THREADS, thread_name_prefix="grpc")
-        self._servicers = [servicer(daemon, updates) for servicer in _Servicer.__subclasses__()]
+        self._servicers = [
+            (grpc_api.add_PlatformServicer_to_server, _Platform(daemon, updates)),
+            (grpc_api.add_ServicesServicer_to_server, _Services(daemon, updates)),
+            (grpc_api.add_LogsServicer_to_server, _Logs(daemon, updates)),
+            (grpc_api.add_BackupsServicer_to_server, _Backups(daemon, updates)),
+            (grpc_api.add_SecretStoreServicer_to_server, _SecretStore(daemon, updates)),
+            (grpc_api.add_NodesServicer_to_server, _Nodes(daemon, updates)),
+            (grpc_api.add_DaemonServicer_to_server, _Daemon(daemon, updates)),
+            (grpc_api.add_UpdatesServicer_to_server, _Updates(daemon, updates))]
         self._network = self._made([Login(daemon.shared_secret(), bool(options.tls_cert), lambda: self._health)])
         self._local = self._made([])
         self._health.set("", health_pb2.HealthCheckResponse.SERVING)
@@ -80,8 +88,8 @@ class Server:
             ("grpc.http2.min_ping_interval_without_data_ms", 10000), ("grpc.so_reuseport", 0),
             ("grpc.max_receive_message_length", _REQUEST), ("grpc.max_concurrent_streams", _STREAMS)],
             maximum_concurrent_rpcs=_CALLS)
-        for servicer in self._servicers:
-            getattr(grpc_api, f"add_{type(servicer).__name__[1:]}Servicer_to_server")(servicer, made)
+        for add, servicer in self._servicers:
+            add(servicer, made)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, made)
         names = [service.full_name for service in pb.DESCRIPTOR.services_by_name.values()]
         reflection.enable_server_reflection((*names, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name,
@@ -125,7 +133,7 @@ def _as_status(context: grpc.ServicerContext) -> Iterator[None]:
         yield
     except ReportedError as error:
         code = next((code for kind, code in _CODES.items() if isinstance(error, kind)), grpc.StatusCode.INTERNAL)
-        context.set_trailing_metadata(((ANSWERED, "1"),))
+        context.set_trailing_metadata(((ANSWERED, type(error).__name__),))
         context.abort(code, shortened(error.message))
     except OSError as error:  # For example, a full disk.
         LOG.exception("The request failed with an operating system error")

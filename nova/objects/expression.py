@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -26,6 +27,9 @@ _MOST_CLASSES = 8
 
 # Parts of an expression that distinguish the ends of lines from those of the text.
 _NO_LINES = ("\n", "\r", r"\n", r"\r", r"\x", r"\0", r"\A", r"\z", r"\Q")
+
+# Expressions that match whatever contains them literally.
+_PLAIN = re.compile(r"[\w.]*")
 
 # Returns the position of the first match in a text at or behind a position; -1: there is none.
 Finder = Callable[[bytes, int], int]
@@ -76,13 +80,13 @@ def finder(pattern: str, literal: bool = False, before: str = "") -> Finder | No
     """
     import re2
 
-    escaped = [before + re2.escape(pattern)]
+    texts = [before + re2.escape(pattern)]
     if not literal and not compiled(pattern).literal:
         if any(part in pattern for part in _NO_LINES):
             return None
-        escaped.append(f"(?m:{before}(?:{pattern}))")
+        texts = [*([] if _PLAIN.fullmatch(pattern) else texts), f"(?m:{before}(?:{pattern}))"]
     try:
-        searches = [_compiled(text, _LITERAL_MEMORY) for text in escaped]
+        searches = [_compiled(text, _LITERAL_MEMORY) for text in texts]
     except re2.error:
         return None
 

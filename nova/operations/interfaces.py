@@ -154,7 +154,7 @@ class DetachInterface(_Interface):
 class LoseInterface(DetachInterface):
     """Detach an interface whose port was deleted by its owner, in any state of the server. Queues behind the running
     operation, also behind a build that is about to use the port. An operation that supersedes this one finds the server
-    without the interface. After a reset of the state or a soft delete, which keep the guest, this one runs again."""
+    without the interface. After a reset of the state or a soft delete, the detachment runs again."""
 
     name, action = "lose_interface", "detach_interface"
     rules = Rules(label="detach_interface", vm_states=_ANY, task_states=None, lock=False, launched=False, beside=True,

@@ -116,8 +116,7 @@ def _plain(check: Any, enforcer: policy.Enforcer) -> bool:
     return type(check).__name__ in ("RoleCheck", "GenericCheck", "TrueCheck", "FalseCheck")
 
 
-def _holds(check: Any, target: Mapping[str, Any], creds: dict[str, Any], enforcer: policy.Enforcer,
-           rule: str) -> bool:
+def _holds(check: Any, target: Mapping[str, Any], creds: dict[str, Any], enforcer: policy.Enforcer, rule: str) -> bool:
     """Evaluate a check, without the slow inspection of signatures that oslo.policy makes for each part."""
     kind = type(check)
     if kind is policy.OrCheck:

@@ -1,5 +1,7 @@
 """Default roles of rules, and a constructor of rules."""
 
+from typing import Any
+
 from oslo_policy import policy
 
 ADMIN = "rule:context_is_admin"
@@ -11,16 +13,16 @@ ADMIN_OR_USER = "(rule:context_is_admin) or user_id:%(user_id)s"
 ANY_CALLER = "@"
 NO_CALLER = "!"
 
+ACTION = "POST /servers/{server_id}/action"
 
-def rule(name: str, check: str, description: str, *operations: str) -> policy.DocumentedRuleDefault:
-    """Return a rule for operations such as "GET /servers/{server_id}", for tokens of projects only."""
-    documented = []
-    for operation in operations:
-        method, path = operation.split(" ", 1)
-        documented.append({"method": method, "path": path})
-    return policy.DocumentedRuleDefault(name=name, check_str=check, description=description,
-                                        operations=documented,  # type: ignore[arg-type]
-                                        scope_types=["project"])
+
+def rule(name: str, check: str, description: str, *operations: str,
+         namespace: str = "os_compute_api") -> policy.DocumentedRuleDefault:
+    """Return the rule NAMESPACE:NAME for operations such as "GET /servers/{server_id}", for tokens of projects only."""
+    documented: list[Any] = [dict(zip(("method", "path"), operation.split(" ", 1), strict=True))
+                             for operation in operations]
+    return policy.DocumentedRuleDefault(name=f"{namespace}:{name}", check_str=check, description=description,
+                                        operations=documented, scope_types=["project"])
 
 
 def _base(name: str, check: str, description: str) -> policy.RuleDefault:

@@ -14,16 +14,19 @@ _MIN_FRACTION = 0.9  # the shortest pause as a fraction of the interval
 
 class Periodic:
     """A thread that calls ``function`` every ``interval`` seconds until it is stopped. If the function returns a float,
-    the next call follows after that many seconds at the latest. Errors are logged. Pauses are shortened at random by up
-    to a tenth, so that thousands of hosts that start together do not stay synchronized."""
+    the next call follows after that many seconds at the latest. Errors are logged, and the next call follows after
+    ``retry`` seconds (None: after ``interval``). Pauses are shortened at random by up to a tenth, so that thousands of
+    hosts that start together do not stay synchronized."""
 
-    def __init__(self, name: str, interval: float, function: Callable[[], object]) -> None:
+    def __init__(self, name: str, interval: float, function: Callable[[], object], retry: float | None = None) -> None:
         self._interval, self._function = interval, function
+        self._retry = interval if retry is None else retry
         self._wake = threading.Event()
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
+        self._wake.clear()  # the first call is made at once
         self._thread.start()
 
     def wake(self) -> None:
@@ -49,6 +52,7 @@ class Periodic:
                 if isinstance(result, float):
                     pause = min(pause, result)
             except Exception as error:
+                pause = self._retry
                 LOG.warning("Periodic task %s failed, retrying in at most %.0f s: %s", self._thread.name, pause, error,
                             exc_info=LOG.isEnabledFor(logging.DEBUG))
             self._wake.wait(pause * random.uniform(_MIN_FRACTION, 1.0))  # noqa: S311

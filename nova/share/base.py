@@ -1,9 +1,6 @@
 """The interface of a share back end on a host. The conductor authorizes access to shares.
 
-All methods are idempotent.
-"""
-
-from __future__ import annotations
+All methods are idempotent."""
 
 import abc
 from typing import Any

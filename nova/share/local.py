@@ -1,9 +1,6 @@
 """Embedded shares: directories ``[share]pool``/<uuid> of the host.
 
-Directory names contain only the uuid from the conductor; links are never followed.
-"""
-
-from __future__ import annotations
+Directory names contain only the uuid from the conductor; links are never followed."""
 
 import logging
 import os

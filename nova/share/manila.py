@@ -1,10 +1,7 @@
 """Shares of Manila, used by conductors. Shares are read with the caller's token; access rules use Nova's credentials.
 
 A host that mounts a share gets an access rule for its address. The rule is locked: users can neither see nor delete the
-rule while a server has the share.
-"""
-
-from __future__ import annotations
+rule while a server has the share."""
 
 import logging
 import time
@@ -132,10 +129,8 @@ class ManilaShares:
 
     def _request(self, ctx: RequestContext, method: str, path: str, shape: Any = None, key: str = "",
                  share_id: str = "", token: str | None = None, **more: Any) -> Any:
-        """Send a request and return the value under ``key`` of the response, checked against ``shape``.
-
-        Without ``shape`` the response is ignored.
-        """
+        """Send a request and return the value under ``key`` of the response, checked against ``shape``. Without
+        ``shape`` the response is ignored."""
         try:
             response = self._manila.request(ctx, method, path, token, {
                 "X-OpenStack-Manila-API-Version": str(CONF.manila.api_version)}, **more)

@@ -1,9 +1,6 @@
 """Shares that hosts mount at ``[share]pool``/<server>/<share>.
 
-Each server has its own mount, so that mounts need no reference counts.
-"""
-
-from __future__ import annotations
+Each server has its own mount, so that mounts need no reference counts."""
 
 import contextlib
 import logging

@@ -34,10 +34,7 @@ class Metric:
     kind = ""
 
     def __init__(self, name: str, text: str, labels: tuple[str, ...] = (), buckets: tuple[float, ...] = ()) -> None:
-        self.name = name
-        self.text = text
-        self.labels = labels
-        self.buckets = buckets
+        self.name, self.text, self.labels, self.buckets = name, text, labels, buckets
         self.real: Any = None
         DECLARED[name] = self
 
@@ -104,8 +101,7 @@ BUS_HANDLED = Counter("nova_bus_handled_total", "Messages handled. outcome: succ
 BUS_HANDLED_SECONDS = Histogram("nova_bus_handled_seconds", "Duration of handling.", ("method",), _SECONDS)
 BUS_QUEUE_SECONDS = Histogram("nova_bus_queue_seconds", "Time from sending to the start of handling, by the clocks of "
                               "both hosts.", ("method",), _SECONDS)
-BUS_DROPPED = Counter("nova_bus_dropped_total", "Messages dropped because they had expired.",
-                      ("method",))
+BUS_DROPPED = Counter("nova_bus_dropped_total", "Messages dropped because they had expired.", ("method",))
 
 # --- operations -----------------------------------------------------------------------------------------
 STEPS = Counter("nova_steps_total", "Steps of operations run here. outcome: success, failed, unavailable "
@@ -163,21 +159,7 @@ _NOTHING = contextlib.nullcontext()
 
 def timed(metric: Histogram, *labels: str) -> contextlib.AbstractContextManager[None]:
     """Observe the duration of the block, also if it raises an error."""
-    return _timed(metric, labels) if on else _NOTHING
-
-
-@contextlib.contextmanager
-def _timed(metric: Histogram, labels: tuple[str, ...]) -> Iterator[None]:
-    started = time.perf_counter()
-    try:
-        yield
-    finally:
-        metric.observe(time.perf_counter() - started, *labels)
-
-
-def step(operation: str, name: str, undo: bool) -> contextlib.AbstractContextManager[None]:
-    """Observe a step of an operation in the block."""
-    return _step(operation, name, "undo" if undo else "do") if on else _NOTHING
+    return _observed(lambda _outcome, seconds: metric.observe(seconds, *labels), {}) if on else _NOTHING
 
 
 @contextlib.contextmanager
@@ -202,12 +184,15 @@ _STEP_OUTCOMES: Mapping[type[Exception], str] = {
     exception.HypervisorUnavailable: "unavailable"}
 
 
-def _step(operation: str, name: str, direction: str) -> contextlib.AbstractContextManager[None]:
+def step(operation: str, name: str, undo: bool) -> contextlib.AbstractContextManager[None]:
+    """Observe a step of an operation in the block."""
+    direction = "undo" if undo else "do"
+
     def record(outcome: str, seconds: float) -> None:
         STEPS.inc(operation, name, direction, outcome)
         STEP_SECONDS.observe(seconds, operation, name, direction)
 
-    return _observed(record, _STEP_OUTCOMES)
+    return _observed(record, _STEP_OUTCOMES) if on else _NOTHING
 
 
 def finished(operation: str, outcome: str, started_at: datetime.datetime) -> None:
@@ -221,7 +206,7 @@ def finished(operation: str, outcome: str, started_at: datetime.datetime) -> Non
 def selecting() -> contextlib.AbstractContextManager[None]:
     """Observe a selection of hosts in the block."""
     return _observed(lambda outcome, seconds: SELECT_SECONDS.observe(seconds, outcome),
-                  {exception.NoValidHost: "no_valid_host"}) if on else _NOTHING
+                     {exception.NoValidHost: "no_valid_host"}) if on else _NOTHING
 
 
 _SENT_OUTCOMES: Mapping[type[Exception], str] = {

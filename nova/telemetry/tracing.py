@@ -44,23 +44,17 @@ def _installed(name: str) -> bool:
 # --- spans ----------------------------------------------------------------------------------------------
 def current() -> Any:
     """Return the current span of this thread, for :attr:`nova.context.RequestContext.trace`."""
-    if not on:
-        return None
-    return exporter.current()
+    return exporter.current() if on else None
 
 
 def traceparent() -> str:
     """Return the current span as the W3C header traceparent, to be stored in a row, or "" without one."""
-    if not on:
-        return ""
-    return str(exporter.traceparent())
+    return str(exporter.traceparent()) if on else ""
 
 
 def restored(header: str | None) -> Any:
     """Return the span of a stored :func:`traceparent`, for :attr:`nova.context.RequestContext.trace`."""
-    if not on or not header:
-        return None
-    return exporter.parent({"traceparent": header})
+    return exporter.parent({"traceparent": header}) if on and header else None
 
 
 def span(name: str, ctx: RequestContext | None = None, **attributes: Any) -> contextlib.AbstractContextManager[Any]:
@@ -68,10 +62,7 @@ def span(name: str, ctx: RequestContext | None = None, **attributes: Any) -> con
 
     ``attributes`` are recorded with the prefix "nova.".
     """
-    if not on:
-        return _NOTHING
-    made: contextlib.AbstractContextManager[Any] = exporter.span(name, ctx, attributes)
-    return made
+    return exporter.span(name, ctx, attributes) if on else _NOTHING
 
 
 def failed(message: str) -> None:

@@ -6,23 +6,15 @@ import contextlib
 import logging
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from opentelemetry import context as otel_context
 from opentelemetry import propagate, trace
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider, sampling
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
-from opentelemetry.sdk.trace.sampling import (
-    ALWAYS_OFF,
-    ALWAYS_ON,
-    ParentBased,
-    Sampler,
-    SamplingResult,
-    TraceIdRatioBased,
-)
 from opentelemetry.trace import SpanKind, Status, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
@@ -33,6 +25,8 @@ from nova.telemetry import tracing
 
 LOG = logging.getLogger(__name__)
 
+# The context with the current span of this thread.
+current = otel_context.get_current
 # Timeout in seconds of sending a batch of spans, and of the last batch when the service stops.
 _TIMEOUT = 5
 
@@ -40,19 +34,19 @@ _tracer: trace.Tracer = trace.NoOpTracer()
 _provider: TracerProvider | None = None
 
 
-class RequestSampler(Sampler):
+class RequestSampler(sampling.Sampler):
     """A sampler that starts traces at a fraction of the requests of clients, and not at periodic tasks.
 
     Nova's spans join the trace that a client sends, but the sampling decision of the client is ignored.
     """
 
     def __init__(self, ratio: float) -> None:
-        self._ratio = TraceIdRatioBased(ratio)
-        self._follow = ParentBased(root=ALWAYS_OFF, remote_parent_sampled=ALWAYS_ON)
+        self._ratio = sampling.TraceIdRatioBased(ratio)
+        self._follow = sampling.ParentBased(root=sampling.ALWAYS_OFF, remote_parent_sampled=sampling.ALWAYS_ON)
 
     def should_sample(self, parent_context: Any, trace_id: int, name: str, kind: SpanKind | None = None,
                       attributes: Any = None, links: Sequence[trace.Link] | None = None,
-                      trace_state: Any = None) -> SamplingResult:
+                      trace_state: Any = None) -> sampling.SamplingResult:
         sampler = self._ratio if kind is SpanKind.SERVER else self._follow
         return sampler.should_sample(parent_context, trace_id, name, kind, attributes, links, trace_state)
 
@@ -119,10 +113,6 @@ def stop() -> None:
         _provider.force_flush(_TIMEOUT * 1000)
 
 
-def current() -> otel_context.Context:
-    return otel_context.get_current()
-
-
 def traceparent() -> str:
     carrier: dict[str, str] = {}
     propagate.inject(carrier)
@@ -134,23 +124,20 @@ def parent(headers: Mapping[str, str]) -> otel_context.Context:
     return propagate.extract(headers)
 
 
-@contextlib.contextmanager
-def span(name: str, ctx: RequestContext | None, attributes: Mapping[str, Any]) -> Iterator[None]:
+def span(name: str, ctx: RequestContext | None,
+         attributes: Mapping[str, Any]) -> contextlib.AbstractContextManager[trace.Span]:
     inside = trace.get_current_span().get_span_context().is_valid
     above = None if inside or ctx is None else ctx.trace
     shown = {f"nova.{key}": value for key, value in attributes.items() if value is not None}
     if ctx is not None and ctx.request_id:
         shown["openstack.request_id"] = ctx.request_id
-    with _tracer.start_as_current_span(name, context=above, attributes=shown):
-        yield
+    return _tracer.start_as_current_span(name, context=above, attributes=shown)
 
 
-@contextlib.contextmanager
-def request(method: str, headers: Mapping[str, str]) -> Iterator[trace.Span]:
+def request(method: str, headers: Mapping[str, str]) -> contextlib.AbstractContextManager[trace.Span]:
     """Open a span for a request of a client, whose ``headers`` (lower case) may name a parent span."""
-    with _tracer.start_as_current_span(f"{method} ?", context=propagate.extract(headers), kind=SpanKind.SERVER,
-                                       attributes={"http.request.method": method}) as made:
-        yield made
+    return _tracer.start_as_current_span(f"{method} ?", context=propagate.extract(headers), kind=SpanKind.SERVER,
+                                         attributes={"http.request.method": method})
 
 
 def answered(made: trace.Span, method: str, route: str, status: int, request_id: str | None) -> None:

@@ -1,7 +1,6 @@
 """The interface of a hypervisor driver.
 
-:mod:`nova.operations.framework.guest_driver` has its roles, which act on single guests. This module adds the host.
-"""
+:mod:`nova.operations.framework.guest_driver` has its roles, which act on single guests. This module adds the host."""
 
 from __future__ import annotations
 
@@ -47,8 +46,7 @@ class Driver(GuestDriver, abc.ABC):
 
     ``capabilities``: names that nova-compute and the API check: console_output, diagnostics, pause, suspend,
     attach_volume, attach_interface, move (cold), live_migration, snapshot. Methods without their capability raise
-    NotImplementedHere. ``on_unreachable``: called once when the hypervisor becomes unreachable.
-    """
+    NotImplementedHere. ``on_unreachable``: called once when the hypervisor becomes unreachable."""
 
     capabilities: ClassVar[frozenset[str]] = frozenset()
     # False if guests do not use cached images (virtual hosts).

@@ -1,7 +1,5 @@
 """Files of a volume with snapshots: the active file that the guest writes to, and its read-only backing files."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 
@@ -20,11 +18,9 @@ def files_of(device: BlockDevice) -> tuple[str, ...]:
 
 
 def is_merged(volume: str, files: Sequence[str], top: str | None, base: str | None) -> bool:
-    """Return True if the merge is done.
-
-    With ``base``: the files from ``top`` down are committed into ``base``. Without: no file is left between the first
-    one and ``top`` (None: the end). ``files``: newest first. Raises VolumeSnapshotFailed if the merge is impossible.
-    """
+    """Return True if the merge is done. With ``base``: the files from ``top`` down are committed into ``base``.
+    Without: no file is left between the first one and ``top`` (None: the end). ``files``: newest first. Raises
+    VolumeSnapshotFailed if the merge is impossible."""
     missing = next((name for name in (top if base is None else None, base) if name and name not in files), None)
     if missing or not files:
         raise exception.VolumeSnapshotFailed(volume_id=volume, reason=f"guest does not have {missing or 'the volume'}")

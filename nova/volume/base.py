@@ -1,9 +1,6 @@
 """The interface of a volume back end on a host. The conductor assigns volumes to servers.
 
-All methods are idempotent. Their arguments include the connection info from the conductor's part of the back end.
-"""
-
-from __future__ import annotations
+All methods are idempotent. Their arguments include the connection info from the conductor's part of the back end."""
 
 import abc
 from collections.abc import Callable
@@ -33,16 +30,12 @@ class DiskTools(Protocol):
         """Return the virtual size in bytes of a disk. A disk of several files is rejected with InvalidDiskInfo."""
 
     def backing_file(self, path: str, disk_format: str) -> tuple[str, str | None] | None:
-        """Return name and format (None: unspecified) of the backing file of a disk, or None if it has none.
-
-        The backing file itself is not opened. A disk with an external data file is rejected with InvalidDiskInfo.
-        """
+        """Return name and format (None: unspecified) of the backing file of a disk, or None if it has none. The backing
+        file itself is not opened. A disk with an external data file is rejected with InvalidDiskInfo."""
 
     def encrypted_format(self, path: str) -> str:
-        """Return the format of a LUKS-encrypted file: raw (a plain LUKS container) or qcow2 with LUKS inside.
-
-        Only the header is probed, which a guest cannot write.
-        """
+        """Return the format of a LUKS-encrypted file: raw (a plain LUKS container) or qcow2 with LUKS inside. Only the
+        header is probed, which a guest cannot write."""
 
 
 class HostVolumes(abc.ABC):
@@ -62,11 +55,9 @@ class HostVolumes(abc.ABC):
     @abc.abstractmethod
     def connect(self, info: ConnectionInfo, fetch: Fetch | None = None,
                 key: VolumeKey | None = None) -> VolumeConnection:
-        """Connect a volume to this host. Raises VolumeUnusable, DiskFull, ImageUnacceptable.
-
-        ``fetch``: None on hosts of the fake driver, where volumes with an image are empty. ``key``: the encryption key
-        of the volume, for the hypervisor.
-        """
+        """Connect a volume to this host. Raises VolumeUnusable, DiskFull, ImageUnacceptable. ``fetch``: None on hosts
+        of the fake driver, where volumes with an image are empty. ``key``: the encryption key of the volume, for the
+        hypervisor."""
 
     @abc.abstractmethod
     def disconnect(self, info: ConnectionInfo) -> None:

@@ -1,10 +1,7 @@
 """Volumes as files in a directory of the host: ``[volume]pool``/<uuid>.<generation>.
 
 A file is created when a guest first needs it, under a temporary name until it is complete. File names contain only ids
-and numbers from the conductor; links are never followed.
-"""
-
-from __future__ import annotations
+and numbers from the conductor; links are never followed."""
 
 import collections
 import contextlib
@@ -19,6 +16,7 @@ from collections.abc import Iterator
 import msgspec
 
 from nova import exception
+from nova.common import files
 from nova.conf import CONF
 from nova.objects.base import is_canonical
 from nova.objects.volumes.volume import ConnectionInfo, LocalConnection, VolumeConnection, VolumeKey, VolumeRemoval
@@ -60,10 +58,12 @@ class LocalVolumes(HostVolumes):
                     raise exception.VolumeUnusable(volume_id=connection.volume_id, reason="its data are missing")
                 self._make(path, connection, fetch)
                 if path in self._removed:  # before or during _make()
-                    with contextlib.suppress(FileNotFoundError):
-                        os.unlink(path)
+                    files.remove(path)
                     raise exception.VolumeUnusable(volume_id=connection.volume_id, reason="its data were removed")
-            self._check(path, connection)
+            size = self.tools.size(path, connection.format)
+            if size != connection.size_gb * _GIB:
+                raise exception.VolumeUnusable(volume_id=connection.volume_id,
+                                               reason=f"it has {size} bytes instead of {connection.size_gb} GiB")
         return VolumeConnection(volume_id=connection.volume_id, protocol="file", path=path, format=connection.format,
                                 discard=True, serial=connection.volume_id)
 
@@ -105,10 +105,8 @@ class LocalVolumes(HostVolumes):
                 source, source_format = fetch(connection.image, size)
                 image_size = self.tools.size(source, source_format)
                 if image_size > size:
-                    raise exception.VolumeUnusable(
-                        volume_id=connection.volume_id,
-                        reason=f"image {connection.image.id} of {image_size} bytes is larger than the volume of {size} "
-                               f"bytes")
+                    raise exception.VolumeUnusable(volume_id=connection.volume_id, reason=(
+                        f"image {connection.image.id} of {image_size} bytes is larger than the volume of {size} bytes"))
                 self.tools.copy(source, source_format, temporary, connection.format)
                 self.tools.grow(temporary, connection.format, size)
             # Only the owner may read data of guests.
@@ -116,17 +114,9 @@ class LocalVolumes(HostVolumes):
             with contextlib.suppress(FileExistsError):  # another host created the volume meanwhile, perhaps for a guest
                 os.link(temporary, path)
         finally:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(temporary)
+            files.remove(temporary)
         LOG.info("Created volume %s of %d GiB%s in %.1f s", connection.volume_id, connection.size_gb,
                  f" from image {connection.image.id}" if connection.image else "", time.monotonic() - started)
-
-    def _check(self, path: str, connection: LocalConnection) -> None:
-        """Raise VolumeUnusable if the volume does not have the requested size."""
-        size = self.tools.size(path, connection.format)
-        if size != connection.size_gb * _GIB:
-            raise exception.VolumeUnusable(volume_id=connection.volume_id,
-                                           reason=f"it has {size} bytes instead of {connection.size_gb} GiB")
 
 
 def _local_connection(info: ConnectionInfo) -> LocalConnection:

@@ -30,7 +30,7 @@ ENOUGH = 20
 _OPERATIONS = 36
 _SLOTS = 30
 # Maximum seconds of a request, including a lost call on the bus.
-_PATIENCE = 40.0
+_TIMEOUT = 40.0
 
 DATABASES = ("sqlite", "postgresql", "mariadb")
 COMPUTES = ("compute-1", "compute-2", "compute-3")
@@ -89,7 +89,7 @@ class Plan:
 
     def __str__(self) -> str:
         lines = [f"seed {self.seed} on {self.database}"]
-        lines += [f"faults {number}: {'; '.join(map(str, lane))}" for number, lane in enumerate(self.faults)]
+        lines += [f"faults {number}: {'; '.join(map(str, faults))}" for number, faults in enumerate(self.faults)]
         lines += [f"client {number}: {'; '.join(map(str, own))}" for number, own in enumerate(self.operations)]
         return "\n".join(lines)
 
@@ -200,7 +200,7 @@ class Storm:
         # All other servers were requested: a request without a response may have created them.
         accepted = self.accepted | servers.keys() - refused
         deleted = set(self._deleted)
-        if not any(fault.victim == "api" for lane in self.plan.faults for fault in lane):
+        if not any(fault.victim == "api" for faults in self.plan.faults for fault in faults):
             deleted |= refused
         for uuid in self._doubtful - self._doomed:
             path = f"/servers/{uuid}"
@@ -271,9 +271,9 @@ class Storm:
             self._doomed.add(target)
         begin = time.monotonic()
         try:
-            response = session.request(method, self.nova.api.url + path, json=body, timeout=_PATIENCE, headers=_HEADERS)
+            response = session.request(method, self.nova.api.url + path, json=body, timeout=_TIMEOUT, headers=_HEADERS)
         except requests.Timeout:
-            self._violated(f"{what}: no answer in {_PATIENCE:g} s")
+            self._violated(f"{what}: no answer in {_TIMEOUT:g} s")
             return None
         except requests.RequestException as error:
             self.answers["none"] += 1
@@ -313,7 +313,7 @@ class Storm:
     def _list(self, session: Any, path: str, key: str) -> list[dict[str, Any]]:
         with contextlib.suppress(requests.RequestException, KeyError):
             found: list[dict[str, Any]] = session.get(
-                self.nova.api.url + path, timeout=_PATIENCE, headers=_HEADERS).json()[key]
+                self.nova.api.url + path, timeout=_TIMEOUT, headers=_HEADERS).json()[key]
             return found
         return []
 

@@ -23,3 +23,20 @@ def test_periodic_function_that_returns_a_pause_is_called_early_once() -> None:
     assert second.wait(30)
     thread.stop()
     assert len(calls) == 2
+
+
+def test_failed_call_is_retried_before_the_next_interval() -> None:
+    """Fail twice, also by a defect; wake the thread after the call that succeeds."""
+    errors, calls = [OSError("away"), ValueError("a defect")], threading.Semaphore(0)
+
+    def function() -> None:
+        if errors:
+            raise errors.pop()
+        calls.release()
+
+    thread = Periodic("test", 3600, function, retry=0.01)
+    thread.start()
+    assert calls.acquire(timeout=30)
+    thread.wake()
+    assert calls.acquire(timeout=30)
+    thread.stop()

@@ -21,7 +21,7 @@ _SHAPES = {
     "cinder attachment": cinder_api._SHAPES["attachment"]}
 # Modules that read or write untyped fields by name.
 _MODULES = {"cinder connection_info": ("nova/volume/cinder/host.py", "nova/volume/cinder/server_volumes.py"),
-            "sent with a port": ("nova/network/neutron/allocator.py", "nova/network/neutron/server_interfaces.py")}
+            "sent with a port": ("nova/network/neutron/allocator.py", "nova/network/neutron/allocator.py")}
 
 
 def _strings(path):

@@ -19,7 +19,7 @@ from tools.bench.world import World
 # Seconds after which all messages of an operation have arrived.
 _SETTLE = 2.0
 _POLL = 0.25
-_PATIENCE = 60.0
+_TIMEOUT = 60.0
 _POLLS = 25
 
 
@@ -105,7 +105,7 @@ class Counts:
 
     def wait(self, connection: Connection, busy: str) -> None:
         """Wait until no server is in this state. Raises Unexpected after a minute."""
-        end = time.monotonic() + _PATIENCE
+        end = time.monotonic() + _TIMEOUT
         while self._poll(connection, busy):
             if time.monotonic() > end:
                 raise Unexpected(f"Servers are still busy: {busy}")

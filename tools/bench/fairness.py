@@ -21,7 +21,7 @@ _OTHER = "c" * 32
 # Servers per request of the background load, and the number of concurrent requests.
 _TOGETHER, _CLIENTS = 250, 2
 _POLL = 0.02
-_PATIENCE = 120.0
+_TIMEOUT = 120.0
 # Seconds between the rounds of the measured project, so that it adds little load.
 _PAUSE = 0.2
 _ALONE = 5
@@ -75,7 +75,7 @@ def _until(connection: Connection, path: str, status: str, began: float) -> floa
         current = json.loads(content)["server"]["status"] if code == 200 else ""
         if current == status:
             return time.monotonic() - began
-        if current == "ERROR" or code not in (200, 404) or time.monotonic() - began > _PATIENCE:
+        if current == "ERROR" or code not in (200, 404) or time.monotonic() - began > _TIMEOUT:
             raise Unexpected(f"{path}: {code} {current}, expected {status or 404}")
         time.sleep(_POLL)
 

@@ -12,7 +12,7 @@ from tools.bench.cpu import memory, used
 from tools.bench.load import Unexpected
 from tools.bench.world import SERVICES, World
 
-_PATIENCE = 60.0
+_TIMEOUT = 60.0
 _POLL = 0.005
 
 
@@ -37,7 +37,7 @@ def _start(world: World, service: str) -> tuple[float, float]:
     ready = world.start_service(service)
     ready = _answers(world) if service == "api" else ready
     while not ready():
-        if time.monotonic() > began + _PATIENCE:
+        if time.monotonic() > began + _TIMEOUT:
             raise Unexpected(f"{service} does not start:\n{process.tail()}")
         time.sleep(_POLL)
     seconds = time.monotonic() - began

@@ -25,7 +25,7 @@ NODES = 100
 FLAVORS = 5
 SERVICES = ("api", "conductor", "scheduler", "compute")
 # Seconds within which a service must start, even on a busy machine.
-_PATIENCE = 180.0
+_TIMEOUT = 180.0
 _PROJECT = "b" * 32
 _HEADERS = {"X-Roles": "admin", "OpenStack-API-Version": "compute 2.104"}
 
@@ -104,12 +104,12 @@ class World:
         """Start all services and wait until they are ready."""
         conductor = self.start_service("conductor")
         # wait_ready detects a process that has ended.
-        eventually(lambda: conductor() or not self.process("conductor").running(), _PATIENCE,
+        eventually(lambda: conductor() or not self.process("conductor").running(), _TIMEOUT,
                    "the conductors are ready", interval=0.02)
         for name in SERVICES:
             if name != "conductor":
                 self.start_service(name)
-        self.nova.wait_ready(_PATIENCE)
+        self.nova.wait_ready(_TIMEOUT)
 
     def start_service(self, service: str) -> Callable[[], bool]:
         """Start a service; return a function that returns True once all its workers have logged that they are ready."""

@@ -6,7 +6,8 @@
 #   boot.gz          the ramdisk of the bootable disk: only what mounts the root file system. The BIOS of an emulated
 #                    machine reads and the guest unpacks every byte of it, so it is small
 #   rootfs.img       the machine image (ami): one ext4 file system without a partition table
-#   nova-guest.qcow2 kernel, boot.gz and rootfs.img on one bootable disk: MBR, FAT partition with syslinux, root partition that grows
+#   nova-guest.qcow2 kernel, boot.gz and rootfs.img on one bootable disk: MBR, FAT partition with syslinux, and a root
+#                    partition that grows
 #
 # usage: build.sh OUTPUT_DIRECTORY      (root; needs no loop device and no mount)
 # needs: dropbear-bin e2fsprogs fdisk syslinux syslinux-common mtools cpio kmod qemu-utils
@@ -78,7 +79,7 @@ lay_out_tree() {
     done
     ln -s ../bin/busybox "$tree/sbin/getty"
     ln -s ../bin/busybox "$tree/sbin/init"
-    for program in dropbear dropbearkey resize2fs; do
+    for program in dropbear resize2fs; do
         copy_program "$tree" "$(command -v "$program")" "usr/sbin/$program"
     done
     copy_program "$tree" "$(command -v lsblk)" usr/bin/lsblk

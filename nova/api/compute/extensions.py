@@ -8,45 +8,41 @@ from typing import Any
 from nova.api import errors
 from nova.api.request import Request
 from nova.api.router import accepts
-from nova.api.validation.fields import STRING, Array, Object
+from nova.api.validation.fields import Array, Object
+from nova.api.validation.types import STRING
 
-_PAIRS = """
+_EXTENSIONS = """
 NMN=Multinic OS-DCF=DiskConfig OS-EXT-AZ=ExtendedAvailabilityZone OS-EXT-IMG-SIZE=ImageSize OS-EXT-IPS=ExtendedIps
 OS-EXT-IPS-MAC=ExtendedIpsMac OS-EXT-SRV-ATTR=ExtendedServerAttributes OS-EXT-STS=ExtendedStatus
 OS-FLV-DISABLED=FlavorDisabled OS-FLV-EXT-DATA=FlavorExtraData OS-SCH-HNT=SchedulerHints OS-SRV-USG=ServerUsage
-os-access-ips=AccessIPs os-admin-actions=AdminActions os-admin-password=AdminPassword os-agents=Agents
-os-aggregates=Aggregates os-assisted-volume-snapshots=AssistedVolumeSnapshots os-attach-interfaces=AttachInterfaces
-os-availability-zone=AvailabilityZone os-baremetal-ext-status=BareMetalExtStatus os-baremetal-nodes=BareMetalNodes
-os-block-device-mapping=BlockDeviceMapping os-block-device-mapping-v2-boot=BlockDeviceMappingV2Boot
-os-cell-capacities=CellCapacities os-cells=Cells os-certificates=Certificates os-cloudpipe=Cloudpipe
-os-cloudpipe-update=CloudpipeUpdate os-config-drive=ConfigDrive os-console-auth-tokens=ConsoleAuthTokens
-os-console-output=ConsoleOutput os-consoles=Consoles os-create-backup=CreateBackup
-os-create-server-ext=Createserverext os-deferred-delete=DeferredDelete os-evacuate=Evacuate
-os-extended-evacuate-find-host=ExtendedEvacuateFindHost os-extended-floating-ips=ExtendedFloatingIps
-os-extended-hypervisors=ExtendedHypervisors os-extended-networks=ExtendedNetworks os-extended-quotas=ExtendedQuotas
-os-extended-rescue-with-image=ExtendedRescueWithImage os-extended-services=ExtendedServices
-os-extended-services-delete=ExtendedServicesDelete os-extended-status=ExtendedStatus
-os-extended-volumes=ExtendedVolumes os-fixed-ips=FixedIPs os-flavor-access=FlavorAccess
-os-flavor-extra-specs=FlavorExtraSpecs os-flavor-manage=FlavorManage os-flavor-rxtx=FlavorRxtx
-os-flavor-swap=FlavorSwap os-floating-ip-dns=FloatingIpDns os-floating-ip-pools=FloatingIpPools
-os-floating-ips=FloatingIps os-floating-ips-bulk=FloatingIpsBulk os-fping=Fping
-os-hide-server-addresses=HideServerAddresses os-hosts=Hosts os-hypervisor-status=HypervisorStatus
-os-hypervisors=Hypervisors os-instance-actions=InstanceActions os-instance_usage_audit_log=OSInstanceUsageAuditLog
-os-keypairs=Keypairs os-lock-server=LockServer os-migrate-server=MigrateServer os-migrations=Migrations
-os-multiple-create=MultipleCreate os-networks=Networks os-networks-associate=NetworkAssociationSupport
-os-pause-server=PauseServer os-personality=Personality os-preserve-ephemeral-rebuild=PreserveEphemeralOnRebuild
-os-quota-class-sets=QuotaClasses os-quota-sets=Quotas os-rescue=Rescue
-os-security-group-default-rules=SecurityGroupDefaultRules os-security-groups=SecurityGroups
-os-server-diagnostics=ServerDiagnostics os-server-external-events=ServerExternalEvents
-os-server-group-quotas=ServerGroupQuotas os-server-groups=ServerGroups
-os-server-list-multi-status=ServerListMultiStatus os-server-password=ServerPassword os-server-sort-keys=ServerSortKeys
-os-server-start-stop=ServerStartStop os-services=Services os-shelve=Shelve os-simple-tenant-usage=SimpleTenantUsage
-os-suspend-server=SuspendServer os-tenant-networks=OSTenantNetworks os-used-limits=UsedLimits
-os-used-limits-for-admin=UsedLimitsForAdmin os-user-data=UserData os-user-quotas=UserQuotas
-os-virtual-interfaces=VirtualInterfaces os-volume-attachment-update=VolumeAttachmentUpdate os-volumes=Volumes
+os-access-ips=AccessIPs os-admin-actions os-admin-password os-agents os-aggregates os-assisted-volume-snapshots
+os-attach-interfaces os-availability-zone os-baremetal-ext-status=BareMetalExtStatus os-baremetal-nodes=BareMetalNodes
+os-block-device-mapping os-block-device-mapping-v2-boot os-cell-capacities os-cells os-certificates os-cloudpipe
+os-cloudpipe-update os-config-drive os-console-auth-tokens os-console-output os-consoles os-create-backup
+os-create-server-ext=Createserverext os-deferred-delete os-evacuate os-extended-evacuate-find-host
+os-extended-floating-ips os-extended-hypervisors os-extended-networks os-extended-quotas os-extended-rescue-with-image
+os-extended-services os-extended-services-delete os-extended-status os-extended-volumes os-fixed-ips=FixedIPs
+os-flavor-access os-flavor-extra-specs os-flavor-manage os-flavor-rxtx os-flavor-swap os-floating-ip-dns
+os-floating-ip-pools os-floating-ips os-floating-ips-bulk os-fping os-hide-server-addresses os-hosts
+os-hypervisor-status os-hypervisors os-instance-actions os-instance_usage_audit_log=OSInstanceUsageAuditLog
+os-keypairs os-lock-server os-migrate-server os-migrations os-multiple-create os-networks
+os-networks-associate=NetworkAssociationSupport os-pause-server os-personality
+os-preserve-ephemeral-rebuild=PreserveEphemeralOnRebuild os-quota-class-sets=QuotaClasses os-quota-sets=Quotas
+os-rescue os-security-group-default-rules os-security-groups os-server-diagnostics os-server-external-events
+os-server-group-quotas os-server-groups os-server-list-multi-status os-server-password os-server-sort-keys
+os-server-start-stop os-services os-shelve os-simple-tenant-usage os-suspend-server
+os-tenant-networks=OSTenantNetworks os-used-limits os-used-limits-for-admin os-user-data os-user-quotas
+os-virtual-interfaces os-volume-attachment-update os-volumes
 """
+
+
+def _name(alias: str) -> str:
+    """Return the name that most extensions have: FlavorAccess for os-flavor-access."""
+    return "".join(word[0].upper() + word[1:] for word in alias.removeprefix("os-").split("-"))
+
+
 # Alias -> name
-_NAMES = dict(pair.split("=") for pair in _PAIRS.split())
+_NAMES = {alias: name or _name(alias) for alias, _, name in (item.partition("=") for item in _EXTENSIONS.split())}
 _WORDS = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 _EXTENSION = Object({"alias": STRING, "name": STRING, "description": STRING, "namespace": STRING, "updated": STRING,

@@ -66,12 +66,12 @@ class Server:
     def start(self) -> None:
         self._thread.start()
 
-    def stop(self, patience: float = 5) -> None:
-        """Refuse new requests and finish those that have begun, for at most ``patience`` seconds."""
+    def stop(self, timeout: float = 5) -> None:
+        """Refuse new requests and finish those that have begun, for at most ``timeout`` seconds."""
         if not self._thread.is_alive():
             return
         with contextlib.suppress(concurrent.futures.TimeoutError):
-            asyncio.run_coroutine_threadsafe(self._drain(patience), self.loop).result(patience + 5)
+            asyncio.run_coroutine_threadsafe(self._drain(timeout), self.loop).result(timeout + 5)
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(5)
         self.pool.shutdown(wait=False, cancel_futures=True)
@@ -98,8 +98,7 @@ class Server:
                 and (connection.tenant == newcomer.tenant or not within_tenant)]
         victim = max(idle, default=None, key=lambda connection: (
             self.tenants[connection.tenant], self.peers[connection.peer]))
-        if victim is None or (
-                not newcomer.trusted and self.tenants[victim.tenant] < self.tenants[newcomer.tenant]):
+        if victim is None or (not newcomer.trusted and self.tenants[victim.tenant] < self.tenants[newcomer.tenant]):
             return False
         victim.abort()
         return True
@@ -122,10 +121,10 @@ class Server:
         if listener is not None:
             listener.close()
 
-    async def _drain(self, patience: float) -> None:
+    async def _drain(self, timeout: float) -> None:
         for key in list(self._listeners):
             self._remove(key)
-        deadline = self.loop.time() + patience
+        deadline = self.loop.time() + timeout
         while any(connection.busy for connection in self.connections) and self.loop.time() < deadline:
             await asyncio.sleep(0.05)
         for connection in list(self.connections):

@@ -1,20 +1,19 @@
-"""os-fixed-ips: who has an address, and addresses that no server gets (2.1 to 2.35)."""
+"""os-fixed-ips: owners of addresses, and reserved addresses (2.1 to 2.35); os-virtual-interfaces (2.1 to 2.43)."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from nova import exception
+from nova.api.compute.servers.servers import authorized_get
 from nova.api.request import Request
 from nova.api.router import accepts
-from nova.api.validation.fields import STRING, STRING_OR_NULL, TRUTH, Object, Out, Query, View, only
+from nova.api.validation.fields import ABSENT, Array, Object, Out, View, only
+from nova.api.validation.types import ANY_QUERY, OFFSET_QUERY, STRING, STRING_OR_NULL, TRUTH
 from nova.common import plain_ip
 
 FIXED_IP = View([
-    Out("address", STRING),
-    Out("cidr", STRING),
-    Out("hostname", STRING_OR_NULL),
-    Out("host", STRING_OR_NULL),
+    Out("address", STRING), Out("cidr", STRING), Out("hostname", STRING_OR_NULL), Out("host", STRING_OR_NULL),
     Out("reserved", TRUTH, since=4),
 ])
 RESERVE, UNRESERVE = only("reserve"), only("unreserve")
@@ -27,7 +26,7 @@ def _address(req: Request) -> str:
         raise exception.Invalid(f"Fixed IP {req.params['id']} is not an IP address.") from None
 
 
-@accepts(query=Query(strict=None), answer=Object({"fixed_ip": FIXED_IP}))
+@accepts(query=ANY_QUERY, answer=Object({"fixed_ip": FIXED_IP}))
 def show(req: Request) -> dict[str, Any]:
     """Show an address of a network, and the server that uses the address."""
     return {"fixed_ip": FIXED_IP.render(req.clients.fixed_ips.show(req.ctx, _address(req)), req)}
@@ -43,3 +42,17 @@ def reserve(req: Request) -> None:
 def unreserve(req: Request) -> None:
     """Let servers have an address again."""
     req.clients.fixed_ips.reserve(req.ctx, _address(req), False)
+
+
+INTERFACE = View([
+    Out("id", STRING), Out("mac_address", STRING, "mac"), Out("net_id", STRING, "network_id", since=12),
+    Out("OS-EXT-VIF-NET:net_id", STRING, lambda vif, req: vif.network_id if req.legacy else ABSENT),
+])
+
+
+@accepts(query=OFFSET_QUERY, answer=Object({"virtual_interfaces": Array(INTERFACE)}))
+def virtual_interfaces(req: Request) -> dict[str, Any]:
+    """List the interfaces of a server."""
+    server = authorized_get(req, "os_compute_api:os-virtual-interfaces")
+    limit, offset = req.offset_page()
+    return {"virtual_interfaces": [INTERFACE.render(vif, req) for vif in server.network_info[offset:offset + limit]]}

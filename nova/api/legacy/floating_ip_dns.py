@@ -7,24 +7,11 @@ from typing import Any
 from nova import exception
 from nova.api.request import Request
 from nova.api.router import accepts
-from nova.api.validation.fields import (
-    ANY,
-    STRING,
-    STRING_OR_NULL,
-    Array,
-    Field,
-    Object,
-    Out,
-    Plain,
-    Query,
-    View,
-    enum,
-    string,
-)
+from nova.api.validation.fields import Array, Field, Object, Out, Plain, View, enum, string
+from nova.api.validation.types import ANY, ANY_QUERY, STRING, STRING_OR_NULL
 from nova.common import plain_ip
 from nova.objects.networks.floating_ip_dns import Domain, Entry
 
-_QUERY = Query(strict=None)
 _OWNER = Plain(type=["string", "null"], minLength=1, maxLength=255)
 
 DOMAIN_BODY = Object({"domain_entry": Field(Object({
@@ -40,10 +27,9 @@ DOMAIN = View([
 ENTRY = View([
     Out("id", ANY, lambda _entry, _req: None), Out("ip", STRING, "address"), Out("type", STRING),
     Out("domain", STRING), Out("name", STRING)])
-_SINGLE_ENTRY = Object({"dns_entry": ENTRY})
 
 
-@accepts(query=_QUERY, answer=Object({"domain_entries": Array(DOMAIN)}))
+@accepts(query=ANY_QUERY, answer=Object({"domain_entries": Array(DOMAIN)}))
 def index(req: Request) -> dict[str, Any]:
     """List the domains that the project may have names in."""
     domains = req.clients.floating_ip_dns.index(req.ctx, req.scope)
@@ -77,7 +63,7 @@ def _is_address(name: str) -> bool:
     return True
 
 
-@accepts(query=_QUERY, answer=Object({"dns_entry": ENTRY, "dns_entries": Array(ENTRY)}))
+@accepts(query=ANY_QUERY, answer=Object({"dns_entry": ENTRY, "dns_entries": Array(ENTRY)}))
 def show(req: Request) -> dict[str, Any]:
     """Show a name of a domain, or all names of an address there."""
     domain, name = req.params["domain"], req.params["name"]
@@ -89,7 +75,7 @@ def show(req: Request) -> dict[str, Any]:
     return {"dns_entries": [ENTRY.render(entry, req) for entry in entries]}
 
 
-@accepts(body=ENTRY_BODY, answer=_SINGLE_ENTRY)
+@accepts(body=ENTRY_BODY, answer=Object({"dns_entry": ENTRY}))
 def put_entry(req: Request) -> dict[str, Any]:
     """Create a name, or have it be that of another address."""
     given = req.body["dns_entry"]

@@ -8,40 +8,37 @@ from nova import exception
 from nova.api.errors import RouteNotFound
 from nova.api.request import Request
 from nova.api.router import accepts
-from nova.api.validation.fields import STRING, STRING_OR_NULL, Array, Field, Object, Out, Query, View, string
+from nova.api.validation.fields import Array, Field, Object, Out, View, string
+from nova.api.validation.types import ANY_QUERY, STRING, STRING_OR_NULL
 from nova.conf import CONF
 
-_QUERY = Query(strict=None)
 _RANGE = string(minLength=1, maxLength=64)
 _POOL = "nova"
 
 CREATE = Object({"floating_ips_bulk_create": Field(Object({
-    "ip_range": Field(_RANGE, required=True),
-    "pool": string(minLength=1, maxLength=255),
+    "ip_range": Field(_RANGE, required=True), "pool": string(minLength=1, maxLength=255),
     "interface": string(minLength=1, maxLength=255),
 }), required=True)})
 DELETE = Object({"ip_range": Field(_RANGE, required=True)})
 _MADE = Object({"floating_ips_bulk_create": Object({"ip_range": STRING, "pool": STRING, "interface": STRING_OR_NULL})})
 
 FLOATING_IP = View([
-    Out("address", STRING),
-    Out("pool", STRING),
+    Out("address", STRING), Out("pool", STRING),
     Out("interface", STRING_OR_NULL, lambda _shown, _req: CONF.network.uplink_interface),
-    Out("project_id", STRING_OR_NULL),
-    Out("instance_uuid", STRING_OR_NULL),
+    Out("project_id", STRING_OR_NULL), Out("instance_uuid", STRING_OR_NULL),
     Out("fixed_ip", STRING_OR_NULL, "fixed_address"),
 ])
 _MANY = Object({"floating_ip_info": Array(FLOATING_IP)})
 
 
-@accepts(query=_QUERY, answer=_MANY)
+@accepts(query=ANY_QUERY, answer=_MANY)
 def index(req: Request) -> dict[str, Any]:
     """List the floating addresses of all pools."""
     floating_ips = req.clients.floating_ips.index(req.ctx)
     return {"floating_ip_info": [FLOATING_IP.render(floating_ip, req) for floating_ip in floating_ips]}
 
 
-@accepts(query=_QUERY, answer=_MANY)
+@accepts(query=ANY_QUERY, answer=_MANY)
 def show(req: Request) -> dict[str, Any]:
     """List the floating addresses that lead to servers of a host."""
     floating_ips = req.clients.floating_ips.on_host(req.ctx, req.params["id"])

@@ -7,9 +7,10 @@ from typing import Any
 
 from nova import exception
 from nova.api.compute.networks import networks
-from nova.api.request import Request, whole
+from nova.api.request import Request, is_true, whole
 from nova.api.router import accepts
-from nova.api.validation.fields import ANY, BOOLEAN, Field, Object, Plain, integer, is_true, only, string
+from nova.api.validation.fields import Field, Object, Plain, integer, only, string
+from nova.api.validation.types import ANY, BOOLEAN
 from nova.common import plain_ip
 from nova.objects.base import new_uuid
 from nova.objects.networks.network import Network
@@ -23,21 +24,15 @@ _DEVICE = string(minLength=1, maxLength=15)
 _PORTS = integer(1, 4094)
 
 CREATE = Object({"network": Field(Object({
-    "label": Field(_LABEL, required=True),
-    "cidr": _CIDR_OR_NULL, "cidr_v6": _CIDR_OR_NULL, "gateway": _IP, "gateway_v6": _IP, "dns1": _IP, "dns2": _IP,
-    "fixed_cidr": _CIDR, "allowed_start": _IP, "allowed_end": _IP, "project_id": _PROJECT, "mtu": integer(1, 65535),
-    "vlan": _PORTS, "bridge_interface": _DEVICE, "bridge": _DEVICE, "dhcp_server": _IP,
-    "enable_dhcp": BOOLEAN, "share_address": BOOLEAN, "multi_host": BOOLEAN,
+    "label": Field(_LABEL, required=True), "cidr": _CIDR_OR_NULL, "cidr_v6": _CIDR_OR_NULL, "gateway": _IP,
+    "gateway_v6": _IP, "dns1": _IP, "dns2": _IP, "fixed_cidr": _CIDR, "allowed_start": _IP, "allowed_end": _IP,
+    "project_id": _PROJECT, "mtu": integer(1, 65535), "vlan": _PORTS, "bridge_interface": _DEVICE, "bridge": _DEVICE,
+    "dhcp_server": _IP, "enable_dhcp": BOOLEAN, "share_address": BOOLEAN, "multi_host": BOOLEAN,
 }), required=True)})
-ADD = Object({"id": Field(Plain(type=["string", "null"], maxLength=36), required=True)})
 TENANT_CREATE = Object({"network": Field(Object({
     "label": Field(_LABEL, required=True), "cidr": Field(_CIDR, required=True), "ipam": BOOLEAN,
     "vlan_start": ANY, "network_size": ANY, "num_networks": integer(1, 1),
 }), required=True)})
-DISASSOCIATE = only("disassociate")
-DISASSOCIATE_PROJECT = only("disassociate_project")
-DISASSOCIATE_HOST = only("disassociate_host")
-ASSOCIATE_HOST = only("associate_host", string(minLength=1, maxLength=255))
 
 _DEFAULT_MTU = 1500
 
@@ -103,31 +98,31 @@ def delete(req: Request) -> None:
     req.clients.networks.delete(req.ctx, req.params["id"])
 
 
-@accepts(body=ADD, errors=(409,))
+@accepts(body=Object({"id": Field(Plain(type=["string", "null"], maxLength=36), required=True)}), errors=(409,))
 def add(req: Request) -> None:
     """Assign a network, or any free one, to the caller's project."""
     req.clients.networks.associate(req.ctx, req.ctx.project_id or "", req.body["id"])
 
 
-@accepts(body=DISASSOCIATE, errors=(409,))
+@accepts(body=only("disassociate"), errors=(409,))
 def disassociate(req: Request) -> None:
     """Take a network from its project and from its host."""
     req.clients.networks.disassociate(req.ctx, req.params["id"], project=True, host=True)
 
 
-@accepts(body=DISASSOCIATE_PROJECT, errors=(409,))
+@accepts(body=only("disassociate_project"), errors=(409,))
 def disassociate_project(req: Request) -> None:
     """Take a network from its project: it is everybody's."""
     req.clients.networks.disassociate(req.ctx, req.params["id"], project=True, host=False)
 
 
-@accepts(body=DISASSOCIATE_HOST)
+@accepts(body=only("disassociate_host"))
 def disassociate_host(req: Request) -> None:
     """Take a network from its host."""
     req.clients.networks.disassociate(req.ctx, req.params["id"], project=False, host=True)
 
 
-@accepts(body=ASSOCIATE_HOST)
+@accepts(body=only("associate_host", string(minLength=1, maxLength=255)))
 def associate_host(req: Request) -> None:
     """Say which host a network belongs to; it is kept and shown."""
     req.clients.networks.associate_host(req.ctx, req.params["id"], req.body["associate_host"])

@@ -20,10 +20,9 @@ _COLLECTIONS = (
     "/os-agents", "/os-cells", "/os-certificates", "/os-cloudpipe", "/os-fixed-ips", "/os-floating-ip-dns",
     "/os-floating-ips-bulk", "/os-fping", "/os-security-group-default-rules", "/servers/{server_id}/consoles")
 _SINGLE = (
-    ("GET", "/servers/{server_id}/os-virtual-interfaces"),
-    ("POST", "/os-networks"), ("POST", "/os-networks/add"), ("DELETE", "/os-networks/{id}"),
-    ("POST", "/os-networks/{id}/action"),
-    ("POST", "/os-tenant-networks"), ("DELETE", "/os-tenant-networks/{id}"),
+    ("GET", "/servers/{server_id}/os-virtual-interfaces"), ("POST", "/os-networks"), ("POST", "/os-networks/add"),
+    ("DELETE", "/os-networks/{id}"), ("POST", "/os-networks/{id}/action"), ("POST", "/os-tenant-networks"),
+    ("DELETE", "/os-tenant-networks/{id}"),
 )
 _METHODS = ("GET", "POST", "PUT", "DELETE")
 _BELOW = ("", "/{id}", "/{id}/{what}", "/{id}/{what}/{name}")

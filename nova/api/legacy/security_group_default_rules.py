@@ -8,21 +8,17 @@ from nova import exception
 from nova.api.compute.networks.security_group_rules import EVERYBODY, number, text
 from nova.api.request import Request
 from nova.api.router import accepts
-from nova.api.validation.fields import ANY, INTEGER, STRING_OR_NULL, Array, Field, Object, Out, Plain, Query, View
+from nova.api.validation.fields import Array, Field, Object, Out, View
+from nova.api.validation.types import ANY, ANY_QUERY, INTEGER, INTEGER_OR_NULL, OPEN, STRING_OR_NULL
 from nova.objects.networks.network import DefaultRule
 
-_QUERY = Query(strict=None)
 CREATE = Object({"security_group_default_rule": Field(Object({
     "ip_protocol": ANY, "from_port": ANY, "to_port": ANY, "cidr": ANY,
 }, additional=True), required=True)}, additional=True)
-_PORT = Plain(type=["integer", "null"])
 
 RULE = View([
-    Out("id", INTEGER),
-    Out("ip_protocol", STRING_OR_NULL, "protocol"),
-    Out("from_port", _PORT),
-    Out("to_port", _PORT),
-    Out("ip_range", Object(additional=True), lambda rule, _req: {"cidr": rule.cidr} if rule.cidr else {}),
+    Out("id", INTEGER), Out("ip_protocol", STRING_OR_NULL, "protocol"), Out("from_port", INTEGER_OR_NULL),
+    Out("to_port", INTEGER_OR_NULL), Out("ip_range", OPEN, lambda rule, _req: {"cidr": rule.cidr} if rule.cidr else {}),
 ])
 _SINGLE_RULE = Object({"security_group_default_rule": RULE})
 
@@ -34,14 +30,14 @@ def _id(req: Request) -> int:
     return int(shown)
 
 
-@accepts(query=_QUERY, answer=Object({"security_group_default_rules": Array(RULE)}))
+@accepts(query=ANY_QUERY, answer=Object({"security_group_default_rules": Array(RULE)}))
 def index(req: Request) -> dict[str, Any]:
     """List the rules that default groups begin with."""
     rules = req.clients.security_group_default_rules.index(req.ctx)
     return {"security_group_default_rules": [RULE.render(rule, req) for rule in rules]}
 
 
-@accepts(query=_QUERY, answer=_SINGLE_RULE)
+@accepts(query=ANY_QUERY, answer=_SINGLE_RULE)
 def show(req: Request) -> dict[str, Any]:
     """Show such a rule."""
     return {"security_group_default_rule": RULE.render(

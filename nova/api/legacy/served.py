@@ -11,7 +11,6 @@ from nova.api.legacy import (
     networks,
     removed,
     security_group_default_rules,
-    virtual_interfaces,
 )
 from nova.api.router import Route
 from nova.conf import CONF
@@ -62,7 +61,7 @@ ROUTES: tuple[Route, ...] = (
           until=_LAST),
     Route("GET", _RULE, security_group_default_rules.show, _RULES + "show", until=_LAST),
     Route("DELETE", _RULE, security_group_default_rules.delete, _RULES + "delete", until=_LAST, success=204),
-    Route("GET", "/servers/{server_id}/os-virtual-interfaces", virtual_interfaces.index, until=43),
+    Route("GET", "/servers/{server_id}/os-virtual-interfaces", fixed_ips.virtual_interfaces, until=43),
 )
 _AGAIN = frozenset(route.path if route.path.startswith("/servers") else f"/{route.path.split('/')[1]}"
                    for route in ROUTES)

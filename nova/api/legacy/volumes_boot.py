@@ -19,5 +19,4 @@ def aliases(routes: Iterable[Route]) -> Iterator[Route]:
     """The lines of the table for it, from those of servers."""
     for route in routes:
         if (route.path in _PATHS or (route.path == _ACTION and route.action in _ACTIONS)) and route.since <= _LAST:
-            yield dataclasses.replace(route, path=route.path.replace(_SERVERS, _BOOT, 1),
-                                      until=min(route.until, _LAST))
+            yield dataclasses.replace(route, path=route.path.replace(_SERVERS, _BOOT, 1), until=min(route.until, _LAST))

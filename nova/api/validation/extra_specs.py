@@ -174,22 +174,15 @@ _CAPABILITIES = (
 
 EXACT: dict[str, Check] = {
     **{f"hw:{name}": check for name, check in _HW.items()},
-    **{f"quota:{name}": check for name, check in _QUOTA.items()},
-    "hide_hypervisor_id": _boolean,
-    "group_policy": _choice("isolate", "none"),
-    "hw_rng:allowed": _boolean,
-    "hw_rng:rate_bytes": _NATURAL,
-    "hw_rng:rate_period": _NATURAL,
-    "hw_video:ram_max_mb": _NATURAL,
-    "os:secure_boot": _choice("disabled", "required"),
+    **{f"quota:{name}": check for name, check in _QUOTA.items()}, "hide_hypervisor_id": _boolean,
+    "group_policy": _choice("isolate", "none"), "hw_rng:allowed": _boolean, "hw_rng:rate_bytes": _NATURAL,
+    "hw_rng:rate_period": _NATURAL, "hw_video:ram_max_mb": _NATURAL, "os:secure_boot": _choice("disabled", "required"),
     "accel:device_profile": _anything,
     "pci_passthrough:alias": _matching(r"[^:]+:\d+(\s*,\s*[^:]+:\d+)*", "alias:count, ..."),
-    "vmware:hw_version": _anything,
-    "vmware:storage_policy": _anything,
+    "vmware:hw_version": _anything, "vmware:storage_policy": _anything,
 }
 PATTERNS: list[tuple[re.Pattern[str], Check]] = [
-    (re.compile(r"hw:numa_cpus\.\d+"), _CPUS),
-    (re.compile(r"hw:numa_mem\.\d+"), _POSITIVE),
+    (re.compile(r"hw:numa_cpus\.\d+"), _CPUS), (re.compile(r"hw:numa_mem\.\d+"), _POSITIVE),
     (re.compile(r"aggregate_instance_extra_specs:.+"), _anything),
     (re.compile(rf"capabilities:({'|'.join(_CAPABILITIES)})(:.+)?"), _anything),
 ]

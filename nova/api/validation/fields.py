@@ -1,8 +1,8 @@
 """Fields of requests and responses, declared once with the microversions in which they exist.
 
-From a declaration come the JSON schema of a version (:meth:`Type.schema`), the validation of a
-request (:func:`validate`, compiled once per range of versions), the rendered body
-(:meth:`View.render`) and the OpenAPI document (:mod:`nova.api.openapi`).
+A declaration yields the JSON schema of a version (:meth:`Type.schema`), the validation of a request
+(:meth:`Type.validator`, compiled once per schema), the rendered body (:meth:`View.render`) and the OpenAPI document
+(:mod:`nova.api.openapi`).
 
     CREATE = Object({"keypair": Field(Object({
         "name": Field(NAME, required=True),
@@ -11,16 +11,16 @@ request (:func:`validate`, compiled once per range of versions), the rendered bo
     INDEX = Query({"limit": Field(LIMIT, since=35)}, strict=75)
     KEYPAIR = View([Out("name", STRING), Out("type", STRING, since=2)])
 
-``since`` and ``until`` are minor versions, both inclusive; ``required`` is True or the version
-from which the field must be there.
+``since`` and ``until`` are minor versions, both inclusive; ``required`` is True or the version from which the field is
+required.
 """
 
 from __future__ import annotations
 
-import bisect
+import dataclasses
+import functools
 import operator
-import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from nova.api import microversion
@@ -39,20 +39,12 @@ ABSENT: Any = object()
 class Type:
     """Base of all declarations."""
 
-    def __init__(self) -> None:
-        self._compiled: dict[int, Validator] = {}
-        self._steps: list[int] | None = None
-
     def schema(self, version: int) -> dict[str, Any]:
-        """The JSON schema (2020-12) in this version."""
+        """Return the JSON schema (2020-12) in this version."""
         raise NotImplementedError
 
-    def steps(self) -> Iterable[int]:
-        """The versions at which the schema may change."""
-        return ()
-
     def clean(self, value: Any) -> Any:
-        """``value`` as /v2 takes it: without unknown keys, names without surrounding spaces."""
+        """Return ``value`` as /v2 accepts it: without unknown keys, names without surrounding spaces."""
         return value
 
     def takes_null(self, version: int) -> bool:
@@ -60,21 +52,28 @@ class Type:
         return kind == "null" or "null" in kind
 
     def validator(self, version: int) -> Validator:
-        """The compiled schema; versions between two steps share one."""
-        if self._steps is None:
-            self._steps = sorted({0, *self.steps()})
-        step = self._steps[bisect.bisect_right(self._steps, version) - 1]
-        validator = self._compiled.get(step)
-        if validator is None:  # two threads may both compile: the same result
-            validator = self._compiled[step] = Validator(self.schema(step))
-        return validator
+        """Return the compiled schema."""
+        return _validator(self, version)
+
+
+# Validators by the text of their schema.
+_VALIDATORS: dict[str, Validator] = {}
+
+
+@functools.cache
+def _validator(kind: Type, version: int) -> Validator:
+    """Compile a schema, unless an equal one is compiled. Two threads may both compile, with the same result."""
+    schema = kind.schema(version)
+    text = repr(schema)
+    if text not in _VALIDATORS:
+        _VALIDATORS[text] = Validator(schema)
+    return _VALIDATORS[text]
 
 
 class Plain(Type):
     """A type that is the same in every version: a JSON schema as it is."""
 
     def __init__(self, **keywords: Any) -> None:
-        super().__init__()
         self._schema = keywords
 
     def schema(self, version: int) -> dict[str, Any]:
@@ -92,7 +91,6 @@ class Changing(Type):
     """A type that differs between versions: the version from which it counts -> the type."""
 
     def __init__(self, types: Mapping[int, Type]) -> None:
-        super().__init__()
         self._types = sorted(types.items(), key=operator.itemgetter(0))
 
     def at(self, version: int) -> Type:
@@ -101,30 +99,24 @@ class Changing(Type):
     def schema(self, version: int) -> dict[str, Any]:
         return self.at(version).schema(version)
 
-    def steps(self) -> Iterable[int]:
-        for since, kind in self._types:
-            yield since
-            yield from kind.steps()
-
     def clean(self, value: Any) -> Any:
         return self._types[0][1].clean(value)
 
 
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Field:
-    """A property: its type, when it exists, and whether it must be there."""
+    """A property: its type, the versions in which it exists, and whether it is required (from a version).
 
-    __slots__ = ("gap", "required", "since", "single", "type", "until")
+    ``single``: the version from which a query parameter may be given only once. ``gap``: the first and the last of the
+    versions in between in which the property was lost.
+    """
 
-    def __init__(self, kind: Type, since: int = 0, until: int = microversion.MAX, required: bool | int = False,
-                 single: int | None = None, gap: tuple[int, int] | None = None) -> None:
-        self.type = kind
-        self.since = since
-        self.until = until
-        self.required = required
-        # Query parameters: the version from which the parameter may be given only once.
-        self.single = single
-        # Versions (first, last) in between in which the property was lost.
-        self.gap = gap
+    type: Type
+    since: int = 0
+    until: int = microversion.MAX
+    required: bool | int = False
+    single: int | None = None
+    gap: tuple[int, int] | None = None
 
     def exists(self, version: int) -> bool:
         if self.gap is not None and self.gap[0] <= version <= self.gap[1]:
@@ -133,17 +125,6 @@ class Field:
 
     def is_required(self, version: int) -> bool:
         return self.required is True or (self.required is not False and version >= self.required)
-
-    def steps(self) -> Iterable[int]:
-        yield self.since
-        yield self.until + 1
-        if self.required is not True and self.required is not False:
-            yield self.required
-        if self.single is not None:
-            yield self.single
-        if self.gap is not None:
-            yield from (self.gap[0], self.gap[1] + 1)
-        yield from self.type.steps()
 
 
 Properties = Mapping[str, Field | Type]
@@ -161,7 +142,6 @@ class Object(Type):
 
     def __init__(self, properties: Properties | None = None, additional: bool = False, null: bool = False,
                  patterns: Mapping[str, Type] | None = None, **keywords: Any) -> None:
-        super().__init__()
         self.fields = _fields(properties or {})
         self.additional = additional
         self.patterns = dict(patterns or {})
@@ -169,8 +149,7 @@ class Object(Type):
 
     def schema(self, version: int) -> dict[str, Any]:
         present = {name: field for name, field in self.fields.items() if field.exists(version)}
-        made = dict(self._base)
-        made["properties"] = {name: field.type.schema(version) for name, field in present.items()}
+        made = {**self._base, "properties": {name: field.type.schema(version) for name, field in present.items()}}
         required = [name for name, field in present.items() if field.is_required(version)]
         if required:
             made["required"] = required
@@ -178,12 +157,6 @@ class Object(Type):
             made["patternProperties"] = {name: kind.schema(version) for name, kind in self.patterns.items()}
         made["additionalProperties"] = self.additional
         return made
-
-    def steps(self) -> Iterable[int]:
-        for field in self.fields.values():
-            yield from field.steps()
-        for kind in self.patterns.values():
-            yield from kind.steps()
 
     def clean(self, value: Any) -> Any:
         if not isinstance(value, dict):
@@ -197,15 +170,11 @@ class Object(Type):
 
 class Array(Type):
     def __init__(self, items: Type, null: bool = False, **keywords: Any) -> None:
-        super().__init__()
         self.items = items
         self._base = {"type": ["array", "null"] if null else "array", **keywords}
 
     def schema(self, version: int) -> dict[str, Any]:
         return {**self._base, "items": self.items.schema(version)}
-
-    def steps(self) -> Iterable[int]:
-        return self.items.steps()
 
     def clean(self, value: Any) -> Any:
         return [self.items.clean(item) for item in value] if isinstance(value, list) else value
@@ -215,29 +184,20 @@ class Combined(Type):
     """``oneOf``, ``anyOf`` or ``allOf`` of several types."""
 
     def __init__(self, keyword: str, *types: Type, **keywords: Any) -> None:
-        super().__init__()
-        self.keyword = keyword
-        self.types = types
-        self._base = keywords
+        self.keyword, self.types, self._base = keyword, types, keywords
 
     def schema(self, version: int) -> dict[str, Any]:
         return {**self._base, self.keyword: [kind.schema(version) for kind in self.types]}
-
-    def steps(self) -> Iterable[int]:
-        for kind in self.types:
-            yield from kind.steps()
 
 
 class Query(Type):
     """The query parameters of an operation; each may come several times.
 
-    ``strict``: the version from which unknown parameters are refused (before it they are
-    dropped); None: never.
+    ``strict``: the version from which unknown parameters are refused (before it they are dropped); None: never.
     """
 
     def __init__(self, properties: Properties | None = None, strict: int | None = 102,
                  patterns: Mapping[str, Type] | None = None) -> None:
-        super().__init__()
         self.fields = _fields(properties or {})
         self.strict = strict
         self.patterns = dict(patterns or {})
@@ -257,12 +217,6 @@ class Query(Type):
         single = field.single is not None and version >= field.single
         return {"maxItems": 1 if single else _REPEATED, **({"type": "array", "items": schema} if schema else {})}
 
-    def steps(self) -> Iterable[int]:
-        if self.strict is not None:
-            yield self.strict
-        for field in self.fields.values():
-            yield from field.steps()
-
     def existing(self, given: Mapping[str, list[str]], version: int) -> dict[str, list[str]]:
         """Return ``given`` without the parameters that do not exist in this version."""
         return {name: values for name, values in given.items()
@@ -280,10 +234,7 @@ class Out:
 
     def __init__(self, name: str, kind: Type, get: Getter | str | None = None,
                  since: int = 0, until: int = microversion.MAX) -> None:
-        self.name = name
-        self.type = kind
-        self.since = since
-        self.until = until
+        self.name, self.type, self.since, self.until = name, kind, since, until
         self.get: Getter
         if callable(get):
             self.get = get
@@ -296,9 +247,7 @@ class View(Type):
     """The representation of a resource: its keys with the versions in which they exist."""
 
     def __init__(self, keys: Sequence[Out]) -> None:
-        super().__init__()
         self.keys = keys
-        self._lock = threading.Lock()
         self._rows: dict[int, list[tuple[str, Getter]]] = {}
 
     def render(self, item: Any, req: Any) -> dict[str, Any]:
@@ -306,8 +255,7 @@ class View(Type):
         version = req.version
         rows = self._rows.get(version)
         if rows is None:
-            rows = self._rows[version] = [
-                (key.name, key.get) for key in self.keys if key.since <= version <= key.until]
+            rows = self._rows[version] = [(key.name, key.get) for key in self.keys if key.since <= version <= key.until]
         shown = {}
         for name, get in rows:
             value = get(item, req)
@@ -319,12 +267,6 @@ class View(Type):
         present = [key for key in self.keys if key.since <= version <= key.until]
         return {"type": "object", "properties": {key.name: key.type.schema(version) for key in present},
                 "additionalProperties": False}
-
-    def steps(self) -> Iterable[int]:
-        for key in self.keys:
-            yield key.since
-            yield key.until + 1
-            yield from key.type.steps()
 
 
 def enum(*values: Any) -> Plain:
@@ -342,38 +284,5 @@ def integer(minimum: int | None = None, maximum: int | None = None) -> Plain:
 
 
 def only(name: str, kind: Type | None = None) -> Object:
-    """The body of an action: one required key."""
-    return Object({name: Field(kind or ANY, required=True)})
-
-
-_TRUE = [True, "True", "TRUE", "true", "1", "ON", "On", "on", "YES", "Yes", "yes"]
-_FALSE = [False, "False", "FALSE", "false", "0", "OFF", "Off", "off", "NO", "No", "no"]
-
-ANY = Plain()
-STRING = string()
-STRING_OR_NULL = Plain(type=["string", "null"])
-INTEGER = Plain(type="integer")
-NUMBER = Plain(type="number")
-TRUTH = Plain(type="boolean")
-BOOLEAN = Plain(type=["boolean", "string"], enum=_TRUE + _FALSE)
-UUID = string(format="uuid")
-TIME = string(format="date-time")
-TIME_OR_NULL = Plain(type=["string", "null"], format="date-time")
-REGEX = string(format="regex")
-IP = Plain(type="string", oneOf=[{"format": "ipv4"}, {"format": "ipv6"}])
-_NAME = Plain(type="string", format="name", minLength=1, maxLength=255)
-_NAME_SPACES = Name(type="string", format="name_with_leading_trailing_spaces", minLength=1, maxLength=255)
-NAME = Changing({0: _NAME_SPACES, 1: _NAME})
-HOSTNAME = string(pattern="^[a-zA-Z0-9-._]*$", minLength=1, maxLength=255)
-DESCRIPTION = Plain(type=["string", "null"], format="printable", minLength=0, maxLength=255)
-TAG = string(pattern="^[^,/]*$", minLength=1, maxLength=60)
-METADATA = Object(patterns={"^[a-zA-Z0-9-_:. ]{1,255}$": string(maxLength=255)})
-# Query parameters arrive as text.
-LIMIT = Plain(type=["integer", "string"], pattern="^[0-9]*$", minimum=0, minLength=1)
-LINK = Object({"rel": STRING, "href": STRING}, additional=True)
-LINKS = Array(LINK)
-
-
-def is_true(value: Any) -> bool:
-    """The meaning of a value that passed BOOLEAN."""
-    return value is True or (isinstance(value, str) and value in _TRUE)
+    """Return the body of an action: one required key."""
+    return Object({name: Field(kind or Plain(), required=True)})

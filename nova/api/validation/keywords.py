@@ -6,6 +6,7 @@ Numbers may come as strings of digits: ``minimum``, ``maximum`` and ``exclusiveM
 from __future__ import annotations
 
 import functools
+import operator
 import re
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -58,14 +59,7 @@ def compiled(schema: dict[str, Any]) -> Check:
     if "patternProperties" in schema or schema.get("additionalProperties") is False:
         checks.append(_names(schema))
 
-    def check(value: Any) -> Failure | None:
-        for check_part in checks:
-            failure = check_part(value)
-            if failure is not None:
-                return failure
-        return None
-
-    return check
+    return _all_of(checks)
 
 
 # -- any value ------------------------------------------------------------------------------------
@@ -116,14 +110,6 @@ def _size(kind: type[str | list[Any] | dict[str, Any]], fits: Callable[[int, int
             value, lambda: f"{value!r} {said}")
 
     return make
-
-
-def _at_most(size: int, limit: int) -> bool:
-    return size <= limit
-
-
-def _at_least(size: int, limit: int) -> bool:
-    return size >= limit
 
 
 def _number(value: Any) -> int | float | None:
@@ -227,8 +213,7 @@ def _prefix(schemas: list[dict[str, Any]], _schema: dict[str, Any]) -> Check:
     def check(value: Any) -> Failure | None:
         if isinstance(value, list):
             for index, (item, check_item) in enumerate(zip(value, checks, strict=False)):
-                failure = check_item(item)
-                if failure is not None:
+                if (failure := check_item(item)) is not None:
                     return failure.inside(index)
         return None
 
@@ -241,8 +226,7 @@ def _items(wanted: dict[str, Any], schema: dict[str, Any]) -> Check:
     def check(value: Any) -> Failure | None:
         if isinstance(value, list):
             for index in range(first, len(value)):
-                failure = check_item(value[index])
-                if failure is not None:
+                if (failure := check_item(value[index])) is not None:
                     return failure.inside(index)
         return None
 
@@ -267,10 +251,8 @@ def _properties(schemas: dict[str, dict[str, Any]], _schema: dict[str, Any]) -> 
     def check(value: Any) -> Failure | None:
         if isinstance(value, dict):
             for name, check_value in checks.items():
-                if name in value:
-                    failure = check_value(value[name])
-                    if failure is not None:
-                        return failure.inside(name)
+                if name in value and (failure := check_value(value[name])) is not None:
+                    return failure.inside(name)
         return None
 
     return check
@@ -291,8 +273,7 @@ def _names(schema: dict[str, Any]) -> Check:
         for name, item in value.items():
             matches = matching(name)
             for index in matches or ():
-                failure = checks[index](item)
-                if failure is not None:
+                if (failure := checks[index](item)) is not None:
                     return failure.inside(name)
             if closed and not matches and name not in declared:
                 extra.append(name)
@@ -303,9 +284,15 @@ def _names(schema: dict[str, Any]) -> Check:
 
 
 # -- several schemas ------------------------------------------------------------------------------
-def _all_of(schemas: list[dict[str, Any]], _schema: dict[str, Any]) -> Check:
-    checks = [compiled(schema) for schema in schemas]
-    return lambda value: next((failure for check_part in checks if (failure := check_part(value)) is not None), None)
+def _all_of(checks: list[Check]) -> Check:
+    """Return a check that returns the first failure."""
+    def check(value: Any) -> Failure | None:
+        for check_part in checks:
+            if (failure := check_part(value)) is not None:
+                return failure
+        return None
+
+    return check
 
 
 def _alternatives(schemas: list[dict[str, Any]], exclusive: bool) -> Check:
@@ -331,24 +318,24 @@ def _alternatives(schemas: list[dict[str, Any]], exclusive: bool) -> Check:
 
 _MAKERS: dict[str, Callable[[Any, dict[str, Any]], Check]] = {
     "type": _type,
-    "maxLength": _size(str, _at_most, "is too long", (0, "is expected to be empty")),
-    "minLength": _size(str, _at_least, "is too short", (1, "should be non-empty")),
-    "maxItems": _size(list, _at_most, "is too long", (0, "is expected to be empty")),
-    "minItems": _size(list, _at_least, "is too short", (1, "should be non-empty")),
-    "maxProperties": _size(dict, _at_most, "has too many properties", (0, "is expected to be empty")),
-    "minProperties": _size(dict, _at_least, "does not have enough properties", (1, "should be non-empty")),
+    "maxLength": _size(str, operator.le, "is too long", (0, "is expected to be empty")),
+    "minLength": _size(str, operator.ge, "is too short", (1, "should be non-empty")),
+    "maxItems": _size(list, operator.le, "is too long", (0, "is expected to be empty")),
+    "minItems": _size(list, operator.ge, "is too short", (1, "should be non-empty")),
+    "maxProperties": _size(dict, operator.le, "has too many properties", (0, "is expected to be empty")),
+    "minProperties": _size(dict, operator.ge, "does not have enough properties", (1, "should be non-empty")),
     "enum": _enum,
     "pattern": _pattern,
-    "minimum": _bound(lambda number, limit: number >= limit, "less than the minimum"),
-    "maximum": _bound(lambda number, limit: number <= limit, "greater than the maximum"),
-    "exclusiveMinimum": _bound(lambda number, limit: number > limit, "less than or equal to the minimum"),
+    "minimum": _bound(operator.ge, "less than the minimum"),
+    "maximum": _bound(operator.le, "greater than the maximum"),
+    "exclusiveMinimum": _bound(operator.gt, "less than or equal to the minimum"),
     "format": _format,
     "uniqueItems": _unique,
     "prefixItems": _prefix,
     "items": _items,
     "properties": _properties,
     "required": _required,
-    "allOf": _all_of,
+    "allOf": lambda schemas, _schema: _all_of([compiled(schema) for schema in schemas]),
     "anyOf": lambda schemas, _schema: _alternatives(schemas, exclusive=False),
     "oneOf": lambda schemas, _schema: _alternatives(schemas, exclusive=True),
 }

@@ -136,7 +136,7 @@ def _host_that_waits() -> str:
 
 
 class Listener(oslo.BaseListener):  # type: ignore[misc]
-    """Passes requests to a server, one per free thread. Others stay with the broker, for other servers of the topic."""
+    """Passes requests to a server, one per free thread. The broker keeps the rest for other servers of the topic."""
 
     def __init__(self, broker: Broker, queues: Sequence[Queue], threads: int, missing_queue_seconds: float) -> None:
         super().__init__(1, None, broker.prefetch)

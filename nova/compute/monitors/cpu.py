@@ -1,7 +1,5 @@
 """CPU metrics of a host, from its hypervisor driver."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 

@@ -1,8 +1,8 @@
 """The sender of the outbox.
 
-All conductors share the work: a lane has one sender at a time, by a lease. A message is deleted after it was sent: it
-is sent at least once, under one id. Messages that the broker does not accept stay and are retried; no request waits for
-them.
+All conductors share the work: a partition has one sender at a time, by a lease. A message is deleted after it was
+sent: it is sent at least once, under one id. Messages that the broker does not accept stay and are retried; no request
+waits for them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LOG = logging.getLogger(__name__)
 _INTERVAL = 5.0  # seconds between two checks for notifications that another conductor left behind
 _PAGE = 50  # number of messages read and deleted at once
 _PAUSE, _LONGEST = 1.0, 30.0  # seconds after which an unavailable broker is tried again: minimum and maximum
-_AWAY = 2  # number of consecutive lanes with failures after which the broker counts as unavailable
+_AWAY = 2  # number of consecutive partitions with failures after which the broker counts as unavailable
 _DROPPED = 500  # number of old messages deleted per transaction
 
 
@@ -49,38 +49,38 @@ class Sender:
             self._sweep()
         if time.monotonic() < self._not_before:
             return
-        lanes = self._core.db.read(outbox.busy)
-        random.shuffle(lanes)  # Two lanes whose publishing always fails must not always precede the others.
+        partitions = self._core.db.read(outbox.busy)
+        random.shuffle(partitions)  # Two partitions whose publishing always fails must not always precede the others.
         refused, in_a_row = False, 0
-        for lane in lanes:
-            in_a_row = 0 if self._lane(lane) else in_a_row + 1
+        for partition in partitions:
+            in_a_row = 0 if self._partition(partition) else in_a_row + 1
             refused |= in_a_row > 0
             if in_a_row == _AWAY:
                 break
         # A message that is too large, for example, does not mean that the broker is unavailable.
-        self._failures = self._failures + 1 if in_a_row and in_a_row in (_AWAY, len(lanes)) else 0
+        self._failures = self._failures + 1 if in_a_row and in_a_row in (_AWAY, len(partitions)) else 0
         if refused:
             self._not_before = time.monotonic() + min(_LONGEST, _PAUSE * 2**self._failures)
 
-    def _lane(self, lane: int) -> bool:
+    def _partition(self, partition: int) -> bool:
         """Send all notifications of a queue, unless another conductor sends them; False: the broker is down."""
         db, me = self._core.db, self._core.name
         until = clock.after(CONF.conductor.lease)
-        if not db.write(lambda connection: outbox.take(connection, lane, me, clock.now(), until)):
+        if not db.write(lambda connection: outbox.take(connection, partition, me, clock.now(), until)):
             return True
         taken = mine = True
-        while taken and mine and (page := db.read(lambda connection: outbox.page(connection, lane, _PAGE))):
+        while taken and mine and (page := db.read(lambda connection: outbox.page(connection, partition, _PAGE))):
             done, taken = self._publish(page, until)
             until = clock.after(CONF.conductor.lease)
-            mine = db.write(functools.partial(outbox.sent, lane=lane, owner=me, ids=done, until=until))
-        db.write(lambda connection: outbox.release(connection, lane, me, clock.now()))
+            mine = db.write(functools.partial(outbox.sent, partition=partition, owner=me, ids=done, until=until))
+        db.write(lambda connection: outbox.release(connection, partition, me, clock.now()))
         return taken
 
     def _publish(self, page: list[Notification], until: datetime.datetime) -> tuple[list[int], bool]:
         """Publish messages; return the ids of the sent ones (the first), and True if the broker accepts more."""
         done: list[int] = []
         for notification in page:
-            if clock.now() >= until:  # Another conductor may hold the lane.
+            if clock.now() >= until:  # Another conductor may hold the partition.
                 break
             try:
                 self._send(notification)

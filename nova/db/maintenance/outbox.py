@@ -1,7 +1,7 @@
 """The outbox: notifications for the bus, written in the transaction of their change, and the leases of their senders.
 
-All notifications about one subject are in one lane, and a lane has one sender at a time, which keeps their order: the
-order of ids, which is the order of commits for notifications written while the row of the subject is locked.
+All notifications about one subject are in one partition, and a partition has one sender at a time. That keeps their
+order, which is that of ids, and of commits if the row of the subject is locked.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from nova.objects.accounts.notification import Notification
 TABLE = tables.outbox
 HELD = tables.outbox_lanes
 
-LANES = 16
+PARTITIONS = 16
 
 # Built once: building a statement costs several times as much as running it.
 _ADD = sa.insert(TABLE)
@@ -32,53 +32,54 @@ _TAKE = sa.update(HELD).where(HELD.c.lane == sa.bindparam("of"), sa.or_(
 _OF_ITS_OWNER = sa.update(HELD).where(HELD.c.lane == sa.bindparam("of"), HELD.c.owner == sa.bindparam("me"))
 
 
-def lane_of(subject: str) -> int:
-    return zlib.crc32(subject.encode()) % LANES
+def partition_of(subject: str) -> int:
+    return zlib.crc32(subject.encode()) % PARTITIONS
 
 
 def add(connection: sa.Connection, notifications: Sequence[Notification]) -> None:
     """Write notifications by one statement; none for an empty list."""
     if notifications:
-        connection.execute(_ADD, [{**rows.values_of(TABLE, notification), "lane": lane_of(notification.subject)}
+        connection.execute(_ADD, [{**rows.values_of(TABLE, notification), "lane": partition_of(notification.subject)}
                                   for notification in notifications])
 
 
 def busy(connection: sa.Connection) -> list[int]:
-    """Return the lanes that have notifications."""
+    """Return the partitions that have notifications."""
     return list(connection.scalars(_BUSY))
 
 
-def take(connection: sa.Connection, lane: int, owner: str, now: datetime.datetime, until: datetime.datetime) -> bool:
-    """Take the lease of a lane until then; return True if ``owner`` has it."""
+def take(connection: sa.Connection, partition: int, owner: str, now: datetime.datetime,
+         until: datetime.datetime) -> bool:
+    """Take the lease of a partition until then; return True if ``owner`` has it."""
     never = until + (until - now)
-    if connection.execute(_TAKE, {"of": lane, "now": now, "never": never, "me": owner, "owner": owner,
+    if connection.execute(_TAKE, {"of": partition, "now": now, "never": never, "me": owner, "owner": owner,
                                   "lease_until": until}).rowcount:
         return True
-    if connection.scalar(sa.select(HELD.c.lane).where(HELD.c.lane == lane)) is not None:
+    if connection.scalar(sa.select(HELD.c.lane).where(HELD.c.lane == partition)) is not None:
         return False
     with rows.on_duplicate():
-        connection.execute(sa.insert(HELD).values(lane=lane, owner=owner, lease_until=until))
+        connection.execute(sa.insert(HELD).values(lane=partition, owner=owner, lease_until=until))
     return True
 
 
-def page(connection: sa.Connection, lane: int, limit: int) -> list[Notification]:
-    """Return the next notifications of a lane, in the order in which they are sent."""
+def page(connection: sa.Connection, partition: int, limit: int) -> list[Notification]:
+    """Return the next notifications of a partition, in the order in which they are sent."""
     return [Notification(subject="", **{name: getattr(row, name) for name in _FIELDS})
-            for row in connection.execute(_PAGE.limit(limit), {"of": lane})]
+            for row in connection.execute(_PAGE.limit(limit), {"of": partition})]
 
 
 _FIELDS = tuple(name for name in Notification.__struct_fields__ if name in TABLE.c)
 
 
-def sent(connection: sa.Connection, lane: int, owner: str, ids: Sequence[int], until: datetime.datetime) -> bool:
-    """Delete sent notifications; return True if ``owner`` still has the lane, renewed until then."""
+def sent(connection: sa.Connection, partition: int, owner: str, ids: Sequence[int], until: datetime.datetime) -> bool:
+    """Delete sent notifications; return True if ``owner`` still has the partition, renewed until then."""
     connection.execute(sa.delete(TABLE).where(TABLE.c.id.in_(ids)))
-    return bool(connection.execute(_OF_ITS_OWNER, {"of": lane, "me": owner, "lease_until": until}).rowcount)
+    return bool(connection.execute(_OF_ITS_OWNER, {"of": partition, "me": owner, "lease_until": until}).rowcount)
 
 
-def release(connection: sa.Connection, lane: int, owner: str, now: datetime.datetime) -> None:
-    """End the lease of a lane, so that another sender may take it at once."""
-    connection.execute(_OF_ITS_OWNER, {"of": lane, "me": owner, "lease_until": now})
+def release(connection: sa.Connection, partition: int, owner: str, now: datetime.datetime) -> None:
+    """End the lease of a partition, so that another sender may take it at once."""
+    connection.execute(_OF_ITS_OWNER, {"of": partition, "me": owner, "lease_until": now})
 
 
 def drop(connection: sa.Connection, before: datetime.datetime, most: int, limit: int) -> int:

@@ -9,7 +9,7 @@ from sqlalchemy import Column, Index
 
 from nova.db.sql.types import Json, Utc, big_id, table, text
 
-# Notifications to publish, written in the transaction of their change, ordered by id within a lane.
+# Notifications to publish, written in the transaction of their change, ordered by id within a partition.
 outbox = table(
     "outbox",
     Column("id", big_id(), primary_key=True),
@@ -26,7 +26,7 @@ outbox = table(
     Index("ix_outbox_created", "created_at"),
 )
 
-# The conductor that publishes a lane of the outbox, and the end of its lease.
+# The conductor that publishes a partition of the outbox, and the end of its lease.
 outbox_lanes = table(
     "outbox_lanes", Column("lane", sa.SmallInteger, primary_key=True, autoincrement=False),
     Column("owner", text(), nullable=False), Column("lease_until", Utc, nullable=False))

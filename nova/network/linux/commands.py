@@ -1,7 +1,5 @@
 """Execution of the network tools ip, bridge, nft and tc, with many commands per process on standard input."""
 
-from __future__ import annotations
-
 import logging
 import os
 import subprocess

@@ -1,10 +1,7 @@
 """The DHCP and DNS server of a network, with router advertisements: a dnsmasq process in the network's namespace.
 
-The process continues when nova-compute stops. Its files are below /run and so exist as long as the namespaces.
-dnsmasq detects new reservation files by itself; changed or removed ones need a SIGHUP.
-"""
-
-from __future__ import annotations
+The process continues when nova-compute stops. Its files are below /run and so exist as long as the namespaces. dnsmasq
+detects new reservation files by itself; changed or removed ones need a SIGHUP."""
 
 import contextlib
 import ipaddress
@@ -13,12 +10,11 @@ import os
 import re
 import shutil
 import signal
-import tempfile
 import time
 from collections.abc import Sequence
 
 from nova import exception
-from nova.common import plain_ip
+from nova.common import files, plain_ip
 from nova.conf import CONF
 from nova.network.linux import commands, dhcp_release, netns
 from nova.network.linux.filters import METADATA
@@ -63,7 +59,7 @@ class DhcpServer:
         for folder in (os.path.dirname(self.folder), self.folder, self.hosts):
             os.makedirs(folder, mode=0o755, exist_ok=True)
             os.chmod(folder, 0o755)  # noqa: S103
-        write(self._conf, wanted)
+        files.replace(self._conf, wanted, mode=0o644)
         program = shutil.which(CONF.network.dnsmasq, path=os.environ.get("PATH", "") + commands.SBIN)
         if program is None:
             raise exception.NetworkSetupError(reason=f"{CONF.network.dnsmasq} is not installed")
@@ -112,7 +108,7 @@ class DhcpServer:
         named = label is not None and label.lower() not in reserved and self._claim(label, guest.uuid)
         text = "".join(host_line(vif, label if named else None) for vif in guest.vifs)
         if before != text:
-            write(path, text)
+            files.replace(path, text, mode=0o644)
         if before not in (None, text):
             # dnsmasq reads changed files by itself, but forgets their former content only at SIGHUP.
             self.reload()
@@ -128,35 +124,31 @@ class DhcpServer:
         path = os.path.join(self._owners, label.lower())
         owner = read(path)
         if owner is None:
-            write(path, uuid)
+            files.replace(path, uuid, mode=0o644)
         return owner in (None, uuid)
 
     def _release_names(self, *uuids: str) -> None:
-        """Release the names of these guests."""
         with contextlib.suppress(FileNotFoundError):
             for name in os.listdir(self._owners):
                 path = os.path.join(self._owners, name)
                 if read(path) in uuids:
-                    _remove(path)
+                    files.remove(path)
 
     def keep_only(self, uuids: Sequence[str]) -> None:
         """Remove the reservations of all other guests."""
         others: set[str] = set()
         with contextlib.suppress(FileNotFoundError):
             others = set(os.listdir(self.hosts)) - set(uuids)
-        for uuid in others:
-            _remove(os.path.join(self.hosts, uuid))
+        files.remove(*(os.path.join(self.hosts, uuid) for uuid in others))
         self._release_names(*others)
 
     def release(self, guest: Guest, vifs: Sequence[VIF]) -> None:
-        """Release the leases of these interfaces, so that their addresses can be assigned again at once.
-
-        ``guest`` has the remaining interfaces.
-        """
+        """Release the leases of these interfaces, so that their addresses can be assigned again at once. ``guest`` has
+        the remaining interfaces."""
         if guest.vifs:
             self.reserve(guest)
         else:
-            _remove(os.path.join(self.hosts, guest.uuid))
+            files.remove(os.path.join(self.hosts, guest.uuid))
             self._release_names(guest.uuid)
         pid = self.pid()
         if pid is None:
@@ -212,8 +204,7 @@ class DhcpServer:
             f"dhcp-option=option:classless-static-route,{METADATA}/32,{net.gateway},0.0.0.0/0,{net.gateway}",
             f"dhcp-option=249,{METADATA}/32,{net.gateway},0.0.0.0/0,{net.gateway}",
             *(f"server={address}" for address in upstream(net.dns)),
-            *(self._configuration_v6() if net.cidr_v6 else []),
-        ]
+            *(self._configuration_v6() if net.cidr_v6 else [])]
         if domain:
             lines += [f"domain={domain}", f"local=/{domain}/"]
         for name, address in (("gateway", net.gateway), ("metadata", METADATA)):
@@ -231,8 +222,7 @@ class DhcpServer:
             f"dhcp-range={network.network_address},{kind},{network.prefixlen},{CONF.network.dhcp_lease_time}s",
             # Not a default router, since the namespace does not forward IPv6.
             f"ra-param=gw,mtu:{net.mtu},0,0",
-            f"dhcp-option=option6:dns-server,{dns}",
-        ]
+            f"dhcp-option=option6:dns-server,{dns}"]
 
 
 def label_of(hostname: str) -> str | None:
@@ -259,10 +249,8 @@ def of_version(addresses: Sequence[str], version: int) -> list[str]:
 
 
 def upstream(dns: Sequence[str], resolv_conf: str = "/etc/resolv.conf") -> list[str]:
-    """Return the servers that DNS queries are forwarded to: those of the network, or else those of the host.
-
-    Loopback addresses are left out, since the namespace cannot reach them.
-    """
+    """Return the servers that DNS queries are forwarded to: those of the network, or else those of the host. Loopback
+    addresses are left out, since the namespace cannot reach them."""
     if of_version(dns, 4):
         return of_version(dns, 4)
     servers = []
@@ -282,17 +270,3 @@ def read(path: str) -> str | None:
             return file.read()
     except (OSError, UnicodeDecodeError):
         return None
-
-
-def _remove(path: str) -> None:
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(path)
-
-
-def write(path: str, text: str) -> None:
-    """Replace a file atomically, readable by all users. dnsmasq ignores the hidden temporary file."""
-    handle, temporary = tempfile.mkstemp(dir=os.path.dirname(path), prefix=".new-")
-    with os.fdopen(handle, "w", encoding="utf-8") as file:
-        file.write(text)
-    os.chmod(temporary, 0o644)
-    os.replace(temporary, path)

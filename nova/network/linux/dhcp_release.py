@@ -1,9 +1,6 @@
 """DHCP release messages on behalf of guests, so that the DHCP server can assign their addresses again.
 
-Packets of RFC 2131 and RFC 8415, sent in the namespace of the network.
-"""
-
-from __future__ import annotations
+Packets of RFC 2131 and RFC 8415, sent in the namespace of the network."""
 
 import binascii
 import socket

@@ -1,12 +1,8 @@
 """DNS records of floating addresses for the guests on this host: one hosts file that all its dnsmasq processes read.
 
-The records are stored in state_path/names, one file per domain, for the next start. The hosts file is below /run,
-where dnsmasq can read it after it drops root privileges.
-"""
+The records are stored in state_path/names, one file per domain, for the next start. The hosts file is below /run, where
+dnsmasq can read it after it drops root privileges."""
 
-from __future__ import annotations
-
-import contextlib
 import hashlib
 import ipaddress
 import logging
@@ -15,6 +11,7 @@ import re
 import threading
 from collections.abc import Callable, Iterable, Iterator
 
+from nova.common import files
 from nova.conf import CONF
 from nova.network.linux import dhcp, state_files
 from nova.objects.networks.floating_ip_dns import ServedDomain
@@ -40,28 +37,19 @@ class DnsRecords:
             return {name: domain.version for name, domain in self._all().items() if not domain.removed}
 
     def poll(self, query: Callable[[dict[str, int]], Iterable[ServedDomain]], apply: Callable[[], None]) -> None:
-        """Call ``query`` with the present versions and apply its updates, until it returns no more updates.
-
-        A deleted domain may return with the same version: the host returned to its zone, or the database was restored.
-        So the record of a deletion is only compared with messages, which may be late, and not with results of a query.
-        """
+        """Call ``query`` with the present versions and apply its updates, until it returns no more updates. A deleted
+        domain may return with the same version: the host returned to its zone, or the database was restored. So the
+        record of a deletion is only compared with messages, which may be late, and not with results of a query."""
         updated = True
         while updated:
-            self._drop_deleted()
+            with self._lock:
+                self._domains = {name: domain for name, domain in self._all().items() if not domain.removed}
             updated = self.update(query(self.versions()), apply)
 
-    def _drop_deleted(self) -> None:
-        with self._lock:
-            domains = self._all()
-            for name in [name for name, domain in domains.items() if domain.removed]:
-                del domains[name]
-
     def update(self, domains: Iterable[ServedDomain], apply: Callable[[], None]) -> bool:
-        """Store the newer ones of these domains and return True if there were any.
-
-        If this host has networks, the hosts file is written and ``apply`` called, which makes dnsmasq read the file.
-        The state files are written last: a process that dies before requests the domains again.
-        """
+        """Store the newer ones of these domains and return True if there were any. If this host has networks, the hosts
+        file is written and ``apply`` called, which makes dnsmasq read the file. The state files are written last: a
+        process that dies before requests the domains again."""
         with self._lock:
             present = self._all()
             newer = [domain for domain in domains
@@ -74,8 +62,7 @@ class DnsRecords:
                 apply()
             for domain in newer:
                 if domain.removed:
-                    with contextlib.suppress(FileNotFoundError):
-                        os.unlink(self._state_file(domain.domain))
+                    files.remove(self._state_file(domain.domain))
                 else:
                     state_files.write(self._state_file(domain.domain), domain)
             return bool(newer)
@@ -87,12 +74,12 @@ class DnsRecords:
             if dhcp.read(self._path) != text:
                 os.makedirs(os.path.dirname(self._path), mode=0o755, exist_ok=True)
                 os.chmod(os.path.dirname(self._path), 0o755)  # noqa: S103
-                dhcp.write(self._path, text)
+                files.replace(self._path, text, mode=0o644)
 
     def remove_hosts_file(self) -> None:
         """Remove the hosts file, when the last network of the host is removed."""
-        with self._lock, contextlib.suppress(FileNotFoundError):
-            os.unlink(self._path)
+        with self._lock:
+            files.remove(self._path)
 
     def _lines(self) -> Iterator[str]:
         own = (CONF.network.dhcp_domain or "").lower()

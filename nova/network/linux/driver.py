@@ -3,17 +3,14 @@
 Modules: ``plumbing`` (devices), ``tunnels`` (VXLAN to other hosts), ``dhcp`` and ``dns`` (dnsmasq), ``filters`` and
 ``guest_filters`` (packet filters), ``ruleset`` (restores the filters), ``egress_guard`` (closes ports while filters are
 missing), ``state_files`` (plugged interfaces, for the next start). Plugging a VIF into a network that is up starts one
-process, and another one when its device appears.
-"""
-
-from __future__ import annotations
+process, and another one when its device appears."""
 
 import collections
 import contextlib
 import functools
 import logging
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import msgspec
 
@@ -25,14 +22,14 @@ from nova.network.linux.dhcp import DhcpServer
 from nova.network.linux.dns import DnsRecords
 from nova.network.linux.floating import FloatingAddresses
 from nova.network.linux.groups import Groups
-from nova.network.linux.poller import Poller
 from nova.network.linux.ruleset import FilterBlock, Ruleset
 from nova.network.linux.state_files import Guest, HostNet
-from nova.network.linux.tunnels import Tunnels
+from nova.network.linux.tunnels import POLL_INTERVAL, POLL_RETRY, Tunnels
 from nova.objects.networks.floating_ip_dns import ServedDomain
 from nova.objects.networks.network import VIF, GroupFilter, Peers, RuleSet
 from nova.objects.servers.instance import Instance
 from nova.rpcapi.by_hosts import NetworkHosts
+from nova.service.periodic import Periodic
 
 LOG = logging.getLogger(__name__)
 
@@ -67,10 +64,7 @@ class LinuxNetwork(HostNetwork):
         self._up: dict[str, HostNet] = {}
         self._host: str | None = None
         self._conductor: NetworkHosts | None = None
-        self._rules_poller = Poller("the rules of guests", self._poll_rules)
-        self._dns_poller = Poller("DNS records of floating addresses", self._poll_dns)
-        self._watchers: list[threading.Thread] = []
-        self._stop = threading.Event()
+        self._tasks: list[Periodic] = []
 
     # --- the interface --------------------------------------------------------------------------
     def connect(self, host: str, conductor: NetworkHosts) -> None:
@@ -96,17 +90,24 @@ class LinuxNetwork(HostNetwork):
                 elif not uuids:
                     self._try("remove network", network_id, self._remove_network, network_id, None)
         self._try("set up", "floating addresses", self._floating.answer)
-        self._watch()
-        self._tunnels.start()
+        self._start_tasks()
+
+    def _start_tasks(self) -> None:
+        """Start the periodic tasks. Does nothing if they run already, since start() is repeated after a failure."""
+        if self._tasks:
+            return
+        self._tasks = [Periodic("dhcp-watch", WATCH_INTERVAL, self._watch_servers),
+                       Periodic("filter-watch", WATCH_INTERVAL, self._watch_filters)]
         if self._conductor is not None:
-            self._rules_poller.start()
-            self._dns_poller.start()
+            self._tasks += [
+                Periodic("poll of the rules of guests", POLL_INTERVAL, self._poll_rules, POLL_RETRY),
+                Periodic("poll of DNS records", POLL_INTERVAL, self._poll_dns, POLL_RETRY), self._tunnels.poller]
+        for task in self._tasks:
+            task.start()
 
     def stop(self) -> None:
-        self._stop.set()
-        self._tunnels.stop()
-        self._rules_poller.stop()
-        self._dns_poller.stop()
+        for task in self._tasks:
+            task.cancel()
 
     def guests(self) -> set[str]:
         return {uuid for network_id in self._state.networks() for uuid in self._state.guest_ids(network_id)}
@@ -170,7 +171,6 @@ class LinuxNetwork(HostNetwork):
                 self._filters.change(blocks, removed)
 
     def _poll_rules(self) -> None:
-        """Request newer rules of all guests here from the conductor."""
         assert self._conductor is not None
         stored = {uuid: _newest(guests) for uuid, guests in self._plugged_guests().items()}
         # Version 0 requests all rules: rules in the format of the previous release do not follow changes of groups.
@@ -199,7 +199,6 @@ class LinuxNetwork(HostNetwork):
             DhcpServer(net, self._tag).reload()
 
     def _poll_dns(self) -> None:
-        """Request newer DNS records from the conductor."""
         assert self._conductor is not None
         assert self._host is not None
         conductor, host = self._conductor, self._host
@@ -208,11 +207,8 @@ class LinuxNetwork(HostNetwork):
     # --- guests ---------------------------------------------------------------------------------
     def _plug(self, uuid: str, hostname: str, vifs: Sequence[VIF], rules: RuleSet, alone: bool,
               moved: bool = False) -> None:
-        """Plug interfaces of a guest.
-
-        ``alone``: these are all interfaces of the guest, and all others are unplugged. ``moved``: the guest is about to
-        arrive from another host.
-        """
+        """Plug interfaces of a guest. ``alone``: these are all interfaces of the guest, and all others are unplugged.
+        ``moved``: the guest is about to arrive from another host."""
         by_network = _by_network(uuid, vifs)
         plugged: list[tuple[HostNet, Guest]] = []
         blocks: dict[str, FilterBlock] = {}
@@ -228,7 +224,10 @@ class LinuxNetwork(HostNetwork):
                     new = {vif.id for vif in present}
                     others = [] if alone else [vif for vif in before.vifs if vif.id not in new]
                     guest = Guest(uuid=uuid, hostname=hostname, vifs=[*others, *present], ingress=rules)
-                    net = self._plug_network(state_files.network_of_vif(present[0]), guest)
+                    net = self._store_network(state_files.network_of_vif(present[0]))
+                    self._state.save_guest(net.id, guest)
+                    self._bring_up(net)
+                    DhcpServer(net, self._tag).reserve(guest)
                     stale.update(self._removals({vif.devname for vif in before.vifs}
                                                 - {vif.devname for vif in guest.vifs}))
                     blocks.update(self._blocks(net, present, rules, moved))
@@ -255,14 +254,6 @@ class LinuxNetwork(HostNetwork):
                     self._unplug_network(network_id, uuid, by_network.get(network_id, []), None)
 
     # --- one network; callers hold its lock ------------------------------------------------------------
-    def _plug_network(self, net: HostNet, guest: Guest) -> HostNet:
-        """Set up the network and the DHCP reservations of a guest, but not its packet filters."""
-        net = self._store_network(net)
-        self._state.save_guest(net.id, guest)
-        self._bring_up(net)
-        DhcpServer(net, self._tag).reserve(guest)
-        return net
-
     def _store_network(self, net: HostNet) -> HostNet:
         """Store the network, with a link number if it has an uplink."""
         stored = self._state.network(net.id)
@@ -328,7 +319,6 @@ class LinuxNetwork(HostNetwork):
             self._update_floating(net, guest)
 
     def _update_floating(self, net: HostNet, guest: Guest) -> None:
-        """Apply the floating addresses of a guest."""
         if self._floating.update(net.id, guest):
             with self._host_lock:
                 self._filters.change({_HOST: self._host_table(self._networks())})
@@ -373,8 +363,7 @@ class LinuxNetwork(HostNetwork):
         return _fixed_block(filters.host(self._table, nets, uplink, services, host_services.unreachable(),
                                          self._floating.all()))
 
-    def _blocks(self, net: HostNet, vifs: Sequence[VIF], rules: RuleSet,
-                moved: bool = False) -> dict[str, FilterBlock]:
+    def _blocks(self, net: HostNet, vifs: Sequence[VIF], rules: RuleSet, moved: bool = False) -> dict[str, FilterBlock]:
         """Return the filter blocks of these interfaces, by device. Raises ValueError for invalid values."""
         return {vif.devname: FilterBlock(functools.partial(_guest_lines, self._table, vif, net, rules, moved),
                                          egress_guard.guest(vif)) for vif in vifs}
@@ -395,12 +384,9 @@ class LinuxNetwork(HostNetwork):
         """Return the lock of a guest, which keeps older rules from overwriting newer ones."""
         return self._guest_locks[hash(uuid) % _GUEST_LOCKS]
 
-    @contextlib.contextmanager
-    def _network_lock(self, network_id: str) -> Iterator[None]:
+    def _network_lock(self, network_id: str) -> threading.RLock:
         with self._lock:
-            lock = self._locks[network_id]
-        with lock:
-            yield
+            return self._locks[network_id]
 
     def _try(self, action: str, target: str, function: Callable[..., None], *args: object) -> None:
         """Call a function and log its failure, so that an error of one guest or network does not affect the others."""
@@ -409,31 +395,19 @@ class LinuxNetwork(HostNetwork):
         except (exception.NovaException, OSError, ValueError) as error:
             LOG.error("Network: cannot %s %s: %s", action, target, error)
 
-    def _watch(self) -> None:
-        with self._lock:
-            if not self._watchers:
-                self._watchers = [threading.Thread(target=target, name=name, daemon=True) for name, target in (
-                    ("dhcp-watch", self._watch_servers), ("filter-watch", self._watch_filters))]
-                for watcher in self._watchers:
-                    watcher.start()
-
     def _watch_servers(self) -> None:
-        while not self._stop.wait(WATCH_INTERVAL):
-            for network_id in list(self._up):
-                with self._network_lock(network_id):
-                    net = self._up.get(network_id)
-                    if net is None or DhcpServer(net, self._tag).pid() is not None:
-                        continue
-                    LOG.warning("The DHCP server of network %s has exited, restarting it", network_id)
-                    self._try("restart the DHCP server of", network_id, DhcpServer(net, self._tag).ensure)
+        for network_id in list(self._up):
+            with self._network_lock(network_id):
+                net = self._up.get(network_id)
+                if net is None or DhcpServer(net, self._tag).pid() is not None:
+                    continue
+                LOG.warning("The DHCP server of network %s has exited, restarting it", network_id)
+                self._try("restart the DHCP server of", network_id, DhcpServer(net, self._tag).ensure)
 
     def _watch_filters(self) -> None:
-        """Verify packet filters and egress guards periodically, without locks that are held during RPC calls."""
-        while True:
-            self._try("verify", "the packet filters", self._filters.verify)
-            self._try("install", "the egress guards", self._install_guards)
-            if self._stop.wait(WATCH_INTERVAL):
-                return
+        """Verify packet filters and egress guards, without locks that are held during RPC calls."""
+        self._try("verify", "the packet filters", self._filters.verify)
+        self._try("install", "the egress guards", self._install_guards)
 
     def _install_guards(self) -> None:
         links = {net.uplink_port: egress_guard.link() for net in list(self._up.values()) if net.link is not None}
@@ -464,7 +438,6 @@ def _by_network(uuid: str, vifs: Sequence[VIF], check: bool = True) -> dict[str,
 
 
 def _newest(guests: Sequence[Guest]) -> RuleSet:
-    """Return the newest ingress rules in the state files of a guest."""
     return max((guest.ingress_rules for guest in guests), key=lambda rules: rules.version, default=RuleSet())
 
 

@@ -3,10 +3,7 @@
 A guard is a short program in the kernel's traffic control and exists as long as its device. Packets that leave by the
 device must carry the mark that the packet filters set on accepted packets. So a flush of all packet filters closes the
 ports until the filters are restored. Packets from a guest must have the guest's own addresses. An interface that the
-host also uses for other traffic has no guard.
-"""
-
-from __future__ import annotations
+host also uses for other traffic has no guard."""
 
 import ipaddress
 import logging

@@ -2,10 +2,7 @@
 
 All tables belong to Nova. ``bridge <name>`` filters traffic of guests on the bridges (``guest_filters`` has the chains
 of guests). ``ip <name>`` in the root namespace isolates tenants from the host and translates addresses. ``ip nova`` and
-``ip6 nova`` in the namespace of each network restrict what guests may request from the namespace.
-"""
-
-from __future__ import annotations
+``ip6 nova`` in the namespace of each network restrict what guests may request from the namespace."""
 
 import ipaddress
 import re
@@ -27,11 +24,9 @@ _NEIGHBOURS = "{ nd-router-solicit, nd-neighbor-solicit, nd-neighbor-advert }"
 
 
 def base(table: str) -> list[str]:
-    """Create the table and its hooks, if they do not exist.
-
-    The set ``ports`` has all ports of Nova's bridges. Packets from there never reach the IP stack of the host. Packets
-    from or to other ports are dropped, except for the set ``others``: ports that an operator added to their own bridge.
-    """
+    """Create the table and its hooks, if they do not exist. The set ``ports`` has all ports of Nova's bridges. Packets
+    from there never reach the IP stack of the host. Packets from or to other ports are dropped, except for the set
+    ``others``: ports that an operator added to their own bridge."""
     t = f"bridge {table}"
     return [
         f"add table {t}",
@@ -51,8 +46,7 @@ def base(table: str) -> list[str]:
         f"add rule {t} forwarding iifname @ports oifname != @ports oifname != @others drop",
         f"add rule {t} forwarding oifname @ports iifname != @ports iifname != @others drop",
         *(f"add rule {t} {chain} oifname {rule}" for chain in ("forwarding", "output")
-          for rule in (f"@ports {_PASS}", "vmap @received")),
-    ]
+          for rule in (f"@ports {_PASS}", "vmap @received"))]
 
 
 def remove_table(table: str) -> list[str]:
@@ -70,11 +64,9 @@ def remove_port(table: str, device: str, kind: str = "ports") -> list[str]:
 
 
 def wire(table: str, device: str, net: HostNet) -> list[str]:
-    """Filter the port to other hosts: traffic of the gateway and the DHCP server must not cross it.
-
-    Each host has a gateway and a DHCP server for its guests, with the same addresses on all hosts, so that a migrated
-    guest finds them on its new host.
-    """
+    """Filter the port to other hosts: traffic of the gateway and the DHCP server must not cross it. Each host has a
+    gateway and a DHCP server for its guests, with the same addresses on all hosts, so that a migrated guest finds them
+    on its new host."""
     name = name_of(device)
     own = f"{{ {net.gateway}, {METADATA} }}"
     rules = [f"ether saddr {net.gateway_mac} drop", f"ether daddr {net.gateway_mac} drop",
@@ -99,12 +91,9 @@ def remove_wire(table: str, device: str) -> list[str]:
 
 def host(table: str, nets: Sequence[HostNet], uplink: str | None, services: Sequence[str] = (),
          unreachable: Sequence[str] = (), floating: Sequence[str] = ()) -> list[str]:
-    """Replace the table of the root namespace.
-
-    Tenants reach networks behind ``uplink``, except for ``unreachable`` networks. They reach only the ``services`` of
-    the host (packet matches), and other tenants only by ``floating`` addresses, which the namespaces translate.
-    Without ``uplink`` nothing is translated or forwarded.
-    """
+    """Replace the table of the root namespace. Tenants reach networks behind ``uplink``, except for ``unreachable``
+    networks. They reach only the ``services`` of the host (packet matches), and other tenants only by ``floating``
+    addresses, which the namespaces translate. Without ``uplink`` nothing is translated or forwarded."""
     t = f"ip {table}"
     links = [net.uplink_port for net in nets if net.link is not None]
     bridges = sorted({net.bridge for net in nets})
@@ -124,8 +113,7 @@ def host(table: str, nets: Sequence[HostNet], uplink: str | None, services: Sequ
         # A sender of VXLAN packets to a host has access to all its networks.
         f"add rule {t} input iifname @links udp dport {VXLAN_PORT} drop",
         f"add rule {t} forwarding iifname @links udp dport {VXLAN_PORT} drop",
-        f"add rule {t} input iifname @links ct state established,related accept",
-    ]
+        f"add rule {t} input iifname @links ct state established,related accept"]
     lines += [f"add rule {t} input iifname @links {service} accept" for service in services]
     lines.append(f"add rule {t} input iifname @links drop")
     if unreachable:
@@ -147,8 +135,7 @@ def host(table: str, nets: Sequence[HostNet], uplink: str | None, services: Sequ
         f"add set {six} bridges {{ type ifname; }}",
         f"add chain {six} tracking {{ type filter hook prerouting priority -450; policy accept; }}",
         f"add rule {six} tracking iifname @bridges notrack",
-        *(f'add element {six} bridges {{ "{name}" }}' for name in bridges),
-    ]
+        *(f'add element {six} bridges {{ "{name}" }}' for name in bridges)]
 
 
 def namespace() -> list[str]:
@@ -187,8 +174,7 @@ def namespace() -> list[str]:
         f'add rule {six} input iifname "gw" udp dport {{ 53, 547 }} accept',
         f'add rule {six} input iifname "gw" tcp dport 53 accept',
         f"add rule {six} input icmpv6 type echo-request accept",
-        f'add rule {six} input iifname "gw" meta l4proto tcp reject with tcp reset',
-    ]
+        f'add rule {six} input iifname "gw" meta l4proto tcp reject with tcp reset']
 
 
 def translate(mapping: Mapping[str, str]) -> list[str]:

@@ -6,8 +6,6 @@ The root namespace has a route and a proxy ARP entry for each floating address. 
 the address, since networks may overlap. A gratuitous ARP request announces an address that arrives on this host.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os

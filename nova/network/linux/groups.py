@@ -1,18 +1,15 @@
 """The security groups of the guests on this host, and their packet filters.
 
-The groups that guests need are stored in files, groups/<id>.json below the state path, for the next start.
-"""
-
-from __future__ import annotations
+The groups that guests need are stored in files, groups/<id>.json below the state path, for the next start."""
 
 import collections
-import contextlib
 import functools
 import os
 import threading
 from collections.abc import Collection, Iterable, Sequence
 
-from nova.network.linux import group_filters, state_files
+from nova.common import files
+from nova.network.linux import ingress, state_files
 from nova.network.linux.ruleset import FilterBlock, Ruleset
 from nova.objects.networks.network import GroupFilter
 
@@ -48,10 +45,8 @@ class Groups:
             return self._cache[group_id]
 
     def complete(self, group_ids: Collection[int]) -> bool:
-        """Return True if all rules and members are stored that guests in these groups need.
-
-        Members without MAC addresses, as sent by the previous release, do not count: their rules accept nothing.
-        """
+        """Return True if all rules and members are stored that guests in these groups need. Members without MAC
+        addresses, as sent by the previous release, do not count: their rules accept nothing."""
         return (all(self.get(group_id).rules_version is not None for group_id in group_ids)
                 and all(self.get(other).members_version is not None
                         and len(self.get(other).macs) == len(self.get(other).members)
@@ -77,11 +72,9 @@ class Groups:
             # If the filters are not empty, they may include groups of an earlier process.
             if unused and not self._filters.empty():
                 removed: dict[str, Sequence[str]] = dict.fromkeys(map(_name, unused), ())
-                removed[_name(unused[0])] = group_filters.remove(self._table, unused)
+                removed[_name(unused[0])] = ingress.remove_groups(self._table, unused)
                 self._filters.change({}, removed)
-            for group_id in unused:
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(self._file(group_id))
+            files.remove(*map(self._file, unused))
 
     def _changed_blocks(self, group_ids: Iterable[int]) -> dict[str, FilterBlock]:
         wanted = {}
@@ -115,4 +108,4 @@ def _name(group_id: int) -> str:
 
 
 def _lines(table: str, group: GroupFilter, _lost: bool) -> list[str]:
-    return group_filters.replace(table, group)
+    return ingress.replace_group(table, group)

@@ -4,17 +4,14 @@ Frames between guests of a host never leave the bridge, so they are filtered the
 on bridges (CONFIG_NF_CONNTRACK_BRIDGE), and the tracking of the IP layer (br_netfilter) cannot distinguish overlapping
 networks. So each guest has its own sets of flows. Flows that the guest opens are learned with a timeout; replies, and
 ICMP errors that quote a learned flow, are accepted. Later fragments, which have no ports, are accepted after the first
-fragment. A guest that fills its sets affects only itself.
-"""
-
-from __future__ import annotations
+fragment. A guest that fills its sets affects only itself."""
 
 import dataclasses
 import ipaddress
 from collections.abc import Sequence
 
 from nova.common import plain_ip
-from nova.network.linux import group_filters, ingress
+from nova.network.linux import ingress
 from nova.network.linux.filters import MOVED, hook, mac_address, name_of, port, raw_v6, remove_port, unhook
 from nova.network.linux.state_files import HostNet
 from nova.objects.networks.network import VIF, RuleSet, link_local
@@ -34,13 +31,11 @@ _RARP = "0x8035"
 
 @dataclasses.dataclass(frozen=True)
 class _Family:
-    """The nftables expressions of a version of IP.
-
-    A TCP or UDP flow from the guest's view is: peer address, protocol, own port, peer port. nftables can match a packet
-    that an ICMP error quotes only by bits (header, first bit, number of bits), so the sets for errors use bits as well.
-    ``peer`` is the receiver of a packet that the guest sends, ``sender`` the sender of a packet that it receives.
-    ``quoted`` has sender, receiver, protocol, ports and ICMP id of the quoted packet.
-    """
+    """The nftables expressions of a version of IP. A TCP or UDP flow from the guest's view is: peer address, protocol,
+    own port, peer port. nftables can match a packet that an ICMP error quotes only by bits (header, first bit, number
+    of bits), so the sets for errors use bits as well. ``peer`` is the receiver of a packet that the guest sends,
+    ``sender`` the sender of a packet that it receives. ``quoted`` has sender, receiver, protocol, ports and ICMP id of
+    the quoted packet."""
 
     suffix: str
     header: str
@@ -85,40 +80,36 @@ _V6 = _Family("6", "ip6", "meta l4proto", "icmpv6", "ipv6-icmp", "ipv6_addr",
 
 
 def guest(table: str, vif: VIF, net: HostNet, rules: RuleSet, moved: bool = False) -> list[str]:
-    """Replace the filters of a tap device, but keep learned flows. Raises ValueError for invalid values.
-
-    ``moved``: the guest arrives from another host with flows that are unknown here.
-    """
+    """Replace the filters of a tap device, but keep learned flows. Raises ValueError for invalid values. ``moved``: the
+    guest arrives from another host with flows that are unknown here."""
     if not vif.security:
         return [*remove(table, vif.devname), *port(table, vif.devname)]
     name, mac = name_of(vif.devname), mac_address(vif.mac)
     v4 = [str(ipaddress.IPv4Address(address)) for address in vif.addresses(4)]
     v6 = [str(plain_ip.v6_address(address)) for address in vif.addresses(6)]
     chains = {
-        "sent": [*_sent(name, mac, bool(v6)), *_sent_v4(name, mac, v4)],
+        "sent": [f"ether saddr != {mac} drop", *([f"ether type ip6 goto sent6_{name}"] if v6 else []),
+                 *_sent_v4(name, mac, v4)],
         "received": [*_received(name, mac, bool(v6)), *_received_v4(name, v4, net), *_ingress(rules, 4),
-                     *_drop_rest(name, _V4)],
-    }
+                     *_drop_rest(name, _V4)]}
     families = [_V4]
     if v6:
         families.append(_V6)
         own = [link_local(mac), *v6]
         chains["sent6"] = _sent_v6(name, own)
-        chains["received6"] = [*_received_v6(name, own, net), *_ingress(rules, 6),
-                              *_drop_rest(name, _V6)]
+        chains["received6"] = [*_received_v6(name, own, net), *_ingress(rules, 6), *_drop_rest(name, _V6)]
     return [
         *port(table, vif.devname),
-        *(line for group_id in rules.groups for line in group_filters.ensure_chains(table, group_id)),
+        *(line for group_id in rules.groups for line in ingress.ensure_chains(table, group_id)),
         *(line for family in families for line in _empty(table, name, family)),
         *(f"add rule bridge {table} {chain}_{name} {rule}" for chain, chain_rules in chains.items()
           for rule in chain_rules),
         *hook(table, vif.devname, name),
-        *([f'add element bridge {table} {MOVED} {{ "{vif.devname}" timeout {_MOVED_FOR} }}'] if moved else []),
-    ]
+        *([f'add element bridge {table} {MOVED} {{ "{vif.devname}" timeout {_MOVED_FOR} }}'] if moved else [])]
 
 
 def _ingress(rules: RuleSet, version: int) -> list[str]:
-    return [*ingress.accepted(rules.rules, version), *group_filters.jumps(rules.groups, version)]
+    return [*ingress.accepted(rules.rules, version), *ingress.jumps(rules.groups, version)]
 
 
 def remove(table: str, device: str) -> list[str]:
@@ -150,20 +141,14 @@ def _empty(table: str, name: str, family: _Family) -> list[str]:
         "talks": f"typeof {family.peer} . {family.number} . {_PORTS}; {_DYNAMIC}; size {FLOWS}",
         "echoes": f"typeof {family.peer} . {_ICMP_ID}; {_DYNAMIC}; size 4096",
         "spoken": f"typeof {family.peer} . {family.number}; {_DYNAMIC}; size 4096",
-        "fragments": f"typeof {family.packet}; {_DYNAMIC}; size 4096",
-    }
+        "fragments": f"typeof {family.packet}; {_DYNAMIC}; size 4096"}
     return [
         f"add chain {t} sent{suffix}_{name}", f"add chain {t} received{suffix}_{name}",
         f"flush chain {t} sent{suffix}_{name}", f"flush chain {t} received{suffix}_{name}",
-        *(f"add set {t} {kind}{suffix}_{name} {{ {what}; }}" for kind, what in sets.items()),
-    ]
+        *(f"add set {t} {kind}{suffix}_{name} {{ {what}; }}" for kind, what in sets.items())]
 
 
 # --- sent packets: only from own addresses, and never as a DHCP server or router -------------------
-def _sent(name: str, mac: str, v6: bool) -> list[str]:
-    return [f"ether saddr != {mac} drop", *([f"ether type ip6 goto sent6_{name}"] if v6 else [])]
-
-
 def _sent_v4(name: str, mac: str, addresses: Sequence[str]) -> list[str]:
     own = ", ".join(addresses)
     return [
@@ -173,8 +158,7 @@ def _sent_v4(name: str, mac: str, addresses: Sequence[str]) -> list[str]:
         "ip saddr 0.0.0.0 udp sport 68 udp dport 67 accept",
         f"ip saddr != {{ {own} }} drop",
         "udp sport 67 drop",
-        *_learned(name, _V4),
-    ]
+        *_learned(name, _V4)]
 
 
 def _sent_v6(name: str, own: Sequence[str]) -> list[str]:
@@ -190,8 +174,7 @@ def _sent_v6(name: str, own: Sequence[str]) -> list[str]:
         "udp sport 547 drop",
         # Extension headers in a first fragment: hop-by-hop, routing, fragment and destination options.
         "frag nexthdr { 0, 43, 44, 60 } drop",
-        *_learned(name, _V6),
-    ]
+        *_learned(name, _V6)]
 
 
 def _learned(name: str, family: _Family) -> list[str]:
@@ -215,8 +198,7 @@ def _learned(name: str, family: _Family) -> list[str]:
         f"update {family.set('echoes', name)} {{ {family.peer} . {_ICMP_ID} timeout 1m }} accept",
         f"{protocol} != {{ {family.icmp_name}, tcp, udp }} "
         f"update {family.set('spoken', name)} {{ {family.peer} . {family.number} timeout 10m }} accept",
-        "accept",
-    ]
+        "accept"]
 
 
 # --- received packets, regardless of security groups: neighbor discovery, DHCP, replies, errors ------
@@ -224,8 +206,7 @@ def _received(name: str, mac: str, v6: bool) -> list[str]:
     return [
         # Unicast frames for another MAC address, which the bridge floods before it has learned the port.
         f"ether daddr & 01:00:00:00:00:00 == 00:00:00:00:00:00 ether daddr != {mac} drop",
-        *([f"ether type ip6 goto received6_{name}"] if v6 else []),
-    ]
+        *([f"ether type ip6 goto received6_{name}"] if v6 else [])]
 
 
 def _received_v4(name: str, addresses: Sequence[str], net: HostNet) -> list[str]:
@@ -238,8 +219,7 @@ def _received_v4(name: str, addresses: Sequence[str], net: HostNet) -> list[str]
         "ip protocol tcp ip frag-off & 0x1fff == 1 drop",
         *_fragments(name, _V4),
         *_replies(name, _V4),
-        *_errors(name, _V4, f"{{ {own} }}"),
-    ]
+        *_errors(name, _V4, f"{{ {own} }}")]
 
 
 def _received_v6(name: str, own: Sequence[str], net: HostNet) -> list[str]:
@@ -250,8 +230,7 @@ def _received_v6(name: str, own: Sequence[str], net: HostNet) -> list[str]:
         f"ip6 saddr {net.router} udp sport 547 udp dport 546 accept",
         *_fragments(name, _V6),
         *_replies(name, _V6),
-        *_errors(name, _V6, raw_v6(own)),
-    ]
+        *_errors(name, _V6, raw_v6(own))]
 
 
 def _fragments(name: str, family: _Family) -> list[str]:
@@ -260,8 +239,7 @@ def _fragments(name: str, family: _Family) -> list[str]:
     return [
         f"{family.later} {family.packet} {accepted} accept",
         f"{family.later} drop",
-        f"{family.first} update {accepted} {{ {family.packet} timeout {_FRAGMENTS}s }}",
-    ]
+        f"{family.first} update {accepted} {{ {family.packet} timeout {_FRAGMENTS}s }}"]
 
 
 def _drop_rest(name: str, family: _Family) -> list[str]:
@@ -278,8 +256,7 @@ def _errors(name: str, family: _Family, own: str) -> list[str]:
         f"{about} {number} {_ICMP_NUMBER[family.icmp]} {peer} . {icmp_id} {family.set('echoes', name)} accept",
         f"{about} {peer} . {number} {family.set('spoken', name)} accept",
         # The packets that a migrated guest sent on its previous host are unknown.
-        f"oifname @{MOVED} {about} accept",
-    ]
+        f"oifname @{MOVED} {about} accept"]
     if family is _V6:
         # A quoted first fragment: its flow was learned with protocol 44 and the ports after the fragment header.
         rules.append(f"{about} {number} 44 {peer} . {number} . @th,448,32 {family.set('talks', name)} accept")
@@ -297,5 +274,4 @@ def _replies(name: str, family: _Family) -> list[str]:
         f"{udp} {flows} accept",
         f"{family.icmp} type echo-reply {family.sender} . {_ICMP_ID} {family.set('echoes', name)} accept",
         f"{family.protocol} != {{ {family.icmp_name}, tcp, udp }} "
-        f"{family.sender} . {family.number} {family.set('spoken', name)} accept",
-    ]
+        f"{family.sender} . {family.number} {family.set('spoken', name)} accept"]

@@ -1,7 +1,5 @@
 """Network namespaces: identification, and execution of functions in a namespace."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import threading
@@ -28,11 +26,9 @@ def identity(name: str) -> tuple[int, int] | None:
 
 
 def call(name: str, function: Callable[[], T]) -> T:
-    """Run ``function`` in a namespace, to which its sockets and child processes belong, and return its result.
-
-    A short-lived thread runs the function, so that the namespace of the caller does not change. Raises OSError if the
-    namespace cannot be entered, and all exceptions of the function.
-    """
+    """Run ``function`` in a namespace, to which its sockets and child processes belong, and return its result. A
+    short-lived thread runs the function, so that the namespace of the caller does not change. Raises OSError if the
+    namespace cannot be entered, and all exceptions of the function."""
     results: list[T] = []
     errors: list[BaseException] = []
 

@@ -1,7 +1,5 @@
 """Netlink queries about the packet filters in the kernel. A query takes microseconds and starts no process."""
 
-from __future__ import annotations
-
 import os
 import socket
 import struct
@@ -28,10 +26,8 @@ Marks = dict[str, tuple[int, ...]]
 
 
 class PacketFilters:
-    """The packet filters of the network namespace in which this object is created. Not thread-safe.
-
-    All methods raise OSError if a query fails.
-    """
+    """The packet filters of the network namespace in which this object is created. Not thread-safe. All methods raise
+    OSError if a query fails."""
 
     def __init__(self) -> None:
         self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_NETFILTER)

@@ -7,8 +7,6 @@
 The bridge has no address and no route, so the root namespace is not part of the tenants' network.
 """
 
-from __future__ import annotations
-
 import array
 import contextlib
 import fcntl
@@ -39,11 +37,8 @@ def exists(device: str) -> bool:
 
 def index(device: str) -> int | None:
     """Return the interface index, which a later device of the same name does not share, or None if it is missing."""
-    try:
-        with open(os.path.join(SYS, device, "ifindex"), encoding="ascii") as file:
-            return int(file.read())
-    except (OSError, ValueError):
-        return None
+    value = _attribute(device, "ifindex")
+    return int(value) if value else None
 
 
 def other_ports(net: HostNet, tag: str) -> list[str]:
@@ -60,8 +55,7 @@ def other_ports(net: HostNet, tag: str) -> list[str]:
 def complete(net: HostNet) -> bool:
     """Return True if all devices of a network exist. Starts no process."""
     return (exists(net.bridge) and exists(net.bridge_port) and netns.identity(net.namespace) is not None
-            and (net.link is None or exists(net.uplink_port))
-            and (net.wire_port is None or exists(net.wire_port)))
+            and (net.link is None or exists(net.uplink_port)) and (net.wire_port is None or exists(net.wire_port)))
 
 
 def ensure(net: HostNet, tag: str) -> None:
@@ -100,10 +94,8 @@ def remove(net: HostNet, tag: str) -> None:
 
 
 def uplink() -> str | None:
-    """Return the interface to external networks: the configured one or that of the default route.
-
-    Returns None if NAT is disabled or if there is no default route.
-    """
+    """Return the interface to external networks: the configured one or that of the default route. Returns None if NAT
+    is disabled or if there is no default route."""
     if not CONF.network.nat:
         return None
     if CONF.network.uplink_interface:
@@ -184,7 +176,6 @@ def _root_lines(net: HostNet, tag: str) -> list[str]:
 
 
 def _wire_lines(net: HostNet, tag: str) -> list[str]:
-    """Return the commands that create the port to other hosts."""
     port, interface = net.wire_port, net.bridge_interface
     if port is None:
         return []
@@ -220,10 +211,8 @@ def _tunnel_of(port: str) -> tuple[int | None, str | None]:
 
 
 def _namespace_lines(net: HostNet) -> list[str]:
-    lines = ["link set dev lo up",
-             f"link set dev gw mtu {net.mtu} up",
-             f"address replace {net.gateway}/{net.prefix} dev gw",
-             f"address replace {filters.METADATA}/32 dev gw"]
+    lines = ["link set dev lo up", f"link set dev gw mtu {net.mtu} up",
+             f"address replace {net.gateway}/{net.prefix} dev gw", f"address replace {filters.METADATA}/32 dev gw"]
     if net.cidr_v6 and net.gateway_v6:
         lines.append(f"address replace {net.gateway_v6}/{net.cidr_v6.split('/')[1]} dev gw nodad")
     if net.link is not None:
@@ -282,8 +271,12 @@ def _alias(tag: str) -> str:
 
 def _owner(device: str) -> str | None:
     """Return the alias of a device, by which Nova marks its devices ("" if unmarked), or None if it is missing."""
+    return _attribute(device, "ifalias")
+
+
+def _attribute(device: str, name: str) -> str | None:
     try:
-        with open(os.path.join(SYS, device, "ifalias"), encoding="utf-8") as file:
+        with open(os.path.join(SYS, device, name), encoding="utf-8") as file:
             return file.read().strip()
     except OSError:
         return None
@@ -297,15 +290,10 @@ def _master(device: str) -> str | None:
 
 
 def _uplink_mtu() -> int:
-    try:
-        with open(os.path.join(SYS, uplink() or "", "mtu"), encoding="ascii") as file:
-            return int(file.read())
-    except (OSError, ValueError):
-        return 1500
+    return int(_attribute(uplink() or "", "mtu") or 1500)
 
 
 def _disable_ipv6(devices: Sequence[str]) -> None:
-    """Disable the host's IPv6 on these devices."""
     for device in devices:
         _set(f"net/ipv6/conf/{device}/disable_ipv6", "1")
 

@@ -2,10 +2,7 @@
 
 Every root process may flush all packet filters of a host (a restart of nftables does). The kernel counts all changes,
 so that a check without changes costs microseconds. After a change of another program Nova's chains are compared with
-the state after Nova's last change, and restored if they differ.
-"""
-
-from __future__ import annotations
+the state after Nova's last change, and restored if they differ."""
 
 import logging
 import re
@@ -14,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 from nova import exception
-from nova.network.linux import commands, filters, group_filters
+from nova.network.linux import commands, filters, ingress
 from nova.network.linux.egress_guard import Guard
 from nova.network.linux.nfnetlink import FAMILIES, PacketFilters
 from nova.telemetry import metrics
@@ -30,9 +27,8 @@ _CHAIN = re.compile(r"(?:add|delete) chain (ip|ip6|bridge) \S+ (\S+)")
 
 class FilterBlock(NamedTuple):
     """The packet filters of a device, a security group or the host, and the egress guard of the device, if any.
-
-    ``lines(lost)`` returns the nftables commands that create the block; ``lost``: True if its learned flows are lost.
-    """
+    ``lines(lost)`` returns the nftables commands that create the block; ``lost``: True if its learned flows are
+    lost."""
 
     lines: Callable[[bool], Sequence[str]]
     guard: Guard | None = None
@@ -52,10 +48,8 @@ class Ruleset:
         self._marks: dict[tuple[str, str], tuple[int, ...]] = {}
 
     def change(self, added: Mapping[str, FilterBlock], removed: Mapping[str, Sequence[str]] | None = None) -> None:
-        """Add or replace blocks, by name, and remove blocks by the given commands, in one transaction.
-
-        Raises NetworkSetupError; nothing is changed then.
-        """
+        """Add or replace blocks, by name, and remove blocks by the given commands, in one transaction. Raises
+        NetworkSetupError; nothing is changed then."""
         lines = [line for commands_of_block in (removed or {}).values() for line in commands_of_block]
         lines += [line for block in added.values() for line in block.lines(False)]
         with self._mutex:
@@ -146,7 +140,7 @@ class Ruleset:
             if (match := _CHAIN.match(line)) is not None:
                 touched.add((match[1], match[2]))
         # The reference counts of group chains change when guests begin or cease to jump to them.
-        touched |= {chain for chain in self._marks if chain[1].startswith(group_filters.PREFIX)}
+        touched |= {chain for chain in self._marks if chain[1].startswith(ingress.PREFIX)}
         for family, chain in touched:
             marks = kernel.chain(family, self._table, chain) if chain else kernel.table(family, self._table)
             if marks is None:

@@ -1,10 +1,7 @@
 """State files of the networks and interfaces on this host: networks/<network id>/ below the state path.
 
 A file is written before the first device of its network is created, and deleted after the last device is removed. So
-every device with one of our names has a state file, also after a crash.
-"""
-
-from __future__ import annotations
+every device with one of our names has a state file, also after a crash."""
 
 import collections
 import hashlib
@@ -13,14 +10,13 @@ import logging
 import os
 import re
 import shutil
-import tempfile
 import threading
 from collections.abc import Iterator
 from typing import TypeVar
 
 import msgspec
 
-from nova.common import plain_ip
+from nova.common import files, plain_ip
 from nova.objects.base import Object
 from nova.objects.networks.network import VIF, Peers, RuleSet, link_local
 
@@ -119,10 +115,8 @@ def namespace(network_id: str) -> str:
 
 
 def network_of_vif(vif: VIF) -> HostNet:
-    """Return the network of a VIF.
-
-    Raises ValueError if a required value is missing, or if a value is unsafe in configuration files and commands.
-    """
+    """Return the network of a VIF. Raises ValueError if a required value is missing, or if a value is unsafe in
+    configuration files and commands."""
     fixed, fixed_v6 = vif.first(4), vif.first(6)
     if fixed is None:
         raise ValueError(f"the interface {vif.id} has no IPv4 address")
@@ -183,17 +177,17 @@ class StateFiles:
             return []
 
     def network(self, network_id: str) -> HostNet | None:
-        return read(self._network_file(network_id), HostNet)
+        return read(self._file(network_id, "network"), HostNet)
 
     def save_network(self, net: HostNet) -> None:
-        write(self._network_file(net.id), net)
+        write(self._file(net.id, "network"), net)
 
     def peers(self, network_id: str) -> Peers | None:
         """Return the peer hosts of a network, as received last."""
-        return read(self._peers_file(network_id), Peers)
+        return read(self._file(network_id, "peers"), Peers)
 
     def save_peers(self, peers: Peers) -> None:
-        write(self._peers_file(peers.network_id), peers)
+        write(self._file(peers.network_id, "peers"), peers)
 
     def delete_network(self, network_id: str) -> None:
         shutil.rmtree(os.path.join(self.root, network_id), ignore_errors=True)
@@ -234,19 +228,13 @@ class StateFiles:
         write(self._guest_file(network_id, guest.uuid), guest)
 
     def delete_guest(self, network_id: str, uuid: str) -> None:
-        try:
-            os.unlink(self._guest_file(network_id, uuid))
-        except FileNotFoundError:
-            return
+        files.remove(self._guest_file(network_id, uuid))
 
-    def _network_file(self, network_id: str) -> str:
-        return os.path.join(self.root, network_id, "network.json")
-
-    def _peers_file(self, network_id: str) -> str:
-        return os.path.join(self.root, network_id, "peers.json")
+    def _file(self, network_id: str, name: str) -> str:
+        return os.path.join(self.root, network_id, f"{name}.json")
 
     def _guest_file(self, network_id: str, uuid: str) -> str:
-        return os.path.join(self.root, network_id, "instances", f"{uuid}.json")
+        return self._file(network_id, os.path.join("instances", uuid))
 
 
 def read(path: str, kind: type[T]) -> T | None:
@@ -269,12 +257,4 @@ def write(path: str, value: Object) -> None:
     for missing in [path for path in (os.path.dirname(network), network, folder) if not os.path.isdir(path)]:
         os.makedirs(missing, exist_ok=True)
         os.chmod(missing, 0o755)  # noqa: S103
-    handle, temporary = tempfile.mkstemp(dir=folder, prefix=".new-")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            os.fchmod(file.fileno(), 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+    files.replace(path, data, mode=0o644)

@@ -2,10 +2,7 @@
 
 Broadcasts and frames to unlearned MAC addresses are sent to all these hosts; the location of a guest is learned from
 its frames. The conductor has the list of hosts (``peers``). A host requests the list when a network is set up, receives
-changes as messages, and polls the conductor in case that a message was lost.
-"""
-
-from __future__ import annotations
+changes as messages, and polls the conductor in case that a message was lost."""
 
 import json
 import logging
@@ -16,20 +13,23 @@ from contextlib import AbstractContextManager
 from nova import context, exception
 from nova.common import plain_ip
 from nova.network.linux import commands, plumbing
-from nova.network.linux.poller import Poller
 from nova.network.linux.state_files import HostNet, StateFiles
 from nova.objects.networks.network import Peers
 from nova.rpcapi.by_hosts import NetworkHosts
+from nova.service.periodic import Periodic
 
 LOG = logging.getLogger(__name__)
 
+# Seconds between two polls of the conductor for state that is also pushed by messages, since messages may be lost, and
+# before a failed poll is retried.
+POLL_INTERVAL, POLL_RETRY = 300, 5
 _ALL_MACS = "00:00:00:00:00:00"
 
 
 class Tunnels:
     """The tunnels of this host. ``lock`` returns the lock of a network. Callers of RPC methods hold no other lock."""
 
-    def __init__(self, state: StateFiles, lock: Callable[[str], AbstractContextManager[None]]) -> None:
+    def __init__(self, state: StateFiles, lock: Callable[[str], AbstractContextManager[object]]) -> None:
         self._state = state
         self._lock = lock
         self._host = ""
@@ -38,19 +38,11 @@ class Tunnels:
         self._query_lock = threading.Lock()
         # True if the conductor may have networks of this host on record, perhaps from an earlier process.
         self._reported = True
-        self._poller = Poller("the other hosts of networks", self.refresh)
+        self.poller = Periodic("poll of the hosts of networks", POLL_INTERVAL, self.refresh, POLL_RETRY)
 
     def connect(self, host: str, conductor: NetworkHosts) -> None:
         """Set the name of this host and the conductor proxy."""
         self._host, self._conductor = host, conductor
-
-    def start(self) -> None:
-        """Start polling the conductor in the background."""
-        if self._conductor is not None:
-            self._poller.start()
-
-    def stop(self) -> None:
-        self._poller.stop()
 
     # --- changes of networks; callers hold the lock of the network -------------------------------------------------
     def up(self, net: HostNet) -> None:
@@ -67,12 +59,12 @@ class Tunnels:
                             "other hosts: %s", net.id, error)
         if peers is not None:
             self._apply(net, peers)
-        self._poller.wake()
+        self.poller.wake()
 
     def removed(self, net: HostNet) -> None:
         """Report to the conductor that a network was removed from this host."""
         if net.vni is not None:
-            self._poller.wake()
+            self.poller.wake()
 
     def update_peers(self, peers: Peers) -> None:
         """Apply the peers of a network, unless newer ones are stored."""

@@ -1,21 +1,28 @@
-"""The network back end "neutron" on the conductor: checks of requests, before they are accepted.
+"""The network back end "neutron" on the conductor: checks of requests, and the interfaces of servers as Neutron ports.
 
-:mod:`nova.network.neutron.server_interfaces` changes the interfaces of servers.
-"""
+The device_id of a port is the id of its server. An interrupted method finds the ports that it created by their
+device_id, so all methods of the external steps are idempotent. Ports that a user created are not deleted with the
+server. Neutron is called immediately, outside any transaction; the interfaces are stored with the step."""
 
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
 from nova import exception
+from nova.common import plain_ip
+from nova.conf import CONF
 from nova.context import RequestContext
-from nova.network.neutron.api import NeutronApi
-from nova.network.neutron.server_interfaces import NeutronServerInterfaces, check_supported, group_ids
-from nova.objects.networks.network import NetworkRequest
+from nova.network.neutron.api import NeutronApi, Raw
+from nova.objects.networks.network import SLAAC, VIF, FixedIp, HostRoute, NetworkRequest
+from nova.objects.servers.instance import Instance
 from nova.operations.framework.contexts import ServiceControl
+
+LOG = logging.getLogger(__name__)
 
 _WITHOUT_ADDRESS = ("deferred", "none")
 
@@ -38,7 +45,9 @@ class NeutronAllocator:
     def validate(self, ctx: RequestContext, project_id: str,
                  wanted: Sequence[NetworkRequest] | None) -> list[NetworkRequest]:
         if wanted is None:
-            usable = self._networks_of(ctx, project_id)
+            networks = [*self._api.list(ctx, "networks", ctx.auth_token, tenant_id=project_id, shared=False),
+                        *self._api.list(ctx, "networks", ctx.auth_token, shared=True)]
+            usable = list(dict.fromkeys(network["id"] for network in networks))
             if len(usable) > 1:
                 raise exception.NetworkAmbiguous()
             wanted = [NetworkRequest(network_id=uuid) for uuid in usable]
@@ -47,11 +56,6 @@ class NeutronAllocator:
             raise exception.InvalidInput(reason="the same port is given twice.")
         return [self._validated_port(ctx, request) if request.port_id else self._validated_network(ctx, request)
                 for request in wanted]
-
-    def _networks_of(self, ctx: RequestContext, project_id: str) -> list[str]:
-        networks = [*self._api.list(ctx, "networks", ctx.auth_token, tenant_id=project_id, shared=False),
-                    *self._api.list(ctx, "networks", ctx.auth_token, shared=True)]
-        return list(dict.fromkeys(network["id"] for network in networks))
 
     def _validated_port(self, ctx: RequestContext, request: NetworkRequest) -> NetworkRequest:
         port = self._api.port(ctx, request.port_id or "", ctx.auth_token)
@@ -69,11 +73,233 @@ class NeutronAllocator:
         if network.get("router:external") and not network.get("shared") and not ctx.is_admin:
             raise exception.ExternalNetworkAttachForbidden(network_id=network["id"])
         if request.fixed_ip:
-            taken = self._api.list(ctx, "ports", network_id=network["id"],
-                                   fixed_ips=f"ip_address={request.fixed_ip}")
+            taken = self._api.list(ctx, "ports", network_id=network["id"], fixed_ips=f"ip_address={request.fixed_ip}")
             if taken:
                 raise exception.FixedIpInUse(address=request.fixed_ip)
         return request
 
     def check_groups(self, ctx: RequestContext, project_id: str, names: Sequence[str]) -> None:
         group_ids(self._api, ctx, project_id, names, ctx.auth_token)
+
+
+_DEFAULT_GROUP = "default"
+# The extension that adds dns_name to ports.
+_DNS = "dns-integration"
+_UNBOUND = "unbound"
+_PLUGGABLE = ("ovs",)
+
+
+class NeutronServerInterfaces:
+    """A :class:`nova.operations.framework.resource_contexts.OutsideInterfaces`."""
+
+    def __init__(self, api: NeutronApi, ctl: ServiceControl) -> None:
+        self._api, self._ctl, self._ctx = api, ctl, ctl.ctx
+
+    @property
+    def _server(self) -> Instance:
+        return self._ctl.instance
+
+    def take(self, host: str) -> None:
+        made = self._allocate(self._server.requested_networks or [])
+        self._ctl.set(network_info=[self._bind(vif, host) for vif in made])
+
+    def add(self, wanted: NetworkRequest, host: str) -> VIF:
+        made, = self._allocate([wanted])
+        vif = msgspec.structs.replace(self._bind(made, host), active=False)
+        self._ctl.interfaces.change(lambda vifs: [*vifs, vif])
+        return vif
+
+    def _allocate(self, wanted: Sequence[NetworkRequest]) -> list[VIF]:
+        """Create the ports, or find those that an earlier attempt created."""
+        free = self._new_ports()
+        groups = group_ids(
+            self._api, self._ctx, self._server.project_id, self._server.security_groups) if wanted else None
+        ports = []
+        for request in wanted:
+            port = next((port for port in free if _fits(port, request)), None)
+            if port is not None:
+                free.remove(port)
+            elif request.port_id:
+                port = self._take(request.port_id)
+            else:
+                port = self._create(request, groups)
+            ports.append(port)
+        return self._vifs(ports, wanted)
+
+    def _take(self, port_id: str) -> Raw:
+        port = self._api.port(self._ctx, port_id)
+        if port["tenant_id"] != self._server.project_id:
+            raise exception.PortNotUsable(port_id=port_id, instance_uuid=self._server.uuid)
+        if port.get("device_id"):
+            raise exception.PortInUse(port_id=port_id)
+        check_supported(port)
+        name = port.get("dns_name")
+        if name and name != self._server.hostname and self._api.has(self._ctx, _DNS):
+            raise exception.PortNotUsableDNS(
+                port_id=port_id, instance_uuid=self._server.uuid, dns_name=name, hostname=self._server.hostname)
+        return self._api.update_port(self._ctx, port_id, {"device_id": self._server.uuid}, port.get("revision_number"))
+
+    def _create(self, request: NetworkRequest, groups: list[str] | None) -> Raw:
+        wanted: Raw = {"network_id": request.network_id, "device_id": self._server.uuid, "admin_state_up": True,
+                       "tenant_id": self._server.project_id}
+        if request.fixed_ip:
+            wanted["fixed_ips"] = [{"ip_address": request.fixed_ip}]
+        if groups is not None:
+            wanted["security_groups"] = groups
+        port = self._api.create_port(self._ctx, wanted)
+        check_supported(port)  # a QoS policy of the network may require resources that Nova does not claim
+        return port
+
+    # --- binding -----------------------------------------------------------------------------------------
+    def bind(self, host: str) -> None:
+        bound: dict[str, VIF] = {}
+        deleted_ports = set()
+        for vif in self._server.network_info:
+            try:
+                bound[vif.id] = self._bind(vif, host)
+            except exception.PortNotFound:
+                # The port was deleted and the event was lost. Keep the server running without the port.
+                LOG.warning("[instance: %s] Port %s was deleted; the server continues without it", self._server.uuid,
+                            vif.id)
+                deleted_ports.add(vif.id)
+
+        def renewed(vifs: list[VIF]) -> list[VIF]:
+            # Events of the service (nova.conductor.service_events) may have updated the row after it was read.
+            return [msgspec.structs.replace(bound[vif.id], label=vif.label, mtu=vif.mtu, fixed_ips=vif.fixed_ips)
+                    if vif.id in bound else vif for vif in vifs if vif.id not in deleted_ports]
+
+        self._ctl.interfaces.change(renewed)
+
+    def _bind(self, vif: VIF, host: str) -> VIF:
+        """Bind a port to a host; return the interface as the host has to plug it. Raises PortBindingFailed,
+        PortNotFound."""
+        # A bound port keeps its name during a move, since its user may have changed the name.
+        named = {"dns_name": self._server.hostname} \
+            if vif.vif_type == _UNBOUND and self._api.has(self._ctx, _DNS) else {}
+        port = self._api.update_port(self._ctx, vif.id, {
+            "device_id": self._server.uuid, "binding:host_id": host,
+            "device_owner": f"compute:{self._server.availability_zone or CONF.default_availability_zone}", **named})
+        if port.get("binding:vif_type") not in _PLUGGABLE:
+            raise exception.PortBindingFailed(port_id=vif.id)
+        return _bound(vif, port)
+
+    def unbind(self) -> None:
+        for vif in self._server.network_info:
+            self._change(vif.id, {"binding:host_id": None})
+
+    # --- release -----------------------------------------------------------------------------------------
+    def release(self, *vifs: VIF) -> None:
+        only = {vif.id for vif in vifs}
+        of_users = {vif.id for vif in [*self._server.network_info, *vifs] if vif.keep}
+        for port in self._ports():
+            if not only or port["id"] in only:
+                self._remove(port, port["id"] in of_users)
+
+    def give_back(self, wanted: NetworkRequest | None) -> None:
+        for port in self._new_ports():
+            self._remove(port, wanted is not None and port["id"] == wanted.port_id)
+
+    def _remove(self, port: Raw, of_user: bool) -> None:
+        """Delete a port, or unbind it if a user created it (``of_user``, or requested with the server)."""
+        if of_user or port["id"] in [request.port_id for request in self._server.requested_networks or ()]:
+            unnamed = {"dns_name": ""} if self._api.has(self._ctx, _DNS) else {}
+            self._change(port["id"], {"device_id": "", "device_owner": "", "binding:host_id": None, **unnamed})
+        else:
+            self._api.delete_port(self._ctx, port["id"])
+
+    def _change(self, port_id: str, changes: dict[str, Any]) -> None:
+        try:
+            self._api.update_port(self._ctx, port_id, changes)
+        except exception.PortNotFound:
+            LOG.info("Port %s was deleted already", port_id)
+
+    def _ports(self) -> list[Raw]:
+        """Return the ports of a server. Others are filtered out again here, since callers delete some of the ports."""
+        return [port for port in self._api.list(self._ctx, "ports", device_id=self._server.uuid)
+                if port.get("device_id") == self._server.uuid]
+
+    def _new_ports(self) -> list[Raw]:
+        """Return the ports of a server that its database row lacks."""
+        recorded = {vif.id for vif in self._server.network_info}
+        return [port for port in self._ports() if port["id"] not in recorded]
+
+    def refreshed(self) -> list[VIF]:
+        vifs = {vif.id: vif for vif in self._server.network_info}
+        ports = [port for port in self._ports() if port["id"] in vifs]
+        return self._vifs(ports, [NetworkRequest(
+            port_id=port["id"] if vifs[port["id"]].keep else None, tag=vifs[port["id"]].tag) for port in ports])
+
+    def _vifs(self, ports: Sequence[Raw], wanted: Sequence[NetworkRequest]) -> list[VIF]:
+        networks = {uuid: self._api.network(self._ctx, uuid)
+                    for uuid in dict.fromkeys(port["network_id"] for port in ports)}
+        subnets = {subnet["id"]: subnet for uuid in networks
+                   for subnet in self._api.list(self._ctx, "subnets", network_id=uuid)}
+        try:
+            return [_vif(port, networks[port["network_id"]], subnets, request)
+                    for port, request in zip(ports, wanted, strict=True)]
+        except ValueError as error:
+            raise exception.NetworkServiceUnavailable(reason=f"its response is malformed ({error})") from error
+
+
+def group_ids(api: NeutronApi, ctx: RequestContext, project_id: str, names: Sequence[str],
+              token: str | None = None) -> list[str] | None:
+    """Return the ids of security groups given by name or id, or None for Neutron's default group."""
+    if not names or list(names) == [_DEFAULT_GROUP]:
+        return None
+    groups = api.list(ctx, "security-groups", token, tenant_id=project_id)
+    ids = []
+    for name in names:
+        matching = [group["id"] for group in groups if name in (group["id"], group["name"])]
+        if not matching:
+            raise exception.SecurityGroupNotFound(security_group_id=name)
+        if len(matching) > 1:
+            raise exception.NoUniqueMatch(f"Multiple security groups found matching '{name}'. Use an ID to be more "
+                                          "specific.")
+        ids += matching
+    return ids
+
+
+def _fits(port: Raw, request: NetworkRequest) -> bool:
+    if request.port_id:
+        return bool(port["id"] == request.port_id)
+    addresses = [fixed["ip_address"] for fixed in port["fixed_ips"]]
+    return port["network_id"] == request.network_id and (not request.fixed_ip or request.fixed_ip in addresses)
+
+
+def check_supported(port: Raw) -> None:
+    """Raise PortFieldNotSupported for a port with unsupported features: devices, guaranteed bandwidth."""
+    kind = port.get("binding:vnic_type") or "normal"
+    for field, value in (("binding:vnic_type", kind if kind != "normal" else None),
+                         ("resource_request", port.get("resource_request")),
+                         ("device_profile", port.get("device_profile"))):
+        if value:
+            raise exception.PortFieldNotSupported(port_id=port["id"], field=field, value=value)
+
+
+def _vif(port: Raw, network: Raw, subnets: dict[str, Raw], request: NetworkRequest) -> VIF:
+    vif = VIF(id=port["id"], network_id=port["network_id"], label=network.get("name") or "", mac=port["mac_address"],
+              fixed_ips=[_fixed_ip(fixed, subnets) for fixed in port["fixed_ips"]], mtu=network.get("mtu") or 1500,
+              devname=f"tap{port['id']}"[:14], tag=request.tag, keep=request.port_id is not None, outside=True,
+              security=bool(port.get("port_security_enabled", True)))
+    return _bound(vif, port)
+
+
+def _bound(vif: VIF, port: Raw) -> VIF:
+    details: dict[str, Any] = port.get("binding:vif_details") or {}
+    active = port.get("status") == "ACTIVE" or not port.get("admin_state_up", True)
+    return msgspec.structs.replace(
+        vif, vif_type=port.get("binding:vif_type") or _UNBOUND, vnic_type=port.get("binding:vnic_type") or "normal",
+        details=details, profile=port.get("binding:profile") or {},
+        bridge=str(details.get("bridge_name") or CONF.neutron.ovs_bridge), active=active, awaits_plug=not active)
+
+
+def _fixed_ip(fixed: Raw, subnets: dict[str, Raw]) -> FixedIp:
+    subnet = subnets.get(fixed["subnet_id"], {})
+    address = plain_ip.address(fixed["ip_address"])
+    cidr = str(subnet.get("cidr") or f"{address}/{address.max_prefixlen}")
+    mode = ("dhcp" if subnet.get("enable_dhcp") else None) if address.version == 4 else subnet.get("ipv6_address_mode")
+    return FixedIp(address=str(address), version=address.version, prefix=plain_ip.network(cidr, strict=False).prefixlen,
+                   cidr=cidr, gateway=subnet.get("gateway_ip"), dns=list(subnet.get("dns_nameservers") or ()),
+                   mode=SLAAC if mode == "slaac" else mode, subnet_id=fixed["subnet_id"],
+                   routes=[HostRoute(destination=route["destination"], gateway=route["nexthop"])
+                           for route in subnet.get("host_routes") or ()])

@@ -1,7 +1,5 @@
 """A client of Neutron's API (v2.0), used by conductors."""
 
-from __future__ import annotations
-
 import contextlib
 import time
 from collections.abc import Mapping
@@ -42,9 +40,8 @@ _Port = TypedDict("_Port", {
     "binding:vnic_type": str | None, "binding:vif_details": dict[str, Any] | None,
     "binding:profile": dict[str, Any] | None, "dns_name": str | None, "resource_request": dict[str, Any] | None,
     "device_profile": str | None}, total=False)
-_Network = TypedDict("_Network", {
-    "id": Required[_Id], "name": str | None, "mtu": int | None, "subnets": list[_Id], "shared": bool | None,
-    "router:external": bool | None}, total=False)
+_Network = TypedDict("_Network", {"id": Required[_Id], "name": str | None, "mtu": int | None, "subnets": list[_Id],
+                                  "shared": bool | None, "router:external": bool | None}, total=False)
 
 
 class _Route(TypedDict):
@@ -77,11 +74,9 @@ _SHAPES: dict[str, Any] = {
 
 
 class NeutronApi:
-    """A client of Neutron that uses Nova's own credentials, or a caller's ``token``.
-
-    All methods raise NetworkServiceUnavailable (the request may have been executed), Forbidden, NotFound, InvalidInput,
-    Conflict, QuotaLimit, and the exceptions in their docstrings.
-    """
+    """A client of Neutron that uses Nova's own credentials, or a caller's ``token``. All methods raise
+    NetworkServiceUnavailable (the request may have been executed), Forbidden, NotFound, InvalidInput, Conflict,
+    QuotaLimit, and the exceptions in their docstrings."""
 
     def __init__(self) -> None:
         self._neutron = ServiceClient(
@@ -120,10 +115,8 @@ class NeutronApi:
         return self._request(ctx, "POST", "/ports", "port", json={"port": wanted})  # type: ignore[no-any-return]
 
     def update_port(self, ctx: RequestContext, uuid: str, changes: Raw, revision: int | None = None) -> Raw:
-        """Update a port and return it.
-
-        ``revision``: the expected revision of the port. Raises PortNotFound, PortInUse (the port has another revision).
-        """
+        """Update a port and return it. ``revision``: the expected revision of the port. Raises PortNotFound, PortInUse
+        (the port has another revision)."""
         headers = {"If-Match": f"revision_number={revision}"} if revision is not None else {}
         try:
             return self._request(ctx, "PUT", f"/ports/{uuid}", "port", headers=headers,  # type: ignore[no-any-return]

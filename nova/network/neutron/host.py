@@ -1,10 +1,7 @@
 """The host's part of the network back end "neutron": interfaces on the integration bridge of Open vSwitch.
 
-The hypervisor creates the ports, with the ids of the guest (vm-id) and of the Neutron port (iface-id) in the
-database of Open vSwitch. Neutron's agent or OVN identifies them by the iface-id. Needs root.
-"""
-
-from __future__ import annotations
+The hypervisor creates the ports, with the ids of the guest (vm-id) and of the Neutron port (iface-id) in the database
+of Open vSwitch. Neutron's agent or OVN identifies them by the iface-id. Needs root."""
 
 import logging
 from collections.abc import Sequence
@@ -50,8 +47,6 @@ class NeutronHostNetwork(HostNetwork):
         output = _vsctl("--bare", "--columns=external_ids", "find", "Interface")
         words = (word.strip('",') for word in output.split())
         return {word.removeprefix("vm-id=").strip('"') for word in words if word.startswith("vm-id=")}
-
-    def refresh_rules(self, uuid: str, rules: RuleSet) -> None: ...
 
     @staticmethod
     def _devices(uuid: str) -> list[str]:

@@ -42,7 +42,7 @@ def check_data_paths(deployed: Deployed, paths: Iterable[str]) -> None:
     """Raise Refused if the image declares a volume outside of all mounts: its data would be lost with the container."""
     component, mounts = deployed.component, [normalized(path) for path in deployed.component.mount_points()]
     open_paths = [path for path in sorted({normalized(destination) for destination in paths})
-                  if not any(path == mount or path.startswith(f"{mount}/") for mount in mounts)]
+                  if not any(path == mount or path.startswith(mount.rstrip("/") + "/") for mount in mounts)]
     if open_paths:
         more = f" and {len(open_paths) - _SHOWN} more paths" if len(open_paths) > _SHOWN else ""
         shown = ", ".join(path if path.isprintable() else ascii(path) for path in open_paths[:_SHOWN])

@@ -45,11 +45,12 @@ class CleanupExecutor:
         for task in self.journal.cleanup_tasks():
             try:
                 self._execute(task, progress)
-                self.journal.cleanup_done(task.id)
             except (RuntimeFault, OSError) as error:
                 LOG.warning("Cannot remove %s %s, retrying later: %s", task.kind, task.name, error)
                 why = os_error_text(error) if isinstance(error, OSError) else error
                 progress(task.name, f"cannot remove its {task.kind}, retrying later: {why}")
+            else:
+                self.journal.cleanup_done(task.id)
 
     def _execute(self, task: CleanupTask, progress: Callable[[str, str], None]) -> None:
         if task.kind == BACKUP:

@@ -24,7 +24,7 @@ import msgspec
 from nova.common.errors import Invalid, NotKnown, Refused, ReportedError
 from nova.novad import signing
 from nova.novad.api import novad_pb2 as pb
-from nova.novad.client import Client, Unreachable, was_lost
+from nova.novad.client import ANSWERED, Client, Unreachable, was_lost
 from nova.novad.deployment.containers import Progress
 from nova.novad.deployment.journal import DONE, UNDONE, Journal
 from nova.novad.errors import Busy, Cancelled, Failed
@@ -383,7 +383,7 @@ def _peer_errors(node: str, name: str = "") -> Iterator[None]:
         if code == grpc.StatusCode.UNAUTHENTICATED:
             raise Refused(f"Node {node} refuses the secret of this control node: the file secret_file in its "
                           f"novad.toml names has to have what nova nodes secret {name or node} prints here.") from None
-        if code == grpc.StatusCode.ABORTED and "under way" in details:
+        if dict(error.trailing_metadata() or ()).get(ANSWERED) == Busy.__name__:
             raise Busy(words) from None
         raise _ERRORS.get(code, Failed)(words) from None
 

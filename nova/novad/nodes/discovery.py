@@ -1,4 +1,4 @@
-"""Discovery of nodes by mDNS: a bounded table of announced novad instances, and the announcement of this one.
+"""Discovery of nodes by mDNS: a bounded table of announced novad instances, and the announcement of this novad.
 
 The table is maintained in the background: commands read it without waiting. Announcements are not trusted. Each
 instance is tried without any secret and is confirmed once it has presented a certificate of the authority of nodes.

@@ -23,8 +23,8 @@ class Rules:
     launched: bool = True
     preempts: bool = False  # the operation supersedes the running operation and runs the compensations of that one
     keeps_guest: bool = False  # with ``preempts``: the guest stays as it is, with the devices that it has
-    # After an operation that superseded this one and keeps the guest, this one runs again from its first step. All its
-    # steps can run twice, and none has a compensation.
+    # The operation runs again, from its first step, after an operation that superseded it and keeps the guest. All
+    # steps of a repeated operation can run twice, and none has a compensation.
     repeated: bool = False
     # Task states of operations that must not be superseded. A delete cannot be compensated.
     yields_to: frozenset[str] = frozenset({states.DELETING})

@@ -1,10 +1,7 @@
 """Consoles of virtual guests on local sockets: a single-colour screen (RFB), a greeting (SPICE), and a serial port.
 
 A console exists from its first request until the guest is powered off. Keys change the colour of the screen, so that
-users can see that they arrived.
-"""
-
-from __future__ import annotations
+users can see that they arrived."""
 
 import contextlib
 import socket
@@ -126,7 +123,6 @@ def _screen(client: socket.socket, name: str) -> None:
 
 
 def _read(client: socket.socket, size: int) -> bytes:
-    """Read this number of bytes. Raises EOFError."""
     if size > _MOST:
         raise EOFError
     data = b""

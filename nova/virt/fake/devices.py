@@ -1,7 +1,5 @@
 """The devices of virtual guests: volumes, their swaps and files, and interfaces."""
 
-from __future__ import annotations
-
 import string
 
 from nova import exception

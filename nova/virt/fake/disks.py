@@ -1,19 +1,16 @@
 """DiskStore of virtual guests: their owner and size.
 
 Each virtual host has its own disks, or all hosts share them ([fake] shared_storage): as small files in a directory or,
-without [fake] directory, in a dictionary of the process.
-"""
-
-from __future__ import annotations
+without [fake] directory, in a dictionary of the process."""
 
 import contextlib
 import json
 import os
 import threading
 import uuid as uuidlib
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from nova.common import files
 from nova.conf import CONF
 from nova.virt.fake.log import AppendOnlyFile
 
@@ -39,12 +36,12 @@ class OwnDisks:
     def __init__(self, path: str | None = None) -> None:
         self._disks: dict[str, Disk] = {}
         self._lock = threading.Lock()
-        self._file = AppendOnlyFile(path) if path else None
+        self._file = AppendOnlyFile(path, Disk) if path else None
 
     def open(self) -> None:
         with self._lock:
             if self._file is not None:
-                self._file.load_into(self._disks, lambda values: Disk(*values), tuple)
+                self._file.load_into(self._disks)
 
     def get(self, name: str) -> Disk | None:
         return self._disks.get(name)
@@ -74,7 +71,7 @@ class OwnDisks:
 
     def _note(self, name: str, disk: Disk | None) -> None:
         if self._file is not None:
-            self._file.note(name, disk, self._disks.items(), len(self._disks))
+            self._file.note(name, disk, self._disks)
 
 
 class SharedFiles:
@@ -87,22 +84,14 @@ class SharedFiles:
         os.makedirs(self._directory, exist_ok=True)
 
     def get(self, name: str) -> Disk | None:
-        try:
-            with open(os.path.join(self._directory, name)) as file:
-                values: list[Any] = json.load(file)
-        except FileNotFoundError:
-            return None
-        return Disk(*values)
+        values = files.text_of(os.path.join(self._directory, name))
+        return Disk(*json.loads(values)) if values is not None else None
 
     def put(self, name: str, disk: Disk) -> None:
-        new = os.path.join(self._directory, f".{name}.{uuidlib.uuid4().hex}")
-        with open(new, "w") as file:
-            json.dump(disk, file)
-        os.replace(new, os.path.join(self._directory, name))
+        files.replace(os.path.join(self._directory, name), json.dumps(disk))
 
     def remove(self, name: str) -> None:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(os.path.join(self._directory, name))
+        files.remove(os.path.join(self._directory, name))
 
     def rename(self, name: str, other: str) -> None:
         with contextlib.suppress(FileNotFoundError):
@@ -124,11 +113,6 @@ def of_host(host: str, directory: str | None, shared: bool) -> DiskStore:
     return OwnDisks(os.path.join(directory, f"{host}.disks") if directory else None)
 
 
-def uuids(disks: DiskStore) -> Iterator[str]:
-    """Return the uuids of guests with a disk, in use or set aside."""
-    return (name.removesuffix(ASIDE) for name in disks.names())
-
-
 # --- as files ------------------------------------------------------------------------------------------
 def copy_to_file(host: str, uuid: str, disk: Disk | None) -> str:
     """Write the identity of the disk to a file; return its path."""
@@ -141,8 +125,7 @@ def copy_to_file(host: str, uuid: str, disk: Disk | None) -> str:
 
 def remove_file(host: str, uuid: str) -> None:
     """Remove the file of copy_to_file(), if it exists."""
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(file_of(host, uuid))
+    files.remove(file_of(host, uuid))
 
 
 def file_of(host: str, uuid: str) -> str:

@@ -5,8 +5,7 @@ host) permanently. Sizes and behaviour are configured in [fake], or for many hos
 (:mod:`nova.virt.fake.scenario`). Tests may change the driver's ``behaviour`` and read its ``state``, with
 ``guest(uuid)`` and ``disk(uuid)``.
 
-Unlike a real hypervisor, the driver never refuses to remove a guest, so that tests detect wrong orders.
-"""
+Unlike a real hypervisor, the driver never refuses to remove a guest, so that tests detect wrong orders."""
 
 from __future__ import annotations
 
@@ -41,13 +40,12 @@ class FakeDriver(Driver):
             scenario = fake_scenario.configured()
             group = scenario.hosts().get(host) if scenario else None
         self.state = state = FakeHost(host, Behaviour.configured(group))
-        super().__init__(
-            host=host, guests=life.Guests(state), disks=life.Disks(state), power=life.Power(state),
-            consoles=life.Consoles(state), rescue=life.Rescue(state), snapshots=life.Snapshots(state),
-            volumes=devices.Volumes(state), volume_swaps=devices.VolumeSwaps(state),
-            volume_files=devices.VolumeFiles(state), interfaces=devices.Interfaces(state),
-            cold_migration=moves.ColdMigration(state), live_source=moves.LiveMigrationSource(state),
-            live_target=moves.LiveMigrationTarget(state))
+        super().__init__(host=host, guests=life.Guests(state), disks=life.Disks(state), power=life.Power(state),
+                         consoles=life.Consoles(state), rescue=life.Rescue(state), snapshots=life.Snapshots(state),
+                         volumes=devices.Volumes(state), volume_swaps=devices.VolumeSwaps(state),
+                         volume_files=devices.VolumeFiles(state), interfaces=devices.Interfaces(state),
+                         cold_migration=moves.ColdMigration(state), live_source=moves.LiveMigrationSource(state),
+                         live_target=moves.LiveMigrationTarget(state))
         self._group = group or fake_scenario.Group(name="fake", nodes=CONF.fake.nodes)
         # Set by tests to simulate a boot of the host.
         self.boot = ""

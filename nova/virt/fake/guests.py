@@ -1,16 +1,14 @@
 """The guests of one virtual host: a few bytes per guest in memory, and optionally an append-only file.
 
-Designed for 100,000 guests.
-"""
+Designed for 100,000 guests."""
 
-from __future__ import annotations
-
-import dataclasses
 import functools
 import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
+
+import msgspec
 
 from nova import exception
 from nova.objects.servers import states
@@ -19,8 +17,7 @@ from nova.virt.fake.log import AppendOnlyFile
 from nova.virt.volume_files import files_of
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class FlavorSize:
+class FlavorSize(msgspec.Struct, frozen=True, array_like=True):
     """The current flavor of a guest."""
 
     flavor: str = ""
@@ -29,16 +26,14 @@ class FlavorSize:
     root_gb: int = 0
 
 
-@dataclasses.dataclass(slots=True)
-class Guest:
+class Guest(msgspec.Struct, omit_defaults=True):
     """The state of a guest. ``booted``: times of its boots in seconds.
 
     ``volumes``: ids by device name; ``interfaces``: MAC addresses; ``cpus`` and ``devices`` (addresses): dedicated
     resources of the host. ``rescued``: image of the rescue. ``incoming``: a migration is moving the guest to this host;
     ``went``: a migration has moved it away; such guests are not listed. ``swapped``: attachment ids of swapped volumes
     since the definition. ``files``: volume id and file names of file-based volumes. ``sizes``: volume ids and sizes in
-    GiB of volumes extended while the guest ran. ``shares``: host directories by tag.
-    """
+    GiB of volumes extended while the guest ran. ``shares``: host directories by tag."""
 
     power_state: int
     name: str = ""
@@ -55,6 +50,9 @@ class Guest:
     files: tuple[tuple[str, ...], ...] = ()
     sizes: tuple[tuple[str, int], ...] = ()
     shares: tuple[tuple[str, str], ...] = ()
+
+    def __post_init__(self) -> None:
+        self.size = _shared(self.size)
 
     @property
     def on(self) -> bool:
@@ -86,11 +84,8 @@ class Guest:
 
 
 class GuestStore:
-    """Guests by uuid. Thread-safe.
-
-    ``path``: file for persistence (None: none). ``changed``: called at every change of a guest with its uuid, and True
-    if the guest runs; must not block. ``names``: template of guest names.
-    """
+    """Guests by uuid. Thread-safe. ``path``: file for persistence (None: none). ``changed``: called at every change of
+    a guest with its uuid, and True if the guest runs; must not block. ``names``: template of guest names."""
 
     def __init__(self, path: str | None, changed: Callable[[str, bool], None] = lambda _uuid, _on: None,
                  names: str = "instance-%08x") -> None:
@@ -98,13 +93,13 @@ class GuestStore:
         self._names = names
         self._guests: dict[str, Guest] = {}
         self._lock = threading.Lock()
-        self._file = AppendOnlyFile(path) if path else None
+        self._file = AppendOnlyFile(path, Guest) if path else None
 
     def open(self) -> None:
         """Load the guests of a previous process. A repeated call does nothing."""
         with self._lock:
             if self._file is not None:
-                self._file.load_into(self._guests, _restored, _values)
+                self._file.load_into(self._guests)
 
     def get(self, uuid: str) -> Guest:
         """Return the guest. Raises GuestNotFound."""
@@ -179,38 +174,10 @@ class GuestStore:
     def _note(self, uuid: str, guest: Guest | None) -> None:
         self._changed(uuid, guest is not None and guest.on)
         if self._file is not None:
-            everything = ((name, _values(there)) for name, there in self._guests.items())
-            self._file.note(uuid, guest and _values(guest), everything, len(self._guests))
+            self._file.note(uuid, guest, self._guests)
 
 
 @functools.lru_cache(maxsize=1000)
 def _shared(size: FlavorSize) -> FlavorSize:
     """Return one object for all guests of a flavor."""
     return size
-
-
-# Persistent attributes of a guest. Attributes with default values are omitted.
-_PERSISTENT = ("power_state", "name", "booted", "volumes", "interfaces", "cpus", "devices", "incoming", "went",
-         "rescued", "swapped", "files", "sizes", "shares")
-
-
-def _values(guest: Guest) -> dict[str, Any]:
-    values = {name: value for name in _PERSISTENT if (value := getattr(guest, name)) or name == "power_state"}
-    if guest.size.flavor:
-        values["size"] = dataclasses.astuple(guest.size)
-    return values
-
-
-def _restored(values: dict[str, Any]) -> Guest:
-    guest = Guest(values["power_state"], values.get("name", ""), tuple(values.get("booted", ())),
-                  incoming=values.get("incoming", False), went=values.get("went", False),
-                  rescued=values.get("rescued", ""))
-    guest.volumes = tuple((device, volume) for device, volume in values.get("volumes", ()))
-    guest.interfaces, guest.cpus, guest.devices, guest.swapped = (
-        tuple(values.get(name, ())) for name in ("interfaces", "cpus", "devices", "swapped"))
-    guest.files = tuple(tuple(item) for item in values.get("files", ()))
-    guest.sizes = tuple((volume, size) for volume, size in values.get("sizes", ()))
-    guest.shares = tuple((tag, path) for tag, path in values.get("shares", ()))
-    if "size" in values:
-        guest.size = _shared(FlavorSize(*values["size"]))
-    return guest

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import contextlib
 import dataclasses
 import os
 import random
@@ -12,6 +11,7 @@ import time
 from typing import Any, ClassVar
 
 from nova import exception
+from nova.common import files
 from nova.conf import CONF
 from nova.objects.servers import states
 from nova.objects.servers.instance import Instance
@@ -77,8 +77,7 @@ class ArrivalSignal:
     def forget(self, uuid: str, host: str) -> None:
         self._of_process.discard((uuid, host))
         if self._directory is not None:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(self._path(uuid, host))
+            files.remove(self._path(uuid, host))
 
     def _path(self, uuid: str, host: str) -> str:
         return os.path.join(self._directory or "", f"{uuid}.{host}")

@@ -1,10 +1,7 @@
 """Migrations of virtual guests: copies of disks for cold migration, and live migration.
 
 Each host has its own state. Source and destination exchange data as real hosts do; only the arrival of a running guest
-is signalled directly between the hypervisors (:class:`nova.virt.fake.host.ArrivalSignal`).
-"""
-
-from __future__ import annotations
+is signalled directly between the hypervisors (:class:`nova.virt.fake.host.ArrivalSignal`)."""
 
 import secrets
 import threading
@@ -44,9 +41,8 @@ class ColdMigration(FakeRole, guest_driver.ColdMigration):
             self.host.disks.rename(uuid, uuid + ASIDE)
         self.host.serving.add(uuid)
         disk = self.host.disks.get(uuid + ASIDE)
-        return DiskSource(
-            host=self.host.name, token=disk.token if disk is not None else secrets.token_hex(16),
-            address=CONF.my_ip, port=1, key=secrets.token_hex(16), files=_files(disk))
+        return DiskSource(host=self.host.name, token=disk.token if disk is not None else secrets.token_hex(16),
+                          address=CONF.my_ip, port=1, key=secrets.token_hex(16), files=_files(disk))
 
     def close_disks(self, instance: Instance) -> None:
         self.host.behaviour.simulate("close_disks")
@@ -121,10 +117,9 @@ class LiveMigrationSource(FakeRole, guest_driver.LiveMigrationSource):
             done = min(1.0, (time.monotonic() - began) / seconds) if seconds and not forced.is_set() else 1.0
             if int(done * _REPORTS) > reported:
                 reported = int(done * _REPORTS)
-                on_progress(MigrationProgress(
-                    memory_total=memory, memory_processed=int(memory * done),
-                    memory_remaining=memory - int(memory * done), disk_total=disk, disk_processed=int(disk * done),
-                    disk_remaining=disk - int(disk * done)))
+                on_progress(MigrationProgress(memory_total=memory, memory_processed=int(memory * done),
+                                              memory_remaining=memory - int(memory * done), disk_total=disk,
+                                              disk_processed=int(disk * done), disk_remaining=disk - int(disk * done)))
             if done == 1.0:
                 return
             time.sleep(min(_TICK, seconds))

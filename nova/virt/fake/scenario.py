@@ -24,8 +24,6 @@ Only ``groups`` with a ``name`` each is needed; sizes that are left out are thos
 belong to the operator, so nova-compute makes none: ``tools/bench/scale`` makes them over the API.
 """
 
-from __future__ import annotations
-
 import pathlib
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
@@ -48,13 +46,11 @@ Id = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{4}$")]
 # Calls of a driver whose latency and failures can be configured; "*" stands for all others.
 Verb = Literal["prepare", "spawn", "destroy", "rebuild", "power_on", "power_off", "reboot", "pause", "unpause",
                "suspend", "resume", "rescue", "unrescue", "set_password", "trigger_crash_dump", "console_address",
-               "snapshot", "discard_snapshot", "quiesce", "unquiesce",
-               "attach_volume", "detach_volume", "extend_volume", "is_extended", "swap_volume", "cancel_swap",
-               "volume_files", "snapshot_volume", "merge_volume", "cancel_merge", "attach_interface",
-               "detach_interface",
-               "check_resize", "open_disks", "close_disks", "receive_disks", "finish_move", "confirm_move",
-               "revert_move", "check_migration_source", "prepare_migration", "live_migrate", "finish_migration",
-               "rollback_migration", "*"]
+               "snapshot", "discard_snapshot", "quiesce", "unquiesce", "attach_volume", "detach_volume",
+               "extend_volume", "is_extended", "swap_volume", "cancel_swap", "volume_files", "snapshot_volume",
+               "merge_volume", "cancel_merge", "attach_interface", "detach_interface", "check_resize", "open_disks",
+               "close_disks", "receive_disks", "finish_move", "confirm_move", "revert_move", "check_migration_source",
+               "prepare_migration", "live_migrate", "finish_migration", "rollback_migration", "*"]
 
 # Limit that protects the machine against typing errors in the file.
 _MOST_NODES = 1_000_000

@@ -1,10 +1,7 @@
 """Checks of image files in Python, before any tool reads them, and without opening other files.
 
 Inspectors of oslo.utils detect the format and refuse references to other files. This module checks what they miss,
-because they read some headers differently from QEMU.
-"""
-
-from __future__ import annotations
+because they read some headers differently from QEMU."""
 
 import contextlib
 import os
@@ -18,10 +15,8 @@ from nova import exception
 from nova.virt.images.qemuimg import Qcow2Header
 
 # Glance's disk formats and their names in QEMU. Kernels, ramdisks and machine images are raw data.
-DISK_FORMATS = {
-    "raw": "raw", "ami": "raw", "aki": "raw", "ari": "raw", "iso": "raw",
-    "qcow2": "qcow2", "vmdk": "vmdk", "vdi": "vdi", "vhd": "vpc", "vhdx": "vhdx",
-}
+DISK_FORMATS = {"raw": "raw", "ami": "raw", "aki": "raw", "ari": "raw", "iso": "raw", "qcow2": "qcow2", "vmdk": "vmdk",
+                "vdi": "vdi", "vhd": "vpc", "vhdx": "vhdx"}
 
 _CHUNK = 256 << 10
 # Bytes at the start of a file that identify its format, except for the footers of VMDK and VHD.
@@ -41,8 +36,7 @@ _MAGICS = (
     (0, b"WithouFreSpacExt", "parallels"),
     (0, b"LUKS\xba\xbe", "luks"),
     (0x40, b"\x7f\x10\xda\xbe", "vdi"),
-    (0x8001, b"CD001", "iso"),
-)
+    (0x8001, b"CD001", "iso"))
 # Formats that any disk content may match.
 _CONTENT = frozenset({"raw", "gpt"})
 
@@ -58,11 +52,8 @@ _ELSEWHERE = "the image refers to another file"
 
 
 def check(path: str, disk_format: str | None) -> int:
-    """Return the size in bytes of the virtual disk in an image file, from its header.
-
-    Raises ImageUnacceptable (without an id) if the content does not match Glance's ``disk_format``, is damaged or
-    encrypted, or refers to other files.
-    """
+    """Return the size in bytes of the virtual disk in an image file, from its header. Raises ImageUnacceptable (without
+    an id) if the content does not match Glance's ``disk_format``, is damaged or encrypted, or refers to other files."""
     if disk_format not in DISK_FORMATS:
         raise _refuse(f"disk format {disk_format} is not supported")
     inspectors = inspect(path)
@@ -89,10 +80,8 @@ def check(path: str, disk_format: str | None) -> int:
 
 
 def inspect(path: str) -> dict[str, FileInspector | None]:
-    """Return the formats that the file matches, with their inspectors (None: no inspector accepted the file).
-
-    Includes "raw" and "gpt" (a partition table) if they match.
-    """
+    """Return the formats that the file matches, with their inspectors (None: no inspector accepted the file). Includes
+    "raw" and "gpt" (a partition table) if they match."""
     inspectors = {name: kind() for name, kind in format_inspector.ALL_FORMATS.items()}
     for piece in _pieces(path):
         for name, inspector in list(inspectors.items()):

@@ -1,11 +1,9 @@
 """The image cache of a host: each base image is downloaded, checked and converted once.
 
 A cached image is raw or qcow2 and complete: it is renamed to its final name at the end. The name is the image's id with
-the format (``<id>.qcow2``), in ``instances_path``/``[image_cache]subdirectory_name``. The maximum size of an image is
-reserved before it is written.
-"""
-
-from __future__ import annotations
+the format (``<id>.qcow2``), in ``instances_path``/``[image_cache]subdirectory_name``. The maximum size of the cache is
+reserved in the host's DISK_GB inventory, so that images never use space promised to guests. Before an image is written,
+its maximum size is stored in the image's lock file. The size counts as used as long as the lock is held."""
 
 import contextlib
 import errno
@@ -14,6 +12,7 @@ import functools
 import logging
 import os
 import re
+import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import IO
@@ -23,9 +22,101 @@ from nova.conf import CONF
 from nova.objects.images.image import least_disk
 from nova.virt.images import image_formats, qemuimg
 from nova.virt.images.image_formats import DISK_FORMATS
-from nova.virt.images.image_room import LOCKS, CacheSpace
 
 LOG = logging.getLogger(__name__)
+
+# Default fraction (1/n) of the file system for images.
+_DEFAULT_FRACTION = 10
+LOCKS = "locks"
+_ROOM = ".room"
+
+# Removes an unused image; returns False if there is none.
+Evict = Callable[[], bool]
+
+
+class CacheSpace:
+    """The disk space of the cache in ``directory``, shared by all processes that use it."""
+
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
+
+    def limit(self) -> int:
+        """Return the maximum number of bytes of all images; 0: no limit."""
+        most = CONF.image_cache.size_limit_mb
+        if most is not None:
+            return int(most) << 20
+        return shutil.disk_usage(_existing(self._directory)).total // _DEFAULT_FRACTION
+
+    def used(self) -> int:
+        """Return the number of bytes that images use now."""
+        return sum(self._on_disk().values())
+
+    def reserved(self) -> int:
+        """Return the number of bytes of the file system that are not available to guests."""
+        return max(self.limit(), self.used())
+
+    def reserve(self, image_id: str, lock: IO[str], size: int, evict: Evict) -> None:
+        """Reserve ``size`` bytes for the image that the caller is adding; the caller holds its ``lock`` file. Removes
+        unused images if there is not enough space. Raises DiskFull."""
+        with open(os.path.join(self._directory, LOCKS, _ROOM), "a", encoding="ascii") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            lock.seek(0)
+            lock.truncate()
+            limit = self.limit()
+            while limit and self._used_without(image_id) + size > limit:
+                if size > limit or not evict():
+                    LOG.warning("No space for image %s of %d MiB: the image cache is limited to %d MiB "
+                                "([image_cache]size_limit_mb)", image_id, -(-size >> 20), limit >> 20)
+                    raise exception.DiskFull(reason=f"no space in the image cache for image {image_id}")
+            lock.write(str(size))
+            lock.flush()
+
+    def _used_without(self, without: str) -> int:
+        """Return the bytes used or reserved by all images except this one."""
+        sizes = self._on_disk()
+        with os.scandir(os.path.join(self._directory, LOCKS)) as entries:
+            for entry in entries:
+                if entry.name != _ROOM and (reserved := _reserved_in(entry.path)):
+                    sizes[entry.name] = max(reserved, sizes.get(entry.name, 0))
+        sizes.pop(without, None)
+        return sum(sizes.values())
+
+    def _on_disk(self) -> dict[str, int]:
+        """Return the disk usage in bytes by image."""
+        sizes: dict[str, int] = {}
+        for entry in _regular_files(self._directory):
+            with contextlib.suppress(FileNotFoundError):
+                image_id = entry.name.rpartition(".")[0] or entry.name
+                sizes[image_id] = sizes.get(image_id, 0) + entry.stat(follow_symlinks=False).st_blocks * 512
+        return sizes
+
+
+def _regular_files(directory: str) -> Iterator[os.DirEntry[str]]:
+    with contextlib.suppress(FileNotFoundError), os.scandir(directory) as entries:
+        yield from (entry for entry in entries if entry.is_file(follow_symlinks=False))
+
+
+def _reserved_in(path: str) -> int:
+    """Return the size stored in the lock file of an image that is being added."""
+    try:
+        with open(path, encoding="ascii") as file:
+            text = file.read()
+            if not text:
+                return 0
+            # an unlocked file is left over from a crash
+            with contextlib.suppress(BlockingIOError):
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                return 0
+            return int(text)
+    except (FileNotFoundError, ValueError):
+        return 0
+
+
+def _existing(path: str) -> str:
+    while not os.path.isdir(path):
+        path = os.path.dirname(path)
+    return path
+
 
 # Seconds. A build that fetched its image recently may not have created its disk yet.
 _GRACE = 300
@@ -54,10 +145,8 @@ def format_of(path: str) -> str | None:
 
 
 class ImageCache:
-    """The cache in ``directory`` (default: as configured). Safe for threads and processes.
-
-    ``used``: returns the paths of images that guests use. Without it, no image is removed to free space.
-    """
+    """The cache in ``directory`` (default: as configured). Safe for threads and processes. ``used``: returns the paths
+    of images that guests use. Without it, no image is removed to free space."""
 
     def __init__(self, directory: str | None = None, used: Callable[[], Iterable[str]] | None = None) -> None:
         self.directory = directory or os.path.join(CONF.instances_path, CONF.image_cache.subdirectory_name)
@@ -67,12 +156,10 @@ class ImageCache:
     def fetch(self, image_id: str, download: Download, disk_format: str | None, most: int | None = None,
               variant: str = "") -> str:
         """Return the path of the cached image in the format ``cached_format(disk_format)``, fetched if missing.
-
         ``download`` writes the data to a new file; it is called once, even if several builds need the image at the same
         time. ``most``: maximum size of the disk in bytes (None: limited by the cache only). ``variant``: part of the
         file name, for a copy that must not be used as the normal one. Raises ImageUnacceptable (does not match
-        ``disk_format``, or refers to other files), ImageTooLarge, DiskFull.
-        """
+        ``disk_format``, or refers to other files), ImageTooLarge, DiskFull."""
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", image_id):
             raise exception.ImageUnacceptable(image_id=image_id, reason="its id is not a valid file name")
         name = f"{image_id}-{variant}" if variant else image_id
@@ -86,10 +173,8 @@ class ImageCache:
         return path
 
     def adopt(self, name: str, copy: Callable[[str], None], length: int) -> str:
-        """Return the path of a cached file, copied from another host with ``copy(path)`` if missing.
-
-        ``length``: size of the file in bytes. Raises DiskFull, and ImageUnacceptable if it refers to other files.
-        """
+        """Return the path of a cached file, copied from another host with ``copy(path)`` if missing. ``length``: size
+        of the file in bytes. Raises DiskFull, and ImageUnacceptable if it refers to other files."""
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
             raise exception.ImageUnacceptable(image_id=name, reason="it is not a valid file name")
         path = os.path.join(self.directory, name)
@@ -121,10 +206,8 @@ class ImageCache:
         return False
 
     def clean(self, used: set[str]) -> list[str]:
-        """Remove images not in ``used`` (paths) that are unused for long enough; return their paths.
-
-        The modification time of an image is the time of its last use, updated by each call.
-        """
+        """Remove images not in ``used`` (paths) that are unused for long enough; return their paths. The modification
+        time of an image is the time of its last use, updated by each call."""
         removed: list[str] = []
         if not os.path.isdir(self.directory):
             return removed
@@ -229,9 +312,7 @@ class _Addition:
 
 def inspect(path: str, disk_format: str | None) -> int:
     """Return the size in bytes of the virtual disk of an image. Tools read the file only after its headers are checked.
-
-    Raises ImageUnacceptable: it does not match ``disk_format``, is damaged or encrypted, or refers to other files.
-    """
+    Raises ImageUnacceptable: it does not match ``disk_format``, is damaged or encrypted, or refers to other files."""
     size = image_formats.check(path, disk_format)
     if disk_format is None or DISK_FORMATS[disk_format] == "raw":
         return size

@@ -2,10 +2,7 @@
 
 Tools that read images of tenants (info, measure, convert) run as [libvirt]images_user with open file descriptors, so
 they cannot open other files of the host. Errors: DiskFull if the file system is full, InvalidDiskInfo otherwise. The
-output of tools is not included in errors, because it could reveal information about the host.
-"""
-
-from __future__ import annotations
+output of tools is not included in errors, because it could reveal information about the host."""
 
 import contextlib
 import json
@@ -41,27 +38,21 @@ _QCOW2_BACKING_FORMAT = 0xE2792ACA
 
 
 def run(command: list[str], timeout: float, cpu: int | None = None, length: int | None = None) -> str:
-    """Run a tool on the service's own files with limits; return its standard output.
-
-    ``cpu``: seconds of CPU time (None: limited by ``timeout`` only). ``length``: maximum file size in bytes.
-    """
+    """Run a tool on the service's own files with limits; return its standard output. ``cpu``: seconds of CPU time
+    (None: limited by ``timeout`` only). ``length``: maximum file size in bytes."""
     limits = _limits(cpu) if length is None else [*_limits(cpu), f"--fsize={length}"]
     return _run(limits, command, timeout)
 
 
 def info(path: str, image_format: str) -> dict[str, Any]:
     """Return the output of ``qemu-img info`` for an image read as ``image_format`` (also while a guest uses it).
-
-    [libvirt]images_user must be able to read the file.
-    """
+    [libvirt]images_user must be able to read the file."""
     return _json_output(["qemu-img", "info", "-U", "--output=json", "-f", image_format], path)
 
 
 def measure(path: str, image_format: str) -> int:
     """Return the maximum size in bytes of an image on a file system after conversion to raw (sparse) or qcow2.
-
-    [libvirt]images_user must be able to read the file.
-    """
+    [libvirt]images_user must be able to read the file."""
     command = ["qemu-img", "measure", "--output=json", "-f", image_format, "-O", "qcow2"]
     return int(_json_output(command, path)["required"])
 
@@ -88,9 +79,7 @@ def rebase(path: str, base: str, base_format: str) -> None:
 
 def convert(source: str, source_format: str, target: str, target_format: str, size: int) -> None:
     """Convert an image of a disk of ``size`` bytes to another format, sparse. Longer output is refused.
-
-    [libvirt]images_user must be able to read the source.
-    """
+    [libvirt]images_user must be able to read the source."""
     cpu = CONF.libvirt.images_cpu_time_limit + -(-size // _GIB) * _CPU_PER_GIB
     with open(source, "rb") as file, _writable_for_user(target) as made:
         _run_confined(["qemu-img", "convert", "-f", source_format, "-O", target_format, _fd_path(file), _fd_path(made)],
@@ -123,9 +112,7 @@ def is_iso(path: str) -> bool:
 
 def user() -> tuple[int, int] | None:
     """Return the ids of [libvirt]images_user and its group, or None for the user of this process if it is not root.
-
-    Raises InvalidInput if there is no such user.
-    """
+    Raises InvalidInput if there is no such user."""
     name = str(CONF.libvirt.images_user or "")
     if os.geteuid() != 0 or not name:
         return None

@@ -1,7 +1,5 @@
 """Requests to the QEMU guest agent, and guest actions that bypass the agent."""
 
-from __future__ import annotations
-
 import libvirt
 
 from nova import exception
@@ -10,16 +8,18 @@ from nova.virt.libvirt import errors
 
 # Timeout in seconds of an answer of the guest agent: by default libvirt waits for ever, and agents are programs of
 # tenants.
-PATIENCE = 10
+TIMEOUT = 10
 # Timeout in seconds of freezing file systems.
 REST = 30
 
 
 def set_password(domain: libvirt.virDomain, instance: Instance, password: str) -> None:
     """Set a password in the guest. Raises InstancePasswordSetFailed: no agent, a silent one, or one that refuses."""
+    properties = instance.image.properties if instance.image else {}
+    default = "Administrator" if properties.get("os_type") == "windows" else "root"
     try:
-        domain.agentSetResponseTimeout(PATIENCE)
-        domain.setUserPassword(_administrator(instance), password)
+        domain.agentSetResponseTimeout(TIMEOUT)
+        domain.setUserPassword(properties.get("os_admin_user") or default, password)
     except libvirt.libvirtError as error:
         if errors.is_disconnect(error) or errors.is_missing(error):
             raise
@@ -37,12 +37,6 @@ def thaw(domain: libvirt.virDomain) -> None:
     """Thaw the guest's file systems if they are frozen. Raises libvirtError."""
     domain.agentSetResponseTimeout(REST)
     domain.fsThaw()
-
-
-def _administrator(instance: Instance) -> str:
-    properties = instance.image.properties if instance.image else {}
-    default = "Administrator" if properties.get("os_type") == "windows" else "root"
-    return properties.get("os_admin_user") or default
 
 
 def interrupt(domain: libvirt.virDomain, uuid: str) -> None:

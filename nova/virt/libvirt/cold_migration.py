@@ -1,34 +1,29 @@
 """Moves of stopped guests: resize and cold migration, also within one host or on shared storage.
 
-The source sets the guest's directory aside and serves it; the destination copies each file.
-"""
+The source sets the guest's directory aside and serves it; the destination copies each file."""
 
-from __future__ import annotations
-
+import functools
 import logging
 import os
 
 import libvirt
 
 from nova import exception
+from nova.common import files
 from nova.objects.accounts.flavor import Flavor
 from nova.objects.servers.instance import Instance
-from nova.objects.servers.moves import DiskFile, DiskSource
+from nova.objects.servers.moves import DiskSource
 from nova.operations.framework import guest_driver
 from nova.operations.framework.guest_driver import BootFiles
 from nova.virt.libvirt import power
 from nova.virt.libvirt.files import allowance, copies, directories, disk_making, disk_server, disks
-from nova.virt.libvirt.guests import MOVED_DEFINITION, PATIENCE, Guests
+from nova.virt.libvirt.guests import LOCK_TIMEOUT, MOVED_DEFINITION, Role
 from nova.virt.libvirt.xml.definition import Definition, received
 
 LOG = logging.getLogger(__name__)
 
 
-class ColdMigration(guest_driver.ColdMigration):
-    def __init__(self, guests: Guests) -> None:
-        self._guests = guests
-        self._host = guests.name
-
+class ColdMigration(Role, guest_driver.ColdMigration):
     # --- source ------------------------------------------------------------------------------------
     def check_resize(self, instance: Instance, flavor: Flavor) -> None:
         disk_making.check_growth(disks.inspect_disks(instance), instance, flavor)
@@ -42,11 +37,12 @@ class ColdMigration(guest_driver.ColdMigration):
                 self._set_aside(uuid)
             self._guests.forget_keys(uuid)
             place = directories.aside(uuid)
-            files, bases = copies.describe(place)
-            served = copies.serve(uuid, place, files, bases)
-            return DiskSource(host=self._host, token=directories.token(place, self._host), address=served.address,
-                              port=served.port, key=served.key, files=files, bases=list(bases.values()),
-                              definition=copies.content(os.path.join(place, MOVED_DEFINITION)))
+            moved, bases = copies.describe(place)
+            served = copies.serve(uuid, place, moved, bases)
+            return DiskSource(host=self._guests.name, token=directories.token(place, self._guests.name),
+                              address=served.address, port=served.port, key=served.key, files=moved,
+                              bases=list(bases.values()),
+                              definition=files.text_of(os.path.join(place, MOVED_DEFINITION)) or "")
 
     def close_disks(self, instance: Instance) -> None:
         disk_server.stop(instance.uuid)
@@ -67,7 +63,7 @@ class ColdMigration(guest_driver.ColdMigration):
                     LOG.warning("[instance: %s] The guest exists on this host: not restoring the files that an earlier "
                                 "move had set aside", uuid)
                     return
-                directories.put_back(uuid, self._host)
+                directories.put_back(uuid, self._guests.name)
             if not exists and os.path.isdir(directories.directory(uuid)):
                 self._guests.redefine(instance)
 
@@ -77,8 +73,8 @@ class ColdMigration(guest_driver.ColdMigration):
         if self._guests.exists(uuid):
             self._guests.on_domain(uuid, power.stop)
             xml = self._guests.on_domain(uuid, lambda domain: domain.XMLDesc(libvirt.VIR_DOMAIN_XML_INACTIVE))
-            directories.make(uuid, self._host)
-            copies.writer(xml)(os.path.join(place, MOVED_DEFINITION))
+            directories.make(uuid, self._guests.name)
+            directories.write(xml, os.path.join(place, MOVED_DEFINITION))
             firmware = Definition(xml).nvram
             if firmware and os.path.exists(firmware):
                 copies.keep(firmware, place, disks.NVRAM)
@@ -90,19 +86,21 @@ class ColdMigration(guest_driver.ColdMigration):
     # --- destination -------------------------------------------------------------------------------
     def receive_disks(self, instance: Instance, source: DiskSource) -> None:
         uuid = instance.uuid
-        with self._guests.locks.hold(uuid, PATIENCE), directories.full_disk():
+        with self._guests.locks.hold(uuid, LOCK_TIMEOUT), directories.full_disk():
             if self._guests.exists(uuid):
                 return  # The migration has already ended.
-            files = [file for file in source.files if _lasts(file, instance.flavor)]
-            allowance.check(instance, files, source.bases)
+            # A swap disk of another size is created again.
+            lasting = [file for file in source.files
+                       if file.name != disks.SWAP or file.size == instance.flavor.swap << 20]
+            allowance.check(instance, lasting, source.bases)
             definition = received(source.definition) if source.definition else ""
-            place = copies.begin(uuid, source.token, self._host)
+            place = copies.begin(uuid, source.token, self._guests.name)
             there = directories.owner(directories.aside(uuid))
             seen = directories.aside(uuid) if there is not None and there.token == source.token else ""
-            for file in files:
+            for file in lasting:
                 copies.receive(instance, place, file, source, seen)
             if definition:
-                directories.once(place, MOVED_DEFINITION, copies.writer(definition))
+                directories.once(place, MOVED_DEFINITION, functools.partial(directories.write, definition))
 
     def finish(self, instance: Instance) -> None:
         uuid = instance.uuid
@@ -112,11 +110,6 @@ class ColdMigration(guest_driver.ColdMigration):
             # A guest that is running was finished before.
             if not self._guests.is_active(uuid):
                 disk_making.grow(local, instance)
-                disk_making.make(instance, BootFiles(), self._host)
+                disk_making.make(instance, BootFiles(), self._guests.name)
                 self._guests.redefine(instance)
             copies.complete(uuid)
-
-
-def _lasts(file: DiskFile, flavor: Flavor) -> bool:
-    """Return True if a file stays. A swap disk of another size is created again."""
-    return file.name != disks.SWAP or file.size == flavor.swap << 20

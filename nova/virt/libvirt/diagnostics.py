@@ -1,7 +1,5 @@
 """The diagnostics of a guest: standardized (2.48), and flat with libvirt's device names."""
 
-from __future__ import annotations
-
 import time
 import xml.etree.ElementTree as ET
 from typing import Any
@@ -13,10 +11,7 @@ from nova.objects.servers.guest import Diagnostics
 from nova.objects.servers.instance import Instance
 from nova.virt.libvirt import power
 
-_STATE_NAMES = {states.NOSTATE: "pending", states.RUNNING: "running", states.POWER_PAUSED: "paused",
-                states.SHUTDOWN: "shutdown", states.CRASHED: "crashed", states.POWER_SUSPENDED: "suspended"}
-
-
+_STATE_NAMES = {**states.POWER_STATES, states.NOSTATE: "pending"}
 # Names of Nova -> names of libvirt, which are also those of the flat form.
 _DISK = {"read_bytes": "rd.bytes", "read_requests": "rd.reqs", "write_bytes": "wr.bytes", "write_requests": "wr.reqs",
          "errors_count": "errors"}
@@ -24,6 +19,8 @@ _FLAT_DISK = {"read": "rd.bytes", "read_req": "rd.reqs", "write": "wr.bytes", "w
               "errors": "errors"}
 _FLAT_NIC = {f"{way}{name}": f"{way}.{key}" for way in ("rx", "tx") for name, key in (
     ("", "bytes"), ("_errors", "errs"), ("_drop", "drop"), ("_packets", "pkts"))}
+_NIC = {f"{way}_{name}": f"{way}.{key}" for way in ("rx", "tx") for name, key in (
+    ("octets", "bytes"), ("errors", "errs"), ("drop", "drop"), ("packets", "pkts"))}
 _FLAT_MEMORY = {"memory": "maximum", "memory-actual": "current", "memory-rss": "rss"}
 
 
@@ -47,8 +44,11 @@ def _flat(stats: dict[str, Any]) -> dict[str, int]:
 
 def _values(domain: libvirt.virDomain, instance: Instance, stats: dict[str, Any]) -> dict[str, Any]:
     root = ET.fromstring(domain.XMLDesc(0))  # noqa: S314 - libvirt's own output
-    disks = [_disk(stats, n) for n in range(stats.get("block.count", 0))]
-    nics = [_nic(stats, n, mac.get("address")) for n, mac in enumerate(root.findall("devices/interface/mac"))]
+    disks = [{name: stats.get(f"block.{n}.{key}") for name, key in _DISK.items()}
+             for n in range(stats.get("block.count", 0))]
+    nics = [{"mac_address": mac.get("address"), "rx_rate": None, "tx_rate": None,
+             **{name: stats.get(f"net.{n}.{key}") for name, key in _NIC.items()}}
+            for n, mac in enumerate(root.findall("devices/interface/mac"))]
     launched = instance.launched_at
     running = bool(domain.isActive())
     return {
@@ -60,18 +60,4 @@ def _values(domain: libvirt.virDomain, instance: Instance, stats: dict[str, Any]
                         for n in range(stats.get("vcpu.current", 0))] if running else [],
         "nic_details": nics, "disk_details": disks,
         "memory_details": {"maximum": stats.get("balloon.maximum", 0) // 1024 or None,
-                           "used": stats.get("balloon.current", 0) // 1024 or None},
-    }
-
-
-def _disk(stats: dict[str, Any], number: int) -> dict[str, Any]:
-    return {name: stats.get(f"block.{number}.{key}") for name, key in _DISK.items()}
-
-
-def _nic(stats: dict[str, Any], number: int, mac: str | None) -> dict[str, Any]:
-    counters: dict[str, Any] = {"mac_address": mac}
-    for ours, theirs in (("rx", "rx"), ("tx", "tx")):
-        for name, key in (("octets", "bytes"), ("errors", "errs"), ("drop", "drop"), ("packets", "pkts")):
-            counters[f"{ours}_{name}"] = stats.get(f"net.{number}.{theirs}.{key}")
-        counters[f"{ours}_rate"] = None
-    return counters
+                           "used": stats.get("balloon.current", 0) // 1024 or None}}

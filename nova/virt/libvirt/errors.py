@@ -1,22 +1,17 @@
 """Classification of libvirt errors."""
 
-from __future__ import annotations
-
 import libvirt
 
 from nova import exception
 
 # The connection, not the request, failed.
 _CONNECTION_DOMAINS = frozenset({libvirt.VIR_FROM_REMOTE, libvirt.VIR_FROM_RPC})
-_CONNECTION_CODES = frozenset({
-    libvirt.VIR_ERR_SYSTEM_ERROR, libvirt.VIR_ERR_INTERNAL_ERROR, libvirt.VIR_ERR_RPC, libvirt.VIR_ERR_NO_CONNECT,
-    libvirt.VIR_ERR_INVALID_CONN, libvirt.VIR_ERR_OPERATION_FAILED,
-})
+_CONNECTION_CODES = frozenset({libvirt.VIR_ERR_SYSTEM_ERROR, libvirt.VIR_ERR_INTERNAL_ERROR, libvirt.VIR_ERR_RPC,
+                               libvirt.VIR_ERR_NO_CONNECT, libvirt.VIR_ERR_INVALID_CONN,
+                               libvirt.VIR_ERR_OPERATION_FAILED})
 # Error codes for a definition that requests a feature which this hypervisor lacks.
-_BAD_REQUEST_CODES = frozenset({
-    libvirt.VIR_ERR_CONFIG_UNSUPPORTED, libvirt.VIR_ERR_XML_ERROR, libvirt.VIR_ERR_XML_DETAIL,
-    libvirt.VIR_ERR_UNKNOWN_HOST,
-})
+_BAD_REQUEST_CODES = frozenset({libvirt.VIR_ERR_CONFIG_UNSUPPORTED, libvirt.VIR_ERR_XML_ERROR,
+                                libvirt.VIR_ERR_XML_DETAIL, libvirt.VIR_ERR_UNKNOWN_HOST})
 # The same for firmware, which has no error code of its own.
 _NO_FIRMWARE = "Unable to find any firmware"
 

@@ -1,10 +1,7 @@
 """Conversion of libvirt lifecycle events to power state reports.
 
-An event says only that a guest changed; its state is read when the event is handled, so a report is
-never older than the guest. After a reconnect every guest whose state differs from the last known is reported.
-"""
-
-from __future__ import annotations
+An event says only that a guest changed; its state is read when the event is handled, so a report is never older than
+the guest. After a reconnect every guest whose state differs from the last known is reported."""
 
 import logging
 import queue
@@ -18,11 +15,8 @@ LOG = logging.getLogger(__name__)
 
 
 class EventReporter:
-    """Reports changes of Nova's guests to ``report`` in a thread of its own.
-
-    ``look(uuid)`` returns the state of a guest (GuestNotFound: missing, or not a guest of Nova), ``look_all()`` those
-    of all.
-    """
+    """Reports changes of Nova's guests to ``report`` in a thread of its own. ``look(uuid)`` returns the state of a
+    guest (GuestNotFound: missing, or not a guest of Nova), ``look_all()`` those of all."""
 
     def __init__(self, power_state: Callable[[str], int], list_guests: Callable[[], list[GuestStatus]],
                  report: Callable[[GuestStatus], None]) -> None:

@@ -1,7 +1,5 @@
 """The guests of a host in libvirt: queries, definition, start, removal."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import logging
@@ -21,10 +19,10 @@ from nova.virt.libvirt import agent, diagnostics, errors, power, secrets, serial
 from nova.virt.libvirt.files import directories, disk_server, disks
 from nova.virt.libvirt.host import Host
 from nova.virt.libvirt.locks import GuestLocks
-from nova.virt.libvirt.node import models
+from nova.virt.libvirt.node import traits
 from nova.virt.libvirt.node.capabilities import Capabilities, foreign, of_guests, of_host
-from nova.virt.libvirt.xml import device_addresses, domain_xml
-from nova.virt.libvirt.xml.definition import Definition
+from nova.virt.libvirt.xml import domain_xml
+from nova.virt.libvirt.xml.definition import Definition, device_addresses
 from nova.virt.libvirt.xml.guest_config import FOREIGN, GuestConfig, default_machine, guest_config
 from nova.virt.libvirt.xml.layout import layout
 from nova.virt.libvirt.xml.settings import Settings, from_conf, with_cells, with_cpu
@@ -34,7 +32,7 @@ LOG = logging.getLogger(__name__)
 T = TypeVar("T")
 
 # Seconds that a high-priority action waits for a running one.
-PATIENCE = 30.0
+LOCK_TIMEOUT = 30.0
 
 # Name of the file in the guest's directory with its definition on the source host.
 MOVED_DEFINITION = "domain.xml"
@@ -90,9 +88,9 @@ class Guests(guest_driver.Guests):
         others = self.host.call(lambda connection: foreign(connection, capabilities, chosen, FOREIGN))
         version = self.host.call(lambda connection: int(connection.getLibVersion()))
         emulator = next((path for arch, path, _machines in host.emulators if arch == host.arch), "")
-        traits = models.traits_of(models.devices_of(emulator), version, host.arch) | models.network_traits()
+        device_traits = traits.of_devices(traits.devices_of(emulator), version, host.arch) | traits.network_traits()
         self._settings = dataclasses.replace(chosen, foreign=others, secure_boot=capabilities.secure_boot)
-        self._capabilities = dataclasses.replace(capabilities, foreign=others, model_traits=frozenset(traits))
+        self._capabilities = dataclasses.replace(capabilities, foreign=others, model_traits=frozenset(device_traits))
 
     # --- queries -----------------------------------------------------------------------------------
     def call(self, action: Callable[[libvirt.virConnect], T], uuid: str = "") -> T:
@@ -119,7 +117,7 @@ class Guests(guest_driver.Guests):
         return self.host.call(self._list)
 
     def device_addresses(self, uuid: str) -> list[DeviceAddress]:
-        return device_addresses.of_definition(self.on_domain(uuid, lambda domain: str(domain.XMLDesc(0))))
+        return list(device_addresses(Definition(self.on_domain(uuid, lambda domain: str(domain.XMLDesc(0))))))
 
     def diagnostics(self, instance: Instance) -> Diagnostics:
         return self.host.call(
@@ -164,19 +162,15 @@ class Guests(guest_driver.Guests):
 
     # --- definition --------------------------------------------------------------------------------
     def config(self, instance: Instance, is_new: bool = False) -> GuestConfig:
-        """Return the virtual hardware of a server. Raises InvalidInput naming the unsupported property.
-
-        A server that ran before keeps its architecture, unless it ``is_new``.
-        """
+        """Return the virtual hardware of a server. Raises InvalidInput naming the unsupported property. A server that
+        ran before keeps its architecture, unless it ``is_new``."""
         if is_new or instance.launched_at is None:
             return guest_config(instance, self.settings)
         return guest_config(instance, self.settings, self.previous(instance.uuid).architecture)
 
     def definition_of(self, instance: Instance) -> str:
-        """Return the domain definition of a server, after giving its keys to libvirt.
-
-        Raises InvalidInput, InvalidDiskInfo.
-        """
+        """Return the domain definition of a server, after giving its keys to libvirt. Raises InvalidInput,
+        InvalidDiskInfo."""
         config = self.with_ports(instance, self.config(instance))
         self.give_keys(instance.uuid, instance.block_devices)
         local = disks.inspect_disks(instance)
@@ -201,10 +195,8 @@ class Guests(guest_driver.Guests):
             self.call(lambda connection: secrets.undefine(connection, uuid, defined), uuid)
 
     def with_ports(self, instance: Instance, config: GuestConfig) -> GuestConfig:
-        """Assign a TCP port to each serial console. A running guest keeps its ports.
-
-        Raises SocketPortRangeExhausted.
-        """
+        """Assign a TCP port to each serial console. A running guest keeps its ports. Raises
+        SocketPortRangeExhausted."""
         if not self.settings.serial_listen or not config.serial_ports:
             return config
         all_ports = self.host.call(_serial_ports_of_all)
@@ -227,15 +219,12 @@ class Guests(guest_driver.Guests):
             return ""
 
     def redefine(self, instance: Instance) -> None:
-        """Define the guest again; a running guest uses the new definition from its next start.
-
-        This host becomes the owner of its disks.
-        """
+        """Define the guest again; a running guest uses the new definition from its next start. This host becomes the
+        owner of its disks."""
         directories.take(instance.uuid, self.name)
         self._define(instance, self.definition_of(instance))
 
     def _define(self, instance: Instance, xml: str) -> None:
-        """Define the domain and remove the files of a rescue."""
         name = instance.name_by(self.settings.names)
         self.call(lambda connection: define_domain(connection, name, xml), instance.uuid)
         directories.remove_files(instance.uuid, disks.OF_RESCUE)
@@ -269,9 +258,8 @@ class Guests(guest_driver.Guests):
 
     def start(self, instance: Instance, fresh: bool = False, must_exist: bool = False, paused: bool = False) -> None:
         """Start the guest with its current definition; ``fresh``: by a power cycle in any state. ``paused``: a stopped
-        guest starts paused.
-        """
-        with self.locks.hold(instance.uuid, PATIENCE if fresh else None):
+        guest starts paused."""
+        with self.locks.hold(instance.uuid, LOCK_TIMEOUT if fresh else None):
             exists = self.exists(instance.uuid)
             if must_exist and not exists:
                 raise exception.GuestNotFound(instance_uuid=instance.uuid)
@@ -286,7 +274,7 @@ class Guests(guest_driver.Guests):
     def _remove(self, uuid: str, keep_disks: bool) -> None:
         """Stop and undefine the guest, and remove its files unless they are retained or belong to another host."""
         directories.directory(uuid)
-        with self.locks.hold(uuid, PATIENCE):
+        with self.locks.hold(uuid, LOCK_TIMEOUT):
             with contextlib.suppress(exception.GuestNotFound):
                 self.on_domain(uuid, lambda domain: power.remove(domain, keep_disks))
             self.forget_keys(uuid)
@@ -323,6 +311,13 @@ class Guests(guest_driver.Guests):
             return bool(self.on_domain(uuid, lambda domain: domain.isActive()))
         except exception.GuestNotFound:
             return False
+
+
+class Role:
+    """A role of the driver, which acts on the guests of its host."""
+
+    def __init__(self, guests: Guests) -> None:
+        self._guests = guests
 
 
 def _serial_ports_of_all(connection: libvirt.virConnect) -> dict[str, tuple[bool, tuple[int, ...]]]:

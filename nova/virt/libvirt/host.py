@@ -1,9 +1,6 @@
 """The connection to libvirt: made on demand, monitored, and renewed when libvirtd restarts.
 
-libvirt needs one thread of the process for its events, which starts with the first connection.
-"""
-
-from __future__ import annotations
+libvirt needs one thread of the process for its events, which starts with the first connection."""
 
 import contextlib
 import functools
@@ -56,11 +53,9 @@ def _run_events() -> None:
 
 
 class Host:
-    """The connection of one driver.
-
-    ``on_lifecycle(uuid)`` is called in libvirt's thread when the state of any domain changed; ``on_connected()`` after
-    every new connection; ``on_unreachable(error)`` once, when a lost connection cannot be renewed.
-    """
+    """The connection of one driver. ``on_lifecycle(uuid)`` is called in libvirt's thread when the state of any domain
+    changed; ``on_connected()`` after every new connection; ``on_unreachable(error)`` once, when a lost connection
+    cannot be renewed."""
 
     def __init__(self, uri: str) -> None:
         self.uri = uri
@@ -106,11 +101,9 @@ class Host:
 
     def call(self, function: Callable[[libvirt.virConnect], T], uuid: str = "") -> T:
         """Call ``function(connection)``, again on a new connection after a restart of libvirtd; it must be repeatable.
-
         Waits up to [libvirt]reconnect_timeout, then raises HypervisorUnavailable; other errors as errors.translate
-        does.
-        """
-        patience = CONF.libvirt.reconnect_timeout
+        does."""
+        timeout = CONF.libvirt.reconnect_timeout
         lost_at: float | None = None
         while True:
             began = time.monotonic()
@@ -126,8 +119,8 @@ class Host:
                 failure = error
             # A long-running action met a second outage.
             now = time.monotonic()
-            lost_at = now if lost_at is None or now - began > patience else lost_at
-            if now - lost_at >= patience or self._stopped.wait(RETRY_INTERVAL):
+            lost_at = now if lost_at is None or now - began > timeout else lost_at
+            if now - lost_at >= timeout or self._stopped.wait(RETRY_INTERVAL):
                 raise failure
 
     @contextlib.contextmanager

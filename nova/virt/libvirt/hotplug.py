@@ -1,9 +1,6 @@
 """Attaching and detaching of devices, in the running guest and in its definition; interfaces of guests.
 
-The running guest is changed first, so that the definition is right even after a crash in between.
-"""
-
-from __future__ import annotations
+The running guest is changed first, so that the definition is right even after a crash in between."""
 
 import copy
 import logging
@@ -19,7 +16,7 @@ from nova.objects.networks.network import VIF
 from nova.objects.servers.instance import BlockDevice, Instance
 from nova.operations.framework import guest_driver
 from nova.virt.libvirt import errors
-from nova.virt.libvirt.guests import Guests
+from nova.virt.libvirt.guests import Guests, Role
 from nova.virt.libvirt.xml import device_xml
 from nova.virt.libvirt.xml.definition import Definition
 
@@ -34,9 +31,9 @@ _PASSING = frozenset({libvirt.VIR_ERR_DEVICE_MISSING, libvirt.VIR_ERR_OPERATION_
                       libvirt.VIR_ERR_OPERATION_INVALID})
 
 
-class Interfaces(guest_driver.Interfaces):
+class Interfaces(Role, guest_driver.Interfaces):
     def __init__(self, guests: Guests) -> None:
-        self._guests = guests
+        super().__init__(guests)
         self._hotplug = Hotplug(guests)
 
     def attach(self, instance: Instance, vif: VIF) -> None:
@@ -58,10 +55,8 @@ class Hotplug:
 
     def attach(self, uuid: str, name: str, find: Finder, build: Callable[[list[Definition]], ET.Element],
                *volumes: BlockDevice) -> None:
-        """Attach the device that ``build`` makes for the current definitions, unless they have it.
-
-        ``volumes``: connected volumes whose keys libvirt needs. Raises DeviceAttachFailed.
-        """
+        """Attach the device that ``build`` makes for the current definitions, unless they have it. ``volumes``:
+        connected volumes whose keys libvirt needs. Raises DeviceAttachFailed."""
         with self._guests.locks.hold(uuid):
             self._guests.give_keys(uuid, volumes)
             live, config = definitions(self._guests, uuid)
@@ -93,8 +88,7 @@ class Hotplug:
 
     def _detach_live(self, uuid: str, name: str, find: Finder) -> None:
         """Request the removal until the guest releases the device. The lock is held for requests only, so that
-        high-priority actions need not wait.
-        """
+        high-priority actions need not wait."""
         attempts = CONF.libvirt.device_detach_attempts
         with self._guests.host.changes_of(uuid) as wait:
             for attempt in range(1, attempts + 1):

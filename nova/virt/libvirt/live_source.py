@@ -1,12 +1,12 @@
 """Live migration on the source host.
 
 The libvirtd of the source executes the migration (peer to peer), so it continues when nova-compute stops, and is
-recognized afterwards.
-"""
+recognized afterwards."""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import os
 import threading
@@ -28,7 +28,7 @@ from nova.operations.framework.guest_driver import Cancelled
 from nova.virt.libvirt import errors
 from nova.virt.libvirt.files import copies, directories, disk_server, peers
 from nova.virt.libvirt.files.disk_server import Served
-from nova.virt.libvirt.guests import Guests
+from nova.virt.libvirt.guests import Guests, Role
 from nova.virt.libvirt.xml import migration_xml
 from nova.virt.libvirt.xml.definition import Definition
 
@@ -44,10 +44,7 @@ _INACTIVE = libvirt.VIR_DOMAIN_XML_INACTIVE | libvirt.VIR_DOMAIN_XML_SECURE
 OnProgress = Callable[[MigrationProgress], None]
 
 
-class LiveMigrationSource(guest_driver.LiveMigrationSource):
-    def __init__(self, guests: Guests) -> None:
-        self._guests = guests
-
+class LiveMigrationSource(Role, guest_driver.LiveMigrationSource):
     def check(self, instance: Instance) -> MigrationSource:
         uuid = instance.uuid
         if not self._guests.is_active(uuid):
@@ -79,7 +76,7 @@ class LiveMigrationSource(guest_driver.LiveMigrationSource):
         with self._guests.locks.hold(uuid):
             if self._is_over(uuid, target):
                 return
-            watch = _Watch(self._guests, uuid, target, on_progress, cancelled)
+            watch = _Watch(self._guests, uuid, on_progress, cancelled)
             try:
                 if self._guests.on_domain(uuid, is_leaving):
                     LOG.info("[instance: %s] Live migration to host %s is already running: following it",
@@ -131,8 +128,7 @@ class LiveMigrationSource(guest_driver.LiveMigrationSource):
             libvirt.VIR_MIGRATE_PARAM_DEST_XML: migration_xml.for_destination(running, target.definition),
             libvirt.VIR_MIGRATE_PARAM_PERSIST_XML: migration_xml.for_destination(stored, target.definition),
             libvirt.VIR_MIGRATE_PARAM_URI: f"tcp://{peers.in_url(target.address)}",
-            libvirt.VIR_MIGRATE_PARAM_LISTEN_ADDRESS: target.address,
-        }
+            libvirt.VIR_MIGRATE_PARAM_LISTEN_ADDRESS: target.address}
         options = CONF.libvirt
         if options.live_migration_bandwidth:
             parameters[libvirt.VIR_MIGRATE_PARAM_BANDWIDTH] = options.live_migration_bandwidth
@@ -164,24 +160,21 @@ class LiveMigrationSource(guest_driver.LiveMigrationSource):
                 self._guests.on_domain(instance.uuid, resume)
 
 
+@dataclasses.dataclass
 class _Watch:
     """Monitors a running migration: reports progress, and ends it when it exceeds its time limit or is cancelled."""
 
-    def __init__(self, guests: Guests, uuid: str, target: MigrationTarget, on_progress: OnProgress,
-                 cancelled: Cancelled) -> None:
-        self._guests = guests
-        self._uuid = uuid
-        self._target = target
-        self._on_progress = on_progress
-        self._cancelled = cancelled
-        self._began = time.monotonic()
-        self._reported_at = float("-inf")
-        self._downtime = 0
-        self._late = False
-        self._aborted = False
-        self._last = MigrationProgress()
-        # Total bytes of memory and disks, the maximum that libvirt reported.
-        self._size = 0
+    _guests: Guests
+    _uuid: str
+    _on_progress: OnProgress
+    _cancelled: Cancelled
+    _began: float = dataclasses.field(default_factory=time.monotonic)
+    _reported_at: float = float("-inf")
+    _downtime: int = 0
+    _late: bool = False
+    _aborted: bool = False
+    _last: MigrationProgress = dataclasses.field(default_factory=MigrationProgress)
+    _size: int = 0  # total bytes of memory and disks, the maximum that libvirt reported
 
     def until(self, ended: Callable[[float], bool]) -> None:
         """Poll until the migration ends. ``ended(seconds)`` waits at most so long and returns True at the end."""
@@ -199,9 +192,8 @@ class _Watch:
             # A libvirtd that was restarted meanwhile has lost the job.
             ended = self._guests.on_domain(self._uuid, lambda domain: domain.jobStats(_COMPLETED))
             last = _progress(ended) if ended.get("memory_total") else last
-        self._on_progress(msgspec.structs.replace(
-            last, memory_remaining=0, memory_processed=last.memory_total, disk_remaining=0,
-            disk_processed=last.disk_total))
+        self._on_progress(msgspec.structs.replace(last, memory_remaining=0, memory_processed=last.memory_total,
+                                                  disk_remaining=0, disk_processed=last.disk_total))
 
     def failed(self, error: libvirt.libvirtError | None) -> exception.NovaException:
         """Return the outcome of a migration whose guest never left this host."""
@@ -274,8 +266,7 @@ def runs_at(uri: str, uuid: str) -> bool:
     except libvirt.libvirtError as error:
         if errors.is_missing(error):
             return False
-        raise exception.MigrationError(
-            reason=f"cannot query the guest on the destination: {error}") from error
+        raise exception.MigrationError(reason=f"cannot query the guest on the destination: {error}") from error
 
 
 def _wait_while_leaving(guests: Guests, uuid: str, seconds: float) -> bool:

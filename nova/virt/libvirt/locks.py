@@ -1,7 +1,5 @@
 """A lock per guest, and a way to bypass an action that hangs."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import threading
@@ -30,12 +28,10 @@ class GuestLocks:
         self._mine = threading.local()
 
     @contextlib.contextmanager
-    def hold(self, uuid: str, patience: float | None = None) -> Iterator[None]:
-        """Hold the guest's lock; with ``patience`` (seconds) bypass a holder that does not finish.
-
-        check() raises an error in the bypassed action before its next change.
-        """
-        turns = self._acquire(uuid, patience)
+    def hold(self, uuid: str, timeout: float | None = None) -> Iterator[None]:
+        """Hold the guest's lock; with ``timeout`` (seconds) bypass a holder that does not finish. check() raises an
+        error in the bypassed action before its next change."""
+        turns = self._acquire(uuid, timeout)
         outer = getattr(self._mine, "turns", None)
         self._mine.turns = turns
         try:
@@ -51,10 +47,12 @@ class GuestLocks:
         if turns is not None and turns.lost:
             raise exception.Conflict("Another action bypassed this one, which took too long.")
 
-    def _acquire(self, uuid: str, patience: float | None) -> _Turns:
+    def _acquire(self, uuid: str, timeout: float | None) -> _Turns:
         while True:
-            turns = self._enter(uuid)
-            if not turns.lock.acquire(timeout=-1 if patience is None else patience):
+            with self._guard:
+                turns = self._guests.setdefault(uuid, _Turns())
+                turns.users += 1
+            if not turns.lock.acquire(timeout=-1 if timeout is None else timeout):
                 LOG.warning("[instance: %s] An action on the guest hangs: starting the next action without waiting for "
                             "it", uuid)
                 with self._guard:
@@ -67,12 +65,6 @@ class GuestLocks:
                 self._leave(uuid, turns)
             else:
                 return turns
-
-    def _enter(self, uuid: str) -> _Turns:
-        with self._guard:
-            turns = self._guests.setdefault(uuid, _Turns())
-            turns.users += 1
-            return turns
 
     def _leave(self, uuid: str, turns: _Turns) -> None:
         with self._guard:

@@ -1,7 +1,5 @@
 """Starting, stopping and freezing a domain. All functions are idempotent."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable
@@ -20,16 +18,10 @@ _POLL_INTERVAL = 0.5
 _FIRST_POLL = 0.05
 _KILL_ATTEMPTS = 3
 
-_POWER_STATES = {
-    libvirt.VIR_DOMAIN_NOSTATE: states.NOSTATE,
-    libvirt.VIR_DOMAIN_RUNNING: states.RUNNING,
-    libvirt.VIR_DOMAIN_BLOCKED: states.RUNNING,
-    libvirt.VIR_DOMAIN_PAUSED: states.POWER_PAUSED,
-    libvirt.VIR_DOMAIN_SHUTDOWN: states.SHUTDOWN,
-    libvirt.VIR_DOMAIN_SHUTOFF: states.SHUTDOWN,
-    libvirt.VIR_DOMAIN_CRASHED: states.CRASHED,
-    libvirt.VIR_DOMAIN_PMSUSPENDED: states.POWER_SUSPENDED,
-}
+_POWER_STATES = {libvirt.VIR_DOMAIN_NOSTATE: states.NOSTATE, libvirt.VIR_DOMAIN_RUNNING: states.RUNNING,
+                 libvirt.VIR_DOMAIN_BLOCKED: states.RUNNING, libvirt.VIR_DOMAIN_PAUSED: states.POWER_PAUSED,
+                 libvirt.VIR_DOMAIN_SHUTDOWN: states.SHUTDOWN, libvirt.VIR_DOMAIN_SHUTOFF: states.SHUTDOWN,
+                 libvirt.VIR_DOMAIN_CRASHED: states.CRASHED, libvirt.VIR_DOMAIN_PMSUSPENDED: states.POWER_SUSPENDED}
 # Reasons for which libvirt itself pauses a guest briefly; such a guest is not reported as paused.
 _PASSING = (libvirt.VIR_DOMAIN_PAUSED_STARTING_UP, libvirt.VIR_DOMAIN_PAUSED_SAVE, libvirt.VIR_DOMAIN_PAUSED_DUMP,
             libvirt.VIR_DOMAIN_PAUSED_SNAPSHOT, libvirt.VIR_DOMAIN_PAUSED_MIGRATION,
@@ -110,11 +102,8 @@ def remove(domain: libvirt.virDomain, keep_nvram: bool) -> None:
 
 def shut_down(connection: libvirt.virConnect, uuid: str, timeout: float, wait: Callable[[float], object],
               clock: Callable[[], float] = time.monotonic) -> bool:
-    """Request a shutdown and wait ``timeout`` seconds; return True if the guest stopped.
-
-    ``wait(seconds)`` returns earlier after a change. A guest that was started again meanwhile counts as stopped: it has
-    another domain number.
-    """
+    """Request a shutdown and wait ``timeout`` seconds; return True if the guest stopped. ``wait(seconds)`` returns
+    earlier after a change. A guest that was started again meanwhile counts as stopped: it has another domain number."""
     deadline = clock() + timeout
     number = None
     pressed = float("-inf")

@@ -1,10 +1,7 @@
 """Rescue: guests that are started from another disk, so that a user can repair their own disks.
 
 The properties of the image decide: its disk comes before the guest's disks, and the guest has the image's hardware; or
-(hw_rescue_device, hw_rescue_bus) it comes after them, and disks and guest stay unchanged.
-"""
-
-from __future__ import annotations
+(hw_rescue_device, hw_rescue_bus) it comes after them, and disks and guest stay unchanged."""
 
 import contextlib
 import dataclasses
@@ -23,7 +20,7 @@ from nova.virt.images import qemuimg
 from nova.virt.libvirt import power
 from nova.virt.libvirt.files import directories, disk_making, disks
 from nova.virt.libvirt.files.disks import LocalDisk, LocalDisks
-from nova.virt.libvirt.guests import Guests, define_domain
+from nova.virt.libvirt.guests import Role, define_domain
 from nova.virt.libvirt.xml import domain_xml
 from nova.virt.libvirt.xml.guest_config import GuestConfig
 from nova.virt.libvirt.xml.layout import GuestDisk, rescue_layout
@@ -31,10 +28,7 @@ from nova.virt.libvirt.xml.layout import GuestDisk, rescue_layout
 _DEVICE, _BUS = "hw_rescue_device", "hw_rescue_bus"
 
 
-class Rescue(guest_driver.Rescue):
-    def __init__(self, guests: Guests) -> None:
-        self._guests = guests
-
+class Rescue(Role, guest_driver.Rescue):
     def begin(self, instance: Instance, image: Image, files: BootFiles, timeout: int = 0) -> None:
         uuid, guests = instance.uuid, self._guests
         config = guests.config(_hardware(instance, image), is_new=not _is_stable(image))

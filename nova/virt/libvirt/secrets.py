@@ -1,10 +1,7 @@
 """The keys of a guest's encrypted volumes in libvirt: in memory, readable by QEMU only.
 
 libvirtd loses them when it stops, and needs them when a guest starts, gets a volume or arrives by migration; these
-actions provide them.
-"""
-
-from __future__ import annotations
+actions provide them."""
 
 import contextlib
 import xml.etree.ElementTree as ET

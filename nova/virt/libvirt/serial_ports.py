@@ -1,7 +1,5 @@
 """TCP ports for the serial ports of guests: each starting guest gets free ones."""
 
-from __future__ import annotations
-
 import random
 import socket
 import threading
@@ -24,10 +22,8 @@ class SerialPorts:
         self._given: dict[int, float] = {}
 
     def take(self, count: int, taken: Collection[int]) -> tuple[int, ...]:
-        """Allocate ``count`` free ports of [serial_console]port_range that are not in ``taken``.
-
-        Raises SocketPortRangeExhausted.
-        """
+        """Allocate ``count`` free ports of [serial_console]port_range that are not in ``taken``. Raises
+        SocketPortRangeExhausted."""
         with self._lock:
             now = time.monotonic()
             self._given = {port: moment for port, moment in self._given.items() if now - moment < _ON_ITS_WAY}

@@ -1,14 +1,14 @@
 """Images of the root disk of a guest: consistent at one moment, without a backing file, while the guest keeps running.
 
 QEMU copies the disk of a running guest in a backup job; qemu-img copies the disk of a stopped one. The copy is in the
-guest's directory until it is discarded, and is removed with that directory.
-"""
-
-from __future__ import annotations
+guest's directory until it is discarded, and is removed with that directory. No flavor reserves space for copies. They
+leave the space that running guests need: a guest whose disk cannot grow is paused."""
 
 import contextlib
 import logging
 import os
+import shutil
+import threading
 import time
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
@@ -16,6 +16,7 @@ from collections.abc import Iterator
 import libvirt
 
 from nova import exception
+from nova.conf import CONF
 from nova.objects.requirements.properties import AGENT, QUIESCE, Properties
 from nova.objects.servers.guest import DiskImage
 from nova.objects.servers.instance import Instance
@@ -24,9 +25,51 @@ from nova.operations.framework.guest_driver import Cancelled
 from nova.virt.images import qemuimg
 from nova.virt.libvirt import agent, errors
 from nova.virt.libvirt.files import directories, disks
-from nova.virt.libvirt.files.copy_room import CopyRoom
-from nova.virt.libvirt.guests import Guests
-from nova.virt.libvirt.xml.xmltree import element
+from nova.virt.libvirt.guests import Guests, Role
+from nova.virt.libvirt.xml.xmltree import attribute, element
+
+# Bytes that stay free if the operator reserves less ([DEFAULT]reserved_host_disk_mb).
+_SPARE = 256 << 20
+
+
+class CopyRoom:
+    """The space reserved for copies of this process."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        # Bytes reserved for running copies of known size.
+        self._promised: dict[str, int] = {}
+
+    def check(self, place: str) -> None:
+        """Raise DiskFull if nothing more may be written in the directory ``place``."""
+        with self._lock:
+            self._check(place, 0)
+
+    @contextlib.contextmanager
+    def take(self, path: str, size: int) -> Iterator[None]:
+        """Reserve ``size`` bytes for the new file ``path``. Raises DiskFull."""
+        with self._lock:
+            self._check(os.path.dirname(path), size)
+            self._promised[path] = size
+        try:
+            yield
+        finally:
+            with self._lock:
+                del self._promised[path]
+
+    def _check(self, place: str, size: int) -> None:
+        spare = max(int(CONF.reserved_host_disk_mb) << 20, _SPARE)
+        coming = sum(max(0, promised - _written(path)) for path, promised in self._promised.items())
+        if shutil.disk_usage(place).free - spare - coming <= size:
+            raise exception.DiskFull(reason="no space for a copy of the server's disk")
+
+
+def _written(path: str) -> int:
+    try:
+        return os.stat(path).st_blocks * 512
+    except FileNotFoundError:
+        return 0
+
 
 LOG = logging.getLogger(__name__)
 
@@ -37,9 +80,9 @@ _FORMAT = "qcow2"
 _POLL_INTERVAL = 0.2
 
 
-class Snapshots(guest_driver.Snapshots):
+class Snapshots(Role, guest_driver.Snapshots):
     def __init__(self, guests: Guests) -> None:
-        self._guests = guests
+        super().__init__(guests)
         self._room = CopyRoom()
         # Guests quiesced between quiesce() and unquiesce().
         self._resting: set[str] = set()
@@ -104,10 +147,7 @@ class Snapshots(guest_driver.Snapshots):
     @contextlib.contextmanager
     def quiesced(self, instance: Instance) -> Iterator[bool]:
         """Quiesce the file systems of the running guest during the block if its agent supports it; yields True in this
-        case.
-
-        File systems frozen by quiesce() stay frozen. Raises InstanceQuiesceFailed if the image requires it.
-        """
+        case. File systems frozen by quiesce() stay frozen. Raises InstanceQuiesceFailed if the image requires it."""
         if instance.uuid in self._resting:
             yield True
             return
@@ -170,9 +210,8 @@ def _backup_of(definition: str, disk: str, path: str) -> str:
     backup = ET.Element("domainbackup", mode="push")
     wanted = element(backup, "disks")
     for item in ET.fromstring(definition).findall("devices/disk"):  # noqa: S314 - libvirt's own output
-        target, source = item.find("target"), item.find("source")
-        name = target.get("dev", "") if target is not None else ""
-        if source is not None and source.get("file") == disk:
+        name = attribute(item, "target", "dev")
+        if attribute(item, "source", "file") == disk:
             copied = element(wanted, "disk", name=name, backup="yes", type="file")
             element(copied, "target", file=path)
             element(copied, "driver", type=_FORMAT)
@@ -195,7 +234,7 @@ def _why_not(domain: libvirt.virDomain) -> str:
         return "the guest was powered off during the copy"
     stats = domain.jobStats(libvirt.VIR_DOMAIN_JOB_STATS_COMPLETED)
     if stats.get("operation") != libvirt.VIR_DOMAIN_JOB_OPERATION_BACKUP:
-        return "the outcome of the disk copy is unknown, as libvirtd was restarted"  # libvirtd was restarted.
+        return "the outcome of the disk copy is unknown, as libvirtd was restarted"
     if stats.get("type") == libvirt.VIR_DOMAIN_JOB_COMPLETED:
         return ""
     return str(stats.get("errmsg") or "the disk copy was aborted")

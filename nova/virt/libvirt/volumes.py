@@ -1,24 +1,31 @@
-"""Volumes of guests: attaching, detaching and extension.
+"""Volumes of guests: attachment, extension, replacement, and their files.
 
 For an extension, QEMU grows a file to the requested size; an RBD image already has that size. A stopped guest sees the
-new size at its next start.
-"""
-
-from __future__ import annotations
+new size at its next start. For a replacement, QEMU mirrors the volume, then switches to the new one; writes of the
+guest during the copy go to both. Of the files of a volume with snapshots, only libvirt's own list is used, whatever
+the files themselves name; names in files have no directories, for the hosts that read them next. libvirt changes the
+persistent definition together with the live one, so a guest that stops at any moment starts with what it had last."""
 
 import logging
+import os
+import time
 import xml.etree.ElementTree as ET
+from collections.abc import Callable, Iterable
 
 import libvirt
 
 from nova import exception
 from nova.objects.servers.instance import BlockDevice, Instance
 from nova.operations.framework import guest_driver
-from nova.virt.libvirt.guests import Guests
-from nova.virt.libvirt.hotplug import Finder, Hotplug, definitions
+from nova.operations.framework.guest_driver import Cancelled
+from nova.virt.libvirt.guests import Guests, Role
+from nova.virt.libvirt.hotplug import Finder, Hotplug, definitions, end_block_job, lasting, text_of
+from nova.virt.libvirt.snapshots import Snapshots
 from nova.virt.libvirt.xml import device_xml
-from nova.virt.libvirt.xml.definition import Definition
+from nova.virt.libvirt.xml.definition import Definition, KnownDisk
 from nova.virt.libvirt.xml.layout import serial_of, volume_disk
+from nova.virt.libvirt.xml.xmltree import attribute, element
+from nova.virt.volume_files import NOT_ON_IT, files_of, is_merged, was_merged
 
 LOG = logging.getLogger(__name__)
 
@@ -28,9 +35,9 @@ _LARGEST_HEADER = 64 << 20
 _BYTES = libvirt.VIR_DOMAIN_BLOCK_RESIZE_BYTES
 
 
-class Volumes(guest_driver.Volumes):
+class Volumes(Role, guest_driver.Volumes):
     def __init__(self, guests: Guests) -> None:
-        self._guests = guests
+        super().__init__(guests)
         self._hotplug = Hotplug(guests)
 
     def attach(self, instance: Instance, device: BlockDevice) -> None:
@@ -102,12 +109,250 @@ def _finder(device: BlockDevice) -> Finder:
 
 
 def _wanted(device: BlockDevice, there: int, size_gb: int) -> int:
-    """Return the new size in bytes as the guest sees it: ``size_gb`` less the header of an encrypted volume.
-
-    The header size is derived from the current size ``there``. Raises VolumeExtendFailed.
-    """
+    """Return the new size in bytes as the guest sees it: ``size_gb`` less the header of an encrypted volume. The header
+    size is derived from the current size ``there``. Raises VolumeExtendFailed."""
     header = -there % _GIB if device.encryption else 0
     if header > _LARGEST_HEADER:
         raise exception.VolumeExtendFailed(
             volume_id=device.volume_id, reason=f"the volume is encrypted, and the disk of the guest has {there} bytes")
     return size_gb * _GIB - header
+
+
+# Seconds between two polls of a running copy.
+_POLL_INTERVAL = 0.5
+# The new volume already exists, and no libvirt job outlives the guest's process.
+_COPY = libvirt.VIR_DOMAIN_BLOCK_COPY_REUSE_EXT | libvirt.VIR_DOMAIN_BLOCK_COPY_TRANSIENT_JOB
+_PIVOT = libvirt.VIR_DOMAIN_BLOCK_JOB_ABORT_PIVOT
+# Attributes of a source that locate the data of a disk.
+_PLACES = ("file", "dev", "protocol", "name")
+
+
+class VolumeSwaps(Role, guest_driver.VolumeSwaps):
+    def swap(self, instance: Instance, old: BlockDevice, new: BlockDevice, cancelled: Cancelled) -> None:
+        if new.connection is None:
+            raise exception.InvalidDiskInfo(reason=f"volume {new.volume_id} is not connected to the host")
+        uuid, key, wanted = instance.uuid, serial_of(new), self._disk_with(instance, new)
+        with self._guests.locks.hold(uuid):
+            self._guests.give_keys(uuid, [new])
+        try:
+            begun = False
+            while not self._advance(uuid, wanted, key, begun, cancelled):
+                begun = True
+                time.sleep(_POLL_INTERVAL)
+            self._define(uuid, key)
+        except libvirt.libvirtError as error:
+            raise exception.VolumeSwapFailed(volume_id=old.volume_id, reason=error.get_error_message()) from error
+        LOG.info("[instance: %s] Replaced a volume of the guest: volume %s instead of %s", instance.uuid, new.volume_id,
+                 old.volume_id)
+
+    def cancel(self, instance: Instance, new: BlockDevice) -> bool:
+        uuid, wanted = instance.uuid, self._disk_with(instance, new)
+        with self._guests.locks.hold(uuid):
+            try:
+                live, config = definitions(self._guests, uuid)
+                disk = (live or config).disks.get(serial_of(new))
+                if live is not None and disk is not None:
+                    self._end(uuid, disk, 0)
+                    live, config = definitions(self._guests, uuid)
+                    disk = (live or config).disks.get(serial_of(new))
+                self._guests.forget_keys(uuid)
+            except exception.GuestNotFound:
+                return False
+        return disk is not None and _place(disk.element) == _place(wanted)
+
+    # --- helpers -----------------------------------------------------------------------------------
+    def _disk_with(self, instance: Instance, new: BlockDevice) -> ET.Element:
+        if new.connection is None:
+            return ET.Element("disk")
+        config = self._guests.config(instance)
+        return device_xml.add_disk(ET.Element("devices"), volume_disk(config, new, []), config, self._guests.settings)
+
+    def _advance(self, uuid: str, wanted: ET.Element, key: str, begun: bool, cancelled: Cancelled) -> bool:
+        """Execute the next step; return True if the guest has the new volume. The guest's lock is free between steps.
+        ``begun``: a copy was started. Raises GuestNotRunning, VolumeSwapFailed."""
+        with self._guests.locks.hold(uuid):
+            live, config = definitions(self._guests, uuid)
+            disk = (live or config).disks.get(key)
+            if disk is None:
+                raise exception.VolumeSwapFailed(volume_id=key, reason="the guest does not have the volume")
+            if _place(disk.element) == _place(wanted):
+                return True
+            if live is None:
+                raise exception.GuestNotRunning(instance_uuid=uuid)
+            mirror = disk.element.find("mirror")
+            copies = mirror is not None and _place(mirror) == _place(wanted)
+            if cancelled.is_set():
+                self._end(uuid, disk, 0)
+                raise exception.VolumeSwapFailed(volume_id=key, reason="the swap was cancelled")
+            if not copies and begun:
+                raise exception.VolumeSwapFailed(volume_id=key, reason="the copy of the volume's data was aborted")
+            if not copies:
+                self._begin(uuid, disk, wanted)
+            elif mirror is not None and mirror.get("ready") == "yes":
+                self._end(uuid, disk, _PIVOT)
+            return False
+
+    def _begin(self, uuid: str, disk: KnownDisk, wanted: ET.Element) -> None:
+        self._end(uuid, disk, 0)  # A copy to another volume.
+        text = text_of(wanted)
+        self._guests.on_domain(uuid, lambda domain: domain.blockCopy(disk.target, text, None, _COPY))
+        LOG.info("[instance: %s] Started copying disk %s to another volume", uuid, disk.target)
+
+    def _end(self, uuid: str, disk: KnownDisk, flags: int) -> None:
+        """End the copy with the present volume or (_PIVOT) the new one; succeed if there is no copy."""
+        if disk.element.find("mirror") is not None:
+            self._guests.on_domain(uuid, lambda domain: end_block_job(domain, disk.target, flags))
+
+    def _define(self, uuid: str, key: str) -> None:
+        """Update the persistent definition of the disk to match the live definition, and remove unused secrets."""
+        with self._guests.locks.hold(uuid):
+            live, config = definitions(self._guests, uuid)
+            there, defined = (live or config).disks.get(key), config.disks.get(key)
+            if there is not None and (defined is None or _place(defined.element) != _place(there.element)):
+                item = text_of(lasting(there.element))
+                self._guests.on_domain(uuid, lambda domain: domain.updateDeviceFlags(
+                    item, libvirt.VIR_DOMAIN_AFFECT_CONFIG))
+            self._guests.forget_keys(uuid)
+
+
+def _place(item: ET.Element) -> list[str]:
+    """Return the attributes that identify the source of a disk or of its mirror."""
+    return [attribute(item, "source", name) for name in _PLACES]
+
+
+# The file already exists, and libvirt keeps no list of snapshots.
+_TAKE = (libvirt.VIR_DOMAIN_SNAPSHOT_CREATE_DISK_ONLY | libvirt.VIR_DOMAIN_SNAPSHOT_CREATE_REUSE_EXT
+         | libvirt.VIR_DOMAIN_SNAPSHOT_CREATE_NO_METADATA)
+
+
+class VolumeFiles(Role, guest_driver.VolumeFiles):
+    def __init__(self, guests: Guests, snapshots: Snapshots) -> None:
+        super().__init__(guests)
+        self._snapshots = snapshots
+
+    def names(self, instance: Instance, device: BlockDevice) -> list[str]:
+        try:
+            _running, disk = self._inspect(instance.uuid, device)
+        except exception.GuestNotFound:
+            return []
+        return _names(disk)
+
+    def snapshot(self, instance: Instance, new: BlockDevice) -> None:
+        wanted, uuid = files_of(new), instance.uuid
+        with self._guests.locks.hold(uuid):
+            running, disk = self._inspect(uuid, new)
+            there = _names(disk)
+            if disk is None or not wanted or new.connection is None:
+                raise _failed(new, "the guest does not have it" if disk is None else "it is not a file")
+            if there[:1] == [wanted[0]]:
+                return
+            if running is None:
+                raise exception.GuestNotRunning(instance_uuid=uuid)
+            if there != list(wanted[1:]):
+                raise _failed(new, NOT_ON_IT)
+            text = snapshot_xml(disk.target, new.connection.path, running)
+            try:
+                with self._snapshots.quiesced(instance) as frozen:
+                    self._guests.on_domain(uuid, lambda domain: domain.snapshotCreateXML(text, _TAKE))
+            except libvirt.libvirtError as error:
+                raise _failed(new, error.get_error_message()) from error
+        LOG.info("[instance: %s] The guest now writes to file %s of volume %s%s", uuid, wanted[0], new.volume_id,
+                 ", started with quiesced file systems" if frozen else "")
+
+    def merge(self, instance: Instance, device: BlockDevice, top: str | None, base: str | None,
+              cancelled: Cancelled) -> None:
+        try:
+            begun = False
+            while not self._advance(instance.uuid, device, top, base, begun, cancelled):
+                begun = True
+                time.sleep(_POLL_INTERVAL)
+        except libvirt.libvirtError as error:
+            raise _failed(device, error.get_error_message()) from error
+        LOG.info("[instance: %s] Merged files of volume %s: the guest now uses %s", instance.uuid,
+                 device.volume_id, ", ".join(self.names(instance, device)))
+
+    def cancel(self, instance: Instance, device: BlockDevice, top: str | None, base: str | None) -> bool:
+        uuid = instance.uuid
+        with self._guests.locks.hold(uuid):
+            try:
+                running, disk = self._inspect(uuid, device)
+                if running is not None and disk is not None:
+                    self._guests.on_domain(uuid, lambda domain: end_block_job(domain, disk.target))
+            except exception.GuestNotFound:
+                return False
+        return was_merged(self.names(instance, device), top, base)
+
+    # --- helpers -----------------------------------------------------------------------------------
+    def _inspect(self, uuid: str, device: BlockDevice) -> tuple[list[str] | None, KnownDisk | None]:
+        """Return the disks of the running guest (None: stopped), and the disk of the device. Raises GuestNotFound."""
+        live, config = definitions(self._guests, uuid)
+        targets = None if live is None else [target.get("dev", "") for target in live.devices.iterfind("disk/target")]
+        return targets, (live or config).disks.get(serial_of(device))
+
+    def _advance(self, uuid: str, device: BlockDevice, top: str | None, base: str | None, begun: bool,
+                 cancelled: Cancelled) -> bool:
+        """Execute the next step; return True at the end. The guest's lock is free between steps. ``begun``: a job was
+        started. Raises GuestNotRunning, VolumeSnapshotFailed."""
+        with self._guests.locks.hold(uuid):
+            running, disk = self._inspect(uuid, device)
+            works = running is not None and disk is not None and self._works(uuid, disk.target)
+            if not works:  # The job may have ended after its files were checked.
+                running, disk = self._inspect(uuid, device)
+            if not works and is_merged(device.volume_id or "", _names(disk), top, base):
+                return True
+            if running is None or disk is None:
+                raise exception.GuestNotRunning(instance_uuid=uuid)
+            if cancelled.is_set():
+                self._guests.on_domain(uuid, lambda domain: end_block_job(domain, disk.target))
+                raise _failed(device, "it was cancelled")
+            if begun and not works:
+                raise _failed(device, "QEMU aborted the block job")
+            if not works:
+                self._guests.on_domain(uuid, _merger(disk, top, base))
+                LOG.info("[instance: %s] Started merging files of disk %s", uuid, disk.target)
+            return False
+
+    def _works(self, uuid: str, target: str) -> bool:
+        return bool(self._guests.on_domain(uuid, lambda domain: domain.blockJobInfo(target)))
+
+
+def snapshot_xml(target: str, path: str, targets: Iterable[str]) -> str:
+    """Return the XML of an external snapshot of one disk to ``path`` that excludes the rest of ``targets``."""
+    root = ET.Element("domainsnapshot")
+    disks = element(root, "disks")
+    for other in targets:
+        if other != target:
+            element(disks, "disk", name=other, snapshot="no")
+    disk = element(disks, "disk", name=target, snapshot="external", type="file")
+    element(disk, "driver", type="qcow2")
+    element(disk, "source", file=path)
+    return ET.tostring(root, encoding="unicode")
+
+
+def paths_of(disk: ET.Element) -> list[str]:
+    """Return the files of a disk in libvirt's list from the active one on, up to the first entry that is no file."""
+    paths: list[str] = []
+    item: ET.Element | None = disk
+    while item is not None and (source := item.find("source")) is not None and source.get("file"):
+        paths.append(source.get("file", ""))
+        item = item.find("backingStore")
+    return paths
+
+
+def _names(disk: KnownDisk | None) -> list[str]:
+    return [] if disk is None else [os.path.basename(path) for path in paths_of(disk.element)]
+
+
+def _merger(disk: KnownDisk, top: str | None, base: str | None) -> Callable[[libvirt.virDomain], object]:
+    """Return a function that merges files by QEMU, named as in libvirt's list."""
+    paths = {os.path.basename(path): path for path in paths_of(disk.element)}
+    if base is not None:
+        return lambda domain: domain.blockCommit(
+            disk.target, paths[base], paths[top or ""], 0, libvirt.VIR_DOMAIN_BLOCK_COMMIT_RELATIVE)
+    if top is not None:
+        return lambda domain: domain.blockRebase(disk.target, paths[top], 0, libvirt.VIR_DOMAIN_BLOCK_REBASE_RELATIVE)
+    return lambda domain: domain.blockPull(disk.target, 0)
+
+
+def _failed(device: BlockDevice, reason: object) -> exception.VolumeSnapshotFailed:
+    return exception.VolumeSnapshotFailed(volume_id=device.volume_id, reason=reason)

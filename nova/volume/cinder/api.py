@@ -1,13 +1,11 @@
 """A client of Cinder's API (v3, microversion 3.44), used by conductors."""
 
-from __future__ import annotations
-
 import contextlib
 import datetime
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Annotated, Any, Required, TypedDict, TypeVar
+from typing import Annotated, Any, Literal, Required, TypedDict, TypeVar
 
 import requests
 from msgspec import Meta
@@ -95,18 +93,13 @@ class _Limits(TypedDict):
     absolute: _Amounts
 
 
-_SHAPES: dict[str, Any] = {
-    "limits": _Limits,
-    "volume": _Volume, "volumes": list[_Volume], "attachment": _Attachment, "attachments": list[_Attachment],
-    "snapshot": _Snapshot, "snapshots": list[_Snapshot]}
+_SHAPES: dict[str, Any] = {"limits": _Limits, "volume": _Volume, "volumes": list[_Volume], "attachment": _Attachment,
+                           "attachments": list[_Attachment], "snapshot": _Snapshot, "snapshots": list[_Snapshot]}
 
 
 def retry_now(create: Callable[[], T]) -> T:
-    """Call ``create`` and retry it a few times while a service is unavailable.
-
-    For requests with the caller's token, which a later retry of the operation would not have.
-    Raises VolumeServiceUnavailable, KeyManagerUnavailable.
-    """
+    """Call ``create`` and retry it a few times while a service is unavailable. For requests with the caller's token,
+    which a later retry of the operation would not have. Raises VolumeServiceUnavailable, KeyManagerUnavailable."""
     for _again in range(CONF.cinder.http_retries):
         with contextlib.suppress(exception.VolumeServiceUnavailable, exception.KeyManagerUnavailable):
             return create()
@@ -144,11 +137,8 @@ def time_of(text: str | None) -> datetime.datetime | None:
 
 
 class CinderApi:
-    """A client of Cinder that uses Nova's own credentials, or a caller's ``token``.
-
-    All methods raise VolumeServiceUnavailable (the request may have been executed), Forbidden, and the exceptions in
-    their docstrings.
-    """
+    """A client of Cinder that uses Nova's own credentials, or a caller's ``token``. All methods raise
+    VolumeServiceUnavailable (the request may have been executed), Forbidden, and the exceptions in their docstrings."""
 
     def __init__(self) -> None:
         kind, name, interface = (*CONF.cinder.catalog_info.split(":"), "", "")[:3]
@@ -167,17 +157,16 @@ class CinderApi:
         return self._request(ctx, "GET", f"/volumes/{uuid}/encryption", token=token,  # type: ignore[no-any-return]
                            volume=uuid, shape=Encryption)
 
-    def volumes_with(self, ctx: RequestContext, metadata: Mapping[str, str]) -> list[Raw]:
-        """Return the volumes of all projects with these metadata."""
-        volumes = self._request(ctx, "GET", "/volumes/detail", "volumes",
-                                params={"all_tenants": 1, "metadata": json.dumps(metadata)})
-        return [volume for volume in volumes if metadata.items() <= volume.get("metadata", {}).items()]
+    def having(self, ctx: RequestContext, kind: Literal["volumes", "snapshots"],
+               metadata: Mapping[str, str]) -> list[Raw]:
+        """Return the volumes or snapshots of all projects with these metadata."""
+        items = self._request(ctx, "GET", f"/{kind}/detail", kind,
+                              params={"all_tenants": 1, "metadata": json.dumps(metadata)})
+        return [item for item in items if metadata.items() <= (item.get("metadata") or {}).items()]
 
     def create_volume(self, ctx: RequestContext, wanted: Raw, waits: bool = False) -> Raw:
-        """Create a volume with the caller's token and return it. Raises InvalidVolume, QuotaLimit.
-
-        ``waits``: True if a user waits for the response.
-        """
+        """Create a volume with the caller's token and return it. Raises InvalidVolume, QuotaLimit. ``waits``: True if a
+        user waits for the response."""
         return self._request(ctx, "POST", "/volumes", "volume", ctx.auth_token,  # type: ignore[no-any-return]
                            json={"volume": wanted}, waits=waits)
 
@@ -200,18 +189,14 @@ class CinderApi:
                     json={"os-reimage": {"image_id": image_id, "reimage_reserved": True}})
 
     def complete_migration(self, ctx: RequestContext, old: str, new: str, error: bool) -> None:
-        """Complete the migration of volume ``old`` into ``new``, or abort it if ``error``.
-
-        Raises VolumeNotFound, InvalidVolume (no such migration).
-        """
+        """Complete the migration of volume ``old`` into ``new``, or abort it if ``error``. Raises VolumeNotFound,
+        InvalidVolume (no such migration)."""
         self._request(ctx, "POST", f"/volumes/{old}/action", volume=old,
                     json={"os-migrate_volume_completion": {"new_volume": new, "error": error}})
 
     def complete_extension(self, ctx: RequestContext, uuid: str, error: bool) -> None:
-        """Complete an extension that waits for the guest, or abort it if ``error``.
-
-        Raises VolumeNotFound, InvalidVolume (no such extension).
-        """
+        """Complete an extension that waits for the guest, or abort it if ``error``. Raises VolumeNotFound,
+        InvalidVolume (no such extension)."""
         self._request(ctx, "POST", f"/volumes/{uuid}/action", volume=uuid, headers=_VERSION_OF_EXTENSION,
                     json={"os-extend_volume_completion": {"error": error}})
 
@@ -231,12 +216,9 @@ class CinderApi:
         maximum: int = limits["maxTotalSnapshots"]
         return None if maximum < 0 else max(0, maximum - limits["totalSnapshotsUsed"])
 
-    def create_snapshot(self, ctx: RequestContext, volume: str, wanted: Mapping[str, Any],
-                        waits: bool = False) -> Raw:
+    def create_snapshot(self, ctx: RequestContext, volume: str, wanted: Mapping[str, Any], waits: bool = False) -> Raw:
         """Create a snapshot with the caller's token and return it. Raises VolumeNotFound, InvalidVolume, QuotaLimit.
-
-        ``waits``: True if a user waits for the response.
-        """
+        ``waits``: True if a user waits for the response."""
         return self._request(ctx, "POST", "/snapshots", "snapshot", ctx.auth_token,  # type: ignore[no-any-return]
                            json={"snapshot": {"volume_id": volume, **wanted}}, volume=volume, waits=waits)
 
@@ -245,13 +227,6 @@ class CinderApi:
         self._request(ctx, "DELETE", f"/snapshots/{uuid}", token=token, waits=bool(token))
 
     # --- snapshots, with Nova's own credentials --------------------------------------------------------
-    def snapshots_with(self, ctx: RequestContext, metadata: Mapping[str, str]) -> list[Raw]:
-        """Return the snapshots of all projects with these metadata."""
-        snapshots = self._request(ctx, "GET", "/snapshots/detail", "snapshots",
-                                  params={"all_tenants": 1, "metadata": json.dumps(metadata)})
-        return [snapshot for snapshot in snapshots
-                if metadata.items() <= (snapshot.get("metadata") or {}).items()]
-
     def update_snapshot(self, ctx: RequestContext, uuid: str, status: str) -> None:
         """Set the status of an assisted snapshot. Raises NotFound, InvalidVolume (Cinder does not wait for Nova)."""
         self._request(ctx, "POST", f"/snapshots/{uuid}/action",
@@ -267,10 +242,8 @@ class CinderApi:
 
     def create_attachment(self, ctx: RequestContext, volume: str, instance_uuid: str,
                           connector: Mapping[str, Any] | None = None) -> Raw:
-        """Create an attachment, which reserves the volume for a server, and return it.
-
-        With a ``connector`` of a host the result has connection_info. Raises VolumeNotFound, InvalidVolume (in use).
-        """
+        """Create an attachment, which reserves the volume for a server, and return it. With a ``connector`` of a host
+        the result has connection_info. Raises VolumeNotFound, InvalidVolume (in use)."""
         wanted = {"volume_uuid": volume, "instance_uuid": instance_uuid, "connector": connector}
         return self._request(ctx, "POST", "/attachments", "attachment",  # type: ignore[no-any-return]
                            shape=_Connected if connector else None, json={"attachment": wanted}, volume=volume)
@@ -288,24 +261,19 @@ class CinderApi:
         """Delete an attachment. Succeeds if it does not exist."""
         with contextlib.suppress(exception.NotFound):
             # Without a service token Cinder would first query Nova for the server's volumes.
-            self._request(ctx, "DELETE", f"/attachments/{attachment}", headers={"X-Service-Token": self._own_token()})
+            self._request(ctx, "DELETE", f"/attachments/{attachment}", service_token=True)
 
     # --- requests ----------------------------------------------------------------------------------
-    def _own_token(self) -> str:
-        try:
-            return self._cinder.token() or ""
-        except Unreachable as error:
-            raise exception.VolumeServiceUnavailable(reason=str(error)) from error
-
     def _request(self, ctx: RequestContext, method: str, path: str, key: str = "", token: str | None = None,
-                 volume: str = "", headers: Mapping[str, str] | None = None, shape: Any = None, **more: Any) -> Any:
-        """Send a request and return the value under ``key`` of the response, checked against its shape.
-
-        ``shape``: overrides the shape of ``key``; without ``key`` it is the shape of the whole response. Without both
-        the response is ignored.
-        """
+                 volume: str = "", headers: Mapping[str, str] | None = None, shape: Any = None,
+                 service_token: bool = False, **more: Any) -> Any:
+        """Send a request and return the value under ``key`` of the response, checked against its shape. ``shape``:
+        overrides the shape of ``key``; without ``key`` it is the shape of the whole response. Without both the response
+        is ignored."""
         retries = CONF.cinder.http_retries if method == "GET" else 0
         try:
+            if service_token:
+                headers = {"X-Service-Token": self._cinder.token() or ""}
             # Older releases require the project of the token in the path.
             project = ctx.project_id if token else self._cinder.project_id()
             response = self._cinder.request(
@@ -318,11 +286,8 @@ class CinderApi:
 
 
 def _check(response: requests.Response, volume: str = "") -> None:
-    """Raise the exception for an error response.
-
-    ``volume``: the id of the volume that status 404 refers to. Raises VolumeNotFound, NotFound, InvalidVolume,
-    Forbidden, QuotaLimit, VolumeServiceUnavailable.
-    """
+    """Raise the exception for an error response. ``volume``: the id of the volume that status 404 refers to. Raises
+    VolumeNotFound, NotFound, InvalidVolume, Forbidden, QuotaLimit, VolumeServiceUnavailable."""
     status = response.status_code
     if status < 300:
         return

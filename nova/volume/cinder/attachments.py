@@ -1,9 +1,6 @@
 """The volume back end "cinder" on the conductor: checks of requests, before they are accepted.
 
-:mod:`nova.volume.cinder.server_volumes` changes the volumes of servers.
-"""
-
-from __future__ import annotations
+:mod:`nova.volume.cinder.server_volumes` changes the volumes of servers."""
 
 import functools
 
@@ -14,13 +11,10 @@ from nova.objects.volumes.volume import Volume
 from nova.operations.framework.contexts import ServiceControl
 from nova.volume.cinder.api import CinderApi
 from nova.volume.cinder.server_volumes import NO_MIGRATION, CinderServerVolumes
-from nova.volume.cinder.snapshots import CinderSnapshots
-from nova.volume.cinder.views import to_volume
-from nova.volume.cinder.volumes import CinderVolumes
+from nova.volume.cinder.volumes import CinderSnapshots, CinderVolumes, to_volume
 
 # Names of the encryption that hypervisors support. Volume types may still have the old names.
-_LUKS = ("luks", "LuksEncryptor", "nova.volume.encryptors.luks.LuksEncryptor",
-         "os_brick.encryptors.luks.LuksEncryptor")
+_LUKS = ("luks", "LuksEncryptor", "nova.volume.encryptors.luks.LuksEncryptor", "os_brick.encryptors.luks.LuksEncryptor")
 _FRONT_END = "front-end"
 
 

@@ -1,10 +1,7 @@
 """Cinder volumes on a host, connected by os-brick according to their connection_info.
 
 Cinder's developers maintain os-brick for this purpose. It is imported when this back end is selected, and runs with the
-rights of this process.
-"""
-
-from __future__ import annotations
+rights of this process."""
 
 import importlib
 import logging
@@ -47,11 +44,11 @@ class CinderVolumes(HostVolumes):
             # A guest that writes without encryption would destroy the volume.
             raise exception.VolumeUnusable(volume_id=volume, reason="the encrypted volume was attached without its "
                                                                    "key; detach and attach the volume again")
-        connection = VolumeConnection(
-            volume_id=volume, serial=volume, read_only=info.get("access_mode") == "ro",
-            shareable=bool(info.get("multiattach")), key=key)
+        connection = VolumeConnection(volume_id=volume, serial=volume, read_only=info.get("access_mode") == "ro",
+                                      shareable=bool(info.get("multiattach")), key=key)
         try:
-            connection.limits = _limits(info)
+            connection.limits = {name: int(value) for name, value in (info.get("qos_specs") or {}).items()
+                                 if name in _LIMITS}
             if kind == "rbd":
                 return _rbd(connection, info)
             if kind == "nfs":
@@ -66,7 +63,10 @@ class CinderVolumes(HostVolumes):
         if disk_format not in _FORMATS or "/" in name:
             raise ValueError("name or format")
         try:
-            path = self._files(info).connect_volume(info)["path"]
+            connector = self._brick().InitiatorConnector.factory(
+                "NFS", None, conn=info, nfs_mount_point_base=CONF.libvirt.nfs_mount_point_base,
+                nfs_mount_options=CONF.libvirt.nfs_mount_options)
+            path = connector.connect_volume(info)["path"]
         except self._error as error:
             raise exception.VolumeUnusable(volume_id=connection.volume_id, reason=str(error)) from error
         try:
@@ -89,11 +89,9 @@ class CinderVolumes(HostVolumes):
         return connection
 
     def _backing_files(self, path: str, disk_format: str) -> list[tuple[str, str]]:
-        """Return paths and formats of the backing files of a volume's newest file: one for each snapshot.
-
-        The files are not trusted, since other users of the NFS share may have written them: all must belong to the
-        volume, and their formats are not probed.
-        """
+        """Return paths and formats of the backing files of a volume's newest file: one for each snapshot. The files are
+        not trusted, since other users of the NFS share may have written them: all must belong to the volume, and their
+        formats are not probed."""
         folder, name = os.path.split(path)
         volume = _SNAPSHOT.sub("", name)
         files: list[tuple[str, str]] = []
@@ -118,11 +116,6 @@ class CinderVolumes(HostVolumes):
         """Do nothing: Cinder deletes its volumes."""
 
     # --- the library -----------------------------------------------------------------------------------
-    def _files(self, info: ConnectionInfo) -> Any:
-        return self._brick().InitiatorConnector.factory(
-            "NFS", None, conn=info, nfs_mount_point_base=CONF.libvirt.nfs_mount_point_base,
-            nfs_mount_options=CONF.libvirt.nfs_mount_options)
-
     @property
     def _error(self) -> tuple[type[Exception], ...]:
         from os_brick import exception as brick
@@ -145,10 +138,6 @@ class CinderVolumes(HostVolumes):
 def _check_file(path: str) -> None:
     if not os.path.isfile(path) or os.path.islink(path):
         raise exception.InvalidDiskInfo(reason=f"{os.path.basename(path)} is not a regular file")
-
-
-def _limits(info: ConnectionInfo) -> dict[str, int]:
-    return {name: int(value) for name, value in (info.get("qos_specs") or {}).items() if name in _LIMITS}
 
 
 def _rbd(connection: VolumeConnection, info: ConnectionInfo) -> VolumeConnection:

@@ -2,10 +2,7 @@
 
 An interrupted method finds its objects in Cinder again: attachments by the ids of server and volume, new volumes by the
 id of the server's device in their metadata, snapshots by the id of the server image. So all methods are idempotent.
-Cinder is called immediately, outside any transaction; the devices are stored with the step.
-"""
-
-from __future__ import annotations
+Cinder is called immediately, outside any transaction; the devices are stored with the step."""
 
 import contextlib
 import logging
@@ -25,7 +22,7 @@ from nova.operations.assisted_snapshots import ASSISTED
 from nova.operations.framework.base import Wait
 from nova.operations.framework.contexts import ServiceControl
 from nova.volume.cinder.api import MOST_GIB, CinderApi, Raw, convert_missing_snapshot, retry_now
-from nova.volume.cinder.views import to_snapshot, to_volume
+from nova.volume.cinder.volumes import to_snapshot, to_volume
 
 LOG = logging.getLogger(__name__)
 
@@ -56,10 +53,8 @@ _BUSY = ("creating", "backing-up", "restoring", "updating")
 
 
 class CinderServerVolumes:
-    """A :class:`nova.operations.framework.resource_contexts.OutsideVolumes`.
-
-    ``devices`` () stands for all volumes of the server.
-    """
+    """A :class:`nova.operations.framework.resource_contexts.OutsideVolumes`. ``devices`` () stands for all volumes of
+    the server."""
 
     def __init__(self, api: CinderApi, ctl: ServiceControl) -> None:
         self._api, self._ctl, self._ctx = api, ctl, ctl.ctx
@@ -107,14 +102,11 @@ class CinderServerVolumes:
         return to_volume(retry_now(create), self._ctl.instance.project_id)
 
     def _created_for(self, device: BlockDevice) -> list[Raw]:
-        return self._api.volumes_with(self._ctx, {_DEVICE_KEY: device.uuid or ""})
+        return self._api.having(self._ctx, "volumes", {_DEVICE_KEY: device.uuid or ""})
 
-    def _encryption(self, volume: Volume, device: str,
-                    cached: dict[str, VolumeEncryption]) -> VolumeEncryption | None:
-        """Return the encryption of the volume created for this device.
-
-        The key is fetched while the caller's token is available. Raises InvalidVolume afterwards.
-        """
+    def _encryption(self, volume: Volume, device: str, cached: dict[str, VolumeEncryption]) -> VolumeEncryption | None:
+        """Return the encryption of the volume created for this device. The key is fetched while the caller's token is
+        available. Raises InvalidVolume afterwards."""
         if volume.encrypted and device not in cached:
             if not self._ctx.auth_token:
                 raise exception.InvalidVolume(reason=(
@@ -210,8 +202,7 @@ class CinderServerVolumes:
         second = self._api.create_attachment(self._ctx, volume, self._uuid,
                                              {**connector, "mountpoint": device.device_name})
         self._api.complete_attachment(self._ctx, second["id"])
-        return msgspec.structs.replace(
-            device, attachment_id=second["id"], connection_info=_connection(device, second))
+        return msgspec.structs.replace(device, attachment_id=second["id"], connection_info=_connection(device, second))
 
     def reconcile(self, host: str = "") -> None:
         connector = self._connector(host) if host else None
@@ -329,7 +320,7 @@ class CinderServerVolumes:
         return all(snapshot.status not in _BEING_MADE for snapshot in retry_now(take))
 
     def _of_image(self, image: Image) -> list[VolumeSnapshot]:
-        return [to_snapshot(raw) for raw in self._api.snapshots_with(self._ctx, {_IMAGE_KEY: image.id})]
+        return [to_snapshot(raw) for raw in self._api.having(self._ctx, "snapshots", {_IMAGE_KEY: image.id})]
 
     def snapshots(self, image: Image, polls: int) -> dict[str, VolumeSnapshot]:
         existing = self._of_image(image)

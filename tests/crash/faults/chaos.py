@@ -48,10 +48,10 @@ class Chaos:
     def run(self, plan: Plan) -> None:
         """Run all sequences of faults in parallel to their ends."""
         with concurrent.futures.ThreadPoolExecutor(len(plan.faults)) as pool:
-            for future in [pool.submit(self._lane, lane) for lane in plan.faults]:
+            for future in [pool.submit(self._inject, faults) for faults in plan.faults]:
                 future.result()
 
-    def _lane(self, faults: list[Fault]) -> None:
+    def _inject(self, faults: list[Fault]) -> None:
         for fault in faults:
             time.sleep(fault.pause)
             self._note(f"FAULT {fault}")

@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from nova.compute.monitors.chosen import Monitors
+from nova.compute.monitors.base import Monitors
 from nova.conf import CONF
 from nova.scheduler.options import SchedulerOptions
 from nova.virt.driver import HostCpu

@@ -3,7 +3,7 @@
 import pytest
 
 from nova import exception
-from nova.compute.volume_usage import VolumeUsage
+from nova.compute.reports import VolumeUsage
 from tests.functional.client import wait_for
 from tests.functional.listening import listen
 from tests.functional.volumes.test_volumes import attach, books, make, no_volumes_left, wait_status  # noqa: F401 (fixtures)

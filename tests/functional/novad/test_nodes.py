@@ -10,6 +10,7 @@ import pytest
 from nova.common.errors import Refused, ReportedError
 from nova.novad import options
 from nova.novad.daemon import Daemon
+from nova.novad.errors import Busy
 from nova.novad.mdns import Announcement, Instance
 from nova.novad.nodes.discovery import Announcer
 from nova.novad.nodes.participant import Assignment
@@ -287,11 +288,25 @@ def test_remove_removes_components_on_all_nodes(nodes):
     nodes.nova("remove", "--yes", "--remove-volumes", "--remove-secrets")
     assert nodes.run() == [{}, {}, {}]
     assert [content(node.data / "volumes") for node in nodes.all] == [{}, {}, {}]
-    # The control node sends its decision to the other nodes, which then remove their secrets.
-    wait_for(lambda: [node.daemon.secrets.names() for node in nodes.all] == [[], [], []], 20)
+    assert [node.daemon.secrets.names() for node in nodes.all] == [[], [], []]
     assert [node.states()[0] for node in nodes.all] == [("remove", "done")] * 3
     nodes.nova("deploy")
     assert nodes.run() == ONE
+
+
+def test_decision_is_sent_again_to_a_busy_node(nodes, monkeypatch):
+    settle, calls = nodes.n2.daemon.participant.settle, []
+
+    def busy_once(*args):
+        calls.append(args)
+        if len(calls) == 1:
+            raise Busy("Another deployment is in progress (settle); see nova history.")
+        settle(*args)
+
+    monkeypatch.setattr(nodes.n2.daemon.participant, "settle", busy_once)
+    assert "does not answer" not in nodes.nova("deploy").out
+    assert len(calls) > 1
+    assert nodes.n2.states()[0] == ("deploy", "done")
 
 
 def test_a_node_accepts_assignments_of_one_control_node_only(nodes, tmp_path):

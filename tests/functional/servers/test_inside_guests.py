@@ -62,7 +62,7 @@ def test_changed_password_is_encrypted_with_the_key_pair_of_the_server(admin, fl
 
 
 def test_pending_password_change_is_shown_and_stores_no_plain_text(suite, admin, driver, server, hold, monkeypatch):
-    monkeypatch.setattr("nova.api.compute.servers.actions.server_password._PATIENCE", 0.0)
+    monkeypatch.setattr("nova.api.compute.servers.actions.server_actions._PASSWORD_WAIT", 0.0)
     held = hold("guests.set_password")
     change(admin, server)
     held.wait_until_begun()
@@ -77,7 +77,7 @@ def test_pending_password_change_is_shown_and_stores_no_plain_text(suite, admin,
 
 
 def test_delete_during_password_change_succeeds(admin, server, hold, monkeypatch):
-    monkeypatch.setattr("nova.api.compute.servers.actions.server_password._PATIENCE", 0.0)
+    monkeypatch.setattr("nova.api.compute.servers.actions.server_actions._PASSWORD_WAIT", 0.0)
     held = hold("guests.set_password")
     change(admin, server)
     held.wait_until_begun()

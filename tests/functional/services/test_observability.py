@@ -11,7 +11,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from prometheus_client.parser import text_string_to_metric_families
 
 from nova import context
-from nova.compute import gauges
+from nova.compute.service import watch_gauges
 from nova.conductor.background.gauges import update_gauges
 from nova.db import tables
 from nova.db.hosts import allocations
@@ -38,7 +38,7 @@ def port(suite):
     number = free_port()
     metrics_export.serve("nova-api", "127.0.0.1", number, 0)
     count_statements(suite.conductor.core.db.engine)
-    running = gauges.watch([(suite.compute.runner, suite.compute.machine.driver)])
+    running = watch_gauges([(suite.compute.runner, suite.compute.machine.driver)])
     for thread in running:
         thread.start()
     yield number

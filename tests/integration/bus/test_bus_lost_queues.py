@@ -25,12 +25,12 @@ _SOON = {"rabbit_interval_max": 1, "kombu_reconnect_delay": 0.2}
 
 
 class Wired(World):
-    """A server, and a client with a blockable connection to the broker. Replies wait ``patience`` seconds for the
+    """A server, and a client with a blockable connection to the broker. Replies wait ``timeout`` seconds for the
     client's queue."""
 
-    def __init__(self, rabbit: Rabbit, directory: pathlib.Path, patience: int) -> None:
+    def __init__(self, rabbit: Rabbit, directory: pathlib.Path, timeout: int) -> None:
         self.wire = Wire(rabbit.port)
-        super().__init__(rabbit, directory, self.wire.port, seconds=60, kombu_missing_consumer_retry_timeout=patience,
+        super().__init__(rabbit, directory, self.wire.port, seconds=60, kombu_missing_consumer_retry_timeout=timeout,
                          **_SOON)
         self.start("one")
 
@@ -43,8 +43,8 @@ class Wired(World):
 def new_world(rabbitmq: Rabbit, tmp_path: pathlib.Path) -> Iterator[Callable[..., Wired]]:
     made: list[Wired] = []
 
-    def make(patience: int = 10) -> Wired:
-        made.append(Wired(rabbitmq, tmp_path, patience))
+    def make(timeout: int = 10) -> Wired:
+        made.append(Wired(rabbitmq, tmp_path, timeout))
         return made[-1]
 
     yield make
@@ -60,7 +60,7 @@ def answered(desk: Any, name: str) -> bool:
 
 
 def test_caller_receives_replies_again_after_its_reply_queue_was_missing(new_world: Callable[..., Wired]) -> None:
-    world = new_world(patience=1)
+    world = new_world(timeout=1)
     assert world.desk.ask(CTX, "before") == "one"
     with concurrent.futures.ThreadPoolExecutor() as pool:
         pool.submit(bus.within(world.desk, 30).ask, CTX, "meanwhile", 1)
@@ -74,7 +74,7 @@ def test_caller_receives_replies_again_after_its_reply_queue_was_missing(new_wor
 
 def test_reply_is_delivered_to_a_caller_that_reconnects_after_the_server(new_world: Callable[..., Wired],
                                                                          rabbitmq: Rabbit) -> None:
-    world = new_world(patience=10)
+    world = new_world(timeout=10)
     assert world.desk.ask(CTX, "before") == "one"
     with concurrent.futures.ThreadPoolExecutor() as pool:
         asked = pool.submit(bus.within(world.desk, 300).ask, CTX, "meanwhile", 1)

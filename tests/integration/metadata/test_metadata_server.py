@@ -45,7 +45,7 @@ def serving(**options):
     server.add("one", sock, {"nova.network_id": "n1"})
     yield server, app, port
     app.go.set()
-    server.stop(patience=1)
+    server.stop(timeout=1)
 
 
 @pytest.fixture

@@ -131,7 +131,7 @@ def test_plain_and_tls_ports_are_served_together(authority: Authority) -> None:
         server.add("proxies", secure, trusted=True, secure=tls.context("metadata"))
     assert requests.get(f"http://127.0.0.1:{ports[0]}/", timeout=10).text == "http"
     assert ask(ports[1], authority.file).text == "https"
-    server.stop(patience=1)
+    server.stop(timeout=1)
 
 
 def configuration(directory: pathlib.Path, **options: object) -> list[str]:

@@ -200,7 +200,7 @@ class Desk:
 
 
 def test_host_polls_missing_groups_and_removes_unused_ones(lab, monkeypatch):
-    monkeypatch.setattr("nova.network.linux.poller.INTERVAL", 0.1)
+    monkeypatch.setattr("nova.network.linux.driver.POLL_INTERVAL", 0.1)
     net, desk = Net(), Desk()
     one, two = net.instance(5), net.instance(6)
     lab.driver.plug(one, RuleSet(version=7, groups=[WEB], filters=[rules(MEMBERS)]))
@@ -223,7 +223,7 @@ def test_host_polls_missing_groups_and_removes_unused_ones(lab, monkeypatch):
 
 
 def test_rules_recorded_by_the_last_release_apply_until_the_first_poll(lab, monkeypatch):
-    monkeypatch.setattr("nova.network.linux.poller.INTERVAL", 0.1)
+    monkeypatch.setattr("nova.network.linux.driver.POLL_INTERVAL", 0.1)
     net, desk = Net(), Desk()
     server = net.instance(5)
     lab.driver.plug(server, RuleSet(version=7, rules=[ANYBODY]))

@@ -7,10 +7,18 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from nova.api import routes
+from nova.api import microversion, routes
 from nova.api.legacy import served
+from nova.api.validation.fields import Type
 
 Schema = dict[str, Any]
+
+
+@functools.cache
+def steps(declared: Type) -> list[int]:
+    """Return 0 and the microversions whose schema differs from the previous one."""
+    schemas = [declared.schema(version) for version in range(microversion.MAX + 1)]
+    return [version for version, schema in enumerate(schemas) if version == 0 or schema != schemas[version - 1]]
 
 
 def every_schema() -> Iterator[tuple[str, Schema]]:
@@ -18,7 +26,7 @@ def every_schema() -> Iterator[tuple[str, Schema]]:
     for route in (*routes.ROUTES, *served.ROUTES):
         for kind, declared in (("body", route.spec.body), ("query", route.query)):
             known: list[Schema] = []
-            for version in sorted({0, route.since, *(declared.steps() if declared is not None else ())}):
+            for version in sorted({0, route.since, *(steps(declared) if declared is not None else ())}):
                 if declared is None or version > route.until:
                     continue
                 schema = declared.schema(version)

@@ -5,6 +5,7 @@ import pytest
 from nova.api import routes
 from nova.api.legacy import served
 from nova.api.microversion import MAX
+from tests.unit.api.declared import steps
 
 
 def _lists(schema, path="body"):
@@ -24,7 +25,7 @@ def _lists(schema, path="body"):
 
 
 def _versions(declared, route):
-    return sorted({route.since, *(step for step in declared.steps() if route.since <= step <= min(route.until, MAX))})
+    return sorted({route.since, *(step for step in steps(declared) if route.since <= step <= min(route.until, MAX))})
 
 
 @pytest.mark.parametrize("route", [*routes.ROUTES, *served.ROUTES],

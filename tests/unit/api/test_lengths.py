@@ -7,6 +7,7 @@ from typing import Any
 
 from nova.api import routes
 from nova.api.legacy import served
+from tests.unit.api.declared import steps
 
 _HINTS = "it is kept as JSON, and read by filters"
 _LOOKED_UP = "it is looked up and not written"
@@ -75,6 +76,6 @@ def _endless(schema: Any, path: str) -> Iterator[str]:
 def test_every_string_without_a_max_length_is_listed_with_a_reason() -> None:
     found = {f"{route.method} {route.path.replace('/os-volumes_boot', '/servers')} {path}"
              for route in (*routes.ROUTES, *served.ROUTES) if route.spec.body is not None
-             for version in {route.since, *route.spec.body.steps()} if route.since <= version <= route.until
+             for version in {route.since, *steps(route.spec.body)} if route.since <= version <= route.until
              for path in _endless(route.spec.body.schema(version), "")}
     assert found == set(UNBOUNDED)

@@ -149,18 +149,6 @@ def test_errors_of_the_api_reference_are_documented(route):
     assert set(operation.get("errors", ())) - documented <= _NEVER
 
 
-@pytest.mark.parametrize("route", ROUTES)
-def test_schema_changes_only_at_its_declared_microversions(route):
-    """Versions between two steps share a compiled schema, so they must not differ."""
-    for declared in (route.spec.body, route.query):
-        if declared is None:
-            continue
-        steps = {0, *declared.steps()}
-        for version in range(1, microversion.MAX + 1):
-            if version not in steps:
-                assert declared.schema(version) == declared.schema(version - 1)
-
-
 def test_route_table_has_no_duplicate_operation_per_microversion():
     seen = set()
     for route in routes.ROUTES:

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from nova import conf, exception
-from nova.compute.inventory import NodeReports
-from nova.compute.monitors.base import Monitor
-from nova.compute.monitors.chosen import Monitors
+from nova.compute.monitors.base import Monitor, Monitors
+from nova.compute.reports import NodeReports
 from nova.conf import CONF
 from nova.objects.base import utcnow
 from nova.objects.hosts.metric import Metric

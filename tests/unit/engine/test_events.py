@@ -27,8 +27,8 @@ def events_of_last_action(machine, uuid):
 
 def notified(machine):
     """Return the types of all notifications in the outbox."""
-    return [message.event_type for lane in range(outbox.LANES) for message in machine.world.db.read(
-        lambda connection, lane=lane: outbox.page(connection, lane, 1000))]
+    return [message.event_type for partition in range(outbox.PARTITIONS) for message in machine.world.db.read(
+        lambda connection, partition=partition: outbox.page(connection, partition, 1000))]
 
 
 def deliver_with_progress(machine, fails=0.0):

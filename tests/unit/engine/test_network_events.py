@@ -10,7 +10,7 @@ from nova.conductor.saga.control import ConductorControl
 from nova.conductor.saga.engine import KINDS, Engine
 from nova.conductor.service_events import process_network_events
 from nova.db.servers import servers
-from nova.network.neutron.server_interfaces import NeutronServerInterfaces
+from nova.network.neutron.allocator import NeutronServerInterfaces
 from nova.objects.networks.network import FixedIp
 from nova.objects.servers import states
 from nova.objects.servers.external_event import ExternalEvent

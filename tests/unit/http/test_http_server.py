@@ -30,7 +30,7 @@ class Served:
         self.socket = service.listen("127.0.0.1", 0)
         self.port: int = self.socket.getsockname()[1]
         chosen = Limits(**{"header_size": 4096, "body_size": 1000, **limits})
-        self.server = Server(self.socket, self._answer, THREADS, chosen, errors.body, patience=10)
+        self.server = Server(self.socket, self._answer, THREADS, chosen, errors.body, timeout=10)
         self.server.prepare()
         self._thread = threading.Thread(target=self.server.serve, daemon=True)
         self._thread.start()

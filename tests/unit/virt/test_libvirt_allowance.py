@@ -34,7 +34,7 @@ class Nobody:
     def __init__(self) -> None:
         self.locks = self.host = self
 
-    def hold(self, _uuid: str, _patience: object = None) -> Any:
+    def hold(self, _uuid: str, _timeout: object = None) -> Any:
         return contextlib.nullcontext()
 
     def call(self, _asked: object) -> int:

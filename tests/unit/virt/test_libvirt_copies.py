@@ -78,7 +78,7 @@ def test_received_image_with_a_backing_file_is_not_cached(state: pathlib.Path) -
     def copy(path: str) -> None:
         pathlib.Path(path).write_bytes(qcow2(backing=b"/etc/shadow"))
 
-    with pytest.raises(exception.ImageUnacceptable, match="refers to another file"):
+    with pytest.raises(exception.ImageUnacceptable, match="the image refers to another file"):
         ImageCache().adopt("one.qcow2", copy, 1 << 20)
     assert [path.name for path in (state / "instances" / "_base").iterdir()] == ["locks"]
 

@@ -40,7 +40,7 @@ class Nobody:
     def __init__(self) -> None:
         self.locks = self
 
-    def hold(self, _uuid: str, _patience: object = None) -> Any:
+    def hold(self, _uuid: str, _timeout: object = None) -> Any:
         return contextlib.nullcontext()
 
     def exists(self, _uuid: str) -> bool:

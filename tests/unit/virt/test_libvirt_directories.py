@@ -89,7 +89,7 @@ def _content(place: pathlib.Path) -> dict[str, str]:
 
 
 def _writer(text: str) -> Callable[[str], None]:
-    return lambda path: directories.write(path, text)
+    return lambda path: directories.write(text, path)
 
 
 def _breaks(_path: str = "") -> None:

@@ -64,7 +64,7 @@ def test_lock_with_patience_bypasses_a_hanging_action() -> None:
     threads[0].start()
     assert inside.wait(10)
     threads[1].start()
-    with locks.hold("a", patience=0.05):
+    with locks.hold("a", timeout=0.05):
         locks.check()
         go.set()
         threads[0].join(10)

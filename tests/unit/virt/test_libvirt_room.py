@@ -14,7 +14,7 @@ from nova.objects.images.image import Image
 from nova.objects.servers.instance import BlockDevice
 from nova.operations.framework.guest_driver import BootFiles
 from nova.virt.libvirt.files import disk_making
-from nova.virt.libvirt.files.copy_room import CopyRoom
+from nova.virt.libvirt.snapshots import CopyRoom
 from tests.unit.virt.guests import server
 
 VOLUME = BlockDevice(source="volume", destination="volume", boot_index=0, volume_id="v")

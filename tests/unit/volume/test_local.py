@@ -145,7 +145,7 @@ def test_qcow2_volume_that_refers_to_another_file_is_refused(pool, refers):
     requested = info(format="qcow2", fresh=False)
     with open(os.path.join(pool.directory, f"{requested['volume_id']}.1"), "wb") as file:
         file.write(qcow2(size=GIB, **refers))
-    with pytest.raises(exception.InvalidDiskInfo, match="refers to another file"):
+    with pytest.raises(exception.InvalidDiskInfo, match="the file refers to another file"):
         pool.connect(requested)
 
 

@@ -7,26 +7,8 @@ from typing import Any
 from nova import exception
 from nova.api.request import Request, iso_precise
 from nova.api.router import accepts
-from nova.api.validation.fields import (
-    ABSENT,
-    INTEGER,
-    LIMIT,
-    LINKS,
-    NAME,
-    STRING,
-    STRING_OR_NULL,
-    TRUTH,
-    Array,
-    Changing,
-    Combined,
-    Field,
-    Object,
-    Out,
-    Query,
-    View,
-    enum,
-    string,
-)
+from nova.api.validation.fields import ABSENT, Array, Changing, Combined, Field, Object, Out, Query, View, enum, string
+from nova.api.validation.types import INTEGER, LIMIT, LINKS, NAME, STRING, STRING_OR_NULL, TRUTH
 from nova.objects.accounts.keypair import SSH, X509, Keypair
 
 POLICY = "os_compute_api:os-keypairs:"
@@ -40,31 +22,21 @@ _KEY_NAME = Changing({
     92: Combined("allOf", NAME, string(pattern=r"^[_\-\@\. a-zA-Z0-9]+$", minLength=1, maxLength=255)),
 })
 CREATE = Object({"keypair": Field(Object({
-    "name": Field(_KEY_NAME, required=True),
-    "type": Field(enum(SSH, X509), since=2),
-    "public_key": Field(STRING, required=92),
-    "user_id": Field(STRING, since=10),
+    "name": Field(_KEY_NAME, required=True), "type": Field(enum(SSH, X509), since=2),
+    "public_key": Field(STRING, required=92), "user_id": Field(STRING, since=10),
 }), required=True)})
 
 _USER = {"user_id": Field(STRING, since=10)}
 INDEX_QUERY = Query({**_USER, "limit": Field(LIMIT, since=35), "marker": Field(STRING, since=35)}, strict=75)
 USER_QUERY = Query(_USER, strict=75)
 
-_KEYS = [
-    Out("name", STRING),
-    Out("type", STRING, since=2),
-    Out("public_key", STRING),
-    Out("fingerprint", STRING),
-]
+_KEYS = [Out("name", STRING), Out("type", STRING, since=2), Out("public_key", STRING), Out("fingerprint", STRING)]
 LISTED = View(_KEYS)
 SHOWN = View([
-    *_KEYS,
-    Out("user_id", STRING),
-    Out("id", INTEGER),
+    *_KEYS, Out("user_id", STRING), Out("id", INTEGER),
     Out("created_at", STRING_OR_NULL, lambda key, _req: iso_precise(key.created_at)),
     Out("updated_at", STRING_OR_NULL, lambda _key, _req: None),
-    Out("deleted_at", STRING_OR_NULL, lambda _key, _req: None),
-    Out("deleted", TRUTH, lambda _key, _req: False),
+    Out("deleted_at", STRING_OR_NULL, lambda _key, _req: None), Out("deleted", TRUTH, lambda _key, _req: False),
 ])
 CREATED = View([
     *_KEYS,
@@ -89,13 +61,9 @@ def index(req: Request) -> dict[str, Any]:
     """List the key pairs of a user."""
     user = _user(req, "index", req.arg("user_id"))
     limit, marker = req.page()
-    paged = req.version >= 35
-    keypairs = req.clients.keypairs.index(req.ctx, user, limit=limit if paged else None, marker=marker)
-    answer: dict[str, Any] = {"keypairs": [{"keypair": LISTED.render(key, req)} for key in keypairs]}
-    links = req.next_links("os-keypairs", keypairs, limit, keypairs[-1].name if keypairs else None) if paged else []
-    if links:
-        answer["keypairs_links"] = links
-    return answer
+    keypairs = req.clients.keypairs.index(req.ctx, user, limit=limit if req.version >= 35 else None, marker=marker)
+    answer = {"keypairs": [{"keypair": LISTED.render(key, req)} for key in keypairs]}
+    return req.with_next(answer, "keypairs_links", "os-keypairs", keypairs, limit, "name", since=35)
 
 
 @accepts(query=USER_QUERY, answer=Object({"keypair": SHOWN}))
@@ -115,8 +83,7 @@ def create(req: Request) -> dict[str, Any]:
     user = _user(req, "create", wanted.get("user_id"))
     kind, public, private = wanted.get("type", SSH), wanted.get("public_key"), None
     if public is None:
-        pair = keys.generate(kind, user)
-        public, private = pair.public, pair.private
+        public, private = keys.generate(kind, user)
     key = Keypair(user_id=user, name=wanted["name"], type=kind, public_key=public,
                   fingerprint=keys.fingerprint(kind, public))
     shown = CREATED.render(req.clients.keypairs.create(req.ctx, key, imported=private is None), req)

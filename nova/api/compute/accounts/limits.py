@@ -6,7 +6,8 @@ from typing import Any
 
 from nova.api.request import Request
 from nova.api.router import accepts
-from nova.api.validation.fields import INTEGER, STRING, Array, Getter, Object, Out, Query, View
+from nova.api.validation.fields import Array, Getter, Object, Out, Query, View
+from nova.api.validation.types import INTEGER, STRING
 
 QUERY = Query({"tenant_id": STRING}, strict=75)
 
@@ -20,12 +21,9 @@ def _used(resource: str) -> Getter:
 
 
 ABSOLUTE = View([
-    Out("maxTotalInstances", INTEGER, _limit("instances")),
-    Out("maxTotalCores", INTEGER, _limit("cores")),
-    Out("maxTotalRAMSize", INTEGER, _limit("ram")),
-    Out("maxTotalKeypairs", INTEGER, _limit("key_pairs")),
-    Out("maxServerMeta", INTEGER, _limit("metadata_items")),
-    Out("maxServerGroups", INTEGER, _limit("server_groups")),
+    Out("maxTotalInstances", INTEGER, _limit("instances")), Out("maxTotalCores", INTEGER, _limit("cores")),
+    Out("maxTotalRAMSize", INTEGER, _limit("ram")), Out("maxTotalKeypairs", INTEGER, _limit("key_pairs")),
+    Out("maxServerMeta", INTEGER, _limit("metadata_items")), Out("maxServerGroups", INTEGER, _limit("server_groups")),
     Out("maxServerGroupMembers", INTEGER, _limit("server_group_members")),
     Out("maxImageMeta", INTEGER, _limit("metadata_items"), until=38),
     Out("maxPersonality", INTEGER, _limit("injected_files"), until=56),
@@ -33,10 +31,8 @@ ABSOLUTE = View([
     Out("maxTotalFloatingIps", INTEGER, _limit("floating_ips"), until=35),
     Out("maxSecurityGroups", INTEGER, _limit("security_groups"), until=35),
     Out("maxSecurityGroupRules", INTEGER, _limit("security_group_rules"), until=35),
-    Out("totalInstancesUsed", INTEGER, _used("instances")),
-    Out("totalCoresUsed", INTEGER, _used("cores")),
-    Out("totalRAMUsed", INTEGER, _used("ram")),
-    Out("totalServerGroupsUsed", INTEGER, _used("server_groups")),
+    Out("totalInstancesUsed", INTEGER, _used("instances")), Out("totalCoresUsed", INTEGER, _used("cores")),
+    Out("totalRAMUsed", INTEGER, _used("ram")), Out("totalServerGroupsUsed", INTEGER, _used("server_groups")),
     Out("totalFloatingIpsUsed", INTEGER, _used("floating_ips"), until=35),
     Out("totalSecurityGroupsUsed", INTEGER, _used("security_groups"), until=35),
 ])

@@ -1,4 +1,4 @@
-"""os-quota-sets: the limits of projects and of their users."""
+"""os-quota-sets: limits of projects and their users; os-quota-class-sets: limits of classes (only default is used)."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from typing import Any
 
 from nova import exception
 from nova.api import identity, microversion
-from nova.api.request import Request, whole
+from nova.api.request import Request, is_true, whole
 from nova.api.router import accepts
-from nova.api.validation.fields import BOOLEAN, INTEGER, STRING, Field, Object, Out, Plain, Query, View, is_true
+from nova.api.validation.fields import Field, Object, Out, Plain, Query, View
+from nova.api.validation.types import ANY_QUERY, BOOLEAN, INTEGER, STRING
 
 POLICY = "os_compute_api:os-quota-sets:"
 
@@ -25,7 +26,6 @@ UNLIMITED = -1
 LONGEST = 255
 
 QUERY = Query({"user_id": STRING}, strict=75)
-DEFAULTS_QUERY = Query(strict=None)
 
 
 def until(name: str) -> int:
@@ -34,8 +34,7 @@ def until(name: str) -> int:
 
 
 UPDATE = Object({"quota_set": Field(Object({
-    **{name: Field(LIMIT, until=until(name)) for name in RESOURCES},
-    "force": BOOLEAN,
+    **{name: Field(LIMIT, until=until(name)) for name in RESOURCES}, "force": BOOLEAN,
 }), required=True)})
 
 
@@ -86,7 +85,7 @@ def detail(req: Request) -> dict[str, Any]:
     return {"quota_set": USAGE.render(quotas, req)}
 
 
-@accepts(query=DEFAULTS_QUERY, answer=Object({"quota_set": NAMED_LIMITS}))
+@accepts(query=ANY_QUERY, answer=Object({"quota_set": NAMED_LIMITS}))
 def defaults(req: Request) -> dict[str, Any]:
     """Show the default quotas."""
     _project(req, "defaults")
@@ -109,3 +108,38 @@ def delete(req: Request) -> None:
     project = req.params["id"]
     req.authorize(POLICY + "delete", {"project_id": project})
     req.clients.quotas.reset(req.ctx, project, req.arg("user_id"))
+
+
+# -- classes ------------------------------------------------------------------------------------------
+# Resource -> versions that show it; a change may name more resources before 2.50.
+_SHOWN: dict[str, dict[str, int]] = {
+    name: {} if last is None else {"until": 49 if last == 35 else last} for name, last in RESOURCES.items()}
+_SHOWN["server_groups"] = _SHOWN["server_group_members"] = {"since": 50}
+
+CLASS_UPDATE = Object({"quota_class_set": Field(Object({
+    name: Field(LIMIT, until=versions.get("until", microversion.MAX)) for name, versions in _SHOWN.items()
+}), required=True)})
+
+
+def _class_limit(name: str) -> Out:
+    return Out(name, INTEGER, lambda quotas, _req: quotas.limits.get(name, UNLIMITED), **_SHOWN[name])
+
+
+CLASS_LIMITS = View([_class_limit(name) for name in _SHOWN])
+NAMED_CLASS_LIMITS = View([_ID, *CLASS_LIMITS.keys])
+
+
+@accepts(answer=Object({"quota_class_set": NAMED_CLASS_LIMITS}))
+def show_class(req: Request) -> dict[str, Any]:
+    """Show the quotas of a class."""
+    return {"quota_class_set": NAMED_CLASS_LIMITS.render(req.clients.quotas.get_class(req.ctx, req.params["id"]), req)}
+
+
+@accepts(body=CLASS_UPDATE, answer=Object({"quota_class_set": CLASS_LIMITS}))
+def update_class(req: Request) -> dict[str, Any]:
+    """Change the quotas of a class."""
+    if len(req.params["id"]) > LONGEST:
+        raise exception.Invalid(f"The name of the class is longer than {LONGEST} characters.")
+    wanted = {name: whole(value) for name, value in req.body["quota_class_set"].items()}
+    changed = req.clients.quotas.set_class(req.ctx, req.params["id"], wanted)
+    return {"quota_class_set": CLASS_LIMITS.render(changed, req)}

@@ -1,4 +1,4 @@
-"""os-simple-tenant-usage: usage of the servers of projects in a period."""
+"""os-simple-tenant-usage: usage of the servers of projects in a period; os-instance_usage_audit_log: usage audits."""
 
 from __future__ import annotations
 
@@ -10,24 +10,10 @@ from typing import Any
 from nova import exception
 from nova.api.request import Request, iso_precise
 from nova.api.router import accepts
-from nova.api.validation.fields import (
-    ABSENT,
-    INTEGER,
-    LIMIT,
-    LINKS,
-    NUMBER,
-    STRING,
-    TIME,
-    TIME_OR_NULL,
-    Array,
-    Field,
-    Object,
-    Out,
-    Query,
-    Type,
-    View,
-)
-from nova.objects.accounts.usage import ServerUsage
+from nova.api.validation.fields import ABSENT, Array, Field, Object, Out, Query, Type, View
+from nova.api.validation.types import INTEGER, LIMIT, LINKS, NUMBER, OPEN, STRING, TIME, TIME_OR_NULL
+from nova.conf import CONF
+from nova.objects.accounts.usage import ServerUsage, audit_period
 from nova.objects.base import utcnow
 
 _POLICY = "os_compute_api:os-simple-tenant-usage:"
@@ -36,7 +22,6 @@ _FORMATS = ("%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%S.%f", "%Y-%m-%d %H:%M:%S.%f")
 
 _PERIOD: dict[str, Field | Type] = {
     "start": STRING, "end": STRING, "limit": Field(LIMIT, since=40), "marker": Field(STRING, since=40)}
-LIST_QUERY = Query({**_PERIOD, "detailed": STRING}, strict=75)
 SHOW_QUERY = Query(_PERIOD, strict=75)
 
 
@@ -71,11 +56,8 @@ def _parsed(text: str) -> datetime.datetime:
 
 
 SERVER = View([
-    Out("instance_id", STRING, "uuid"),
-    Out("name", STRING, "display_name"),
-    Out("tenant_id", STRING, "project_id"),
-    Out("flavor", STRING),
-    Out("vcpus", INTEGER), Out("memory_mb", INTEGER), Out("local_gb", INTEGER),
+    Out("instance_id", STRING, "uuid"), Out("name", STRING, "display_name"), Out("tenant_id", STRING, "project_id"),
+    Out("flavor", STRING), Out("vcpus", INTEGER), Out("memory_mb", INTEGER), Out("local_gb", INTEGER),
     Out("hours", NUMBER, lambda server, period: period.hours(server)),
     Out("started_at", TIME, lambda server, _period: iso_precise(server.launched_at)),
     Out("ended_at", TIME_OR_NULL, lambda server, _period: iso_precise(server.terminated_at)),
@@ -116,11 +98,10 @@ def _page(req: Request, period: _Period, project: str | None) -> tuple[list[Serv
 
 def _answer(req: Request, key: str, path: str, shown: Any, servers: list[ServerUsage], limit: int) -> dict[str, Any]:
     """Return a page, which ends after a number of servers and possibly within a project."""
-    links = req.next_links(path, servers, limit, servers[-1].uuid if servers else None) if req.version >= 40 else []
-    return {key: shown, **({f"{key}_links": links} if links else {})}
+    return req.with_next({key: shown}, f"{key}_links", path, servers, limit, "uuid", since=40)
 
 
-@accepts(query=LIST_QUERY, answer=Object({
+@accepts(query=Query({**_PERIOD, "detailed": STRING}, strict=75), answer=Object({
     "tenant_usages": Array(USAGE), "tenant_usages_links": Field(LINKS, since=40)}))
 def index(req: Request) -> dict[str, Any]:
     """Show the usage of the servers of all projects."""
@@ -138,3 +119,35 @@ def show(req: Request) -> dict[str, Any]:
     servers, limit = _page(req, period, project)
     shown = _projects(servers, period)
     return _answer(req, "tenant_usage", f"{_PATH}/{project}", shown[0] if shown else {}, servers, limit)
+
+
+# -- usage audits of hosts: this release makes none, so the response is that of a cloud without them ----
+_LOG = Object({
+    "hosts_not_run": Array(STRING), "log": OPEN, "num_hosts": INTEGER, "num_hosts_done": INTEGER,
+    "num_hosts_not_run": INTEGER, "num_hosts_running": INTEGER, "overall_status": STRING, "period_beginning": STRING,
+    "period_ending": STRING, "total_errors": INTEGER, "total_instances": INTEGER})
+
+
+@accepts(answer=Object({"instance_usage_audit_logs": _LOG}))
+def audit_index(req: Request) -> dict[str, Any]:
+    """Show the audits of the last whole period."""
+    return {"instance_usage_audit_logs": _log(utcnow())}
+
+
+@accepts(answer=Object({"instance_usage_audit_log": _LOG}))
+def audit_show(req: Request) -> dict[str, Any]:
+    """Show the audits of the last whole period before a time."""
+    text = req.params["id"]
+    try:
+        before = datetime.datetime.strptime(text, "%Y-%m-%d %H:%M:%S.%f" if "." in text else "%Y-%m-%d %H:%M:%S")
+        return {"instance_usage_audit_log": _log(before.replace(tzinfo=datetime.UTC))}
+    except (ValueError, OverflowError) as error:
+        raise exception.InvalidInput(f"Invalid timestamp for date {text}") from error
+
+
+def _log(before: datetime.datetime) -> dict[str, Any]:
+    begin, end = audit_period(CONF.instance_usage_audit_period, before)
+    return {
+        "period_beginning": f"{begin:%Y-%m-%d %H:%M:%S}", "period_ending": f"{end:%Y-%m-%d %H:%M:%S}",
+        "num_hosts": 0, "num_hosts_done": 0, "num_hosts_running": 0, "num_hosts_not_run": 0, "hosts_not_run": [],
+        "total_instances": 0, "total_errors": 0, "overall_status": "ALL hosts done. 0 errors.", "log": {}}

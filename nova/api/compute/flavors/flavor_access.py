@@ -8,10 +8,10 @@ from nova import exception
 from nova.api import identity
 from nova.api.request import Request
 from nova.api.router import accepts
-from nova.api.validation.fields import STRING, Array, Field, Object, Out, View, only, string
+from nova.api.validation.fields import Array, Field, Object, Out, View, only, string
+from nova.api.validation.types import STRING
 
 _TENANT = Object({"tenant": Field(string(minLength=1, maxLength=255), required=True)})
-ADD = only("addTenantAccess", _TENANT)
 REMOVE = only("removeTenantAccess", _TENANT)
 
 _ANSWER = Object({"flavor_access": Array(View([Out("flavor_id", STRING), Out("tenant_id", STRING)]))})
@@ -30,7 +30,7 @@ def index(req: Request) -> dict[str, Any]:
     return _shown(flavorid, req.clients.flavors.access(req.ctx, flavorid))
 
 
-@accepts(body=ADD, answer=_ANSWER, errors=(409,))
+@accepts(body=only("addTenantAccess", _TENANT), answer=_ANSWER, errors=(409,))
 def add(req: Request) -> dict[str, Any]:
     """Give a project access to a private flavor."""
     flavorid, project = req.params["id"], req.body["addTenantAccess"]["tenant"]

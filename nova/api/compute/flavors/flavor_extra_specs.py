@@ -11,13 +11,13 @@ from nova.api.request import Request
 from nova.api.router import accepts
 from nova.api.validation import extra_specs
 from nova.api.validation.fields import Field, Object, Plain
+from nova.api.validation.types import OPEN
 
 _KEY = "^[a-zA-Z0-9-_:. ]{1,255}$"
 _VALUE = Plain(type=["string", "number"], maxLength=255)
 CREATE = Object({"extra_specs": Field(Object(patterns={_KEY: _VALUE}), required=True)})
-UPDATE = Object(patterns={_KEY: _VALUE}, minProperties=1, maxProperties=1)
 
-_ANSWER = Object({"extra_specs": Object(additional=True)})
+_ANSWER = Object({"extra_specs": OPEN})
 
 
 def _checked(req: Request, given: Mapping[str, Any]) -> dict[str, str]:
@@ -35,7 +35,7 @@ def index(req: Request) -> dict[str, Any]:
     return {"extra_specs": req.clients.flavors.get(req.ctx, req.params["flavor_id"], req.scope).extra_specs}
 
 
-@accepts(answer=Object(additional=True))
+@accepts(answer=OPEN)
 def show(req: Request) -> dict[str, Any]:
     """Show an extra spec of a flavor."""
     flavorid, key = req.params["flavor_id"], req.params["id"]
@@ -53,7 +53,7 @@ def create(req: Request) -> dict[str, Any]:
     return {"extra_specs": specs}
 
 
-@accepts(body=UPDATE, answer=Object(additional=True), errors=(409,))
+@accepts(body=Object(patterns={_KEY: _VALUE}, minProperties=1, maxProperties=1), answer=OPEN, errors=(409,))
 def update(req: Request) -> dict[str, Any]:
     """Set one extra spec of a flavor."""
     if req.params["id"] not in req.body:

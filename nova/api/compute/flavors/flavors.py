@@ -4,32 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from oslo_utils import strutils
+
 from nova import exception
-from nova.api.request import Request, whole
+from nova.api.request import Request, is_true, whole
 from nova.api.router import accepts
-from nova.api.validation.fields import (
-    ABSENT,
-    BOOLEAN,
-    INTEGER,
-    LIMIT,
-    LINKS,
-    NAME,
-    NUMBER,
-    STRING,
-    STRING_OR_NULL,
-    TRUTH,
-    Array,
-    Changing,
-    Field,
-    Object,
-    Out,
-    Plain,
-    Query,
-    View,
-    enum,
-    integer,
-    is_true,
-)
+from nova.api.validation.fields import ABSENT, Array, Changing, Field, Object, Out, Plain, Query, View, enum, integer
+from nova.api.validation.types import BOOLEAN, INTEGER, LIMIT, LINKS, NAME, NUMBER, OPEN, STRING, STRING_OR_NULL, TRUTH
 from nova.objects.accounts.flavor import Flavor, FlavorQuery
 from nova.objects.base import new_uuid
 
@@ -38,60 +19,42 @@ SPECS_POLICY = "os_compute_api:os-flavor-extra-specs:index"
 _MOST = 2147483647
 _POSITIVE = integer(1, _MOST)
 _SIZE = integer(0, _MOST)
-_ID = Plain(type=["string", "number", "null"], minLength=1, maxLength=255,
-            pattern="^(?! )[a-zA-Z0-9. _-]+(?<! )$")
+_ID = Plain(type=["string", "number", "null"], minLength=1, maxLength=255, pattern="^(?! )[a-zA-Z0-9. _-]+(?<! )$")
 _RXTX = Plain(type=["number", "string"], pattern=r"^[0-9]+(\.[0-9]+)?$", exclusiveMinimum=0, maximum=3.40282e+38)
 _DESCRIPTION = Plain(type=["string", "null"], minLength=0, maxLength=65535, format="printable")
 _SORT_KEYS = ["created_at", "description", "disabled", "ephemeral_gb", "flavorid", "id", "is_public", "memory_mb",
               "name", "root_gb", "rxtx_factor", "swap", "updated_at", "vcpu_weight", "vcpus"]
 
 INDEX_QUERY = Query({
-    "limit": LIMIT,
-    "marker": STRING,
-    "is_public": STRING,
-    "minRam": STRING,
-    "minDisk": STRING,
+    "limit": LIMIT, "marker": STRING, "is_public": STRING, "minRam": STRING, "minDisk": STRING,
     "sort_key": Changing({0: enum(*_SORT_KEYS), 102: enum(*(key for key in _SORT_KEYS if key != "rxtx_factor"))}),
-    "sort_dir": enum("asc", "desc"),
-    "name": Field(STRING, since=102),
+    "sort_dir": enum("asc", "desc"), "name": Field(STRING, since=102),
 }, strict=75)
 
 CREATE = Object({"flavor": Field(Object({
-    "name": Field(NAME, required=True),
-    "id": _ID,
-    "ram": Field(_POSITIVE, required=True),
-    "vcpus": Field(_POSITIVE, required=True),
-    "disk": Field(_SIZE, required=True),
-    "OS-FLV-EXT-DATA:ephemeral": _SIZE,
-    "swap": _SIZE,
-    "rxtx_factor": Field(_RXTX, until=101),
-    "os-flavor-access:is_public": BOOLEAN,
+    "name": Field(NAME, required=True), "id": _ID, "ram": Field(_POSITIVE, required=True),
+    "vcpus": Field(_POSITIVE, required=True), "disk": Field(_SIZE, required=True), "OS-FLV-EXT-DATA:ephemeral": _SIZE,
+    "swap": _SIZE, "rxtx_factor": Field(_RXTX, until=101), "os-flavor-access:is_public": BOOLEAN,
     "description": Field(_DESCRIPTION, since=55),
 }), required=True)})
 
 UPDATE = Object({"flavor": Field(Object({"description": Field(_DESCRIPTION, required=True)}), required=True)})
 
-
 _NAMED = [
-    Out("id", STRING, "flavorid"),
-    Out("name", STRING),
+    Out("id", STRING, "flavorid"), Out("name", STRING),
     Out("links", LINKS, lambda flavor, req: req.links("flavors", flavor.flavorid)),
     Out("description", STRING_OR_NULL, since=55),
 ]
 LISTED = View(_NAMED)
 FLAVOR = View([
     *_NAMED,
-    Out("ram", INTEGER, "memory_mb"),
-    Out("disk", INTEGER, "root_gb"),
-    Out("vcpus", INTEGER),
+    Out("ram", INTEGER, "memory_mb"), Out("disk", INTEGER, "root_gb"), Out("vcpus", INTEGER),
     Out("swap", Changing({0: Plain(type=["integer", "string"]), 75: INTEGER}),
         lambda flavor, req: flavor.swap if flavor.swap or req.version >= 75 else ""),
     Out("OS-FLV-EXT-DATA:ephemeral", INTEGER, "ephemeral_gb"),
-    Out("OS-FLV-DISABLED:disabled", TRUTH, "disabled", until=101),
-    Out("rxtx_factor", NUMBER, until=101),
+    Out("OS-FLV-DISABLED:disabled", TRUTH, "disabled", until=101), Out("rxtx_factor", NUMBER, until=101),
     Out("os-flavor-access:is_public", TRUTH, "is_public"),
-    Out("extra_specs", Object(additional=True),
-        lambda flavor, req: flavor.extra_specs if req.allowed(SPECS_POLICY) else ABSENT, since=61),
+    Out("extra_specs", OPEN, lambda flavor, req: flavor.extra_specs if req.allowed(SPECS_POLICY) else ABSENT, since=61),
 ])
 _SINGLE_FLAVOR = Object({"flavor": FLAVOR})
 
@@ -114,15 +77,8 @@ def _list(req: Request, view: View, path: str) -> dict[str, Any]:
         project_id=req.ctx.project_id, is_public=_is_public(req), min_ram=_least(req, "minRam"),
         min_disk=_least(req, "minDisk"), name=req.expression("name"), sort_key=req.arg("sort_key") or "flavorid",
         sort_dir=req.arg("sort_dir") or "asc", limit=limit, marker=marker))
-    answer: dict[str, Any] = {"flavors": [view.render(flavor, req) for flavor in flavors]}
-    links = req.next_links(path, flavors, limit, flavors[-1].flavorid if flavors else None)
-    if links:
-        answer["flavors_links"] = links
-    return answer
-
-
-_TRUE = frozenset({"t", "true", "on", "y", "yes", "1"})
-_FALSE = frozenset({"f", "false", "off", "n", "no", "0"})
+    answer = {"flavors": [view.render(flavor, req) for flavor in flavors]}
+    return req.with_next(answer, "flavors_links", path, flavors, limit, "flavorid")
 
 
 def _is_public(req: Request) -> bool | None:
@@ -130,12 +86,12 @@ def _is_public(req: Request) -> bool | None:
     given = req.arg("is_public")
     if given is None or not req.ctx.is_admin:
         return True
-    value = given.strip().lower()
-    if value == "none":
+    if given.strip().lower() == "none":
         return None
-    if value not in _TRUE | _FALSE:
-        raise exception.Invalid(f"Invalid is_public filter [{given}]")
-    return value in _TRUE
+    try:
+        return strutils.bool_from_string(given, strict=True)
+    except ValueError:
+        raise exception.Invalid(f"Invalid is_public filter [{given}]") from None
 
 
 def _least(req: Request, name: str) -> int:

@@ -7,25 +7,8 @@ from typing import Any
 from nova import exception
 from nova.api.request import Request, iso_precise
 from nova.api.router import accepts
-from nova.api.validation.fields import (
-    HOSTNAME,
-    INTEGER,
-    NAME,
-    STRING,
-    STRING_OR_NULL,
-    TRUTH,
-    UUID,
-    Array,
-    Changing,
-    Combined,
-    Field,
-    Name,
-    Object,
-    Out,
-    Plain,
-    View,
-    only,
-)
+from nova.api.validation.fields import Array, Changing, Combined, Field, Name, Object, Out, Plain, View, only, string
+from nova.api.validation.types import HOSTNAME, INTEGER, NAME, OPEN, STRING, STRING_OR_NULL, TRUTH, UUID
 from nova.image import lookup
 from nova.objects.hosts.aggregate import Aggregate
 from nova.objects.images.image import Image
@@ -34,17 +17,14 @@ ZONE = "availability_zone"
 
 _NULL = Plain(type="null")
 _ZONE = Changing({
-    0: Combined("oneOf", Plain(type="string", format="az_name_with_leading_trailing_spaces", minLength=1,
-                               maxLength=255), _NULL),
-    1: Combined("oneOf", Plain(type="string", format="az_name", minLength=1, maxLength=255), _NULL),
+    0: Combined("oneOf", string(format="az_name_with_leading_trailing_spaces", minLength=1, maxLength=255), _NULL),
+    1: Combined("oneOf", string(format="az_name", minLength=1, maxLength=255), _NULL),
 })
 _SPACES = Name(type="string", format="name_with_leading_trailing_spaces", minLength=1, maxLength=255)
 CREATE = Object({"aggregate": Field(Object({"name": Field(NAME, required=True), ZONE: _ZONE}), required=True)})
 UPDATE = Object({"aggregate": Field(Object({"name": _SPACES, ZONE: _ZONE}, anyOf=[
     {"required": ["name"]}, {"required": [ZONE]}]), required=True)})
 _HOST = Object({"host": Field(HOSTNAME, required=True)})
-ADD_HOST = only("add_host", _HOST)
-REMOVE_HOST = only("remove_host", _HOST)
 SET_METADATA = only("set_metadata", Object({"metadata": Field(Object(patterns={
     "^[a-zA-Z0-9-_:. ]{1,255}$": Plain(type=["string", "null"], maxLength=255)}), required=True)}))
 
@@ -54,9 +34,7 @@ CACHE_IMAGES = Object({"cache": Field(
     Array(Object({"id": Field(UUID, required=True)}), minItems=1, maxItems=_MOST_IMAGES), required=True)})
 
 _CREATED = [
-    Out("id", INTEGER),
-    Out("uuid", UUID, since=41),
-    Out("name", STRING),
+    Out("id", INTEGER), Out("uuid", UUID, since=41), Out("name", STRING),
     Out(ZONE, STRING_OR_NULL, lambda aggregate, _req: aggregate.metadata.get(ZONE)),
     Out("created_at", STRING_OR_NULL, lambda aggregate, _req: iso_precise(aggregate.created_at)),
     Out("updated_at", STRING_OR_NULL, lambda aggregate, _req: iso_precise(aggregate.updated_at)),
@@ -64,7 +42,7 @@ _CREATED = [
     Out("deleted", TRUTH, lambda _aggregate, _req: False),
 ]
 CREATED = View(_CREATED)
-AGGREGATE = View([*_CREATED, Out("hosts", Array(STRING)), Out("metadata", Object(additional=True))])
+AGGREGATE = View([*_CREATED, Out("hosts", Array(STRING)), Out("metadata", OPEN)])
 _SINGLE_AGGREGATE = Object({"aggregate": AGGREGATE})
 
 
@@ -123,13 +101,13 @@ def delete(req: Request) -> None:
     req.clients.aggregates.delete(req.ctx, _id(req))
 
 
-@accepts(body=ADD_HOST, answer=_SINGLE_AGGREGATE, errors=(409,))
+@accepts(body=only("add_host", _HOST), answer=_SINGLE_AGGREGATE, errors=(409,))
 def add_host(req: Request) -> dict[str, Any]:
     """Add a host to an aggregate."""
     return _shown(req.clients.aggregates.add_host(req.ctx, _id(req), req.body["add_host"]["host"]), req)
 
 
-@accepts(body=REMOVE_HOST, answer=_SINGLE_AGGREGATE, errors=(409,))
+@accepts(body=only("remove_host", _HOST), answer=_SINGLE_AGGREGATE, errors=(409,))
 def remove_host(req: Request) -> dict[str, Any]:
     """Remove a host from an aggregate."""
     return _shown(req.clients.aggregates.remove_host(req.ctx, _id(req), req.body["remove_host"]["host"]), req)

@@ -7,12 +7,12 @@ from typing import Any
 from nova.api.compute.hosts.services import seen
 from nova.api.request import Request
 from nova.api.router import accepts
-from nova.api.validation.fields import STRING, TRUTH, Array, Object, Out, Plain, View
+from nova.api.validation.fields import Array, Object, Out, Plain, View
+from nova.api.validation.types import STRING, TRUTH
 from nova.objects.hosts.service import Service
 
 _ANSWER = Object({"availabilityZoneInfo": Array(View([
-    Out("zoneName", STRING),
-    Out("zoneState", Object({"available": TRUTH})),
+    Out("zoneName", STRING), Out("zoneState", Object({"available": TRUTH})),
     Out("hosts", Plain(type=["object", "null"])),
 ]))})
 

@@ -1,4 +1,4 @@
-"""os-hosts (before 2.43): hosts with their services, and usage by project."""
+"""os-hosts (before 2.43): hosts with their services, and usage by project; os-baremetal-nodes (before 2.36)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from nova.api.compute.hosts.hypervisors import RESOURCES
 from nova.api.compute.hosts.services import COMPUTE, status_of
 from nova.api.request import Request
 from nova.api.router import Handler, accepts
-from nova.api.validation.fields import INTEGER, STRING, STRING_OR_NULL, Array, Object, Out, Query, View, enum
+from nova.api.validation.fields import Array, Object, Out, Query, View, enum
+from nova.api.validation.types import ANY_QUERY, INTEGER, STRING, STRING_OR_NULL
 from nova.objects.accounts.flavor import Flavor
 from nova.objects.hosts.node import ComputeNode
 from nova.objects.servers.instance import Instance
@@ -35,7 +36,7 @@ def index(req: Request) -> dict[str, Any]:
     return {"hosts": [_HOST.render(service, req) for service in services]}
 
 
-@accepts(query=Query(strict=None), answer=Object({"host": Array(Object({"resource": _RESOURCE}))}))
+@accepts(query=ANY_QUERY, answer=Object({"host": Array(Object({"resource": _RESOURCE}))}))
 def show(req: Request) -> dict[str, Any]:
     """Show the resources of a host: total, used, and reserved by the servers of each project."""
     host = req.params["id"]
@@ -47,8 +48,7 @@ def show(req: Request) -> dict[str, Any]:
                "(used_max)": _of_servers(servers)}
     for project in sorted({server.project_id for server in servers}):
         amounts[project] = _of_servers(server for server in servers if server.project_id == project)
-    return {"host": [{"resource": {"host": host, "project": project, **amount}}
-                     for project, amount in amounts.items()]}
+    return {"host": [{"resource": {"host": host, "project": project, **amount}} for project, amount in amounts.items()]}
 
 
 def _of_nodes(nodes: Iterable[ComputeNode], what: str) -> dict[str, int]:
@@ -80,7 +80,7 @@ def _check(req: Request, host: str) -> None:
 
 
 def _power(summary: str) -> Handler:
-    @accepts(query=Query(strict=None), errors=(501,))
+    @accepts(query=ANY_QUERY, errors=(501,))
     def handler(req: Request) -> None:
         _check(req, req.params["id"])
         raise exception.NotImplementedHere("Virt driver does not implement host power management.")
@@ -92,3 +92,24 @@ def _power(summary: str) -> Handler:
 reboot = _power("Reboot a host (not supported).")
 shutdown = _power("Shut down a host (not supported).")
 startup = _power("Start a host (not supported).")
+
+
+# -- Ironic's nodes, which Nova does not support --------------------------------------------------------
+@accepts(query=ANY_QUERY, errors=(501,))
+def no_ironic(req: Request) -> None:
+    """Answer that bare metal nodes are not supported."""
+    raise exception.NotImplementedHere("Ironic client unavailable, cannot access Ironic.")
+
+
+def _refusing(command: str) -> Handler:
+    def handler(req: Request) -> None:
+        raise exception.Invalid(f"Command Not supported. Please use Ironic command {command} to perform this action.")
+
+    handler.__doc__ = f"Never served: {command} is Ironic's."
+    return handler
+
+
+create_node = _refusing("node-create")
+delete_node = _refusing("node-delete")
+add_interface = _refusing("port-create")
+remove_interface = _refusing("port-delete")

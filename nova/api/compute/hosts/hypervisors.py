@@ -5,33 +5,26 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from nova import exception
-from nova.api.compute.hosts.services import state_of, status_of
+from nova.api.compute.hosts.services import check_uuid, state_of, status_of
 from nova.api.request import Request
 from nova.api.router import accepts
 from nova.api.validation import formats
-from nova.api.validation.fields import (
-    ABSENT,
+from nova.api.validation.fields import ABSENT, Array, Changing, Field, Getter, Object, Out, Query, View, enum
+from nova.api.validation.types import (
+    ANY_QUERY,
     BOOLEAN,
     HOSTNAME,
     INTEGER,
+    INTEGER_OR_NULL,
     LIMIT,
     LINKS,
+    OPEN,
     STRING,
     STRING_OR_NULL,
     UUID,
-    Array,
-    Changing,
-    Field,
-    Getter,
-    Object,
-    Out,
-    Plain,
-    Query,
-    View,
-    enum,
 )
 from nova.conf import CONF
 from nova.objects.hosts.node import DISK_GB, MEMORY_MB, VCPU, ComputeNode
@@ -42,37 +35,16 @@ Servers = dict[str, list[Instance]] | None
 
 _WITH_SERVERS = Field(BOOLEAN, since=53, single=53)
 INDEX_QUERY = Query({
-    "limit": Field(LIMIT, since=33, single=53),
-    "marker": Field(STRING, since=33, single=53),
-    "hypervisor_hostname_pattern": Field(HOSTNAME, since=53, single=53),
-    "with_servers": _WITH_SERVERS,
+    "limit": Field(LIMIT, since=33, single=53), "marker": Field(STRING, since=33, single=53),
+    "hypervisor_hostname_pattern": Field(HOSTNAME, since=53, single=53), "with_servers": _WITH_SERVERS,
 }, strict=53)
-SHOW_QUERY = Query({"with_servers": _WITH_SERVERS}, strict=53)
-FREE_QUERY = Query(strict=None)
 
 
-class Shown:
-    """A node with its servers and uptime."""
+class Shown(NamedTuple):
+    """A node with its servers."""
 
-    __slots__ = ("node", "servers")
-
-    def __init__(self, node: ComputeNode, servers: Servers = None) -> None:
-        self.node = node
-        self.servers = servers
-
-
-def ident_of(node: ComputeNode, req: Request) -> int | str:
-    return node.uuid if req.version >= 53 else node.id
-
-
-def _state(shown: Shown, _req: Request) -> str:
-    service = shown.node.service
-    return "down" if service is None else state_of(service)
-
-
-def _status(shown: Shown, _req: Request) -> str:
-    service = shown.node.service
-    return "enabled" if service is None else status_of(service)
+    node: ComputeNode
+    servers: Servers = None
 
 
 def _servers(shown: Shown, req: Request) -> Any:
@@ -104,16 +76,12 @@ def _used(node: ComputeNode, resource_class: str) -> int:
 
 # Resources of a node: shown until 2.87, and summed up in the statistics.
 RESOURCES: dict[str, Any] = {
-    "vcpus": lambda node: _total(node, VCPU),
-    "memory_mb": lambda node: _total(node, MEMORY_MB),
-    "local_gb": lambda node: _total(node, DISK_GB),
-    "vcpus_used": lambda node: _used(node, VCPU),
-    "memory_mb_used": lambda node: _used(node, MEMORY_MB),
-    "local_gb_used": lambda node: _used(node, DISK_GB),
+    "vcpus": lambda node: _total(node, VCPU), "memory_mb": lambda node: _total(node, MEMORY_MB),
+    "local_gb": lambda node: _total(node, DISK_GB), "vcpus_used": lambda node: _used(node, VCPU),
+    "memory_mb_used": lambda node: _used(node, MEMORY_MB), "local_gb_used": lambda node: _used(node, DISK_GB),
     "free_ram_mb": lambda node: _total(node, MEMORY_MB) - _used(node, MEMORY_MB),
     "free_disk_gb": lambda node: _total(node, DISK_GB) - _used(node, DISK_GB),
-    "current_workload": lambda node: node.num_io_ops,
-    "running_vms": lambda node: node.num_instances,
+    "current_workload": lambda node: node.num_io_ops, "running_vms": lambda node: node.num_instances,
 }
 
 
@@ -121,25 +89,24 @@ def _resource(name: str) -> Getter:
     return lambda shown, _req: RESOURCES[name](shown.node)
 
 
-_ID = Out("id", Changing({0: INTEGER, 53: UUID}), lambda shown, req: ident_of(shown.node, req))
+_ID = Out("id", Changing({0: INTEGER, 53: UUID}), lambda shown, req: (
+    shown.node.uuid if req.version >= 53 else shown.node.id))
 _SERVERS = Out("servers", Array(View([Out("name", STRING), Out("uuid", STRING)])), _servers)
 _BRIEF = [
-    _ID,
-    Out("hypervisor_hostname", STRING, "node.hypervisor_hostname"),
-    Out("state", enum("up", "down"), _state),
-    Out("status", enum("enabled", "disabled"), _status),
+    _ID, Out("hypervisor_hostname", STRING, "node.hypervisor_hostname"),
+    Out("state", enum("up", "down"), lambda shown, _req: state_of(shown.node.service)),
+    Out("status", enum("enabled", "disabled"), lambda shown, _req: status_of(shown.node.service)),
 ]
 LISTED = View([*_BRIEF, _SERVERS])
 UPTIME = View([*_BRIEF, Out("uptime", STRING, "node.uptime")])
 HYPERVISOR = View([
     *_BRIEF,
     Out("hypervisor_type", STRING, "node.hypervisor_type"),
-    Out("hypervisor_version", INTEGER, "node.hypervisor_version"),
-    Out("host_ip", STRING, "node.host_ip"),
-    Out("service", Object(additional=True), _service),
+    Out("hypervisor_version", INTEGER, "node.hypervisor_version"), Out("host_ip", STRING, "node.host_ip"),
+    Out("service", OPEN, _service),
     *(Out(name, INTEGER, _resource(name), until=87) for name in RESOURCES),
-    Out("disk_available_least", Plain(type=["integer", "null"]), "node.disk_available_least", until=87),
-    Out("cpu_info", Changing({0: STRING, 28: Object(additional=True)}), lambda shown, req: (
+    Out("disk_available_least", INTEGER_OR_NULL, "node.disk_available_least", until=87),
+    Out("cpu_info", Changing({0: STRING, 28: OPEN}), lambda shown, req: (
         shown.node.cpu_info if req.version >= 28 else json.dumps(shown.node.cpu_info)), until=87),
     Out("uptime", STRING_OR_NULL, "node.uptime", since=88),
     _SERVERS,
@@ -167,20 +134,11 @@ def _list(req: Request, view: View, path: str) -> dict[str, Any]:
                                     "is not supported.")
         return {"hypervisors": _render(req, view, _matching(req, pattern))}
     limit, marker = req.page()
-    paged = req.version >= 33
-    _check_marker(req, marker)
-    hypervisors = req.clients.hypervisors.index(req.ctx, limit=limit if paged else None, marker=marker)
-    answer: dict[str, Any] = {"hypervisors": _render(req, view, hypervisors)}
-    last = str(ident_of(hypervisors[-1], req)) if hypervisors else None
-    links = req.next_links(path, hypervisors, limit, last) if paged else []
-    if links:
-        answer["hypervisors_links"] = links
-    return answer
-
-
-def _check_marker(req: Request, marker: str | None) -> None:
     if marker is not None and not (formats.is_uuid(marker) if req.version >= 53 else marker.isdecimal()):
         raise exception.MarkerNotFound(marker=marker)
+    hypervisors = req.clients.hypervisors.index(req.ctx, limit=limit if req.version >= 33 else None, marker=marker)
+    return req.with_next({"hypervisors": _render(req, view, hypervisors)}, "hypervisors_links", path, hypervisors,
+                         limit, "uuid" if req.version >= 53 else "id", since=33)
 
 
 def _matching(req: Request, pattern: str) -> list[ComputeNode]:
@@ -190,25 +148,20 @@ def _matching(req: Request, pattern: str) -> list[ComputeNode]:
     return hypervisors
 
 
-def _render(req: Request, view: View, nodes: Sequence[ComputeNode], servers: bool | None = None) -> list[Any]:
-    wanted = req.flag("with_servers") if servers is None else servers
-    by_host = _servers_of(req, nodes) if wanted else None
+def _render(req: Request, view: View, nodes: Sequence[ComputeNode], servers: bool = False) -> list[Any]:
+    by_host: Servers = None
+    if servers or req.flag("with_servers"):
+        by_host = defaultdict(list)
+        for server in req.clients.hypervisors.servers(req.ctx, sorted({node.host for node in nodes})):
+            by_host[server.host or ""].append(server)
     return [view.render(Shown(node, by_host), req) for node in nodes]
-
-
-def _servers_of(req: Request, nodes: Sequence[ComputeNode]) -> dict[str, list[Instance]]:
-    servers_by_host: dict[str, list[Instance]] = defaultdict(list)
-    for server in req.clients.hypervisors.servers(req.ctx, sorted({node.host for node in nodes})):
-        servers_by_host[server.host or ""].append(server)
-    return servers_by_host
 
 
 def _get(req: Request) -> ComputeNode:
     """Return a hypervisor. Raises HypervisorNotFound, or 400 for an id that is not a uuid (from 2.53)."""
     ident = req.params["id"]
     if req.version >= 53:
-        if not formats.is_uuid(ident):
-            raise exception.Invalid(f"Invalid uuid {ident}")
+        check_uuid(ident)
     elif not ident.isdecimal():
         raise _missing(ident)
     try:
@@ -221,13 +174,13 @@ def _missing(ident: str) -> exception.NotFound:
     return exception.NotFound(f"Hypervisor with ID '{ident}' could not be found.")
 
 
-@accepts(query=SHOW_QUERY, answer=Object({"hypervisor": HYPERVISOR}))
+@accepts(query=Query({"with_servers": _WITH_SERVERS}, strict=53), answer=Object({"hypervisor": HYPERVISOR}))
 def show(req: Request) -> dict[str, Any]:
     """Show a hypervisor."""
     return {"hypervisor": _render(req, HYPERVISOR, [_get(req)])[0]}
 
 
-@accepts(query=FREE_QUERY, answer=Object({"hypervisor": UPTIME}), errors=(501,))
+@accepts(query=ANY_QUERY, answer=Object({"hypervisor": UPTIME}), errors=(501,))
 def uptime(req: Request) -> dict[str, Any]:
     """Show how long the host of a hypervisor has been up."""
     node = _get(req)
@@ -238,25 +191,24 @@ def uptime(req: Request) -> dict[str, Any]:
     return {"hypervisor": UPTIME.render(Shown(node), req)}
 
 
-@accepts(query=FREE_QUERY, answer=Object({"hypervisors": Array(LISTED)}))
+@accepts(query=ANY_QUERY, answer=Object({"hypervisors": Array(LISTED)}))
 def search(req: Request) -> dict[str, Any]:
     """List the hypervisors whose hostname contains a text."""
     return {"hypervisors": _render(req, LISTED, _matching(req, req.params["id"]))}
 
 
-@accepts(query=FREE_QUERY, answer=Object({"hypervisors": Array(LISTED)}))
+@accepts(query=ANY_QUERY, answer=Object({"hypervisors": Array(LISTED)}))
 def servers(req: Request) -> dict[str, Any]:
     """List the servers on hypervisors whose hostname contains a text."""
     return {"hypervisors": _render(req, LISTED, _matching(req, req.params["id"]), servers=True)}
 
 
-@accepts(query=FREE_QUERY, answer=Object({"hypervisor_statistics": Object(additional=True)}))
+@accepts(query=ANY_QUERY, answer=Object({"hypervisor_statistics": OPEN}))
 def statistics(req: Request) -> dict[str, Any]:
     """Sum up the resources of all enabled hypervisors."""
     nodes = [node for node in req.clients.hypervisors.index(req.ctx)
              if node.service is not None and not node.service.disabled]
     return {"hypervisor_statistics": {
-        "count": len(nodes),
-        "disk_available_least": sum(node.disk_available_least or 0 for node in nodes),
+        "count": len(nodes), "disk_available_least": sum(node.disk_available_least or 0 for node in nodes),
         **{name: sum(value(node) for node in nodes) for name, value in RESOURCES.items()},
     }}

@@ -6,52 +6,30 @@ from collections.abc import Callable
 from typing import Any
 
 from nova import exception
-from nova.api.request import Request, iso_precise
+from nova.api.request import Request, is_true, iso_precise
 from nova.api.router import accepts
 from nova.api.validation import formats
-from nova.api.validation.fields import (
-    BOOLEAN,
-    HOSTNAME,
-    INTEGER,
-    STRING,
-    STRING_OR_NULL,
-    TRUTH,
-    UUID,
-    Array,
-    Changing,
-    Field,
-    Object,
-    Out,
-    Query,
-    View,
-    enum,
-    is_true,
-    string,
-)
+from nova.api.validation.fields import Array, Changing, Field, Object, Out, Query, View, enum, string
+from nova.api.validation.types import BOOLEAN, HOSTNAME, INTEGER, STRING, STRING_OR_NULL, TRUTH, UUID
 from nova.objects.hosts.service import Service
 
 COMPUTE = "nova-compute"
 
-INDEX_QUERY = Query({"host": STRING, "binary": STRING}, strict=75)
 
-_REASON = string(minLength=1, maxLength=255)
+_TEXT = string(minLength=1, maxLength=255)
+_STATUS = enum("enabled", "disabled")
 UPDATE = Object({
-    "host": Field(HOSTNAME, until=52, required=True),
-    "binary": Field(string(minLength=1, maxLength=255), until=52, required=True),
-    "status": Field(enum("enabled", "disabled"), since=53),
-    "disabled_reason": _REASON,
-    "forced_down": Field(BOOLEAN, since=11),
+    "host": Field(HOSTNAME, until=52, required=True), "binary": Field(_TEXT, until=52, required=True),
+    "status": Field(_STATUS, since=53), "disabled_reason": _TEXT, "forced_down": Field(BOOLEAN, since=11),
 })
 
-_STATUS = enum("enabled", "disabled")
+
+def status_of(service: Service | None) -> str:
+    return "disabled" if service is not None and service.disabled else "enabled"
 
 
-def status_of(service: Service) -> str:
-    return "disabled" if service.disabled else "enabled"
-
-
-def state_of(service: Service) -> str:
-    return "up" if service.up else "down"
+def state_of(service: Service | None) -> str:
+    return "up" if service is not None and service.up else "down"
 
 
 def seen(service: Service) -> str | None:
@@ -60,20 +38,16 @@ def seen(service: Service) -> str | None:
 
 
 SERVICE = View([
-    Out("id", Changing({0: INTEGER, 53: UUID}),
-        lambda service, req: service.uuid if req.version >= 53 else service.id),
-    Out("binary", STRING),
-    Out("host", STRING),
-    Out("zone", STRING_OR_NULL, "availability_zone"),
+    Out("id", Changing({0: INTEGER, 53: UUID}), lambda service, req: service.uuid if req.version >= 53 else service.id),
+    Out("binary", STRING), Out("host", STRING), Out("zone", STRING_OR_NULL, "availability_zone"),
     Out("status", _STATUS, lambda service, _req: status_of(service)),
     Out("state", enum("up", "down"), lambda service, _req: state_of(service)),
     Out("updated_at", STRING_OR_NULL, lambda service, _req: seen(service)),
-    Out("disabled_reason", STRING_OR_NULL),
-    Out("forced_down", TRUTH, since=11),
+    Out("disabled_reason", STRING_OR_NULL), Out("forced_down", TRUTH, since=11),
 ])
 
 
-@accepts(query=INDEX_QUERY, answer=Object({"services": Array(SERVICE)}))
+@accepts(query=Query({"host": STRING, "binary": STRING}, strict=75), answer=Object({"services": Array(SERVICE)}))
 def index(req: Request) -> dict[str, Any]:
     """List services."""
     services = req.clients.services.index(req.ctx, req.arg("host"), req.arg("binary"))
@@ -88,7 +62,8 @@ def update(req: Request) -> dict[str, Any]:
 
 # --- from 2.53: a service by its uuid -------------------------------------------------------------
 def _update(req: Request) -> dict[str, Any]:
-    uuid = _uuid(req.params["id"])
+    uuid = req.params["id"]
+    check_uuid(uuid)
     status, reason = req.body.get("status"), req.body.get("disabled_reason")
     if status is None and "forced_down" not in req.body:
         raise exception.Invalid("No updates were requested. Fields 'status' or 'forced_down' should be specified.")
@@ -96,15 +71,13 @@ def _update(req: Request) -> dict[str, Any]:
         raise exception.Invalid("'disabled_reason' can be given only with the status 'disabled'.")
     _check_binary(req.clients.services.get(req.ctx, uuid).binary)
     changed = req.clients.services.update(
-        req.ctx, uuid, disabled=None if status is None else status == "disabled", reason=reason,
-        forced_down=_flag(req))
+        req.ctx, uuid, disabled=None if status is None else status == "disabled", reason=reason, forced_down=_flag(req))
     return {"service": SERVICE.render(changed, req)}
 
 
-def _uuid(ident: str) -> str:
+def check_uuid(ident: str) -> None:
     if not formats.is_uuid(ident):
         raise exception.Invalid(f"Invalid uuid {ident}")
-    return ident
 
 
 def _check_binary(binary: str) -> None:
@@ -149,8 +122,7 @@ def _force_down(req: Request) -> dict[str, Any]:
 _ACTS: dict[str, Callable[[Request], dict[str, Any]]] = {
     "enable": lambda req: {"status": status_of(_change(req, disabled=False))},
     "disable": lambda req: {"status": status_of(_change(req, disabled=True))},
-    "disable-log-reason": _disable_with_reason,
-    "force-down": _force_down,
+    "disable-log-reason": _disable_with_reason, "force-down": _force_down,
 }
 
 
@@ -159,7 +131,7 @@ def delete(req: Request) -> None:
     """Delete a service that runs no more."""
     ident = req.params["id"]
     if req.version >= 53:
-        _uuid(ident)
+        check_uuid(ident)
     elif not ident.isdecimal():
         raise exception.Invalid(f"Invalid service id {ident}")
     req.clients.services.delete(req.ctx, ident)

@@ -10,16 +10,8 @@ from nova.api.compute.images import images
 from nova.api.errors import RequestMismatch
 from nova.api.request import Request
 from nova.api.router import accepts
-from nova.api.validation.fields import METADATA, Field, Object, Query, string
+from nova.api.validation.types import ALL_METADATA, ALL_METADATA_ANSWER, ANY_QUERY, METADATA_ITEM, METADATA_ITEM_ANSWER
 from nova.image.base import check_property_count
-
-QUERY = Query(strict=None)
-METADATA_BODY = Object({"metadata": Field(METADATA, required=True)})
-META_BODY = Object({"meta": Field(Object(
-    patterns={"^[a-zA-Z0-9-_:. ]{1,255}$": string(maxLength=255)}, minProperties=1, maxProperties=1), required=True)})
-
-_ALL = Object({"metadata": Object(additional=True)})
-_SINGLE_ITEM = Object({"meta": Object(additional=True)})
 
 
 def _properties(req: Request) -> dict[str, str]:
@@ -43,13 +35,13 @@ def _limit(req: Request) -> int:
     return req.clients.quotas.get(req.ctx, req.ctx.project_id or "").limits.get("metadata_items", -1)
 
 
-@accepts(query=QUERY, answer=_ALL)
+@accepts(query=ANY_QUERY, answer=ALL_METADATA_ANSWER)
 def index(req: Request) -> dict[str, Any]:
     """List the metadata of an image."""
     return {"metadata": _properties(req)}
 
 
-@accepts(query=QUERY, answer=_SINGLE_ITEM)
+@accepts(query=ANY_QUERY, answer=METADATA_ITEM_ANSWER)
 def show(req: Request) -> dict[str, Any]:
     """Show a metadata item of an image."""
     key, properties = req.params["id"], _properties(req)
@@ -58,21 +50,19 @@ def show(req: Request) -> dict[str, Any]:
     return {"meta": {key: properties[key]}}
 
 
-@accepts(body=METADATA_BODY, answer=_ALL)
+@accepts(body=ALL_METADATA, answer=ALL_METADATA_ANSWER)
 def create(req: Request) -> dict[str, Any]:
     """Set metadata items of an image, besides those that it has."""
-    added = req.body["metadata"]
-    return {"metadata": _set(req, added, replace=False)}
+    return {"metadata": _set(req, req.body["metadata"], replace=False)}
 
 
-@accepts(body=METADATA_BODY, answer=_ALL)
+@accepts(body=ALL_METADATA, answer=ALL_METADATA_ANSWER)
 def update_all(req: Request) -> dict[str, Any]:
     """Replace the metadata of an image."""
-    wanted = req.body["metadata"]
-    return {"metadata": _set(req, wanted, replace=True)}
+    return {"metadata": _set(req, req.body["metadata"], replace=True)}
 
 
-@accepts(body=META_BODY, answer=_SINGLE_ITEM)
+@accepts(body=METADATA_ITEM, answer=METADATA_ITEM_ANSWER)
 def update(req: Request) -> dict[str, Any]:
     """Set a metadata item of an image."""
     meta = req.body["meta"]

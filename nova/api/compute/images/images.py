@@ -4,24 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from oslo_utils import strutils
+
 from nova import exception, image
 from nova.api.request import Request, whole
 from nova.api.router import accepts
 from nova.api.validation import formats
-from nova.api.validation.fields import (
-    ABSENT,
-    ANY,
-    INTEGER,
-    LINKS,
-    STRING,
-    STRING_OR_NULL,
-    Array,
-    Object,
-    Out,
-    Plain,
-    Query,
-    View,
-)
+from nova.api.validation.fields import ABSENT, Array, Object, Out, Plain, Query, View
+from nova.api.validation.types import ANY, ANY_QUERY, INTEGER, INTEGER_OR_NULL, LINKS, OPEN, STRING, STRING_OR_NULL
 from nova.conf import CONF
 from nova.objects.images.image import Image
 
@@ -30,7 +20,6 @@ INDEX_QUERY = Query({
     "name": ANY, "status": ANY, "changes-since": ANY, "server": ANY, "type": ANY, "minRam": ANY, "minDisk": ANY,
     "limit": _LIMIT, "page_size": _LIMIT, "marker": ANY, "offset": _LIMIT,
 }, strict=None, patterns={"^property-.*$": ANY})
-SHOW_QUERY = Query(strict=None)
 
 # Status in the image service -> status and progress in responses.
 _STATES = {
@@ -59,23 +48,19 @@ def _disk_config(shown: Image, _req: Request) -> Any:
     value = shown.properties.get("auto_disk_config")
     if value is None:
         return ABSENT
-    return "AUTO" if value.strip().lower() in ("true", "1", "t", "yes", "y", "on") else "MANUAL"
+    return "AUTO" if strutils.bool_from_string(value) else "MANUAL"
 
 
 _NAMED = [Out("id", STRING), Out("name", STRING_OR_NULL), Out("links", LINKS, _links)]
 LISTED = View(_NAMED)
 IMAGE = View([
-    *_NAMED,
-    Out("status", STRING, lambda shown, _req: _STATES.get(shown.status, ("UNKNOWN", 0))[0]),
+    *_NAMED, Out("status", STRING, lambda shown, _req: _STATES.get(shown.status, ("UNKNOWN", 0))[0]),
     Out("progress", INTEGER, lambda shown, _req: _STATES.get(shown.status, ("UNKNOWN", 0))[1]),
-    Out("minDisk", INTEGER, "min_disk"),
-    Out("minRam", INTEGER, "min_ram"),
+    Out("minDisk", INTEGER, "min_disk"), Out("minRam", INTEGER, "min_ram"),
     Out("created", STRING_OR_NULL, "created_at"),
     Out("updated", STRING_OR_NULL, lambda shown, _req: shown.updated_at or shown.created_at),
-    Out("metadata", Object(additional=True), "properties"),
-    Out("server", Object(additional=True), _server),
-    Out("OS-EXT-IMG-SIZE:size", Plain(type=["integer", "null"]), "size"),
-    Out("OS-DCF:diskConfig", STRING, _disk_config),
+    Out("metadata", OPEN, "properties"), Out("server", OPEN, _server),
+    Out("OS-EXT-IMG-SIZE:size", INTEGER_OR_NULL, "size"), Out("OS-DCF:diskConfig", STRING, _disk_config),
 ])
 
 
@@ -97,11 +82,8 @@ def _list(req: Request, view: View, path: str) -> dict[str, Any]:
     if size:
         limit = min(limit, whole(size))
     images = image.store().index(req.ctx, _filters(req), limit=limit, marker=marker, token=req.ctx.auth_token)
-    answer: dict[str, Any] = {"images": [view.render(item, req) for item in images]}
-    links = req.next_links(path, images, limit, images[-1].id if images else None)
-    if links:
-        answer["images_links"] = links
-    return answer
+    answer = {"images": [view.render(item, req) for item in images]}
+    return req.with_next(answer, "images_links", path, images, limit, "id")
 
 
 def _filters(req: Request) -> dict[str, str]:
@@ -132,7 +114,7 @@ def _time(value: str) -> str:
         raise exception.Invalid(f"Invalid changes-since filter [{value}]") from None
 
 
-@accepts(query=SHOW_QUERY, answer=Object({"image": IMAGE}))
+@accepts(query=ANY_QUERY, answer=Object({"image": IMAGE}))
 def show(req: Request) -> dict[str, Any]:
     """Show an image."""
     return {"image": IMAGE.render(get(req, req.params["id"]), req)}

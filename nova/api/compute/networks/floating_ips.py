@@ -8,82 +8,57 @@ from nova import exception
 from nova.api.compute.servers.servers import authorize, server_id
 from nova.api.request import Request
 from nova.api.router import accepts
-from nova.api.validation import formats
-from nova.api.validation.fields import (
-    IP,
-    STRING,
-    STRING_OR_NULL,
-    UUID,
-    Array,
-    Field,
-    Object,
-    Out,
-    Plain,
-    Query,
-    View,
-    only,
-)
+from nova.api.validation.fields import Array, Field, Object, Out, View, only
+from nova.api.validation.types import ANY_QUERY, IP, STRING, STRING_OR_NULL, UUID
 from nova.common import plain_ip
 
-_QUERY = Query(strict=None)
 _POLICY = "os_compute_api:os-floating-ips:"
 
 CREATE = Object({"pool": STRING_OR_NULL}, null=True, additional=True)
-ADD = only("addFloatingIp", Object({"address": Field(IP, required=True), "fixed_address": IP}))
 REMOVE = only("removeFloatingIp", Object({"address": Field(IP, required=True)}))
 
 FLOATING_IP = View([
-    Out("id", UUID, "uuid"),
-    Out("ip", STRING, "address"),
-    Out("pool", STRING),
-    Out("instance_id", Plain(type=["string", "null"]), "instance_uuid"),
-    Out("fixed_ip", STRING_OR_NULL, "fixed_address"),
+    Out("id", UUID, "uuid"), Out("ip", STRING, "address"), Out("pool", STRING),
+    Out("instance_id", STRING_OR_NULL, "instance_uuid"), Out("fixed_ip", STRING_OR_NULL, "fixed_address"),
 ])
 _SINGLE_FLOATING_IP = Object({"floating_ip": FLOATING_IP})
 
 
-def _id(req: Request) -> str:
-    ident = req.params["id"]
-    if not formats.is_uuid(ident):
-        raise exception.FloatingIpNotFound(id=ident)
-    return ident
-
-
-@accepts(query=_QUERY, answer=Object({"floating_ip_pools": Array(Object({"name": STRING}))}))
+@accepts(query=ANY_QUERY, answer=Object({"floating_ip_pools": Array(Object({"name": STRING}))}))
 def pools(req: Request) -> dict[str, Any]:
     """List the pools of floating addresses."""
     return {"floating_ip_pools": [{"name": name} for name in req.clients.floating_ips.pools(req.ctx)]}
 
 
-@accepts(query=_QUERY, answer=Object({"floating_ips": Array(FLOATING_IP)}))
+@accepts(query=ANY_QUERY, answer=Object({"floating_ips": Array(FLOATING_IP)}))
 def index(req: Request) -> dict[str, Any]:
     """List the floating addresses of the project."""
     floating_ips = req.clients.floating_ips.index(req.ctx, req.ctx.project_id)
     return {"floating_ips": [FLOATING_IP.render(floating_ip, req) for floating_ip in floating_ips]}
 
 
-@accepts(query=_QUERY, answer=_SINGLE_FLOATING_IP)
+@accepts(query=ANY_QUERY, answer=_SINGLE_FLOATING_IP)
 def show(req: Request) -> dict[str, Any]:
     """Show a floating address of the project."""
-    return {"floating_ip": FLOATING_IP.render(
-        req.clients.floating_ips.get(req.ctx, _id(req), req.ctx.project_id), req)}
+    floating_ip = req.clients.floating_ips.get(
+        req.ctx, req.uuid(exception.FloatingIpNotFound, "id"), req.ctx.project_id)
+    return {"floating_ip": FLOATING_IP.render(floating_ip, req)}
 
 
 @accepts(body=CREATE, answer=_SINGLE_FLOATING_IP, errors=(403, 404))
 def create(req: Request) -> dict[str, Any]:
     """Allocate a floating address from a pool."""
-    pool = (req.body or {}).get("pool")
-    return {"floating_ip": FLOATING_IP.render(
-        req.clients.floating_ips.allocate(req.ctx, req.ctx.project_id or "", pool), req)}
+    made = req.clients.floating_ips.allocate(req.ctx, req.ctx.project_id or "", (req.body or {}).get("pool"))
+    return {"floating_ip": FLOATING_IP.render(made, req)}
 
 
 @accepts(errors=(409,))
 def delete(req: Request) -> None:
     """Release a floating address; it is disassociated from its server."""
-    req.clients.floating_ips.release(req.ctx, _id(req), req.ctx.project_id)
+    req.clients.floating_ips.release(req.ctx, req.uuid(exception.FloatingIpNotFound, "id"), req.ctx.project_id)
 
 
-@accepts(body=ADD, errors=(409,))
+@accepts(body=only("addFloatingIp", Object({"address": Field(IP, required=True), "fixed_address": IP})), errors=(409,))
 def add(req: Request) -> None:
     """Associate a floating address of the project with a server."""
     authorize(req, _POLICY + "add")

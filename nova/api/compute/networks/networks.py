@@ -7,12 +7,9 @@ from typing import Any
 
 from nova.api.request import Request, iso_precise
 from nova.api.router import accepts
-from nova.api.validation.fields import INTEGER, STRING, STRING_OR_NULL, UUID, Array, Object, Out, Plain, Query, View
+from nova.api.validation.fields import Array, Object, Out, View
+from nova.api.validation.types import ANY, ANY_QUERY, INTEGER, INTEGER_OR_NULL, STRING, STRING_OR_NULL, UUID
 from nova.objects.networks.network import Network
-
-QUERY = Query(strict=None)
-
-_ANY = Plain()
 
 
 def _subnet(network: Network) -> ipaddress.IPv4Network:
@@ -23,21 +20,12 @@ def _dns(network: Network, number: int) -> str | None:
     return network.dns[number - 1] if len(network.dns) >= number else None
 
 
-def _null(name: str) -> Out:
-    """Return a field that has no value any more."""
-    return Out(name, _ANY, lambda _network, _req: None)
-
-
 _BASIC = [
-    Out("id", UUID, "uuid"),
-    Out("label", STRING),
-    Out("cidr", STRING),
-    Out("netmask", STRING, lambda network, _req: str(_subnet(network).netmask)),
-    Out("gateway", STRING_OR_NULL),
+    Out("id", UUID, "uuid"), Out("label", STRING), Out("cidr", STRING),
+    Out("netmask", STRING, lambda network, _req: str(_subnet(network).netmask)), Out("gateway", STRING_OR_NULL),
     Out("broadcast", STRING, lambda network, _req: str(_subnet(network).broadcast_address)),
     Out("dns1", STRING_OR_NULL, lambda network, _req: _dns(network, 1)),
-    Out("dns2", STRING_OR_NULL, lambda network, _req: _dns(network, 2)),
-    Out("cidr_v6", STRING_OR_NULL),
+    Out("dns2", STRING_OR_NULL, lambda network, _req: _dns(network, 2)), Out("cidr_v6", STRING_OR_NULL),
     Out("gateway_v6", STRING_OR_NULL),
     Out("netmask_v6", STRING_OR_NULL, lambda network, _req: network.cidr_v6 and network.cidr_v6.split("/")[1]),
 ]
@@ -45,18 +33,16 @@ BASIC = View(_BASIC)
 # Fields for administrators only.
 NETWORK = View([
     *_BASIC,
-    Out("bridge", STRING_OR_NULL),
-    Out("bridge_interface", STRING_OR_NULL),
-    Out("vlan", Plain(type=["integer", "null"])),
-    Out("mtu", INTEGER),
-    Out("dhcp_start", STRING_OR_NULL),
-    Out("dhcp_server", STRING_OR_NULL, "gateway"),
-    Out("host", STRING_OR_NULL),
-    Out("enable_dhcp", _ANY, lambda _network, _req: True),
+    Out("bridge", STRING_OR_NULL), Out("bridge_interface", STRING_OR_NULL),
+    Out("vlan", INTEGER_OR_NULL), Out("mtu", INTEGER), Out("dhcp_start", STRING_OR_NULL),
+    Out("dhcp_server", STRING_OR_NULL, "gateway"), Out("host", STRING_OR_NULL),
+    Out("enable_dhcp", ANY, lambda _network, _req: True),
     Out("project_id", STRING_OR_NULL),
     Out("created_at", STRING_OR_NULL, lambda network, _req: iso_precise(network.created_at)),
-    *map(_null, ("updated_at", "deleted", "deleted_at", "injected", "multi_host", "priority", "rxtx_base",
-                 "share_address", "vpn_private_address", "vpn_public_address", "vpn_public_port")),
+    # Fields that have no value any more.
+    *(Out(name, ANY, lambda _network, _req: None) for name in (
+        "updated_at", "deleted", "deleted_at", "injected", "multi_host", "priority", "rxtx_base", "share_address",
+        "vpn_private_address", "vpn_public_address", "vpn_public_port")),
 ])
 TENANT = View([Out("id", UUID, "uuid"), Out("label", STRING), Out("cidr", STRING)])
 
@@ -65,27 +51,27 @@ def _view(req: Request) -> View:
     return NETWORK if req.ctx.is_admin else BASIC
 
 
-@accepts(query=QUERY, answer=Object({"networks": Array(NETWORK)}))
+@accepts(query=ANY_QUERY, answer=Object({"networks": Array(NETWORK)}))
 def index(req: Request) -> dict[str, Any]:
     """List the networks that the project may use."""
     view = _view(req)
     return {"networks": [view.render(network, req) for network in req.clients.networks.index(req.ctx, req.scope)]}
 
 
-@accepts(query=QUERY, answer=Object({"network": NETWORK}))
+@accepts(query=ANY_QUERY, answer=Object({"network": NETWORK}))
 def show(req: Request) -> dict[str, Any]:
     """Show a network."""
     return {"network": _view(req).render(req.clients.networks.get(req.ctx, req.params["id"], req.scope), req)}
 
 
-@accepts(query=QUERY, answer=Object({"networks": Array(TENANT)}))
+@accepts(query=ANY_QUERY, answer=Object({"networks": Array(TENANT)}))
 def tenant_index(req: Request) -> dict[str, Any]:
     """List the networks of the project."""
     networks = req.clients.networks.index(req.ctx, req.ctx.project_id)
     return {"networks": [TENANT.render(network, req) for network in networks]}
 
 
-@accepts(query=QUERY, answer=Object({"network": TENANT}))
+@accepts(query=ANY_QUERY, answer=Object({"network": TENANT}))
 def tenant_show(req: Request) -> dict[str, Any]:
     """Show a network of the project."""
     return {"network": TENANT.render(req.clients.networks.get(req.ctx, req.params["id"], req.ctx.project_id), req)}

@@ -10,12 +10,12 @@ from nova.api.compute.networks import security_groups
 from nova.api.request import Request
 from nova.api.router import accepts
 from nova.api.validation import formats
-from nova.api.validation.fields import ANY, UUID, Field, Object, Plain
+from nova.api.validation.fields import Field, Object, Plain
+from nova.api.validation.types import ANY, UUID
 from nova.objects.networks.network import SecurityGroupRule
 
 RULE_BODY = Object({"security_group_rule": Field(Object({
-    "parent_group_id": Field(UUID, required=True),
-    "group_id": Plain(type=["string", "null"], format="uuid"),
+    "parent_group_id": Field(UUID, required=True), "group_id": Plain(type=["string", "null"], format="uuid"),
     "ip_protocol": ANY, "from_port": ANY, "to_port": ANY, "cidr": ANY,
 }, additional=True), required=True)}, additional=True)
 
@@ -42,7 +42,7 @@ def create(req: Request) -> dict[str, Any]:
     elif rule.cidr is None:
         rule.cidr = EVERYBODY
     made = req.clients.security_groups.add_rule(req.ctx, rule, req.scope)
-    return {"security_group_rule": security_groups.RULE.render(security_groups.ShownRule(made, peers), req)}
+    return {"security_group_rule": security_groups.RULE.render(security_groups.Shown(made, peers), req)}
 
 
 def text(wanted: dict[str, Any], name: str) -> str | None:

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from nova import exception
 from nova.api.request import Request
 from nova.api.router import accepts
 from nova.api.validation import formats
-from nova.api.validation.fields import LIMIT, STRING, UUID, Array, Field, Object, Out, Plain, Query, View, string
-from nova.objects.networks.network import SecurityGroup, SecurityGroupRule
-
-INDEX_QUERY = Query({"limit": LIMIT, "offset": LIMIT, "all_tenants": STRING}, strict=None)
-SHOW_QUERY = Query(strict=None)
+from nova.api.validation.fields import Array, Field, Object, Out, Query, View, string
+from nova.api.validation.types import ANY_QUERY, INTEGER_OR_NULL, LIMIT, OPEN, STRING, STRING_OR_NULL, UUID
+from nova.objects.networks.network import SecurityGroup
 
 _TEXT = string(minLength=0, maxLength=255)
 GROUP_BODY = Object({"security_group": Field(Object({
@@ -37,46 +35,33 @@ def inner_id(shown: str) -> int | None:
     return number if number < 2**63 else None
 
 
-class ShownRule:
-    """A rule with the remote groups that it may name."""
+class Shown(NamedTuple):
+    """A group or rule, with the remote groups that rules may name."""
 
-    __slots__ = ("groups", "rule")
-
-    def __init__(self, rule: SecurityGroupRule, groups: Groups) -> None:
-        self.rule = rule
-        self.groups = groups
+    item: Any
+    groups: Groups
 
 
-def _group(shown: ShownRule, _req: Request) -> dict[str, str]:
-    group = shown.groups.get(shown.rule.group_id or 0)
+def _group(shown: Shown, _req: Request) -> dict[str, str]:
+    group = shown.groups.get(shown.item.group_id or 0)
     return {} if group is None else {"name": group.name, "tenant_id": group.project_id}
 
 
-_PORT = Plain(type=["integer", "null"])
 RULE = View([
-    Out("id", UUID, lambda shown, _req: shown_id(shown.rule.id)),
-    Out("parent_group_id", UUID, lambda shown, _req: shown_id(shown.rule.parent_group_id)),
-    Out("ip_protocol", Plain(type=["string", "null"]), "rule.protocol"),
-    Out("from_port", _PORT, "rule.from_port"),
-    Out("to_port", _PORT, "rule.to_port"),
-    Out("group", Object(additional=True), _group),
-    Out("ip_range", Object(additional=True),
-        lambda shown, _req: {"cidr": shown.rule.cidr} if shown.rule.cidr else {}),
+    Out("id", UUID, lambda shown, _req: shown_id(shown.item.id)),
+    Out("parent_group_id", UUID, lambda shown, _req: shown_id(shown.item.parent_group_id)),
+    Out("ip_protocol", STRING_OR_NULL, "item.protocol"), Out("from_port", INTEGER_OR_NULL, "item.from_port"),
+    Out("to_port", INTEGER_OR_NULL, "item.to_port"), Out("group", OPEN, _group),
+    Out("ip_range", OPEN, lambda shown, _req: {"cidr": shown.item.cidr} if shown.item.cidr else {}),
 ])
-_GROUP = View([
-    Out("id", UUID, lambda group, _req: shown_id(group.id)),
-    Out("name", STRING),
-    Out("description", STRING),
-    Out("tenant_id", STRING, "project_id"),
+GROUP = View([
+    Out("id", UUID, lambda shown, _req: shown_id(shown.item.id)), Out("name", STRING, "item.name"),
+    Out("description", STRING, "item.description"), Out("tenant_id", STRING, "item.project_id"),
+    Out("rules", Array(RULE), lambda shown, req: [
+        RULE.render(Shown(rule, shown.groups), req) for rule in shown.item.rules]),
 ])
-_SHOWN = Object({"id": UUID, "name": STRING, "description": STRING, "tenant_id": STRING, "rules": Array(RULE)})
-_SINGLE_GROUP = Object({"security_group": _SHOWN})
-_MANY = Object({"security_groups": Array(_SHOWN)})
-
-
-def _render(req: Request, group: SecurityGroup, groups: Groups) -> dict[str, Any]:
-    rules = [RULE.render(ShownRule(rule, groups), req) for rule in group.rules]
-    return {**_GROUP.render(group, req), "rules": rules}
+_SINGLE_GROUP = Object({"security_group": GROUP})
+_MANY = Object({"security_groups": Array(GROUP)})
 
 
 def by_id(groups: Sequence[SecurityGroup]) -> Groups:
@@ -106,20 +91,21 @@ def _with_peers(req: Request, group: SecurityGroup) -> dict[str, Any]:
     peers: Groups = {}
     if any(rule.group_id for rule in group.rules):
         peers = by_id(req.clients.security_groups.index(req.ctx, group.project_id))
-    return {"security_group": _render(req, group, peers)}
+    return {"security_group": GROUP.render(Shown(group, peers), req)}
 
 
-@accepts(query=INDEX_QUERY, answer=_MANY)
+@accepts(query=Query({"limit": LIMIT, "offset": LIMIT, "all_tenants": STRING}, strict=None), answer=_MANY)
 def index(req: Request) -> dict[str, Any]:
     """List security groups."""
     everywhere = req.ctx.is_admin and req.arg("all_tenants", "0") in ("", "1", "True", "true")
     groups = req.clients.security_groups.index(req.ctx, None if everywhere else req.ctx.project_id)
     groups_by_id = by_id(groups)
     limit, offset = req.offset_page()
-    return {"security_groups": [_render(req, group, groups_by_id) for group in groups[offset:offset + limit]]}
+    return {"security_groups": [
+        GROUP.render(Shown(group, groups_by_id), req) for group in groups[offset:offset + limit]]}
 
 
-@accepts(query=SHOW_QUERY, answer=_SINGLE_GROUP)
+@accepts(query=ANY_QUERY, answer=_SINGLE_GROUP)
 def show(req: Request) -> dict[str, Any]:
     """Show a security group."""
     shown = req.params["id"]
@@ -144,7 +130,8 @@ def _texts(req: Request) -> tuple[str, str]:
 def create(req: Request) -> dict[str, Any]:
     """Create a security group."""
     name, description = _texts(req)
-    return {"security_group": _render(req, req.clients.security_groups.create(req.ctx, name, description), {})}
+    made = req.clients.security_groups.create(req.ctx, name, description)
+    return {"security_group": GROUP.render(Shown(made, {}), req)}
 
 
 @accepts(body=GROUP_BODY, answer=_SINGLE_GROUP)
@@ -170,4 +157,4 @@ def of_server(req: Request) -> dict[str, Any]:
     groups = req.clients.security_groups.index(req.ctx, server.project_id)
     groups_by_id = by_id(groups)
     return {"security_groups": [
-        _render(req, group, groups_by_id) for group in groups if group.name in server.security_groups]}
+        GROUP.render(Shown(group, groups_by_id), req) for group in groups if group.name in server.security_groups]}

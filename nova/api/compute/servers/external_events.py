@@ -7,7 +7,8 @@ from typing import Any
 from nova import exception
 from nova.api.request import Request, Response
 from nova.api.router import accepts
-from nova.api.validation.fields import INTEGER, STRING, UUID, Array, Changing, Field, Object, Out, View, enum, string
+from nova.api.validation.fields import Array, Changing, Field, Object, Out, View, enum, string
+from nova.api.validation.types import INTEGER, STRING, UUID
 from nova.objects.servers.external_event import COMPLETED, FAILED, IN_PROGRESS, ExternalEvent
 
 _NETWORK = ("network-changed", "network-vif-plugged", "network-vif-unplugged", "network-vif-deleted")
@@ -19,10 +20,8 @@ _POWERS = frozenset({"POWER_ON", "POWER_OFF"})
 _NAMES = {since: enum(*_NETWORK, *(name for name, since_version in _TAGGED.items() if since_version <= since))
           for since in (0, *_TAGGED.values())}
 CREATE = Object({"events": Field(Array(Object({
-    "name": Field(Changing(_NAMES), required=True),
-    "server_uuid": Field(UUID, required=True),
-    "status": enum(FAILED, COMPLETED, IN_PROGRESS),
-    "tag": string(maxLength=255),
+    "name": Field(Changing(_NAMES), required=True), "server_uuid": Field(UUID, required=True),
+    "status": enum(FAILED, COMPLETED, IN_PROGRESS), "tag": string(maxLength=255),
 }), minItems=1, maxItems=1000), required=True)})
 EVENT = View([Out(name, STRING) for name in ("name", "server_uuid", "status", "tag")] + [Out("code", INTEGER)])
 

@@ -3,47 +3,28 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Any
+from typing import Any, NamedTuple
 
-from nova import exception
 from nova.api.request import Request, iso_precise
 from nova.api.router import accepts
-from nova.api.validation.fields import (
-    ABSENT,
-    LIMIT,
-    LINKS,
-    STRING,
-    STRING_OR_NULL,
-    TIME,
-    Array,
-    Field,
-    Getter,
-    Object,
-    Out,
-    Query,
-    View,
-)
+from nova.api.validation.fields import ABSENT, Array, Field, Getter, Object, Out, Query, View
+from nova.api.validation.types import LIMIT, LINKS, STRING, STRING_OR_NULL, TIME
 from nova.objects.servers.action import Action, Event
 from nova.objects.servers.instance import Instance
 
 POLICY = "os_compute_api:os-instance-actions:"
 
 INDEX_QUERY = Query({
-    "limit": Field(LIMIT, since=58, single=58),
-    "marker": Field(STRING, since=58, single=58),
-    "changes-since": Field(TIME, since=58, single=58),
-    "changes-before": Field(TIME, since=66, single=66),
+    "limit": Field(LIMIT, since=58, single=58), "marker": Field(STRING, since=58, single=58),
+    "changes-since": Field(TIME, since=58, single=58), "changes-before": Field(TIME, since=66, single=66),
 }, strict=58)
 
 
-class Shown:
+class Shown(NamedTuple):
     """An action or event with the server's project, which policies and host ids need."""
 
-    __slots__ = ("item", "project_id")
-
-    def __init__(self, item: Action | Event, project_id: str) -> None:
-        self.item = item
-        self.project_id = project_id
+    item: Action | Event
+    project_id: str
 
     def allowed(self, req: Request, rule: str) -> bool:
         return req.allowed(POLICY + rule, {"project_id": self.project_id})
@@ -69,12 +50,9 @@ def _host_id(shown: Shown, _req: Request) -> str:
 
 
 EVENT = View([
-    Out("event", STRING, "item.event"),
-    Out("start_time", STRING_OR_NULL, _time("start_time")),
-    Out("finish_time", STRING_OR_NULL, _time("finish_time")),
-    Out("result", STRING_OR_NULL, "item.result"),
-    Out("traceback", STRING_OR_NULL, _secret("traceback", "events")),
-    Out("hostId", STRING, _host_id, since=62),
+    Out("event", STRING, "item.event"), Out("start_time", STRING_OR_NULL, _time("start_time")),
+    Out("finish_time", STRING_OR_NULL, _time("finish_time")), Out("result", STRING_OR_NULL, "item.result"),
+    Out("traceback", STRING_OR_NULL, _secret("traceback", "events")), Out("hostId", STRING, _host_id, since=62),
     Out("host", STRING_OR_NULL, _secret("host", "events"), since=62),
     Out("details", STRING_OR_NULL, _secret("details", "events:details"), since=84),
 ])
@@ -89,14 +67,10 @@ def _events(shown: Shown, req: Request) -> Any:
 
 
 _ACTION = [
-    Out("action", STRING, "item.action"),
-    Out("instance_uuid", STRING, "item.instance_uuid"),
-    Out("request_id", STRING, "item.request_id"),
-    Out("user_id", STRING_OR_NULL, "item.user_id"),
-    Out("project_id", STRING_OR_NULL, "item.project_id"),
-    Out("start_time", STRING_OR_NULL, _time("start_time")),
-    Out("message", STRING_OR_NULL, "item.message"),
-    Out("updated_at", STRING_OR_NULL, _updated, since=58),
+    Out("action", STRING, "item.action"), Out("instance_uuid", STRING, "item.instance_uuid"),
+    Out("request_id", STRING, "item.request_id"), Out("user_id", STRING_OR_NULL, "item.user_id"),
+    Out("project_id", STRING_OR_NULL, "item.project_id"), Out("start_time", STRING_OR_NULL, _time("start_time")),
+    Out("message", STRING_OR_NULL, "item.message"), Out("updated_at", STRING_OR_NULL, _updated, since=58),
 ]
 LISTED = View(_ACTION)
 ACTION = View([*_ACTION, Out("events", Array(EVENT), _events)])
@@ -113,20 +87,13 @@ def _server(req: Request, operation: str) -> Instance:
 def index(req: Request) -> dict[str, Any]:
     """List the actions of a server."""
     server = _server(req, "list")
-    since, before = req.time("changes-since"), req.time("changes-before")
-    if since is not None and before is not None and since > before:
-        raise exception.Invalid("The value of changes-since must be less than or equal to changes-before.")
+    since, before = req.changes()
     limit, marker = req.page()
-    paged = req.version >= 58
-    actions = req.clients.actions.index(req.ctx, server.uuid, limit=limit if paged else None, marker=marker,
+    actions = req.clients.actions.index(req.ctx, server.uuid, limit=limit if req.version >= 58 else None, marker=marker,
                                         changes_since=since, changes_before=before)
-    answer: dict[str, Any] = {
-        "instanceActions": [LISTED.render(Shown(action, server.project_id), req) for action in actions]}
-    links = req.next_links(f"servers/{server.uuid}/os-instance-actions", actions, limit,
-                           actions[-1].request_id if actions else None) if paged else []
-    if links:
-        answer["links"] = links
-    return answer
+    answer = {"instanceActions": [LISTED.render(Shown(action, server.project_id), req) for action in actions]}
+    return req.with_next(answer, "links", f"servers/{server.uuid}/os-instance-actions", actions, limit, "request_id",
+                         since=58)
 
 
 @accepts(answer=Object({"instanceAction": ACTION}))

@@ -2,31 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from nova import exception
 from nova.api.compute.servers.servers import authorize, server_id
-from nova.api.request import Request, iso_precise
+from nova.api.request import Request, is_true, iso_precise
 from nova.api.router import accepts
-from nova.api.validation.fields import (
-    ABSENT,
-    INTEGER,
-    LIMIT,
-    LINKS,
-    STRING,
-    STRING_OR_NULL,
-    TIME,
-    Array,
-    Field,
-    Getter,
-    Object,
-    Out,
-    Plain,
-    Query,
-    View,
-    is_true,
-    only,
-)
+from nova.api.validation.fields import ABSENT, Array, Field, Getter, Object, Out, Plain, Query, View, only
+from nova.api.validation.types import INTEGER, INTEGER_OR_NULL, LIMIT, LINKS, STRING, STRING_OR_NULL, TIME
 from nova.objects.servers import migration as migration_states
 from nova.objects.servers.migration import Migration, MigrationQuery
 
@@ -35,25 +18,17 @@ OF_SERVER = "os_compute_api:servers:migrations:"
 
 INDEX_QUERY = Query({
     **dict.fromkeys(("hidden", "host", "instance_uuid", "source_compute", "status", "migration_type"), STRING),
-    "limit": Field(LIMIT, since=59, single=59),
-    "marker": Field(STRING, since=59, single=59),
-    "changes-since": Field(TIME, since=59, single=59),
-    "changes-before": Field(TIME, since=66, single=66),
-    "user_id": Field(STRING, since=80, single=80),
-    "project_id": Field(STRING, since=80, single=80),
+    "limit": Field(LIMIT, since=59, single=59), "marker": Field(STRING, since=59, single=59),
+    "changes-since": Field(TIME, since=59, single=59), "changes-before": Field(TIME, since=66, single=66),
+    "user_id": Field(STRING, since=80, single=80), "project_id": Field(STRING, since=80, single=80),
 }, strict=59)
 
-_INTEGER_OR_NULL = Plain(type=["integer", "null"])
 
-
-class Shown:
+class Shown(NamedTuple):
     """A migration, and True if the caller may see hosts."""
 
-    __slots__ = ("hosts", "item")
-
-    def __init__(self, item: Migration, hosts: bool) -> None:
-        self.item = item
-        self.hosts = hosts
+    item: Migration
+    hosts: bool
 
 
 def _host(name: str) -> Out:
@@ -85,17 +60,15 @@ _COMMON = [
     *(Out(name, STRING_OR_NULL, f"item.{name}", since=80) for name in ("user_id", "project_id")),
 ]
 MIGRATION = View([
-    *_COMMON,
-    Out("instance_uuid", STRING, "item.instance_uuid"),
-    Out("links", LINKS, _links, since=23),
+    *_COMMON, Out("instance_uuid", STRING, "item.instance_uuid"), Out("links", LINKS, _links, since=23),
     Out("migration_type", STRING, "item.migration_type", since=23),
-    Out("new_instance_type_id", _INTEGER_OR_NULL, _flavor("new_flavor")),
-    Out("old_instance_type_id", _INTEGER_OR_NULL, _flavor("old_flavor")),
+    Out("new_instance_type_id", INTEGER_OR_NULL, _flavor("new_flavor")),
+    Out("old_instance_type_id", INTEGER_OR_NULL, _flavor("old_flavor")),
 ])
 SERVER_MIGRATION = View([
     *_COMMON,
     Out("server_uuid", STRING, "item.instance_uuid"),
-    *(Out(f"{what}_{part}_bytes", _INTEGER_OR_NULL, f"item.{what}_{part}") for what in ("memory", "disk")
+    *(Out(f"{what}_{part}_bytes", INTEGER_OR_NULL, f"item.{what}_{part}") for what in ("memory", "disk")
       for part in ("total", "processed", "remaining")),
 ])
 
@@ -104,9 +77,7 @@ SERVER_MIGRATION = View([
 @accepts(query=INDEX_QUERY, answer=Object({"migrations": Array(MIGRATION), "migrations_links": Field(LINKS, since=59)}))
 def index(req: Request) -> dict[str, Any]:
     """List migrations."""
-    since, before = req.time("changes-since"), req.time("changes-before")
-    if since is not None and before is not None and since > before:
-        raise exception.Invalid("The value of changes-since must be less than or equal to changes-before.")
+    since, before = req.changes()
     limit, marker = req.page()
     # Callers without access to host names must not find them by filtering.
     hosts = req.allowed(POLICY + "index:host")
@@ -117,12 +88,8 @@ def index(req: Request) -> dict[str, Any]:
         changes_before=before, limit=limit, marker=marker)
     # No migration is hidden.
     migrations = [] if is_true(req.arg("hidden")) else req.clients.migrations.index(req.ctx, query)
-    answer: dict[str, Any] = {"migrations": [MIGRATION.render(Shown(item, hosts), req) for item in migrations]}
-    links = req.next_links("os-migrations", migrations, limit, migrations[-1].uuid if migrations else None) \
-        if req.version >= 59 else []
-    if links:
-        answer["migrations_links"] = links
-    return answer
+    answer = {"migrations": [MIGRATION.render(Shown(item, hosts), req) for item in migrations]}
+    return req.with_next(answer, "migrations_links", "os-migrations", migrations, limit, "uuid", since=59)
 
 
 def _project(req: Request) -> str | None:

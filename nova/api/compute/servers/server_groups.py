@@ -7,21 +7,8 @@ from typing import Any
 from nova import exception
 from nova.api.request import Request, whole
 from nova.api.router import accepts
-from nova.api.validation import formats
-from nova.api.validation.fields import (
-    LIMIT,
-    STRING,
-    UUID,
-    Array,
-    Changing,
-    Field,
-    Object,
-    Out,
-    Plain,
-    Query,
-    View,
-    enum,
-)
+from nova.api.validation.fields import Array, Changing, Field, Object, Out, Plain, Query, View, enum
+from nova.api.validation.types import LIMIT, OPEN, STRING, UUID
 from nova.objects.base import new_uuid
 from nova.objects.servers.server_group import ServerGroup
 
@@ -49,15 +36,10 @@ CREATE = Object({"server_group": Field(Object({
 }), required=True)})
 
 GROUP = View([
-    Out("id", UUID, "uuid"),
-    Out("name", STRING),
-    Out("policies", Array(STRING), lambda group, _req: [group.policy], until=63),
-    Out("policy", STRING, since=64),
-    Out("rules", Object(additional=True), since=64),
-    Out("members", Array(UUID)),
-    Out("metadata", Object(additional=True), lambda _group, _req: {}, until=63),
-    Out("project_id", STRING, since=13),
-    Out("user_id", STRING, since=13),
+    Out("id", UUID, "uuid"), Out("name", STRING),
+    Out("policies", Array(STRING), lambda group, _req: [group.policy], until=63), Out("policy", STRING, since=64),
+    Out("rules", OPEN, since=64), Out("members", Array(UUID)), Out("metadata", OPEN, lambda _group, _req: {}, until=63),
+    Out("project_id", STRING, since=13), Out("user_id", STRING, since=13),
 ])
 _SINGLE_GROUP = Object({"server_group": GROUP})
 
@@ -75,14 +57,8 @@ def index(req: Request) -> dict[str, Any]:
 @accepts(answer=_SINGLE_GROUP)
 def show(req: Request) -> dict[str, Any]:
     """Show a server group."""
-    return {"server_group": GROUP.render(req.clients.server_groups.get(req.ctx, _uuid(req), req.scope), req)}
-
-
-def _uuid(req: Request) -> str:
-    ident = req.params["id"]
-    if not formats.is_uuid(ident):
-        raise exception.ServerGroupNotFound(group_uuid=ident)
-    return ident
+    group = req.clients.server_groups.get(req.ctx, req.uuid(exception.ServerGroupNotFound, "group_uuid"), req.scope)
+    return {"server_group": GROUP.render(group, req)}
 
 
 @accepts(body=CREATE, answer=_SINGLE_GROUP, errors=(409,))
@@ -101,4 +77,4 @@ def create(req: Request) -> dict[str, Any]:
 @accepts()
 def delete(req: Request) -> None:
     """Delete a server group; its servers stay where they are."""
-    req.clients.server_groups.delete(req.ctx, _uuid(req), req.scope)
+    req.clients.server_groups.delete(req.ctx, req.uuid(exception.ServerGroupNotFound, "group_uuid"), req.scope)

@@ -12,10 +12,9 @@ from nova.api.router import accepts
 from nova.api.validation.fields import Object, Query
 from nova.api.validation.formats import canonical_ipv6
 from nova.conf import CONF
+from nova.objects.servers.action import Accepted
 from nova.objects.servers.instance import Instance
 from nova.rpcapi.compute import Compute
-
-SHOW_QUERY = Query(strict=102)
 
 _COLUMNS = {
     "name": "display_name", "accessIPv4": "access_ip_v4", "accessIPv6": "access_ip_v6",
@@ -68,7 +67,7 @@ def compute_of(req: Request, server: Instance) -> Compute:
     return bus.at(req.clients.compute, server.host)
 
 
-@accepts(query=SHOW_QUERY, answer=Object({"server": servers_view.SHOW}))
+@accepts(query=Query(strict=102), answer=Object({"server": servers_view.SHOW}))
 def show(req: Request) -> dict[str, Any]:
     """Show a server."""
     server = authorized_get(req, "os_compute_api:servers:show")
@@ -96,16 +95,11 @@ def delete(req: Request) -> None:
         with contextlib.suppress(exception.InstanceStateUnknown, exception.InstanceInvalidState, exception.TooManyWait):
             operate(req, "soft_delete")
             return
-    # Servers that never ran, that are being deleted, or that exceed the limit of queued operations are also deleted
-    # here.
+    # Also for servers that never ran, that are being deleted, or that exceed the limit of queued operations.
     operate(req, "delete")
 
 
-def operate(req: Request, operation: str, payload: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Start an operation on the server of the URL; the conductor checks lock, host and states.
-
-    Returns the result of its acceptance (the operation's ``answer_type``).
-    """
-    accepted = req.clients.servers.operate(req.ctx, server_id(req), operation, payload=payload, project_id=req.scope)
-    return accepted.answer
+def operate(req: Request, operation: str, payload: dict[str, Any] | None = None) -> Accepted:
+    """Start an operation on the server of the URL; the conductor checks lock, host and states."""
+    return req.clients.servers.operate(req.ctx, server_id(req), operation, payload=payload, project_id=req.scope)
 

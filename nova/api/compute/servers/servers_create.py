@@ -18,10 +18,11 @@ from nova import bus, exception
 from nova.api import microversion
 from nova.api.compute.servers import servers_schemas
 from nova.api.compute.servers.servers_devices import devices_of, with_devices_of
-from nova.api.request import Request, Response, whole
+from nova.api.request import Request, Response, is_true, whole
 from nova.api.router import accepts
-from nova.api.validation.fields import LINKS, STRING, Array, Field, Object, is_true
+from nova.api.validation.fields import Array, Field, Object
 from nova.api.validation.formats import canonical_ipv6, is_uuid
+from nova.api.validation.types import LINKS, STRING
 from nova.conf import CONF
 from nova.image import lookup
 from nova.objects.base import new_uuid
@@ -63,9 +64,7 @@ def create(req: Request) -> Response:
         return Response({"reservation_id": created.reservation_id})
     first = created.uuids[0]
     shown: dict[str, Any] = {
-        "id": first,
-        "links": req.links("servers", first),
-        "OS-DCF:diskConfig": request.disk_config,
+        "id": first, "links": req.links("servers", first), "OS-DCF:diskConfig": request.disk_config,
         "security_groups": [{"name": name} for name in request.security_groups or ["default"]],
     }
     password = created.admin_pass or wanted.get("adminPass") if created.repeated else request.admin_pass
@@ -137,7 +136,7 @@ def _find_result(req: Request, request: ServerCreate, until: float) -> ServerCre
 def _request(req: Request, wanted: Mapping[str, Any], hints: dict[str, Any]) -> ServerCreate:
     least, most = _counts(wanted)
     zone, host, node = _zone(wanted)
-    networks = _networks(req, wanted.get("networks"), most)
+    networks = _networks(wanted.get("networks"), most)
     if most > 1 and len(f"{wanted['name']}-{most}") > _LONGEST:
         raise exception.InvalidInput("Invalid input for field/attribute name. With the number that each of several "
                                      f"servers adds to it, it may have at most {_LONGEST} characters.")
@@ -149,57 +148,37 @@ def _request(req: Request, wanted: Mapping[str, Any], hints: dict[str, Any]) -> 
         name=wanted["name"],
         # Old clients send the URL of the flavor.
         flavor_id=str(wanted["flavorRef"]).rstrip("/").rsplit("/", 1)[-1],
-        description=description,
-        hostname=wanted.get("hostname"),
-        metadata=wanted.get("metadata") or {},
-        tags=list(dict.fromkeys(wanted.get("tags") or ())),
-        networks=networks,
+        description=description, hostname=wanted.get("hostname"), metadata=wanted.get("metadata") or {},
+        tags=list(dict.fromkeys(wanted.get("tags") or ())), networks=networks,
         security_groups=list(dict.fromkeys(
             group["name"] for group in wanted.get("security_groups") or () if "name" in group)),
-        key_name=wanted.get("key_name"),
-        user_data=wanted.get("user_data"),
-        config_drive=is_true(wanted.get("config_drive")),
-        disk_config=wanted.get("OS-DCF:diskConfig", "AUTO"),
+        key_name=wanted.get("key_name"), user_data=wanted.get("user_data"),
+        config_drive=is_true(wanted.get("config_drive")), disk_config=wanted.get("OS-DCF:diskConfig", "AUTO"),
         access_ip_v4=wanted.get("accessIPv4"),
         access_ip_v6=canonical_ipv6(wanted["accessIPv6"]) if "accessIPv6" in wanted else None,
-        availability_zone=zone,
-        forced_host=host,
-        forced_node=node,
-        requested_host=wanted.get("host"),
-        requested_node=wanted.get("hypervisor_hostname"),
-        block_devices=devices_of(wanted, most),
-        personality=personality_of(wanted),
-        scheduler_hints=hints,
-        trusted_certs=wanted.get("trusted_image_certificates"),
-        admin_pass=given_password(wanted) or new_password(),
-        min_count=least,
-        max_count=most,
-        first_uuid=new_uuid(),
-    )
+        availability_zone=zone, forced_host=host, forced_node=node, requested_host=wanted.get("host"),
+        requested_node=wanted.get("hypervisor_hostname"), block_devices=devices_of(wanted, most),
+        personality=personality_of(wanted), scheduler_hints=hints,
+        trusted_certs=wanted.get("trusted_image_certificates"), admin_pass=given_password(wanted) or new_password(),
+        min_count=least, max_count=most, first_uuid=new_uuid())
 
 
 def _check_policy(req: Request, request: ServerCreate, wanted: Mapping[str, Any]) -> None:
-    """The right to create, and to each special wish."""
-    needed = [POLICY]
-    if request.forced_host or request.forced_node:
-        needed.append(f"{POLICY}:forced_host")
-    if request.requested_host or request.requested_node:
-        needed.append(REQUESTED_DESTINATION)
-    if wanted.get("block_device_mapping") or wanted.get("block_device_mapping_v2"):
-        needed.append(f"{POLICY}:attach_volume")
-    if request.networks:
-        needed.append(f"{POLICY}:attach_network")
-    if request.trusted_certs:
-        needed.append(f"{POLICY}:trusted_certs")
-    for rule in needed:
-        req.authorize(rule)
+    """Raise PolicyNotAuthorized unless the caller may create servers, and use each option of the request."""
+    for rule, applies in (
+            (POLICY, True), (f"{POLICY}:forced_host", request.forced_host or request.forced_node),
+            (REQUESTED_DESTINATION, request.requested_host or request.requested_node),
+            (f"{POLICY}:attach_volume", wanted.get("block_device_mapping") or wanted.get("block_device_mapping_v2")),
+            (f"{POLICY}:attach_network", request.networks), (f"{POLICY}:trusted_certs", request.trusted_certs)):
+        if applies:
+            req.authorize(rule)
     # Only the conductor has the flavor's disk size.
     request.zero_disk_allowed = req.allowed(f"{POLICY}:zero_disk_flavor")
     request.shares_volumes = req.version >= 60
 
 
 def given_password(wanted: Mapping[str, Any]) -> str | None:
-    """Raises InvalidInput (which does not repeat it) for a password that is too long."""
+    """Return the requested password. Raises InvalidInput, without the password, if it is too long."""
     given: str | None = wanted.get("adminPass")
     if given and len(given) > _LONGEST:
         raise exception.InvalidInput("Invalid input for field/attribute adminPass. It may have at most "
@@ -230,7 +209,7 @@ def _counts(wanted: Mapping[str, Any]) -> tuple[int, int]:
 
 
 def _zone(wanted: Mapping[str, Any]) -> tuple[str | None, str | None, str | None]:
-    """zone, zone:host, zone:host:node or zone::node, as (zone, host, node)."""
+    """Parse zone, zone:host, zone:host:node or zone::node; return (zone, host, node)."""
     text = wanted.get("availability_zone")
     if text is None:
         return None, None, None
@@ -245,7 +224,7 @@ def _zone(wanted: Mapping[str, Any]) -> tuple[str | None, str | None, str | None
     return zone, host, node
 
 
-def _networks(req: Request, wanted: Any, most: int) -> list[NetworkRequest] | None:
+def _networks(wanted: Any, most: int) -> list[NetworkRequest] | None:
     """Return the requested networks; None: the default of the project; []: none."""
     if wanted is None or wanted == "auto" or wanted == []:
         return None
@@ -258,8 +237,7 @@ def _network(item: Mapping[str, Any], most: int) -> NetworkRequest:
     uuid, port, address = item.get("uuid"), item.get("port"), item.get("fixed_ip")
     if port:
         if address:
-            raise exception.InvalidInput(
-                f"Fixed IP '{address}' cannot be used together with port '{port}'.")
+            raise exception.InvalidInput(f"Fixed IP '{address}' cannot be used together with port '{port}'.")
         if most > 1:
             raise exception.InvalidInput("Unable to launch multiple instances with a single configured port ID. "
                                          "Please launch your instance one by one with different ports.")
@@ -275,7 +253,7 @@ def _network(item: Mapping[str, Any], most: int) -> NetworkRequest:
 
 
 def personality_of(wanted: Mapping[str, Any]) -> list[Personality]:
-    """The files of a request. Raises InvalidInput."""
+    """Return the files of a request. Raises InvalidInput."""
     files: Sequence[Mapping[str, str]] = wanted.get("personality") or ()
     for item in files:
         for key in ("path", "contents"):
@@ -287,8 +265,8 @@ def personality_of(wanted: Mapping[str, Any]) -> list[Personality]:
 def _find_images(req: Request, request: ServerCreate, image_ref: str | None) -> None:
     """Fill in the images that the server and its volumes are made from.
 
-    Where it boots from a volume that is no copy of an image, the image that is named beside it says what the guest is
-    (its properties, its memory): of its data, its kernel and the volumes that it describes nothing is used.
+    If the server boots from a volume that is no copy of an image, only the properties and the minimum sizes of the
+    named image are used, not its data, kernel and described volumes.
     """
     root = root_volume(request.block_devices)
     if root is not None and request.trusted_certs:

@@ -8,8 +8,7 @@ from typing import Any
 import msgspec
 
 from nova import exception
-from nova.api.request import whole
-from nova.api.validation.fields import is_true
+from nova.api.request import is_true, whole
 from nova.api.validation.formats import is_uuid
 from nova.conf import CONF
 from nova.conf.volume import EMBEDDED
@@ -19,7 +18,7 @@ from nova.objects.servers.instance import BlockDevice, root_volume
 from nova.objects.servers.volume_image import devices_of as devices_of_image
 
 _INVALID = "Block Device Mapping is Invalid: "
-_BAD_BOOT = ("Boot sequence for the instance and image/block device mapping combination is not valid.")
+_BAD_BOOT = "Boot sequence for the instance and image/block device mapping combination is not valid."
 _ROOT_NAMES = ("vda", "/dev/vda")
 
 
@@ -150,28 +149,26 @@ def _boot_index(value: Any) -> int | None:
 
 def _old_device(item: Mapping[str, Any]) -> BlockDevice:
     """Parse a device in the first syntax: a volume, or a "swap" or "ephemeralN" disk of the flavor by name."""
+    name, virtual = _name(item.get("device_name")), item.get("virtual_name") or ""
+    ends = is_true(item.get("delete_on_termination", False))
     if item.get("snapshot_id"):
-        made = BlockDevice(source="snapshot", destination="volume", snapshot_id=item["snapshot_id"],
-                           device_name=_name(item.get("device_name")),
+        made = BlockDevice(source="snapshot", destination="volume", snapshot_id=item["snapshot_id"], device_name=name,
                            size_gb=whole(item["volume_size"]) if "volume_size" in item else None,
-                           delete_on_termination=is_true(item.get("delete_on_termination", False)))
+                           delete_on_termination=ends)
         _check_snapshot(made)
         return made
-    name = item.get("virtual_name") or ""
     if item.get("volume_id"):
-        return BlockDevice(source="volume", destination="volume", volume_id=item["volume_id"],
-                           device_name=_name(item.get("device_name")),
-                           delete_on_termination=is_true(item.get("delete_on_termination", False)))
-    if name == "swap":
-        return BlockDevice(source="blank", guest_format="swap", device_name=_name(item.get("device_name")))
-    if name.startswith("ephemeral"):
-        return BlockDevice(source="blank", device_name=_name(item.get("device_name")))
+        return BlockDevice(source="volume", destination="volume", volume_id=item["volume_id"], device_name=name,
+                           delete_on_termination=ends)
+    if virtual == "swap":
+        return BlockDevice(source="blank", guest_format="swap", device_name=name)
+    if virtual.startswith("ephemeral"):
+        return BlockDevice(source="blank", device_name=name)
     raise exception.InvalidInput(_INVALID + "neither volume_id nor snapshot_id is given.")
 
 
 def _choose_root(devices: Sequence[BlockDevice], wanted: Mapping[str, Any]) -> None:
-    """Choose the root disk. The first syntax has no boot_index: without an image the volume vda is the root disk, or
-    the first volume.
+    """Make the volume vda, or the first volume, the root disk if there is no image: the first syntax has no boot_index.
     """
     volumes = [device for device in devices if device.is_volume]
     if volumes and not wanted.get("imageRef"):

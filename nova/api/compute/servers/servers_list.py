@@ -6,25 +6,14 @@ import contextlib
 from typing import Any
 
 import msgspec
+from oslo_utils import strutils
 
 from nova import exception
 from nova.api.compute.servers import servers_view
 from nova.api.request import Request
 from nova.api.router import accepts
-from nova.api.validation.fields import (
-    LIMIT,
-    LINKS,
-    REGEX,
-    STRING,
-    TIME,
-    Array,
-    Changing,
-    Field,
-    Object,
-    Query,
-    View,
-    enum,
-)
+from nova.api.validation.fields import Array, Changing, Field, Object, Query, View, enum
+from nova.api.validation.types import LIMIT, LINKS, REGEX, STRING, TIME
 from nova.objects.servers import states
 from nova.objects.servers.server_request import ServerPage, ServerQuery
 from nova.service.fair_semaphore import FairSemaphore
@@ -67,13 +56,9 @@ _MOST_TAGS = 100
 _TAG_FILTERS = ("tags", "tags-any", "not-tags", "not-tags-any")
 
 QUERY = Query({
-    **dict.fromkeys((*_TEXTS, *_JOINED), STRING),
-    **dict.fromkeys(_EXPRESSIONS, REGEX),
-    "sort_key": Changing({0: enum(*_SORT_KEYS, *_SORT_IGNORED), 75: enum(*_SORT_KEYS)}),
-    "changes-since": TIME,
-    "changes-before": Field(TIME, since=66),
-    "limit": LIMIT,
-    "locked": Field(STRING, since=73),
+    **dict.fromkeys((*_TEXTS, *_JOINED), STRING), **dict.fromkeys(_EXPRESSIONS, REGEX),
+    "sort_key": Changing({0: enum(*_SORT_KEYS, *_SORT_IGNORED), 75: enum(*_SORT_KEYS)}), "changes-since": TIME,
+    "changes-before": Field(TIME, since=66), "limit": LIMIT, "locked": Field(STRING, since=73),
     **dict.fromkeys(_TAG_FILTERS, Field(REGEX, since=26)),
 }, strict=75, patterns={"^_": STRING})
 
@@ -93,8 +78,6 @@ _OTHERWISE_HANDLED = frozenset({"status", "all_tenants", "changes-since", "chang
                                 "tenant_id", *_PAGING})
 # Columns with numbers: other values cannot match.
 _NUMBERS = frozenset({"launch_index", "power_state", "progress"})
-_TRUE = frozenset({"1", "t", "true", "on", "y", "yes"})
-_FALSE = frozenset({"0", "f", "false", "off", "n", "no"})
 
 
 @accepts(query=QUERY, answer=Object({"servers": Array(servers_view.BRIEF), "servers_links": LINKS}))
@@ -122,11 +105,8 @@ def _in_turn(req: Request) -> contextlib.AbstractContextManager[None]:
 def _answer(req: Request, path: str, view: View, page: ServerPage, limit: int) -> dict[str, Any]:
     context, servers = servers_view.ViewContext(req), page.servers
     # Each server is encoded at once: a thousand rendered servers would take five times the memory of the response.
-    answer: dict[str, Any] = {"servers": [msgspec.Raw(_encode(view.render(server, context))) for server in servers]}
-    links = req.next_links(path, servers, limit, servers[-1].uuid if servers else None, cut_at=page.marker)
-    if links:
-        answer["servers_links"] = links
-    return answer
+    answer = {"servers": [msgspec.Raw(_encode(view.render(server, context))) for server in servers]}
+    return req.with_next(answer, "servers_links", path, servers, limit, "uuid", cut_at=page.marker)
 
 
 def _search(req: Request, policy: str, brief: bool) -> tuple[ServerPage, int]:
@@ -146,7 +126,7 @@ def server_query(req: Request, policy: str) -> ServerQuery | None:
     if query.changes_since or query.changes_before:
         query.deleted = None
     if "deleted" in given:
-        query.deleted = _loose_truth(given["deleted"][-1])
+        query.deleted = strutils.bool_from_string(given["deleted"][-1])
     for name, values in given.items():
         if name in _NUMBERS and not _is_small(values[-1]):
             return None
@@ -218,7 +198,7 @@ def _value(name: str, values: list[str]) -> Any:
     if name == "locked":
         return _truth(name, values[-1])
     if name == "soft_deleted":
-        return _loose_truth(values[-1])
+        return strutils.bool_from_string(values[-1])
     return values[-1]
 
 
@@ -228,16 +208,11 @@ def _is_small(value: str) -> bool:
 
 def _truth(name: str, value: str) -> bool:
     """Parse a boolean. Raises InvalidInput."""
-    lowered = value.strip().lower()
-    if lowered in _TRUE:
-        return True
-    if lowered in _FALSE:
-        return False
-    raise exception.InvalidInput(f"Invalid input for query parameters {name}. Value: {value}. It must be a boolean.")
-
-
-def _loose_truth(value: str) -> bool:
-    return value.strip().lower() in _TRUE
+    try:
+        return strutils.bool_from_string(value, strict=True)
+    except ValueError:
+        raise exception.InvalidInput(
+            f"Invalid input for query parameters {name}. Value: {value}. It must be a boolean.") from None
 
 
 def _sort(req: Request) -> list[tuple[str, str]]:

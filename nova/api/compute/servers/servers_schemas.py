@@ -2,29 +2,8 @@
 
 from __future__ import annotations
 
-from nova.api.validation.fields import (
-    ANY,
-    BOOLEAN,
-    DESCRIPTION,
-    HOSTNAME,
-    IP,
-    LIMIT,
-    METADATA,
-    NAME,
-    STRING,
-    TAG,
-    UUID,
-    Array,
-    Changing,
-    Combined,
-    Field,
-    Object,
-    Plain,
-    enum,
-    integer,
-    only,
-    string,
-)
+from nova.api.validation.fields import Array, Changing, Combined, Field, Object, Plain, enum, integer, only, string
+from nova.api.validation.types import ANY, BOOLEAN, DESCRIPTION, HOSTNAME, IP, LIMIT, METADATA, NAME, STRING, TAG, UUID
 
 # Maximum number of items of a kind in a request.
 _MANY = 255
@@ -50,39 +29,26 @@ _NETWORK = Object({
 _NETWORKS = Array(_NETWORK, maxItems=_MANY)
 
 _DEVICE = {
-    "virtual_name": _LONG,
-    "volume_id": UUID,
-    "snapshot_id": UUID,
-    "volume_size": integer(1, 2147483647),
-    "device_name": string(minLength=1, maxLength=255, pattern="^[a-zA-Z0-9._/-]*$"),
-    "delete_on_termination": BOOLEAN,
-    "no_device": ANY,
-    "connection_info": string(maxLength=16777215),
+    "virtual_name": _LONG, "volume_id": UUID, "snapshot_id": UUID, "volume_size": integer(1, 2147483647),
+    "device_name": string(minLength=1, maxLength=255, pattern="^[a-zA-Z0-9._/-]*$"), "delete_on_termination": BOOLEAN,
+    "no_device": ANY, "connection_info": string(maxLength=16777215),
 }
-_DEVICES = Array(Object(_DEVICE), maxItems=_MANY)
 _DEVICES_V2 = Array(Object({
-    **_DEVICE,
-    "source_type": enum("volume", "image", "snapshot", "blank"),
-    "uuid": string(minLength=1, maxLength=255, pattern="^[a-zA-Z0-9._-]*$"),
-    "image_id": UUID,
-    "destination_type": enum("local", "volume"),
-    "guest_format": _LONG,
-    "device_type": _LONG,
-    "disk_bus": _LONG,
+    **_DEVICE, "source_type": enum("volume", "image", "snapshot", "blank"),
+    "uuid": string(minLength=1, maxLength=255, pattern="^[a-zA-Z0-9._-]*$"), "image_id": UUID,
+    "destination_type": enum("local", "volume"), "guest_format": _LONG, "device_type": _LONG, "disk_bus": _LONG,
     "boot_index": Plain(type=["integer", "string", "null"], pattern="^-?[0-9]+$"),
     "tag": Field(TAG, since=32, gap=(33, 41)),
     "volume_type": Field(Plain(type=["string", "null"], minLength=0, maxLength=255), since=67),
 }), maxItems=_MANY)
 _UUIDS = Array(UUID, maxItems=_MANY)
 _HINTS = Object({
-    "group": Combined("oneOf", _UUIDS, UUID),
-    "different_host": Combined("oneOf", UUID, _UUIDS),
+    "group": Combined("oneOf", _UUIDS, UUID), "different_host": Combined("oneOf", UUID, _UUIDS),
     "same_host": Plain(type=["string", "array"], items={"type": "string", "format": "uuid"}, maxItems=_MANY),
     "query": Plain(type=["string", "object"]),
     "target_cell": Plain(type="string", format="name", minLength=1, maxLength=255),
     "different_cell": Plain(type=["string", "array"], items={"type": "string"}, maxItems=_MANY),
-    "build_near_host_ip": IP,
-    "cidr": string(pattern="^/[0-9a-f.:]+$"),
+    "build_near_host_ip": IP, "cidr": string(pattern="^/[0-9a-f.:]+$"),
 }, additional=True)
 
 _HINT_KEYS = ("os:scheduler_hints", "OS-SCH-HNT:scheduler_hints")
@@ -101,7 +67,7 @@ CREATE = Object({
         "accessIPv6": _IPV6,
         "personality": Field(_FILES, until=56),
         "availability_zone": NAME,
-        "block_device_mapping": _DEVICES,
+        "block_device_mapping": Array(Object(_DEVICE), maxItems=_MANY),
         "block_device_mapping_v2": _DEVICES_V2,
         "config_drive": BOOLEAN,
         "key_name": NAME,
@@ -123,20 +89,12 @@ CREATE = Object({
 })
 
 REBUILD = only("rebuild", Object({
-    "imageRef": Field(UUID, required=True),
-    "name": NAME,
-    "adminPass": STRING,
-    "metadata": METADATA,
-    "preserve_ephemeral": BOOLEAN,
-    "OS-DCF:diskConfig": _DISK_CONFIG,
-    "accessIPv4": _IPV4,
-    "accessIPv6": _IPV6,
-    "personality": Field(_FILES, until=56),
-    "description": Field(DESCRIPTION, since=19),
+    "imageRef": Field(UUID, required=True), "name": NAME, "adminPass": STRING, "metadata": METADATA,
+    "preserve_ephemeral": BOOLEAN, "OS-DCF:diskConfig": _DISK_CONFIG, "accessIPv4": _IPV4, "accessIPv6": _IPV6,
+    "personality": Field(_FILES, until=56), "description": Field(DESCRIPTION, since=19),
     "key_name": Field(Combined("oneOf", string(minLength=1, maxLength=255), Plain(type="null")), since=54),
     "user_data": Field(Plain(type=["string", "null"], format="base64", maxLength=65535), since=57),
-    "trusted_image_certificates": Field(_CERTIFICATES, since=63),
-    "hostname": Field(_HOST_LABEL, since=90),
+    "trusted_image_certificates": Field(_CERTIFICATES, since=63), "hostname": Field(_HOST_LABEL, since=90),
 }))
 
 UPDATE = Object({"server": Field(Object({

@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from nova.api.request import Request, iso, iso_precise
-from nova.api.validation.fields import (
-    ABSENT,
-    ANY,
-    INTEGER,
-    LINKS,
-    STRING,
-    STRING_OR_NULL,
-    TRUTH,
-    Array,
-    Object,
-    Out,
-    View,
-)
+from nova.api.validation.fields import ABSENT, Array, Object, Out, View
+from nova.api.validation.types import ANY, INTEGER, LINKS, OPEN, STRING, STRING_OR_NULL, TRUTH
 from nova.conf import CONF
 from nova.objects.servers import states
 from nova.objects.servers.instance import Instance
@@ -29,7 +19,6 @@ HOST_STATUS_UNKNOWN = "os_compute_api:servers:show:host_status:unknown-only"
 
 # Seconds for which an API process caches the status of all hosts.
 _HOSTS_FRESH = 3.0
-_OPEN = Object(additional=True)
 
 # Prefixes of image properties that Nova reads; Nova ignores other properties.
 _IMAGE_PREFIXES = ("hw_", "img_", "os_", "trait:")
@@ -58,10 +47,8 @@ class ViewContext:
         self.names = CONF.instance_name_template
         self.host_status = None
         if req.version >= 16:
-            if req.allowed(HOST_STATUS):
-                self.host_status = "all"
-            elif req.allowed(HOST_STATUS_UNKNOWN):
-                self.host_status = "unknown"
+            self.host_status = ("all" if req.allowed(HOST_STATUS) else
+                                "unknown" if req.allowed(HOST_STATUS_UNKNOWN) else None)
         self._hosts: dict[str, str] | None = None
 
     def status_of(self, host: str) -> str:
@@ -81,16 +68,13 @@ def addresses(server: Instance, precise: bool) -> dict[str, list[dict[str, Any]]
     if server.vm_state == states.BUILDING:
         return shown
     for vif in server.network_info:
-        for fixed in vif.fixed_ips:
-            item: dict[str, Any] = {"version": fixed.version, "addr": fixed.address}
-            if precise:
-                item["OS-EXT-IPS:type"] = "fixed"
-                item["OS-EXT-IPS-MAC:mac_addr"] = vif.mac
-            shown.setdefault(vif.label, []).append(item)
+        listed = [("fixed", fixed.version, fixed.address) for fixed in vif.fixed_ips]
         if vif.floating:
-            item = {"version": 4, "addr": vif.floating}
+            listed.append(("floating", 4, vif.floating))
+        for kind, version, address in listed:
+            item: dict[str, Any] = {"version": version, "addr": address}
             if precise:
-                item |= {"OS-EXT-IPS:type": "floating", "OS-EXT-IPS-MAC:mac_addr": vif.mac}
+                item |= {"OS-EXT-IPS:type": kind, "OS-EXT-IPS-MAC:mac_addr": vif.mac}
             shown.setdefault(vif.label, []).append(item)
     return shown
 
@@ -148,13 +132,9 @@ def _host_status(server: Instance, view: ViewContext) -> Any:
 
 
 def _volumes(server: Instance, view: ViewContext) -> list[dict[str, Any]]:
-    shown: list[dict[str, Any]] = []
-    for disk in server.volumes:
-        item: dict[str, Any] = {"id": disk.volume_id}
-        if view.version >= 3:
-            item["delete_on_termination"] = disk.delete_on_termination
-        shown.append(item)
-    return shown
+    if view.version < 3:
+        return [{"id": disk.volume_id} for disk in server.volumes]
+    return [{"id": disk.volume_id, "delete_on_termination": disk.delete_on_termination} for disk in server.volumes]
 
 
 def _hostname(server: Instance, view: ViewContext) -> Any:
@@ -163,10 +143,7 @@ def _hostname(server: Instance, view: ViewContext) -> Any:
 
 def _extended(attribute: str) -> Any:
     """Return a field that requires the policy os-extended-server-attributes."""
-    def get(server: Instance, view: ViewContext) -> Any:
-        return getattr(server, attribute) if view.extended else ABSENT
-
-    return get
+    return lambda server, view: getattr(server, attribute) if view.extended else ABSENT
 
 
 def _instance_name(server: Instance, view: ViewContext) -> Any:
@@ -180,19 +157,19 @@ _TABLE: tuple[tuple[str, Any, Any, int, int | None, int | None], ...] = (
     ("status", STRING, "status", 1, 1, 1),
     ("tenant_id", STRING, "project_id", 1, 1, 1),
     ("user_id", STRING, "user_id", 1, 1, 1),
-    ("metadata", _OPEN, "metadata", 1, 1, 1),
+    ("metadata", OPEN, "metadata", 1, 1, 1),
     ("hostId", STRING, "host_id", 1, 1, 1),
     ("image", ANY, _image, 1, 1, 1),
-    ("flavor", _OPEN, _flavor, 1, 1, 1),
+    ("flavor", OPEN, _flavor, 1, 1, 1),
     ("created", STRING, lambda server, _view: iso(server.created_at), 1, 1, 1),
     ("updated", STRING, lambda server, _view: iso(server.updated_at or server.created_at), 1, 1, 1),
-    ("addresses", _OPEN, lambda server, view: addresses(server, view.precise_addresses), 1, 1, 1),
+    ("addresses", OPEN, lambda server, view: addresses(server, view.precise_addresses), 1, 1, 1),
     ("accessIPv4", STRING, lambda server, _view: server.access_ip_v4 or "", 1, 1, 1),
     ("accessIPv6", STRING, lambda server, _view: server.access_ip_v6 or "", 1, 1, 1),
     ("links", LINKS, lambda server, view: view.req.links("servers", server.uuid), 1, 1, 1),
     ("OS-DCF:diskConfig", STRING, "disk_config", 1, 1, 1),
     ("progress", INTEGER, _progress, 1, 1, 1),
-    ("fault", _OPEN, _fault, 1, 1, 1),
+    ("fault", OPEN, _fault, 1, 1, 1),
     ("OS-EXT-AZ:availability_zone", STRING, lambda server, _view: server.availability_zone or "", 1, 1, 75),
     ("config_drive", STRING, lambda server, _view: "True" if server.config_drive else "", 1, 1, 75),
     ("key_name", STRING_OR_NULL, lambda server, _view: server.key.name if server.key else None, 1, 1, 75),
@@ -202,7 +179,7 @@ _TABLE: tuple[tuple[str, Any, Any, int, int | None, int | None], ...] = (
     ("OS-EXT-STS:task_state", STRING_OR_NULL, "task_state", 1, 1, 75),
     ("OS-EXT-STS:vm_state", STRING, "vm_state", 1, 1, 75),
     ("OS-EXT-STS:power_state", INTEGER, "power_state", 1, 1, 75),
-    ("os-extended-volumes:volumes_attached", Array(_OPEN), _volumes, 1, 1, 75),
+    ("os-extended-volumes:volumes_attached", Array(OPEN), _volumes, 1, 1, 75),
     ("OS-EXT-SRV-ATTR:host", STRING_OR_NULL, _extended("host"), 1, 1, 75),
     ("OS-EXT-SRV-ATTR:hypervisor_hostname", STRING_OR_NULL, _extended("node"), 1, 1, 75),
     ("OS-EXT-SRV-ATTR:instance_name", STRING, _instance_name, 1, 1, 75),
@@ -222,28 +199,20 @@ _TABLE: tuple[tuple[str, Any, Any, int, int | None, int | None], ...] = (
      lambda server, _view: [server.server_group] if server.server_group else [], 71, None, 71),
     ("locked_reason", STRING_OR_NULL, "locked_reason", 73, 73, 73),
     ("pinned_availability_zone", STRING_OR_NULL, "pinned_availability_zone", 96, 96, 96),
-    ("scheduler_hints", _OPEN, "scheduler_hints", 100, 100, 100),
+    ("scheduler_hints", OPEN, "scheduler_hints", 100, 100, 100),
 )
 
 
-def _view(column: int) -> View:
-    """Return a view. ``column`` 0: show, 1: detail, 2: the response to PUT."""
-    rows = [(row[:3], row[3:][column]) for row in _TABLE]
-    return View([Out(*key, since=since) for key, since in rows if since is not None])
+def _keys(column: int, changes: Mapping[str, int | None] | None = None) -> list[Out]:
+    """Return the keys of a view. ``column`` 0: show, 1: detail, 2: the response to PUT; ``changes``: other versions."""
+    rows = [(row[:3], (changes or {}).get(row[0], row[3:][column])) for row in _TABLE]
+    return [Out(*key, since=since) for key, since in rows if since is not None]
 
 
-def _rebuilt() -> View:
-    """Return the view of rebuild, which differs from PUT in a few fields."""
-    others = {"key_name": 54, "OS-EXT-SRV-ATTR:user_data": None}
-    rows = [(row[:3], others.get(row[0], row[5])) for row in _TABLE]
-    return View([*(Out(*key, since=since) for key, since in rows if since is not None),
-                 Out("user_data", STRING_OR_NULL, "user_data", since=57),
-                 Out("adminPass", STRING, lambda _server, view: view.admin_pass or ABSENT)])
-
-
-SHOW = _view(0)
-DETAIL = _view(1)
-UPDATE = _view(2)
-REBUILD = _rebuilt()
+SHOW, DETAIL, UPDATE = View(_keys(0)), View(_keys(1)), View(_keys(2))
+# Rebuild differs from PUT in a few fields.
+REBUILD = View([*_keys(2, {"key_name": 54, "OS-EXT-SRV-ATTR:user_data": None}),
+                Out("user_data", STRING_OR_NULL, "user_data", since=57),
+                Out("adminPass", STRING, lambda _server, view: view.admin_pass or ABSENT)])
 BRIEF = View([Out("id", STRING, "uuid"), Out("name", STRING, "display_name"),
               Out("links", LINKS, lambda server, view: view.req.links("servers", server.uuid))])

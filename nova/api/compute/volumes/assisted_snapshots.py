@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 
 from nova import exception
+from nova.api.errors import as_invalid
 from nova.api.request import Request
 from nova.api.router import accepts
-from nova.api.validation.fields import STRING, Field, Object, Query, enum, string
+from nova.api.validation.fields import Field, Object, Query, enum, string
 from nova.api.validation.formats import is_uuid
+from nova.api.validation.types import STRING
 
 _TEXT = string(minLength=1)
 _TYPE = "qcow2"
@@ -20,13 +20,10 @@ _LONGEST_NAME = 255
 CREATE = Object({"snapshot": Field(Object({
     "volume_id": Field(_TEXT, required=True),
     "create_info": Field(Object({
-        "snapshot_id": Field(_TEXT, required=True),
-        "type": Field(enum(_TYPE), required=True),
-        "new_file": Field(_TEXT, required=True),
-        "id": _TEXT,
+        "snapshot_id": Field(_TEXT, required=True), "type": Field(enum(_TYPE), required=True),
+        "new_file": Field(_TEXT, required=True), "id": _TEXT,
     }), required=True),
 }), required=True)})
-DELETE_QUERY = Query({"delete_info": STRING}, strict=75)
 
 
 @accepts(body=CREATE, answer=Object({"snapshot": Object({"id": STRING, "volumeId": STRING})}))
@@ -40,36 +37,27 @@ def create(req: Request) -> dict[str, Any]:
         raise exception.InvalidInput(reason="snapshot_id is no UUID.")
     request = {"volume_id": volume, "snapshot_id": create_info["snapshot_id"],
                "new_file": _name("new_file", create_info["new_file"])}
-    with _refused():
-        _operate(req, volume, "volume_snapshot_create", request)
+    _operate(req, volume, "volume_snapshot_create", request)
     return {"snapshot": {"id": create_info.get("id", create_info["snapshot_id"]), "volumeId": volume}}
 
 
-@accepts(query=DELETE_QUERY)
+@accepts(query=Query({"delete_info": STRING}, strict=75))
 def delete(req: Request) -> None:
     """Merge a file of a volume into another one while the guest uses them."""
     delete_info, ident = _delete_info(req.arg("delete_info")), req.params["id"]
     if not is_uuid(ident):
         raise exception.SnapshotNotFound(snapshot_id=ident)
-    with _refused():
-        _operate(req, delete_info.pop("volume_id"), "volume_snapshot_delete", {"snapshot_id": ident, **delete_info})
+    _operate(req, delete_info.pop("volume_id"), "volume_snapshot_delete", {"snapshot_id": ident, **delete_info})
 
 
 def _operate(req: Request, volume: str, name: str, request: dict[str, Any]) -> None:
-    server = req.clients.volume_snapshots.server_of(req.ctx, volume) if is_uuid(volume) else None
-    if server is None:
-        raise exception.Invalid(f"No server has volume {volume}.")
-    req.clients.servers.operate(req.ctx, server, name, {"volume_id": volume, **request})
-
-
-@contextlib.contextmanager
-def _refused() -> Iterator[None]:
-    """Answer 400 to errors that are 404 or 409 for volumes and servers elsewhere."""
-    try:
-        yield
-    except (exception.Conflict, exception.VolumeNotAttached, exception.VolumeNotFound,
-            exception.InstanceNotFound) as error:
-        raise exception.Invalid(error.message) from error
+    """Start an operation on the server of a volume. Raises Invalid for errors that are 404 or 409 elsewhere."""
+    with as_invalid(exception.Conflict, exception.VolumeNotAttached, exception.VolumeNotFound,
+                    exception.InstanceNotFound):
+        server = req.clients.volume_snapshots.server_of(req.ctx, volume) if is_uuid(volume) else None
+        if server is None:
+            raise exception.Invalid(f"No server has volume {volume}.")
+        req.clients.servers.operate(req.ctx, server, name, {"volume_id": volume, **request})
 
 
 def _delete_info(text: str | None) -> dict[str, Any]:

@@ -6,42 +6,22 @@ from typing import Any
 
 from nova import exception
 from nova.api.compute.volumes.volumes import checked_text
-from nova.api.request import Request, iso_precise
+from nova.api.request import Request, is_true, iso_precise
 from nova.api.router import accepts
-from nova.api.validation.fields import (
-    BOOLEAN,
-    INTEGER,
-    LIMIT,
-    STRING,
-    STRING_OR_NULL,
-    Array,
-    Field,
-    Object,
-    Out,
-    Query,
-    View,
-    is_true,
-)
+from nova.api.validation.fields import Array, Field, Object, Out, View
 from nova.api.validation.formats import is_uuid
+from nova.api.validation.types import ANY_QUERY, BOOLEAN, INTEGER, OFFSET_QUERY, STRING, STRING_OR_NULL
 from nova.objects.volumes.volume_snapshot import SnapshotRequest
 
-INDEX_QUERY = Query({"limit": LIMIT, "offset": LIMIT}, strict=None)
-SHOW_QUERY = Query(strict=None)
 CREATE = Object({"snapshot": Field(Object({
-    "volume_id": Field(STRING, required=True),
-    "force": BOOLEAN,
-    "display_name": STRING,
-    "display_description": STRING,
+    "volume_id": Field(STRING, required=True), "force": BOOLEAN, "display_name": STRING, "display_description": STRING,
 }), required=True)})
 
 SNAPSHOT = View([
-    Out("id", STRING, "uuid"),
-    Out("volumeId", STRING, "volume_id"),
-    Out("status", STRING),
+    Out("id", STRING, "uuid"), Out("volumeId", STRING, "volume_id"), Out("status", STRING),
     Out("size", INTEGER, "size_gb"),
     Out("createdAt", STRING_OR_NULL, lambda snapshot, _req: iso_precise(snapshot.created_at)),
-    Out("displayName", STRING, "name"),
-    Out("displayDescription", STRING, "description"),
+    Out("displayName", STRING, "name"), Out("displayDescription", STRING, "description"),
 ])
 _LIST = Object({"snapshots": Array(SNAPSHOT)})
 _SINGLE_SNAPSHOT = Object({"snapshot": SNAPSHOT})
@@ -52,22 +32,23 @@ def _list(req: Request) -> dict[str, Any]:
     return {"snapshots": [SNAPSHOT.render(snapshot, req) for snapshot in snapshots]}
 
 
-@accepts(query=INDEX_QUERY, answer=_LIST)
+@accepts(query=OFFSET_QUERY, answer=_LIST)
 def index(req: Request) -> dict[str, Any]:
     """List the snapshots of the project's volumes."""
     return _list(req)
 
 
-@accepts(query=INDEX_QUERY, answer=_LIST)
+@accepts(query=OFFSET_QUERY, answer=_LIST)
 def detail(req: Request) -> dict[str, Any]:
     """List the snapshots of the project's volumes with details."""
     return _list(req)
 
 
-@accepts(query=SHOW_QUERY, answer=_SINGLE_SNAPSHOT)
+@accepts(query=ANY_QUERY, answer=_SINGLE_SNAPSHOT)
 def show(req: Request) -> dict[str, Any]:
     """Show a snapshot of a volume."""
-    return {"snapshot": SNAPSHOT.render(req.clients.volume_snapshots.get(req.ctx, _id(req)), req)}
+    snapshot = req.clients.volume_snapshots.get(req.ctx, req.uuid(exception.SnapshotNotFound, "snapshot_id"))
+    return {"snapshot": SNAPSHOT.render(snapshot, req)}
 
 
 @accepts(body=CREATE, answer=_SINGLE_SNAPSHOT)
@@ -86,12 +67,4 @@ def create(req: Request) -> dict[str, Any]:
 @accepts()
 def delete(req: Request) -> None:
     """Delete a snapshot of a volume."""
-    req.clients.volume_snapshots.delete(req.ctx, _id(req))
-
-
-def _id(req: Request) -> str:
-    """Return the id of the URL, which becomes part of another URL. Raises SnapshotNotFound."""
-    ident = req.params["id"]
-    if not is_uuid(ident):
-        raise exception.SnapshotNotFound(snapshot_id=ident)
-    return ident
+    req.clients.volume_snapshots.delete(req.ctx, req.uuid(exception.SnapshotNotFound, "snapshot_id"))

@@ -7,20 +7,9 @@ from typing import Any
 from nova import exception
 from nova.api.request import Request, iso_precise, whole
 from nova.api.router import accepts
-from nova.api.validation.fields import (
-    INTEGER,
-    LIMIT,
-    STRING,
-    STRING_OR_NULL,
-    Array,
-    Field,
-    Object,
-    Out,
-    Plain,
-    Query,
-    View,
-)
+from nova.api.validation.fields import Array, Field, Object, Out, Plain, View
 from nova.api.validation.formats import is_uuid
+from nova.api.validation.types import ANY_QUERY, INTEGER, OFFSET_QUERY, OPEN, STRING, STRING_OR_NULL
 from nova.conf import CONF
 from nova.conf.volume import EMBEDDED
 from nova.objects.base import new_uuid
@@ -32,16 +21,10 @@ _LONGEST = 255
 # Maximum size in GiB.
 _BIGGEST = 2**31 - 1
 
-INDEX_QUERY = Query({"limit": LIMIT, "offset": LIMIT}, strict=None)
-SHOW_QUERY = Query(strict=None)
 CREATE = Object({"volume": Field(Object({
-    "volume_type": STRING,
-    "metadata": Object(additional=True),
-    "snapshot_id": STRING,
+    "volume_type": STRING, "metadata": OPEN, "snapshot_id": STRING,
     "size": Field(Plain(type=["integer", "string"], pattern="^[0-9]+$", minimum=1), required=True),
-    "availability_zone": STRING,
-    "display_name": STRING,
-    "display_description": STRING,
+    "availability_zone": STRING, "display_name": STRING, "display_description": STRING,
 }), required=True)})
 
 
@@ -54,17 +37,12 @@ def _attachments(volume: Volume, _req: Request) -> list[dict[str, Any]]:
 
 
 VOLUME = View([
-    Out("id", STRING, "uuid"),
-    Out("status", STRING),
-    Out("size", INTEGER, "size_gb"),
+    Out("id", STRING, "uuid"), Out("status", STRING), Out("size", INTEGER, "size_gb"),
     Out("availabilityZone", STRING, lambda volume, _req: volume.availability_zone or CONF.default_availability_zone),
     Out("createdAt", STRING_OR_NULL, lambda volume, _req: iso_precise(volume.created_at)),
-    Out("displayName", STRING, "name"),
-    Out("displayDescription", STRING, "description"),
-    Out("volumeType", STRING_OR_NULL, "volume_type"),
-    Out("snapshotId", STRING_OR_NULL, "snapshot_id"),
-    Out("metadata", Object(additional=True)),
-    Out("attachments", Array(Object(additional=True)), _attachments),
+    Out("displayName", STRING, "name"), Out("displayDescription", STRING, "description"),
+    Out("volumeType", STRING_OR_NULL, "volume_type"), Out("snapshotId", STRING_OR_NULL, "snapshot_id"),
+    Out("metadata", OPEN), Out("attachments", Array(OPEN), _attachments),
 ])
 _LIST = Object({"volumes": Array(VOLUME)})
 _SINGLE_VOLUME = Object({"volume": VOLUME})
@@ -76,22 +54,23 @@ def _list(req: Request) -> dict[str, Any]:
     return {"volumes": [VOLUME.render(volume, req) for volume in volumes]}
 
 
-@accepts(query=INDEX_QUERY, answer=_LIST)
+@accepts(query=OFFSET_QUERY, answer=_LIST)
 def index(req: Request) -> dict[str, Any]:
     """List the volumes of the project."""
     return _list(req)
 
 
-@accepts(query=INDEX_QUERY, answer=_LIST)
+@accepts(query=OFFSET_QUERY, answer=_LIST)
 def detail(req: Request) -> dict[str, Any]:
     """List the volumes of the project with details."""
     return _list(req)
 
 
-@accepts(query=SHOW_QUERY, answer=_SINGLE_VOLUME)
+@accepts(query=ANY_QUERY, answer=_SINGLE_VOLUME)
 def show(req: Request) -> dict[str, Any]:
     """Show a volume."""
-    return {"volume": VOLUME.render(req.clients.volumes.get(req.ctx, _id(req), req.scope), req)}
+    volume = req.clients.volumes.get(req.ctx, req.uuid(exception.VolumeNotFound, "volume_id"), req.scope)
+    return {"volume": VOLUME.render(volume, req)}
 
 
 @accepts(body=CREATE, answer=_SINGLE_VOLUME)
@@ -130,12 +109,4 @@ def checked_text(name: str, value: Any) -> str:
 @accepts()
 def delete(req: Request) -> None:
     """Delete a volume that no server has."""
-    req.clients.volumes.delete(req.ctx, _id(req), req.scope)
-
-
-def _id(req: Request) -> str:
-    """Return the id of the URL, which may become part of another URL. Raises VolumeNotFound."""
-    ident = req.params["id"]
-    if not is_uuid(ident):
-        raise exception.VolumeNotFound(volume_id=ident)
-    return ident
+    req.clients.volumes.delete(req.ctx, req.uuid(exception.VolumeNotFound, "volume_id"), req.scope)

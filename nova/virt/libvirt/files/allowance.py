@@ -1,9 +1,6 @@
 """Size limits for files received from another host, derived from the server's flavor and image.
 
-Each file has a name that belongs to the server and a limit of its own, so their sum is limited, too.
-"""
-
-from __future__ import annotations
+Each file has a name that belongs to the server and a limit of its own, so their sum is limited, too."""
 
 from collections.abc import Iterator, Sequence
 
@@ -23,10 +20,7 @@ _SMALL = 64 * _MIB
 
 def check(instance: Instance, files: Sequence[DiskFile], bases: Sequence[DiskFile]) -> None:
     """Check the names and sizes of the server's files, and the backing image (in ``bases``) of its root disk, before a
-    copy.
-
-    Raises MigrationError.
-    """
+    copy. Raises MigrationError."""
     if len({file.name for file in files}) < len(files):
         raise exception.MigrationError(reason="the other host sends a file more than once")
     allowed = dict(_allowed(instance))
@@ -49,8 +43,7 @@ def check(instance: Instance, files: Sequence[DiskFile], bases: Sequence[DiskFil
 
 def _allowed(instance: Instance) -> Iterator[tuple[str, int]]:
     """Return (name, bytes of the disk) of the files that a server may have; 0 for the root disk, which has the size of
-    its image.
-    """
+    its image."""
     if not instance.volume_backed:
         yield ROOT, 0 if is_iso(instance) else instance.flavor.root_gb * _GIB
     for index, (size, _filesystem) in enumerate(disk_making.ephemerals(instance, instance.flavor)):
@@ -74,9 +67,7 @@ def _base(file: DiskFile, bases: Sequence[DiskFile]) -> DiskFile:
 
 def _check_base(instance: Instance, file: DiskFile, base: DiskFile) -> None:
     """Check the backing image: a disk is never smaller, and the file is no larger than a download of the image may be.
-
-    (The space of the image cache is checked before.)
-    """
+    (The space of the image cache is checked before.)"""
     image = instance.image
     declared = (image.size or 0) if image is not None else 0
     _check(base, base.size, file.size)

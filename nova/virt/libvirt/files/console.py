@@ -1,7 +1,5 @@
 """The serial console log of a guest, which virtlogd writes, rotates and keeps across reboots."""
 
-from __future__ import annotations
-
 import glob
 import os
 

@@ -1,13 +1,11 @@
 """Copies of a guest's files from another host, made on the destination host of a move.
 
 A file gets its name when it is complete, and the directory records the source disks of the copy. So a copy continues
-after a crash, and files of an earlier copy are not used.
-"""
-
-from __future__ import annotations
+after a crash, and files of an earlier copy are not used."""
 
 import contextlib
 import errno
+import functools
 import hashlib
 import logging
 import os
@@ -19,6 +17,7 @@ from collections.abc import Callable, Iterator
 from typing import BinaryIO
 
 from nova import exception
+from nova.common import files
 from nova.objects.servers.instance import Instance
 from nova.objects.servers.moves import DiskFile, DiskSource
 from nova.virt.images import qemuimg
@@ -44,12 +43,12 @@ def begin(uuid: str, token: str, host: str) -> str:
     place = directories.directory(uuid)
     owner = directories.owner(place)
     mark = os.path.join(place, _COPIED_FROM)
-    if os.path.isdir(place) and not (owner and owner.host == host and content(mark) == token):
+    if os.path.isdir(place) and not (owner and owner.host == host and files.text_of(mark) == token):
         LOG.warning("[instance: %s] Removing the files that an earlier move left on this host", uuid)
         directories.take(uuid, host)
         directories.remove(uuid, host)
     directories.make(uuid, host)
-    directories.once(place, _COPIED_FROM, writer(token))
+    directories.once(place, _COPIED_FROM, functools.partial(directories.write, token))
     return place
 
 
@@ -60,19 +59,17 @@ def is_incomplete(uuid: str) -> bool:
 
 def complete(uuid: str) -> None:
     """Mark the copy of the guest's files as complete."""
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(os.path.join(directories.directory(uuid), _COPIED_FROM))
+    directories.remove_files(uuid, [_COPIED_FROM])
 
 
 def receive(instance: Instance, place: str, file: DiskFile, source: DiskSource, seen: str = "") -> None:
-    """Copy one file; ``seen``: its directory on the source if this host can see it, or "".
-
-    The source is not trusted: only files of a guest are accepted, and none refers to another file of this host.
-    """
+    """Copy one file; ``seen``: its directory on the source if this host can see it, or "". The source is not trusted:
+    only files of a guest are accepted, and none refers to another file of this host."""
     check_name(file)
-    copy = (_local(os.path.join(seen, file.name), file.length) if seen else
+    copy = (functools.partial(_copy, os.path.join(seen, file.name), file.length) if seen else
             _remote(instance.uuid, source, file.name, file.length))
-    directories.once(place, file.name, _on_base(copy, file, base_of(instance, file, source)))
+    base = base_of(instance, file, source)
+    directories.once(place, file.name, lambda path: _copy_on_base(copy, file, base, path))
 
 
 def check_name(file: DiskFile) -> None:
@@ -82,11 +79,9 @@ def check_name(file: DiskFile) -> None:
 
 
 def base_of(instance: Instance, file: DiskFile, source: DiskSource) -> str:
-    """Return the path of a disk's backing image in this host's cache, copied if missing; "" if the disk has none.
-
-    An image copied from another host is never used to build servers here, and images of this host are backing images
-    only for servers of the same image. Raises MigrationError.
-    """
+    """Return the path of a disk's backing image in this host's cache, copied if missing; "" if the disk has none. An
+    image copied from another host is never used to build servers here, and images of this host are backing images only
+    for servers of the same image. Raises MigrationError."""
     if not file.base:
         return ""
     base = next((base for base in source.bases if base.name == file.base), None)
@@ -108,7 +103,7 @@ def base_of(instance: Instance, file: DiskFile, source: DiskSource) -> str:
 # --- source ----------------------------------------------------------------------------------------------
 def describe(place: str) -> tuple[list[DiskFile], dict[str, DiskFile]]:
     """Return the files that move with a guest, and their backing images by path."""
-    files: list[DiskFile] = []
+    moved: list[DiskFile] = []
     bases: dict[str, DiskFile] = {}
     for name, kind in disks.to_copy(place):
         path = os.path.join(place, name)
@@ -118,13 +113,13 @@ def describe(place: str) -> tuple[list[DiskFile], dict[str, DiskFile]]:
             if header.backing and header.backing_format:
                 base, base_format = os.path.basename(header.backing), header.backing_format
                 bases[header.backing] = _described(header.backing, base_format)
-        files.append(_described(path, kind, base, base_format))
-    return files, bases
+        moved.append(_described(path, kind, base, base_format))
+    return moved, bases
 
 
-def serve(uuid: str, place: str, files: list[DiskFile], bases: dict[str, DiskFile]) -> Served:
+def serve(uuid: str, place: str, moved: list[DiskFile], bases: dict[str, DiskFile]) -> Served:
     """Serve these files and their backing images until disk_server.stop()."""
-    return disk_server.serve(uuid, [(file.name, os.path.join(place, file.name)) for file in files]
+    return disk_server.serve(uuid, [(file.name, os.path.join(place, file.name)) for file in moved]
                              + [(base_name(base.name), path) for path, base in bases.items()])
 
 
@@ -144,23 +139,20 @@ def _remote(uuid: str, source: DiskSource, name: str, length: int) -> Copier:
     return lambda path: disk_server.fetch(uuid, served, name, length, path)
 
 
-def _local(source: str, length: int) -> Copier:
-    """Return a copier for a local file of ``length`` bytes. Shares blocks (reflink) if the file system can."""
-    def copy(path: str) -> None:
-        with _opened(source, length) as file:
-            command = ["prlimit", f"--fsize={length}", "--", "cp", "--reflink=auto", "--sparse=always",
-                       f"/proc/self/fd/{file.fileno()}", path]
-            try:
-                subprocess.run(command, check=True, capture_output=True, text=True, timeout=qemuimg.COPY_TIMEOUT,
-                               env={**os.environ, "LC_ALL": "C"}, pass_fds=[file.fileno()])
-            except subprocess.CalledProcessError as error:
-                if "No space left" in error.stderr:
-                    raise exception.DiskFull(reason="no space for the server's disks") from error
-                raise exception.MigrationError(reason=f"{os.path.basename(source)} could not be copied") from error
-        with open(path, "r+b") as made:
-            os.fsync(made.fileno())
-
-    return copy
+def _copy(source: str, length: int, path: str) -> None:
+    """Copy a local file of ``length`` bytes. Shares blocks (reflink) if the file system can."""
+    with _opened(source, length) as file:
+        command = ["prlimit", f"--fsize={length}", "--", "cp", "--reflink=auto", "--sparse=always",
+                   f"/proc/self/fd/{file.fileno()}", path]
+        try:
+            subprocess.run(command, check=True, capture_output=True, text=True, timeout=qemuimg.COPY_TIMEOUT,
+                           env={**os.environ, "LC_ALL": "C"}, pass_fds=[file.fileno()])
+        except subprocess.CalledProcessError as error:
+            if "No space left" in error.stderr:
+                raise exception.DiskFull(reason="no space for the server's disks") from error
+            raise exception.MigrationError(reason=f"{os.path.basename(source)} could not be copied") from error
+    with open(path, "r+b") as made:
+        os.fsync(made.fileno())
 
 
 @contextlib.contextmanager
@@ -181,44 +173,23 @@ def _opened(path: str, length: int) -> Iterator[BinaryIO]:
 
 
 def keep(source: str, place: str, name: str) -> None:
-    """Return a copier for a file of this host."""
-    directories.once(place, name, _local(source, os.stat(source).st_size))
+    """Copy a file of this host to ``name`` in ``place``, if it is missing there."""
+    directories.once(place, name, functools.partial(_copy, source, os.stat(source).st_size))
 
 
-def _on_base(copy: Copier, file: DiskFile, base: str) -> Copier:
-    """Return a copier for a disk on this host's copy of the backing image."""
-    def make(path: str) -> None:
-        copy(path)
-        if file.format != "qcow2":
-            return
-        try:
-            header = qemuimg.Qcow2Header(path)
-        except (ValueError, struct.error) as error:
-            raise exception.MigrationError(reason=f"{file.name} is damaged") from error
-        if header.data_file or (header.backing and not base):
-            raise exception.MigrationError(reason=f"{file.name} refers to another file")
-        if header.virtual_size != file.size:
-            raise exception.MigrationError(
-                reason=f"{file.name} of {header.virtual_size} bytes does not match the description of the other host")
-        if base and (header.backing, header.backing_format) != (base, file.base_format):
-            qemuimg.rebase(path, base, file.base_format)
-
-    return make
-
-
-# --- small texts -----------------------------------------------------------------------------------------
-def writer(text: str) -> Copier:
-    def write(path: str) -> None:
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(text)
-
-    return write
-
-
-def content(path: str) -> str:
-    """Return the content of a text file, or "" if the file does not exist."""
+def _copy_on_base(copy: Copier, file: DiskFile, base: str, path: str) -> None:
+    """Copy a disk and put it on this host's copy of its backing image."""
+    copy(path)
+    if file.format != "qcow2":
+        return
     try:
-        with open(path, encoding="utf-8") as file:
-            return file.read()
-    except FileNotFoundError:
-        return ""
+        header = qemuimg.Qcow2Header(path)
+    except (ValueError, struct.error) as error:
+        raise exception.MigrationError(reason=f"{file.name} is damaged") from error
+    if header.data_file or (header.backing and not base):
+        raise exception.MigrationError(reason=f"{file.name} refers to another file")
+    if header.virtual_size != file.size:
+        raise exception.MigrationError(
+            reason=f"{file.name} of {header.virtual_size} bytes does not match the description of the other host")
+    if base and (header.backing, header.backing_format) != (base, file.base_format):
+        qemuimg.rebase(path, base, file.base_format)

@@ -1,14 +1,12 @@
 """The directory of a guest, CONF.instances_path/<uuid>: its owner, its content, and its place during a move.
 
 Hosts may share a file system, so the directory records the host that uses it (``owner``); other hosts never remove it.
-A file gets its name when it is complete; a crash leaves ``*.part`` files, which are created again.
-"""
-
-from __future__ import annotations
+A file gets its name when it is complete; a crash leaves ``*.part`` files, which are created again."""
 
 import contextlib
 import dataclasses
 import errno
+import functools
 import logging
 import os
 import shutil
@@ -17,6 +15,7 @@ import uuid as uuidlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 from nova import exception
+from nova.common import files
 from nova.conf import CONF
 from nova.objects.base import is_canonical
 
@@ -64,7 +63,7 @@ def make(uuid: str, host: str) -> str:
 
 
 def once(place: str, name: str, build: Callable[[str], None]) -> None:
-    """Return the path of file ``name`` in ``place``, created by ``build(path)`` if it is missing."""
+    """Create file ``name`` in ``place`` by ``build(path)``, if it is missing."""
     path = os.path.join(place, name)
     if os.path.exists(path):
         return
@@ -75,17 +74,15 @@ def once(place: str, name: str, build: Callable[[str], None]) -> None:
         os.chmod(part, 0o600)
         os.rename(part, path)
     finally:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(part)
+        files.remove(part)
 
 
 def replace(place: str, builders: Mapping[str, Callable[[str], None]], retained: Collection[str], token: str,
             give_up: Callable[[], None]) -> None:
-    """Replace the files in ``place`` by new ones, each created by ``build(path)``, except the ``kept`` ones.
-
-    ``give_up()`` is called when all new files exist, before an old one is removed. At the end mark() returns ``token``.
-    """
-    builders = {**builders, _MARK: lambda path: write(path, token)}
+    """Replace the files in ``place`` by new ones, each created by ``build(path)``, except the ``retained`` ones.
+    ``give_up()`` is called when all new files exist, before an old one is removed. At the end mark() returns
+    ``token``."""
+    builders = {**builders, _MARK: functools.partial(write, token)}
     parts = {name: os.path.join(place, f"{name}.part") for name in builders}
     try:
         for name, build in builders.items():
@@ -99,9 +96,7 @@ def replace(place: str, builders: Mapping[str, Callable[[str], None]], retained:
                 _remove_whatever(os.path.join(place, name))
         os.rename(parts[_MARK], os.path.join(place, _MARK))  # All new files are complete now.
     finally:
-        for part in parts.values():
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(part)
+        files.remove(*parts.values())
 
 
 def mark(uuid: str) -> str:
@@ -111,23 +106,17 @@ def mark(uuid: str) -> str:
 
 def text(uuid: str, name: str) -> str:
     """Return the content of a file of the guest, or "" if the file does not exist."""
-    try:
-        with open(os.path.join(directory(uuid), name), encoding="utf-8") as file:
-            return file.read()
-    except FileNotFoundError:
-        return ""
+    return files.text_of(os.path.join(directory(uuid), name)) or ""
 
 
-def write(path: str, content: str) -> None:
+def write(content: str, path: str) -> None:
     with open(path, "w", encoding="utf-8") as file:
         file.write(content)
 
 
 def remove_files(uuid: str, names: Iterable[str]) -> None:
     """Remove files of the guest. Missing files are ignored."""
-    for name in names:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(os.path.join(directory(uuid), name))
+    files.remove(*(os.path.join(directory(uuid), name) for name in names))
 
 
 def _remove_whatever(path: str) -> None:
@@ -140,12 +129,10 @@ def _remove_whatever(path: str) -> None:
 # --- ownership -------------------------------------------------------------------------------------
 def owner(place: str) -> Owner | None:
     """Return the owner of the directory, or None if the directory or its owner file (older releases) is missing."""
-    try:
-        with open(os.path.join(place, _OWNER), encoding="utf-8") as file:
-            host, _, token = file.read().strip().rpartition(" ")
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    return Owner(host, token) if host else None
+    with contextlib.suppress(NotADirectoryError):
+        host, _, token = (files.text_of(os.path.join(place, _OWNER)) or "").strip().rpartition(" ")
+        return Owner(host, token) if host else None
+    return None
 
 
 def is_ours(place: str, host: str) -> bool:
@@ -164,17 +151,10 @@ def _take(place: str, host: str) -> str:
     if recorded is not None and recorded.host == host:
         return recorded.token
     token = recorded.token if recorded is not None else uuidlib.uuid4().hex
-    path = os.path.join(place, _OWNER)
-    part = f"{path}.part"
     try:
-        with open(part, "w", encoding="utf-8") as file:
-            file.write(f"{host} {token}\n")
-        os.replace(part, path)
+        files.replace(os.path.join(place, _OWNER), f"{host} {token}\n", mode=0o644)
     except FileNotFoundError:
         LOG.debug("Cannot record the owner of %s: the directory does not exist", place)
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(part)
     return token
 
 
@@ -213,7 +193,7 @@ def retained_servers() -> set[str]:
     return {entry.name.removesuffix(_ASIDE) for entry in _entries()}
 
 
-def files() -> Iterator[str]:
+def all_files() -> Iterator[str]:
     """Return the paths of all files of all guests."""
     for entry in _entries():
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
@@ -231,8 +211,7 @@ def _entries() -> Iterator[os.DirEntry[str]]:
 # --- removal -----------------------------------------------------------------------------------------
 def remove(uuid: str, host: str) -> None:
     """Remove a guest's directory unless another host owns it. Succeeds if it is missing; an interrupted removal is
-    finished.
-    """
+    finished."""
     place = directory(uuid)
     if not is_ours(place, host):
         recorded = owner(place)
@@ -243,7 +222,7 @@ def remove(uuid: str, host: str) -> None:
 
 
 def remove_aside(uuid: str) -> None:
-    """Remove what a move set aside; nothing there is fine."""
+    """Remove the directory that a move set aside. Succeeds if there is none."""
     _remove(aside(uuid))
 
 
@@ -271,8 +250,7 @@ def supports_direct_io(path: str) -> bool:
     except OSError:
         return False
     finally:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(probe)
+        files.remove(probe)
 
 
 @contextlib.contextmanager

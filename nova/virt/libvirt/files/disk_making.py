@@ -1,8 +1,6 @@
 """Creation of the files of a guest, and growth of its disks to the sizes of another flavor. Disks never shrink."""
 
-from __future__ import annotations
-
-import contextlib
+import functools
 import os
 import shutil
 from collections.abc import Callable
@@ -10,6 +8,7 @@ from collections.abc import Callable
 import msgspec
 
 from nova import exception
+from nova.common.files import remove
 from nova.conf import CONF
 from nova.objects.accounts.flavor import Flavor, disk_too_small
 from nova.objects.images.image import Image
@@ -19,46 +18,27 @@ from nova.operations.framework.guest_driver import BootFiles
 from nova.virt.driver import rescue_disk_gb
 from nova.virt.images import qemuimg
 from nova.virt.images.imagecache import format_of
-from nova.virt.libvirt.files import directories
-from nova.virt.libvirt.files.disks import (
-    BEFORE_RESCUE,
-    CONFIG_DRIVE,
-    KERNEL,
-    RAMDISK,
-    RENAMED,
-    ROOT,
-    SWAP,
-    LocalDisk,
-    LocalDisks,
-    ephemeral_name,
-    is_ephemeral,
-    is_iso,
-    virtual_size,
-)
+from nova.virt.libvirt.files import directories, disks
+from nova.virt.libvirt.files.disks import LocalDisk, LocalDisks, ephemeral_name, is_iso, virtual_size
 
 _GIB = 1 << 30
 _MIB = 1 << 20
 _MKFS_TIMEOUT = 600
 
 # Commands that create a file system with a label.
-_MKFS = {
-    **{name: [f"mkfs.{name}", "-q", "-F", "-L"] for name in ("ext2", "ext3", "ext4")},
-    "xfs": ["mkfs.xfs", "-q", "-f", "-L"],
-    "vfat": ["mkfs.vfat", "-n"],
-    "ntfs": ["mkfs.ntfs", "-q", "-F", "-f", "-L"],
-}
+_MKFS = {**{name: [f"mkfs.{name}", "-q", "-F", "-L"] for name in ("ext2", "ext3", "ext4")},
+         "xfs": ["mkfs.xfs", "-q", "-f", "-L"], "vfat": ["mkfs.vfat", "-n"],
+         "ntfs": ["mkfs.ntfs", "-q", "-F", "-f", "-L"]}
 
 
 def make(instance: Instance, files: BootFiles, host: str) -> None:
-    """Create missing files of a guest; existing files are kept. ``host`` becomes their owner.
-
-    Raises FlavorDiskTooSmall, InvalidDiskInfo, DiskFull.
-    """
+    """Create missing files of a guest; existing files are kept. ``host`` becomes their owner. Raises
+    FlavorDiskTooSmall, InvalidDiskInfo, DiskFull."""
     with directories.full_disk():
         place = directories.make(instance.uuid, host)
         for name, build in _builders(instance, files).items():
             directories.once(place, name, build)
-        drive = os.path.join(place, CONFIG_DRIVE)
+        drive = os.path.join(place, disks.CONFIG_DRIVE)
         if os.path.exists(drive):
             os.chmod(drive, 0o600)  # Possibly created in its place.
 
@@ -66,21 +46,17 @@ def make(instance: Instance, files: BootFiles, host: str) -> None:
 def make_anew(instance: Instance, files: BootFiles, host: str, token: str, keep_ephemerals: bool,
               give_up: Callable[[], None]) -> None:
     """Create all files of a guest again, and replace the existing ones after ``give_up()`` has removed the guest.
-
-    ``keep_ephemerals``: existing ephemeral disks stay. Raises as make() does; in this case nothing was removed.
-    """
+    ``keep_ephemerals``: existing ephemeral disks stay. Raises as make() does; in this case nothing was removed."""
     with directories.full_disk():
         place = directories.make(instance.uuid, host)
-        retained = {name for name in os.listdir(place) if keep_ephemerals and is_ephemeral(name)}
+        retained = {name for name in os.listdir(place) if keep_ephemerals and disks.is_ephemeral(name)}
         builders = {name: build for name, build in _builders(instance, files).items() if name not in retained}
         directories.replace(place, builders, retained, token, give_up)
 
 
 def make_rescue(instance: Instance, image: Image, files: BootFiles, definition: str, host: str) -> None:
     """Create the files of a rescue from ``image`` beside the guest's own; ``definition``: its current definition.
-
-    Raises as make() does, and InstanceNotRescuable.
-    """
+    Raises as make() does, and InstanceNotRescuable."""
     most = rescue_disk_gb(instance)
     # Checked also for an image that was already in the cache.
     if files.root and most and os.path.exists(files.root) and virtual_size(
@@ -91,11 +67,12 @@ def make_rescue(instance: Instance, image: Image, files: BootFiles, definition: 
     # A flavor without sizes: the disk has the size of the image.
     bare = msgspec.structs.replace(instance.flavor, root_gb=0, ephemeral_gb=0, swap=0)
     rescued = msgspec.structs.replace(instance, image=image, flavor=bare, block_devices=[])
-    builders = {RENAMED[name]: build for name, build in _builders(rescued, files).items() if name in RENAMED}
+    builders = {disks.RENAMED[name]: build for name, build in _builders(rescued, files).items()
+                if name in disks.RENAMED}
     with directories.full_disk():
         place = directories.make(instance.uuid, host)
-        directories.once(place, BEFORE_RESCUE, lambda path: directories.write(path, definition))
-        directories.remove_files(instance.uuid, RENAMED.values())  # Left by a failed rescue with another image.
+        directories.once(place, disks.BEFORE_RESCUE, functools.partial(directories.write, definition))
+        directories.remove_files(instance.uuid, disks.RENAMED.values())  # Left by a failed rescue with another image.
         for name, build in builders.items():
             directories.once(place, name, build)
 
@@ -105,14 +82,15 @@ def _builders(instance: Instance, files: BootFiles) -> dict[str, Callable[[str],
     builders: dict[str, Callable[[str], None]] = {}
     if files.root:
         root, root_format = files.root, format_of(files.root) or files.root_format
-        builders[ROOT] = lambda path: _make_root(path, root, root_format, instance, files.alone)
-    for name, source in ((KERNEL, files.kernel), (RAMDISK, files.ramdisk), (CONFIG_DRIVE, files.config_drive)):
+        builders[disks.ROOT] = lambda path: _make_root(path, root, root_format, instance, files.alone)
+    for name, source in ((disks.KERNEL, files.kernel), (disks.RAMDISK, files.ramdisk),
+                         (disks.CONFIG_DRIVE, files.config_drive)):
         if source:
-            builders[name] = _copier(source)
+            builders[name] = functools.partial(_copy, source)
     for index, (size, filesystem) in enumerate(ephemerals(instance, instance.flavor)):
-        builders[ephemeral_name(index)] = _formatter(f"ephemeral{index}", size * _GIB, filesystem)
+        builders[ephemeral_name(index)] = functools.partial(_format, f"ephemeral{index}", size * _GIB, filesystem)
     if instance.flavor.swap:
-        builders[SWAP] = _formatter("swap", instance.flavor.swap * _MIB, "swap")
+        builders[disks.SWAP] = functools.partial(_format, "swap", instance.flavor.swap * _MIB, "swap")
     return builders
 
 
@@ -175,12 +153,7 @@ def _make_root(path: str, base: str, base_format: str, instance: Instance, alone
         qemuimg.create_overlay(overlay, base, base_format, want)
         qemuimg.flatten(overlay, path)
     finally:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(overlay)
-
-
-def _copier(source: str) -> Callable[[str], None]:
-    return lambda path: _copy(source, path)
+        remove(overlay)
 
 
 def _copy(source: str, path: str) -> None:
@@ -190,11 +163,7 @@ def _copy(source: str, path: str) -> None:
         raise exception.InvalidDiskInfo(reason=f"{os.path.basename(source)} is missing on the host") from error
 
 
-def _formatter(label: str, size: int, filesystem: str) -> Callable[[str], None]:
-    return lambda path: _format(path, label, size, filesystem)
-
-
-def _format(path: str, label: str, size: int, filesystem: str) -> None:
+def _format(label: str, size: int, filesystem: str, path: str) -> None:
     """Create a qcow2 image with an empty file system or swap space."""
     if filesystem == "swap":
         command = ["mkswap", "-q", "-L", label]
@@ -210,5 +179,4 @@ def _format(path: str, label: str, size: int, filesystem: str) -> None:
         os.chmod(raw, 0o644)  # The file is still empty.
         qemuimg.convert(raw, "raw", path, "qcow2", size)
     finally:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(raw)
+        remove(raw)

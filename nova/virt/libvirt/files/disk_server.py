@@ -1,10 +1,7 @@
 """Transfer of the files of a stopped guest to the host to which it moves: server and client.
 
 One qemu-storage-daemon per guest serves all its files, read-only, over NBD with TLS and a key made for this move. It is
-not a child process of nova-compute: it survives a restart and is identified by its pid file.
-"""
-
-from __future__ import annotations
+not a child process of nova-compute: it survives a restart and is identified by its pid file."""
 
 import contextlib
 import dataclasses
@@ -20,6 +17,7 @@ import time
 from collections.abc import Iterator, Sequence
 
 from nova import exception
+from nova.common import files
 from nova.conf import CONF
 from nova.virt.images import qemuimg
 from nova.virt.libvirt.files import peers
@@ -41,16 +39,16 @@ class Served:
     key: str
 
 
-def serve(uuid: str, files: Sequence[tuple[str, str]]) -> Served:
+def serve(uuid: str, served: Sequence[tuple[str, str]]) -> Served:
     """Serve (name, path) pairs until stop(); a server with the same files continues. Raises MigrationError."""
     place = _place(uuid)
-    running = _running(uuid, files)
+    running = _running(uuid, served)
     if running is not None:
         return running
     stop(uuid)
     os.makedirs(place, mode=0o700)
     key = secrets.token_hex(32)
-    _write(place, "keys.psk", f"{_USER}:{key}\n")
+    files.replace(os.path.join(place, "keys.psk"), f"{_USER}:{key}\n")
     address = CONF.libvirt.migration_inbound_addr
     low, high = ports()
     choice = list(range(low, high + 1))
@@ -58,7 +56,7 @@ def serve(uuid: str, files: Sequence[tuple[str, str]]) -> Served:
     reason = "no port is free"
     for port in choice:
         try:
-            _start(place, address, port, files)
+            _start(place, address, port, served)
         except subprocess.CalledProcessError as error:
             reason = (error.stderr or "").strip()
             if "in use" in reason:
@@ -67,7 +65,7 @@ def serve(uuid: str, files: Sequence[tuple[str, str]]) -> Served:
         except (OSError, subprocess.TimeoutExpired) as error:
             reason = str(error)
             break
-        _write(place, _SERVED, json.dumps([address, port, list(files)]))
+        files.replace(os.path.join(place, _SERVED), json.dumps([address, port, list(served)]))
         return Served(address, port, key)
     stop(uuid)
     LOG.error("[instance: %s] Cannot serve the disks on %s: %s", uuid, address, reason)
@@ -126,8 +124,8 @@ def _place(uuid: str) -> str:
     return os.path.join(CONF.state_path, "moves", uuid)
 
 
-def _running(uuid: str, files: Sequence[tuple[str, str]]) -> Served | None:
-    """Return the running disk server for exactly these files, or None."""
+def _running(uuid: str, pairs: Sequence[tuple[str, str]]) -> Served | None:
+    """Return the running disk server for exactly these (name, path) pairs, or None."""
     place = _place(uuid)
     if _pid(place) is None:
         return None
@@ -138,7 +136,7 @@ def _running(uuid: str, files: Sequence[tuple[str, str]]) -> Served | None:
             key = file.read().strip().partition(":")[2]
     except (FileNotFoundError, ValueError):
         return None  # The server was killed before it reported its port.
-    return Served(address, port, key) if served == [list(pair) for pair in files] else None
+    return Served(address, port, key) if served == [list(pair) for pair in pairs] else None
 
 
 def _pid(place: str) -> int | None:
@@ -152,23 +150,16 @@ def _pid(place: str) -> int | None:
         return None
 
 
-def _start(place: str, address: str, port: int, files: Sequence[tuple[str, str]]) -> None:
+def _start(place: str, address: str, port: int, pairs: Sequence[tuple[str, str]]) -> None:
     command = ["qemu-storage-daemon", "--daemonize", "--pidfile", os.path.join(place, "pid"),
                "--object", f"tls-creds-psk,id=tls,endpoint=server,dir={place}",
                "--nbd-server", f"addr.type=inet,addr.host={address},addr.port={port},tls-creds=tls,max-connections=0"]
-    for number, (name, path) in enumerate(files):
+    for number, (name, path) in enumerate(pairs):
         command += ["--blockdev", f"driver=file,node-name=file{number},read-only=on,locking=off,"
                                   f"filename={path.replace(',', ',,')}",
                     "--export", f"type=nbd,id=export{number},node-name=file{number},name={name.replace(',', ',,')}"]
     subprocess.run(command, check=True, capture_output=True, text=True, stdin=subprocess.DEVNULL,
                    timeout=_START_TIMEOUT, env={**os.environ, "LC_ALL": "C"})
-
-
-def _write(place: str, name: str, text: str) -> None:
-    path = os.path.join(place, name)
-    with open(os.open(path + ".new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
-        file.write(text)
-    os.replace(path + ".new", path)
 
 
 @contextlib.contextmanager
@@ -178,7 +169,7 @@ def _client(uuid: str, key: str) -> Iterator[str]:
     shutil.rmtree(place, ignore_errors=True)
     os.makedirs(place, mode=0o700)
     try:
-        _write(place, "keys.psk", f"{_USER}:{key}\n")
+        files.replace(os.path.join(place, "keys.psk"), f"{_USER}:{key}\n")
         yield f"tls-creds-psk,id=tls,endpoint=client,dir={place},username={_USER}"
     finally:
         shutil.rmtree(place, ignore_errors=True)

@@ -1,7 +1,5 @@
 """The present files of a guest: its disks, kernel, config drive and console log."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import os
@@ -41,8 +39,7 @@ class LocalDisk:
 @dataclasses.dataclass(frozen=True)
 class LocalDisks:
     """The present files of a guest, in the order of its disks. ``nvram``: path of the variables of UEFI firmware,
-    present or not.
-    """
+    present or not."""
 
     console_log: str
     nvram: str = ""
@@ -84,10 +81,9 @@ def inspect_disks(instance: Instance) -> LocalDisks:
     while (ephemeral := disk(ephemeral_name(len(ephemerals)))) is not None:
         ephemerals.append(ephemeral)
     kernel, ramdisk = disk(KERNEL), disk(RAMDISK)
-    return LocalDisks(
-        console_log=log_path(place), nvram=os.path.join(place, NVRAM), root=root, ephemerals=tuple(ephemerals),
-        swap=disk(SWAP), config_drive=drive, kernel=kernel.path if kernel else None,
-        ramdisk=ramdisk.path if ramdisk else None)
+    return LocalDisks(console_log=log_path(place), nvram=os.path.join(place, NVRAM), root=root,
+                      ephemerals=tuple(ephemerals), swap=disk(SWAP), config_drive=drive,
+                      kernel=kernel.path if kernel else None, ramdisk=ramdisk.path if ramdisk else None)
 
 
 def base_of(path: str) -> tuple[str, str] | None:
@@ -142,8 +138,7 @@ def is_ephemeral(name: str) -> bool:
 
 def bases_in_use() -> set[str]:
     """Return the paths of the backing images of this host's guests. Raises OSError if a disk cannot be read: then no
-    image may count as unused.
-    """
+    image may count as unused."""
     bases = set()
     for path in _guest_disks():
         with contextlib.suppress(FileNotFoundError, ValueError):
@@ -163,4 +158,4 @@ def promised_bytes() -> int:
 
 
 def _guest_disks() -> Iterator[str]:
-    return (path for path in directories.files() if _is_disk(name := os.path.basename(path)) or name == RESCUE)
+    return (path for path in directories.all_files() if _is_disk(name := os.path.basename(path)) or name == RESCUE)

@@ -3,8 +3,6 @@
 libvirt runs programs that a URI names ("qemu+ext:///?command=…"), and a comma begins another option of a block device.
 """
 
-from __future__ import annotations
-
 import re
 
 from nova import exception

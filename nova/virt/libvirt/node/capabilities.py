@@ -1,7 +1,5 @@
 """Host and guest capabilities parsed from libvirt's XML."""
 
-from __future__ import annotations
-
 import dataclasses
 import glob
 import json
@@ -14,7 +12,7 @@ from typing import Any
 import libvirt
 
 from nova.objects.dedicated_resources.numa import HostTopology
-from nova.virt.libvirt.node import cells
+from nova.virt.libvirt.node import dedicated_resources
 from nova.virt.libvirt.xml.settings import GuestArchitecture, Settings
 
 LOG = logging.getLogger(__name__)
@@ -25,13 +23,10 @@ _VHOST_USER = ("/usr/share/qemu/vhost-user", "/etc/qemu/vhost-user")
 
 @dataclasses.dataclass(frozen=True)
 class Capabilities:
-    """Capabilities of the host.
-
-    ``guests``: (architecture, hypervisor type, vm mode). ``features``: of the CPU of guests. ``models``: CPU models
-    that the host can provide; ``cpu_modes``: its CPU modes. ``emulators``: path of QEMU and machine types by
-    architecture. ``model_traits``: traits of the device models of its QEMU and kernel. ``disk_buses``: of the default
-    machine type.
-    """
+    """Capabilities of the host. ``guests``: (architecture, hypervisor type, vm mode). ``features``: of the CPU of
+    guests. ``models``: CPU models that the host can provide; ``cpu_modes``: its CPU modes. ``emulators``: path of QEMU
+    and machine types by architecture. ``model_traits``: traits of the device models of its QEMU and kernel.
+    ``disk_buses``: of the default machine type."""
 
     arch: str
     host_uuid: str
@@ -69,12 +64,11 @@ def of_host(connection: libvirt.virConnect) -> Capabilities:
             if mode == "hvm":
                 emulators.append((item.get("name", ""), item.findtext("emulator", ""), frozenset(
                     machine.text or "" for machine in item.iter("machine"))))
-    topology = cells.of_host(root)
+    topology = dedicated_resources.numa_topology(root)
     machines = frozenset(machine.text or "" for machine in root.findall(f"guest/arch[@name='{arch}']//machine"))
     return Capabilities(arch=arch, machines=machines, host_uuid=root.findtext("host/uuid", ""), guests=tuple(guests),
-                        cells=cells.shared_out(topology) if topology is not None else None,
-                        emulators=tuple(emulators),
-                        cpu_info=_cpu_info(connection, root, cpu, arch))
+                        cells=dedicated_resources.shared_out(topology) if topology is not None else None,
+                        emulators=tuple(emulators), cpu_info=_cpu_info(connection, root, cpu, arch))
 
 
 def of_guests(connection: libvirt.virConnect, host: Capabilities, settings: Settings,
@@ -103,8 +97,7 @@ def of_guests(connection: libvirt.virConnect, host: Capabilities, settings: Sett
             virtio_fs=described.virtio_fs or (_has_virtiofsd() and "virtiofs" in _values(
                 root, "devices/filesystem", "driverType")),
             secure_boot=described.secure_boot or "yes" in _values(root, "os/loader", "secure"),
-            features=described.features or _guest_features(connection, host.arch, machine, settings, root),
-        )
+            features=described.features or _guest_features(connection, host.arch, machine, settings, root))
     return dataclasses.replace(described, disk_buses=frozenset(buses), video_models=frozenset(videos),
                                graphics=frozenset(graphics))
 
@@ -125,8 +118,7 @@ def foreign(connection: libvirt.virConnect, host: Capabilities, settings: Settin
             continue
         root = ET.fromstring(text)  # noqa: S314 - libvirt's own output
         if name == "aarch64" and "efi" not in _values(root, "os", "firmware"):
-            LOG.warning("Guests of architecture %s are not offered: the host has no UEFI firmware for it",
-                        name)
+            LOG.warning("Guests of architecture %s are not offered: the host has no UEFI firmware for it", name)
             continue
         modes = {mode.get("name"): mode for mode in root.findall("cpu/mode") if mode.get("supported") == "yes"}
         models = {model.text for model in modes["custom"].findall("model") if model.get("usable") != "no"} \
@@ -151,12 +143,10 @@ def _cpu_info(connection: libvirt.virConnect, root: ET.Element, cpu: ET.Element 
         return {"arch": arch}
     topology = cpu.find("topology")
     sizes = dict(topology.attrib) if topology is not None else {}
-    number = len(root.findall("host/topology/cells/cell")) or 1
-    return {
-        "arch": arch, "model": cpu.findtext("model", ""), "vendor": cpu.findtext("vendor", ""),
-        "topology": {"cells": number, **{name: int(sizes.get(name, 1)) for name in ("sockets", "cores", "threads")}},
-        "features": sorted(_expand_host(connection, cpu)),
-    }
+    return {"arch": arch, "model": cpu.findtext("model", ""), "vendor": cpu.findtext("vendor", ""),
+            "topology": {"cells": len(root.findall("host/topology/cells/cell")) or 1,
+                         **{name: int(sizes.get(name, 1)) for name in ("sockets", "cores", "threads")}},
+            "features": sorted(_expand_host(connection, cpu))}
 
 
 def _expand_host(connection: libvirt.virConnect, cpu: ET.Element) -> set[str]:
@@ -175,7 +165,6 @@ def _features(text: str) -> set[str]:
 
 def _guest_features(connection: libvirt.virConnect, arch: str, machine: str, settings: Settings,
                     root: ET.Element) -> frozenset[str]:
-    """Return all features of the CPU model of guests."""
     mode = root.find("cpu/mode[@name='host-model']")
     if settings.cpu_mode == "custom":
         cpu = ET.Element("cpu")

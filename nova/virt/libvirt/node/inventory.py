@@ -1,7 +1,5 @@
 """The report of the compute node: inventories, ratios, reservations, traits, host information."""
 
-from __future__ import annotations
-
 import math
 import os
 import shutil
@@ -17,7 +15,7 @@ from nova.objects.requirements.requested_resources import PCPU
 from nova.virt.driver import HostCpu
 from nova.virt.images.imagecache import ImageCache
 from nova.virt.libvirt.files import disks
-from nova.virt.libvirt.node import node_devices, traits
+from nova.virt.libvirt.node import dedicated_resources, traits
 from nova.virt.libvirt.node.capabilities import Capabilities
 
 _GIB = 1 << 30
@@ -38,13 +36,12 @@ def take(connection: libvirt.virConnect, host: str, capabilities: Capabilities) 
         MEMORY_MB: _inventory(memory, CONF.reserved_host_memory_mb, CONF.ram_allocation_ratio,
                               CONF.initial_ram_allocation_ratio),
         DISK_GB: _inventory(usage.total // _GIB, _reserved_disk(usage.total), CONF.disk_allocation_ratio,
-                            CONF.initial_disk_allocation_ratio),
-    }
+                            CONF.initial_disk_allocation_ratio)}
     return ComputeNode(
         uuid=identity, host=host, hypervisor_hostname=name, hypervisor_type=connection.getType(),
         hypervisor_version=connection.getVersion(), host_ip=CONF.my_ip, cpu_info=capabilities.cpu_info,
         supported_instances=_supported(capabilities), uptime=_uptime(),
-        numa_topology=capabilities.cells, pci_devices=node_devices.of_host(connection),
+        numa_topology=capabilities.cells, pci_devices=dedicated_resources.pci_devices(connection),
         disk_available_least=(usage.free - disks.promised_bytes()) // _GIB,
         provider=Provider(uuid=identity, name=name, inventories={
             resource_class: inventory for resource_class, inventory in inventories.items() if inventory.total},
@@ -66,7 +63,6 @@ def cpu(connection: libvirt.virConnect) -> HostCpu:
 
 
 def _cpus(capabilities: Capabilities, online: int) -> tuple[int, int]:
-    """Return the number of shared CPUs and the number of dedicated CPUs."""
     if capabilities.cells is None or not (CONF.compute.cpu_shared_set or CONF.compute.cpu_dedicated_set):
         return online, 0
     cells = capabilities.cells.cells
@@ -81,8 +77,7 @@ def _reserved_disk(total: int) -> int:
 
 def node_name(host: str, machine: str) -> str:
     """Return the machine's name in libvirt, or ``host`` if the host was configured with another name (several computes
-    share a machine and need different nodes).
-    """
+    share a machine and need different nodes)."""
     short = socket.gethostname().partition(".")[0]
     return machine if host.partition(".")[0] == short else host
 

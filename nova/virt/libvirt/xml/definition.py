@@ -1,13 +1,15 @@
 """Parsed domain definitions: device names and addresses, which must survive power cycles and migrations."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import os
 import xml.etree.ElementTree as ET
+from collections.abc import Iterator
 
 from nova import exception
+from nova.objects.servers.device_address import DeviceAddress
+from nova.virt.libvirt.files import disks
+from nova.virt.libvirt.xml.xmltree import attribute
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,20 +26,16 @@ class Definition:
 
     def __init__(self, text: str = "") -> None:
         root = ET.fromstring(text) if text else ET.Element("domain")  # noqa: S314 - libvirt's own output
-        kind = root.find("os/type")
-        self.machine = kind.get("machine", "") if kind is not None else ""
-        self.architecture = kind.get("arch", "") if kind is not None else ""
+        self.machine = attribute(root, "os/type", "machine")
+        self.architecture = attribute(root, "os/type", "arch")
         self.nvram = root.findtext("os/nvram", "")
         self.devices: ET.Element = root if (devices := root.find("devices")) is None else devices
         self.disks = {disk_key(item): KnownDisk(*_target(item), item) for item in self.devices.findall("disk")}
 
     def interface(self, mac: str) -> ET.Element | None:
         """Return the interface with this MAC address."""
-        for item in self.devices.findall("interface"):
-            address = item.find("mac")
-            if address is not None and address.get("address", "").lower() == mac.lower():
-                return item
-        return None
+        return next((item for item in self.devices.findall("interface")
+                     if attribute(item, "mac", "address").lower() == mac.lower()), None)
 
 
 # Maximum number of characters of a definition; a large one has some ten thousand.
@@ -49,9 +47,7 @@ _SEEN = ("address", "target", "serial", "mac", "model")
 
 def received(text: str) -> str:
     """Parse a definition from another host: only the lasting parts of each device, no file or device of any host.
-
-    Raises MigrationError.
-    """
+    Raises MigrationError."""
     if len(text) > _LONGEST:
         raise exception.MigrationError(reason="the other host's definition of the guest is too long")
     try:
@@ -66,26 +62,19 @@ def received(text: str) -> str:
         for child in item:
             if child.tag in _SEEN:
                 ET.SubElement(copied, child.tag, child.attrib).text = child.text
-        source = item.find("source")
-        if item.tag == "disk" and source is not None:
-            ET.SubElement(copied, "source", file=os.path.basename(source.get("file", "")))
+        if item.tag == "disk" and item.find("source") is not None:
+            ET.SubElement(copied, "source", file=os.path.basename(attribute(item, "source", "file")))
     return ET.tostring(root, encoding="unicode")
 
 
 def disk_key(item: ET.Element) -> str:
     """Return a host-independent key of a disk: the serial number of a volume, or the name of a file."""
-    serial = item.findtext("serial")
-    if serial:
-        return serial
-    source = item.find("source")
-    return os.path.basename(source.get("file", "")) if source is not None else ""
+    return item.findtext("serial") or os.path.basename(attribute(item, "source", "file"))
 
 
 def carry_over(devices: ET.Element, previous: Definition) -> None:
-    """Give the devices the addresses that they had, and the controllers of these addresses.
-
-    Only for machines of the same kind, which the caller checks.
-    """
+    """Give the devices the addresses that they had, and the controllers of these addresses. Only for machines of the
+    same kind, which the caller checks."""
     previous_items = _keyed(previous.devices)
     present = _keyed(devices)
     for key, item in present.items():
@@ -100,8 +89,7 @@ def carry_over(devices: ET.Element, previous: Definition) -> None:
 
 
 def _target(item: ET.Element) -> tuple[str, str]:
-    target = item.find("target")
-    return (target.get("dev", ""), target.get("bus", "")) if target is not None else ("", "")
+    return attribute(item, "target", "dev"), attribute(item, "target", "bus")
 
 
 def _keyed(devices: ET.Element) -> dict[tuple[str, ...], ET.Element]:
@@ -124,12 +112,47 @@ def _key(item: ET.Element) -> tuple[str, ...]:
     model = item.find("model")
     kind = model.get("type", "") if model is not None else item.get("model", item.get("type", ""))
     if item.tag == "interface":
-        mac = item.find("mac")
-        return "interface", mac.get("address", "").lower() if mac is not None else "", kind
+        return "interface", attribute(item, "mac", "address").lower(), kind
     if item.tag == "filesystem":
-        target = item.find("target")
-        return "filesystem", target.get("dir", "") if target is not None else ""
+        return "filesystem", attribute(item, "target", "dir")
     if item.tag in ("channel", "serial", "console"):
-        target = item.find("target")
-        return item.tag, (target.get("name") or target.get("port") or "") if target is not None else ""
+        return item.tag, attribute(item, "target", "name") or attribute(item, "target", "port")
     return item.tag, kind
+
+
+# --- addresses in the guest ------------------------------------------------------------------------------
+# Bus of a disk -> its name in metadata, if its address is that of a drive. SATA disks are SCSI disks for guests.
+_DRIVES = {"scsi": "scsi", "sata": "scsi", "ide": "ide"}
+_UNIT = ("controller", "bus", "target", "unit")
+
+
+def device_addresses(definition: Definition) -> Iterator[DeviceAddress]:
+    """Yield the addresses, as libvirt assigned them, of a domain's interfaces, shares (by tag), volumes and local disks
+    except the config drive."""
+    for item in definition.devices.findall("interface"):
+        yield _address(attribute(item, "mac", "address").lower(), item, "")
+    for item in definition.devices.findall("filesystem"):
+        yield _address(attribute(item, "target", "dir"), item, "")
+    for key, disk in definition.disks.items():
+        if not disk.element.findtext("serial"):
+            key = disks.name_in_metadata(key)
+        if key:
+            yield _address(key, disk.element, disk.bus)
+
+
+def _address(device: str, item: ET.Element, bus: str) -> DeviceAddress:
+    position = item.find("address")
+    if position is None:
+        return DeviceAddress(device=device)
+    kind = position.get("type")
+    if kind == "pci":
+        domain, number, slot, function = (int(position.get(part, "0"), 16)
+                                          for part in ("domain", "bus", "slot", "function"))
+        return DeviceAddress(device=device, bus="pci", address=f"{domain:04x}:{number:02x}:{slot:02x}.{function:x}")
+    if kind == "drive" and bus in _DRIVES:
+        unit = ":".join(position.get(part, "0") for part in _UNIT)
+        return DeviceAddress(device=device, bus=_DRIVES[bus], address=unit)
+    if kind == "usb":
+        port = f"{position.get('bus', '0')}:{position.get('port', '0')}"
+        return DeviceAddress(device=device, bus="usb", address=port)
+    return DeviceAddress(device=device)

@@ -1,7 +1,5 @@
 """The devices of a domain: disks, interfaces, serial ports, screens and auxiliary devices."""
 
-from __future__ import annotations
-
 import copy
 import xml.etree.ElementTree as ET
 from collections.abc import Sequence
@@ -33,7 +31,11 @@ def add(domain: ET.Element, config: GuestConfig, disks: Sequence[GuestDisk], int
         add_disk(devices, disk, config, settings)
     _add_controllers(devices, config, disks, len(interfaces) + len(shares), settings)
     for mapping in shares:
-        _add_share(devices, mapping)
+        # A separate process serves this directory of the host to the guest.
+        item = element(devices, "filesystem", type="mount", accessmode="passthrough")
+        element(item, "driver", type="virtiofs")
+        element(item, "source", dir=mapping.path)
+        element(item, "target", dir=mapping.tag)
     for vif in interfaces:
         if is_plugged(vif):
             add_interface(devices, vif, config)
@@ -167,15 +169,6 @@ def _add_controllers(devices: ET.Element, config: GuestConfig, disks: Sequence[G
         ports = settings.pcie_ports or own + _PORTS_OF_HELPERS + _SPARE_PORTS
         for index in range(1, ports + 1):
             element(devices, "controller", type="pci", index=index, model="pcie-root-port")
-
-
-# --- shares ----------------------------------------------------------------------------------------
-def _add_share(devices: ET.Element, mapping: ShareMapping) -> None:
-    """Append a directory of the host, which a separate process serves to the guest."""
-    item = element(devices, "filesystem", type="mount", accessmode="passthrough")
-    element(item, "driver", type="virtiofs")
-    element(item, "source", dir=mapping.path)
-    element(item, "target", dir=mapping.tag)
 
 
 # --- interfaces ------------------------------------------------------------------------------------

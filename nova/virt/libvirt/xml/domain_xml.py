@@ -1,7 +1,5 @@
 """Generation of libvirt domain XML for a server. Deterministic: equal input produces equal XML."""
 
-from __future__ import annotations
-
 import os
 import xml.etree.ElementTree as ET
 from collections.abc import Sequence
@@ -66,8 +64,7 @@ def _lasting_machine(config: GuestConfig, settings: Settings, previous: definiti
 
 def owner_of(metadata: str) -> str | None:
     """Return the nova-compute host named by a domain's metadata element, or None. libvirt returns the element without
-    its namespace.
-    """
+    its namespace."""
     try:
         return ET.fromstring(metadata).findtext("{*}host")  # noqa: S314 - libvirt's own output
     except ET.ParseError:

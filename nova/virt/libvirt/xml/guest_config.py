@@ -1,9 +1,6 @@
 """Virtual hardware of a guest: the requested hardware, validated and completed from the host's capabilities.
 
-Everything that follows (layout.py, domain_xml.py, device_xml.py) works with these plain values.
-"""
-
-from __future__ import annotations
+Everything that follows (layout.py, domain_xml.py, device_xml.py) works with these plain values."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -32,10 +29,8 @@ FOREIGN = (*X86, "aarch64")
 
 @dataclasses.dataclass(frozen=True)
 class GuestConfig(Hardware):
-    """The virtual hardware of one guest on this host, without its disks and interfaces.
-
-    ``virt_type``: kvm or qemu. ``serial_tcp``: TCP ports of the host for the serial ports; none: terminals of the host.
-    """
+    """The virtual hardware of one guest on this host, without its disks and interfaces. ``virt_type``: kvm or qemu.
+    ``serial_tcp``: TCP ports of the host for the serial ports; none: terminals of the host."""
 
     machine: str = "pc"
     virt_type: str = "qemu"
@@ -62,10 +57,8 @@ class GuestConfig(Hardware):
 
 def guest_config(instance: Instance, settings: Settings, existing: str | None = None) -> GuestConfig:
     """Parse and check the requested hardware. Raises InvalidInput naming the property that this host cannot provide.
-
     ``existing``: the architecture of a defined guest, which stays ("": unknown); in this case properties that an
-    earlier release ignored are not refused. None: a new guest.
-    """
+    earlier release ignored are not refused. None: a new guest."""
     if settings.virt_type not in ("kvm", "qemu"):
         raise exception.InvalidInput(reason=f"guests of type {settings.virt_type} are not supported")
     wishes = Properties.of(instance)
@@ -111,8 +104,7 @@ def _architecture(wanted: Hardware, settings: Settings, existing: str | None) ->
     name = existing or wanted.architecture
     architecture = settings.architecture(name) or (settings.architecture() if existing is not None else None)
     if architecture is None:
-        raise exception.InvalidInput(
-            reason=f"hw_architecture={name} is not supported by this hypervisor")
+        raise exception.InvalidInput(reason=f"hw_architecture={name} is not supported by this hypervisor")
     return architecture
 
 

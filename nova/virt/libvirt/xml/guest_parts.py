@@ -1,14 +1,11 @@
 """Host resources dedicated to a guest, as domain XML: NUMA cells, CPUs, pages and devices."""
 
-from __future__ import annotations
-
 import dataclasses
 import xml.etree.ElementTree as ET
 from collections.abc import Iterable
 
 from nova import exception
 from nova.objects.dedicated_resources.numa import GuestTopology
-from nova.objects.dedicated_resources.pci import GuestDevice
 from nova.objects.requirements.guest_numa import guest_topology
 from nova.objects.servers.instance import Instance
 from nova.virt.libvirt.xml.settings import Settings
@@ -40,8 +37,7 @@ class HostDevice:
 @dataclasses.dataclass(frozen=True)
 class Parts:
     """Dedicated resources of a guest. ``pins``: each CPU of the guest with its CPUs of the host; ``emulator``: CPUs for
-    the other threads. ``cpuset``: CPUs for a guest without cells. Empty: all CPUs.
-    """
+    the other threads. ``cpuset``: CPUs for a guest without cells. Empty: all CPUs."""
 
     cells: tuple[Cell, ...] = ()
     pins: tuple[tuple[int, tuple[int, ...]], ...] = ()
@@ -52,7 +48,8 @@ class Parts:
 
 def parts_of(instance: Instance, settings: Settings) -> Parts:
     """Return the dedicated resources of a server. Raises InvalidInput if the server lacks promised ones."""
-    devices = tuple(_device(device) for device in instance.pci_devices or ())
+    devices = tuple(HostDevice(item.device.address, item.device.tags.get("managed", "yes") not in ("no", "false"))
+                    for item in instance.pci_devices or ())
     alias = instance.flavor.extra_specs.get("pci_passthrough:alias")
     if alias and not devices:
         raise exception.InvalidInput(reason=f"pci_passthrough:alias={alias}: the server has no devices of this host")
@@ -94,16 +91,10 @@ def _cells(has: GuestTopology, settings: Settings) -> Parts:
     return Parts(tuple(cells), tuple(sorted(pins)), tuple(emulator))
 
 
-def _device(device: GuestDevice) -> HostDevice:
-    return HostDevice(device.device.address, device.device.tags.get("managed", "yes") not in ("no", "false"))
-
-
 # --- definition -----------------------------------------------------------------------------------
 def add_memory(domain: ET.Element, parts: Parts, shared: bool = False, locked: bool = False) -> None:
-    """Append <memoryBacking> and, for cells, <numatune>.
-
-    ``shared``: other processes of the host access the guest's memory. ``locked``: the host does not swap it.
-    """
+    """Append <memoryBacking> and, for cells, <numatune>. ``shared``: other processes of the host access the guest's
+    memory. ``locked``: the host does not swap it."""
     huge = [cell for cell in parts.cells if cell.page_kb]
     backing = element(domain, "memoryBacking") if huge or shared or locked else None
     if huge and backing is not None:

@@ -1,10 +1,7 @@
 """Layout of a guest's disks: order, bus and device names.
 
 A disk keeps its name of the guest's last definition; otherwise it gets the requested name of its block device, or the
-first free one.
-"""
-
-from __future__ import annotations
+first free one."""
 
 import dataclasses
 import itertools
@@ -29,12 +26,10 @@ _NAME = re.compile(r"(?:/dev/)?(?:xvd|[vshf]d)([a-z]+)")
 
 @dataclasses.dataclass(frozen=True)
 class GuestDisk:
-    """A disk of a guest: a local file, a connected volume, or one that stays as it was defined (``kept``).
-
-    ``target``: its name in the guest (initially the requested one). ``boot_index``: requested position in the boot
-    order (None: not bootable); ``boot_order``: the resulting position, from 1 (0: none). ``secret``: libvirt's id of
-    the key of an encrypted volume.
-    """
+    """A disk of a guest: a local file, a connected volume, or one that stays as it was defined (``kept``). ``target``:
+    its name in the guest (initially the requested one). ``boot_index``: requested position in the boot order (None: not
+    bootable); ``boot_order``: the resulting position, from 1 (0: none). ``secret``: libvirt's id of the key of an
+    encrypted volume."""
 
     key: str
     bus: str
@@ -50,10 +45,8 @@ class GuestDisk:
 
 def layout(config: GuestConfig, local: LocalDisks, block_devices: Sequence[BlockDevice],
            previous: Definition) -> tuple[GuestDisk, ...]:
-    """Return all disks with their positions in the boot order, the boot disk first.
-
-    Raises InvalidDiskInfo for a volume that is not connected to this host.
-    """
+    """Return all disks with their positions in the boot order, the boot disk first. Raises InvalidDiskInfo for a volume
+    that is not connected to this host."""
     wanted = list(_wanted(config, local, block_devices, previous))
     sequence = sorted((disk for disk in wanted if disk.boot_index is not None), key=lambda disk: disk.boot_index or 0)
     order = {disk.key: place for place, disk in enumerate(sequence, 1)}
@@ -63,8 +56,7 @@ def layout(config: GuestConfig, local: LocalDisks, block_devices: Sequence[Block
 def rescue_layout(config: GuestConfig, local: LocalDisks, block_devices: Sequence[BlockDevice], previous: Definition,
                   rescue: GuestDisk, stable: bool) -> tuple[GuestDisk, ...]:
     """Return the layout of a rescued guest. The rescue disk comes after its own disks, which stay unchanged
-    (``stable``), or before them; then the guest's root disk is the second one.
-    """
+    (``stable``), or before them; then the guest's root disk is the second one."""
     wanted = list(_wanted(config, local, block_devices, previous))
     if stable:
         return _named([*wanted, rescue], previous)

@@ -1,13 +1,12 @@
 """The definition of a running guest for the destination of its migration."""
 
-from __future__ import annotations
-
 import copy
 import xml.etree.ElementTree as ET
 
 from nova import exception
 from nova.virt.libvirt.xml.definition import Definition, disk_key
 from nova.virt.libvirt.xml.domain_xml import NAMESPACE
+from nova.virt.libvirt.xml.xmltree import attribute
 
 # Parts of the definition that the destination decides; all other parts are visible to the guest and stay.
 _OWN = ("metadata", "cputune", "numatune", "memoryBacking")
@@ -16,9 +15,7 @@ _OWN_FILES = ("os/kernel", "os/initrd", "os/nvram")
 
 def for_destination(text: str, there: str) -> str:
     """Return ``text`` with the files, volumes, bridges and so on of the definition made by the destination (``there``).
-
-    Raises MigrationPreCheckError if the latter lacks a disk or an interface of the guest.
-    """
+    Raises MigrationPreCheckError if the latter lacks a disk or an interface of the guest."""
     ET.register_namespace("nova", NAMESPACE)
     root, other = ET.fromstring(text), ET.fromstring(there)  # noqa: S314 - libvirt's output, and our own
     for tag in _OWN:
@@ -38,8 +35,7 @@ def for_destination(text: str, there: str) -> str:
         for tag in ("source", "auth", "backingStore"):
             _replace(disk, theirs_disk, tag)
     for card in root.findall("devices/interface"):
-        mac = card.find("mac")
-        address = mac.get("address", "") if mac is not None else ""
+        address = attribute(card, "mac", "address")
         theirs_card = existing.interface(address)
         if theirs_card is None:
             raise exception.MigrationPreCheckError(reason=f"the destination does not have the interface {address}")
@@ -69,8 +65,7 @@ def _consoles(root: ET.Element, other: ET.Element) -> None:
     """Use the destination's addresses and logs of ports and screens."""
     devices = root.find("devices")
     for twin in root.findall("devices/console"):
-        target = twin.find("target")
-        if devices is not None and target is not None and target.get("type") == "serial":
+        if devices is not None and attribute(twin, "target", "type") == "serial":
             devices.remove(twin)  # The first serial port, repeated by libvirt.
     for mine, theirs in zip(root.findall("devices/serial"), other.findall("devices/serial"), strict=False):
         mine.set("type", theirs.get("type", "pty"))

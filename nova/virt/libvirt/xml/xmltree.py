@@ -1,6 +1,4 @@
-"""Helpers for writing XML."""
-
-from __future__ import annotations
+"""Helpers for reading and writing XML."""
 
 import re
 import xml.etree.ElementTree as ET
@@ -13,6 +11,12 @@ def element(parent: ET.Element, tag: str, text: object = None, **attributes: obj
     if text is not None:
         child.text = clean(str(text))
     return child
+
+
+def attribute(parent: ET.Element | None, path: str, name: str) -> str:
+    """Return an attribute of the first element at ``path`` below the parent, or "" if one of them is missing."""
+    item = parent.find(path) if parent is not None else None
+    return item.get(name, "") if item is not None else ""
 
 
 def clean(text: str) -> str:

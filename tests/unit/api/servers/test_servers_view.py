@@ -39,7 +39,7 @@ class Hosts:
 def look(version, roles=ADMIN, clients=None, **kwargs):
     ctx = RequestContext(user_id="user", project_id="project", roles=list(roles), overwrite=False)
     ctx.is_admin = "admin" in roles
-    req = Request(ctx, clients or Hosts(host="UP"), "GET", "/v2.1/servers", "http://api")
+    req = Request(ctx, clients or Hosts(host="UP"), "http://api")
     req.version = version
     return servers_view.ViewContext(req, **kwargs)
 

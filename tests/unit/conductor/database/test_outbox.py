@@ -112,16 +112,16 @@ def test_undelivered_notifications_are_retried_with_the_same_id(core, sender, br
 
 
 def test_outbox_queue_has_a_single_sender_at_a_time(core, sender, broker):
-    lane, other = outbox.lane_of("s"), "another conductor"
+    partition, other = outbox.partition_of("s"), "another conductor"
     now = clock.now()
     assert core.db.write(lambda connection: outbox.take(
-        connection, lane, other, now, clock.after(CONF.conductor.lease)))
+        connection, partition, other, now, clock.after(CONF.conductor.lease)))
     write(core, message("s", "held"), *(message(f"s{number}", "free") for number in range(50)
-                                        if outbox.lane_of(f"s{number}") != lane))
+                                        if outbox.partition_of(f"s{number}") != partition))
     sender.poll()
     assert set(broker.events) == {"free"}
     assert waiting(core) == 1
-    core.db.write(lambda connection: outbox.release(connection, lane, other, clock.now()))
+    core.db.write(lambda connection: outbox.release(connection, partition, other, clock.now()))
     sender.poll()
     assert broker.events[-1] == "held"
 
@@ -141,8 +141,8 @@ def test_notification_sent_but_not_removed_is_sent_again_with_the_same_id(core, 
     assert broker.events == ["event"]
     conductor(core, "next", broker).poll()
     assert broker.events == ["event"]  # the dead conductor still holds the lease of the queue
-    lane = outbox.lane_of("s")
-    core.db.write(lambda connection: outbox.release(connection, lane, "dying", clock.after(-1)))
+    partition = outbox.partition_of("s")
+    core.db.write(lambda connection: outbox.release(connection, partition, "dying", clock.after(-1)))
     conductor(core, "next", broker).poll()
     assert [each.message_id for each in broker.got] == [broker.got[0].message_id] * 2
     assert waiting(core) == 0
@@ -164,8 +164,8 @@ def test_concurrent_senders_send_each_notification_once_and_in_order(core, broke
 
 
 def test_outbox_lease_far_in_the_future_is_taken_over(core, sender, broker):
-    lane = outbox.lane_of("s")
-    core.db.write(lambda connection: outbox.take(connection, lane, "gone", clock.now(), clock.after(86400)))
+    partition = outbox.partition_of("s")
+    core.db.write(lambda connection: outbox.take(connection, partition, "gone", clock.now(), clock.after(86400)))
     write(core, message("s", "event"))
     sender.poll()
     assert broker.events == ["event"]
@@ -181,7 +181,7 @@ def test_oldest_notifications_are_dropped_by_age_and_by_limit_with_a_warning(cor
     write(core, *ancient, *(message("s", f"event {number}") for number in range(1700)))
     sender.poll()
     assert waiting(core) == 1000
-    left = core.db.read(lambda connection: outbox.page(connection, outbox.lane_of("s"), 1))
+    left = core.db.read(lambda connection: outbox.page(connection, outbox.partition_of("s"), 1))
     assert left[0].event_type == "event 700"
     assert any("Dropped 703 notifications" in record.getMessage() for record in caplog.records)
 
@@ -220,7 +220,7 @@ def test_every_operation_has_notifications_or_is_listed_as_silent():
 
 def test_message_that_is_never_accepted_blocks_only_its_own_queue(core, sender, broker):
     """A broker refuses a message that is too large, for example."""
-    lane, take = outbox.lane_of("s"), broker.send
+    partition, take = outbox.partition_of("s"), broker.send
 
     def send(told):
         if told.event_type == "poison":
@@ -228,7 +228,7 @@ def test_message_that_is_never_accepted_blocks_only_its_own_queue(core, sender, 
         take(told)
 
     sender._send = send
-    others = [f"s{number}" for number in range(50) if outbox.lane_of(f"s{number}") != lane]
+    others = [f"s{number}" for number in range(50) if outbox.partition_of(f"s{number}") != partition]
     write(core, message("s", "poison"), message("s", "behind it"), *(message(other, "free") for other in others))
     sender.poll()
     assert broker.events == ["free"] * len(others)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import datetime
 import itertools
+import zlib
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
+import zstandard
 
 from nova import conf, exception
 from nova.conductor.background.text_index import Maintenance
@@ -207,3 +209,16 @@ def test_blocks_of_purged_servers_are_removed(indexed: Database) -> None:
 def test_an_invalid_expression_is_refused_before_the_index_is_read(indexed: Database) -> None:
     with pytest.raises(exception.InvalidInput):
         listed(indexed, ServerQuery(filters={"name": "x" * 2000}, limit=5))
+
+
+def test_blocks_of_the_previous_release_are_read(indexed: Database) -> None:
+    """Conductors of version 2 compress blocks by zlib."""
+    query = ServerQuery(filters={"name": "server-0.*77$"}, limit=100, brief=True)
+    found = listed(indexed, query)
+    with indexed.engine.begin() as connection:
+        for row in connection.execute(sa.select(tables.block_texts)).all():
+            connection.execute(sa.update(tables.block_texts).where(
+                tables.block_texts.c.block_id == row.block_id, tables.block_texts.c.name == row.name).values(
+                    content=zlib.compress(zstandard.decompress(row.content), 1)))
+    assert found
+    assert listed(indexed, query) == found

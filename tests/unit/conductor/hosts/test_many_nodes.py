@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from nova.compute.inventory import NodeReports
+from nova.compute.reports import NodeReports
 from nova.conductor import announcer
 from nova.conductor.endpoints.by_hosts import Heartbeat
 from nova.conf import CONF

@@ -1,7 +1,8 @@
-"""Consoles: URLs of a server's screen or serial port for browsers, and the targets of their tokens."""
+"""Consoles: URLs of a server's screen or serial port for browsers, targets of their tokens, and the console log."""
 
 from __future__ import annotations
 
+import re
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
@@ -9,20 +10,11 @@ from nova import exception
 from nova.api.compute.servers import servers
 from nova.api.request import Request
 from nova.api.router import accepts
-from nova.api.validation.fields import ABSENT, STRING, Changing, Field, Object, Out, Plain, Query, View, enum, only
+from nova.api.validation.fields import ABSENT, Changing, Field, Object, Out, Plain, Query, View, enum, only
+from nova.api.validation.types import INTEGER_OR_NULL, STRING, STRING_OR_NULL
 from nova.conf import CONF
 from nova.objects.base import new_uuid
-from nova.objects.servers import states
-from nova.objects.servers.console import (
-    NOVNC,
-    PROTOCOLS,
-    SERIAL,
-    SPICE_DIRECT,
-    SPICE_HTML5,
-    Console,
-    ConsoleAddress,
-    digest,
-)
+from nova.objects.servers import console, states
 from nova.objects.servers.instance import Instance
 
 _POLICY = "os_compute_api:os-remote-consoles"
@@ -36,7 +28,6 @@ _REMOTE = Object({
     "type": Field(Changing({0: enum(*_TYPES), 8: enum(*_TYPES, "webmks"),
                             99: enum(*_TYPES, "webmks", "spice-direct")}), required=True),
 })
-_CREATE = Object({"remote_console": Field(_REMOTE, required=True)})
 _CREATED = Object({"remote_console": Object({"protocol": STRING, "type": STRING, "url": STRING})})
 _OLD = Object({"console": Object({"type": STRING, "url": STRING})})
 _ERRORS = (409, 501)
@@ -47,7 +38,7 @@ def _of_type(*types: str) -> Object:
 
 
 # --- a URL -----------------------------------------------------------------------------------------
-@accepts(body=_CREATE, answer=_CREATED, errors=_ERRORS)
+@accepts(body=Object({"remote_console": Field(_REMOTE, required=True)}), answer=_CREATED, errors=_ERRORS)
 def create(req: Request) -> dict[str, Any]:
     """Open a console of a running server; the URL can be used for [consoleauth]token_ttl."""
     wanted = req.body["remote_console"]
@@ -90,20 +81,20 @@ def _open(req: Request, protocol: str, console_type: str) -> str:
     server = servers.authorized_get(req, _POLICY)
     if protocol in _NEVER:
         raise exception.ConsoleTypeUnavailable(console_type="rdp" if protocol == "rdp" else console_type)
-    if protocol == SERIAL:
-        console_type = SERIAL
-    if PROTOCOLS.get(console_type) != protocol:
+    if protocol == console.SERIAL:
+        console_type = console.SERIAL
+    if console.PROTOCOLS.get(console_type) != protocol:
         raise exception.ConsoleTypeInvalid(console_type=console_type)
     address = _address(req, server, console_type)
     base, token = _base_url(console_type), new_uuid()
-    console = Console(
+    opened = console.Console(
         instance_uuid=server.uuid, instance_host=server.host or "", console_type=console_type, address=address,
         access_url_base=base, user_id=req.ctx.user_id or "", project_id=req.ctx.project_id or "")
-    req.clients.consoles.create(req.ctx, digest(token), console)
+    req.clients.consoles.create(req.ctx, console.digest(token), opened)
     return url_with(base, token, console_type)
 
 
-def _address(req: Request, server: Instance, console_type: str) -> ConsoleAddress:
+def _address(req: Request, server: Instance, console_type: str) -> console.ConsoleAddress:
     compute = servers.compute_of(req, server)
     if server.task_state in (states.DELETING, states.MIGRATING):
         raise exception.InstanceInvalidState(method="get console", instance_uuid=server.uuid, attr="task_state",
@@ -117,16 +108,16 @@ def _address(req: Request, server: Instance, console_type: str) -> ConsoleAddres
 
 
 def _base_url(console_type: str) -> str:
-    return str({NOVNC: CONF.vnc.novncproxy_base_url, SPICE_HTML5: CONF.spice.html5proxy_base_url,
-                SPICE_DIRECT: CONF.spice.spice_direct_proxy_base_url,
-                SERIAL: CONF.serial_console.base_url}[console_type])
+    return str({console.NOVNC: CONF.vnc.novncproxy_base_url, console.SPICE_HTML5: CONF.spice.html5proxy_base_url,
+                console.SPICE_DIRECT: CONF.spice.spice_direct_proxy_base_url,
+                console.SERIAL: CONF.serial_console.base_url}[console_type])
 
 
 def url_with(base: str, token: str, console_type: str) -> str:
     """Return the base URL with the token. For noVNC it is part of the path of the WebSocket."""
     parts = urlsplit(base)
     query = dict(parse_qsl(parts.query, keep_blank_values=True))
-    if console_type == NOVNC:
+    if console_type == console.NOVNC:
         query["path"] = f"{query.get('path', '')}?{urlencode({'token': token})}"
     else:
         query["token"] = token
@@ -138,9 +129,9 @@ TOKEN = View([
     Out("instance_uuid", STRING),
     Out("host", STRING, lambda shown, _req: shown.address.host),
     Out("port", Plain(type="integer"), lambda shown, _req: shown.address.port),
-    Out("internal_access_path", Plain(type=["string", "null"]), lambda _shown, _req: None),
-    Out("tls_port", Plain(type=["integer", "null"]),
-        lambda shown, _req: shown.address.tls_port if shown.console_type == SPICE_DIRECT else ABSENT, since=99),
+    Out("internal_access_path", STRING_OR_NULL, lambda _shown, _req: None),
+    Out("tls_port", INTEGER_OR_NULL,
+        lambda shown, _req: shown.address.tls_port if shown.console_type == console.SPICE_DIRECT else ABSENT, since=99),
 ])
 
 
@@ -149,4 +140,32 @@ def show_token(req: Request) -> dict[str, Any]:
     """Show the target of a token (before 2.31 only RDP consoles had tokens)."""
     if req.version < 31:
         raise exception.ConsoleTypeUnavailable("Only the tokens of RDP consoles can be shown before 2.31.")
-    return {"console": TOKEN.render(req.clients.consoles.get(req.ctx, digest(req.params["id"])), req)}
+    return {"console": TOKEN.render(req.clients.consoles.get(req.ctx, console.digest(req.params["id"])), req)}
+
+
+# --- the log ---------------------------------------------------------------------------------------
+# Control characters except tab and line feed would upset terminals and parsers.
+_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+_LENGTH = Plain(type=["integer", "string", "null"], pattern="^-?[0-9]+$", minimum=-1)
+# Maximum number of lines of a log.
+_MOST = 2**31 - 1
+
+
+@accepts(body=only("os-getConsoleOutput", Object({"length": _LENGTH})), answer=Object({"output": STRING}),
+         errors=(409, 501))
+def output(req: Request) -> dict[str, Any]:
+    """Read the console log: the last ``length`` lines, or all that is kept."""
+    server = servers.authorized_get(req, "os_compute_api:os-console-output")
+    lines = _lines(req.body["os-getConsoleOutput"].get("length"))
+    compute = servers.compute_of(req, server)
+    text = compute.console_output(req.ctx, server, lines) if lines != 0 else ""
+    return {"output": _CONTROLS.sub("", text)}
+
+
+def _lines(length: Any) -> int | None:
+    """Parse the number of lines; None: all lines."""
+    if length is None:
+        return None
+    number = int(length) if not isinstance(length, str) or len(length) < 12 else _MOST + 1
+    return None if number < 0 or number > _MOST else number

@@ -1,17 +1,25 @@
-"""Actions of POST /servers/{server_id}/action that start an operation or change one value."""
+"""Actions of POST /servers/{server_id}/action that start an operation or change one value, and passwords of guests."""
 
 from __future__ import annotations
 
+from typing import Any
+
 from nova import exception
+from nova.api import polling
 from nova.api.compute.servers.servers import authorize, authorized_get, get, operate, server_id, target_of
+from nova.api.compute.servers.servers_create import given_password
 from nova.api.request import Request
 from nova.api.router import Handler, accepts
-from nova.api.validation.fields import ANY, Changing, Field, Object, Plain, enum, only, string
+from nova.api.validation.fields import Changing, Field, Object, Plain, enum, only, string
+from nova.api.validation.types import ANY, STRING
+from nova.objects.servers.guest import password_items, password_of
 from nova.objects.servers.instance import Instance
 
 _SERVERS = "os_compute_api:servers:"
 _LOCK = "os_compute_api:os-lock-server:"
 _GROUPS = "os_compute_api:os-security-groups:"
+# Seconds that a request waits for the guest agent to change a password, and between two polls.
+_PASSWORD_WAIT, _PASSWORD_POLL = 15.0, 0.1
 
 
 def simple(action: str, operation: str, policy: str, summary: str) -> Handler:
@@ -52,8 +60,7 @@ def lock(req: Request) -> None:
     """Lock a server against actions of others than administrators."""
     authorize(req, _LOCK + "lock")
     wanted = req.body["lock"] if req.version >= 73 else None
-    req.clients.servers.lock(req.ctx, server_id(req), reason=(wanted or {}).get("locked_reason"),
-                             project_id=req.scope)
+    req.clients.servers.lock(req.ctx, server_id(req), reason=(wanted or {}).get("locked_reason"), project_id=req.scope)
 
 
 @accepts(body=only("unlock"))
@@ -67,8 +74,7 @@ def unlock(req: Request) -> None:
 
 def _locked_by_owner(req: Request, server: Instance) -> bool:
     """Return True if the owner may unlock the server: it is not locked, or locked by an owner."""
-    return server.locked_by is None or (
-        server.locked_by == "owner" and server.project_id == req.ctx.project_id)
+    return server.locked_by is None or (server.locked_by == "owner" and server.project_id == req.ctx.project_id)
 
 
 @accepts(body=only("trigger_crash_dump", Plain(type="null")), errors=(409,))
@@ -114,3 +120,28 @@ def _security_group(action: str, rule: str, add: bool) -> Handler:
 add_security_group = _security_group("addSecurityGroup", "add", True)
 remove_security_group = _security_group("removeSecurityGroup", "remove", False)
 
+
+# -- passwords of guests: os-server-password, with the encrypted password that a guest posted, and changePassword --
+@accepts(answer=Object({"password": STRING}))
+def show_password(req: Request) -> dict[str, Any]:
+    """Show the password that the guest posted; "" if there is none."""
+    return {"password": password_of(authorized_get(req, "os_compute_api:os-server-password:show").system_metadata)}
+
+
+def clear_password(req: Request) -> None:
+    """Delete the password that the guest posted. The guest keeps it and may post another one."""
+    authorize(req, "os_compute_api:os-server-password:clear")
+    req.clients.servers.update(req.ctx, server_id(req), {"system_metadata": password_items("")}, project_id=req.scope)
+
+
+@accepts(body=only("changePassword", Object({"adminPass": Field(STRING, required=True)})), errors=(409, 501))
+def change_password(req: Request) -> None:
+    """Change the administrator's password in a running guest. Fails without a guest agent."""
+    authorize(req, "os_compute_api:os-admin-password")
+    uuid = server_id(req)
+    try:
+        action = operate(req, "change_password", {"admin_pass": given_password(req.body["changePassword"])}).action
+    except exception.InstanceIsLocked as error:  # Clients know no better message.
+        raise exception.InstanceStateUnknown(instance_uuid=uuid, method="changePassword") from error
+    polling.until(req, lambda: req.clients.servers.password_changed(
+        req.ctx, uuid, action.uuid, project_id=req.scope), _PASSWORD_WAIT, _PASSWORD_POLL)

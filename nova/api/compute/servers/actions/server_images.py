@@ -11,11 +11,12 @@ from nova.api.compute.images.image_metadata import check_quota
 from nova.api.compute.servers.servers import authorize, get, operate, server_id
 from nova.api.request import Request, Response, whole
 from nova.api.router import accepts
-from nova.api.validation.fields import METADATA, NAME, STRING, Field, Object, Plain, only
+from nova.api.validation.fields import Field, Object, Plain, only
+from nova.api.validation.types import METADATA, NAME, STRING
 from nova.conf import CONF
 
 # Seconds that a request waits until its image is visible, so that the Location header is valid, and between two polls.
-_PATIENCE, _PAUSE = 5.0, 0.05
+_TIMEOUT, _PAUSE = 5.0, 0.05
 # Number of polls of the image after which the action is checked for a failure.
 _CHECKS = 10
 
@@ -35,8 +36,7 @@ def create_image(req: Request) -> Any:
 
 @accepts(body=only("createBackup", Object({
     "name": Field(NAME, required=True), "backup_type": Field(STRING, required=True),
-    "rotation": Field(_COUNT, required=True), "metadata": METADATA})), answer=_ANSWER, errors=(409,),
-    located=44)
+    "rotation": Field(_COUNT, required=True), "metadata": METADATA})), answer=_ANSWER, errors=(409,), located=44)
 def create_backup(req: Request) -> Any:
     """Create a backup of a server and delete older backups beyond the rotation."""
     authorize(req, "os_compute_api:os-create-backup")
@@ -47,13 +47,13 @@ def create_backup(req: Request) -> Any:
 def _made(req: Request, operation: str, wanted: dict[str, Any], keeps: bool = True) -> Any:
     if req.version < 39 and wanted.get("metadata"):
         check_quota(req, wanted["metadata"])
-    image_id = operate(req, operation, wanted)["image_id"]
+    image_id = operate(req, operation, wanted).answer["image_id"]
     if keeps:  # With rotation 0 the image is deleted as soon as it exists.
         _wait_until_visible(req, image_id)
     if req.version >= 45:
         return {"image_id": image_id}
     base = (CONF.api.glance_link_prefix or req.host_url).rstrip("/")
-    return Response(headers={"Location": f"{base}/images/{image_id}"} if keeps else None)
+    return Response(headers={"Location": f"{base}/images/{image_id}"} if keeps else {})
 
 
 def _wait_until_visible(req: Request, image_id: str) -> None:
@@ -67,15 +67,15 @@ def _wait_until_visible(req: Request, image_id: str) -> None:
         try:
             image.store().show(req.ctx, image_id, token=req.ctx.auth_token)
         except exception.ImageNotFound:
-            return next(checks) % _CHECKS == 0 and _over(req)
+            return next(checks) % _CHECKS == 0 and _has_ended(req)
         except exception.NovaException:
             pass  # The result is unknown.
         return True
 
-    polling.until(req, is_visible, _PATIENCE, _PAUSE)
+    polling.until(req, is_visible, _TIMEOUT, _PAUSE)
 
 
-def _over(req: Request) -> bool:
+def _has_ended(req: Request) -> bool:
     """Return True if the snapshot of this request has ended, so that a missing image will not appear any more."""
     try:
         return req.clients.actions.get(req.ctx, server_id(req), req.ctx.request_id).finish_time is not None

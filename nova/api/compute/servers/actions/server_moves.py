@@ -1,4 +1,4 @@
-"""Actions of POST /servers/{server_id}/action that change the flavor or the host of a server."""
+"""Actions of POST /servers/{server_id}/action that change the flavor or the host of a server, or shelve it."""
 
 from __future__ import annotations
 
@@ -6,23 +6,14 @@ from typing import Any
 
 from nova import exception
 from nova.api import polling
+from nova.api.compute.servers.actions.server_actions import simple
 from nova.api.compute.servers.servers import authorize, operate, server_id
 from nova.api.compute.servers.servers_create import given_password, new_password
-from nova.api.request import Request
+from nova.api.errors import as_invalid
+from nova.api.request import Request, is_true
 from nova.api.router import accepts
-from nova.api.validation.fields import (
-    ANY,
-    BOOLEAN,
-    HOSTNAME,
-    STRING,
-    Changing,
-    Field,
-    Object,
-    Plain,
-    enum,
-    is_true,
-    only,
-)
+from nova.api.validation.fields import Changing, Field, Object, Plain, enum, only
+from nova.api.validation.types import ANY, BOOLEAN, HOSTNAME, NAME, STRING, STRING_OR_NULL
 from nova.conf import CONF
 from nova.objects.servers.action import Action
 
@@ -32,7 +23,7 @@ _CHECKS_WAIT, _CHECKS_POLL = 60.0, 0.25
 _SERVERS = "os_compute_api:servers:"
 _MIGRATE = "os_compute_api:os-migrate-server:migrate"
 _LIVE = "os_compute_api:os-migrate-server:migrate_live"
-_EVACUATE = "os_compute_api:os-evacuate"
+_SHELVE = "os_compute_api:os-shelve:"
 
 _HOST_OR_NULL = Plain(**{**HOSTNAME.schema(0), "type": ["string", "null"]})
 
@@ -47,10 +38,8 @@ def resize(req: Request) -> None:
     wanted = req.body["resize"]
     # Old clients send the URL of the flavor.
     flavor_id = str(wanted["flavorRef"]).rstrip("/").rsplit("/", 1)[-1]
-    try:
+    with as_invalid(exception.FlavorNotFound):
         operate(req, "resize", {"flavor_id": flavor_id, "disk_config": wanted.get("OS-DCF:diskConfig")})
-    except exception.FlavorNotFound as error:
-        raise exception.InvalidInput(error.message) from error
 
 
 @accepts(body=only("confirmResize"), errors=(409,))
@@ -68,11 +57,8 @@ def revert_resize(req: Request) -> None:
 
 
 def _decide(req: Request, operation: str) -> None:
-    try:
+    with as_invalid(exception.MigrationNotFound):  # Not 404: the URL exists.
         operate(req, operation)
-    except exception.MigrationNotFound as error:
-        # 409 instead of 404: the URL exists, but the server is not ready for this.
-        raise exception.InvalidInput(error.message) from error
 
 
 # -- host ---------------------------------------------------------------------------------------------
@@ -101,35 +87,28 @@ def live_migrate(req: Request) -> None:
     """
     authorize(req, _LIVE)
     wanted = req.body["os-migrateLive"]
-    host = wanted["host"]
+    host, block = wanted["host"], wanted["block_migration"]
     if host is not None:
         authorize(req, _LIVE + ":host")
-    block = wanted["block_migration"]
-    action = _move(req, "live_migrate", {
-        "host": host, "block_migration": None if block == "auto" else is_true(block),
-        "force": _forced(req, wanted, since=30)})
+    action = _move(req, "live_migrate", {"host": host, "block_migration": None if block == "auto" else is_true(block),
+                                         "force": _forced(req, wanted, since=30)})
     if req.version < 34:
         polling.until(req, lambda: req.clients.servers.live_migration_checked(
             req.ctx, server_id(req), action.uuid, project_id=req.scope), _CHECKS_WAIT, _CHECKS_POLL)
 
 
 def _move(req: Request, operation: str, payload: dict[str, Any]) -> Action:
-    try:
-        return req.clients.servers.operate(
-            req.ctx, server_id(req), operation, payload=payload, project_id=req.scope).action
-    except exception.ComputeHostNotFound as error:
-        raise exception.InvalidInput(error.message) from error
+    with as_invalid(exception.ComputeHostNotFound):
+        return operate(req, operation, payload).action
 
 
 @accepts(body=only("evacuate", Object({
-    "host": HOSTNAME,
-    "onSharedStorage": Field(BOOLEAN, until=13, required=True),
-    "adminPass": STRING,
+    "host": HOSTNAME, "onSharedStorage": Field(BOOLEAN, until=13, required=True), "adminPass": STRING,
     "force": Field(BOOLEAN, since=29, until=67)})), answer=Object({"adminPass": Field(STRING, until=13)}),
     errors=(409,))
 def evacuate(req: Request) -> dict[str, Any] | None:
     """Evacuate a server from a failed host to another host."""
-    authorize(req, _EVACUATE)
+    authorize(req, "os_compute_api:os-evacuate")
     wanted = req.body["evacuate"]
     password = _password(wanted)
     operate(req, "evacuate", {
@@ -160,3 +139,24 @@ def _forced(req: Request, wanted: dict[str, Any], since: int) -> bool:
     if force and wanted.get("host") is None:
         raise exception.InvalidInput("A move can be forced only to a host that is named.")
     return force
+
+
+# -- shelve -------------------------------------------------------------------------------------------
+shelve = simple("shelve", "shelve", _SHELVE + "shelve", "Shelve a server: stop it and save it as an image.")
+shelve_offload = simple("shelveOffload", "shelve_offload", _SHELVE + "shelve_offload",
+                        "Take a shelved server off its host.")
+
+_ZONE = Object({"availability_zone": Field(NAME, required=True)}, null=True)
+_WHERE = Object({"availability_zone": STRING_OR_NULL, "host": STRING}, null=True)
+
+
+@accepts(body=only("unshelve", Changing({0: ANY, 77: _ZONE, 91: _WHERE})), errors=(409,))
+def unshelve(req: Request) -> None:
+    """Restore a shelved server."""
+    authorize(req, _SHELVE + "unshelve")
+    wanted = (req.body["unshelve"] or {}) if req.version >= 77 else {}
+    if "host" in wanted:
+        authorize(req, _SHELVE + "unshelve_to_host")
+    zone = wanted.get("availability_zone")
+    operate(req, "unshelve", {"availability_zone": zone, "host": wanted.get("host"),
+                              "unpin": "availability_zone" in wanted and zone is None})

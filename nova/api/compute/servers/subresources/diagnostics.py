@@ -7,9 +7,8 @@ from typing import Any
 from nova.api.compute.servers import servers
 from nova.api.request import Request
 from nova.api.router import accepts
-from nova.api.validation.fields import INTEGER, STRING_OR_NULL, Array, Changing, Object, Out, Plain, Type, View
-
-_NUMBER = Plain(type=["integer", "null"])
+from nova.api.validation.fields import Array, Changing, Object, Out, Plain, Type, View
+from nova.api.validation.types import INTEGER, INTEGER_OR_NULL, STRING_OR_NULL
 
 
 def _view(**keys: Type) -> View:
@@ -21,7 +20,7 @@ def _view(**keys: Type) -> View:
 
 
 def _numbers(*names: str) -> dict[str, Type]:
-    return dict.fromkeys(names, _NUMBER)
+    return dict.fromkeys(names, INTEGER_OR_NULL)
 
 
 _CPU = _view(**_numbers("id", "time", "utilisation"))

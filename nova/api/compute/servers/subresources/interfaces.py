@@ -1,4 +1,4 @@
-"""servers/{server_id}/os-interface: the interfaces of a server."""
+"""servers/{server_id}/os-interface and servers/{server_id}/ips: the interfaces of a server and their addresses."""
 
 from __future__ import annotations
 
@@ -9,50 +9,34 @@ import msgspec
 from nova import exception
 from nova.api import polling
 from nova.api.compute.servers.servers import authorize, authorized_get, operate, server_id
+from nova.api.compute.servers.servers_view import addresses
+from nova.api.errors import as_invalid
 from nova.api.request import Request
 from nova.api.router import accepts
-from nova.api.validation.fields import (
-    IP,
-    STRING,
-    STRING_OR_NULL,
-    TAG,
-    UUID,
-    Array,
-    Field,
-    Object,
-    Out,
-    Plain,
-    Query,
-    View,
-    only,
-)
+from nova.api.validation.fields import Array, Field, Object, Out, Plain, Query, View, only
+from nova.api.validation.types import IP, OPEN, STRING, STRING_OR_NULL, TAG, UUID
 from nova.common import plain_ip
 from nova.objects.networks.network import VIF
 from nova.objects.servers.instance import Instance
 
 # Seconds that a request waits for an external service to create an interface, and seconds between two polls.
-_PATIENCE, _PAUSE = 60.0, 0.25
+_TIMEOUT, _PAUSE = 60.0, 0.25
 
 POLICY = "os_compute_api:os-attach-interfaces:"
 _MULTINIC = "os_compute_api:os-multinic:"
 
 QUERY = Query(strict=102)
 CREATE = Object({"interfaceAttachment": Object({
-    "net_id": UUID,
-    "port_id": UUID,
+    "net_id": UUID, "port_id": UUID,
     "fixed_ips": Array(Object({"ip_address": Field(IP, required=True)}), minItems=1, maxItems=1),
     "tag": Field(TAG, since=49),
 })})
 ADD_FIXED_IP = only("addFixedIp", Object({
     "networkId": Field(Plain(type=["string", "number"], minLength=1, maxLength=36), required=True)}))
-REMOVE_FIXED_IP = only("removeFixedIp", Object({"address": Field(IP, required=True)}))
-_ADDRESS = Object({"ip_address": STRING, "subnet_id": STRING})
 INTERFACE = View([
-    Out("port_id", STRING, "id"),
-    Out("net_id", STRING, "network_id"),
-    Out("mac_addr", STRING, "mac"),
+    Out("port_id", STRING, "id"), Out("net_id", STRING, "network_id"), Out("mac_addr", STRING, "mac"),
     Out("port_state", STRING, lambda vif, _req: "ACTIVE" if vif.active else "DOWN"),
-    Out("fixed_ips", Array(_ADDRESS), lambda vif, _req: [
+    Out("fixed_ips", Array(Object({"ip_address": STRING, "subnet_id": STRING})), lambda vif, _req: [
         {"subnet_id": fixed.subnet_id, "ip_address": fixed.address} for fixed in vif.fixed_ips]),
     Out("tag", STRING_OR_NULL, since=70),
 ])
@@ -85,17 +69,16 @@ def create(req: Request) -> dict[str, Any]:
     """Attach an interface. The guest can use the interface when its port_state is ACTIVE."""
     authorize(req, POLICY + "create")
     wanted = req.body.get("interfaceAttachment", {})
-    addresses = wanted.get("fixed_ips")
+    fixed_ips = wanted.get("fixed_ips")
     if wanted.get("net_id") and wanted.get("port_id"):
         raise exception.Invalid("Must not input both net_id and port_id.")
-    if addresses and not wanted.get("net_id"):
+    if fixed_ips and not wanted.get("net_id"):
         raise exception.Invalid("Must input net_id when fixed_ips are given.")
     try:
-        vif = _attached(req, {
-            "network_id": wanted.get("net_id"), "port_id": wanted.get("port_id"), "tag": wanted.get("tag"),
-            "fixed_ip": addresses[0]["ip_address"] if addresses else None})
-    except (exception.NetworkAmbiguous, exception.NoMoreFixedIps) as error:
-        raise exception.Invalid(error.message) from error
+        with as_invalid(exception.NetworkAmbiguous, exception.NoMoreFixedIps):
+            vif = _attached(req, {
+                "network_id": wanted.get("net_id"), "port_id": wanted.get("port_id"), "tag": wanted.get("tag"),
+                "fixed_ip": fixed_ips[0]["ip_address"] if fixed_ips else None})
     except exception.FixedIpInUse as error:
         raise exception.Conflict(error.message) from error
     return {"interfaceAttachment": INTERFACE.render(vif, req)}
@@ -103,12 +86,12 @@ def create(req: Request) -> dict[str, Any]:
 
 def _attached(req: Request, wanted: dict[str, Any]) -> VIF:
     """Return the new interface. An external service creates it after the operation was accepted."""
-    accepted = req.clients.servers.operate(req.ctx, server_id(req), "attach_interface", wanted, project_id=req.scope)
+    accepted = operate(req, "attach_interface", wanted)
     vif = msgspec.convert(accepted.answer, VIF)
     if vif.id:
         return vif
     attached = polling.until(req, lambda: req.clients.servers.attached_interface(
-        req.ctx, server_id(req), accepted.action.uuid, project_id=req.scope), _PATIENCE, _PAUSE)
+        req.ctx, server_id(req), accepted.action.uuid, project_id=req.scope), _TIMEOUT, _PAUSE)
     if attached is None:
         raise exception.InterfaceAttachTimedOut()
     return attached
@@ -126,13 +109,11 @@ def delete(req: Request) -> None:
 def add_fixed_ip(req: Request) -> None:
     """Add an address of a network to a server."""
     authorize(req, _MULTINIC + "add")
-    try:
+    with as_invalid(exception.NoMoreFixedIps):
         operate(req, "attach_interface", {"network_id": str(req.body["addFixedIp"]["networkId"])})
-    except exception.NoMoreFixedIps as error:
-        raise exception.Invalid(error.message) from error
 
 
-@accepts(body=REMOVE_FIXED_IP, errors=(409,))
+@accepts(body=only("removeFixedIp", Object({"address": Field(IP, required=True)})), errors=(409,))
 def remove_fixed_ip(req: Request) -> None:
     """Remove an address from a server, together with its interface if it has no other address of this version."""
     server = authorized_get(req, _MULTINIC + "remove")
@@ -143,3 +124,19 @@ def remove_fixed_ip(req: Request) -> None:
     if len(vif.addresses(address.version)) > 1:
         raise exception.Invalid(f"Port {vif.id} has further addresses: change them in the network service.")
     operate(req, "detach_interface", {"port_id": vif.id})
+
+
+@accepts(answer=Object({"addresses": OPEN}))
+def ips(req: Request) -> dict[str, Any]:
+    """List the addresses of a server."""
+    return {"addresses": addresses(authorized_get(req, "os_compute_api:ips:index"), precise=False)}
+
+
+@accepts(answer=OPEN)
+def network_ips(req: Request) -> dict[str, Any]:
+    """List the addresses of a server in one network."""
+    networks = addresses(authorized_get(req, "os_compute_api:ips:show"), precise=False)
+    label = req.params["label"]
+    if label not in networks:
+        raise exception.NotFound("Instance is not a member of specified network")
+    return {label: networks[label]}

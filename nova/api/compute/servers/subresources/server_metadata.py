@@ -8,25 +8,18 @@ from nova import exception
 from nova.api.compute.servers import servers
 from nova.api.request import Request
 from nova.api.router import accepts
-from nova.api.validation.fields import METADATA, Field, Object, string
+from nova.api.validation.types import ALL_METADATA, ALL_METADATA_ANSWER, METADATA_ITEM, METADATA_ITEM_ANSWER
 
 _POLICY = "os_compute_api:server-metadata:"
 
-ALL = Object({"metadata": Field(METADATA, required=True)})
-SINGLE_ITEM = Object({"meta": Field(Object(
-    patterns={"^[a-zA-Z0-9-_:. ]{1,255}$": string(maxLength=255)}, minProperties=1, maxProperties=1), required=True)})
-_OPEN = Object(additional=True)
-ALL_ANSWER = Object({"metadata": _OPEN})
-SINGLE_ITEM_ANSWER = Object({"meta": _OPEN})
 
-
-@accepts(answer=ALL_ANSWER)
+@accepts(answer=ALL_METADATA_ANSWER)
 def index(req: Request) -> dict[str, Any]:
     """List the metadata of a server."""
     return {"metadata": servers.authorized_get(req, _POLICY + "index").metadata}
 
 
-@accepts(answer=SINGLE_ITEM_ANSWER)
+@accepts(answer=METADATA_ITEM_ANSWER)
 def show(req: Request) -> dict[str, Any]:
     """Show an item."""
     metadata = servers.authorized_get(req, _POLICY + "show").metadata
@@ -41,21 +34,21 @@ def _set(req: Request, metadata: dict[str, str], replace: bool) -> dict[str, str
         req.ctx, servers.server_id(req), metadata, replace=replace, project_id=req.scope)
 
 
-@accepts(body=ALL, answer=ALL_ANSWER, errors=(409,))
+@accepts(body=ALL_METADATA, answer=ALL_METADATA_ANSWER, errors=(409,))
 def create(req: Request) -> dict[str, Any]:
     """Add or change items."""
     servers.authorize(req, _POLICY + "create")
     return {"metadata": _set(req, req.body["metadata"], replace=False)}
 
 
-@accepts(body=ALL, answer=ALL_ANSWER, errors=(409,))
+@accepts(body=ALL_METADATA, answer=ALL_METADATA_ANSWER, errors=(409,))
 def update_all(req: Request) -> dict[str, Any]:
     """Replace all items."""
     servers.authorize(req, _POLICY + "update_all")
     return {"metadata": _set(req, req.body["metadata"], replace=True)}
 
 
-@accepts(body=SINGLE_ITEM, answer=SINGLE_ITEM_ANSWER, errors=(409,))
+@accepts(body=METADATA_ITEM, answer=METADATA_ITEM_ANSWER, errors=(409,))
 def update(req: Request) -> dict[str, Any]:
     """Set one item."""
     servers.authorize(req, _POLICY + "update")

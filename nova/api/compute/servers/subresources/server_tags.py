@@ -11,12 +11,10 @@ from nova.api import microversion
 from nova.api.compute.servers import servers
 from nova.api.request import Request, Response
 from nova.api.router import accepts
-from nova.api.validation.fields import STRING, TAG, Array, Field, Object, Plain, Query
+from nova.api.validation.fields import Array, Field, Object, Plain
+from nova.api.validation.types import ANY_QUERY, STRING, TAG
 
 _POLICY = "os_compute_api:os-server-tags:"
-# Queries whose unknown parameters are ignored in every version.
-_QUERY = Query(strict=None)
-_TAGS = Object({"tags": Field(Array(TAG, maxItems=50), required=True)})
 _ANSWER = Object({"tags": Array(STRING)})
 _VALID = re.compile(r"[^,/]{1,60}")
 
@@ -30,20 +28,20 @@ def _change(req: Request, tags: list[str], mode: str) -> list[str]:
     return req.clients.servers.set_tags(req.ctx, servers.server_id(req), tags, mode=mode, project_id=req.scope)
 
 
-@accepts(query=_QUERY, answer=_ANSWER)
+@accepts(query=ANY_QUERY, answer=_ANSWER)
 def index(req: Request) -> dict[str, Any]:
     """List the tags of a server."""
     return {"tags": servers.authorized_get(req, _POLICY + "index").tags}
 
 
-@accepts(query=_QUERY)
+@accepts(query=ANY_QUERY)
 def show(req: Request) -> None:
     """Check whether the server has this tag."""
     if req.params["tag"] not in servers.authorized_get(req, _POLICY + "show").tags:
         raise _missing_tag(req)
 
 
-@accepts(body=_TAGS, answer=_ANSWER, errors=(409,))
+@accepts(body=Object({"tags": Field(Array(TAG, maxItems=50), required=True)}), answer=_ANSWER, errors=(409,))
 def update_all(req: Request) -> dict[str, Any]:
     """Replace all tags."""
     servers.authorize(req, _POLICY + "update_all")

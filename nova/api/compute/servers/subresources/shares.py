@@ -7,10 +7,11 @@ from typing import Any
 import msgspec
 
 from nova import exception
-from nova.api.compute.servers.servers import authorize, authorized_get, server_id
+from nova.api.compute.servers.servers import authorize, authorized_get, operate
 from nova.api.request import Request
 from nova.api.router import accepts
-from nova.api.validation.fields import STRING, STRING_OR_NULL, UUID, Array, Field, Object, Out, Query, View, string
+from nova.api.validation.fields import Array, Field, Object, Out, Query, View, string
+from nova.api.validation.types import STRING, STRING_OR_NULL, UUID
 from nova.objects.servers.instance import Instance
 from nova.objects.volumes.share import ShareMapping
 
@@ -18,8 +19,7 @@ POLICY = "os_compute_api:os-server-shares:"
 
 QUERY = Query(strict=97)
 CREATE = Object({"share": Field(Object({
-    "share_id": Field(UUID, required=True),
-    "tag": string(pattern="^[a-zA-Z0-9-]*$", minLength=1, maxLength=255),
+    "share_id": Field(UUID, required=True), "tag": string(pattern="^[a-zA-Z0-9-]*$", minLength=1, maxLength=255),
 }), required=True)})
 
 _BASIC = [Out("share_id", STRING), Out("status", STRING), Out("tag", STRING)]
@@ -59,8 +59,7 @@ def create(req: Request) -> dict[str, Any]:
     """Attach a share to a stopped server; its guest mounts it by its tag (default: its id) from the next start on."""
     authorize(req, POLICY + "create")
     wanted = req.body["share"]
-    accepted = req.clients.servers.operate(req.ctx, server_id(req), "attach_share", {
-        "share_id": wanted["share_id"], "tag": wanted.get("tag")}, project_id=req.scope)
+    accepted = operate(req, "attach_share", {"share_id": wanted["share_id"], "tag": wanted.get("tag")})
     return {"share": _rendered(req, msgspec.convert(accepted.answer, ShareMapping))}
 
 
@@ -68,5 +67,4 @@ def create(req: Request) -> dict[str, Any]:
 def delete(req: Request) -> None:
     """Detach a share from a stopped server."""
     authorize(req, POLICY + "delete")
-    req.clients.servers.operate(req.ctx, server_id(req), "detach_share", {"share_id": req.params["id"]},
-                                project_id=req.scope)
+    operate(req, "detach_share", {"share_id": req.params["id"]})

@@ -8,20 +8,19 @@ from nova import exception
 from nova.api.compute.servers import servers
 from nova.api.request import Request
 from nova.api.router import accepts
-from nova.api.validation.fields import ABSENT, INTEGER, Array, Object, Out, Plain, View
+from nova.api.validation.fields import ABSENT, Array, Object, Out, View
+from nova.api.validation.types import INTEGER, INTEGER_OR_NULL
 from nova.objects.dedicated_resources.numa import GuestCell
 from nova.objects.requirements.cpu_topology import topology
 from nova.objects.requirements.properties import Properties
 from nova.objects.servers.instance import Instance
 
 _POLICY = "compute:server:topology:"
-_INTEGER_OR_NULL = Plain(type=["integer", "null"])
 _CPUS = Array(INTEGER)
 
 
 class _ViewContext:
-    """The context in which a cell is shown. ``threads``: threads per core; ``host``: the caller may see the host.
-    """
+    """The context in which a cell is shown. ``threads``: threads per core; ``host``: the caller may see the host."""
 
     def __init__(self, req: Request, server: Instance) -> None:
         self.version = req.version
@@ -55,13 +54,13 @@ NODE = View([
     Out("memory_mb", INTEGER),
     Out("siblings", Array(_CPUS), _siblings),
     Out("vcpu_set", _CPUS, lambda cell, _context: _cpus(cell)),
-    Out("host_node", _INTEGER_OR_NULL, lambda cell, view: cell.host_cell if view.host else ABSENT),
+    Out("host_node", INTEGER_OR_NULL, lambda cell, view: cell.host_cell if view.host else ABSENT),
     Out("cpu_pinning", Object(patterns={"^[0-9]+$": INTEGER}), lambda cell, view: {
         str(cpu): host for cpu, host in sorted(cell.pinning.items())} if view.host else ABSENT),
 ])
 
 
-@accepts(answer=Object({"nodes": Array(NODE), "pagesize_kb": _INTEGER_OR_NULL}))
+@accepts(answer=Object({"nodes": Array(NODE), "pagesize_kb": INTEGER_OR_NULL}))
 def index(req: Request) -> dict[str, Any]:
     """Show the NUMA cells of a server, and to some callers the cells of its host."""
     server = servers.authorized_get(req, _POLICY + "index")

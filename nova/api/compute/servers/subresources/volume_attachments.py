@@ -5,61 +5,34 @@ from __future__ import annotations
 from typing import Any
 
 from nova import exception
-from nova.api.compute.servers.servers import authorize, authorized_get, server_id
-from nova.api.request import Request
+from nova.api.compute.servers.servers import authorize, authorized_get, operate
+from nova.api.request import Request, is_true
 from nova.api.router import accepts
-from nova.api.validation.fields import (
-    BOOLEAN,
-    LIMIT,
-    STRING,
-    STRING_OR_NULL,
-    TAG,
-    TRUTH,
-    UUID,
-    Array,
-    Field,
-    Object,
-    Out,
-    Plain,
-    Query,
-    View,
-    is_true,
-)
+from nova.api.validation.fields import Array, Field, Object, Out, Plain, Query, View
+from nova.api.validation.types import ANY_QUERY, BOOLEAN, LIMIT, STRING, STRING_OR_NULL, TAG, TRUTH, UUID
 from nova.objects.servers.instance import Instance
 from nova.objects.volumes.volume import Attachment, AttachmentChanges
 
 POLICY = "os_compute_api:os-volumes-attachments:"
 
-INDEX_QUERY = Query({"limit": LIMIT, "offset": LIMIT}, strict=75)
-SHOW_QUERY = Query(strict=None)
 
 _DEVICE = Plain(type=["string", "null"], pattern="(^/dev/x{0,1}[a-z]{0,1}d{0,1})([a-z]+)[0-9]*$")
 CREATE = Object({"volumeAttachment": Field(Object({
-    "volumeId": Field(UUID, required=True),
-    "device": _DEVICE,
-    "tag": Field(TAG, since=49),
+    "volumeId": Field(UUID, required=True), "device": _DEVICE, "tag": Field(TAG, since=49),
     "delete_on_termination": Field(BOOLEAN, since=79),
 }), required=True)})
 UPDATE = Object({"volumeAttachment": Field(Object({
-    "volumeId": Field(UUID, required=True),
-    "device": Field(_DEVICE, since=85),
-    "tag": Field(TAG, since=85),
-    "delete_on_termination": Field(BOOLEAN, since=85),
-    "serverId": Field(UUID, since=85),
-    "id": Field(UUID, since=85),
+    "volumeId": Field(UUID, required=True), "device": Field(_DEVICE, since=85), "tag": Field(TAG, since=85),
+    "delete_on_termination": Field(BOOLEAN, since=85), "serverId": Field(UUID, since=85), "id": Field(UUID, since=85),
 }), required=True)})
 
 
 def _view(ids_until: int) -> View:
     return View([
-        Out("id", STRING, "volume_id", until=ids_until),
-        Out("attachment_id", STRING_OR_NULL, since=ids_until + 1),
-        Out("bdm_uuid", STRING_OR_NULL, since=ids_until + 1),
-        Out("volumeId", STRING, "volume_id"),
-        Out("serverId", STRING, "instance_uuid"),
-        Out("device", STRING_OR_NULL, "device_name"),
-        Out("tag", STRING_OR_NULL, since=70),
-        Out("delete_on_termination", TRUTH, since=79),
+        Out("id", STRING, "volume_id", until=ids_until), Out("attachment_id", STRING_OR_NULL, since=ids_until + 1),
+        Out("bdm_uuid", STRING_OR_NULL, since=ids_until + 1), Out("volumeId", STRING, "volume_id"),
+        Out("serverId", STRING, "instance_uuid"), Out("device", STRING_OR_NULL, "device_name"),
+        Out("tag", STRING_OR_NULL, since=70), Out("delete_on_termination", TRUTH, since=79),
     ])
 
 
@@ -84,7 +57,7 @@ def _attachment(req: Request, server: Instance) -> Attachment:
     raise exception.VolumeNotAttached(instance_uuid=server.uuid, volume_id=req.params["id"])
 
 
-@accepts(query=INDEX_QUERY, answer=Object({"volumeAttachments": Array(SHOWN)}))
+@accepts(query=Query({"limit": LIMIT, "offset": LIMIT}, strict=75), answer=Object({"volumeAttachments": Array(SHOWN)}))
 def index(req: Request) -> dict[str, Any]:
     """List the volumes of a server."""
     attachments = _attachments(req, authorized_get(req, POLICY + "index"))
@@ -92,7 +65,7 @@ def index(req: Request) -> dict[str, Any]:
     return {"volumeAttachments": [SHOWN.render(item, req) for item in attachments[start:start + limit]]}
 
 
-@accepts(query=SHOW_QUERY, answer=Object({"volumeAttachment": SHOWN}))
+@accepts(query=ANY_QUERY, answer=Object({"volumeAttachment": SHOWN}))
 def show(req: Request) -> dict[str, Any]:
     """Show a volume attachment of a server."""
     server = authorized_get(req, POLICY + "show")
@@ -104,10 +77,10 @@ def create(req: Request) -> dict[str, Any] | None:
     """Attach a volume. The attachment completes after the response, when the status of the volume is in-use."""
     authorize(req, POLICY + "create")
     wanted = req.body["volumeAttachment"]
-    accepted = req.clients.servers.operate(req.ctx, server_id(req), "attach_volume", {
+    accepted = operate(req, "attach_volume", {
         "volume_id": wanted["volumeId"], "device_name": wanted.get("device"), "tag": wanted.get("tag"),
         "delete_on_termination": is_true(wanted.get("delete_on_termination", False)),
-        "shelved": req.version >= 20, "shares": req.version >= 60}, project_id=req.scope)
+        "shelved": req.version >= 20, "shares": req.version >= 60})
     if req.version >= 101:
         return None
     return {"volumeAttachment": CREATED.render(Attachment(**accepted.answer), req)}
@@ -116,25 +89,23 @@ def create(req: Request) -> dict[str, Any] | None:
 @accepts(body=UPDATE, errors=(409,))
 def update(req: Request) -> None:
     """Change delete_on_termination of a volume, or replace it by another volume."""
-    server = authorized_get(req, POLICY + "update") if _same_volume(req) else authorized_get(req, POLICY + "swap")
+    server = authorized_get(req, POLICY + ("update" if _same_volume(req) else "swap"))
     attachment, wanted = _attachment(req, server), req.body["volumeAttachment"]
-    unchanged = {"id": attachment.volume_id, "serverId": server.uuid, "device": attachment.device_name,
-                 "tag": attachment.tag}
-    for name, value in unchanged.items():
+    for name, value in (("id", attachment.volume_id), ("serverId", server.uuid), ("device", attachment.device_name),
+                        ("tag", attachment.tag)):
         if wanted.get(name, value) != value:
             raise exception.InvalidInput(reason=f"{name} of an attachment cannot be changed.")
     ends = is_true(wanted["delete_on_termination"]) if "delete_on_termination" in wanted else None
     if not _same_volume(req):
-        req.clients.servers.operate(req.ctx, server.uuid, "swap_volume", {
-            "volume_id": attachment.volume_id, "new_volume_id": wanted["volumeId"], "delete_on_termination": ends},
-            project_id=req.scope)
+        operate(req, "swap_volume", {"volume_id": attachment.volume_id, "new_volume_id": wanted["volumeId"],
+                                     "delete_on_termination": ends})
     elif ends is not None:
         changes = AttachmentChanges(delete_on_termination=ends)
         req.clients.volumes.update_attachment(req.ctx, server.uuid, attachment.volume_id, changes, req.scope)
 
 
 def _same_volume(req: Request) -> bool:
-    """Update a volume attachment. Before 2.85 the request always requests a swap."""
+    """Return True if the request does not replace the volume. Before 2.85 it always does."""
     return req.version >= 85 and req.body["volumeAttachment"]["volumeId"] == req.params["id"]
 
 
@@ -142,5 +113,4 @@ def _same_volume(req: Request) -> bool:
 def delete(req: Request) -> None:
     """Detach a volume."""
     authorize(req, POLICY + "delete")
-    req.clients.servers.operate(req.ctx, server_id(req), "detach_volume", {
-        "volume_id": req.params["id"], "shelved": req.version >= 20}, project_id=req.scope)
+    operate(req, "detach_volume", {"volume_id": req.params["id"], "shelved": req.version >= 20})

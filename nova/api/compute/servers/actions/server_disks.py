@@ -1,4 +1,4 @@
-"""The action rebuild: new disks for a server, from the same image or from another one."""
+"""The actions rebuild (new disks, from the same or another image), rescue and unrescue (a rescue disk)."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from nova.api import microversion
 from nova.api.compute.servers import servers_schemas, servers_view
 from nova.api.compute.servers.servers import authorize, get, operate, server_id
 from nova.api.compute.servers.servers_create import given_password, new_password, personality_of
-from nova.api.request import Request, Response
+from nova.api.request import Request, Response, is_true
 from nova.api.router import accepts
-from nova.api.validation.fields import Object, is_true
+from nova.api.validation.fields import Object, only
 from nova.api.validation.formats import canonical_ipv6
+from nova.api.validation.types import STRING, UUID
 from nova.conf import CONF
 from nova.image import lookup
 from nova.objects.servers.instance import Instance
@@ -58,3 +59,27 @@ def _request(req: Request, server: Instance, wanted: Mapping[str, Any]) -> dict[
             "personality": msgspec.to_builtins(personality_of(wanted)),
             "reimage": req.version >= 93,
             "keep_ephemerals": is_true(wanted.get("preserve_ephemeral"))}
+
+
+@accepts(body=only("rescue", Object({"adminPass": STRING, "rescue_image_ref": UUID}, null=True)),
+         answer=Object({"adminPass": STRING}), errors=(409,))
+def rescue(req: Request) -> dict[str, Any]:
+    """Start a server from a rescue disk, so that its own disks can be repaired."""
+    server = authorize(req, "os_compute_api:os-rescue")
+    wanted = req.body["rescue"] or {}
+    password = given_password(wanted) or new_password()
+    options: dict[str, Any] = {"admin_pass": password, "volume_backed": req.version >= 87}
+    if wanted.get("rescue_image_ref"):
+        trusted = (server or get(req)).trusted_certs or ()
+        image = lookup.find(req.ctx, wanted["rescue_image_ref"], trusted)
+        kernel, ramdisk = lookup.boot_files(req.ctx, image)
+        options |= {"image": msgspec.to_builtins(image), "kernel_id": kernel, "ramdisk_id": ramdisk}
+    operate(req, "rescue", options)
+    return {"adminPass": password} if CONF.api.enable_instance_password else {}
+
+
+@accepts(body=only("unrescue"), errors=(409,))
+def unrescue(req: Request) -> None:
+    """Start a rescued server from its own disks again."""
+    authorize(req, "os_compute_api:os-unrescue")
+    operate(req, "unrescue")

@@ -1,0 +1,107 @@
+"""Reports of a host to the conductor: its nodes, page by page, and the volume usage of its guests."""
+
+import hashlib
+import itertools
+import logging
+import time
+from collections.abc import Iterator
+
+import msgspec
+
+from nova import context, exception
+from nova.compute.host import Machine
+from nova.compute.monitors.base import Monitors
+from nova.objects.hosts.node import ComputeNode
+from nova.objects.servers import states
+from nova.objects.servers.instance import Instance
+from nova.objects.volumes.volume import VolumeCounters
+from nova.rpcapi.by_hosts import Guests
+from nova.virt.driver import Driver
+
+LOG = logging.getLogger(__name__)
+
+# Maximum number of nodes per message and per transaction of the conductor.
+_PAGE = 250
+# Number of servers per request.
+_SERVERS = 200
+# Interval in seconds after which all nodes are reported again, in case that rows were changed otherwise.
+_FULL_REPORT = 600.0
+
+_encode = msgspec.msgpack.Encoder(order="deterministic").encode
+
+
+class NodeReports:
+    """The node reports of one host."""
+
+    def __init__(self, host: str, driver: Driver, guests: Guests, monitors: Monitors | None = None) -> None:
+        self._host = host
+        self._driver = driver
+        self._guests = guests
+        self._monitors = monitors or Monitors({})
+        self._reported: list[bytes] = []
+        self._full_report_at = 0.0
+
+    def report(self, full: bool = False) -> None:
+        """Report the current nodes. ``full``: report unchanged nodes, too."""
+        now = time.monotonic()
+        if full or now - self._full_report_at > _FULL_REPORT:
+            self._reported, self._full_report_at = [], now
+        previous, self._reported = self._reported, []
+        for page, before in itertools.zip_longest(self._pages(), previous):
+            if page is None:
+                break
+            after, upto, nodes = page
+            digest = hashlib.blake2b(_encode((after, upto, nodes)), digest_size=16).digest()
+            if digest != before:
+                self._guests.report_nodes(context.admin(), self._host, nodes, after, upto)
+            self._reported.append(digest)
+
+    def _pages(self) -> Iterator[tuple[str, str | None, list[ComputeNode]]]:
+        """Yield pages. Each page has all nodes with uuids after ``after`` and up to ``upto``."""
+        nodes, measured = self._driver.nodes(), self._monitors.measure()
+        if measured is not None:  # the metrics of the host, which all nodes share
+            nodes = [msgspec.structs.replace(node, metrics=measured) for node in nodes]
+        if len(nodes) <= _PAGE:
+            yield "", None, nodes
+            return
+        nodes = sorted(nodes, key=lambda node: node.uuid)
+        after = ""
+        for start in range(0, len(nodes), _PAGE):
+            page = nodes[start:start + _PAGE]
+            upto = page[-1].uuid if start + _PAGE < len(nodes) else None
+            yield after, upto, page
+            after = page[-1].uuid
+
+
+class VolumeUsage:
+    """The volume usage reports of one host."""
+
+    def __init__(self, machine: Machine, guests: Guests) -> None:
+        self._machine, self._guests = machine, guests
+
+    def report(self) -> None:
+        """Report the counters of all volumes of running guests."""
+        ctx, host, marker = context.admin(), self._machine.name, None
+        while True:
+            page = self._guests.on_host(ctx, host, _SERVERS, marker)
+            counters = [usage for instance in page if instance.host == host for usage in self._of(instance)]
+            if counters:
+                self._guests.volumes_used(ctx, host, counters)
+            if len(page) < _SERVERS:
+                return
+            marker = page[-1].uuid
+
+    def _of(self, instance: Instance) -> Iterator[VolumeCounters]:
+        if not instance.volumes or instance.power_state not in (states.RUNNING, states.POWER_PAUSED):
+            return
+        try:
+            counted = self._machine.driver.guests.diagnostics(instance).flat
+        except exception.NovaException as error:
+            LOG.info("[instance: %s] Cannot read the volume counters: %s", instance.uuid, error)
+            return
+        for device in instance.volumes:
+            name = (device.device_name or "").removeprefix("/dev/")
+            if device.volume_id and f"{name}_read" in counted:
+                yield VolumeCounters(instance_uuid=instance.uuid, volume_id=device.volume_id,
+                                     reads=counted[f"{name}_read_req"], read_bytes=counted[f"{name}_read"],
+                                     writes=counted[f"{name}_write_req"], write_bytes=counted[f"{name}_write"])
