@@ -1,7 +1,5 @@
 """Images in Glance (API v2)."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import logging

@@ -1,7 +1,5 @@
 """Flavors, their extra specs and their access lists."""
 
-from __future__ import annotations
-
 import functools
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Compute nodes with their trees of providers and inventories, as drivers report them."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Services: registration and liveness."""
 
-from __future__ import annotations
-
 import datetime
 import time
 from collections.abc import Collection, Iterable, Sequence

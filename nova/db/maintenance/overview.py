@@ -1,7 +1,5 @@
 """An overview of the deployment: nine statements, none of which reads more rows than there are nodes or operations."""
 
-from __future__ import annotations
-
 import collections
 import datetime
 import itertools

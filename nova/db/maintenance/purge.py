@@ -5,8 +5,6 @@ order of (created_at, uuid), and pauses as long as the page took. Rows are archi
 that a killed purge has archived but not removed are archived again by the next one.
 """
 
-from __future__ import annotations
-
 import collections
 import contextlib
 import dataclasses

@@ -1,7 +1,5 @@
 """A check whether the configured database is usable, with an error of one line for the operator."""
 
-from __future__ import annotations
-
 import logging
 import os
 import pathlib

@@ -1,7 +1,5 @@
 """The embedded networks. Their addresses are allocated in nova.db.networks.fixed_ips."""
 
-from __future__ import annotations
-
 import ipaddress
 import itertools
 

@@ -1,7 +1,5 @@
 """The journal of operations: a row per action with its steps as events, and its lease."""
 
-from __future__ import annotations
-
 import datetime
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any

@@ -4,8 +4,6 @@ A token ends by rows that are written anyway: the server's row has its host, the
 operations need not handle tokens.
 """
 
-from __future__ import annotations
-
 import datetime
 from collections.abc import Collection, Sequence
 

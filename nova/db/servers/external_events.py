@@ -1,7 +1,5 @@
 """Events of other services about instances, stored until the step that waits for them has read them."""
 
-from __future__ import annotations
-
 import datetime
 from collections.abc import Collection
 

@@ -1,7 +1,5 @@
 """Secrets of servers that are being built, encrypted by conductors, and the check value of their keys."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import sqlalchemy as sa

@@ -7,8 +7,6 @@ The databases' own engines differ, and their time is not bounded by the size of 
 themselves. LIKE conditions reduce the rows to read where the expression requires a text (nova.objects.required_text).
 """
 
-from __future__ import annotations
-
 import contextlib
 import datetime
 import itertools
