@@ -136,8 +136,8 @@ def _add_action(operation: dict[str, Any], route: Route, version: int) -> None:
 
 
 def _merge(merged: dict[str, Any], answer: dict[str, Any]) -> None:
-    """Actions that are answered with the same status. OpenAPI cannot say that there may be a body: where some have
-    none, no client is to look for one, and the others' is the ``x-answer`` of their own body alone."""
+    """Merge the answer of an action with those of other actions that have the same status. OpenAPI has no optional
+    bodies: if an action has none, the bodies of the other actions are only in their ``x-answer``."""
     merged["headers"] = {**merged.get("headers", {}), **answer.get("headers", {})}
     if "content" not in answer or "content" not in merged:
         merged.pop("content", None)

@@ -1,9 +1,9 @@
-"""Secrets in what components write, replaced by a mask, also where a secret is cut.
+"""Masking of secrets in the output of components, also if a secret is divided.
 
-Logs come in pieces: a line of a log ends after 8 KiB, lines of both output streams take turns, and what is shown often
-begins or ends in the middle. So text is searched across its line ends, per stream and as a whole, and a piece of a
-secret at the beginning or end counts as well. A secret is found as it is, percent-encoded, as a string of JSON, and
-within Base64. A piece of less than four bytes, of which the rest is not there yet, is shown.
+Logs are divided: a line of a log ends after 8 KiB, lines of both output streams alternate, and an excerpt often begins
+or ends within a secret. Text is therefore searched across line ends, per stream and as a whole, and a part of a secret
+at the beginning or end is masked, too. A secret is found in plain form, percent-encoded, as a string of JSON, and in
+Base64. The first bytes of a secret, less than four, are shown if the text ends with them.
 """
 
 from __future__ import annotations

@@ -132,7 +132,7 @@ class Watch:
             if info is not None and info.port and (addresses := info.addresses_by_version(IPVersion.All)):
                 self._events.put((True, name, instance(name, info.properties, addresses, info.port)))
         except Exception:  # Invalid announcement: the instance cannot be reached.
-            logging.getLogger(__name__).debug("An instance could not be asked", exc_info=True)
+            logging.getLogger(__name__).debug("Cannot resolve the announcement of an instance", exc_info=True)
 
 
 class Announcement:

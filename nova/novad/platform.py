@@ -1,7 +1,7 @@
-"""The platform file: which components there are, of which images, with which data. TOML or YAML.
+"""The platform file: the components of a platform, their images and their data, in TOML or YAML.
 
-Everything is checked when it is read: :func:`load` raises Invalid, whose message names the field. A file with ``base``
-changes another one.
+The whole file is checked when it is read: :func:`load` raises Invalid with a message that names the field. A file with
+``base`` changes another platform file.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""Signatures of calls over TCP without TLS, where the shared secret itself never travels.
+"""Signatures of calls over TCP without TLS. The shared secret is never sent.
 
-Any account of a machine may listen on a loopback port that is free, so the listener proves first that it knows the
-secret, and a caller sends nothing that is of use for another call:
+Any account of a machine may listen on a free loopback port. The listener therefore proves first that it knows the
+secret, and the signature of a call is valid for this call only:
 
 1. The caller requests ``CHALLENGE`` with a nonce of its own. The answer has a nonce of novad, and an HMAC of both.
 2. The call carries both nonces, the SHA-256 of its request, and an HMAC of these and of the method. Each nonce of novad
-   is good for one call.
+   is valid for one call.
 
-A program that relays between the two can read and change answers, and can withhold calls; it cannot make any.
+A program between client and novad can read and change answers and suppress calls; it cannot make calls.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Commands by what they are about; each function declares what it takes and returns (nova/cli/declare.py)."""
+"""Commands by resource; each function declares its arguments and results (nova/cli/declare.py)."""

@@ -1108,7 +1108,7 @@ class Updates:
 
 class NodesStub:
     """----------------------------------------------------------------------------------------------------- several nodes
-    What the novad of a control node asks the others.
+    Requests of the novad of a control node to the novad of other nodes.
     """
 
     def __init__(self, channel):
@@ -1161,7 +1161,7 @@ class NodesStub:
 
 class NodesServicer:
     """----------------------------------------------------------------------------------------------------- several nodes
-    What the novad of a control node asks the others.
+    Requests of the novad of a control node to the novad of other nodes.
     """
 
     def Plan(self, request, context):
@@ -1273,7 +1273,7 @@ def add_NodesServicer_to_server(servicer, server):
  # This class is part of an EXPERIMENTAL API.
 class Nodes:
     """----------------------------------------------------------------------------------------------------- several nodes
-    What the novad of a control node asks the others.
+    Requests of the novad of a control node to the novad of other nodes.
     """
 
     @staticmethod

@@ -1,11 +1,11 @@
 """The data of components: directories of this node, their backups, and the files that containers read.
 
-The data directory and these below it have mode 0700, whoever owns what is inside: a set-uid program in a volume, or a
-file that belongs to a container's user, is out of reach of other accounts of the node.
+The data directory and the directories below have mode 0700, whoever owns the files in them. Other accounts of the node
+cannot reach a set-uid program in a volume or a file that belongs to a container's user.
 
-    volumes/COMPONENT/VOLUME    what a container mounts
-    backups/COMPONENT/N/VOLUME  a copy of them from before a deployment
-    files/COMPONENT/NUMBER      configuration, written anew whenever the container is made
+    volumes/COMPONENT/VOLUME    volumes that containers mount
+    backups/COMPONENT/N/VOLUME  copies of volumes, made before a deployment
+    files/COMPONENT/NUMBER      configuration, written whenever the container is created
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
-"""Deployments: all of the components that are named are changed, or none of them is.
+"""Deployments: atomic changes of several components.
 
 A deployment goes through stages, each written to the journal before it begins:
 
-    fetch    all images are there, and are the ones that were expected
-    backup   components with data, those that write the data of others, and those that depend on one of them are
-             stopped, and the data copied
-    apply    in the order of dependencies: the container is made anew, started, and waited for until it is healthy
-    undo     after any failure: new containers are removed, data are put back, the ones before are made and started
+    fetch    pull all images and compare them with the expected digests
+    backup   stop the components with data, those that write the data of other components, and those that depend on
+             a stopped component; copy the data
+    apply    in the order of dependencies: create the container, start it, and wait until it is healthy
+    undo     after any failure: remove new containers, restore data, create and start the previous containers
 
-Each can be done again from its beginning. A daemon that was killed in the middle puts the platform back when it starts
-(:meth:`Deployer.recover`): only the last transaction of the journal makes a deployment true.
+Each stage can be repeated from its beginning. A daemon that was killed restores the platform when it starts
+(:meth:`Deployer.recover`): a deployment is committed by the last transaction of the journal.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""The states that a component had, and how to go back to one of them with its data.
+"""The history of a component's states, and rollbacks to a state with its data.
 
-The states of a component are a tree. Each deployment that gives a component another image, configuration or other data
-makes a state, whose number is the deployment's. A state has a parent, which ``nova rollback`` goes back to:
+The states of a component are a tree. Each deployment that changes the image, the configuration or the data of a
+component creates a state with the number of the deployment. ``nova rollback`` returns to the parent of a state:
 
     deploy, backup restore   the state that was current before
     rollback to a state      the parent of that state
 
-A state ends with the next one; the deployment that makes the next one backs up the data that the state ends with.
+A state ends when the next one begins; the deployment that creates the next state backs up the data first.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The other nodes of a control node, and their assignments.
 
-A deployment of several nodes has two phases. First, all nodes fetch and check what they need; nothing stops before all
-of them succeed. Then this node changes its components, then the other nodes change theirs and keep the changes
-``pending``. The journal of this node alone decides: "done" there commits the deployment on all nodes; a failure, or the
-end of this novad, before that undoes it on all. A node that does not answer receives the decision when it answers
+A deployment of several nodes has two phases. First, all nodes fetch and check their images; no component stops before
+all nodes succeed. Then this node changes its components, then the other nodes change theirs and keep the changes
+``pending``. The journal of this node decides: "done" there commits the deployment on all nodes; a failure, or the end
+of this novad, before that undoes it on all nodes. A node that does not respond receives the decision when it responds
 again.
 """
 

@@ -111,7 +111,7 @@ class Launcher:
             if child.poll() is not None:
                 return f"it ended with {child.returncode}"
             words = probe.stdout.read().strip() if probe.stdout else ""
-            return "" if probe.returncode == 0 else words or f"its health could not be asked ({probe.returncode})"
+            return "" if probe.returncode == 0 else words or f"its health check exited with {probe.returncode}"
         finally:
             probe.kill()
             probe.wait()

@@ -1,12 +1,12 @@
-"""Releases of novad that were fetched, and which of them runs. Only the standard library is needed.
+"""Fetched releases of novad, and the choice of the running one. Only the standard library is needed.
 
-    releases/VERSION/      what its wheels contain
-    releases/current       a link to the one that runs; without it, or if it is older, what is installed runs
-    releases/trial         {"version", "previous"}: the one that runs has not shown yet that it is healthy
-    releases/failed        {"version", "why"}: the last one that was not
+    releases/VERSION/      content of the wheels of a release
+    releases/current       a link to the running release; without it, or if it is older, the installed package runs
+    releases/trial         {"version", "previous"}: the running release is on trial: it was not found healthy yet
+    releases/failed        {"version", "why"}: the last release that failed its trial
 
-``trial`` is written before the link is changed, and the link is put back before ``trial`` is removed: whoever is killed
-anywhere leaves a link to one of the two.
+``trial`` is written before the link is changed, and the link is restored before ``trial`` is removed. A process that is
+killed in between leaves a link to one of the two releases.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ def topology(wishes: Properties) -> Topology | None:
 
     def agreement(candidate: Topology) -> tuple[int, Topology]:
         agrees = sum(want == have for want, have in zip(preferred, dataclasses.astuple(candidate), strict=True))
-        # the more sockets the better; threads only if asked for
+        # Prefer more sockets; threads only if they are requested.
         return agrees, candidate
 
     return max(fitting, key=agreement)

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from nova import conf
 from nova.api import errors, service
 from nova.http.exchange import Exchange
 from nova.http.limits import Limits, among
@@ -27,6 +28,7 @@ class Served:
     def __init__(self, **limits: Any) -> None:
         self.seen: list[dict[str, Any]] = []
         self.go = threading.Event()
+        conf.register()
         self.socket = service.listen("127.0.0.1", 0)
         self.port: int = self.socket.getsockname()[1]
         chosen = Limits(**{"header_size": 4096, "body_size": 1000, **limits})
