@@ -4,8 +4,6 @@ The group [key_manager] selects the back end. Castellan is imported at first use
 manager does not need it.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 from typing import Any

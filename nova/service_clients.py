@@ -4,8 +4,6 @@ Each service is a group of nova.conf with the options of keystoneauth: the crede
 Connections are opened at first use in each process and shared by its threads.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os

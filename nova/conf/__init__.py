@@ -4,8 +4,6 @@ Each module of the package defines ``OPTIONS``, a mapping of group name to optio
 ``CONF`` is the global object of oslo.config; oslo.messaging registers its options on this object only.
 """
 
-from __future__ import annotations
-
 import importlib
 import logging
 import os

@@ -4,8 +4,6 @@ A line break in a name, a property or an error would otherwise start a line that
 terminal would execute other control characters. Tracebacks keep their lines, each with the prefix of the record.
 """
 
-from __future__ import annotations
-
 import logging
 
 

@@ -1,7 +1,5 @@
 """Liveness of services: a heartbeat within service_down_time, of a row and as an SQL condition."""
 
-from __future__ import annotations
-
 import datetime
 from typing import Any
 

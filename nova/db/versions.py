@@ -5,8 +5,6 @@ order of versions is the order of the changes. A reader reads the version first 
 at least as new as their version.
 """
 
-from __future__ import annotations
-
 import sqlalchemy as sa
 
 from nova.db import tables

@@ -1,7 +1,5 @@
 """Images: :func:`store` returns the back end selected by [image]driver."""
 
-from __future__ import annotations
-
 import functools
 from typing import Any, cast
 

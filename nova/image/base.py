@@ -3,8 +3,6 @@
 Used by the API (show, list), conductors (create, delete) and computes (download, upload).
 """
 
-from __future__ import annotations
-
 import abc
 from collections.abc import Callable, Collection, Mapping
 

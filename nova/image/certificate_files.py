@@ -3,8 +3,6 @@
 For clouds without Barbican, and for tests. Operators add the files, and all users may use the certificates.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from typing import Any, NoReturn

@@ -1,7 +1,5 @@
 """Images in a directory: the files ``<id>`` with the data and ``<id>.json`` with the metadata of an image."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import hashlib

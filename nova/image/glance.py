@@ -1,7 +1,5 @@
 """Images in Glance (API v2)."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import logging
@@ -133,9 +131,8 @@ class GlanceStore(ImageStore):
 
     # --- requests ---------------------------------------------------------------------------------
     def _raw(self, ctx: RequestContext, image_id: str, token: str | None) -> dict[str, Any]:
-        raw: dict[str, Any] = self._retry(
+        return self._retry(
             lambda: _body(self._request(ctx, "GET", self._path(image_id), token, image_id)))
-        return raw
 
     def _page(self, ctx: RequestContext, query: Mapping[str, Any], token: str | None) -> dict[str, Any]:
         marker = str(query.get("marker", ""))

@@ -4,8 +4,6 @@ Hosts download every image that the row of a server names, with the service's ow
 only if the caller may read the image. This includes images that another image names (kernel_id, ramdisk_id).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from nova import exception

@@ -5,8 +5,6 @@ caller and validates it against trusted certificates. The certificate is then se
 verifies the data. Imported only if [glance]verify_glance_signatures is true, since it requires cursive.
 """
 
-from __future__ import annotations
-
 import hashlib
 import logging
 from collections.abc import Sequence

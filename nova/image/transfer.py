@@ -1,7 +1,5 @@
 """Transfer of image data to files with verification."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import hashlib

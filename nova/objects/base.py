@@ -1,7 +1,5 @@
 """Base class of data structures that services exchange, and helpers for times and ids."""
 
-from __future__ import annotations
-
 import datetime
 import re
 import uuid

@@ -5,8 +5,6 @@ names like "vm (test)" are rarely meant as expressions. Expressions that RE2 doe
 backreferences, look-around) or that are expensive to compile are searched for literally only.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import re

@@ -1,7 +1,5 @@
 """Flavors, their extra specs and their access lists."""
 
-from __future__ import annotations
-
 import functools
 from typing import Any
 
@@ -48,7 +46,9 @@ def index(connection: sa.Connection, query: FlavorQuery) -> list[Flavor]:
         sort.insert(0, (query.sort_key, query.sort_dir))
     page = rows.page(statement, TABLE, sort, None if query.name else query.limit, marker)
     if query.name:
-        ids = regexp.select(connection, TABLE.c.id, page, [regexp.matches(TABLE.c.name, query.name)], query.limit)
+        match = regexp.matches(TABLE.c.name, query.name)
+        candidates = page.with_only_columns(TABLE.c.id, TABLE.c.name).where(match.likely)
+        ids = regexp.filtered(connection, "id", candidates, [match], query.limit)
         page = rows.page(sa.select(TABLE).where(TABLE.c.id.in_(ids)), TABLE, sort, None, None)
     return rows.to_objects(Flavor, connection.execute(page))
 

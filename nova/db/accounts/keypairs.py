@@ -1,7 +1,5 @@
 """Key pairs of users."""
 
-from __future__ import annotations
-
 import sqlalchemy as sa
 
 from nova import exception

@@ -1,7 +1,5 @@
 """Quota limits and usage. Limits are checked in the transaction that increases the usage."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from collections.abc import Iterable

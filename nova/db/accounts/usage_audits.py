@@ -1,7 +1,5 @@
 """Progress of the notifications about the servers of an audit period: one row, which all conductors share."""
 
-from __future__ import annotations
-
 import datetime
 
 import sqlalchemy as sa

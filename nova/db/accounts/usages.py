@@ -1,7 +1,5 @@
 """Usage of servers, from the rows of existing and deleted servers."""
 
-from __future__ import annotations
-
 import datetime
 
 import sqlalchemy as sa

@@ -7,8 +7,6 @@ contradiction may be a change between two statements, so the subject is examined
 finding counts if it is confirmed then, and is repaired by the values of that moment.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Quotas: the usage of a project (and of each user in it) is the sum of its servers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any
 

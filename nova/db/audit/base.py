@@ -1,7 +1,5 @@
 """Checks of invariants: each lists its subjects, examines some of them, and locks one of them."""
 
-from __future__ import annotations
-
 import abc
 import dataclasses
 import functools

@@ -1,7 +1,5 @@
 """Claims: the usage of hosts is the sum of claims, and each server has the claims of its flavor."""
 
-from __future__ import annotations
-
 import collections
 import dataclasses
 import functools

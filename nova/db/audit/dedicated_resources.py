@@ -1,7 +1,5 @@
 """NUMA cells and PCI devices: no two claims share one, and servers have the resources of their claims."""
 
-from __future__ import annotations
-
 import collections
 from collections.abc import Iterator, Sequence
 from typing import Any

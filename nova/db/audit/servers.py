@@ -1,7 +1,5 @@
 """Servers: their addresses, their operations and their security groups. Subjects: instances."""
 
-from __future__ import annotations
-
 import collections
 from collections.abc import Iterator, Sequence
 from typing import Any

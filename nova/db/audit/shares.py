@@ -1,7 +1,5 @@
 """Shares of servers, and the access of hosts to them. Subjects: instances."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any
 

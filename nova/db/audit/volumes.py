@@ -1,7 +1,5 @@
 """Volumes: their servers, and the data that hosts keep. Subjects: volumes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any
 

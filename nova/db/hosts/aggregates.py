@@ -3,8 +3,6 @@
 Aggregates are few, wide rows: rules that span them are checked with all rows locked.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 import msgspec

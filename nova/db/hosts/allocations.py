@@ -3,8 +3,6 @@
 Locks are taken in one order by all who write them: the rows of nodes (by uuid), their inventories, allocations.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Collection
 from typing import Any, Literal

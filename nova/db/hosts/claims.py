@@ -3,8 +3,6 @@
 The order of the locks is the same everywhere: the server group, the nodes, their inventories, allocations, quotas.
 """
 
-from __future__ import annotations
-
 import functools
 
 import sqlalchemy as sa

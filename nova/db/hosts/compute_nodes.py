@@ -1,7 +1,5 @@
 """Compute nodes with their trees of providers and inventories, as drivers report them."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 from collections.abc import Sequence
@@ -95,8 +93,8 @@ def report(connection: sa.Connection, host: str, nodes: Sequence[ComputeNode], a
             elif _write(connection, node, row, stored):
                 result.changed.append(node.uuid)
             result.nodes.append(node)
-        if new and not trusted:
-            _check_number(connection, host, len(new))
+        if new and not trusted and rows.count(connection, TABLE, TABLE.c.host == host) + len(new) > node_limits.NODES:
+            raise exception.InvalidInput(reason=f"host {host} would have more than {node_limits.NODES} nodes")
         _insert(connection, new)
     if nodes:
         reported = {node.uuid for node in result.nodes}
@@ -115,11 +113,6 @@ def _check_distinct(connection: sa.Connection, nodes: Sequence[ComputeNode], sto
     new = set(uuids) - stored.providers.keys()
     if new and connection.scalar(sa.select(PROVIDERS.c.uuid).where(PROVIDERS.c.uuid.in_(new)).limit(1)) is not None:
         raise exception.InvalidInput(reason="a provider of the report is another host's")
-
-
-def _check_number(connection: sa.Connection, host: str, more: int) -> None:
-    if rows.count(connection, TABLE, TABLE.c.host == host) + more > node_limits.NODES:
-        raise exception.InvalidInput(reason=f"host {host} would have more than {node_limits.NODES} nodes")
 
 
 def _check_taken_over(connection: sa.Connection, row: Any, node: ComputeNode, host: str, trusted: bool) -> None:
@@ -167,7 +160,6 @@ def _insert(connection: sa.Connection, nodes: Sequence[ComputeNode]) -> None:
     """Insert new nodes with four statements, whatever their number."""
     if not nodes:
         return
-    now = clock.now()
     trees = [(node, provider) for node in nodes for provider in (node.provider, *node.children)]
     connection.execute(sa.insert(PROVIDERS), [
         {"uuid": provider.uuid, "name": provider.name, "parent_uuid": provider.parent_uuid, "root_uuid": node.uuid,
@@ -178,6 +170,11 @@ def _insert(connection: sa.Connection, nodes: Sequence[ComputeNode]) -> None:
         for _node, provider in trees for name, inventory in provider.inventories.items()]
     if inventories:
         connection.execute(sa.insert(INVENTORIES), inventories)
+    _insert_nodes(connection, nodes)
+
+
+def _insert_nodes(connection: sa.Connection, nodes: Sequence[ComputeNode]) -> None:
+    now = clock.now()
     connection.execute(sa.insert(TABLE), [
         {**rows.values_of(TABLE, node), "generation": 1, "created_at": now, "updated_at": now} for node in nodes])
     ids = dict(connection.execute(sa.select(TABLE.c.uuid, TABLE.c.id).where(
@@ -201,11 +198,7 @@ def _write(connection: sa.Connection, node: ComputeNode, row: Any, stored: _Stor
     if removed:
         changed = bool(_remove_idle_providers(connection, removed)) or changed
     if row is None:
-        now = clock.now()
-        connection.execute(sa.insert(TABLE).values(
-            {**rows.values_of(TABLE, node), "generation": 1, "created_at": now, "updated_at": now}))
-        node.generation = 1
-        node.id = connection.scalar(sa.select(TABLE.c.id).where(TABLE.c.uuid == node.uuid)) or 0
+        _insert_nodes(connection, [node])
         return True
     changed = changed or any(getattr(row, name) != getattr(node, name) for name in _FACTS)
     measured = row.metrics != node.metrics

@@ -3,8 +3,6 @@
 They are assigned while the row of the node is locked, which every claim and release does first.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -4,8 +4,6 @@ A host stores the deployment with which it registered. With another database, or
 host registered, its guests would be unknown: the host refuses to start.
 """
 
-from __future__ import annotations
-
 import sqlalchemy as sa
 
 from nova import exception

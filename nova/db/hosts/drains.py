@@ -3,8 +3,6 @@
 Conductors process a drain one after the other: only the holder of its lease may write its lines.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import datetime
 from collections.abc import Collection, Sequence

@@ -4,8 +4,6 @@ A host reports itself when it gets the first guest of a network and when the las
 on a host that already has the network.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 
 import sqlalchemy as sa

@@ -3,8 +3,6 @@
 The rows of the last request of an aggregate remain, as its reported result.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import datetime
 from collections.abc import Sequence

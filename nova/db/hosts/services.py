@@ -1,7 +1,5 @@
 """Services: registration and liveness."""
 
-from __future__ import annotations
-
 import datetime
 import time
 from collections.abc import Collection, Iterable, Sequence
@@ -84,9 +82,8 @@ def uuid_of(connection: sa.Connection, host: str, binary: str) -> str:
 
 def compute_version(connection: sa.Connection, host: str) -> int | None:
     """Return the service version of the host's nova-compute, or None if there is none."""
-    version: int | None = connection.scalar(sa.select(TABLE.c.version).where(
+    return connection.scalar(sa.select(TABLE.c.version).where(
         TABLE.c.host == host, TABLE.c.binary == COMPUTE))
-    return version
 
 
 def host_up(connection: sa.Connection, host: str, lock: bool = False) -> bool:
@@ -173,9 +170,8 @@ def register(connection: sa.Connection, host: str, binary: str, topic: str, vers
 
 def connector(connection: sa.Connection, host: str) -> dict[str, Any] | None:
     """Return the volume connector that the compute service of the host reported, or None."""
-    stored: dict[str, Any] | None = connection.execute(sa.select(TABLE.c.connector).where(
+    return connection.execute(sa.select(TABLE.c.connector).where(
         TABLE.c.host == host, TABLE.c.binary == COMPUTE)).scalar()
-    return stored
 
 
 def _identify(connection: sa.Connection, host: str, binary: str, identity: str) -> None:

@@ -1,7 +1,5 @@
 """Count servers, services and operations for metrics, in the database."""
 
-from __future__ import annotations
-
 import collections
 import datetime
 

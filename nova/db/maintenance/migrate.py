@@ -1,7 +1,5 @@
 """Upgrade of a database to the schema of this release, and the state of its schema."""
 
-from __future__ import annotations
-
 import logging
 import os
 from typing import Any

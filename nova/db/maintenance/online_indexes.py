@@ -1,7 +1,5 @@
 """Indexes of PostgreSQL that are created while services run, after the upgrade that leaves them out."""
 
-from __future__ import annotations
-
 import logging
 import time
 

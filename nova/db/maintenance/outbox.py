@@ -4,8 +4,6 @@ All notifications about one subject are in one partition, and a partition has on
 order, which is that of ids, and of commits if the row of the subject is locked.
 """
 
-from __future__ import annotations
-
 import datetime
 import zlib
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """An overview of the deployment: nine statements, none of which reads more rows than there are nodes or operations."""
 
-from __future__ import annotations
-
 import collections
 import datetime
 import itertools
@@ -98,12 +96,8 @@ def _operations(connection: sa.Connection, limit: int) -> list[overviews.Operati
     return [overviews.OperationOverview(
         request_id=row.request_id, server_uuid=row.instance_uuid, server_name=row.display_name,
         project_id=row.project_id, operation=row.action, step=row.step, state="queued" if row.queued else row.state,
-        owner=row.owner, behind=row.behind if row.queued else None, events=_events(row.waits_for),
-        attempt=row.attempt, since=row.start_time) for row in rows]
-
-
-def _events(waits_for: str | None) -> list[str]:
-    return [event for event in (waits_for or "").split(",") if event]
+        owner=row.owner, behind=row.behind if row.queued else None, attempt=row.attempt, since=row.start_time,
+        events=[event for event in (row.waits_for or "").split(",") if event]) for row in rows]
 
 
 def _before_latest() -> sa.ColumnElement[Any]:

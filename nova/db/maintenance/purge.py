@@ -5,8 +5,6 @@ order of (created_at, uuid), and pauses as long as the page took. Rows are archi
 that a killed purge has archived but not removed are archived again by the next one.
 """
 
-from __future__ import annotations
-
 import collections
 import contextlib
 import dataclasses
@@ -21,6 +19,7 @@ import msgspec
 import sqlalchemy as sa
 
 from nova.db import tables
+from nova.db.sql import rows
 from nova.db.sql.engine import Database
 
 INSTANCES = tables.instances
@@ -54,11 +53,8 @@ class What:
 
 def count(db: Database, what: What) -> Removed:
     """Return how many rows of each kind would be removed now, without the rows that belong to deleted servers."""
-    def count(connection: sa.Connection) -> Removed:
-        return Removed({kind.name: connection.scalar(
-            sa.select(sa.func.count()).select_from(kind.table).where(kind.over)) or 0 for kind in _kinds(what)})
-
-    return db.read(count)
+    return db.read(lambda connection: Removed({
+        kind.name: rows.count(connection, kind.table, kind.over) for kind in _kinds(what)}))
 
 
 def purge(db: Database, what: What, archive: IO[bytes] | None = None, page: int = PAGE,

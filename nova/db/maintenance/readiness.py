@@ -1,7 +1,5 @@
 """A check whether the configured database is usable, with an error of one line for the operator."""
 
-from __future__ import annotations
-
 import logging
 import os
 import pathlib
@@ -96,9 +94,8 @@ def newest() -> str:
 def _revision(connection: sa.Connection) -> str | None:
     if not sa.inspect(connection).has_table("alembic_version"):
         return None
-    revision: str | None = connection.scalar(
+    return connection.scalar(
         sa.select(sa.column("version_num")).select_from(sa.table("alembic_version")))
-    return revision
 
 
 def _unusable(url: str, reason: str) -> exception.DatabaseUnusable:

@@ -1,7 +1,5 @@
 """Environment script of alembic; the connection comes from nova.db.maintenance.migrate."""
 
-from __future__ import annotations
-
 from typing import Any, Literal
 
 from alembic import context

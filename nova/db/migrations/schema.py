@@ -1,7 +1,5 @@
 """Steps of migrations that can be repeated: without transactional DDL, a migration may have stopped half-way."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import sqlalchemy as sa

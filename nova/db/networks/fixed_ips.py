@@ -6,8 +6,6 @@ have been free for the longest time. The MAC address of an interface belongs to 
 unique, and the IPv6 address follows from both: the three stay together.
 """
 
-from __future__ import annotations
-
 import datetime
 import hashlib
 import ipaddress

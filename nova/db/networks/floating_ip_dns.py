@@ -1,7 +1,5 @@
 """DNS names of floating addresses: domains, which administrators create, and the names of projects in them."""
 
-from __future__ import annotations
-
 import ipaddress
 import re
 

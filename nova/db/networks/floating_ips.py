@@ -4,8 +4,6 @@ The network_info of a server also contains its floating addresses, for hosts and
 of the server and increases the version of the data that hosts receive.
 """
 
-from __future__ import annotations
-
 import ipaddress
 
 import msgspec

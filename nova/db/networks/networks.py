@@ -1,7 +1,5 @@
 """The embedded networks. Their addresses are allocated in nova.db.networks.fixed_ips."""
 
-from __future__ import annotations
-
 import ipaddress
 import itertools
 
@@ -12,7 +10,7 @@ from nova import exception
 from nova.common import plain_ip
 from nova.db import tables
 from nova.db.accounts import quotas
-from nova.db.hosts import network_hosts
+from nova.db.hosts import network_hosts, services
 from nova.db.networks import fixed_ips
 from nova.db.sql import clock, rows
 from nova.objects.base import new_uuid
@@ -99,9 +97,7 @@ def disassociate(connection: sa.Connection, uuid: str, project: bool, host: bool
 def associate_host(connection: sa.Connection, uuid: str, host: str) -> None:
     """Assign a network to a host. Raises NetworkNotFound, ComputeHostNotFound."""
     network = get(connection, uuid)
-    services = tables.services
-    if connection.scalar(sa.select(services.c.id).where(
-            services.c.host == host, services.c.binary == "nova-compute")) is None:
+    if not services.compute_exists(connection, host):
         raise exception.ComputeHostNotFound(host=host)
     connection.execute(sa.update(TABLE).where(TABLE.c.id == network.id).values(host=host))
 

@@ -4,8 +4,6 @@ A rule that allows a group does not list its members: the host stores the member
 cost of a change depends on the changed group, not on the servers in it or on the rules that name it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 

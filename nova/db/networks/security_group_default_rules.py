@@ -1,7 +1,5 @@
 """The initial rules of the default security group of a project."""
 
-from __future__ import annotations
-
 import msgspec
 import sqlalchemy as sa
 

@@ -3,8 +3,6 @@
 A new group allows no ingress. Every project has a group ``default``, created when it is first needed.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Sequence
 from typing import Any

@@ -3,8 +3,6 @@
 A public domain is for all guests; a private one for guests in its availability zone, or in all zones if it has none.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 
 import sqlalchemy as sa

@@ -1,7 +1,5 @@
 """The journal of operations: a row per action with its steps as events, and its lease."""
 
-from __future__ import annotations
-
 import datetime
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -228,7 +226,6 @@ def by_request(connection: sa.Connection, instance_uuid: str, request_id: str) -
 
 def hand_over(connection: sa.Connection, owner: str) -> int:
     """End all leases of ``owner``; return their number. Any conductor may take these actions over."""
-    left: int = connection.execute(
+    return connection.execute(
         sa.update(TABLE).where(TABLE.c.outcome.is_(None), TABLE.c.owner == owner)
         .values(lease_until=clock.now(), owner=None)).rowcount
-    return left

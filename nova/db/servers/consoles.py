@@ -4,8 +4,6 @@ A token ends by rows that are written anyway: the server's row has its host, the
 operations need not handle tokens.
 """
 
-from __future__ import annotations
-
 import datetime
 from collections.abc import Collection, Sequence
 
@@ -79,5 +77,4 @@ def over(connection: sa.Connection, sessions: Sequence[ConsoleSession], endings:
 
 def forget_expired(connection: sa.Connection) -> int:
     """Delete expired tokens; return their number."""
-    expired: int = connection.execute(sa.delete(TABLE).where(TABLE.c.expires_at <= clock.now())).rowcount
-    return expired
+    return connection.execute(sa.delete(TABLE).where(TABLE.c.expires_at <= clock.now())).rowcount

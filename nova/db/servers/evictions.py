@@ -1,7 +1,5 @@
 """Evictions: rows that instruct a host to remove the guest of an instance that has left the host."""
 
-from __future__ import annotations
-
 import datetime
 from collections.abc import Mapping, Sequence
 

@@ -1,7 +1,5 @@
 """Events of other services about instances, stored until the step that waits for them has read them."""
 
-from __future__ import annotations
-
 import datetime
 from collections.abc import Collection
 
@@ -37,5 +35,4 @@ def forget(connection: sa.Connection, instance_uuid: str, keys: Collection[str])
 
 def forget_old(connection: sa.Connection, before: datetime.datetime) -> int:
     """Delete events that no step has waited for; return their number."""
-    deleted: int = connection.execute(sa.delete(TABLE).where(TABLE.c.created_at < before)).rowcount
-    return deleted
+    return connection.execute(sa.delete(TABLE).where(TABLE.c.created_at < before)).rowcount

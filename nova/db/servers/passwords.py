@@ -1,7 +1,5 @@
 """Secrets of servers that are being built, encrypted by conductors, and the check value of their keys."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import sqlalchemy as sa
@@ -18,8 +16,7 @@ NONE: dict[str, Any] = {"admin_pass": None, "encrypted_pass": None}
 
 def check_value(connection: sa.Connection) -> str | None:
     """Return the value that conductors encrypted to recognise their keys; None: there is none yet."""
-    encrypted: str | None = connection.scalar(sa.select(CHECK.c.encrypted).where(CHECK.c.id == _ID))
-    return encrypted
+    return connection.scalar(sa.select(CHECK.c.encrypted).where(CHECK.c.id == _ID))
 
 
 def set_check_value(connection: sa.Connection, encrypted: str | None) -> None:

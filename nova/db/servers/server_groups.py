@@ -3,8 +3,6 @@
 Claims enforce the policies: a claim locks the row of the group while it checks the hosts of other members.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

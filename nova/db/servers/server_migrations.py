@@ -1,7 +1,5 @@
 """Migrations of servers: the rows of os-migrations."""
 
-from __future__ import annotations
-
 import datetime
 import functools
 from collections.abc import Collection, Sequence

@@ -1,7 +1,5 @@
 """Lists of servers: filters, order and pages (nova.db.sql.searches reads them)."""
 
-from __future__ import annotations
-
 import dataclasses
 import datetime
 import functools

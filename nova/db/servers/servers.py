@@ -1,7 +1,5 @@
 """Instances: rows of one wide table, and lists of instances."""
 
-from __future__ import annotations
-
 import datetime
 import functools
 from collections.abc import Callable, Sequence

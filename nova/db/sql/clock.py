@@ -11,8 +11,6 @@ which every running service writes new times. An outage of the database starts a
 could store a heartbeat during the outage.
 """
 
-from __future__ import annotations
-
 import collections
 import datetime
 import logging

@@ -1,7 +1,5 @@
 """Classification of database errors as transient or permanent, and their texts without values of statements."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import sqlalchemy as sa

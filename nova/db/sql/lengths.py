@@ -1,7 +1,5 @@
 """Length checks of written texts, also for SQLite, which does not enforce the lengths of columns."""
 
-from __future__ import annotations
-
 import functools
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Connections to MySQL and MariaDB by PyMySQL."""
 
-from __future__ import annotations
-
 import threading
 from typing import Any
 

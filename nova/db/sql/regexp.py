@@ -7,8 +7,6 @@ The databases' own engines differ, and their time is not bounded by the size of 
 themselves. LIKE conditions reduce the rows to read where the expression requires a text (nova.objects.required_text).
 """
 
-from __future__ import annotations
-
 import contextlib
 import datetime
 import itertools
@@ -77,14 +75,6 @@ def compiled(pattern: str) -> expression.Expression:
         return expression.compiled(pattern)
     except ValueError as error:
         raise exception.InvalidInput(reason=str(error)) from error
-
-
-def select(connection: sa.Connection, key: sa.Column[Any], candidates: sa.Select[Any], conditions: Sequence[Match],
-           limit: int | None) -> list[Any]:
-    """Return the keys of the first ``limit`` rows of ``candidates`` that fulfil all conditions. Raises
-    ServiceUnavailable if the search exceeds the time limit of a statement."""
-    statement = candidates.with_only_columns(key, *(match.column for match in conditions))
-    return filtered(connection, key.name, statement.where(*(match.likely for match in conditions)), conditions, limit)
 
 
 def filtered(connection: sa.Connection, key: str, statement: sa.Select[Any], conditions: Sequence[Match],

@@ -1,7 +1,5 @@
 """Conversions between rows and objects, and pages of rows."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import operator

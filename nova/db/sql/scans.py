@@ -6,8 +6,6 @@ database merges several ranges, each limited to the page first. With further con
 read in *windows*: the end of the window is determined first, and the page is taken from the rows before it.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any

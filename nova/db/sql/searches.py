@@ -8,8 +8,6 @@ A page is read in one of three ways:
   row, the candidates of a text index are read instead of further windows.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import datetime
 import itertools

@@ -1,7 +1,5 @@
 """The metadata of all tables, and column types that behave the same on SQLite, PostgreSQL and MariaDB."""
 
-from __future__ import annotations
-
 import datetime
 from collections.abc import Callable
 from typing import Any, ClassVar

@@ -3,8 +3,6 @@
 Rows are few and wide: columns that are always read together are one JSON value where no query filters by them.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import sqlalchemy as sa

@@ -1,7 +1,5 @@
 """The tables of the embedded networks: their addresses, security groups and names."""
 
-from __future__ import annotations
-
 import sqlalchemy as sa
 from sqlalchemy import Column, Index, UniqueConstraint
 

@@ -1,7 +1,5 @@
 """The tables of notifications to be published on the bus."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import sqlalchemy as sa

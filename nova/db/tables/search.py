@@ -1,7 +1,5 @@
 """Tables of the text index of servers (nova.db.servers.text_index)."""
 
-from __future__ import annotations
-
 import sqlalchemy as sa
 from sqlalchemy import Column
 

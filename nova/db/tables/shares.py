@@ -3,8 +3,6 @@
 How a server has its shares is on its own row (instances.shares).
 """
 
-from __future__ import annotations
-
 import sqlalchemy as sa
 from sqlalchemy import Column, Index, UniqueConstraint
 

@@ -4,8 +4,6 @@ Servers of one host with the same share need one access. The last server removes
 server that needs the access waits. Rows of one share and host are locked in the order of their ids.
 """
 
-from __future__ import annotations
-
 import datetime
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """The embedded shares: directories and their projects."""
 
-from __future__ import annotations
-
 import sqlalchemy as sa
 
 from nova import exception

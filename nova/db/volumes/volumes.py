@@ -4,8 +4,6 @@ A volume is locked by its row before each decision, so of two concurrent request
 instances and quotas, and nothing is locked after them.
 """
 
-from __future__ import annotations
-
 import datetime
 import secrets
 from typing import Any

@@ -1,7 +1,5 @@
 """A flavor: the size of a server."""
 
-from __future__ import annotations
-
 import datetime
 import math
 

@@ -1,7 +1,5 @@
 """Public keys owned by users."""
 
-from __future__ import annotations
-
 import datetime
 
 from nova.objects.base import Object

@@ -1,7 +1,5 @@
 """Notifications: messages about events for consumers on the message bus."""
 
-from __future__ import annotations
-
 import datetime
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The limits of a project."""
 
-from __future__ import annotations
-
 from nova.objects.base import Object
 
 

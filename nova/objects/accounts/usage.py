@@ -1,7 +1,5 @@
 """Usage of servers for os-simple-tenant-usage."""
 
-from __future__ import annotations
-
 import datetime
 
 from nova.objects.base import Object

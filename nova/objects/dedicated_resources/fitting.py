@@ -4,8 +4,6 @@ Pure functions. Schedulers use them to find nodes with free resources; a conduct
 it holds the lock on the node's row.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Collection, Iterable, Sequence
 

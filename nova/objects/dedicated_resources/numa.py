@@ -4,8 +4,6 @@ Pure functions. Schedulers use them with the reported state of a host; a conduct
 the node's row. Memory is in MiB, page sizes are in KiB.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence

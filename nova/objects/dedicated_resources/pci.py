@@ -3,8 +3,6 @@
 Pure functions for schedulers, which count similar devices in pools, and for conductors, which choose single devices.
 """
 
-from __future__ import annotations
-
 import collections
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Parser of [pci]device_spec: the devices of a host that may be assigned to guests, with the operator's tags."""
 
-from __future__ import annotations
-
 import dataclasses
 import fnmatch
 import re

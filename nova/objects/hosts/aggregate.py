@@ -1,7 +1,5 @@
 """A host aggregate."""
 
-from __future__ import annotations
-
 import datetime
 
 from nova.objects.base import Object

@@ -1,7 +1,5 @@
 """Drains: hosts that are being emptied, and the progress of each server."""
 
-from __future__ import annotations
-
 import datetime
 
 from nova.objects.base import Object

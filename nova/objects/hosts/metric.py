@@ -1,7 +1,5 @@
 """Metrics of a host."""
 
-from __future__ import annotations
-
 import datetime
 import re
 

@@ -1,7 +1,5 @@
 """Compute nodes and their resources: providers, inventories, allocations."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from nova.objects.base import Object

@@ -1,8 +1,6 @@
 """Limits of the data that a host may report about a node. Every scheduler stores this data and reads it for every
 server."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sized
 

@@ -1,7 +1,5 @@
 """Overview of the deployment for the status page of nova-api."""
 
-from __future__ import annotations
-
 import datetime
 
 from nova.objects.base import Object

@@ -3,8 +3,6 @@
 Pure functions for schedulers and for claims, which hold the lock on the node's row.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 

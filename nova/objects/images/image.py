@@ -1,7 +1,5 @@
 """Images, and checks that an image fits a flavor."""
 
-from __future__ import annotations
-
 from nova import exception
 from nova.objects.accounts.flavor import Flavor, disk_too_small
 from nova.objects.base import Object

@@ -1,7 +1,5 @@
 """Images that the hosts of an aggregate cache in advance."""
 
-from __future__ import annotations
-
 import datetime
 
 from nova.objects.base import Object

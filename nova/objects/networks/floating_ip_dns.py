@@ -1,7 +1,5 @@
 """DNS names of floating IP addresses."""
 
-from __future__ import annotations
-
 import msgspec
 
 from nova.objects.base import Object

@@ -1,7 +1,5 @@
 """The arrangement of a guest's virtual CPUs in sockets, cores and threads."""
 
-from __future__ import annotations
-
 import dataclasses
 
 from nova import exception

@@ -1,7 +1,5 @@
 """The device names of a server's disks in the API and in guests, which never change once assigned."""
 
-from __future__ import annotations
-
 import itertools
 import re
 import string

@@ -1,7 +1,5 @@
 """The buses of a server's disks: how many disks a bus takes, and the hardware that a bus needs."""
 
-from __future__ import annotations
-
 import collections
 from collections.abc import Iterator
 

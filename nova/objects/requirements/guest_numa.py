@@ -3,8 +3,6 @@
 All functions raise InvalidInput for invalid values, and for values that an image may not set beside its flavor.
 """
 
-from __future__ import annotations
-
 import re
 
 from nova import exception

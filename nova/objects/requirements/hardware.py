@@ -4,8 +4,6 @@ A value that no host can provide raises InvalidInput, which names the property: 
 that only some hosts can provide is a required trait (:func:`required_traits`), so schedulers choose no other host.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from collections.abc import Iterable, Iterator

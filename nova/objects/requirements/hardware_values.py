@@ -1,7 +1,5 @@
 """The allowed values of virtual hardware properties, and the trait that a host needs for each."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 

@@ -1,7 +1,5 @@
 """The local disks of a server, limited by its flavor."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 from nova import exception

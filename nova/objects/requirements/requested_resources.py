@@ -3,8 +3,6 @@
 Pure functions, used where a request is made (conductor) and where it is checked.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import logging
 import re

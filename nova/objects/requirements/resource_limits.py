@@ -3,8 +3,6 @@
 The ranges are those that libvirt and QEMU accept: a server with another value could start on no host.
 """
 
-from __future__ import annotations
-
 from nova import exception
 from nova.objects.requirements.properties import Properties
 

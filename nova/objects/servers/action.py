@@ -1,7 +1,5 @@
 """The journal of operations: actions and their events."""
 
-from __future__ import annotations
-
 import datetime
 from typing import Any
 

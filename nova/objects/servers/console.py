@@ -1,7 +1,5 @@
 """Consoles: addresses of a guest's screen or serial port, and access tokens."""
 
-from __future__ import annotations
-
 import datetime
 import hashlib
 from typing import Annotated

@@ -1,7 +1,5 @@
 """Bus addresses of a guest's devices, as shown in its metadata."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import msgspec

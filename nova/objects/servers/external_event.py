@@ -1,7 +1,5 @@
 """Events about servers that other services send (os-server-external-events)."""
 
-from __future__ import annotations
-
 from nova.objects.base import Object
 
 # status

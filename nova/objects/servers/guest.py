@@ -1,7 +1,5 @@
 """Guests as reported by their host and as expected from the database."""
 
-from __future__ import annotations
-
 import datetime
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Conversion of a server's display name to a host name."""
 
-from __future__ import annotations
-
 import re
 
 

@@ -1,7 +1,5 @@
 """Migrations: records of a server's move to another host."""
 
-from __future__ import annotations
-
 import datetime
 
 from nova.objects.accounts.flavor import Flavor

@@ -1,7 +1,5 @@
 """Data that the hypervisors of source and destination exchange through the journal during a move."""
 
-from __future__ import annotations
-
 from nova.objects.base import Object
 from nova.objects.networks.network import VIF
 

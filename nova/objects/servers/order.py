@@ -1,7 +1,5 @@
 """Orders to run a step on a host, and the host's reports."""
 
-from __future__ import annotations
-
 import datetime
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A server group."""
 
-from __future__ import annotations
-
 import datetime
 from typing import Any
 

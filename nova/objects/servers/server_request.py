@@ -1,7 +1,5 @@
 """Requests of the API to create and list servers."""
 
-from __future__ import annotations
-
 import datetime
 from typing import Any
 

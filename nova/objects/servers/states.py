@@ -1,7 +1,5 @@
 """Instance states and the API status derived from them."""
 
-from __future__ import annotations
-
 # vm_state
 ACTIVE = "active"
 BUILDING = "building"

@@ -4,8 +4,6 @@ The properties ``block_device_mapping`` (JSON), ``bdm_v2`` and ``root_device_nam
 and tools, so that images can be exchanged.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Annotated, Literal
 

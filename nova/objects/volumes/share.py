@@ -1,7 +1,5 @@
 """Shares: file systems that servers mount by a tag, and their mappings to servers."""
 
-from __future__ import annotations
-
 import datetime
 
 from nova.objects.base import Object

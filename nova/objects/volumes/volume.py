@@ -1,7 +1,5 @@
 """Volumes, their attachments, and their connections to a hypervisor."""
 
-from __future__ import annotations
-
 import datetime
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Snapshots of volumes as reported by the volume service."""
 
-from __future__ import annotations
-
 import datetime
 
 from nova.objects.base import Object

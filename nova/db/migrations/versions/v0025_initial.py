@@ -1,7 +1,5 @@
 """The tables of this release, for a new database; revision 0025 is the oldest from which a database can be upgraded."""
 
-from __future__ import annotations
-
 import sqlalchemy as sa
 from alembic import op
 from sqlalchemy.schema import CreateIndex, CreateTable

@@ -3,8 +3,6 @@
 On PostgreSQL a table with rows gets them afterwards, without a lock (nova.db.maintenance.online_indexes).
 """
 
-from __future__ import annotations
-
 from nova.db.migrations.schema import index, is_left_for_later, no_index
 
 revision = "0026"
