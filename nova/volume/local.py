@@ -80,7 +80,6 @@ class LocalVolumes(HostVolumes):
             os.unlink(path)
             LOG.info("Deleted the data of volume %s", removal.volume_uuid)
 
-    # --- internals ---------------------------------------------------------------------------------
     def _make_pool(self) -> None:
         if not os.path.isdir(self.directory):
             os.makedirs(self.directory, exist_ok=True)

@@ -232,7 +232,6 @@ class ImageCache:
             LOG.info("Removed %s from the image cache", os.path.basename(path))
         return removed
 
-    # --- internal ------------------------------------------------------------------------------------
     @contextlib.contextmanager
     def _locked(self, image_id: str, wait: bool = True) -> Iterator[IO[str] | None]:
         """Hold the lock file of the image. Yields None if ``wait`` is false and another process holds it."""

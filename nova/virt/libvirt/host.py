@@ -143,7 +143,6 @@ class Host:
                 if not self._waiting[uuid]:
                     del self._waiting[uuid]
 
-    # --- inside ------------------------------------------------------------------------------------
     def _connect(self) -> libvirt.virConnect:
         _start_event_loop()
         try:

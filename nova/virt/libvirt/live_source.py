@@ -97,7 +97,6 @@ class LiveMigrationSource(Role, guest_driver.LiveMigrationSource):
         with contextlib.suppress(exception.GuestNotFound):
             self._guests.on_domain(uuid, _force)
 
-    # --- helpers -----------------------------------------------------------------------------------
     def _run(self, instance: Instance, target: MigrationTarget, watch: _Watch) -> libvirt.libvirtError | None:
         """Start the migration and wait for its end; return the error of libvirt, if any."""
         uuid = instance.uuid
@@ -206,7 +205,6 @@ class _Watch:
         LOG.warning("[instance: %s] Live migration failed: %s", self._uuid, error)
         return exception.MigrationError(reason=str(error.get_error_message()))
 
-    # --- helpers -----------------------------------------------------------------------------------
     def _poll(self, domain: libvirt.virDomain) -> None:
         stats = domain.jobStats()
         if stats.get("type", libvirt.VIR_DOMAIN_JOB_NONE) == libvirt.VIR_DOMAIN_JOB_NONE:

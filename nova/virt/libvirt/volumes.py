@@ -86,7 +86,6 @@ class Volumes(Role, guest_driver.Volumes):
             except (exception.GuestNotFound, exception.VolumeExtendFailed):
                 return False
 
-    # --- helpers -----------------------------------------------------------------------------------
     def _target(self, uuid: str, device: BlockDevice) -> str | None:
         """Return the disk of a running guest, or None if it is stopped. Raises GuestNotFound, VolumeExtendFailed."""
         live, _config = definitions(self._guests, uuid)
@@ -160,7 +159,6 @@ class VolumeSwaps(Role, guest_driver.VolumeSwaps):
                 return False
         return disk is not None and _place(disk.element) == _place(wanted)
 
-    # --- helpers -----------------------------------------------------------------------------------
     def _disk_with(self, instance: Instance, new: BlockDevice) -> ET.Element:
         if new.connection is None:
             return ET.Element("disk")
@@ -282,7 +280,6 @@ class VolumeFiles(Role, guest_driver.VolumeFiles):
                 return False
         return was_merged(self.names(instance, device), top, base)
 
-    # --- helpers -----------------------------------------------------------------------------------
     def _inspect(self, uuid: str, device: BlockDevice) -> tuple[list[str] | None, KnownDisk | None]:
         """Return the disks of the running guest (None: stopped), and the disk of the device. Raises GuestNotFound."""
         live, config = definitions(self._guests, uuid)

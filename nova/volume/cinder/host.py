@@ -115,7 +115,6 @@ class CinderVolumes(HostVolumes):
     def remove(self, removal: VolumeRemoval) -> None:
         """Do nothing: Cinder deletes its volumes."""
 
-    # --- the library -----------------------------------------------------------------------------------
     @property
     def _error(self) -> tuple[type[Exception], ...]:
         from os_brick import exception as brick

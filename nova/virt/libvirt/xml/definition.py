@@ -120,7 +120,6 @@ def _key(item: ET.Element) -> tuple[str, ...]:
     return item.tag, kind
 
 
-# --- addresses in the guest ------------------------------------------------------------------------------
 # Bus of a disk -> its name in metadata, if its address is that of a drive. SATA disks are SCSI disks for guests.
 _DRIVES = {"scsi": "scsi", "sata": "scsi", "ide": "ide"}
 _UNIT = ("controller", "bus", "target", "unit")
