@@ -50,7 +50,11 @@ class LocalVolumes(HostVolumes):
 
     def connect(self, info: ConnectionInfo, fetch: Fetch | None = None,
                 key: VolumeKey | None = None) -> VolumeConnection:
-        connection = _local_connection(info)
+        try:
+            connection = msgspec.convert(info, LocalConnection)
+        except msgspec.ValidationError as error:
+            raise exception.VolumeUnusable(volume_id=str(info.get("volume_id")),
+                                           reason=f"invalid connection info: {error}") from error
         path = self._path(connection.volume_id, connection.generation)
         with _full_disk(connection.volume_id):
             if not _exists(path, connection.volume_id):
@@ -116,14 +120,6 @@ class LocalVolumes(HostVolumes):
             files.remove(temporary)
         LOG.info("Created volume %s of %d GiB%s in %.1f s", connection.volume_id, connection.size_gb,
                  f" from image {connection.image.id}" if connection.image else "", time.monotonic() - started)
-
-
-def _local_connection(info: ConnectionInfo) -> LocalConnection:
-    try:
-        return msgspec.convert(info, LocalConnection)
-    except msgspec.ValidationError as error:
-        raise exception.VolumeUnusable(volume_id=str(info.get("volume_id")),
-                                       reason=f"invalid connection info: {error}") from error
 
 
 def _exists(path: str, volume_id: str) -> bool:

@@ -3,7 +3,6 @@
 For a rescue, the properties of the image decide: its disk comes before the guest's disks, and the guest has the image's
 hardware; or (hw_rescue_device, hw_rescue_bus) it comes after them, and disks and guest stay unchanged."""
 
-import contextlib
 import dataclasses
 import logging
 import os
@@ -45,11 +44,6 @@ class Disks(Role, guest_driver.Disks):
     def replace(self, instance: Instance, files: BootFiles, token: str, keep_ephemerals: bool = False,
                 timeout: int = 0) -> None:
         uuid, guests = instance.uuid, self._guests
-
-        def remove_guest() -> None:
-            with contextlib.suppress(exception.GuestNotFound):
-                guests.on_domain(uuid, lambda domain: power.remove(domain, keep_nvram=False))
-
         if directories.mark(uuid) == token:
             return
         guests.config(instance)
@@ -58,7 +52,8 @@ class Disks(Role, guest_driver.Disks):
         with guests.locks.hold(uuid):
             if directories.is_aside(uuid) and not guests.exists(uuid):  # Left by a move that could not restore it.
                 directories.put_back(uuid, guests.name)
-            disk_making.make_anew(instance, files, guests.name, token, keep_ephemerals, remove_guest)
+            disk_making.make_anew(instance, files, guests.name, token, keep_ephemerals, lambda: (
+                guests.on_domain_if_present(uuid, lambda domain: power.remove(domain, keep_nvram=False))))
 
     def exist(self, instance: Instance) -> bool:
         return disks.has_any(directories.directory(instance.uuid))
@@ -163,8 +158,7 @@ class Rescue(Role, guest_driver.Rescue):
             xml = domain_xml.domain_xml(_hardware(instance, image), guests.with_ports(instance, config), local, laid,
                                         guests.settings, previous)
             name = instance.name_by(guests.settings.names)
-            with contextlib.suppress(exception.GuestNotFound):
-                guests.on_domain(uuid, power.stop)
+            guests.on_domain_if_present(uuid, power.stop)
             guests.call(lambda connection: define_domain(connection, name, xml), uuid)
             guests.on_domain(uuid, power.start)
 
@@ -173,8 +167,7 @@ class Rescue(Role, guest_driver.Rescue):
         with guests.locks.hold(uuid):
             if not os.path.exists(os.path.join(directories.directory(uuid), disks.BEFORE_RESCUE)):
                 return
-            with contextlib.suppress(exception.GuestNotFound):
-                guests.on_domain(uuid, power.stop)
+            guests.on_domain_if_present(uuid, power.stop)
             guests.redefine(instance)
 
 

@@ -59,8 +59,7 @@ def of_host(connection: libvirt.virConnect) -> Capabilities:
     for guest in root.findall("guest"):
         mode = guest.findtext("os_type", "hvm")
         for item in guest.findall("arch"):
-            guests += [(item.get("name", ""), domain.get("type", ""), mode)
-                       for domain in item.findall("domain")]
+            guests += [(item.get("name", ""), domain.get("type", ""), mode) for domain in item.findall("domain")]
             if mode == "hvm":
                 emulators.append((item.get("name", ""), item.findtext("emulator", ""), frozenset(
                     machine.text or "" for machine in item.iter("machine"))))
