@@ -19,8 +19,7 @@ from oslo_messaging import opts
 from nova.api.guest_metadata.service import MetadataService
 from nova.api.service import ApiService
 from nova.compute.identity import lock_host
-from nova.compute.service import hosts_of_driver
-from nova.compute.virtual_hosts import compute_of
+from nova.compute.service import compute_of, hosts_of_driver
 from nova.conductor.service import ConductorService, check_keys
 from nova.conf import CONF
 from nova.console.service import KINDS, ConsoleProxy

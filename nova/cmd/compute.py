@@ -9,6 +9,6 @@ def main() -> int:
     from nova.service import run  # isort: skip  (first: it chooses oslo.service's threading back end)
 
     from nova.compute.identity import lock_host
-    from nova.compute.virtual_hosts import compute_of
+    from nova.compute.service import compute_of
 
     return run.run("nova-compute", lambda transport, _worker: compute_of(transport), check=lock_host)

@@ -70,7 +70,6 @@ class Resumption:
             CONF.compute.resume_guests_at_once)
         self._waiting, self._begun = resumed.waiting, resumed.begun
 
-    # --- the boot id -----------------------------------------------------------------------------------
     def _last_boot(self) -> str:
         try:
             return (files.text_of(self._file) or "").strip()

@@ -18,8 +18,7 @@ import msgspec
 
 from nova import context, exception
 from nova.compute.host import Machine, StepHost, shutdown_timeout
-from nova.compute.job import Job, Superseded
-from nova.compute.newest import ConductorClock, NewestOrders, order_key
+from nova.compute.job import ConductorClock, Job, NewestOrders, Superseded, order_key
 from nova.conf import CONF
 from nova.objects.servers.action import Failure
 from nova.objects.servers.guest import GuestStatus

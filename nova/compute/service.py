@@ -1,11 +1,13 @@
-"""nova-compute: runs the steps of this host, reports its inventory, and reconciles its guests with the database."""
+"""nova-compute: runs the steps of this host, reports its inventory, and reconciles its guests with the database. A
+process may serve several virtual hosts, with shared threads and a shared heartbeat."""
 
 from __future__ import annotations
 
 import collections
+import concurrent.futures
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from nova import bus, context, exception, image
@@ -17,7 +19,7 @@ from nova.compute.precache import Precacher
 from nova.compute.quiesce import QuiescedGuests
 from nova.compute.reconcile import Reconciler
 from nova.compute.reports import NodeReports, VolumeUsage
-from nova.compute.runner import TICK, Runner
+from nova.compute.runner import TICK, Runner, order_pool
 from nova.conf import CONF
 from nova.objects.images.image import Image
 from nova.objects.networks.floating_ip_dns import ServedDomain
@@ -52,11 +54,6 @@ SERVICE_VERSION = 5
 
 # Number of threads for messages per host, if a process serves many hosts. Idle threads cost memory.
 _SHARED_THREADS = 2
-
-
-def load_machine(host: str) -> Machine:
-    """Return this host with the configured hypervisor driver, network driver, volumes and images."""
-    return machine_of(plugins.load("nova.virt.drivers", CONF.compute_driver)(host))
 
 
 def machine_of(driver: Driver) -> Machine:
@@ -95,7 +92,7 @@ class ComputeService:
     def __init__(self, transport: messaging.RPCTransport, host: str | None = None,
                  machine: Machine | None = None, pool: FairThreadPool | None = None) -> None:
         self.host = host or CONF.host
-        self.machine = machine or load_machine(self.host)
+        self.machine = machine or machine_of(plugins.load("nova.virt.drivers", CONF.compute_driver)(self.host))
         self._transport = transport
         self._shared = pool is not None
         self._engine = bus.client(transport, by_hosts.Engine)
@@ -281,3 +278,69 @@ class ComputeService:
             self._guests.hypervisor_lost(context.admin(), self.host, CONF.my_ip, failure_of(error, self.host))
         except exception.NovaException as away:
             LOG.warning("Cannot report to a conductor that the hypervisor is unavailable: %s", away)
+
+
+# Numbers of hosts that start, and that stop, at the same time. Most of that time is waiting.
+_STARTING = 16
+_STOPPING = 100
+
+
+def compute_of(transport: messaging.RPCTransport) -> ComputeService | VirtualHosts:
+    """Return the service to run: of this host, or of all virtual hosts of the driver."""
+    drivers = hosts_of_driver()
+    if not drivers:
+        return ComputeService(transport)
+    pool = order_pool()
+    return VirtualHosts(transport, [ComputeService(transport, driver.host, machine_of(driver), pool)
+                                    for driver in drivers])
+
+
+class VirtualHosts:
+    """The compute services of many virtual hosts. stop() drains them."""
+
+    def __init__(self, transport: messaging.RPCTransport, services: list[ComputeService]) -> None:
+        self.services = services
+        self._heartbeat = liveness.heartbeat_client(transport)
+        self.periodic = [
+            Periodic("heartbeat", CONF.report_interval, lambda: self._beat_for(self.services)),
+            Periodic("inventory", CONF.update_resources_interval, lambda: self._for_all(ComputeService.report_nodes)),
+            Periodic("deadlines", TICK, lambda: self._for_all(lambda service: service.runner.check_deadlines()))]
+        if CONF.sync_power_state_interval >= 0:
+            self.periodic.append(Periodic("guests", max(CONF.sync_power_state_interval, 1), lambda: self._for_all(
+                lambda service: service.reconciler.compare())))
+        self.periodic += watch_gauges([(service.runner, service.machine.driver) for service in services])
+
+    def start(self) -> None:
+        """Start all hosts; return when each of them accepts orders and can be scheduled to."""
+        beats, *others = self.periodic
+        with concurrent.futures.ThreadPoolExecutor(_STARTING) as pool:
+            for started, _none in enumerate(pool.map(ComputeService.begin, self.services), 1):
+                # Send heartbeats for the first hosts while the last ones are still starting.
+                if started % 50 == 0:
+                    self._beat_for(self.services[:started])
+        beats.start()
+        for thread in others:
+            thread.start()
+        LOG.info("nova-compute is ready with %d hosts", len(self.services))
+
+    def stop(self) -> None:
+        """Stop accepting orders and finish the running steps."""
+        with concurrent.futures.ThreadPoolExecutor(_STOPPING) as pool:
+            # Stop accepting orders on all hosts first, because they share the threads that end with the first host.
+            list(pool.map(ComputeService.stop_taking, self.services))
+            list(pool.map(ComputeService.stop, self.services))
+        for thread in self.periodic:
+            thread.stop()
+
+    def _beat_for(self, services: list[ComputeService]) -> None:
+        """Send one heartbeat message for all hosts."""
+        running = {service.host: service.runner.running() for service in services}
+        unknown = set(bus.retry_once(lambda: self._heartbeat.beat_all(context.admin(), BINARY, running)))
+        for service in services:
+            if service.host in unknown:
+                service.returned()
+            service.heartbeat_sent()
+
+    def _for_all(self, call: Callable[[ComputeService], None]) -> None:
+        for service in self.services:
+            call(service)

@@ -114,7 +114,6 @@ class ManilaShares:
         except (exception.Forbidden, exception.Invalid) as error:
             raise exception.ShareAccessRemovalError(share_id=share_id, reason=str(error)) from error
 
-    # --- requests ----------------------------------------------------------------------------------
     def _state(self, ctx: RequestContext, share_id: str, address: str) -> str | None:
         """Return the state of the rule for an address, or None if there is no rule."""
         return next((str(rule["state"]) for rule in self._rules(ctx, share_id, address)), None)

@@ -50,7 +50,11 @@ class LocalVolumes(HostVolumes):
 
     def connect(self, info: ConnectionInfo, fetch: Fetch | None = None,
                 key: VolumeKey | None = None) -> VolumeConnection:
-        connection = _local_connection(info)
+        try:
+            connection = msgspec.convert(info, LocalConnection)
+        except msgspec.ValidationError as error:
+            raise exception.VolumeUnusable(volume_id=str(info.get("volume_id")),
+                                           reason=f"invalid connection info: {error}") from error
         path = self._path(connection.volume_id, connection.generation)
         with _full_disk(connection.volume_id):
             if not _exists(path, connection.volume_id):
@@ -80,7 +84,6 @@ class LocalVolumes(HostVolumes):
             os.unlink(path)
             LOG.info("Deleted the data of volume %s", removal.volume_uuid)
 
-    # --- internals ---------------------------------------------------------------------------------
     def _make_pool(self) -> None:
         if not os.path.isdir(self.directory):
             os.makedirs(self.directory, exist_ok=True)
@@ -117,14 +120,6 @@ class LocalVolumes(HostVolumes):
             files.remove(temporary)
         LOG.info("Created volume %s of %d GiB%s in %.1f s", connection.volume_id, connection.size_gb,
                  f" from image {connection.image.id}" if connection.image else "", time.monotonic() - started)
-
-
-def _local_connection(info: ConnectionInfo) -> LocalConnection:
-    try:
-        return msgspec.convert(info, LocalConnection)
-    except msgspec.ValidationError as error:
-        raise exception.VolumeUnusable(volume_id=str(info.get("volume_id")),
-                                       reason=f"invalid connection info: {error}") from error
 
 
 def _exists(path: str, volume_id: str) -> bool:

@@ -29,7 +29,7 @@ from tests.paths import ROOT
 
 # The first module selects oslo.service's threading back end.
 _SERVICES = (
-    "nova.service.run", "nova.compute.identity", "nova.compute.virtual_hosts", "nova.conductor.service",
+    "nova.service.run", "nova.compute.identity", "nova.compute.service", "nova.conductor.service",
     "nova.scheduler.manager", "nova.scheduler.service", "nova.cmd.api_workers", "nova.cmd.metadata",
     "nova.cmd.console_proxies", "nova.cmd.manage", "nova.virt.fake.driver", "amqp", "pymysql", "psycopg2")
 _PR_SET_PDEATHSIG = 1

@@ -96,7 +96,6 @@ class DhcpServer:
             return None
         return pid if self._conf.encode() in command else None
 
-    # --- reservations ---------------------------------------------------------------------------
     def reserve(self, guest: Guest) -> None:
         """Offer the addresses of a guest by DHCP, and its name by DNS if no other guest of the network has the name."""
         label = label_of(guest.hostname)

@@ -352,7 +352,6 @@ class LinuxNetwork(HostNetwork):
         if net is not None:
             self._tunnels.removed(net)
 
-    # --- helpers ----------------------------------------------------------------------------------
     def _networks(self) -> list[HostNet]:
         nets = (self._state.network(network_id) for network_id in self._state.networks())
         return [net for net in nets if net is not None]

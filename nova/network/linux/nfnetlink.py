@@ -39,21 +39,19 @@ class PacketFilters:
 
     def generation(self) -> int:
         """Return the generation, a number that grows with every change by any program."""
-        for attributes in self._query(_GET_GENERATION, 0, _REQUEST):
-            return _number(attributes[_GENERATION_ID])
-        raise OSError("the kernel returned no generation of its packet filters")
+        generations = self._query(_GET_GENERATION, 0, _REQUEST)
+        if not generations:
+            raise OSError("the kernel returned no generation of its packet filters")
+        return _number(generations[0][_GENERATION_ID])
 
     def table(self, family: str, table: str) -> tuple[int, ...] | None:
         """Return the handle of a table, which is never reused, or None if the table is missing."""
-        for attributes in self._query(_GET_TABLE, FAMILIES[family], _REQUEST, {_TABLE_NAME: table}):
-            return (_number(attributes[_TABLE_HANDLE]),)
-        return None
+        tables = self._query(_GET_TABLE, FAMILIES[family], _REQUEST, {_TABLE_NAME: table})
+        return (_number(tables[0][_TABLE_HANDLE]),) if tables else None
 
     def chain(self, family: str, table: str, chain: str) -> tuple[int, ...] | None:
-        names = {_CHAIN_TABLE: table, _CHAIN_NAME: chain}
-        for attributes in self._query(_GET_CHAIN, FAMILIES[family], _REQUEST, names):
-            return _chain(attributes)
-        return None
+        chains = self._query(_GET_CHAIN, FAMILIES[family], _REQUEST, {_CHAIN_TABLE: table, _CHAIN_NAME: chain})
+        return _chain(chains[0]) if chains else None
 
     def marks(self, family: str, table: str) -> Marks:
         """Return the marks of a table and its chains; empty if the table is missing."""
@@ -71,7 +69,7 @@ class PacketFilters:
         raise OSError("the packet filters change all the time")
 
     def _query(self, kind: int, family: int, flags: int, names: dict[int, str] | None = None,
-               ) -> Iterator[dict[int, bytes]]:
+               ) -> list[dict[int, bytes]]:
         """Return the attributes of the objects that match a query."""
         self._sequence += 1
         body = struct.pack("=BBH", family, 0, 0) + b"".join(
@@ -89,14 +87,14 @@ class PacketFilters:
                     number = -struct.unpack_from("=i", payload)[0]
                     if number not in (0, _ENOENT):
                         raise OSError(number, os.strerror(number))
-                    return iter(objects)
+                    return objects
                 if received == _DONE:
                     if interrupted:
                         raise InterruptedError
-                    return iter(objects)
+                    return objects
                 objects.append(_attributes(payload[4:]))
                 if not flags & _DUMP:
-                    return iter(objects)
+                    return objects
 
 
 def _messages(data: bytes) -> Iterator[tuple[int, int, int, bytes]]:

@@ -75,7 +75,6 @@ class Tunnels:
             self._apply(net, peers)
         LOG.info("Network %s is on %d hosts", net.id, len(peers.hosts))
 
-    # --- RPC --------------------------------------------------------------------------------------
     def _present(self, networks: dict[str, int], complete: bool) -> list[Peers]:
         assert self._conductor is not None
         return self._conductor.present(context.admin(), self._host, plumbing.tunnel_address(), networks, complete)
@@ -93,7 +92,6 @@ class Tunnels:
         for peers in updates:
             self.update_peers(peers)
 
-    # --- devices ----------------------------------------------------------------------------------
     def _apply(self, net: HostNet, peers: Peers) -> None:
         """Store the peers and make the tunnels lead to exactly these hosts."""
         self._state.save_peers(peers)

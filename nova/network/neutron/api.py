@@ -131,7 +131,6 @@ class NeutronApi:
         with contextlib.suppress(exception.NotFound):
             self._request(ctx, "DELETE", f"/ports/{uuid}")
 
-    # --- requests ----------------------------------------------------------------------------------
     def _request(self, ctx: RequestContext, method: str, path: str, key: str = "", token: str | None = None,
                  headers: Mapping[str, str] | None = None, **more: Any) -> Any:
         """Send a request and return the value under ``key`` of the response, checked against its shape."""

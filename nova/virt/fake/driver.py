@@ -49,11 +49,8 @@ class FakeDriver(Driver):
         self._group = group or fake_scenario.Group(name="fake", nodes=CONF.fake.nodes)
         # Set by tests to simulate a boot of the host.
         self.boot = ""
+        self.behaviour = state.behaviour
         self._on_event: EventHandler | None = None
-
-    @property
-    def behaviour(self) -> Behaviour:
-        return self.state.behaviour
 
     @classmethod
     def of_all_hosts(cls) -> Sequence[FakeDriver]:

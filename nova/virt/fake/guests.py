@@ -113,15 +113,9 @@ class GuestStore:
 
     def boot(self, instance: Instance, power_state: int = states.RUNNING) -> None:
         """Create or update the guest with this definition and start it (or leave it paused)."""
-        with self._lock:
-            guest = self._guests.get(instance.uuid)
-            if guest is None:
-                guest = self._guests[instance.uuid] = Guest(power_state)
-            guest.define(instance, instance.name_by(self._names))
-            guest.power_state = power_state
-            guest.incoming = guest.went = False
-            guest.booted = (*guest.booted[-9:], int(time.time()))
-            self._note(instance.uuid, guest)
+        before = self._guests.get(instance.uuid)
+        booted = (*(before.booted[-9:] if before else ()), int(time.time()))
+        self.define(instance, power_state, incoming=False, went=False, booted=booted)
 
     def define(self, instance: Instance, power_state: int, **changes: Any) -> None:
         """Create or update the guest with this definition and power state."""

@@ -136,10 +136,9 @@ class Power(FakeRole, guest_driver.Power):
 
 class Consoles(FakeRole, guest_driver.Consoles):
     def output(self, instance: Instance, lines: int | None = None) -> bytes:
-        console = []
-        for booted in self.host.guests.get(instance.uuid).booted:
-            console.append(f"{time.strftime('%H:%M:%S', time.gmtime(booted))} fake guest {instance.hostname} booted")
-            console.append(f"{instance.hostname} login: ")
+        console = [line for booted in self.host.guests.get(instance.uuid).booted for line in (
+            f"{time.strftime('%H:%M:%S', time.gmtime(booted))} fake guest {instance.hostname} booted",
+            f"{instance.hostname} login: ")]
         return "\n".join(console[-lines:] if lines else ([] if lines == 0 else console)).encode()
 
     def address(self, uuid: str, protocol: str) -> ConsoleAddress | None:

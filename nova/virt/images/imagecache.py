@@ -45,7 +45,10 @@ class CacheSpace:
         most = CONF.image_cache.size_limit_mb
         if most is not None:
             return int(most) << 20
-        return shutil.disk_usage(_existing(self._directory)).total // _DEFAULT_FRACTION
+        existing = self._directory
+        while not os.path.isdir(existing):
+            existing = os.path.dirname(existing)
+        return shutil.disk_usage(existing).total // _DEFAULT_FRACTION
 
     def used(self) -> int:
         """Return the number of bytes that images use now."""
@@ -110,12 +113,6 @@ def _reserved_in(path: str) -> int:
             return int(text)
     except (FileNotFoundError, ValueError):
         return 0
-
-
-def _existing(path: str) -> str:
-    while not os.path.isdir(path):
-        path = os.path.dirname(path)
-    return path
 
 
 # Seconds. A build that fetched its image recently may not have created its disk yet.
@@ -232,7 +229,6 @@ class ImageCache:
             LOG.info("Removed %s from the image cache", os.path.basename(path))
         return removed
 
-    # --- internal ------------------------------------------------------------------------------------
     @contextlib.contextmanager
     def _locked(self, image_id: str, wait: bool = True) -> Iterator[IO[str] | None]:
         """Hold the lock file of the image. Yields None if ``wait`` is false and another process holds it."""

@@ -123,7 +123,6 @@ def user() -> tuple[int, int] | None:
     return account.pw_uid, account.pw_gid
 
 
-# --- internal ----------------------------------------------------------------------------------------
 @contextlib.contextmanager
 def _writable_for_user(path: str) -> Iterator[BinaryIO]:
     """Create an empty file that [libvirt]images_user may write; afterwards it belongs to the service again."""

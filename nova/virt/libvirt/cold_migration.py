@@ -16,7 +16,7 @@ from nova.objects.servers.moves import DiskSource
 from nova.operations.framework import guest_driver
 from nova.operations.framework.guest_driver import BootFiles
 from nova.virt.libvirt import power
-from nova.virt.libvirt.files import allowance, copies, directories, disk_making, disk_server, disks
+from nova.virt.libvirt.files import copies, directories, disk_making, disk_server, disks
 from nova.virt.libvirt.guests import LOCK_TIMEOUT, MOVED_DEFINITION, Role
 from nova.virt.libvirt.xml.definition import Definition, received
 
@@ -92,7 +92,7 @@ class ColdMigration(Role, guest_driver.ColdMigration):
             # A swap disk of another size is created again.
             lasting = [file for file in source.files
                        if file.name != disks.SWAP or file.size == instance.flavor.swap << 20]
-            allowance.check(instance, lasting, source.bases)
+            copies.check_allowed(instance, lasting, source.bases)
             definition = received(source.definition) if source.definition else ""
             place = copies.begin(uuid, source.token, self._guests.name)
             there = directories.owner(directories.aside(uuid))

@@ -16,8 +16,7 @@ from nova.virt.libvirt.hotplug import Interfaces
 from nova.virt.libvirt.live_source import LiveMigrationSource
 from nova.virt.libvirt.live_target import LiveMigrationTarget
 from nova.virt.libvirt.node import inventory
-from nova.virt.libvirt.rescue import Rescue
-from nova.virt.libvirt.roles import Consoles, Disks, Power
+from nova.virt.libvirt.roles import Consoles, Disks, Power, Rescue
 from nova.virt.libvirt.snapshots import Snapshots
 from nova.virt.libvirt.volumes import VolumeFiles, Volumes, VolumeSwaps
 

@@ -15,8 +15,8 @@ LOG = logging.getLogger(__name__)
 
 
 class EventReporter:
-    """Reports changes of Nova's guests to ``report`` in a thread of its own. ``power_state(uuid)`` returns the state of
-    a guest (GuestNotFound: missing, or not a guest of Nova), ``list_guests()`` those of all guests."""
+    """Reports changes of Nova's guests to ``report`` in a thread of its own. ``power_state(uuid)`` returns the
+    state of a guest (GuestNotFound: missing, or not a guest of Nova), ``list_guests()`` those of all."""
 
     def __init__(self, power_state: Callable[[str], int], list_guests: Callable[[], list[GuestStatus]],
                  report: Callable[[GuestStatus], None]) -> None:
@@ -48,7 +48,6 @@ class EventReporter:
         """Queue a check of all guests, since events may have been missed."""
         self._changes.put(None)
 
-    # --- inside ------------------------------------------------------------------------------------
     def _run(self) -> None:
         while True:
             uuid = self._changes.get()

@@ -105,6 +105,10 @@ class Guests(guest_driver.Guests):
         """Call ``action(domain)``, again after a restart of libvirtd. Raises GuestNotFound."""
         return self.call(lambda connection: action(connection.lookupByUUIDString(uuid)), uuid)
 
+    def on_domain_if_present(self, uuid: str, action: Callable[[libvirt.virDomain], object]) -> None:
+        with contextlib.suppress(exception.GuestNotFound):
+            self.on_domain(uuid, action)
+
     def power_state(self, uuid: str) -> int:
         def query(domain: libvirt.virDomain) -> int:
             if power.is_arriving(domain):
@@ -275,8 +279,7 @@ class Guests(guest_driver.Guests):
         """Stop and undefine the guest, and remove its files unless they are retained or belong to another host."""
         directories.directory(uuid)
         with self.locks.hold(uuid, LOCK_TIMEOUT):
-            with contextlib.suppress(exception.GuestNotFound):
-                self.on_domain(uuid, lambda domain: power.remove(domain, keep_disks))
+            self.on_domain_if_present(uuid, lambda domain: power.remove(domain, keep_disks))
             self.forget_keys(uuid)
             if not keep_disks:
                 directories.remove(uuid, self.name)

@@ -27,20 +27,15 @@ KEEPALIVE_COUNT = 5
 RETRY_INTERVAL = 1.0
 
 _loop_lock = threading.Lock()
-_loop_runs = False
 
 
+@functools.cache
 def _start_event_loop() -> None:
-    """Start the event loop once per process, before the first connection."""
-    global _loop_runs
-    with _loop_lock:
-        if _loop_runs:
-            return
-        # libvirt would print every error to stderr, including expected ones.
-        libvirt.registerErrorHandler(lambda _context, _error: None, None)
-        libvirt.virEventRegisterDefaultImpl()
-        threading.Thread(target=_run_events, name="libvirt-events", daemon=True).start()
-        _loop_runs = True
+    """Start the event loop once per process, before the first connection. The caller must hold the loop's lock."""
+    # libvirt would print every error to stderr, including expected ones.
+    libvirt.registerErrorHandler(lambda _context, _error: None, None)
+    libvirt.virEventRegisterDefaultImpl()
+    threading.Thread(target=_run_events, name="libvirt-events", daemon=True).start()
 
 
 def _run_events() -> None:
@@ -143,9 +138,9 @@ class Host:
                 if not self._waiting[uuid]:
                     del self._waiting[uuid]
 
-    # --- inside ------------------------------------------------------------------------------------
     def _connect(self) -> libvirt.virConnect:
-        _start_event_loop()
+        with _loop_lock:
+            _start_event_loop()
         try:
             connection = libvirt.open(self.uri)
             connection.setKeepAlive(KEEPALIVE_INTERVAL, KEEPALIVE_COUNT)

@@ -94,10 +94,8 @@ class LiveMigrationSource(Role, guest_driver.LiveMigrationSource):
         LOG.info("[instance: %s] Live migration completed: the guest runs on host %s", uuid, target.host)
 
     def force_complete(self, uuid: str) -> None:
-        with contextlib.suppress(exception.GuestNotFound):
-            self._guests.on_domain(uuid, _force)
+        self._guests.on_domain_if_present(uuid, _force)
 
-    # --- helpers -----------------------------------------------------------------------------------
     def _run(self, instance: Instance, target: MigrationTarget, watch: _Watch) -> libvirt.libvirtError | None:
         """Start the migration and wait for its end; return the error of libvirt, if any."""
         uuid = instance.uuid
@@ -206,12 +204,15 @@ class _Watch:
         LOG.warning("[instance: %s] Live migration failed: %s", self._uuid, error)
         return exception.MigrationError(reason=str(error.get_error_message()))
 
-    # --- helpers -----------------------------------------------------------------------------------
     def _poll(self, domain: libvirt.virDomain) -> None:
         stats = domain.jobStats()
         if stats.get("type", libvirt.VIR_DOMAIN_JOB_NONE) == libvirt.VIR_DOMAIN_JOB_NONE:
             return
-        progress = _under_way(stats, domain)
+        progress = _progress(stats)
+        if progress.disk_total and not progress.memory_total:
+            # While disks are copied first, libvirt reports no memory: all of it remains.
+            progress.memory_total = progress.memory_remaining = domain.maxMemory() * 1024
+        progress.post_copy = _in_post_copy(domain)
         size = progress.memory_total + progress.disk_total
         now = time.monotonic()
         # libvirt reports no sizes at first.
@@ -296,15 +297,6 @@ def _flags(target: MigrationTarget) -> int:
 def _progress(stats: dict[str, Any]) -> MigrationProgress:
     names = ("memory_total", "memory_processed", "memory_remaining", "disk_total", "disk_processed", "disk_remaining")
     return msgspec.convert({name: int(stats.get(name, 0)) for name in names}, MigrationProgress)
-
-
-def _under_way(stats: dict[str, Any], domain: libvirt.virDomain) -> MigrationProgress:
-    """Return the progress. While disks are copied first, libvirt reports no memory: all of it remains."""
-    progress = _progress(stats)
-    if progress.disk_total and not progress.memory_total:
-        progress.memory_total = progress.memory_remaining = domain.maxMemory() * 1024
-    progress.post_copy = _in_post_copy(domain)
-    return progress
 
 
 def _in_post_copy(domain: libvirt.virDomain) -> bool:

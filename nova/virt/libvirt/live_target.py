@@ -14,7 +14,7 @@ from nova.objects.servers.moves import DiskFile, DiskSource, MigrationSource, Mi
 from nova.operations.framework import guest_driver
 from nova.virt.images import qemuimg
 from nova.virt.libvirt import power
-from nova.virt.libvirt.files import allowance, copies, directories, peers
+from nova.virt.libvirt.files import copies, directories, peers
 from nova.virt.libvirt.guests import LOCK_TIMEOUT, Role
 
 LOG = logging.getLogger(__name__)
@@ -62,7 +62,6 @@ class LiveMigrationTarget(Role, guest_driver.LiveMigrationTarget):
             if not target.shared and copies.is_incomplete(uuid):
                 directories.remove(uuid, self._guests.name)
 
-    # --- helpers -----------------------------------------------------------------------------------
     def _runs_here(self, uuid: str) -> bool:
         def query(domain: libvirt.virDomain) -> bool:
             return bool(domain.isActive()) and not power.is_arriving(domain)
@@ -75,7 +74,7 @@ class LiveMigrationTarget(Role, guest_driver.LiveMigrationTarget):
     def _make_room(self, instance: Instance, source: MigrationSource) -> None:
         """Copy the served files, and create empty disks on top of their backing images."""
         served = msgspec.structs.replace(source.served or DiskSource(host=""), host=source.host)
-        allowance.check(instance, [*served.files, *source.disks], served.bases)
+        copies.check_allowed(instance, [*served.files, *source.disks], served.bases)
         place = copies.begin(instance.uuid, source.token, self._guests.name)
         for file in served.files:
             copies.receive(instance, place, file, served)

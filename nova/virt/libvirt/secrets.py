@@ -36,21 +36,18 @@ def undefine(connection: libvirt.virConnect, server: str, unless: str) -> None:
 
 def of_server(connection: libvirt.virConnect, server: str) -> list[libvirt.virSecret]:
     start = _USAGE.format(server=server, volume="")
+    try:
+        defined = connection.listAllSecrets()
+    except libvirt.libvirtError as error:
+        if error.get_error_code() != libvirt.VIR_ERR_NO_SUPPORT:
+            raise
+        return []
     secrets = []
-    for secret in _all(connection):
+    for secret in defined:
         with _ignore_missing():
             if secret.usageID().startswith(start):
                 secrets.append(secret)
     return secrets
-
-
-def _all(connection: libvirt.virConnect) -> list[libvirt.virSecret]:
-    try:
-        return list(connection.listAllSecrets())
-    except libvirt.libvirtError as error:
-        if error.get_error_code() == libvirt.VIR_ERR_NO_SUPPORT:
-            return []
-        raise
 
 
 @contextlib.contextmanager

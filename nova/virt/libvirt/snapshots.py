@@ -114,8 +114,7 @@ class Snapshots(Role, guest_driver.Snapshots):
 
     def unquiesce(self, instance: Instance) -> None:
         self._resting.discard(instance.uuid)
-        with contextlib.suppress(exception.GuestNotFound):
-            self._guests.on_domain(instance.uuid, _thaw)
+        self._guests.on_domain_if_present(instance.uuid, _thaw)
 
     # --- copying -----------------------------------------------------------------------------------
     def _copy(self, instance: Instance, path: str, cancelled: Cancelled) -> None:

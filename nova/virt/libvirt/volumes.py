@@ -19,7 +19,7 @@ from nova.objects.servers.instance import BlockDevice, Instance
 from nova.operations.framework import guest_driver
 from nova.operations.framework.guest_driver import Cancelled
 from nova.virt.libvirt.guests import Guests, Role
-from nova.virt.libvirt.hotplug import Finder, Hotplug, definitions, end_block_job, lasting, text_of
+from nova.virt.libvirt.hotplug import Hotplug, definitions, end_block_job, lasting, text_of
 from nova.virt.libvirt.snapshots import Snapshots
 from nova.virt.libvirt.xml import device_xml
 from nova.virt.libvirt.xml.definition import Definition, KnownDisk
@@ -33,6 +33,16 @@ _GIB = 1 << 30
 # The header of an encrypted volume has 2 to 16 MiB.
 _LARGEST_HEADER = 64 << 20
 _BYTES = libvirt.VIR_DOMAIN_BLOCK_RESIZE_BYTES
+# Seconds between two polls of a running copy or merge.
+_POLL_INTERVAL = 0.5
+# The new volume already exists, and no libvirt job outlives the guest's process.
+_COPY = libvirt.VIR_DOMAIN_BLOCK_COPY_REUSE_EXT | libvirt.VIR_DOMAIN_BLOCK_COPY_TRANSIENT_JOB
+_PIVOT = libvirt.VIR_DOMAIN_BLOCK_JOB_ABORT_PIVOT
+# Attributes of a source that locate the data of a disk.
+_PLACES = ("file", "dev", "protocol", "name")
+# The file already exists, and libvirt keeps no list of snapshots.
+_TAKE = (libvirt.VIR_DOMAIN_SNAPSHOT_CREATE_DISK_ONLY | libvirt.VIR_DOMAIN_SNAPSHOT_CREATE_REUSE_EXT
+         | libvirt.VIR_DOMAIN_SNAPSHOT_CREATE_NO_METADATA)
 
 
 class Volumes(Role, guest_driver.Volumes):
@@ -49,10 +59,12 @@ class Volumes(Role, guest_driver.Volumes):
             disk = volume_disk(config, device, current)
             return device_xml.add_disk(ET.Element("devices"), disk, config, self._guests.settings)
 
-        self._hotplug.attach(instance.uuid, f"volume {device.volume_id}", _finder(device), build, device)
+        self._hotplug.attach(instance.uuid, f"volume {device.volume_id}",
+                             lambda current: current.disk(serial_of(device)), build, device)
 
     def detach(self, instance: Instance, device: BlockDevice) -> None:
-        self._hotplug.detach(instance.uuid, f"volume {device.volume_id}", _finder(device))
+        self._hotplug.detach(instance.uuid, f"volume {device.volume_id}",
+                             lambda current: current.disk(serial_of(device)))
         with self._guests.locks.hold(instance.uuid):
             self._guests.forget_keys(instance.uuid)
 
@@ -86,7 +98,6 @@ class Volumes(Role, guest_driver.Volumes):
             except (exception.GuestNotFound, exception.VolumeExtendFailed):
                 return False
 
-    # --- helpers -----------------------------------------------------------------------------------
     def _target(self, uuid: str, device: BlockDevice) -> str | None:
         """Return the disk of a running guest, or None if it is stopped. Raises GuestNotFound, VolumeExtendFailed."""
         live, _config = definitions(self._guests, uuid)
@@ -100,14 +111,6 @@ class Volumes(Role, guest_driver.Volumes):
         return int(self._guests.on_domain(uuid, lambda domain: domain.blockInfo(target))[0])
 
 
-def _finder(device: BlockDevice) -> Finder:
-    def find(current: Definition) -> ET.Element | None:
-        existing = current.disks.get(serial_of(device))
-        return existing.element if existing is not None else None
-
-    return find
-
-
 def _wanted(device: BlockDevice, there: int, size_gb: int) -> int:
     """Return the new size in bytes as the guest sees it: ``size_gb`` less the header of an encrypted volume. The header
     size is derived from the current size ``there``. Raises VolumeExtendFailed."""
@@ -116,15 +119,6 @@ def _wanted(device: BlockDevice, there: int, size_gb: int) -> int:
         raise exception.VolumeExtendFailed(
             volume_id=device.volume_id, reason=f"the volume is encrypted, and the disk of the guest has {there} bytes")
     return size_gb * _GIB - header
-
-
-# Seconds between two polls of a running copy.
-_POLL_INTERVAL = 0.5
-# The new volume already exists, and no libvirt job outlives the guest's process.
-_COPY = libvirt.VIR_DOMAIN_BLOCK_COPY_REUSE_EXT | libvirt.VIR_DOMAIN_BLOCK_COPY_TRANSIENT_JOB
-_PIVOT = libvirt.VIR_DOMAIN_BLOCK_JOB_ABORT_PIVOT
-# Attributes of a source that locate the data of a disk.
-_PLACES = ("file", "dev", "protocol", "name")
 
 
 class VolumeSwaps(Role, guest_driver.VolumeSwaps):
@@ -160,7 +154,6 @@ class VolumeSwaps(Role, guest_driver.VolumeSwaps):
                 return False
         return disk is not None and _place(disk.element) == _place(wanted)
 
-    # --- helpers -----------------------------------------------------------------------------------
     def _disk_with(self, instance: Instance, new: BlockDevice) -> ET.Element:
         if new.connection is None:
             return ET.Element("disk")
@@ -220,11 +213,6 @@ def _place(item: ET.Element) -> list[str]:
     return [attribute(item, "source", name) for name in _PLACES]
 
 
-# The file already exists, and libvirt keeps no list of snapshots.
-_TAKE = (libvirt.VIR_DOMAIN_SNAPSHOT_CREATE_DISK_ONLY | libvirt.VIR_DOMAIN_SNAPSHOT_CREATE_REUSE_EXT
-         | libvirt.VIR_DOMAIN_SNAPSHOT_CREATE_NO_METADATA)
-
-
 class VolumeFiles(Role, guest_driver.VolumeFiles):
     def __init__(self, guests: Guests, snapshots: Snapshots) -> None:
         super().__init__(guests)
@@ -282,7 +270,6 @@ class VolumeFiles(Role, guest_driver.VolumeFiles):
                 return False
         return was_merged(self.names(instance, device), top, base)
 
-    # --- helpers -----------------------------------------------------------------------------------
     def _inspect(self, uuid: str, device: BlockDevice) -> tuple[list[str] | None, KnownDisk | None]:
         """Return the disks of the running guest (None: stopped), and the disk of the device. Raises GuestNotFound."""
         live, config = definitions(self._guests, uuid)

@@ -63,10 +63,7 @@ class CinderVolumes(HostVolumes):
         if disk_format not in _FORMATS or "/" in name:
             raise ValueError("name or format")
         try:
-            connector = self._brick().InitiatorConnector.factory(
-                "NFS", None, conn=info, nfs_mount_point_base=CONF.libvirt.nfs_mount_point_base,
-                nfs_mount_options=CONF.libvirt.nfs_mount_options)
-            path = connector.connect_volume(info)["path"]
+            path = self._files(info).connect_volume(info)["path"]
         except self._error as error:
             raise exception.VolumeUnusable(volume_id=connection.volume_id, reason=str(error)) from error
         try:
@@ -115,7 +112,11 @@ class CinderVolumes(HostVolumes):
     def remove(self, removal: VolumeRemoval) -> None:
         """Do nothing: Cinder deletes its volumes."""
 
-    # --- the library -----------------------------------------------------------------------------------
+    def _files(self, info: ConnectionInfo) -> Any:
+        return self._brick().InitiatorConnector.factory(
+            "NFS", None, conn=info, nfs_mount_point_base=CONF.libvirt.nfs_mount_point_base,
+            nfs_mount_options=CONF.libvirt.nfs_mount_options)
+
     @property
     def _error(self) -> tuple[type[Exception], ...]:
         from os_brick import exception as brick

@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from nova import bus
-from nova.compute.virtual_hosts import compute_of
+from nova.compute.service import compute_of
 from nova.conf import CONF
 from nova.service.periodic import Periodic
 from nova.virt.fake import scenario as fake_scenario

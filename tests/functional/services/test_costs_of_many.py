@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from nova import bus, context
-from nova.compute.virtual_hosts import compute_of
+from nova.compute.service import compute_of
 from nova.conf import CONF
 from nova.objects.base import new_uuid
 from nova.objects.networks.network import Network

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from nova.compute.newest import NewestOrders, order_key
+from nova.compute.job import NewestOrders, order_key
 from nova.objects.base import new_uuid, utcnow
 from nova.objects.servers.action import Action
 from nova.objects.servers.instance import Instance

@@ -15,7 +15,7 @@ from nova.objects.images.image import Image
 from nova.objects.servers.instance import BlockDevice, Instance
 from nova.objects.servers.moves import DiskFile, DiskSource, MigrationSource
 from nova.virt.libvirt.cold_migration import ColdMigration
-from nova.virt.libvirt.files import allowance, disk_server
+from nova.virt.libvirt.files import copies, disk_server
 from nova.virt.libvirt.live_target import LiveMigrationTarget
 from nova.virt.libvirt.xml.settings import Settings
 from tests.unit.virt.guests import server
@@ -181,7 +181,7 @@ def test_base_image_larger_than_its_disk_is_refused(
 def test_disk_with_a_valid_base_image_is_accepted(fetched: list[str], base: DiskFile, size: int,
                                                   told: dict[str, Any]) -> None:
     root = disk(size=size, length=MIB, base=base.name, base_format=base.format)
-    allowance.check(server(**told), [root], [base])
+    copies.check_allowed(server(**told), [root], [base])
 
 
 @pytest.mark.parametrize("image", [
@@ -190,7 +190,7 @@ def test_disk_without_flavor_size_is_limited_by_the_image_size(fetched: list[str
     base = disk("image.qcow2", 3 * GIB)
     root = disk(size=3 * GIB, base=base.name, base_format=base.format)
     with pytest.raises(exception.MigrationError, match="than the server may have"):
-        allowance.check(server(flavor={"root_gb": 0}, image=image), [root], [base])
+        copies.check_allowed(server(flavor={"root_gb": 0}, image=image), [root], [base])
 
 
 def test_oversized_domain_definition_is_refused(fetched: list[str], tmp_path: pathlib.Path) -> None:

@@ -119,7 +119,6 @@ def fetch(uuid: str, served: Served, name: str, length: int, path: str) -> None:
         os.fsync(file.fileno())
 
 
-# --- inside ----------------------------------------------------------------------------------------
 def _place(uuid: str) -> str:
     return os.path.join(CONF.state_path, "moves", uuid)
 

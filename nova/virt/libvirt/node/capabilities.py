@@ -59,8 +59,7 @@ def of_host(connection: libvirt.virConnect) -> Capabilities:
     for guest in root.findall("guest"):
         mode = guest.findtext("os_type", "hvm")
         for item in guest.findall("arch"):
-            guests += [(item.get("name", ""), domain.get("type", ""), "exe" if mode == "exe" else mode)
-                       for domain in item.findall("domain")]
+            guests += [(item.get("name", ""), domain.get("type", ""), mode) for domain in item.findall("domain")]
             if mode == "hvm":
                 emulators.append((item.get("name", ""), item.findtext("emulator", ""), frozenset(
                     machine.text or "" for machine in item.iter("machine"))))
@@ -77,6 +76,8 @@ def of_guests(connection: libvirt.virConnect, host: Capabilities, settings: Sett
     buses: set[str] = set()
     videos: set[str] = set()
     graphics: set[str] = set()
+    has_virtiofsd = any(_serves_file_systems(path) for place in _VHOST_USER
+                        for path in glob.glob(os.path.join(place, "*.json")))
     described = host
     for machine in machines:
         try:
@@ -94,7 +95,7 @@ def of_guests(connection: libvirt.virConnect, host: Capabilities, settings: Sett
             cpu_modes=frozenset(mode.get("name", "") for mode in root.findall("cpu/mode")
                                 if mode.get("supported") == "yes"),
             uefi=described.uefi or "efi" in _values(root, "os", "firmware"),
-            virtio_fs=described.virtio_fs or (_has_virtiofsd() and "virtiofs" in _values(
+            virtio_fs=described.virtio_fs or (has_virtiofsd and "virtiofs" in _values(
                 root, "devices/filesystem", "driverType")),
             secure_boot=described.secure_boot or "yes" in _values(root, "os/loader", "secure"),
             features=described.features or _guest_features(connection, host.arch, machine, settings, root))
@@ -185,11 +186,6 @@ def _guest_features(connection: libvirt.virConnect, arch: str, machine: str, set
         return frozenset()
     flags = {flag.lstrip("+") for flag in settings.cpu_flags if not flag.startswith("-")}
     return frozenset(_features(text) | flags) - {flag[1:] for flag in settings.cpu_flags if flag.startswith("-")}
-
-
-def _has_virtiofsd() -> bool:
-    """Return True if a vhost-user back end for file systems is installed."""
-    return any(_serves_file_systems(path) for place in _VHOST_USER for path in glob.glob(os.path.join(place, "*.json")))
 
 
 def _serves_file_systems(path: str) -> bool:

@@ -32,6 +32,11 @@ class Definition:
         self.devices: ET.Element = root if (devices := root.find("devices")) is None else devices
         self.disks = {disk_key(item): KnownDisk(*_target(item), item) for item in self.devices.findall("disk")}
 
+    def disk(self, key: str) -> ET.Element | None:
+        """Return the disk with this key."""
+        disk = self.disks.get(key)
+        return disk.element if disk is not None else None
+
     def interface(self, mac: str) -> ET.Element | None:
         """Return the interface with this MAC address."""
         return next((item for item in self.devices.findall("interface")
@@ -120,7 +125,6 @@ def _key(item: ET.Element) -> tuple[str, ...]:
     return item.tag, kind
 
 
-# --- addresses in the guest ------------------------------------------------------------------------------
 # Bus of a disk -> its name in metadata, if its address is that of a drive. SATA disks are SCSI disks for guests.
 _DRIVES = {"scsi": "scsi", "sata": "scsi", "ide": "ide"}
 _UNIT = ("controller", "bus", "target", "unit")

@@ -260,16 +260,12 @@ def _add_helpers(devices: ET.Element, config: GuestConfig, settings: Settings) -
         element(rng, "backend", "/dev/urandom", model="random")
         _pack(rng, config)
     if config.viommu_model:
-        _add_iommu(devices, config)
+        usual = "intel" if config.is_x86 else "smmuv3"
+        model = usual if config.viommu_model == "auto" else config.viommu_model
+        item = element(devices, "iommu", model=model)
+        if model == "intel":
+            element(item, "driver", intremap="on" if config.virt_type == "kvm" else None, caching_mode="on", iotlb="on")
     balloon = element(devices, "memballoon", model="virtio")
     if settings.balloon_period:
         element(balloon, "stats", period=settings.balloon_period)
     _pack(balloon, config)
-
-
-def _add_iommu(devices: ET.Element, config: GuestConfig) -> None:
-    usual = "intel" if config.is_x86 else "smmuv3"
-    model = usual if config.viommu_model == "auto" else config.viommu_model
-    item = element(devices, "iommu", model=model)
-    if model == "intel":
-        element(item, "driver", intremap="on" if config.virt_type == "kvm" else None, caching_mode="on", iotlb="on")

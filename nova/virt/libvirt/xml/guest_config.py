@@ -12,7 +12,7 @@ from nova.objects.servers.instance import Instance
 from nova.virt.libvirt.xml.guest_parts import Parts, parts_of
 from nova.virt.libvirt.xml.settings import GuestArchitecture, Settings
 
-# Values of properties that this driver can define; node/models.py determines which of them this QEMU supports.
+# Values of properties that this driver can define; node/traits.py determines which of them this QEMU supports.
 DISK_BUSES = ("virtio", "scsi", "sata", "ide", "usb")
 SCSI_MODELS = ("virtio-scsi", "lsilogic", "lsisas1068", "lsisas1078", "vmpvscsi", "ibmvscsi")
 VIF_MODELS = ("virtio", "e1000", "e1000e", "rtl8139", "ne2k_pci", "pcnet", "vmxnet3", "igb")
@@ -86,7 +86,7 @@ def guest_config(instance: Instance, settings: Settings, existing: str | None = 
     firmware = wanted.firmware or ("uefi" if guest.name == "aarch64" and not has_kernel else "bios")
     values = {field.name: getattr(wanted, field.name) for field in dataclasses.fields(wanted)} | {
         "architecture": guest.name, "firmware": firmware, "disk_bus": wanted.disk_bus or "virtio",
-        "cdrom_bus": wanted.cdrom_bus or _usual_cdrom_bus(machine, guest.name)}
+        "cdrom_bus": wanted.cdrom_bus or ("scsi" if guest.name not in X86 else "sata" if "q35" in machine else "ide")}
     return GuestConfig(
         **values, machine=machine, virt_type=guest.virt_type, cpu_mode=guest.cpu_mode, cpu_model=guest.cpu_model,
         uuid=instance.uuid, secure_boot=secure, parts=parts_of(instance, settings))
@@ -98,7 +98,6 @@ def default_machine(settings: Settings, architecture: str = "") -> str:
     return settings.machines.get(architecture) or _DEFAULT_MACHINES.get(architecture, "pc")
 
 
-# --- single properties -------------------------------------------------------------------------
 def _architecture(wanted: Hardware, settings: Settings, existing: str | None) -> GuestArchitecture:
     """Return how this host runs guests of the architecture. Raises InvalidInput if it does not."""
     name = existing or wanted.architecture
@@ -129,12 +128,6 @@ def _machine(wanted: Hardware, guest: GuestArchitecture, settings: Settings) -> 
     if wanted.viommu_model and not ("q35" in machine or machine.startswith("virt")):
         raise exception.InvalidInput(reason=f"hw_viommu_model={wanted.viommu_model} needs hw_machine_type=q35")
     return machine
-
-
-def _usual_cdrom_bus(machine: str, architecture: str) -> str:
-    if architecture not in X86:
-        return "scsi"
-    return "sata" if "q35" in machine else "ide"
 
 
 # Requested host properties that this driver cannot provide; their traits keep such servers away from the host.
