@@ -1,7 +1,5 @@
 """The WSGI application: finds the route of a request, validates the request and calls the handler."""
 
-from __future__ import annotations
-
 import logging
 import re
 import time

@@ -1,7 +1,5 @@
 """Authentication of callers by Keystone, or by plain headers for tests."""
 
-from __future__ import annotations
-
 import logging
 import re
 from collections.abc import Iterable

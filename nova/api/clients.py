@@ -1,7 +1,5 @@
 """Clients of the other services for the API: a proxy per interface and process."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable

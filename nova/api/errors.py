@@ -1,7 +1,5 @@
 """Conversion of errors to responses."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 from collections.abc import Iterator

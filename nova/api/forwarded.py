@@ -1,7 +1,5 @@
 """Headers of proxies about a request, accepted only from the addresses of [api]trusted_proxies."""
 
-from __future__ import annotations
-
 import functools
 import re
 from collections.abc import Callable

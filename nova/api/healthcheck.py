@@ -1,7 +1,5 @@
 """The health check that load balancers poll: GET, HEAD or OPTIONS /healthcheck, without a token."""
 
-from __future__ import annotations
-
 import os
 import threading
 import time

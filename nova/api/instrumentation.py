@@ -1,7 +1,5 @@
 """Metrics and traces of requests; no-ops while metrics and tracing are disabled."""
 
-from __future__ import annotations
-
 import contextlib
 import time
 from collections.abc import Callable, Iterable

@@ -1,7 +1,5 @@
 """Key pairs as text: fingerprints of public keys and certificates, and generation."""
 
-from __future__ import annotations
-
 import base64
 import binascii
 import contextlib

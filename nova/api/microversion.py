@@ -4,8 +4,6 @@ Everywhere in the API a microversion is written as its minor number: 47 is 2.47.
 (declarations may differ there; handlers see 1).
 """
 
-from __future__ import annotations
-
 import re
 
 from nova import exception

@@ -4,8 +4,6 @@ It comes from the same declarations as validation and rendering, and contains ev
 each body and answer, each status, and the microversion as the default of its header.
 """
 
-from __future__ import annotations
-
 import functools
 import http
 import re

@@ -5,8 +5,6 @@ and its reply. Only this process knows the response that the client received, so
 conductor answers. The queue is in memory: pending deletions are lost when the process ends.
 """
 
-from __future__ import annotations
-
 import collections
 import logging
 import random

@@ -4,8 +4,6 @@ The awaited program may be a tenant's or unavailable. At most half of the thread
 for the same project.
 """
 
-from __future__ import annotations
-
 import collections
 import contextlib
 import logging

@@ -1,7 +1,5 @@
 """Rate limits of projects, users and addresses: [api]rate_limit_*."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable
 from typing import Any

@@ -1,7 +1,5 @@
 """The response to a request, as the API builds it."""
 
-from __future__ import annotations
-
 import dataclasses
 import http
 from collections.abc import Callable, Iterable, Mapping

@@ -1,7 +1,5 @@
 """Requests as handlers get them, and their answers."""
 
-from __future__ import annotations
-
 import datetime
 import re
 from collections.abc import Mapping, Sequence

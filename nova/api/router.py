@@ -1,7 +1,5 @@
 """Routing: the routes of a URL."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from collections.abc import Callable, Iterable, Mapping

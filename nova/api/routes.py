@@ -5,8 +5,6 @@ which the route exists), ``success`` (status, or {since: status}) and ``action``
 body and answer are declared on the handler with ``accepts``.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterator
 

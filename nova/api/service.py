@@ -1,7 +1,5 @@
 """The API server: section [api] sets its addresses, limits and TLS keys."""
 
-from __future__ import annotations
-
 import socket
 import threading
 from collections.abc import Callable

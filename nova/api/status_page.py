@@ -1,7 +1,5 @@
 """The status page: a static file, and the data that the page requests with the operator's token."""
 
-from __future__ import annotations
-
 import functools
 import importlib.resources
 

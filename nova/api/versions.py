@@ -1,7 +1,5 @@
 """The documents that say which versions of the API there are; they need no token."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from nova.api import errors, forwarded, microversion

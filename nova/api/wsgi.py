@@ -4,8 +4,6 @@ The configuration files are those of OS_NOVA_CONFIG_FILES (paths separated by ``
 at the first request, so that importing this module has no effects.
 """
 
-from __future__ import annotations
-
 import os
 import threading
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """Requests to the broker about queues. Drivers other than Nova's answer none."""
 
-from __future__ import annotations
-
 import logging
 
 import oslo_messaging as messaging

@@ -1,7 +1,5 @@
 """Deadlines of messages: the fields that the sender adds, and their evaluation by the receiver."""
 
-from __future__ import annotations
-
 import collections
 import functools
 import math

@@ -4,8 +4,6 @@ Client proxies and server endpoints are derived from the same declaration. msgsp
 declared types.
 """
 
-from __future__ import annotations
-
 import base64
 import dataclasses
 import inspect

@@ -4,8 +4,6 @@ A driver for oslo.messaging must derive from classes that oslo.messaging keeps i
 gives no public access to its driver.
 """
 
-from __future__ import annotations
-
 import contextlib
 import sys
 from collections.abc import Iterator

@@ -4,8 +4,6 @@ oslo.messaging's own Notifier assigns a new message id on each attempt and only 
 id of the message, so that receivers can recognize duplicates, and raises an error on failure.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A client of the Compute API: sends requests with the token and microversion of the user, returns JSON documents."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import re

@@ -1,7 +1,5 @@
 """The tables of commands: command name -> module, which is imported when the command runs."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Mapping
 

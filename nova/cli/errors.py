@@ -1,7 +1,5 @@
 """Errors of commands: a message for the user and an exit code."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Lookup of resources by name or id. Functions raise NotFound, with the candidates if a name is ambiguous."""
 
-from __future__ import annotations
-
 import re
 import urllib.parse
 from collections.abc import Callable, Collection, Iterable, Mapping

@@ -4,8 +4,6 @@ Reading clouds.yaml and OS_* with openstacksdk and logging in take longer than a
 token and the used endpoints are cached in a file readable for its owner only, until shortly before the token expires.
 """
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import hashlib

@@ -1,7 +1,5 @@
 """The entry point of nova: parses global options, runs the command and returns its exit code."""
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import difflib

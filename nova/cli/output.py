@@ -1,7 +1,5 @@
 """Output formats: tables as python-novaclient draws them, JSON and YAML documents with unchanged values."""
 
-from __future__ import annotations
-
 import argparse
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence

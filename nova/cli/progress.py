@@ -1,7 +1,5 @@
 """Progress output of --poll while a command waits for a server or an image."""
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Callable, Collection, Mapping

@@ -1,7 +1,5 @@
 """Adapters that run declared commands with cliff, which parses arguments and formats results."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Sequence
 from typing import Any, TextIO

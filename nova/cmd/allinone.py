@@ -3,8 +3,6 @@
 It is for a first try, functional tests and demonstrations, and needs no broker, no root and no Keystone.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import time

@@ -1,7 +1,5 @@
 """The worker processes of nova-api, which share a socket."""
 
-from __future__ import annotations
-
 import logging
 import multiprocessing
 import threading

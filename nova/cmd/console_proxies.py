@@ -1,7 +1,5 @@
 """The commands of the console proxies, which connect browsers with consoles of guests."""
 
-from __future__ import annotations
-
 import logging
 import sys
 

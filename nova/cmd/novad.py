@@ -1,7 +1,5 @@
 """The entry point of novad, the daemon of a node that runs a platform's components as containers."""
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import ctypes

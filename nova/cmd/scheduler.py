@@ -1,7 +1,5 @@
 """The command nova-scheduler."""
 
-from __future__ import annotations
-
 import sys
 
 from nova.service import thread_caches

@@ -1,7 +1,5 @@
 """The command nova-status, which checks a deployment before an upgrade."""
 
-from __future__ import annotations
-
 import argparse
 import logging
 import sys

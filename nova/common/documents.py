@@ -1,7 +1,5 @@
 """Strict reading of TOML and YAML at bounded cost. Errors name the line, or the field, of the mistake."""
 
-from __future__ import annotations
-
 import pathlib
 import re
 import stat

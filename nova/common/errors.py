@@ -1,7 +1,5 @@
 """Errors whose message is shown to the caller."""
 
-from __future__ import annotations
-
 
 class ReportedError(Exception):
     """An error with a message for the caller."""

@@ -1,7 +1,5 @@
 """Small files: read, replaced atomically, and removed if they exist."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import tempfile

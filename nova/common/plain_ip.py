@@ -5,8 +5,6 @@ of packet filters or files of a DHCP server such text would allow injection. The
 addresses (checked by tests/unit/test_house.py).
 """
 
-from __future__ import annotations
-
 import ipaddress
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address

@@ -9,8 +9,6 @@ shared secret of the daemon ("Authorization: Bearer SECRET") and are served one 
 of connections and the duration of each are bounded: idle clients and slow readers are disconnected.
 """
 
-from __future__ import annotations
-
 import collections
 import contextlib
 import gc

@@ -1,7 +1,5 @@
 """Preparation of msgspec types for use by several threads."""
 
-from __future__ import annotations
-
 import contextlib
 import threading
 import weakref

@@ -1,7 +1,5 @@
 """Acceptance of an operation on an existing server: checked and written in one transaction, or refused."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import functools

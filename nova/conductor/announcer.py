@@ -1,7 +1,5 @@
 """Notifications to schedulers of what services and hosts report about themselves."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterable, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Checks of created and rebuilt servers: key pairs and limits."""
 
-from __future__ import annotations
-
 import base64
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Acceptance of a create request: checked and written in one transaction, or refused."""
 
-from __future__ import annotations
-
 import contextlib
 import secrets
 import uuid

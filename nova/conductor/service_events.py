@@ -1,7 +1,5 @@
 """Events of the external network and volume services about servers, besides those that operations wait for."""
 
-from __future__ import annotations
-
 import functools
 import logging
 import re

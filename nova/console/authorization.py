@@ -1,7 +1,5 @@
 """Authorization of console connections by the token of the request and the origin of the web page."""
 
-from __future__ import annotations
-
 import dataclasses
 import uuid
 from collections.abc import Collection, Mapping

@@ -1,7 +1,5 @@
 """Limits on the connections of a console proxy, applied when a connection is accepted, before TLS and authorization."""
 
-from __future__ import annotations
-
 import collections
 import itertools
 import resource

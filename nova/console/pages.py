@@ -1,7 +1,5 @@
 """The static web pages of a console proxy, read from one directory."""
 
-from __future__ import annotations
-
 import mimetypes
 import os
 from http import HTTPStatus

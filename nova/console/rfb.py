@@ -4,8 +4,6 @@ The browser is authorized by its token and uses the security type None. The prox
 After the handshake the proxy relays all bytes unchanged.
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Awaitable, Callable
 

@@ -1,7 +1,5 @@
 """The HTTP and WebSocket server of a console proxy."""
 
-from __future__ import annotations
-
 import asyncio
 import collections
 import concurrent.futures

@@ -1,7 +1,5 @@
 """An open console: a relay of bytes until either side or the proxy closes the connection."""
 
-from __future__ import annotations
-
 import asyncio
 import dataclasses
 import logging

@@ -1,7 +1,5 @@
 """The two sides of a session: the browser's WebSocket and the host's TCP connection."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import ipaddress

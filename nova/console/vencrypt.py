@@ -3,8 +3,6 @@
 Only the subtype X509None is supported: both sides authenticate by certificates alone.
 """
 
-from __future__ import annotations
-
 import ssl
 import struct
 

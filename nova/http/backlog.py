@@ -1,7 +1,5 @@
 """The queue of connections whose complete request waits for a thread, and its order under overload."""
 
-from __future__ import annotations
-
 import collections
 import queue
 import select

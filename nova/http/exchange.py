@@ -1,7 +1,5 @@
 """The requests of one connection and their responses, read and written by h11 within limits."""
 
-from __future__ import annotations
-
 import h11
 
 from nova.http import messages

@@ -1,7 +1,5 @@
 """Limits of clients of the API, and addresses of trusted proxies."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import ipaddress

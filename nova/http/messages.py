@@ -3,8 +3,6 @@
 Messages that a proxy in front might interpret differently are refused here, where h11 leaves the decision to its users.
 """
 
-from __future__ import annotations
-
 import email.utils
 import re
 import urllib.parse

@@ -1,7 +1,5 @@
 """The HTTP server: one thread for all connections, and a pool of threads for complete requests."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import dataclasses

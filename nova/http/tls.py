@@ -1,7 +1,5 @@
 """TLS of served sockets, from the options tls_* of a section."""
 
-from __future__ import annotations
-
 import socket
 import ssl
 

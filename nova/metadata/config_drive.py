@@ -3,8 +3,6 @@
 The files of an instance are always the same, in the same order, except for the random seed.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The EC2 tree: ``/<version>/meta-data/...`` and ``/<version>/user-data``."""
 
-from __future__ import annotations
-
 import base64
 import binascii
 import zlib

@@ -1,7 +1,5 @@
 """The openstack tree: ``/openstack/<version>/...``."""
 
-from __future__ import annotations
-
 import base64
 import datetime
 import json

@@ -1,7 +1,5 @@
 """Options that affect metadata."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import logging

@@ -1,7 +1,5 @@
 """Lookup of metadata documents by path, in the EC2 tree and the OpenStack tree of an instance."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """Unversioned notifications: event types and payloads in the legacy format."""
 
-from __future__ import annotations
-
 import datetime
 from collections.abc import Sequence
 from typing import Any

@@ -4,8 +4,6 @@ An event with phases covers a span of steps. Its start notification is emitted w
 and its end or error notification when the end of the last step is recorded.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Payloads of notifications about scheduling: queries to schedulers, and operations that found no host."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Versioned payloads of resources other than servers."""
 
-from __future__ import annotations
-
 import datetime
 from collections.abc import Sequence
 from typing import Any

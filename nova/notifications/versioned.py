@@ -1,7 +1,5 @@
 """Versioned payloads of servers. Names, versions and fields are an interface: a new field is a new minor version."""
 
-from __future__ import annotations
-
 import datetime
 import re
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """Connections to novad: a socket of this machine, TLS, or TCP on loopback with signed calls."""
 
-from __future__ import annotations
-
 import contextlib
 import hmac
 import logging

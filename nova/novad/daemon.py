@@ -1,7 +1,5 @@
 """The daemon: requests of clients, and the periodic check that deployed components run."""
 
-from __future__ import annotations
-
 import collections
 import contextlib
 import logging

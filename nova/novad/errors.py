@@ -1,7 +1,5 @@
 """Errors of novad, with messages for the caller."""
 
-from __future__ import annotations
-
 from nova.common.errors import Refused, ReportedError
 
 _MOST = 2400  # Maximum number of bytes of a message. gRPC loses longer ones: they are percent-encoded, in 8 KiB.

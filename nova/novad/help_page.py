@@ -1,7 +1,5 @@
 """Help pages of ``nova`` and ``novad``: NAME, USAGE, AUTHOR, then one section per table of commands or options."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 AUTHOR = "Axyon Project"

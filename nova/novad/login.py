@@ -1,7 +1,5 @@
 """Admission of clients over the network: the shared secret with TLS, signed calls without TLS."""
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import logging

@@ -6,8 +6,6 @@ at the beginning or end is masked, too. A secret is found in plain form, percent
 Base64. The first bytes of a secret, less than four, are shown if the text ends with them.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import urllib.parse

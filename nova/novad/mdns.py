@@ -4,8 +4,6 @@ Data from the network are not trusted: they are limited in length and to printab
 prove that it knows the shared secret or has a certificate before it is used.
 """
 
-from __future__ import annotations
-
 import concurrent.futures
 import contextlib
 import logging

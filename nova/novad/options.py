@@ -1,7 +1,5 @@
 """Configuration of novad: a TOML file. The example beside this module lists all options; ``novad config`` prints it."""
 
-from __future__ import annotations
-
 import pathlib
 import socket
 from typing import Annotated

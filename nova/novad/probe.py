@@ -4,8 +4,6 @@ novad must become healthy (gRPC health service) within START seconds and stay he
 otherwise 1, with the reason on standard output.
 """
 
-from __future__ import annotations
-
 import sys
 import time
 

@@ -1,7 +1,5 @@
 """Secrets of a platform: generated once, stored in files that only root can read, optionally encrypted."""
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import hashlib

@@ -10,8 +10,6 @@ secret, and the signature of a call is valid for this call only:
 A program between client and novad can read and change answers and suppress calls; it cannot make calls.
 """
 
-from __future__ import annotations
-
 import collections
 import hashlib
 import hmac

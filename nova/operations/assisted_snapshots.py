@@ -5,8 +5,6 @@ switches the guest to the new file or merges files. Only the host knows which fi
 asks the host, too. The service waits for the result and receives it in every case.
 """
 
-from __future__ import annotations
-
 import msgspec
 
 from nova import exception

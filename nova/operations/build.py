@@ -8,8 +8,6 @@ Volumes of an external service are created once before (make_volumes), connected
 (bind_volumes), and marked as attached when the guest runs (complete_volumes).
 """
 
-from __future__ import annotations
-
 import msgspec
 
 from nova import exception

@@ -4,8 +4,6 @@ The superseded operation is compensated first. The delete does not wait for a ho
 and an eviction makes the host remove the guest when it returns.
 """
 
-from __future__ import annotations
-
 from nova.objects.base import Object
 from nova.objects.servers import states
 from nova.objects.servers.action import Failure

@@ -5,8 +5,6 @@ back end reports when interfaces are plugged → plugged (conductor) → go (des
 destination may run the guest, an eviction makes the source remove its guest when the source returns.
 """
 
-from __future__ import annotations
-
 from nova import exception
 from nova.objects.base import Object
 from nova.objects.servers import migration as migration_states

@@ -5,8 +5,6 @@ guest's hypervisor can extend the file; the service then waits for the result an
 never shrink, so there is nothing to undo.
 """
 
-from __future__ import annotations
-
 from nova import exception
 from nova.objects.base import Object
 from nova.objects.servers.instance import BlockDevice

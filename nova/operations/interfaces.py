@@ -4,8 +4,6 @@ The server owns an interface and its addresses from the acceptance of the attach
 wait for a host that is down, because its progress is unknown.
 """
 
-from __future__ import annotations
-
 from nova import exception
 from nova.objects.base import Object
 from nova.objects.networks.network import VIF, NetworkRequest

@@ -6,8 +6,6 @@ nova/operations/moves.py. Before arrive_there the guest belongs to the source, a
 Afterwards the guest belongs to the destination, whatever else fails.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec

@@ -4,8 +4,6 @@ Volumes of an external service are connected to both hosts during the move (bind
 has the connections of the new host, and the connections of the old host are removed (leave_volumes).
 """
 
-from __future__ import annotations
-
 import logging
 from typing import Any
 

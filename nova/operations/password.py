@@ -1,7 +1,5 @@
 """Change password: set the administrator's password in a running guest through the guest agent."""
 
-from __future__ import annotations
-
 import msgspec
 
 from nova import exception

@@ -1,7 +1,5 @@
 """Power actions: operations with one step on the server's host that changes the power state."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from nova import exception

@@ -9,8 +9,6 @@ succeeded. An external service rewrites the volume while no host uses it: let_go
 (conductor) run before replace, and complete (conductor) at the end.
 """
 
-from __future__ import annotations
-
 import contextlib
 
 import msgspec

@@ -3,8 +3,6 @@
 Unrescue, hard reboot, rebuild and delete remove the rescue disk.
 """
 
-from __future__ import annotations
-
 import contextlib
 
 from nova import exception

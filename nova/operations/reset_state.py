@@ -4,8 +4,6 @@ An unconfirmed resize ends as if it were confirmed. A soft-deleted server is res
 its host is unshelved.
 """
 
-from __future__ import annotations
-
 from nova.objects.base import Object
 from nova.objects.servers.action import Failure
 from nova.operations.framework.contexts import Acceptance, Control

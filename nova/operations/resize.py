@@ -6,8 +6,6 @@ services see nova/operations/moves.py. The source keeps the disks that it set as
 a revert restores them.
 """
 
-from __future__ import annotations
-
 import functools
 from typing import ClassVar
 

@@ -5,8 +5,6 @@ lost it. The guest mounts the share when it starts. A share that could not be at
 list with status "error" and can be detached.
 """
 
-from __future__ import annotations
-
 import msgspec
 
 from nova import exception

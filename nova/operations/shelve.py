@@ -6,8 +6,6 @@ ShelveOffload: destroy (host) → unbind_volumes, unbind_interfaces, forget (con
 needs no image. After settle the server can be restored from the image, so no step is compensated.
 """
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from nova.objects.base import Object

@@ -4,8 +4,6 @@ make_image (conductor) → capture, upload (host), and for backups → rotate (c
 from the first step on. It is deleted if the upload fails.
 """
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from nova import exception

@@ -4,8 +4,6 @@ A soft-deleted server does not count against quota but keeps its resources on th
 only as many soft-deleted servers as its remaining quota allows; further servers are deleted at once.
 """
 
-from __future__ import annotations
-
 import contextlib
 import datetime
 

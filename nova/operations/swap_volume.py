@@ -5,8 +5,6 @@ moment can be undone, nothing after it. Only the host knows which volume the gue
 host and undoes or completes the swap accordingly.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 

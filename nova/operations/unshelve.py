@@ -5,8 +5,6 @@ by shelving. If the network back end reports when interfaces are plugged, plugge
 end settle and drop_image (conductor): after settle the server runs, whatever happens to the image.
 """
 
-from __future__ import annotations
-
 import functools
 
 import msgspec

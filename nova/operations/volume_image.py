@@ -7,8 +7,6 @@ snapshots are ready; after a failure image and snapshots are deleted. If the ser
 snapshot, that is an operation of its own, which runs before this one continues.
 """
 
-from __future__ import annotations
-
 import datetime
 import logging
 

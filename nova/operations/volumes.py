@@ -5,8 +5,6 @@ that is down, because its progress is unknown. For volumes of an external servic
 intent, and that service decides in the first step.
 """
 
-from __future__ import annotations
-
 import logging
 
 from nova import exception

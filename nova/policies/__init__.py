@@ -4,8 +4,6 @@ Operators override the default rules in the file [oslo_policy]policy_file; a cha
 second. Targets are mappings with ``project_id`` and ``user_id`` of the affected resource.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """RPC interfaces for flavors, key pairs, quotas and usage."""
 
-from __future__ import annotations
-
 import datetime
 
 from nova.bus import Interface, call

@@ -1,7 +1,5 @@
 """RPC interfaces that hosts and schedulers call: guests, heartbeats, reports of steps, networks and the fleet."""
 
-from __future__ import annotations
-
 import datetime
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The RPC interface of nova-compute. Each call is addressed to a single host."""
 
-from __future__ import annotations
-
 from nova.bus import Interface, call, cast, slow_call
 from nova.context import RequestContext
 from nova.objects.images.image import Image

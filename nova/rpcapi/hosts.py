@@ -1,7 +1,5 @@
 """RPC interfaces for services, hypervisors, aggregates and availability zones."""
 
-from __future__ import annotations
-
 from nova.bus import Interface, call
 from nova.context import RequestContext
 from nova.objects.hosts.aggregate import Aggregate

@@ -1,7 +1,5 @@
 """RPC interfaces for embedded networks, their addresses and security groups. ``project_id`` None means all projects."""
 
-from __future__ import annotations
-
 from nova.bus import Interface, call
 from nova.context import RequestContext
 from nova.objects.networks.floating_ip_dns import Domain, Entry

@@ -1,7 +1,5 @@
 """The RPC interface of nova-scheduler."""
 
-from __future__ import annotations
-
 from nova.bus import Interface, call, fanout, slow_call
 from nova.context import RequestContext
 from nova.objects.hosts.scheduling import FleetDelta, RequestSpec, Selection, Verdict

@@ -1,7 +1,5 @@
 """RPC interfaces for servers, their actions and migrations, server groups, external events and consoles."""
 
-from __future__ import annotations
-
 import datetime
 from typing import Any
 

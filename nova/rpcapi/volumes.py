@@ -1,7 +1,5 @@
 """RPC interfaces for volumes, volume snapshots and shares."""
 
-from __future__ import annotations
-
 from nova.bus import Interface, by_hosts, call, with_token
 from nova.context import RequestContext
 from nova.objects.volumes.share import Share

@@ -1,7 +1,5 @@
 """Attributes of a host by the names used in extra specs (capabilities:) and in the hint query."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

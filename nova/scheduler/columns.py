@@ -4,8 +4,6 @@ Text and structures (zones, trait sets, aggregate metadata, ...) are interned: a
 predicate is evaluated once per distinct value, however many nodes share it.
 """
 
-from __future__ import annotations
-
 import weakref
 from collections.abc import Callable
 from typing import Any

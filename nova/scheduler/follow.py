@@ -1,7 +1,5 @@
 """Updates of the fleet: deltas from the conductors, and a complete read after a delta was lost."""
 
-from __future__ import annotations
-
 import dataclasses
 import logging
 import threading

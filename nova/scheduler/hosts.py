@@ -1,7 +1,5 @@
 """The fleet: the state of all nodes in this scheduler, updated by deltas. Thread-safe."""
 
-from __future__ import annotations
-
 import contextlib
 import threading
 import time

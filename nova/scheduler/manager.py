@@ -1,7 +1,5 @@
 """Implementation of :class:`nova.rpcapi.scheduler.Scheduler`."""
 
-from __future__ import annotations
-
 import logging
 import time
 

@@ -1,7 +1,5 @@
 """Operators of extra specs, which compare a value of a host with the required value."""
 
-from __future__ import annotations
-
 import operator
 from collections.abc import Callable
 from typing import Any

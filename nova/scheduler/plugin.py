@@ -5,8 +5,6 @@ arguments, derived from one of the base classes in :mod:`nova.scheduler.filters`
 Each process creates one object per class.
 """
 
-from __future__ import annotations
-
 import enum
 import functools
 import logging

@@ -4,8 +4,6 @@ The weights are exactly those of a new ranking of the same state: a changed node
 the same order, and a weigher's column is normalised again when the range of its scores changes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A scheduler request for filters and weighers: the spec and values derived from it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from nova.objects.hosts.scheduling import RequestSpec

@@ -1,7 +1,5 @@
 """Planning: hosts for the servers of a request; each choice includes the usage of the previous ones."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Filters that cannot be disabled: requested hosts, traits, aggregates, free resources."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from nova.objects.hosts import trees

@@ -1,7 +1,5 @@
 """The deadline of a graceful shutdown ([DEFAULT]graceful_shutdown_timeout), shared by all parts of a service."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Registration and heartbeats of a service, the same for all services."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from nova import bus, context, exception

@@ -1,7 +1,5 @@
 """A thread that calls a function periodically."""
 
-from __future__ import annotations
-
 import logging
 import random
 import threading

@@ -1,7 +1,5 @@
 """Memory and scheduling settings of service processes: garbage collector, C allocator, thread switching."""
 
-from __future__ import annotations
-
 import ctypes
 import gc
 import os

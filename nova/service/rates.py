@@ -5,8 +5,6 @@ client one time is stored: when its whole allowance is available again. The tabl
 service share (it is made before they fork), so that a limit applies to the host and not to each worker.
 """
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import ipaddress

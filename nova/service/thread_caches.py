@@ -1,7 +1,5 @@
 """Disabling of the C library's caches of freed memory per thread."""
 
-from __future__ import annotations
-
 import os
 import sys
 

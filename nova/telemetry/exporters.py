@@ -1,7 +1,5 @@
 """Start and stop of the exporters of metrics and traces, which are imported only if they are enabled."""
 
-from __future__ import annotations
-
 from nova.conf import CONF
 from nova.telemetry import metrics, tracing
 

@@ -1,7 +1,5 @@
 """The Prometheus exporter of :mod:`nova.telemetry.metrics`, imported only if metrics are enabled."""
 
-from __future__ import annotations
-
 import logging
 import threading
 from typing import Any

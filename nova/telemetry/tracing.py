@@ -5,8 +5,6 @@ after their request store the span of the request (:func:`traceparent`). If trac
 OpenTelemetry is not imported and a function costs one comparison.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib.util
 from typing import Any

@@ -1,7 +1,5 @@
 """The OpenTelemetry exporter of :mod:`nova.telemetry.tracing`, imported only if tracing is enabled."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os

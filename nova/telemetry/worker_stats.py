@@ -4,8 +4,6 @@ Each worker writes its statistics to its section of a memory that all workers sh
 worker sends all of them in its heartbeat, without additional messages or statements.
 """
 
-from __future__ import annotations
-
 import contextlib
 import mmap
 import os

@@ -1,7 +1,5 @@
 """extensions: a fixed list for old clients. All of these extensions are part of the API."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

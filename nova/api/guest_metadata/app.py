@@ -4,8 +4,6 @@ A request comes either from the namespace of a network (the server sets ``nova.n
 the source address), or from a proxy that signs the instance id.
 """
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import http

@@ -1,7 +1,5 @@
 """Identification of the requesting instance, with a short cache: a booting guest sends dozens of requests."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable

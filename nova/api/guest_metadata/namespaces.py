@@ -4,8 +4,6 @@ Creating them requires root, everything else does not. If nova-metadata is start
 sockets and passes them to another process, which answers guests as an unprivileged account.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import logging

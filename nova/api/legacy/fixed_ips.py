@@ -1,7 +1,5 @@
 """os-fixed-ips: owners of addresses, and reserved addresses (2.1 to 2.35); os-virtual-interfaces (2.1 to 2.43)."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from nova import exception

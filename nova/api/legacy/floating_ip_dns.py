@@ -1,7 +1,5 @@
 """os-floating-ip-dns: names of floating addresses (2.1 to 2.35)."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from nova import exception

@@ -1,7 +1,5 @@
 """Making and removing networks, and saying whose they are: os-networks and os-tenant-networks (2.1 to 2.35)."""
 
-from __future__ import annotations
-
 import ipaddress
 from typing import Any
 

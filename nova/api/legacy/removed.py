@@ -1,7 +1,5 @@
 """Operations that were removed from the API: 410 in every version."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from nova.api import errors

@@ -1,7 +1,5 @@
 """os-security-group-default-rules: what the default group of a new project lets in (2.1 to 2.35)."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from nova import exception

@@ -1,7 +1,5 @@
 """Operations that upstream removed and [api]legacy enables again, for the embedded networks."""
 
-from __future__ import annotations
-
 import functools
 
 from nova.api.legacy import (

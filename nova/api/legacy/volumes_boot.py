@@ -1,7 +1,5 @@
 """os-volumes_boot: before 2.103 another name of servers, for those that boot from volumes and for all others alike."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterable, Iterator
 

@@ -1,7 +1,5 @@
 """Validation of flavor extra specs: names and values of the known namespaces."""
 
-from __future__ import annotations
-
 import functools
 import re
 from collections.abc import Callable

@@ -15,8 +15,6 @@ A declaration yields the JSON schema of a version (:meth:`Type.schema`), the val
 required.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import operator

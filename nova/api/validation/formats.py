@@ -1,7 +1,5 @@
 """The string formats that schemas name, as facts about values: each check raises ValueError."""
 
-from __future__ import annotations
-
 import base64
 import binascii
 import datetime

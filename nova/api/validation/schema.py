@@ -5,8 +5,6 @@ whole value, and checking ends at the first failure. Patterns run on RE2, in lin
 by their hashes. tests/unit/api/test_validation_costs.py measures every keyword of every schema on long input.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from nova import exception

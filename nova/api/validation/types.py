@@ -1,7 +1,5 @@
 """Types that the fields of many resources have."""
 
-from __future__ import annotations
-
 from nova.api.validation.fields import Array, Changing, Field, Name, Object, Plain, Query, string
 
 TRUE_VALUES = [True, "True", "TRUE", "true", "1", "ON", "On", "on", "YES", "Yes", "yes"]

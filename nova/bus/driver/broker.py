@@ -1,7 +1,5 @@
 """The interface between a driver and a broker, and the errors that a broker raises."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol

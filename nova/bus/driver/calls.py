@@ -1,7 +1,5 @@
 """Calls that wait for their replies: one queue and one consumer per process."""
 
-from __future__ import annotations
-
 import logging
 import queue
 import threading

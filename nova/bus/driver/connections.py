@@ -1,7 +1,5 @@
 """Connections to RabbitMQ: several brokers, TLS, heartbeats, blocked publishers."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os

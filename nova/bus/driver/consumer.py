@@ -1,7 +1,5 @@
 """A consumer of RabbitMQ queues: one connection and one thread, which reconnects."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os

@@ -1,7 +1,5 @@
 """The driver: sends messages, waits for replies, makes listeners."""
 
-from __future__ import annotations
-
 import time
 import uuid
 from typing import Any

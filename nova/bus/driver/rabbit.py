@@ -1,7 +1,5 @@
 """RabbitMQ as a broker: publishing with deadlines over kept connections, on py-amqp."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import threading

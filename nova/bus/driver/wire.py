@@ -1,7 +1,5 @@
 """The format of messages: oslo.messaging's envelope 2.0, a JSON document inside a JSON document."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec

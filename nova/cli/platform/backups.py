@@ -1,7 +1,5 @@
 """Commands for backups and secrets."""
 
-from __future__ import annotations
-
 import argparse
 from typing import Any
 

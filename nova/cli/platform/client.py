@@ -1,7 +1,5 @@
 """A client of novad for commands: replies, progress, and gRPC errors as messages with an exit code."""
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import functools

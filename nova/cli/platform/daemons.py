@@ -1,7 +1,5 @@
 """Commands for novad daemons: discovery with mDNS, nodes of a control node, and updates."""
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import time

@@ -1,7 +1,5 @@
 """Commands that deploy, restart, roll back and remove components, and list deployments."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from typing import Any

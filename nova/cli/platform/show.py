@@ -1,7 +1,5 @@
 """Commands that show components, their health and logs, and novad itself."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import time

@@ -1,7 +1,5 @@
 """Commands for the actions of servers: history, live progress (watch) and failures (explain)."""
 
-from __future__ import annotations
-
 import argparse
 import datetime
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """Commands for host aggregates."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """The boot command: creates a server from the options of the command line."""
 
-from __future__ import annotations
-
 import argparse
 import base64
 import os

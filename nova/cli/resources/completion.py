@@ -1,7 +1,5 @@
 """The completion command: scripts that complete commands and options in a shell."""
 
-from __future__ import annotations
-
 import argparse
 import shlex
 

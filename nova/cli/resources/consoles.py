@@ -1,7 +1,5 @@
 """Commands for consoles of guests and ssh."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import shlex

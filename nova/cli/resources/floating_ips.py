@@ -1,7 +1,5 @@
 """Commands for floating addresses of embedded networks, their pools and DNS names."""
 
-from __future__ import annotations
-
 import argparse
 from typing import Any
 

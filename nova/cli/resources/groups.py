@@ -1,7 +1,5 @@
 """Commands for server groups."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Commands for images, snapshots and backups of servers."""
 
-from __future__ import annotations
-
 import argparse
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Commands for key pairs."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from typing import Any

@@ -1,7 +1,5 @@
 """Commands that move one or all servers of a host, and list migrations."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Callable
 from typing import Any

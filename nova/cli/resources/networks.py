@@ -1,7 +1,5 @@
 """Commands for networks and interfaces of servers."""
 
-from __future__ import annotations
-
 import argparse
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Commands that send a single action to servers: power, lock, shelve, resize confirmation and others."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Callable
 from typing import Any

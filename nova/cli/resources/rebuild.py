@@ -1,7 +1,5 @@
 """Commands that rebuild, rescue and resize servers, and manage passwords of guests."""
 
-from __future__ import annotations
-
 import argparse
 import base64
 import getpass

@@ -1,7 +1,5 @@
 """Commands for security groups of embedded networks."""
 
-from __future__ import annotations
-
 import argparse
 from typing import Any
 

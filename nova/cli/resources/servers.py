@@ -1,7 +1,5 @@
 """Commands that list, show, update and delete servers, and manage metadata and tags."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any

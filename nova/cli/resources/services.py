@@ -1,7 +1,5 @@
 """Commands for services, hypervisors, availability zones and versions of the API."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """The top command: the status page in a terminal."""
 
-from __future__ import annotations
-
 import argparse
 import datetime
 import shutil

@@ -1,7 +1,5 @@
 """Commands for quotas, limits and usage of projects."""
 
-from __future__ import annotations
-
 import argparse
 import datetime
 import sys

@@ -1,7 +1,5 @@
 """Commands for the volumes and shares of servers."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Mapping
 from typing import Any

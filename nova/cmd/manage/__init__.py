@@ -1,7 +1,5 @@
 """The command nova-manage, for administration that needs the database or files."""
 
-from __future__ import annotations
-
 import argparse
 import logging
 import os

@@ -1,7 +1,5 @@
 """The command nova-manage audit, which checks the consistency of the database and of guests on hosts."""
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import functools

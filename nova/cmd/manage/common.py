@@ -1,7 +1,5 @@
 """Shared code of the commands: access to the database as in a conductor, and tables."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """The commands nova-manage db, for the database schema, old rows and encrypted secrets."""
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 from typing import Any

@@ -1,7 +1,5 @@
 """The commands nova-manage host drain and evacuate, which start the emptying of a host by conductors and watch it."""
 
-from __future__ import annotations
-
 import argparse
 import functools
 import time

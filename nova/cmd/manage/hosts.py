@@ -1,7 +1,5 @@
 """The commands nova-manage host, for keys and broker accounts of compute hosts."""
 
-from __future__ import annotations
-
 import argparse
 import base64
 import hashlib

@@ -1,7 +1,5 @@
 """The commands nova-manage image, for the directory back end of images and for image caches of hosts."""
 
-from __future__ import annotations
-
 import argparse
 import functools
 import os

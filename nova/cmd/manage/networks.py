@@ -1,7 +1,5 @@
 """The commands nova-manage network and floating, for embedded networks and pools of floating IP addresses."""
 
-from __future__ import annotations
-
 import argparse
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The command nova-manage db purge, which removes deleted servers and old history from the database."""
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import datetime

@@ -1,7 +1,5 @@
 """The command nova-manage schedule explain, which shows the result of each host for a request."""
 
-from __future__ import annotations
-
 import argparse
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The commands nova-manage service, for registered services."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Iterator, Sequence
 from typing import Any

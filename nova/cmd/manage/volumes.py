@@ -1,7 +1,5 @@
 """The commands nova-manage volume and share, for embedded volumes and shares."""
 
-from __future__ import annotations
-
 import argparse
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The plan of a drain: the operation by which a server leaves the host, or the reason why it stays."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

@@ -4,8 +4,6 @@ All state is in rows, and each move is an operation, so any conductor can contin
 move starts, with the request id that identifies the move after a crash.
 """
 
-from __future__ import annotations
-
 import datetime
 import functools
 import logging

@@ -1,7 +1,5 @@
 """Gauges of the deployment, counted in the database: every conductor reports the same values."""
 
-from __future__ import annotations
-
 from nova.db.maintenance import census, outbox
 from nova.db.sql import clock
 from nova.db.sql.engine import Database

@@ -1,7 +1,5 @@
 """Interrupts of live migrations, which are repeated until they arrive, and automatic confirmation of resizes."""
 
-from __future__ import annotations
-
 import functools
 import logging
 from collections.abc import Sequence

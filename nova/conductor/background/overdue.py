@@ -1,7 +1,5 @@
 """Servers whose time in a state is limited: shelved, rescued and soft-deleted ones."""
 
-from __future__ import annotations
-
 import dataclasses
 import datetime
 import functools

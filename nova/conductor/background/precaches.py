@@ -1,7 +1,5 @@
 """Precaching requests to the hosts of an aggregate, a limited number at a time, to protect the image service."""
 
-from __future__ import annotations
-
 import collections
 import functools
 import logging

@@ -5,8 +5,6 @@ sent: it is sent at least once, under one id. Messages that the broker does not 
 waits for them.
 """
 
-from __future__ import annotations
-
 import datetime
 import functools
 import logging

@@ -1,7 +1,5 @@
 """Revocation of share accesses that no server needs: of superseded moves and of abandoned compensations."""
 
-from __future__ import annotations
-
 import functools
 import logging
 from collections.abc import Sequence

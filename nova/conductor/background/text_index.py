@@ -1,7 +1,5 @@
 """Maintenance of the text index of servers, by which searches find rare names, tags and addresses."""
 
-from __future__ import annotations
-
 import functools
 import time
 

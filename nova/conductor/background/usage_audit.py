@@ -3,8 +3,6 @@
 Any conductor may continue: a page is notified in the transaction that moves the marker behind it.
 """
 
-from __future__ import annotations
-
 import datetime
 import logging
 

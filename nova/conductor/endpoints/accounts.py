@@ -1,7 +1,5 @@
 """Endpoints of flavors, key pairs, quotas and usage."""
 
-from __future__ import annotations
-
 import sqlalchemy as sa
 
 from nova import exception

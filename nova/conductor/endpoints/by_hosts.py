@@ -1,7 +1,5 @@
 """Endpoints that hosts and schedulers call: guests, heartbeats, reports of steps, networks and the fleet."""
 
-from __future__ import annotations
-
 import datetime
 import logging
 from collections.abc import Callable, Sequence

@@ -6,8 +6,6 @@ arguments by name, so parameters have the names of the interface (tests/function
 takes the connection, then the parameters of the interface's method under the same names.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Concatenate, ParamSpec, Protocol, TypeVar, cast

@@ -1,7 +1,5 @@
 """Endpoints of services, hypervisors, aggregates and availability zones."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable

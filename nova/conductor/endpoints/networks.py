@@ -1,7 +1,5 @@
 """Endpoints of the embedded networks, their addresses and security groups."""
 
-from __future__ import annotations
-
 import logging
 
 import sqlalchemy as sa

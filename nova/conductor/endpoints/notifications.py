@@ -4,8 +4,6 @@ The functions here are passed as ``notify`` (:mod:`nova.conductor.endpoints.deri
 Each function runs the change. It reads the previous state before the change if the notification contains it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

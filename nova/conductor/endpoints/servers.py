@@ -1,7 +1,5 @@
 """Endpoints of servers, their actions and migrations, server groups, external events and consoles."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 from typing import Any, NamedTuple

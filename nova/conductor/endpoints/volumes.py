@@ -1,7 +1,5 @@
 """Endpoints of volumes, volume snapshots and shares."""
 
-from __future__ import annotations
-
 import logging
 
 import msgspec

@@ -1,7 +1,5 @@
 """Publication of fleet changes to the schedulers, only after the transaction, never inside it."""
 
-from __future__ import annotations
-
 import logging
 import threading
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Background publishers, which batch changes: usage of nodes, peers of networks, DNS names and security groups."""
 
-from __future__ import annotations
-
 import abc
 import contextlib
 import logging

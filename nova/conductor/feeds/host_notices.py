@@ -1,7 +1,5 @@
 """Notifications of host reports: volume usage, metrics, a lost hypervisor connection, and cached images."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import sqlalchemy as sa

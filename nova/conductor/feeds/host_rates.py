@@ -5,8 +5,6 @@ limits a host could cause an endless number of rows at the cost of all other hos
 which is accurate enough.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterable
 from typing import TypeVar

@@ -1,7 +1,5 @@
 """The notification outbox, written in the transaction of the change."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import sqlalchemy as sa

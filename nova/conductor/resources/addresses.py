@@ -1,7 +1,5 @@
 """The embedded network back end on the conductor: selection of networks, interfaces and addresses of a server."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Sequence
 

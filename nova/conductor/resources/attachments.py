@@ -1,7 +1,5 @@
 """The embedded volume back end, whose volumes are in the database (:class:`nova.volume.attachments.Attachments`)."""
 
-from __future__ import annotations
-
 from nova import exception
 from nova.conf import CONF
 from nova.context import RequestContext

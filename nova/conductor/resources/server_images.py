@@ -4,8 +4,6 @@ The image service is called immediately, with Nova's own rights, outside any tra
 image, so that a retried step identifies it.
 """
 
-from __future__ import annotations
-
 import logging
 import tempfile
 from collections.abc import Mapping

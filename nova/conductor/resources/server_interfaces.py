@@ -1,7 +1,5 @@
 """Interfaces of a server, for the steps of its operations. Changes are written in the transaction of the step."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import msgspec

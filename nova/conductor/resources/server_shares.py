@@ -1,7 +1,5 @@
 """Shares of a server, for the steps of its operations: in the server's row and in the share service."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import logging

@@ -4,8 +4,6 @@ For volumes of an external service, only the server's row is changed; the strate
 (:class:`nova.operations.framework.resource_contexts.OutsideVolumes`) calls it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable, Sequence
 
 import msgspec

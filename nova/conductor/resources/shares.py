@@ -1,7 +1,5 @@
 """Embedded shares, stored in the database (:class:`nova.share.service.ShareService`)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -4,8 +4,6 @@ Later starts and moves of the server need no token of its user. The keys are sto
 (nova.conductor.secret_cipher). Only hosts receive them, with the orders of steps that connect volumes.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """Requests to hosts to remove the data of deleted volumes. Rows store the removals; messages only speed them up."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Sequence
 

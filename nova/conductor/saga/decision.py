@@ -4,8 +4,6 @@
 step executor applies the transition in one transaction.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any, Literal
 

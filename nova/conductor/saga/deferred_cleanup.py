@@ -12,8 +12,6 @@ deleted. An attach operation that has not yet updated its attachment then fails 
 the volume must be detached and attached again. Embedded volumes need no deferred cleanup.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 from collections.abc import Callable

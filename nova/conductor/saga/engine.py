@@ -6,8 +6,6 @@ after a commit, the lease of the action ends and a conductor continues. Parts: a
 leases (:mod:`nova.conductor.saga.recovery`).
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import logging

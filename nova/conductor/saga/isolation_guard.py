@@ -1,7 +1,5 @@
 """Detection of an isolated conductor: without its broker it receives no heartbeats, whatever the services do."""
 
-from __future__ import annotations
-
 import datetime
 import logging
 

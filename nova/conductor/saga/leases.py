@@ -1,7 +1,5 @@
 """The leases of the actions that a conductor is executing or has queued."""
 
-from __future__ import annotations
-
 import collections
 import threading
 from collections.abc import Iterable, Iterator

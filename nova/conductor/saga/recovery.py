@@ -1,7 +1,5 @@
 """Takeover of actions whose lease ended, resumption by restarted hosts, and wake-up by external events."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Mapping
 

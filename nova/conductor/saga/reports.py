@@ -1,7 +1,5 @@
 """Validation of reports of hosts. A report may change only what its step declares."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Collection, Mapping
 from typing import Any

@@ -5,8 +5,6 @@ together. Messages follow the commit and may get lost: the lease of the action t
 lost message never fails a step.
 """
 
-from __future__ import annotations
-
 import datetime
 import functools
 import logging

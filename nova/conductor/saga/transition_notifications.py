@@ -4,8 +4,6 @@ The journal contains the notified events that have started and not ended. It is 
 rows of the outbox, so no notification is sent twice or omitted, whichever conductor continues the operation.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence

@@ -11,8 +11,6 @@ Conductors of earlier releases do not remove servers from blocks. A counter in t
 up to which the index is complete; searches do not use an index whose counter is old.
 """
 
-from __future__ import annotations
-
 import array
 import datetime
 import heapq

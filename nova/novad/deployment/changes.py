@@ -5,8 +5,6 @@ per deployment. A new digest is accepted if the deployment names it (``COMPONENT
 does (``digest``). A channel may move by itself if the registry is authenticated by TLS.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence, Set
 
 import msgspec

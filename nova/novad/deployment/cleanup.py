@@ -1,7 +1,5 @@
 """Deferred cleanup: removals after a change is committed. They are stored with the change and cannot be undone."""
 
-from __future__ import annotations
-
 import dataclasses
 import logging
 from collections.abc import Callable, Iterable

@@ -1,7 +1,5 @@
 """Containers of deployed components: creation, start, health, version and dumps."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import logging

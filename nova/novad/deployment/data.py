@@ -8,8 +8,6 @@ cannot reach a set-uid program in a volume or a file that belongs to a container
     files/COMPONENT/NUMBER      configuration, written whenever the container is created
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import logging

@@ -12,8 +12,6 @@ Each stage can be repeated from its beginning. A daemon that was killed restores
 (:meth:`Deployer.recover`): a deployment is committed by the last transaction of the journal.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import logging

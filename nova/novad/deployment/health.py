@@ -1,7 +1,5 @@
 """Health checks of components: a command in the container, a URL, or a port."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import http.client

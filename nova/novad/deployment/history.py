@@ -9,8 +9,6 @@ component creates a state with the number of the deployment. ``nova rollback`` r
 A state ends when the next one begins; the deployment that creates the next state backs up the data first.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import msgspec

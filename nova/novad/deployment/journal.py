@@ -4,8 +4,6 @@ A deployment is written before its first effect, and each of its stages before i
 what it must undo. Everything else (containers, directories) can be created again from the journal.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import pathlib

@@ -1,7 +1,5 @@
 """Restoration of the state before a change: data from backups, and the previous containers."""
 
-from __future__ import annotations
-
 import dataclasses
 import logging
 from collections.abc import Sequence

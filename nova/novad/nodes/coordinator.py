@@ -7,8 +7,6 @@ of this novad, before that undoes it on all nodes. A node that does not respond 
 again.
 """
 
-from __future__ import annotations
-
 import concurrent.futures
 import contextlib
 import dataclasses

@@ -4,8 +4,6 @@ The table is maintained in the background: commands read it without waiting. Ann
 instance is tried without any secret and is confirmed once it has presented a certificate of the authority of nodes.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import logging

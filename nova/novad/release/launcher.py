@@ -4,8 +4,6 @@ The launcher always belongs to the installed package, whatever release it starts
 Its interface to a release: RESTART, the environment variables below, and :mod:`nova.novad.release.releases`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import logging

@@ -9,8 +9,6 @@
 killed in between leaves a link to one of the two releases.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import pathlib

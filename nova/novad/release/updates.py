@@ -6,8 +6,6 @@
      "releases": [{"version": "1.2", "wheels": [{"file": "nova-1.2-py3-none-any.whl", "sha256": "…", "size": 123}]}]}
 """
 
-from __future__ import annotations
-
 import base64
 import binascii
 import contextlib

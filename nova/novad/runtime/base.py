@@ -1,7 +1,5 @@
 """The interface of container runtimes. Methods are idempotent and raise RuntimeFault, with a message for the user."""
 
-from __future__ import annotations
-
 import dataclasses
 import pathlib
 from collections.abc import Iterator, Mapping

@@ -3,8 +3,6 @@
 A pull is cancelled before it fills the disk.
 """
 
-from __future__ import annotations
-
 import contextlib
 import http.client
 import json

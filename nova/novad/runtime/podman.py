@@ -1,7 +1,5 @@
 """podman, by its REST service and the official client library."""
 
-from __future__ import annotations
-
 import contextlib
 import datetime
 import pathlib

@@ -1,7 +1,5 @@
 """The podman REST service as a child process of novad, for nodes where systemd does not start one."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import os

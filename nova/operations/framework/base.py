@@ -30,8 +30,6 @@ The life of an operation (each hook states its contract in its docstring):
    operation took over. An operation that supersedes another one runs the compensations of that one first.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import datetime
 from collections.abc import Callable, Iterable, Sequence

@@ -4,8 +4,6 @@ Operations import neither a database nor a hypervisor. Conductors and nova-compu
 pass fakes.
 """
 
-from __future__ import annotations
-
 import datetime
 import threading
 from collections.abc import Mapping, Sequence

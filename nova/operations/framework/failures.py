@@ -1,7 +1,5 @@
 """Conversion of an exception to the failure that a user can read."""
 
-from __future__ import annotations
-
 import traceback
 
 from nova import exception

@@ -11,8 +11,6 @@ message for the user. Any other exception counts as an unexpected driver error. 
 driver; the others refuse (NotImplementedHere) or have nothing to do, unless a driver implements them.
 """
 
-from __future__ import annotations
-
 import abc
 import dataclasses
 from collections.abc import Callable, Sequence

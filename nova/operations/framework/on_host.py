@@ -1,7 +1,5 @@
 """Common actions of steps on a host; each is idempotent."""
 
-from __future__ import annotations
-
 from nova import exception
 from nova.objects.servers import states
 from nova.objects.servers.instance import Instance

@@ -1,7 +1,5 @@
 """Choice of a host for builds, moves and unshelving: one candidate after the other."""
 
-from __future__ import annotations
-
 import logging
 from typing import Any, Protocol
 

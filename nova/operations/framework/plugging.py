@@ -4,8 +4,6 @@ A host step starts the guest paused, a conductor step waits, and another host st
 back ends that do not report plugging (``VIF.awaits_plug`` is False) are not waited for.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Iterable, Sequence
 

@@ -5,8 +5,6 @@ their step. Outside… classes call the external service that manages the resour
 idempotent. Shares have no embedded half: OutsideShares serves every back end.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 

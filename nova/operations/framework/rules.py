@@ -1,7 +1,5 @@
 """Rules of an operation: the instance states in which the API accepts it."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from typing import Any, Literal, NoReturn

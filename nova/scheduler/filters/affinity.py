@@ -1,7 +1,5 @@
 """Filters by the location of other servers: server groups, and hints about servers and addresses."""
 
-from __future__ import annotations
-
 import ipaddress
 
 import numpy as np

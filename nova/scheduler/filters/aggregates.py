@@ -1,7 +1,5 @@
 """Filters by aggregate metadata, and isolated hosts."""
 
-from __future__ import annotations
-
 from nova.scheduler import operators
 from nova.scheduler.columns import BoolColumn
 from nova.scheduler.filters.base import Filter

@@ -1,7 +1,5 @@
 """Base classes of filters."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from nova.objects.hosts.scheduling import HostState

@@ -1,7 +1,5 @@
 """Filters by the capabilities of a host: extra specs, and the hint query."""
 
-from __future__ import annotations
-
 import functools
 import json
 import operator

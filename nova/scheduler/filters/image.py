@@ -1,7 +1,5 @@
 """Filter by the image's requirements on the hypervisor."""
 
-from __future__ import annotations
-
 import operator
 import re
 from collections.abc import Callable

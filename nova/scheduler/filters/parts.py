@@ -1,7 +1,5 @@
 """Filters by dedicated resources: NUMA cells and PCI devices."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from nova.objects.dedicated_resources import fitting

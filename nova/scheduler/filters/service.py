@@ -1,7 +1,5 @@
 """Filters by the compute service of a host and its load."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Weighers of the soft policies of server groups."""
 
-from __future__ import annotations
-
 from nova.objects.hosts.scheduling import SOFT_AFFINITY, SOFT_ANTI_AFFINITY
 from nova.scheduler.columns import FloatColumn
 from nova.scheduler.plugin import Scope

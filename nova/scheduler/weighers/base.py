@@ -1,7 +1,5 @@
 """Base classes of weighers."""
 
-from __future__ import annotations
-
 import logging
 
 import numpy as np

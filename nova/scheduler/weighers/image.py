@@ -1,7 +1,5 @@
 """Weigher by the images of the servers on a host."""
 
-from __future__ import annotations
-
 from nova.scheduler.columns import FloatColumn
 from nova.scheduler.plugin import Scope
 from nova.scheduler.request import Request

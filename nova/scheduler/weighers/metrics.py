@@ -1,7 +1,5 @@
 """Weigher by the metrics of hosts."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from nova import exception

@@ -1,7 +1,5 @@
 """Weighers by the usage and load of a node."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from nova.objects.hosts.node import DISK_GB, MEMORY_MB, VCPU

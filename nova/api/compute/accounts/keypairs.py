@@ -1,7 +1,5 @@
 """os-keypairs: the public keys of users."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from nova import exception

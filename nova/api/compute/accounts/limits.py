@@ -1,7 +1,5 @@
 """limits: quota limits and usage of a project."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from nova.api.request import Request

@@ -1,7 +1,5 @@
 """os-quota-sets: limits of projects and their users; os-quota-class-sets: limits of classes (only default is used)."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from nova import exception

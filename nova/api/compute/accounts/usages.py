@@ -1,7 +1,5 @@
 """os-simple-tenant-usage: usage of the servers of projects in a period; os-instance_usage_audit_log: usage audits."""
 
-from __future__ import annotations
-
 import datetime
 import itertools
 from collections.abc import Iterable

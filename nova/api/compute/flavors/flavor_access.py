@@ -1,7 +1,5 @@
 """os-flavor-access: the projects that may use a private flavor."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from nova import exception

@@ -1,7 +1,5 @@
 """os-extra_specs: the extra specs of a flavor."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

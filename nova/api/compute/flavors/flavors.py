@@ -1,7 +1,5 @@
 """flavors: the sizes of servers."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from oslo_utils import strutils

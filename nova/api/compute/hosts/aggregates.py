@@ -1,7 +1,5 @@
 """os-aggregates: groups of hosts with metadata. Aggregates with a zone define the availability zones."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from nova import exception

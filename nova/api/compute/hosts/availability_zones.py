@@ -1,7 +1,5 @@
 """os-availability-zone: the zones that servers can request."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from nova.api.compute.hosts.services import seen

@@ -1,7 +1,5 @@
 """os-hosts (before 2.43): hosts with their services, and usage by project; os-baremetal-nodes (before 2.36)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """os-hypervisors: the compute nodes."""
 
-from __future__ import annotations
-
 import json
 from collections import defaultdict
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """os-services: the processes of Nova on all hosts."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

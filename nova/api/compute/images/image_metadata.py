@@ -1,7 +1,5 @@
 """images/{id}/metadata: the extra properties of an image (2.1 to 2.38)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

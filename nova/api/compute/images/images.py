@@ -1,7 +1,5 @@
 """images: images of the image service (2.1 to 2.35; newer clients query the image service itself)."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from oslo_utils import strutils

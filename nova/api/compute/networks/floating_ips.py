@@ -1,7 +1,5 @@
 """os-floating-ips and os-floating-ip-pools (2.1 to 2.35), and the actions that associate them (to 2.43)."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from nova import exception

@@ -1,7 +1,5 @@
 """os-networks and os-tenant-networks: the networks of the embedded driver (2.1 to 2.35)."""
 
-from __future__ import annotations
-
 import ipaddress
 from typing import Any
 

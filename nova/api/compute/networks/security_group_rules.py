@@ -1,7 +1,5 @@
 """os-security-group-rules: rules of security groups (2.1 to 2.35)."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -1,7 +1,5 @@
 """os-security-groups: security groups (2.1 to 2.35), and the groups of a server (all versions)."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple

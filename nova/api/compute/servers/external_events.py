@@ -1,7 +1,5 @@
 """os-server-external-events: events of the network and volume services about servers."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from nova import exception

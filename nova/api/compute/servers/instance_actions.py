@@ -1,7 +1,5 @@
 """os-instance-actions: the operations that were performed on a server."""
 
-from __future__ import annotations
-
 import hashlib
 from typing import Any, NamedTuple
 

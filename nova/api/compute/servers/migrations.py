@@ -1,7 +1,5 @@
 """os-migrations and servers/{server_id}/migrations: migrations of servers between hosts."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 from nova import exception

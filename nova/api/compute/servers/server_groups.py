@@ -1,7 +1,5 @@
 """os-server-groups: groups of servers with an affinity or anti-affinity policy."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from nova import exception

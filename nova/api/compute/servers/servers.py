@@ -1,7 +1,5 @@
 """Servers: show, update, delete. Lists, creation and actions have separate modules."""
 
-from __future__ import annotations
-
 import contextlib
 from typing import Any
 

@@ -1,7 +1,5 @@
 """POST /servers: conversion of a request to one call of the conductor."""
 
-from __future__ import annotations
-
 import hashlib
 import logging
 import re

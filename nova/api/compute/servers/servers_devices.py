@@ -1,7 +1,5 @@
 """The block devices of a create request: local disks of the flavor, and existing or new volumes."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """GET /servers and /servers/detail: filters, order and pages (facts: errors.md section 6)."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 from typing import Any

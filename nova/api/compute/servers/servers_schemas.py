@@ -1,7 +1,5 @@
 """The bodies of create and update requests of servers."""
 
-from __future__ import annotations
-
 from nova.api.validation.fields import Array, Changing, Combined, Field, Object, Plain, enum, integer, only, string
 from nova.api.validation.types import ANY, BOOLEAN, DESCRIPTION, HOSTNAME, IP, LIMIT, METADATA, NAME, STRING, TAG, UUID
 

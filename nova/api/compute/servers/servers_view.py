@@ -1,7 +1,5 @@
 """The representation of servers, by microversion, as one table."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

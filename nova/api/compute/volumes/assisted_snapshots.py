@@ -1,7 +1,5 @@
 """os-assisted-volume-snapshots: requests of a volume service about files with snapshots that a guest uses."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec

@@ -1,7 +1,5 @@
 """os-snapshots: the snapshots of the project's volumes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from nova import exception

@@ -1,7 +1,5 @@
 """os-volumes: the project's volumes, embedded or of a volume service."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from nova import exception

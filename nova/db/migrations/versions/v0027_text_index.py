@@ -1,7 +1,5 @@
 """The text index of servers."""
 
-from __future__ import annotations
-
 import sqlalchemy as sa
 
 from nova.db.migrations.schema import column, index, is_left_for_later, table

@@ -1,7 +1,5 @@
 """Consoles: URLs of a server's screen or serial port for browsers, targets of their tokens, and the console log."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit

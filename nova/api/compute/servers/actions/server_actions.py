@@ -1,7 +1,5 @@
 """Actions of POST /servers/{server_id}/action that start an operation or change one value, and passwords of guests."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from nova import exception

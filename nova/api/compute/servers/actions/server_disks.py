@@ -1,7 +1,5 @@
 """The actions rebuild (new disks, from the same or another image), rescue and unrescue (a rescue disk)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

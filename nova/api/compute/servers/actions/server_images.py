@@ -1,7 +1,5 @@
 """Actions of POST /servers/{server_id}/action that create an image of a server."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 

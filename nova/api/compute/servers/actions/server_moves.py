@@ -1,7 +1,5 @@
 """Actions of POST /servers/{server_id}/action that change the flavor or the host of a server, or shelve it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from nova import exception

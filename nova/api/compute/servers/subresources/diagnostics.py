@@ -1,7 +1,5 @@
 """servers/{server_id}/diagnostics: hypervisor data about a guest, standardized from 2.48."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from nova.api.compute.servers import servers

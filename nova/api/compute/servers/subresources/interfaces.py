@@ -1,7 +1,5 @@
 """servers/{server_id}/os-interface and servers/{server_id}/ips: the interfaces of a server and their addresses."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec

@@ -1,7 +1,5 @@
 """servers/{server_id}/metadata: key-value pairs of users."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from nova import exception

@@ -1,7 +1,5 @@
 """servers/{server_id}/tags (2.26)."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 from urllib.parse import quote

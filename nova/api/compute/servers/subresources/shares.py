@@ -1,7 +1,5 @@
 """servers/{server_id}/shares: the shares of a server."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec

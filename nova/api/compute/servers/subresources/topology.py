@@ -1,7 +1,5 @@
 """servers/{server_id}/topology (2.78): the NUMA cells of a server."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from nova import exception

@@ -1,7 +1,5 @@
 """servers/{server_id}/os-volume_attachments: the volumes of a server."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from nova import exception
