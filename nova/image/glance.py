@@ -131,8 +131,7 @@ class GlanceStore(ImageStore):
 
     # --- requests ---------------------------------------------------------------------------------
     def _raw(self, ctx: RequestContext, image_id: str, token: str | None) -> dict[str, Any]:
-        return self._retry(
-            lambda: _body(self._request(ctx, "GET", self._path(image_id), token, image_id)))
+        return self._retry(lambda: _body(self._request(ctx, "GET", self._path(image_id), token, image_id)))
 
     def _page(self, ctx: RequestContext, query: Mapping[str, Any], token: str | None) -> dict[str, Any]:
         marker = str(query.get("marker", ""))

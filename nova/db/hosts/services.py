@@ -82,8 +82,7 @@ def uuid_of(connection: sa.Connection, host: str, binary: str) -> str:
 
 def compute_version(connection: sa.Connection, host: str) -> int | None:
     """Return the service version of the host's nova-compute, or None if there is none."""
-    return connection.scalar(sa.select(TABLE.c.version).where(
-        TABLE.c.host == host, TABLE.c.binary == COMPUTE))
+    return connection.scalar(sa.select(TABLE.c.version).where(TABLE.c.host == host, TABLE.c.binary == COMPUTE))
 
 
 def host_up(connection: sa.Connection, host: str, lock: bool = False) -> bool:

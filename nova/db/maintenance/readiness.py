@@ -94,8 +94,7 @@ def newest() -> str:
 def _revision(connection: sa.Connection) -> str | None:
     if not sa.inspect(connection).has_table("alembic_version"):
         return None
-    return connection.scalar(
-        sa.select(sa.column("version_num")).select_from(sa.table("alembic_version")))
+    return connection.scalar(sa.select(sa.column("version_num")).select_from(sa.table("alembic_version")))
 
 
 def _unusable(url: str, reason: str) -> exception.DatabaseUnusable:
