@@ -91,15 +91,21 @@ beside() { # FUNCTION COMMAND…
     ("$1") > "$output" 2>&1 < /dev/null &
     set +m
     group=$!
-    BACKGROUND+=("$group")
+    BACKGROUND+=("$group") OUTPUTS+=("$output")
     "${@:2}" || result=$?
     wait "$group" || result=$?
     cat "$output"
     rm -f "$output"
     return "$result"
 }
-BACKGROUND=() # process groups
-trap 'for group in "${BACKGROUND[@]}"; do kill -INT -- "-$group" 2> /dev/null || true; done; exit 130' INT TERM
+BACKGROUND=() OUTPUTS=() # process groups, files
+stop() {
+    local group
+    for group in "${BACKGROUND[@]}"; do kill -INT -- "-$group" 2> /dev/null || true; done
+    rm -f "${OUTPUTS[@]}"
+    exit 130
+}
+trap stop INT TERM
 
 # Two groups of tests run in parallel, because most tests wait for processes and time-outs as often as for a core. A
 # group ends at its first kind of tests that fails. Tests of a file share fixtures, so one process runs them.

@@ -44,7 +44,7 @@ def start(script: pathlib.Path, fail: str = "nothing", sleep: str = "nothing") -
     return subprocess.Popen(
         [script], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
         env={**os.environ, "PATH": f"{root}:{os.environ['PATH']}", "FAIL": fail, "SLEEP": sleep,
-             "NOVA_TEST_VENV": ".venv"})
+             "NOVA_TEST_VENV": ".venv", "TMPDIR": str(root)})
 
 
 def test_all_tests_and_linters_run(script: pathlib.Path) -> None:
@@ -81,5 +81,6 @@ def test_interrupt_ends_the_tests_in_the_background(script: pathlib.Path) -> Non
     os.killpg(process.pid, signal.SIGINT)
     process.communicate(timeout=20)
     assert process.returncode == 130
+    assert not list(script.parents[1].glob("tmp.*"))
     processes = [pathlib.Path("/proc", path.name.removeprefix("running-")) for path in running.glob("running-*")]
     until(lambda: not any(process.exists() for process in processes))
