@@ -100,7 +100,7 @@ def lists() -> set[str]:
             if inspect.isclass(interface) and issubclass(interface, Interface) and interface is not Interface \
                     and interface.topic == rpcapi.CONDUCTOR:
                 for name in interface.methods():
-                    answer = str(inspect.signature(getattr(interface, name)).return_annotation)
+                    answer = inspect.formatannotation(inspect.signature(getattr(interface, name)).return_annotation)
                     if answer.startswith(("list", "dict")) or answer.endswith("Page"):
                         found.add(f"{interface.namespace}.{name}")
     return found

@@ -128,7 +128,7 @@ def test_metrics_update_is_notified_versioned_and_unversioned(told: Books) -> No
     [made, _other] = report(told, node("h1", metrics=metrics(12)), node("h1", "unmeasured"))
     versioned, old = waiting(told)
     assert {(each.publisher_id, each.priority, each.lane) for each in (versioned, old)} == {
-        ("nova-compute:h1", "INFO", outbox.lane_of(made.uuid))}
+        ("nova-compute:h1", "INFO", outbox.partition_of(made.uuid))}
     assert (versioned.event_type, versioned.versioned) == ("metrics.update", True)
     assert versioned.payload == {
         "nova_object.name": "MetricsPayload", "nova_object.namespace": "nova", "nova_object.version": "1.0",
