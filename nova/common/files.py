@@ -1,8 +1,9 @@
-"""Small files: read, replaced atomically, and removed if they exist."""
+"""Small files: read, created or replaced atomically, and removed if they exist."""
 
 import contextlib
 import os
 import tempfile
+from collections.abc import Iterator
 
 
 def text_of(path: str) -> str | None:
@@ -17,6 +18,22 @@ def text_of(path: str) -> str | None:
 def replace(path: str, content: str | bytes, mode: int = 0o600, sync: bool = False) -> None:
     """Write a file atomically, whatever the umask is. ``sync``: wait until the content is on the disk. Raises
     OSError."""
+    with _draft(path, content, mode, sync) as draft:
+        os.replace(draft, path)
+
+
+def create(path: str, content: str | bytes) -> bool:
+    """Create a file atomically, with mode 0600 and its content on the disk. Return False if the file exists: it is not
+    changed. Raises OSError."""
+    with _draft(path, content, 0o600, True) as draft, contextlib.suppress(FileExistsError):
+        os.link(draft, path)
+        return True
+    return False
+
+
+@contextlib.contextmanager
+def _draft(path: str, content: str | bytes, mode: int, sync: bool) -> Iterator[str]:
+    """Write the content to a temporary file beside ``path``, which is removed afterwards."""
     descriptor, draft = tempfile.mkstemp(prefix=".new-", dir=os.path.dirname(path))
     try:
         with open(descriptor, "wb") as file:
@@ -25,10 +42,9 @@ def replace(path: str, content: str | bytes, mode: int = 0o600, sync: bool = Fal
             if sync:
                 file.flush()
                 os.fsync(descriptor)
-        os.replace(draft, path)
-    except BaseException:
-        os.unlink(draft)
-        raise
+        yield draft
+    finally:
+        remove(draft)
 
 
 def remove(*paths: str) -> None:

@@ -3,15 +3,14 @@
 nova-compute reports identity and deployment when it registers. A conductor then detects a database, a host name or a
 copied disk that belongs to another machine or deployment."""
 
-import contextlib
 import fcntl
 import logging
 import os
-import tempfile
 import time
 import uuid
 
 from nova import exception
+from nova.common import files
 from nova.conf import CONF
 
 LOG = logging.getLogger(__name__)
@@ -94,13 +93,4 @@ def _read(path: str) -> str:
 def _make(path: str, content: str) -> None:
     """Write the file atomically, without replacing a file that another process created meanwhile."""
     os.makedirs(os.path.dirname(path), exist_ok=True)
-    descriptor, draft = tempfile.mkstemp(prefix=f".{os.path.basename(path)}-", dir=os.path.dirname(path))
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(f"{content}\n")
-            file.flush()
-            os.fsync(file.fileno())
-        with contextlib.suppress(FileExistsError):
-            os.link(draft, path)
-    finally:
-        os.unlink(draft)
+    files.create(path, f"{content}\n")

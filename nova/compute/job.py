@@ -158,7 +158,7 @@ class NewestOrders:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        # By instance, with the monotonic time until which the entry is needed.
+        # Instance uuid -> its newest order, and the monotonic time until which the entry is needed.
         self._entries: collections.OrderedDict[str, tuple[OrderKey, float]] = collections.OrderedDict()
 
     def __len__(self) -> int:

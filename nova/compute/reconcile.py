@@ -10,25 +10,20 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Collection, Sequence
 
 from nova import bus, context, exception
 from nova.compute.host import Machine
+from nova.compute.reports import pages
 from nova.compute.resume import Resumption
 from nova.compute.runner import Runner
 from nova.conf import CONF
 from nova.objects.servers import states
-from nova.objects.servers.guest import Eviction, ExpectedGuest, GuestStatus, Whereabouts
-from nova.objects.servers.instance import Instance
+from nova.objects.servers.guest import Eviction, GuestStatus, Whereabouts
 from nova.rpcapi.by_hosts import Guests
 from nova.telemetry import metrics
 
 LOG = logging.getLogger(__name__)
-
-T = TypeVar("T", ExpectedGuest, Eviction, Instance)
-# Returns a page of at most this many guests of a host after the uuid of a guest, in the order of uuids.
-Query = Callable[[context.RequestContext, str, int, str | None], list[T]]
 
 _PAGE = 500
 # Seconds before a stopped guest is checked again: it may be rebooting from inside.
@@ -52,7 +47,8 @@ class Reconciler:
 
     def start(self, ctx: context.RequestContext) -> None:
         """Restore networks, remove evicted guests, and compare all guests, when the service starts."""
-        self.machine.network.start([instance for page in self._pages(ctx, self._guests.on_host) for instance in page]
+        self.machine.network.start([instance for page in pages(self._guests.on_host, ctx, self.machine.name, _PAGE)
+                                    for instance in page]
                                    if self.machine.network.needs_guests else [])
         self._evict(ctx)
         self._resumption.begin()
@@ -95,16 +91,8 @@ class Reconciler:
 
     # --- evicted guests ------------------------------------------------------------------
     def _evict(self, ctx: context.RequestContext) -> None:
-        for page in self._pages(ctx, self._guests.evictions):
+        for page in pages(self._guests.evictions, ctx, self.machine.name, _PAGE):
             self._remove(ctx, page)
-
-    def _pages(self, ctx: context.RequestContext, query: Query[T]) -> Iterator[list[T]]:
-        """Yield the pages of a query for the guests of this host, the last of which may be empty."""
-        page = query(ctx, self.machine.name, _PAGE, None)
-        while len(page) == _PAGE:
-            yield page
-            page = query(ctx, self.machine.name, _PAGE, page[-1].uuid)
-        yield page
 
     def _remove(self, ctx: context.RequestContext, guests: Sequence[Eviction | Whereabouts]) -> None:
         removed = []
@@ -134,7 +122,7 @@ class Reconciler:
         here = sorted(running.keys() | self.machine.driver.guests.traces() | self.machine.network.guests())
         start = 0
         unknown: list[str] = []
-        for page in self._pages(ctx, self._guests.expected):
+        for page in pages(self._guests.expected, ctx, self.machine.name, _PAGE):
             end = len(here) if len(page) < _PAGE else bisect.bisect_right(here, page[-1].uuid)
             belongs = {guest.uuid for guest in page}
             unknown += self._unclaimed(ctx, [uuid for uuid in here[start:end] if uuid not in belongs], running)

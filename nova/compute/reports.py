@@ -4,7 +4,8 @@ import hashlib
 import itertools
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 import msgspec
 
@@ -13,12 +14,17 @@ from nova.compute.host import Machine
 from nova.compute.monitors.base import Monitors
 from nova.objects.hosts.node import ComputeNode
 from nova.objects.servers import states
+from nova.objects.servers.guest import Eviction, ExpectedGuest
 from nova.objects.servers.instance import Instance
 from nova.objects.volumes.volume import VolumeCounters
 from nova.rpcapi.by_hosts import Guests
 from nova.virt.driver import Driver
 
 LOG = logging.getLogger(__name__)
+
+T = TypeVar("T", ExpectedGuest, Eviction, Instance)
+# Returns a page of at most this many guests of a host after the uuid of a guest, in the order of uuids.
+Query = Callable[[context.RequestContext, str, int, str | None], list[T]]
 
 # Maximum number of nodes per message and per transaction of the conductor.
 _PAGE = 250
@@ -73,6 +79,15 @@ class NodeReports:
             after = page[-1].uuid
 
 
+def pages(query: Query[T], ctx: context.RequestContext, host: str, size: int) -> Iterator[list[T]]:
+    """Yield the pages of a query for the guests of a host, the last of which may be empty."""
+    page = query(ctx, host, size, None)
+    while len(page) >= size:
+        yield page
+        page = query(ctx, host, size, page[-1].uuid)
+    yield page
+
+
 class VolumeUsage:
     """The volume usage reports of one host."""
 
@@ -81,15 +96,11 @@ class VolumeUsage:
 
     def report(self) -> None:
         """Report the counters of all volumes of running guests."""
-        ctx, host, marker = context.admin(), self._machine.name, None
-        while True:
-            page = self._guests.on_host(ctx, host, _SERVERS, marker)
+        ctx, host = context.admin(), self._machine.name
+        for page in pages(self._guests.on_host, ctx, host, _SERVERS):
             counters = [usage for instance in page if instance.host == host for usage in self._of(instance)]
             if counters:
                 self._guests.volumes_used(ctx, host, counters)
-            if len(page) < _SERVERS:
-                return
-            marker = page[-1].uuid
 
     def _of(self, instance: Instance) -> Iterator[VolumeCounters]:
         if not instance.volumes or instance.power_state not in (states.RUNNING, states.POWER_PAUSED):

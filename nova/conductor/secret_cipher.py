@@ -13,13 +13,13 @@ import base64
 import logging
 import os
 import stat
-import tempfile
 from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 from oslo_db import exception as db_exception
 
 from nova import exception
+from nova.common import files
 from nova.db.servers import passwords
 from nova.db.sql.engine import Database
 from nova.objects.servers.guest import PASSWORD_MAX
@@ -175,18 +175,8 @@ class SecretCipher:
         folder = os.path.dirname(self.path) or "."
         try:
             os.makedirs(folder, mode=0o700, exist_ok=True)
-            descriptor, temporary = tempfile.mkstemp(dir=folder, prefix=".secret-key-")  # mode 0600
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(Fernet.generate_key() + b"\n")
-                file.flush()
-                os.fsync(file.fileno())
-            try:
-                os.link(temporary, self.path)
+            if files.create(self.path, Fernet.generate_key() + b"\n"):
                 LOG.info("Created key file %s; copy it to all other conductors", self.path)
-            except FileExistsError:
-                pass
-            finally:
-                os.unlink(temporary)
         except OSError as error:
             raise _Unusable(f"the file cannot be created: {error.strerror}") from error
 

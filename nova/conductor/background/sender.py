@@ -51,7 +51,7 @@ class Sender:
         random.shuffle(partitions)  # Two partitions whose publishing always fails must not always precede the others.
         refused, in_a_row = False, 0
         for partition in partitions:
-            in_a_row = 0 if self._partition(partition) else in_a_row + 1
+            in_a_row = 0 if self._send_partition(partition) else in_a_row + 1
             refused |= in_a_row > 0
             if in_a_row == _AWAY:
                 break
@@ -60,8 +60,8 @@ class Sender:
         if refused:
             self._not_before = time.monotonic() + min(_LONGEST, _PAUSE * 2**self._failures)
 
-    def _partition(self, partition: int) -> bool:
-        """Send all notifications of a queue, unless another conductor sends them; False: the broker is down."""
+    def _send_partition(self, partition: int) -> bool:
+        """Send all notifications of a partition, unless another conductor does; return False if the broker is down."""
         db, me = self._core.db, self._core.name
         until = clock.after(CONF.conductor.lease)
         if not db.write(lambda connection: outbox.take(connection, partition, me, clock.now(), until)):
