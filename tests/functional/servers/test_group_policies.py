@@ -54,7 +54,8 @@ def grouped(admin):
 class UnawareSchedulers:
     """Independent schedulers that give the same answer to the first ``count`` requests.
 
-    ``full``: all later requests fail with NoValidHost.
+    The real scheduler is called once for all of them: a selection that is never claimed would make its host seem
+    busier than the hosts of members that are already active. ``full``: all later requests fail with NoValidHost.
     """
 
     def __init__(self, scheduler, count, full=False):
@@ -69,12 +70,12 @@ class UnawareSchedulers:
             self.later += not early
         if not early and self._full:
             raise exception.NoValidHost(reason="There are not enough hosts available.")
-        answer = self._scheduler.select(ctx, spec)
-        if early:
-            with self._lock:
-                self._first = self._first or answer
-            self._barrier.wait(60)
-        return self._first if early else answer
+        if not early:
+            return self._scheduler.select(ctx, spec)
+        with self._lock:
+            self._first = self._first or self._scheduler.select(ctx, spec)
+        self._barrier.wait(60)
+        return self._first
 
 
 @pytest.fixture
