@@ -8,6 +8,7 @@ import collections
 import logging
 import os
 import pathlib
+from collections.abc import Generator
 
 import hypothesis
 import pytest
@@ -26,19 +27,44 @@ def pytest_runtest_setup() -> None:
             root.removeHandler(handler)
 
 
+def _cpu_seconds() -> float:
+    """Return the CPU time of this process and of the processes that it has waited for."""
+    used = os.times()
+    return used.user + used.system + used.children_user + used.children_system
+
+
+_counted = [0.0]  # CPU seconds of this process up to the end of the last test
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Add the CPU seconds of a test with its fixtures to its last report."""
+    report = yield
+    if report.when == "teardown":
+        now = _cpu_seconds()
+        report.user_properties.append(("cpu", now - _counted[0]))
+        _counted[0] = now
+    return report
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print the total duration of the tests of each folder, with fixtures, and its longest file."""
+    """Print the total duration and CPU time of the tests of each folder, with fixtures, and its longest file. Processes
+    that outlive their test, such as services and guests, are not part of the CPU time."""
     files: collections.Counter[str] = collections.Counter()
+    folders: collections.Counter[str] = collections.Counter()
+    cpu: collections.Counter[str] = collections.Counter()
     for reports in terminalreporter.stats.values():
         for report in reports:
             if isinstance(report, pytest.TestReport):
-                files[report.nodeid.partition("::")[0]] += report.duration
-    folders: collections.Counter[str] = collections.Counter()
-    for path, seconds in files.items():
-        folders[str(pathlib.PurePath(path).parent)] += seconds
+                path = report.nodeid.partition("::")[0]
+                folder = str(pathlib.PurePath(path).parent)
+                files[path] += report.duration
+                folders[folder] += report.duration
+                cpu[folder] += sum(seconds for name, seconds in report.user_properties if name == "cpu")
     if len(folders) > 1:
-        terminalreporter.section("seconds by folder, with the longest file")
+        terminalreporter.section("seconds and CPU seconds by folder, with the longest file")
         for folder, seconds in folders.most_common():
             path = max((path for path in files if pathlib.PurePath(path).parent == pathlib.PurePath(folder)),
                        key=files.__getitem__)
-            terminalreporter.write_line(f"{seconds:8.1f}  {folder}  ({files[path]:.1f}  {pathlib.PurePath(path).name})")
+            terminalreporter.write_line(f"{seconds:8.1f} {cpu[folder]:8.1f}  {folder}  "
+                                        f"({files[path]:.1f}  {pathlib.PurePath(path).name})")
