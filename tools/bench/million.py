@@ -32,6 +32,10 @@ def lists(live: int, deleted: int) -> dict[str, str]:
                "host=host-0000007", f"image={million_rows.uuid_of(7)}", "locked=true", "ip=10.0.1.7", "ip6=fd00",
                "name=server-00", "name=server-0.*77$", "name=(nothing|nobody)", "reservation_id=r-77"]
     filters += [f"sort_key={key}" for key in servers_list._SORT_KEYS]
+    filters += ["sort_key=display_name&sort_dir=asc&sort_key=created_at&sort_dir=desc",
+                "sort_key=host&sort_key=display_name", "sort_key=availability_zone&sort_key=display_name",
+                "sort_key=vm_state&sort_dir=asc&sort_key=launched_at&sort_dir=desc",
+                "sort_key=locked_by&sort_key=task_state&sort_key=key_name&sort_key=display_name"]
     paths = {"plain": _ALL, **{query: f"{_ALL}&{query}" for query in filters},
              **{f"deleted=1&{query}": f"{_ALL}&deleted=1&{query}" for query in filters}}
     paths["changes-since"] = f"{_ALL}&changes-since={day:%Y-%m-%dT%H:%M:%SZ}"

@@ -7,6 +7,7 @@ read in *windows*: the end of the window is determined first, and the page is ta
 """
 
 import dataclasses
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -170,6 +171,27 @@ def _index(table: sa.Table, equal: set[str], order: Sequence[str]) -> str | None
     return None
 
 
+def outside(parts: Sequence[Range], behind: Place | None, before: Place | None) -> list[Range]:
+    """Return the parts of the ranges whose first column is behind and before its values at the places, not equal."""
+    found = []
+    for part in parts:
+        conditions = [_beyond(part, place, place is behind) for place in (behind, before) if place is not None]
+        if None not in conditions:
+            where = itertools.chain(part.where, *(condition for condition in conditions if condition is not None))
+            found.append(dataclasses.replace(part, where=tuple(where)))
+    return found
+
+
+def _beyond(part: Range, place: Place, behind: bool) -> Conditions | None:
+    """Return the conditions that the first column is behind or before its value at the place; None: it never is."""
+    name, way = part.order[0]
+    value, column, greater = place[name], part.table.c[name], (way == "asc") == behind
+    if value is None or part.nulls:  # null is less than all values
+        return [] if (not part.nulls if greater else value is not None) else None
+    limit = sa.literal(value, column.type)
+    return [column > limit if greater else column < limit]
+
+
 def has(table: sa.Table, prefix: Prefix) -> list[sa.ColumnElement[bool]]:
     """Return the conditions that a row has the prefix."""
     if not isinstance(prefix, Mapping):
@@ -215,7 +237,7 @@ def window_end(connection: sa.Connection, parts: Sequence[Range], rows: int, aft
 
 
 def at_most(parts: Sequence[Range], rows: int) -> sa.Subquery:
-    """Select the ids of at most ``rows`` rows of each range: a set that no plan can enlarge."""
+    """Select the ids of the first ``rows`` rows of each range: a set that no plan can enlarge."""
     table = parts[0].table
     selects = [statement.limit(rows) for part in parts for statement in part.selects([table.c.id])]
     if len(selects) == 1:

@@ -1,11 +1,13 @@
 """Pages of large tables by any filter and order, whose cost does not grow with the table.
 
-A page is read in one of three ways:
+A page is read in one of these ways:
 - If the filters select one or several ranges of an index, the page is read from these.
 - If a filter with an index selects few rows, all of them are read and sorted.
 - Otherwise the index of the order is read in windows until the page is full, or until its time is over and it has a
   row. Such a page is cut: it is short, and the list continues behind its last row. If its time is over and it has no
   row, the candidates of a text index are read instead of further windows.
+- An order without an index (several columns, or different directions) is read in windows of the index of its first
+  column. Rows with the same first column are sorted; if they are many, they are read by the index of the next column.
 """
 
 import dataclasses
@@ -112,13 +114,10 @@ def page(connection: sa.Connection, search: Search, columns: Sequence[sa.Column[
             statement = scans.page(ranges, columns, limit, after)
             return Page(iter(()) if statement is None else iter(connection.execute(statement)))
         keys = _keys(connection, search, scans.page(ranges, search.columns(), limit, after), limit)
-    elif (few := _few(connection, search)) is not None or not indexed:
-        statement = sa.select(*search.columns())
-        if few is not None:
-            statement = statement.select_from(scans.rows_of(search.table, few))
-        keys = _sorted(connection, search, statement, limit, marker)
+    elif (few := _few(connection, search)) is not None:
+        keys = _of_rows(connection, search, few, limit, marker)
     else:
-        keys, cut = _windows(connection, search, column, limit, marker, partial)
+        keys, cut = _ordered(connection, search, limit, marker, partial, time.monotonic())
     # A row that is deleted before it is read shortens the page, but does not end the list.
     return Page(_read(connection, search, columns, keys), keys[-1] if cut or (keys and len(keys) == limit) else None)
 
@@ -137,11 +136,13 @@ def _few(connection: sa.Connection, search: Search) -> sa.Subquery | None:
     # (nulls fulfil none of the conditions)
     candidates += [[part for part in scans.ranges(search.table, [(name, "desc"), *tail], search.prefixes, [condition])
                     if not part.nulls] for name, condition in search.indexed.items()]
-    for ranges in candidates:
-        count = sa.select(sa.func.count()).select_from(scans.at_most(ranges, FEW + 1))
-        if (connection.scalar(count) or 0) <= FEW:
-            return scans.at_most(ranges, 2 * FEW)
-    return None
+    return next((few for ranges in candidates if (few := _if_few(connection, ranges)) is not None), None)
+
+
+def _if_few(connection: sa.Connection, ranges: list[scans.Range]) -> sa.Subquery | None:
+    """Return the keys of the rows of the ranges, or None if these are more than ``FEW``."""
+    count = sa.select(sa.func.count()).select_from(scans.at_most(ranges, FEW + 1))
+    return scans.at_most(ranges, 2 * FEW) if (connection.scalar(count) or 0) <= FEW else None
 
 
 def _place(marker: sa.Row[Any] | None) -> scans.Place | None:
@@ -157,10 +158,84 @@ def _sorted(connection: sa.Connection, search: Search, few: sa.Select[Any], limi
                                                None if search.expressions else limit, marker), limit)
 
 
-def _windows(connection: sa.Connection, search: Search, column: str, limit: int | None, marker: sa.Row[Any] | None,
-             partial: bool) -> tuple[list[Any], bool]:
-    """Return the keys of a page, and True if it was cut."""
-    began, keys = time.monotonic(), list[Any]()
+def _of_rows(connection: sa.Connection, search: Search, few: sa.Subquery, limit: int | None,
+             marker: sa.Row[Any] | None) -> list[Any]:
+    """Return the keys of a page from the rows with these ids."""
+    statement = sa.select(*search.columns()).select_from(scans.rows_of(search.table, few))
+    return _sorted(connection, search, statement, limit, marker)
+
+
+def _ordered(connection: sa.Connection, search: Search, limit: int | None, marker: sa.Row[Any] | None, partial: bool,
+             began: float) -> tuple[list[Any], bool]:
+    """Return the keys of a page from indexes of its order, and True if it was cut."""
+    read = _windows if scans.is_indexed(search.table, search.order) else _groups
+    return read(connection, search, limit, marker, partial, began)
+
+
+def _groups(connection: sa.Connection, search: Search, limit: int | None, marker: sa.Row[Any] | None, partial: bool,
+            began: float) -> tuple[list[Any], bool]:
+    """Return the keys of a page in an order without an index, and True if it was cut.
+
+    The index of the first column divides the rows into groups of one value. Consecutive groups of together at most
+    ``FEW`` rows are read and sorted by one statement.
+    """
+    name, way = search.order[0]
+    tail = dict.fromkeys((name, "created_at", search.order[-1][0]), way)
+    only = search.equal.get(name, [])
+    if len(only) == 1 and (marker is None or marker._mapping[name] == only[0]):
+        return _group(connection, search, only[0], limit, marker, partial, began)
+    parts = scans.ranges(search.table, list(tail.items()), search.prefixes)
+    keys, may_be_rare, behind = list[Any](), True, None
+    size = FEW if limit is None else min(FEW, 4 * limit)
+    end = None if marker is None else _place(marker)
+    while True:
+        if end is None:
+            left = scans.outside(parts, behind, None)
+            end = scans.window_end(connection, left, size, None) if left else None
+            size = FEW
+            between = scans.outside(parts, behind, end)
+            if between:
+                remaining = None if limit is None else limit - len(keys)
+                keys += _of_rows(connection, search, scans.at_most(between, 2 * FEW), remaining, None)
+        if end is not None and (limit is None or len(keys) < limit):
+            remaining = None if limit is None else limit - len(keys)
+            found, cut = _group(connection, search, end[name], remaining, None if behind else marker, partial, began)
+            keys += found
+            if cut:
+                return keys, True
+        if end is None or (limit is not None and len(keys) >= limit):
+            return keys, False
+        if time.monotonic() - began > _SECONDS:
+            if partial and keys:
+                return keys, True
+            if not keys and may_be_rare:
+                may_be_rare, rare = False, _rare(connection, search, limit, marker, partial)
+                if rare is not None:
+                    return rare
+        regexp.check_time(connection, began)
+        behind, end = end, None
+
+
+def _group(connection: sa.Connection, search: Search, value: Any, limit: int | None, marker: sa.Row[Any] | None,
+           partial: bool, began: float) -> tuple[list[Any], bool]:
+    """Return the keys of a page of the rows whose first column of the order has the value, and True if it was cut. A
+    large group is read by the indexes of the next columns, in which its rows are frequent."""
+    name = search.order[0][0]
+    if value not in search.equal.get(name, [value]):
+        return [], False
+    group = dataclasses.replace(search, order=search.order[1:], equal={**search.equal, name: [value]},
+                                selective=(name, *search.selective))
+    tail = [(key, "desc") for key in dict.fromkeys(("created_at", search.order[-1][0])) if key != name]
+    few = _if_few(connection, scans.ranges(search.table, tail, group.prefixes_with(name)))
+    if few is not None:
+        return _of_rows(connection, group, few, limit, marker), False
+    return _ordered(connection, group, limit, marker, partial, began)
+
+
+def _windows(connection: sa.Connection, search: Search, limit: int | None, marker: sa.Row[Any] | None, partial: bool,
+             began: float) -> tuple[list[Any], bool]:
+    """Return the keys of a page in the order of an index, and True if it was cut."""
+    column, keys = search.range_column(), list[Any]()
     after = _place(marker)
     may_be_rare = not column
     ranges = scans.ranges(search.table, search.order, search.prefixes_with(column))

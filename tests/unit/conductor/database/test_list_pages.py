@@ -14,7 +14,7 @@ from nova.api.compute.servers import servers_list
 from nova.db import tables
 from nova.db.maintenance import migrate
 from nova.db.servers import server_search
-from nova.db.sql import searches
+from nova.db.sql import rows, searches
 from nova.db.sql.engine import Database
 from nova.objects.servers.server_request import ServerQuery
 from tools.bench import million_rows
@@ -76,6 +76,14 @@ def everything(database: Database, **query: Any) -> list[str]:
         connection, ServerQuery(**query)).servers])
 
 
+def sorted_by_database(database: Database, sort: list[tuple[str, str]], **query: Any) -> list[str]:
+    """Return the ids that the query finds by creation time, sorted by one statement."""
+    uuids = everything(database, **query, brief=True)
+    statement = rows.page(sa.select(TABLE.c.uuid).where(TABLE.c.uuid.in_(uuids)), TABLE,
+                          server_search._sort(ServerQuery(sort=sort)), None, None)
+    return database.read(lambda connection: list(connection.scalars(statement)))
+
+
 @pytest.mark.parametrize("key", servers_list._SORT_KEYS)
 def test_page_that_ends_early_has_a_marker_of_the_same_project(two_projects: Database, key: str) -> None:
     """A marker of another project's server would be refused, and would show the id of that server."""
@@ -93,12 +101,15 @@ def test_page_that_ends_early_has_a_marker_of_the_same_project(two_projects: Dat
 @pytest.mark.parametrize("keys", [
     ("display_name", "key_name", "launched_at"), ("key_name", "display_name"), ("launched_at", "project_id", "uuid"),
     ("vm_state", "launched_at", "display_name", "key_name"), ("project_id", "key_name", "created_at")], ids="-".join)
-def test_pages_by_several_sort_keys_continue_after_the_marker(two_projects: Database, keys: tuple[str, ...]) -> None:
+def test_pages_by_several_sort_keys_continue_after_the_marker(
+        two_projects: Database, keys: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     """Markers include deleted servers and null keys, in all sort directions."""
+    monkeypatch.setattr(searches, "FEW", 4 * FEW)
+    monkeypatch.setattr(searches, "_SECONDS", 60.0)
     markers: set[str] = set()
     for ways in itertools.product(("asc", "desc"), repeat=len(keys)):
         query: dict[str, Any] = {"deleted": None, "brief": True, "sort": list(zip(keys, ways, strict=True))}
-        wanted = everything(two_projects, **query)
+        wanted = sorted_by_database(two_projects, query["sort"], deleted=None)
         found: list[str] = []
         for uuids, _marker in pages(two_projects, ServerQuery(**query, limit=LIMIT)):
             found += uuids
@@ -108,6 +119,32 @@ def test_pages_by_several_sort_keys_continue_after_the_marker(two_projects: Data
     with two_projects.engine.connect() as connection:
         deleted = sa.select(TABLE.c.uuid).where(TABLE.c.uuid.in_(markers), TABLE.c.deleted == sa.true())
         assert connection.execute(deleted).first(), "no marker was a deleted server"
+
+
+SORTS = [
+    [("display_name", "asc"), ("created_at", "desc")], [("host", "asc"), ("display_name", "asc")],
+    [("key_name", "desc"), ("host", "asc")], [("created_at", "asc"), ("display_name", "desc")],
+    [("launched_at", "asc"), ("uuid", "desc")], [("power_state", "asc"), ("uuid", "asc")],
+    [("vm_state", "desc"), ("config_drive", "asc"), ("key_name", "desc"), ("launched_at", "asc"),
+     ("display_name", "desc"), ("locked_by", "asc"), ("progress", "asc"), ("project_id", "desc")],
+    [("locked_by", "asc"), ("task_state", "desc"), ("key_name", "asc"), ("launched_at", "desc")]]
+
+
+@pytest.mark.parametrize("sort", SORTS, ids=str)
+@pytest.mark.parametrize("query", [
+    {}, {"deleted": None}, {"deleted": True}, {"project_id": PROJECT}, {"filters": {"vm_state": ["active", "error"]}},
+    {"filters": {"name": "(Kel|kel)vin"}, "deleted": None}, {"filters": {"key_name": "key"}}], ids=str)
+def test_order_by_several_keys_is_that_of_an_ordinary_sort(
+        two_projects: Database, sort: list[tuple[str, str]], query: dict[str, Any],
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pages have the rows of one statement that sorts all rows, also if groups are large and keys are null."""
+    monkeypatch.setattr(searches, "FEW", 4 * FEW)
+    monkeypatch.setattr(searches, "_SECONDS", 60.0)
+    wanted = sorted_by_database(two_projects, sort, **query)
+    assert len(wanted) >= 25
+    found = list(itertools.chain.from_iterable(uuids for uuids, _marker in pages(
+        two_projects, ServerQuery(**query, sort=sort, limit=LIMIT, brief=True))))
+    assert found == wanted
 
 
 @pytest.mark.parametrize("filters", [
