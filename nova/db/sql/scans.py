@@ -173,13 +173,13 @@ def _index(table: sa.Table, equal: set[str], order: Sequence[str]) -> str | None
 
 def outside(parts: Sequence[Range], behind: Place | None, before: Place | None) -> list[Range]:
     """Return the parts of the ranges whose first column is behind and before its values at the places, not equal."""
-    found = []
+    remaining = []
     for part in parts:
         conditions = [_beyond(part, place, place is behind) for place in (behind, before) if place is not None]
         if None not in conditions:
             where = itertools.chain(part.where, *(condition for condition in conditions if condition is not None))
-            found.append(dataclasses.replace(part, where=tuple(where)))
-    return found
+            remaining.append(dataclasses.replace(part, where=tuple(where)))
+    return remaining
 
 
 def _beyond(part: Range, place: Place, behind: bool) -> Conditions | None:

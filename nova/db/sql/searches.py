@@ -199,8 +199,8 @@ def _groups(connection: sa.Connection, search: Search, limit: int | None, marker
                 keys += _of_rows(connection, search, scans.at_most(between, 2 * FEW), remaining, None)
         if end is not None and (limit is None or len(keys) < limit):
             remaining = None if limit is None else limit - len(keys)
-            found, cut = _group(connection, search, end[name], remaining, None if behind else marker, partial, began)
-            keys += found
+            more, cut = _group(connection, search, end[name], remaining, None if behind else marker, partial, began)
+            keys += more
             if cut:
                 return keys, True
         if end is None or (limit is not None and len(keys) >= limit):
