@@ -192,6 +192,14 @@ def test_secret_split_across_log_lines_is_masked(node, follow):
             assert "********x" in text
 
 
+@pytest.mark.parametrize("tail", ["1000000", "10001", "-1"])
+def test_log_tail_outside_of_its_range_is_refused_and_named(node, tail):
+    node.nova("deploy")
+    refused = node.nova("service-logs", "db", "--tail", tail, code=2).err
+    assert f"tail: {tail} is not a number of lines from 0 (the default, 100) to 10000." in refused
+    assert node.nova("service-logs", "db", "--no-follow", "--tail", "10000").out == "a line\n"
+
+
 def test_disconnected_log_readers_release_their_threads(node):
     node.nova("deploy")
     for _round in range(module._READERS + 8):
