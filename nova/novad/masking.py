@@ -53,9 +53,13 @@ class MaskedStream:
     """Masks secrets in the lines of a log, which arrive in batches."""
 
     def __init__(self, masker: Masker) -> None:
+        self._ends: dict[int, bytes] = {}  # The last bytes of each stream.
+        self.use(masker)
+
+    def use(self, masker: Masker) -> None:
+        """Mask the secrets of ``masker`` from now on, including one that began in earlier lines."""
         self._masker = masker
         self._keep = max((len(form) for form in masker.forms), default=1) - 1
-        self._ends: dict[int, bytes] = {}  # The last bytes of each stream.
 
     def lines(self, lines: Sequence[tuple[int, bytes]]) -> list[str]:
         """Return lines, each of which has the number of its output stream, with their secrets masked."""

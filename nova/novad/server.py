@@ -335,9 +335,12 @@ class _Logs(_Servicer, grpc_api.LogsServicer):
                 # A silent component must not hold the thread of a client that disconnected.
                 if not context.add_callback(lines.close):
                     lines.close()
-                # Masks the current secrets; a change of secrets replaces the container and ends this log.
-                stream = MaskedStream(self.daemon.secrets.masker())
+                secrets = self.daemon.secrets
+                version, stream = secrets.version, MaskedStream(secrets.masker())
                 for some in lines.batches():
+                    if version != secrets.version:  # A secret exists here before a component can write it to its log.
+                        version = secrets.version
+                        stream.use(secrets.masker())
                     for text in _messages(stream.lines(some)):
                         yield pb.LogLine(text=text)
             finally:

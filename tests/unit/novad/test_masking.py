@@ -133,6 +133,17 @@ def test_overlapping_secrets_are_masked_as_a_single_span():
         "is first half second half third.") == f"is {MASK}."
 
 
+@pytest.mark.parametrize("cut", CUTS)
+def test_secret_split_around_a_change_of_secrets_is_masked(cut):
+    stream = MaskedStream(Masker([VALUE]))
+    shown = stream.lines([(1, f"login with {VALUE[:cut]}".encode())])
+    stream.use(Masker(["another secret", VALUE]))
+    shown += stream.lines([(1, f"{VALUE[cut:]} and another se".encode())]) + stream.lines([(1, b"cret failed")])
+    assert longest("".join(shown)) <= SHOWN
+    assert longest("".join(shown), "another secret") <= SHOWN
+    assert shown[-1].endswith(" failed")
+
+
 def test_text_without_secrets_is_unchanged():
     text = "".join(chr(number) for number in range(1, 0x2100)) + "\n\r\nk3Y\nk3 \n\n"
     for values in ((), ("",), (VALUE, "")):
