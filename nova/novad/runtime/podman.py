@@ -116,7 +116,8 @@ class Podman:
     def remove(self, name: str) -> None:
         with self._client() as client, self._faults(f"container {name} cannot be removed"):
             with contextlib.suppress(podman_errors.NotFound):
-                client.containers.get(name).remove(force=True, v=True)
+                # Volumes without a name, of containers of an earlier release, stay: they have data of the component.
+                client.containers.get(name).remove(force=True)
                 client.containers.get(name)  # podman 4 reports some errors in a response with status 200.
                 raise RuntimeFault(f"podman: container {name} still exists although podman reported its removal")
 

@@ -37,6 +37,7 @@ class FakePodman:
         self.path = path
         self.containers: dict[str, dict[str, Any]] = {}  # by id
         self.networks: set[str] = set()
+        self.volumes: dict[str, str] = {}  # volumes without a name: container by id
         self.images: dict[str, str] = {}  # reference by id
         self.image_configs: dict[str, dict[str, Any]] = {}
         self.fault: Fault = lambda _method, _path: None
@@ -127,11 +128,13 @@ class FakePodman:
         container["State"] = {"Running": True, "Status": "running", "ExitCode": 0, "StartedAt": ""}
         return b"HTTP/1.0 204 x\r\n\r\n"
 
-    def _remove(self, key: str, lie: bool, **_more: Any) -> bytes:
+    def _remove(self, key: str, query: dict[str, str], lie: bool, **_more: Any) -> bytes:
         container = self.container(key)
         if container is None:
             return _missing("container")
         if not lie:
+            if query.get("v", "false").lower() in ("true", "1"):
+                self.volumes = {name: user for name, user in self.volumes.items() if user != container["Name"]}
             del self.containers[container["Id"]]
         return reply([{"Id": container["Id"], "Err": "device busy" if lie else None}])
 

@@ -169,6 +169,16 @@ def test_image_volume_outside_of_all_mounts_is_refused(podman, node, path):
     assert podman.named() == BOTH
 
 
+@pytest.mark.parametrize("words", [("deploy", "db=2"), ("remove", "--yes"), ("remove", "--yes", "--remove-volumes")],
+                         ids=str)
+def test_podman_volume_without_a_name_is_never_removed_with_its_container(podman, node, words):
+    """The container was created by an earlier release, from an image whose volumes are unknown now."""
+    node.nova("deploy")
+    podman.volumes["0123"] = "s-db"
+    node.nova(*words)
+    assert podman.volumes == {"0123": "s-db"}
+
+
 def test_stop_may_take_longer_than_the_stop_timeout(podman, node, monkeypatch):
     """podman kills the container after stop_timeout, and reports that some time later."""
     monkeypatch.setattr(podman_module, "_TIMEOUT", 20.0)
