@@ -149,7 +149,7 @@ class Daemon:
             changes = self.deployer.removals()
             assignments = self._assignments(peers, history.REMOVE, {}, volumes=volumes, secrets=secrets)
             self.deployer.run_alone(history.REMOVE, changes, progress, Terms(
-                assignments=assignments, cleanup=self.deployer.removal_tasks(volumes, secrets)))
+                assignments=assignments, cleanup=self.deployer.removal_tasks(volumes, secrets), drop_data=volumes))
             self._forget(change.name for change in changes)
 
     @contextlib.contextmanager
