@@ -1,30 +1,31 @@
 """Discovery of nodes by mDNS: a bounded table of announced novad instances, and the announcement of this novad.
 
 The table is maintained in the background: commands read it without waiting. Announcements are not trusted. Each
-instance is tried without any secret and is confirmed once it has presented a certificate of the authority of nodes.
+instance is tried without any secret and is confirmed once it has presented a certificate of the authority of nodes,
+for its address and for the node name that it announces.
 """
 
 import contextlib
 import dataclasses
 import logging
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable, Mapping
+from typing import Any
 
-import grpc
 import msgspec
 
 from nova import __version__
 from nova.common import plain_ip
 from nova.common.plain_ip import on_loopback
-from nova.novad.client import Client, Unreachable
 from nova.novad.mdns import Announcement, Instance, Watch
 from nova.novad.options import Options
 
 LOG = logging.getLogger(__name__)
 
-LIMIT = 2.0  # Timeout of a TLS handshake in seconds.
+LIMIT = 2.0  # Timeout of a connection and its TLS handshake in seconds.
 MOST = 64  # Maximum number of instances in the table.
 _RETRY_AFTER = 60.0  # Seconds until a confirmed instance is tried again.
 _FIRST_PAUSE, _LONGEST_PAUSE = 5.0, 120.0  # Seconds between attempts at a failing instance.
@@ -50,7 +51,7 @@ class Discovery:
     NOVA_CERT and NOVA_KEY; ``ended``: set when novad stops."""
 
     def __init__(self, files: Mapping[str, str], ended: threading.Event,
-                 connects: Callable[[str, Mapping[str, str]], bool] | None = None) -> None:
+                 connects: Callable[[str, str, Mapping[str, str]], bool] | None = None) -> None:
         self._files = files
         self._ended = ended
         self._connects = connects or certified
@@ -71,7 +72,7 @@ class Discovery:
                 thread.join(5)
 
     def trusted(self) -> list[tuple[str, str]]:
-        """Return (announced name, address) of each instance that presented a certificate."""
+        """Return (name, address) of each instance that presented a certificate for both."""
         with self._lock:
             return [(entry.instance.node, entry.address) for entry in self._entries.values() if entry.address]
 
@@ -140,7 +141,7 @@ class Discovery:
         """Connect to one address of an instance."""
         addresses = entry.instance.addresses
         url = entry.address or addresses[entry.turn % len(addresses)]
-        connected = self._connects(url, self._files)
+        connected = self._connects(url, entry.instance.node, self._files)
         now = time.monotonic()
         with self._lock:
             if connected:
@@ -156,19 +157,25 @@ class Discovery:
                 del self._entries[entry.instance.name]
 
 
-def certified(url: str, files: Mapping[str, str]) -> bool:
-    """Return True if a server with a certificate of the authority of nodes responds within LIMIT seconds."""
+def certified(url: str, node: str, files: Mapping[str, str]) -> bool:
+    """Return True if a server presents a certificate of the authority of nodes for its address and for ``node``."""
+    host, _colon, port = url.removeprefix("tls://").rpartition(":")
     try:
-        client = Client(url, "", files, [("grpc.use_local_subchannel_pool", 1)])
-    except Unreachable as error:
-        LOG.debug("Cannot query the announced novad %s: %s", url, error)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.load_verify_locations(files["NOVA_CACERT"])
+        if files.get("NOVA_CERT"):
+            context.load_cert_chain(files["NOVA_CERT"], files["NOVA_KEY"])
+        context.set_alpn_protocols(["h2"])
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # gRPC accepts an intermediate authority, too.
+        with socket.create_connection((host.strip("[]"), int(port)), LIMIT / 2) as plain, context.wrap_socket(
+                plain, server_hostname=host.strip("[]")) as connection:
+            presented: Any = connection.getpeercert() or {}
+    except (OSError, ValueError) as error:
+        LOG.debug("Cannot verify the announced novad %s: %s", url, error)
         return False
-    with contextlib.closing(client):
-        try:
-            client.wait(LIMIT)
-        except grpc.FutureTimeoutError:
-            return False
-    return True
+    names = [value for kind, value in presented.get("subjectAltName", ()) if kind == "DNS"]
+    common = [value for part in presented.get("subject", ()) for kind, value in part if kind == "commonName"]
+    return node in (names or common)
 
 
 class Announcer:

@@ -1,12 +1,18 @@
 """The table of novad instances discovered by mDNS."""
 
+import concurrent.futures
+import contextlib
+import pathlib
 import threading
 
+import grpc
 import pytest
 
+from nova.novad.client import Client
 from nova.novad.mdns import Instance
 from nova.novad.nodes import discovery as module
-from nova.novad.nodes.discovery import Discovery
+from nova.novad.nodes.discovery import Discovery, certified
+from tests.certificates import authority
 
 
 class Network:
@@ -17,7 +23,7 @@ class Network:
         monkeypatch.setattr(module.time, "monotonic", lambda: self.now)
         self.table = Discovery({}, threading.Event(), self._connects)
 
-    def _connects(self, url, files):
+    def _connects(self, url, node, files):
         self.tried.append(url)
         self.now += 0.1 if url in self.good else module.LIMIT
         return url in self.good
@@ -99,3 +105,30 @@ def test_withdrawn_instances_and_instances_without_tls_are_removed(network):
     assert network.table.size() == 0
     network.run(20)
     assert network.tried == []
+
+
+@pytest.mark.parametrize(("certificate", "node", "accepted"), [
+    ({}, "n2", True), ({}, "n3", False), ({}, "N2", False), ({"names": ["n3"]}, "n3", True),
+    ({"names": ["n3"]}, "n2", False), ({"addresses": ["127.0.0.2"]}, "n2", False)])
+def test_certificate_must_name_the_address_and_the_announced_node(certificate, node, accepted):
+    with authority() as ca, serving(ca.issue("n2", **certificate)) as url:
+        assert certified(url, node, {"NOVA_CACERT": ca.file}) is accepted
+        with authority() as other:
+            assert not certified(url, node, {"NOVA_CACERT": other.file})
+        if accepted:  # The connection that carries the secret of the node has the same rule.
+            with contextlib.closing(Client(url, "s", {"NOVA_CACERT": ca.file},
+                                           [("grpc.ssl_target_name_override", node)])) as client:
+                client.wait(10)
+
+
+@contextlib.contextmanager
+def serving(pair):
+    """Serve gRPC with a certificate; yield the address."""
+    server = grpc.server(concurrent.futures.ThreadPoolExecutor(1))
+    files = [tuple(pathlib.Path(path).read_bytes() for path in (pair.key, pair.certificate))]
+    port = server.add_secure_port("127.0.0.1:0", grpc.ssl_server_credentials(files))
+    server.start()
+    try:
+        yield f"tls://127.0.0.1:{port}"
+    finally:
+        server.stop(0).wait()
