@@ -30,6 +30,7 @@ MOST = 64  # Maximum number of instances in the table.
 _RETRY_AFTER = 60.0  # Seconds until a confirmed instance is tried again.
 _FIRST_PAUSE, _LONGEST_PAUSE = 5.0, 120.0  # Seconds between attempts at a failing instance.
 _FORGOTTEN = 600.0  # Seconds of failures after which an instance is removed from the table.
+_BROWSE = 300.0  # Seconds until a new watch, which offers instances again that were dropped.
 _RETRY = 10.0  # Seconds until browsing is restarted after a network error.
 _CHECK_INTERVAL = 30.0  # Seconds between two checks of the addresses of the machine.
 
@@ -44,6 +45,7 @@ class Entry:
     pause: float = _FIRST_PAUSE
     turn: int = 0  # Index of the next address to try.
     address: str = ""  # The address that presented a certificate.
+    announced: Instance | None = None  # The latest announcement, if ``address`` was confirmed before.
 
 
 class Discovery:
@@ -81,7 +83,8 @@ class Discovery:
             return len(self._entries)
 
     def add(self, instance: Instance) -> None:
-        """Add an instance or its new addresses. A full table drops the instance that failed for the longest time."""
+        """Add an instance or its new addresses, which are used once a confirmed address of the instance fails. A full
+        table drops the instance that failed for the longest time."""
         urls = tuple(url for url in instance.addresses if url.startswith("tls://"))
         if not urls:
             self.remove(instance.name)
@@ -90,10 +93,14 @@ class Discovery:
         now = time.monotonic()
         with self._lock:
             previous = self._entries.get(instance.name)
+            if previous is not None and previous.address:  # Anybody may announce another address for the name.
+                previous.announced, previous.failing = instance, None
+                return
             if previous is not None and previous.instance == instance:
                 return
             if previous is None and len(self._entries) >= MOST:
-                failing = {name: entry.failing for name, entry in self._entries.items() if entry.failing is not None}
+                failing = {name: entry.failing for name, entry in self._entries.items()
+                           if entry.failing is not None and not entry.address}
                 if not failing:
                     return
                 del self._entries[min(failing, key=lambda name: failing[name])]
@@ -101,14 +108,20 @@ class Discovery:
         self._news.set()
 
     def remove(self, name: str) -> None:
+        """Remove an instance. A confirmed address is kept while it works: anybody may withdraw an announcement."""
         with self._lock:
-            self._entries.pop(name, None)
+            entry = self._entries.get(name)
+            if entry is not None and entry.address:
+                entry.failing, entry.due = float("-inf"), min(entry.due, time.monotonic() + _FIRST_PAUSE)
+            else:
+                self._entries.pop(name, None)
 
     def _browse(self) -> None:
         while not self._ended.is_set():
             try:
+                end = time.monotonic() + _BROWSE
                 with contextlib.closing(Watch()) as watch:
-                    while not self._ended.is_set():
+                    while not self._ended.is_set() and time.monotonic() < end:
                         for there, instance in watch.events(1.0):
                             self.add(instance) if there else self.remove(instance.name)
             except Exception as error:  # The network may return.
@@ -148,6 +161,8 @@ class Discovery:
                 entry.address, entry.failing, entry.pause, entry.due = url, None, _FIRST_PAUSE, now + _RETRY_AFTER
                 return
             entry.address, entry.turn = "", entry.turn + 1
+            entry.instance, entry.announced = entry.announced or entry.instance, None
+            addresses = entry.instance.addresses
             entry.failing = now if entry.failing is None else entry.failing
             if entry.turn % len(addresses):
                 entry.due = now + 1.0

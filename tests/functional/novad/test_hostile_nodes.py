@@ -274,6 +274,7 @@ def test_discovered_node_receives_no_calls_before_acceptance(world):
             for words in OPERATIONS:
                 run(*words)
             assert (thief.calls, thief.bearers) == ([], set())
+        thief.stop()
         wait_for(lambda: not discovery.trusted(), 60, "the announcement has expired")
 
 
@@ -392,7 +393,8 @@ def test_unauthenticated_announcements_delay_no_command_or_discovery(world):
     discovery = world.n1.daemon.coordinator.discovery
     with contextlib.closing(Silent()) as stranger, announced("s1", stranger.port), announced("s2", stranger.port):
         wait_for(lambda: discovery.size() >= 2 and stranger.connections, 60, "the unknown nodes are discovered")
-        with announced("n2", world.compromised().port):
+        thief = world.compromised()
+        with announced("n2", thief.port):
             wait_for(lambda: "n2" in dict(discovery.trusted()), 60, "the node is discovered among unknown nodes")
         release, connects = threading.Event(), discovery._connects
         discovery._connects = lambda *words: bool(release.wait(120)) and connects(*words)
@@ -404,4 +406,5 @@ def test_unauthenticated_announcements_delay_no_command_or_discovery(world):
         release.set()
     print(f"connections to strangers: {held} after each of {len(held) - 1} commands")
     assert held[-1] - attempts <= 1  # The attempt in progress.
+    thief.stop()
     wait_for(lambda: discovery.size() == 0, 60, "the announcements have expired")

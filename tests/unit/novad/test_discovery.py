@@ -13,6 +13,7 @@ from nova.novad.mdns import Instance
 from nova.novad.nodes import discovery as module
 from nova.novad.nodes.discovery import Discovery, certified
 from tests.certificates import authority
+from tests.functional.client import wait_for
 
 
 class Network:
@@ -105,6 +106,76 @@ def test_withdrawn_instances_and_instances_without_tls_are_removed(network):
     assert network.table.size() == 0
     network.run(20)
     assert network.tried == []
+
+
+def test_confirmed_address_is_kept_while_it_works_whatever_is_announced(network):
+    network.good.add("tls://10.0.0.1:1")
+    network.add("n2", 1)
+    network.run(10)
+    network.add("n2", 7, 8)
+    network.table.remove("n2")
+    network.add("n2", 9, scheme="tcp")
+    for number in range(2 * module.MOST):
+        network.add(f"s{number}", number + 20)
+    network.run(200)
+    assert network.table.trusted() == [("n2", "tls://10.0.0.1:1")]
+    assert not {"tls://10.0.0.1:7", "tls://10.0.0.1:8"} & set(network.tried)
+
+
+def test_latest_announcement_is_tried_when_the_confirmed_address_fails(network):
+    network.good.add("tls://10.0.0.1:1")
+    network.add("n2", 1)
+    network.run(10)
+    network.add("n2", 7, 8)
+    network.good = {"tls://10.0.0.1:8"}
+    network.run(120)
+    assert network.table.trusted() == [("n2", "tls://10.0.0.1:8")]
+
+
+def test_withdrawn_instance_is_removed_once_its_confirmed_address_fails(network):
+    network.good.add("tls://10.0.0.1:1")
+    network.add("n2", 1)
+    network.run(10)
+    network.table.remove("n2")
+    network.good.clear()
+    network.run(2 * module._FIRST_PAUSE)
+    assert network.table.size() == 0
+
+
+def test_dropped_instance_is_offered_again_and_found_when_it_becomes_reachable(monkeypatch):
+    told = Instance(name="n2", node="n2", version="1", roles=(), addresses=("tls://10.0.0.1:1",))
+    ended, reachable, failed = threading.Event(), threading.Event(), threading.Event()
+
+    class Announced:
+        """A watch that reports an instance once, as zeroconf does."""
+
+        def __init__(self):
+            self.instances = [(True, told)]
+
+        def events(self, _seconds):
+            ended.wait(0.01)
+            while self.instances:
+                yield self.instances.pop()
+
+        def close(self):
+            pass
+
+    def connects(_url, _node, _files):
+        failed.set()
+        return reachable.is_set()
+
+    monkeypatch.setattr(module, "Watch", Announced)
+    monkeypatch.setattr(module, "_BROWSE", 0.1)
+    monkeypatch.setattr(module, "_FORGOTTEN", -1.0)  # The first failure drops an instance.
+    discovery = Discovery({}, ended, connects)
+    discovery.start()
+    try:
+        assert failed.wait(20)
+        reachable.set()
+        wait_for(discovery.trusted, 20, "the instance is offered again")
+    finally:
+        ended.set()
+        discovery.stop()
 
 
 @pytest.mark.parametrize(("certificate", "node", "accepted"), [
