@@ -25,6 +25,7 @@ from nova.novad.options import Options
 from nova.novad.platform import Platform
 from nova.novad.runtime.base import Runtime
 from nova.novad.secrets import Secrets, private_directory, write_private
+from nova.novad.signing import profiling_token
 
 LOG = logging.getLogger(__name__)
 
@@ -109,6 +110,12 @@ class Daemon:
         if not secret.isascii() or not secret.isprintable():
             raise Invalid(f"secret_file: {file} has characters that are not allowed in an HTTP header")
         return secret
+
+    def profiling_token(self) -> str:
+        """Return the token of clients that request profiles, and write it to a file for them."""
+        token = profiling_token(self.shared_secret())
+        write_private(self.data.root / "profiling-token", token.encode())
+        return token
 
     def deploy(self, wanted: dict[str, str], progress: Progress) -> None:
         with self._steering(history.DEPLOY) as peers:
