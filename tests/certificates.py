@@ -40,12 +40,12 @@ class Authority:
         self._key, self._name = ec.generate_private_key(ec.SECP256R1()), _name(f"authority {directory.name}")
         self.file = self._write("ca.pem", self._sign(self._name, self._key.public_key(), (), authority=True))
 
-    def issue(self, name: str, addresses: Sequence[str] = ("127.0.0.1",)) -> Pair:
-        """A certificate for these addresses, whose subject is ``name``."""
+    def issue(self, name: str, addresses: Sequence[str] = ("127.0.0.1",), names: Sequence[str] = ()) -> Pair:
+        """A certificate for these addresses and DNS names, whose subject is ``name``."""
         key = ec.generate_private_key(ec.SECP256R1())
         text = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8,
                                  serialization.NoEncryption())
-        return Pair(self._write(f"{name}.pem", self._sign(_name(name), key.public_key(), addresses)),
+        return Pair(self._write(f"{name}.pem", self._sign(_name(name), key.public_key(), addresses, names)),
                     self._write(f"{name}.key", text))
 
     def _write(self, name: str, content: bytes) -> str:
@@ -54,15 +54,17 @@ class Authority:
         path.chmod(0o644)
         return str(path)
 
-    def _sign(self, subject: x509.Name, key: Any, addresses: Sequence[str], authority: bool = False) -> bytes:
+    def _sign(self, subject: x509.Name, key: Any, addresses: Sequence[str], names: Sequence[str] = (),
+              authority: bool = False) -> bytes:
         now = datetime.datetime.now(datetime.UTC)
         builder = (x509.CertificateBuilder().subject_name(subject).issuer_name(self._name).public_key(key)
                    .serial_number(x509.random_serial_number()).not_valid_before(now - datetime.timedelta(hours=1))
                    .not_valid_after(now + datetime.timedelta(hours=1))
                    .add_extension(x509.BasicConstraints(ca=authority, path_length=None), critical=True))
-        if addresses:
-            names = [x509.IPAddress(ipaddress.ip_address(each)) for each in addresses]
-            builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
+        if addresses or names:
+            alternatives = [*(x509.IPAddress(ipaddress.ip_address(each)) for each in addresses),
+                            *map(x509.DNSName, names)]
+            builder = builder.add_extension(x509.SubjectAlternativeName(alternatives), critical=False)
         return builder.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
 
 

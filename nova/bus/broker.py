@@ -9,6 +9,8 @@ from nova.bus.driver.broker import Broker
 
 LOG = logging.getLogger(__name__)
 
+_MAX_QUERY = 5.0  # maximum number of seconds that a query about a queue takes
+
 
 def broker_of(bus: messaging.Transport) -> Broker | None:
     """Return the broker of a transport, None if another driver than Nova's serves it."""
@@ -23,11 +25,12 @@ def check(bus: messaging.Transport) -> None:
         broker.check()
 
 
-def listeners(bus: messaging.Transport, queue: str) -> int | None:
-    """Return the number of consumers of a queue (0 if there is no such queue); None if that is unknown."""
+def listeners(bus: messaging.Transport, queue: str, seconds: float = 20.0) -> int | None:
+    """Return the number of consumers of a queue (0 if there is no such queue); None if that is unknown. The query takes
+    a quarter of ``seconds`` at most, the time of the call that follows."""
     broker = broker_of(bus)
     try:
-        return None if broker is None else broker.listeners(queue)
+        return None if broker is None else broker.listeners(queue, min(_MAX_QUERY, seconds / 4))
     except messaging.MessagingException as error:
         LOG.debug("The broker does not report the consumers of %s: %s", queue, error)
         return None

@@ -51,8 +51,8 @@ class Circuit:
         self._next = 0
 
     @contextmanager
-    def call(self) -> Iterator[None]:
-        """Make a call in the block. Raises NoListeners while the circuit is open."""
+    def call(self, seconds: float) -> Iterator[None]:
+        """Make a call in the block that must end within ``seconds``. Raises NoListeners while the circuit is open."""
         now = time.monotonic()
         with self._lock:
             fresh = now - self._answered_at < _FRESH
@@ -63,7 +63,7 @@ class Circuit:
         try:
             if suspect:
                 self._start_pings()
-            if self._open or not (fresh or self._await_listeners()):
+            if self._open or not (fresh or self._await_listeners(seconds)):
                 raise exception.NoListeners(f"No service answers at {self._topic}.")
             yield
         except messaging.MessagingTimeout:
@@ -83,13 +83,16 @@ class Circuit:
             LOG.info("A service answers at %s again", self._topic)
             self._open = False
 
-    def _await_listeners(self) -> bool:
-        """Return True if the topic has a consumer now or within _GRACE seconds."""
-        until = time.monotonic() + _GRACE
-        while listeners(self._bus, self._topic) == 0:
-            if self._open or time.monotonic() > until:
+    def _await_listeners(self, seconds: float) -> bool:
+        """Return True if the topic has a consumer now or within _GRACE seconds, or ``seconds`` if that is less."""
+        started = time.monotonic()
+        while listeners(self._bus, self._topic, seconds) == 0:
+            waited = time.monotonic() - started
+            if self._open or waited > _GRACE:
                 self._open_circuit()
                 self._start_pings()
+                return False
+            if waited + _PAUSE / 2 > seconds:
                 return False
             time.sleep(_PAUSE / 2)
         return True
@@ -115,7 +118,7 @@ class Circuit:
             while True:
                 started = time.monotonic()
                 try:
-                    if listeners(self._bus, self._topic) != 0:
+                    if listeners(self._bus, self._topic, _PING_TIMEOUT) != 0:
                         client.prepare(timeout=_PING_TIMEOUT, retry=0).call(stamp(_PING_TIMEOUT), "ping")
                         self.answered()
                 except messaging.RemoteError:  # a server of a release without pings

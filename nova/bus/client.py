@@ -21,6 +21,7 @@ from nova.telemetry import metrics
 LOG = logging.getLogger(__name__)
 
 _RETRIES = 2  # number of attempts to reach the broker again before a message fails
+_SHORTEST = 0.1  # minimum timeout of a call, in seconds, if the checks before it took the rest
 _REPLY_TIME = 1.0  # seconds reserved for the way of a reply
 _FANOUT_SECONDS = 10.0  # timeout of a fanout in seconds, of which a fraction is for the confirmation by the broker
 # Seconds after which a cast expires if its declaration has no timeout. By then the receiver has read the database.
@@ -135,17 +136,23 @@ class _Proxy(Generic[I]):
             if left <= 0:
                 raise exception.ServiceUnavailable("The request has expired: its client no longer waits for an answer.")
             seconds = min(seconds, left)
+        until = time.monotonic() + seconds
+        if self.host is None:
+            with circuit(self.bus, self.declared.topic).call(seconds):
+                return self._request(method, ctx, payload, until)
+        if broker.listeners(self.bus, f"{self.declared.topic}.{self.host}", seconds) == 0:
+            raise exception.NoListeners(f"{self.declared.topic} on {self.host} does not answer.")
+        return self._request(method, ctx, payload, until)
+
+    def _request(self, method: interface.Method, ctx: context.RequestContext, payload: str, until: float) -> Any:
+        """Send a call and return its reply, which must arrive before ``until`` (monotonic time)."""
+        seconds = max(_SHORTEST, until - time.monotonic())
         # Let the message expire early enough for the reply to arrive in time.
         lifetime = seconds - min(_REPLY_TIME, seconds / 10)
         outgoing = transport.Outgoing(ctx, lifetime, method.token, self._signer(method, payload))
-        prepared = self._client.prepare(timeout=seconds, retry=_RETRIES,
-                                     transport_options=Delivery(expires=lifetime, seconds=seconds))
-        if self.host is None:
-            with circuit(self.bus, self.declared.topic).call():
-                return prepared.call(outgoing, method.name, p=payload)
-        if broker.listeners(self.bus, f"{self.declared.topic}.{self.host}") == 0:
-            raise exception.NoListeners(f"{self.declared.topic} on {self.host} does not answer.")
-        return prepared.call(outgoing, method.name, p=payload)
+        return self._client.prepare(
+            timeout=seconds, retry=_RETRIES, transport_options=Delivery(expires=lifetime, seconds=seconds)).call(
+                outgoing, method.name, p=payload)
 
     def _cast(self, method: interface.Method, ctx: context.RequestContext, payload: str) -> None:
         seconds = self.seconds or method.timeout or _CAST_SECONDS

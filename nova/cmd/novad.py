@@ -81,7 +81,8 @@ def _parsers() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentPars
     serve = commands.add_parser("serve", allow_abbrev=False)
     serve.page = help_page.render("novad serve - start nova server", "novad serve [command options]", {"OPTIONS": [
         ("--config value", f'the path to the configuration file (default: "{_CONF}")'),
-        ("--pprof-addr value", "start a performance profiling server on the specified address (HOST:PORT of loopback)"),
+        ("--pprof-addr value", "start a performance profiling server on the specified address (HOST:PORT of loopback); "
+                               "clients need the token in the file profiling-token in data_dir"),
         help_page.DEBUG_OPTION, help_page.HELP_OPTION]})
     serve.add_argument("--config", metavar="FILE", default=_CONF)
     serve.add_argument("--debug", "-D", action="store_true", default=argparse.SUPPRESS)
@@ -134,7 +135,7 @@ def _serve(arguments: argparse.Namespace) -> int:
         if arguments.pprof_addr:
             from nova.common import profiling
 
-            profiling.serve(arguments.pprof_addr, daemon.shared_secret())
+            profiling.serve(arguments.pprof_addr, daemon.profiling_token())
         server = Server(daemon, Updates(options, daemon.deployer, again.set), launcher=local)
         stack.callback(server.stop)
         daemon.start()

@@ -4,9 +4,10 @@
     GET /debug/pprof/heap                   objects by type
     GET /debug/pprof/heap?seconds=10        memory that was allocated during these seconds and not freed, by place
 
-Responses are gzipped profile.proto, or with ``&format=speedscope`` JSON for https://speedscope.app. Requests need the
-shared secret of the daemon ("Authorization: Bearer SECRET") and are served one at a time, on loopback only. The number
-of connections and the duration of each are bounded: idle clients and slow readers are disconnected.
+Responses are gzipped profile.proto, or with ``&format=speedscope`` JSON for https://speedscope.app. Requests need a
+token ("Authorization: Bearer TOKEN") and are served one at a time, on loopback only. Another program may listen on the
+port while the daemon is down, so the token must open nothing but profiles. The number of connections and the duration
+of each are bounded: idle clients and slow readers are disconnected.
 """
 
 import collections
@@ -51,9 +52,9 @@ class _Server(http.server.ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 64
 
-    def __init__(self, address: tuple[str, int], secret: str) -> None:
-        self.expected = f"Bearer {secret}".encode()  # The header of a client with the secret.
-        # The monotonic time at which each client is disconnected, and True if it sent the secret. The oldest first.
+    def __init__(self, address: tuple[str, int], token: str) -> None:
+        self.expected = f"Bearer {token}".encode()  # The header of a client with the token.
+        # The monotonic time at which each client is disconnected, and True if it sent the token. The oldest first.
         self._connections: dict[socket.socket, tuple[float, bool]] = {}
         self._lock = threading.Lock()
         super().__init__(address, _Handler)
@@ -94,13 +95,13 @@ class _Server(http.server.ThreadingHTTPServer):
             LOG.exception("The request for a profile failed")
 
 
-def serve(address: str, secret: str) -> http.server.ThreadingHTTPServer:
+def serve(address: str, token: str) -> http.server.ThreadingHTTPServer:
     """Serve profiles from now on, in a thread. Raises Invalid (not an address of loopback), Refused (not free)."""
     host, colon, port = address.rpartition(":")
     if not colon or not port.isdigit() or not on_loopback(host):
         raise Invalid(f"--pprof-addr: {address} is not HOST:PORT of loopback; profiles are served on loopback only.")
     try:
-        server = _Server((host.strip("[]"), int(port)), secret)
+        server = _Server((host.strip("[]"), int(port)), token)
     except (OSError, OverflowError) as error:
         raise Refused(f"--pprof-addr: {address}: {error}") from None
     threading.Thread(target=server.serve_forever, name="pprof", daemon=True).start()
@@ -126,7 +127,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             return self._say(403, "Profiles are for this machine only.")  # a page of a browser that was misled
         given = self.headers.get("Authorization", "").encode("latin-1", "replace")
         if not hmac.compare_digest(given, self.server.expected):
-            return self._say(401, "The shared secret of novad is missing or wrong: Authorization: Bearer SECRET.")
+            return self._say(401, "The token for profiles is missing or wrong: Authorization: Bearer TOKEN.")
         try:
             url = urllib.parse.urlsplit(self.path)
         except ValueError as error:

@@ -57,7 +57,7 @@ class Client:
     """
 
     def __init__(self, address: str | None = None, secret: str | None = None,
-                 environ: Mapping[str, str] | None = None, channel: Sequence[tuple[str, int]] = ()) -> None:
+                 environ: Mapping[str, str] | None = None, channel: Sequence[tuple[str, int | str]] = ()) -> None:
         environ = os.environ if environ is None else environ
         self.address = address or environ.get("NOVA_ADDR") or DEFAULT
         scheme, _colon, where = self.address.rpartition("://")

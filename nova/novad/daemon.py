@@ -25,6 +25,7 @@ from nova.novad.options import Options
 from nova.novad.platform import Platform
 from nova.novad.runtime.base import Runtime
 from nova.novad.secrets import Secrets, private_directory, write_private
+from nova.novad.signing import profiling_token
 
 LOG = logging.getLogger(__name__)
 
@@ -110,6 +111,12 @@ class Daemon:
             raise Invalid(f"secret_file: {file} has characters that are not allowed in an HTTP header")
         return secret
 
+    def profiling_token(self) -> str:
+        """Return the token of clients that request profiles, and write it to a file for them."""
+        token = profiling_token(self.shared_secret())
+        write_private(self.data.root / "profiling-token", token.encode())
+        return token
+
     def deploy(self, wanted: dict[str, str], progress: Progress) -> None:
         with self._steering(history.DEPLOY) as peers:
             changes = self._wanted(wanted, peers)
@@ -149,7 +156,7 @@ class Daemon:
             changes = self.deployer.removals()
             assignments = self._assignments(peers, history.REMOVE, {}, volumes=volumes, secrets=secrets)
             self.deployer.run_alone(history.REMOVE, changes, progress, Terms(
-                assignments=assignments, cleanup=self.deployer.removal_tasks(volumes, secrets)))
+                assignments=assignments, cleanup=self.deployer.removal_tasks(volumes, secrets), drop_data=volumes))
             self._forget(change.name for change in changes)
 
     @contextlib.contextmanager

@@ -53,9 +53,13 @@ class MaskedStream:
     """Masks secrets in the lines of a log, which arrive in batches."""
 
     def __init__(self, masker: Masker) -> None:
+        self._ends: dict[int, bytes] = {}  # The last bytes of each stream.
+        self.use(masker)
+
+    def use(self, masker: Masker) -> None:
+        """Mask the secrets of ``masker`` from now on, including one that began in earlier lines."""
         self._masker = masker
         self._keep = max((len(form) for form in masker.forms), default=1) - 1
-        self._ends: dict[int, bytes] = {}  # The last bytes of each stream.
 
     def lines(self, lines: Sequence[tuple[int, bytes]]) -> list[str]:
         """Return lines, each of which has the number of its output stream, with their secrets masked."""
@@ -74,28 +78,36 @@ class MaskedStream:
         end = self._ends.get(stream)
         text = (end or b"") + b"".join(lines[number][1] for number in numbers)
         self._ends[stream] = text[max(0, len(text) - self._keep):]
-        spans = sorted(self._masker.spans(text, end is None))
-        if not spans:
-            return
+        spans = _merged(self._masker.spans(text, end is None))
         at, first = len(end or b""), 0
         for number in numbers:
             length = len(lines[number][1])
             while first < len(spans) and spans[first][1] <= at:
                 first += 1
-            for begin, stop in spans[first:]:
-                if begin >= at + length:
-                    break
-                if length and stop > at:
-                    marked.setdefault(number, []).append((max(begin - at, 0), min(stop - at, length)))
+            current = first  # A span may continue in the next line.
+            while length and current < len(spans) and spans[current][0] < at + length:
+                begin, stop = spans[current]
+                marked.setdefault(number, []).append((max(begin - at, 0), min(stop - at, length)))
+                current += 1
             at += length
 
 
-def _masked(line: bytes, spans: Iterable[tuple[int, int]]) -> str:
-    shown, at, masked = [], 0, False
+def _merged(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return the spans sorted, with overlapping and adjacent ones merged."""
+    merged: list[tuple[int, int]] = []
     for begin, stop in sorted(spans):
-        if begin > at or not masked:
-            shown += [line[at:begin].decode(errors="replace"), MASK]
-        at, masked = max(at, stop), True
+        if merged and begin <= merged[-1][1]:
+            merged[-1] = merged[-1][0], max(merged[-1][1], stop)
+        else:
+            merged.append((begin, stop))
+    return merged
+
+
+def _masked(line: bytes, spans: Iterable[tuple[int, int]]) -> str:
+    shown, at = [], 0
+    for begin, stop in _merged(spans):
+        shown += [line[at:begin].decode(errors="replace"), MASK]
+        at = stop
     return "".join([*shown, line[at:].decode(errors="replace")])
 
 

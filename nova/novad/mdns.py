@@ -63,7 +63,10 @@ def instance(name: str, properties: Mapping[bytes, bytes | None], addresses: Seq
 
 
 class Watch:
-    """A watch of instances on the network. Raises OSError if there is no network to listen on."""
+    """A watch of instances on the network. Raises OSError if there is no network to listen on.
+
+    A full table drops instances silently, and zeroconf reports only changes: a new watch finds dropped instances again.
+    """
 
     def __init__(self, interfaces: Sequence[str] | None = None) -> None:
         from zeroconf import InterfaceChoice, ServiceBrowser, Zeroconf
@@ -91,7 +94,7 @@ class Watch:
                     before = self._instances.get(name)
                     if not there:
                         self._instances.pop(name, None)
-                    elif instance is not None:
+                    elif instance is not None and name in self._instances:
                         self._instances[name] = instance
                 if there and instance is not None and instance != before:
                     yield True, instance
@@ -111,11 +114,12 @@ class Watch:
                 self._pool.submit(self._resolve, name)
 
     def _has_room(self, name: str) -> bool:
-        """Return True if there is room for the name. A full table drops the oldest name without an address."""
+        """Return True if there is room for the name. A full table drops the oldest resolved name, those without an
+        address first."""
         if name in self._instances or len(self._instances) < _MOST_INSTANCES:
             return True
-        oldest = next((candidate for candidate, instance in self._instances.items()
-                       if instance is None and candidate not in self._queued), None)
+        resolved = [candidate for candidate in self._instances if candidate not in self._queued]
+        oldest = min(resolved, key=lambda candidate: self._instances[candidate] is not None, default=None)
         if oldest is not None:
             del self._instances[oldest]
         return oldest is not None

@@ -3,6 +3,7 @@
 import base64
 import contextlib
 import hashlib
+import json
 import logging
 import os
 import pathlib
@@ -18,15 +19,18 @@ LOG = logging.getLogger(__name__)
 
 _SEALED = b"novad-1:"
 _NONCE = 12
+_PAST = 4  # Number of previous values of a secret that are still masked.
 
 
 class Secrets:
     """Values by name, one file of mode 0600 each below ``directory`` (0700). ``passphrase``: encrypts the values at
     rest (the content of a key file); None: values are stored unencrypted. Values stored before a passphrase was set
-    remain readable, and are encrypted when they are renewed."""
+    remain readable, and are encrypted when they are renewed. Replaced values are stored, too, since they may still be
+    in logs. ``version``: a number that changes after each new value."""
 
     def __init__(self, directory: pathlib.Path, passphrase: bytes | None = None) -> None:
         self.directory = directory
+        self.version = 0
         private_directory(directory)
         for left in directory.glob(".*.new"):  # Left by a killed novad.
             left.unlink()
@@ -49,6 +53,7 @@ class Secrets:
 
     def renew(self, name: str, how: Secret, value: str | None = None) -> None:
         """Replace a secret by ``value`` or a random one."""
+        self._remember(name)
         self._write(name, value or "".join(random.choice(how.characters) for _ in range(how.length)))
 
     def take(self, values: Mapping[str, str]) -> list[str]:
@@ -73,24 +78,40 @@ class Secrets:
     def put_back(self) -> None:
         """Restore the stored previous values. The call may be repeated."""
         for path in self.directory.glob(".kept-*"):
-            write_private(self.directory / path.name.removeprefix(".kept-"), path.read_bytes())
+            name = path.name.removeprefix(".kept-")
+            self._remember(name)
+            write_private(self.directory / name, path.read_bytes())
+            self.version += 1
 
     def values(self, names: Iterable[str]) -> dict[str, str]:
         """Return the values. Raises NotKnown, Invalid (encrypted, and the passphrase is missing or wrong)."""
         return {name: self._read(name) for name in names}
 
     def masker(self) -> Masker:
-        """Return a masker for the current values of all secrets that can be read."""
-        values = []
-        for name in self.names():
-            with contextlib.suppress(Invalid, NotKnown):
-                values.append(self._read(name))
-        return Masker(values)
+        """Return a masker for the current values of all secrets, and for previous ones, that can be read."""
+        return Masker(value for name in self.names() for value in (*self._readable(name), *self._past(name)))
 
     def remove(self) -> None:
         self.forget()
         for name in self.names():
             (self.directory / name).unlink(missing_ok=True)
+        for path in self.directory.glob(".past-*"):
+            path.unlink(missing_ok=True)
+
+    def _remember(self, name: str) -> None:
+        """Store the value of a secret that is about to be replaced, for the masker."""
+        if values := self._readable(name):
+            past = [value for value in self._past(name) if value not in values]
+            self._write(f".past-{name}", json.dumps([*values, *past][:_PAST]))
+
+    def _past(self, name: str) -> list[str]:
+        return [value for text in self._readable(f".past-{name}") for value in json.loads(text)]
+
+    def _readable(self, name: str) -> list[str]:
+        """Return the value of a secret, or nothing if it does not exist or cannot be decrypted."""
+        with contextlib.suppress(Invalid, NotKnown):
+            return [self._read(name)]
+        return []
 
     def _read(self, name: str) -> str:
         try:
@@ -118,6 +139,7 @@ class Secrets:
             nonce = os.urandom(_NONCE)
             content = _SEALED + base64.b64encode(nonce + AESGCM(self._key).encrypt(nonce, content, name.encode()))
         write_private(self.directory / name, content)
+        self.version += 1
 
 
 def private_directory(path: pathlib.Path) -> None:

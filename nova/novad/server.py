@@ -40,6 +40,7 @@ _Reports = queue.SimpleQueue[pb.Progress | BaseException | None]
 
 _THREADS = 32
 _READERS = 24  # Maximum number of concurrent log readers, so that other calls get threads.
+_TAIL, _MOST_TAIL = 100, 10_000  # Number of past lines of a log: by default, at most.
 _MESSAGE = 1 << 18  # Maximum number of characters of log lines in a message.
 _STREAMS, _CALLS = 64, 512  # Maximum number of concurrent calls: of one connection, of all.
 _REQUEST = 2 << 20  # Maximum size of a request in bytes: a control node sends a whole platform.
@@ -323,17 +324,23 @@ class _Logs(_Servicer, grpc_api.LogsServicer):
         with _as_status(context):
             if request.name not in self.daemon.journal.components():
                 raise NotKnown(f"Component {request.name} is not deployed.")
+            if not 0 <= request.tail <= _MOST_TAIL:
+                raise Invalid(f"tail: {request.tail} is not a number of lines from 0 (the default, {_TAIL}) to "
+                              f"{_MOST_TAIL}.")
             if not self._readers.acquire(blocking=False):
                 raise Refused(f"{_READERS} clients are already reading logs.")
             try:
                 lines = self.daemon.runtime.logs(self.daemon.deployer.containers.name(request.name), request.follow,
-                                                 max(request.tail, 0) or 100)
+                                                 request.tail or _TAIL)
                 # A silent component must not hold the thread of a client that disconnected.
                 if not context.add_callback(lines.close):
                     lines.close()
-                # Masks the current secrets; a change of secrets replaces the container and ends this log.
-                stream = MaskedStream(self.daemon.secrets.masker())
+                secrets = self.daemon.secrets
+                version, stream = secrets.version, MaskedStream(secrets.masker())
                 for some in lines.batches():
+                    if version != secrets.version:  # A secret exists here before a component can write it to its log.
+                        version = secrets.version
+                        stream.use(secrets.masker())
                     for text in _messages(stream.lines(some)):
                         yield pb.LogLine(text=text)
             finally:

@@ -3,7 +3,8 @@
 import contextlib
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 
@@ -201,9 +202,11 @@ class Fleet:
         host: str = self._table.pools["host"].values[int(self._table.nodes["host"][row])]
         return host
 
-    def selection(self, row: int, by_aggregates: bool = False, request: Request | None = None) -> Selection:
+    def selection(self, row: int, by_aggregates: bool = False, request: Request | None = None,
+                  limits: Mapping[str, int] = MappingProxyType({})) -> Selection:
         """Return the selection for a row. ``by_aggregates``: include the digest that the claim checks again.
-        ``request``: the request, if child providers may have to provide resources."""
+        ``request``: the request, if child providers may have to provide resources. ``limits``: by field of Selection.
+        """
         nodes, pools = self._table.nodes, self._table.pools
         tree = False
         if request is not None and (request.amounts.groups or self._table.children):
@@ -211,7 +214,8 @@ class Fleet:
         digest = metadata_digest(pools["aggregates"].values[int(nodes["aggregates"][row])]) if by_aggregates else ""
         return Selection(node_uuid=self._table.uuids[row], host=self._host_of(row),
                          node=pools["node"].values[int(nodes["node"][row])],
-                         availability_zone=pools["zone"].values[int(nodes["zone"][row])], aggregates=digest, tree=tree)
+                         availability_zone=pools["zone"].values[int(nodes["zone"][row])], aggregates=digest, tree=tree,
+                         max_instances=limits.get("max_instances", 0), max_io_ops=limits.get("max_io_ops", 0))
 
     def state(self, node_uuid: str) -> HostState | None:
         """Return the current state of a node including choices, or None if it is unknown."""

@@ -60,7 +60,8 @@ class SchedulerManager:
                          error.inside)
                 raise
             self._fleet.commit(view.planned, sorted({choice.row for choice in choices}))
-            selections = [[self._fleet.selection(row, request.by_aggregates, request)
+            selections = [[self._fleet.selection(row, request.by_aggregates, request,
+                                                 self._planner.limits(view, row, request))
                            for row in (choice.row, *choice.alternates)] for choice in choices]
         hosts = sorted({selection[0].node for selection in selections})
         LOG.info("Selected hosts for %d x %s: %s%s (%d nodes, %.1f ms)", request.count, spec.flavor.name,

@@ -39,6 +39,7 @@ class Planner:
                  rng: random.Random | None = None) -> None:
         self._filters = list(filters)
         self._weighers = list(weighers)
+        self._limit_filters = [node_filter for node_filter in filters if node_filter.claim_limit]
         self._names = {plugin.name for plugin in (*filters, *weighers)}
         self._random = rng or random.Random()  # noqa: S311 - used for load distribution only
 
@@ -91,6 +92,15 @@ class Planner:
         needed = _ENFORCERS.get(request.policy or "")
         if needed and needed not in self._names and not request.forced:
             raise exception.UnsupportedGroupPolicy(reason=f"{needed} not configured")
+
+    def limits(self, view: FleetView, row: int, request: Request) -> dict[str, int]:
+        """Return the limits of a row that its claim has to check again, by field of Selection."""
+        limits: dict[str, int] = {}
+        if not request.forced:
+            for node_filter in self._limit_filters:
+                limit = node_filter.limit(view.at(row), request)
+                limits[node_filter.claim_limit] = min(limit, limits.get(node_filter.claim_limit, limit))
+        return limits
 
     def explain(self, view: FleetView, request: Request) -> list[Verdict]:
         """Return a verdict for every node: its weight (best first), or then the first filter that rejected it."""

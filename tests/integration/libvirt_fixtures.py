@@ -222,7 +222,7 @@ def driver_fixture(state: pathlib.Path, events: list[GuestStatus]) -> Iterator[A
 
 
 # Arguments with which the kernel starts faster without KVM, as on the bootable disk of tools/guest-image.
-_FAST_START = {"os_command_line": "quiet nokaslr mitigations=off noreplace-smp cryptomgr.notests"}
+_FAST_START = {"os_command_line": "nokaslr mitigations=off noreplace-smp cryptomgr.notests"}
 
 
 def server(properties: dict[str, str] | None = None, specs: dict[str, str] | None = None, *,

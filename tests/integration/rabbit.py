@@ -69,6 +69,15 @@ class Rabbit:
         """Send SIGKILL, as if the machine had lost power."""
         self._server.kill()
 
+    @contextlib.contextmanager
+    def frozen(self) -> Iterator[None]:
+        """Stop the broker with SIGSTOP during the block: its sockets stay open, but it does not answer."""
+        self._server.freeze()
+        try:
+            yield
+        finally:
+            self._server.thaw()
+
     def stop(self) -> None:
         self._server.kill()  # kill, because a graceful shutdown takes seconds and the data are not needed
         self._epmd.kill()

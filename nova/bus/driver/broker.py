@@ -85,8 +85,9 @@ class Broker(Protocol):
         """Declare the queues and pass the body of each message to ``deliver``. A message is acknowledged before it is
         delivered. Retries to connect without end, or raises NotPublished after ``until``."""
 
-    def listeners(self, queue: str) -> int:
-        """Return the number of consumers of the queue, 0 if there is no such queue. Raises NotPublished."""
+    def listeners(self, queue: str, seconds: float = 5.0) -> int:
+        """Return the number of consumers of the queue, 0 if there is no such queue. Raises NotPublished, at the latest
+        after ``seconds``."""
 
     def delete_queue(self, queue: str) -> bool:
         """Delete the queue unless it has a consumer. Return True if it is deleted. Raises NotPublished."""

@@ -3,6 +3,7 @@
 import logging
 import queue
 import threading
+import time
 import uuid
 from typing import Any
 
@@ -10,7 +11,7 @@ import msgspec
 import oslo_messaging as messaging
 
 from nova.bus.driver import wire
-from nova.bus.driver.broker import Broker, Consumer, Queue
+from nova.bus.driver.broker import Broker, Consumer, NotPublished, Queue
 
 LOG = logging.getLogger(__name__)
 
@@ -47,9 +48,14 @@ class Calls:
         """Register a call; the first one declares the reply queue. The caller ends it with :meth:`end`. Raises
         NotPublished if the broker cannot be reached before ``until``."""
         if self._consumer is None:
-            with self._lock:
+            # Another call may be connecting, with a later deadline.
+            if not self._lock.acquire(timeout=max(0.0, until - time.monotonic())):
+                raise NotPublished("The queue of replies was not declared in time.")
+            try:
                 if self._consumer is None:
                     self._consumer = self._broker.consume([self.queue], self._deliver, until)
+            finally:
+                self._lock.release()
         call = Call(self.queue.name)
         self._calls[call.id] = call
         return call

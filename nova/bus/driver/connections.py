@@ -12,6 +12,7 @@ from typing import Any
 
 import amqp
 
+from nova.bus.driver.bounded import BoundedConnection
 from nova.bus.driver.broker import Exchange, NotPublished, Queue
 from nova.bus.driver.options import Options
 
@@ -19,21 +20,25 @@ LOG = logging.getLogger(__name__)
 
 # Exceptions of py-amqp for a lost connection or a failed connection attempt.
 ERRORS = (amqp.AMQPError, OSError, EOFError)
-_CONNECT = 5.0  # seconds for TCP, TLS and the log-in to one broker
-_FRAME = 15.0  # seconds for a frame that has begun to arrive, or for one to be sent
+_CONNECT = 5.0  # maximum number of seconds for TCP, TLS and the log-in to one broker
 _TCP_USER_TIMEOUT = 18  # socket option of Linux: milliseconds that sent data may stay unacknowledged
 
 
 class Connection:
-    """A connection with one channel. Not thread-safe. Methods raise :data:`ERRORS` when the connection is lost."""
+    """A connection with one channel. Not thread-safe. Methods raise :data:`ERRORS` when the connection is lost, and
+    TimeoutError at the deadline ``amqp.until``."""
 
-    def __init__(self, made: amqp.Connection) -> None:
+    def __init__(self, made: BoundedConnection) -> None:
         self.amqp = made
         self.blocked = False  # True while the broker reads nothing more from this connection
         self.used_at = time.monotonic()
         made.on_blocked, made.on_unblocked = self._blocked, self._unblocked
         made.connect()
-        self.channel: amqp.Channel = made.channel()
+        try:
+            self.channel: amqp.Channel = made.channel()
+        except ERRORS:
+            self.drop()
+            raise
 
     def _blocked(self, _reason: str) -> None:
         self.blocked = True
@@ -54,7 +59,7 @@ class Connection:
             if sock.fileno() not in ready:
                 return False
         # Read one frame: drain_events() would wait for another one after each heartbeat of the broker.
-        self.amqp.blocking_read(_FRAME)
+        self.amqp.blocking_read()
         return True
 
     def heartbeat(self) -> None:
@@ -86,9 +91,9 @@ class Connection:
 
     def close(self) -> None:
         """Close the connection in order, if the broker answers within moments; else drop it."""
+        self.amqp.until = time.monotonic() + _CONNECT
         with contextlib.suppress(*ERRORS):
-            with self.amqp.transport.having_timeout(_CONNECT):
-                self.amqp.close()
+            self.amqp.close()
         self.drop()
 
     def drop(self) -> None:
@@ -109,17 +114,22 @@ class Opener:
         self._lock = threading.Lock()
         self._first = 0
 
-    def open(self) -> Connection:
-        """Return a connection to the first broker that answers. Raises NotPublished."""
+    def open(self, until: float | None) -> Connection:
+        """Return a connection to the first broker that answers, with the deadline ``until``. Each broker gets an equal
+        share of the remaining time. Raises NotPublished."""
         problems = []
         count, first = len(self._hosts), self._first
-        for number in [(first + offset) % count for offset in range(count)]:
+        for offset in range(count):
+            number = (first + offset) % count
             hostname, port, *_account = self._hosts[number]
+            prepared, now = self._prepared(*self._hosts[number]), time.monotonic()
+            prepared.until = now + (_CONNECT if until is None else min(_CONNECT, (until - now) / (count - offset)))
             try:
-                connection = Connection(self._prepared(*self._hosts[number]))
+                connection = Connection(prepared)
             except ERRORS as error:
                 problems.append(f"{hostname}:{port}: {str(error) or type(error).__name__}")
             else:
+                prepared.until = until
                 self._first = number
                 return connection
         self.lost()
@@ -133,15 +143,15 @@ class Opener:
             self._first = (random.randrange(len(self._hosts)) if self.options.shuffle_hosts else  # noqa: S311
                            (self._first + 1) % len(self._hosts))
 
-    def _prepared(self, hostname: str, port: int, username: str, password: str) -> amqp.Connection:
+    def _prepared(self, hostname: str, port: int, username: str, password: str) -> BoundedConnection:
         options, tls = self.options, self.options.tls
         if tls is not None and "ca_certs" in tls:
             tls = {**tls, "server_hostname": hostname}  # each broker must prove the name by which it was called
         address = f"[{hostname}]:{port}" if ":" in hostname else f"{hostname}:{port}"
-        return amqp.Connection(
+        return BoundedConnection(
             address, userid=username, password=password, login_method=options.login_method,
             virtual_host=self._virtual_host, ssl=tls if tls else options.tls is not None, heartbeat=options.heartbeat,
-            connect_timeout=_CONNECT, read_timeout=_FRAME, write_timeout=_FRAME, confirm_publish=False,
+            confirm_publish=False,
             socket_settings={_TCP_USER_TIMEOUT: options.heartbeat * 1000} if options.heartbeat else None,
             client_properties={
                 "connection_name": f"{os.path.basename(sys.argv[0])}:{os.getpid()}",

@@ -40,9 +40,10 @@ class RabbitConsumer:
         pause = self._opener.options.retry_interval
         while self._connection is None and not self._stopping.is_set():
             try:
-                self._connect()
+                self._connect(until)
             except _ERRORS as error:
-                if until is not None and time.monotonic() + pause > until:
+                longest = self._opener.options.reconnect_delay + pause
+                if until is not None and time.monotonic() + longest > until:
                     os.close(self._wake)
                     os.close(self._waker)
                     raise error if isinstance(error, NotPublished) else NotPublished(str(error)) from error
@@ -57,8 +58,8 @@ class RabbitConsumer:
         self._stopping.wait(options.reconnect_delay + random.uniform(pause / 2, pause))  # noqa: S311
         return min(pause + options.retry_backoff, options.retry_longest)
 
-    def _connect(self) -> None:
-        connection = self._opener.open()
+    def _connect(self, until: float | None = None) -> None:
+        connection = self._opener.open(until)
         try:
             options = self._opener.options
             for queue in self._queues:
@@ -72,6 +73,7 @@ class RabbitConsumer:
         except BaseException:
             connection.drop()
             raise
+        connection.amqp.until = None
         self._connection = connection
 
     def _received(self, message: Any) -> None:

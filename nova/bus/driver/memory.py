@@ -91,7 +91,7 @@ class MemoryBroker:
             if not names:
                 del self._bindings[address]
 
-    def listeners(self, queue: str) -> int:
+    def listeners(self, queue: str, seconds: float = 0.0) -> int:
         with self._lock:
             return len(self._queues[queue].consumers) if queue in self._queues else 0
 

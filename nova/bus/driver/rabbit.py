@@ -26,16 +26,15 @@ _QUEUE_REQUEST = 5.0  # seconds that a request about a queue may take
 # Seconds that the broker has to confirm a message after it has blocked the connection: RabbitMQ takes one message from
 # each connection before it stops to read.
 _LAST = 1.0
-# Bytes of a body from which on sending needs a timeout of its own: less fits in the buffer of the socket.
-_LARGE = 32 * 1024
 _PERSISTENT = 2
 
 
 class _Publisher:
-    """A connection to publish by. One thread uses it at a time."""
+    """A connection to publish by. One thread uses it at a time, until the deadline of the connection."""
 
-    def __init__(self, opener: Opener) -> None:
-        self.connection: Connection = opener.open()
+    def __init__(self, opener: Opener, until: float) -> None:
+        self.connection: Connection = opener.open(until)
+        self._selected = False  # True after the broker has agreed to confirm messages
         self._declared: set[str] = set()
         self._confirmed: bool | None = None
         self._returned = False
@@ -43,7 +42,6 @@ class _Publisher:
         self._channel.events["basic_ack"].add(self._on_ack)
         self._channel.events["basic_nack"].add(self._on_nack)
         self._channel.events["basic_return"].add(self._on_return)
-        self._channel.confirm_select()
         self._queue_channel: amqp.Channel | None = None
 
     def _on_ack(self, _tag: int, _multiple: bool) -> None:
@@ -57,20 +55,19 @@ class _Publisher:
 
     def publish(self, message: Outgoing) -> None:
         """Send a message and wait for its confirmation. Raises BrokerBlocked, MessageUndeliverable, TimeoutError."""
+        if not self._selected:
+            self._channel.confirm_select()
+            self._selected = True
         self._declare(message)
         properties: dict[str, Any] = {"content_type": "application/json", "content_encoding": "utf-8",
                                       "delivery_mode": _PERSISTENT}
-        now = time.monotonic()
         if message.expires_at is not None:
-            properties["expiration"] = str(max(0, int(1000 * (message.expires_at - now))))
+            properties["expiration"] = str(max(0, int(1000 * (message.expires_at - time.monotonic()))))
         body = amqp.Message(message.body, **properties)
         self._confirmed, self._returned = None, False
-        large = len(message.body) > _LARGE
-        limit = self.connection.amqp.transport.having_timeout(max(0.1, message.until - now)) if large else _NO_LIMIT
-        with limit:
-            self._channel.send_method(
-                spec.Basic.Publish, "Bssbb", (0, message.exchange.name, message.routing_key, message.mandatory, False),
-                body)
+        self._channel.send_method(
+            spec.Basic.Publish, "Bssbb", (0, message.exchange.name, message.routing_key, message.mandatory, False),
+            body)
         self._await_confirmation(message.until)
         if self._confirmed is False:
             raise NotPublished("The broker refused the message.")
@@ -96,20 +93,15 @@ class _Publisher:
                 until = min(until, time.monotonic() + _LAST)
 
     def renew(self) -> None:
-        """Go on after a channel error, for which py-amqp has opened the channel again: nothing is declared there."""
+        """Continue after a channel error, for which py-amqp has opened the channel again: nothing is declared there."""
         self._declared.clear()
-        self._channel.confirm_select()
+        self._selected = False
 
-    @contextlib.contextmanager
-    def queue_requests(self) -> Iterator[amqp.Channel]:
-        """Yield a channel for requests about queues: the broker closes it to refuse one."""
-        with self.connection.amqp.transport.having_timeout(_QUEUE_REQUEST):
-            if self._queue_channel is None or not self._queue_channel.is_open:
-                self._queue_channel = self.connection.amqp.channel()
-            yield self._queue_channel
-
-
-_NO_LIMIT: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
+    def queue_channel(self) -> amqp.Channel:
+        """Return a channel for requests about queues: the broker closes it to refuse one."""
+        if self._queue_channel is None or not self._queue_channel.is_open:
+            self._queue_channel = self.connection.amqp.channel()
+        return self._queue_channel
 
 
 class RabbitBroker:
@@ -175,16 +167,19 @@ class RabbitBroker:
         time.sleep(pause)
 
     def _take(self, until: float) -> tuple[_Publisher, bool]:
-        """Return a connection that no other thread uses, and True if it was made now. Raises NotPublished."""
+        """Return a connection that no other thread uses, with the deadline ``until``, and True if it was made now.
+        Raises NotPublished."""
         with self._changed:
             while not self._idle and self._count >= self._options.connections:
                 if not self._changed.wait(until - time.monotonic()):
                     raise NotPublished(f"All {self._count} connections to the broker are in use.")
             if self._idle:
-                return self._idle.pop(), False
+                publisher = self._idle.pop()
+                publisher.connection.amqp.until = until
+                return publisher, False
             self._count += 1
         try:
-            publisher = _Publisher(self._opener)
+            publisher = _Publisher(self._opener, until)
         except BaseException as error:
             self._forget()
             if isinstance(error, ERRORS):
@@ -194,6 +189,7 @@ class RabbitBroker:
         return publisher, True
 
     def _put_back(self, publisher: _Publisher) -> None:
+        publisher.connection.amqp.until = None
         publisher.connection.used_at = time.monotonic()
         with self._changed:
             if not self._closed.is_set():
@@ -218,6 +214,7 @@ class RabbitBroker:
 
     def _block(self, publisher: _Publisher) -> None:
         """Refuse all messages until the broker reads from this connection again, or the connection is lost."""
+        publisher.connection.amqp.until = None
         with self._changed:
             first, self._blocked = not self._blocked, True
         if first:
@@ -284,15 +281,15 @@ class RabbitBroker:
         consumer.start(until)
         return consumer
 
-    def listeners(self, queue: str) -> int:
-        with self._queue_requests() as channel:
+    def listeners(self, queue: str, seconds: float = _QUEUE_REQUEST) -> int:
+        with self._queue_requests(seconds) as channel:
             try:
                 return int(channel.queue_declare(queue, passive=True).consumer_count)
             except amqp.NotFound:
                 return 0
 
     def delete_queue(self, queue: str) -> bool:
-        with self._queue_requests() as channel:
+        with self._queue_requests(_QUEUE_REQUEST) as channel:
             try:
                 channel.queue_delete(queue, if_unused=True)
             except amqp.PreconditionFailed:
@@ -302,12 +299,11 @@ class RabbitBroker:
             return True
 
     @contextlib.contextmanager
-    def _queue_requests(self) -> Iterator[amqp.Channel]:
+    def _queue_requests(self, seconds: float) -> Iterator[amqp.Channel]:
         self.check()
-        publisher, _fresh = self._take(time.monotonic() + _QUEUE_REQUEST)
+        publisher, _fresh = self._take(time.monotonic() + seconds)
         try:
-            with publisher.queue_requests() as channel:
-                yield channel
+            yield publisher.queue_channel()
         except ERRORS as error:
             self._drop(publisher)
             raise NotPublished(str(error) or type(error).__name__) from error

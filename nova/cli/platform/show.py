@@ -53,7 +53,8 @@ def service_info(novad: Novad, args: argparse.Namespace) -> None:
 
 @doing(_NAME, arg("-f", "--follow", action=argparse.BooleanOptionalAction, default=True,
                   help="follow the log until the component ends, or print what is there and end"),
-       arg("--tail", type=int, default=100, metavar="LINES", help="number of earlier lines to print (default: 100)"))
+       arg("--tail", type=int, default=100, metavar="LINES",
+           help="number of earlier lines to print, at most 10000 (default: 100)"))
 def service_logs(novad: Novad, args: argparse.Namespace) -> None:
     """Stream the standard output and error of a component."""
     wanted = pb.LogsRequest(name=args.name, follow=args.follow, tail=args.tail)

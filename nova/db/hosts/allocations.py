@@ -40,7 +40,8 @@ def claim(connection: sa.Connection, consumer: str, selection: Selection, resour
     root = selection.node_uuid
     # The node's row is always locked first: its holder has the whole node, so two transactions never wait for each
     # other's inventories.
-    if not _count(connection, root, instances=1, io_ops=1, service=service):
+    if not _count(connection, root, instances=1, io_ops=1, service=service,
+                  limits=(selection.max_instances, selection.max_io_ops)):
         raise exception.ClaimLost(node=root, reason=_why_not(connection, root))
     chosen = choose() if choose is not None else selection.allocations or {root: resources}
     now, providers = clock.now(), {root: {}, **chosen}
@@ -108,10 +109,14 @@ _ROOT_OF = sa.select(ROOT).where(ALLOCATIONS.c.consumer_uuid == sa.bindparam("co
 
 
 @functools.cache
-def _count_statement(service: Usable) -> sa.Update:
+def _count_statement(service: Usable, limited: bool) -> sa.Update:
     statement = sa.update(NODES).where(NODES.c.uuid == sa.bindparam("node")).values(
         num_instances=NODES.c.num_instances + sa.bindparam("instances"),
         num_io_ops=NODES.c.num_io_ops + sa.bindparam("io_ops"), generation=NODES.c.generation + 1)
+    if limited:
+        statement = statement.where(*(sa.or_(sa.bindparam(name, type_=sa.Integer) == 0, column < sa.bindparam(name))
+                                      for name, column in (("max_instances", NODES.c.num_instances),
+                                                           ("max_io_ops", NODES.c.num_io_ops))))
     if service == "any":
         return statement
     usable = sa.and_(SERVICES.c.id == NODES.c.service_id, SERVICES.c.disabled == sa.false())
@@ -157,16 +162,23 @@ def _amounts(provider: str, resources: dict[str, int]) -> dict[str, Any]:
     return {"provider": provider, **{f"amount{index}": amount for index, amount in enumerate(resources.values())}}
 
 
-def _count(connection: sa.Connection, node_uuid: str, instances: int, io_ops: int = 0, service: Usable = "any") -> bool:
-    """Locks the node's row; False: there is no such node with such a service."""
-    return bool(connection.execute(_count_statement(service), {
-        "node": node_uuid, "instances": instances, "io_ops": io_ops}).rowcount)
+def _count(connection: sa.Connection, node_uuid: str, instances: int, io_ops: int = 0, service: Usable = "any",
+           limits: tuple[int, int] = (0, 0)) -> bool:
+    """Lock the node's row; return False if it has no such service or has reached one of the ``limits``: numbers of
+    instances and of heavy operations, 0: unlimited."""
+    values = {"node": node_uuid, "instances": instances, "io_ops": io_ops}
+    if any(limits):
+        values.update(max_instances=limits[0], max_io_ops=limits[1])
+    return bool(connection.execute(_count_statement(service, any(limits)), values).rowcount)
 
 
 def _why_not(connection: sa.Connection, node_uuid: str) -> str:
-    """Return what is wrong with the service of a node."""
-    row = connection.execute(sa.select(SERVICES.c.disabled).join(NODES, NODES.c.service_id == SERVICES.c.id).where(
-        NODES.c.uuid == node_uuid)).first()
+    """Return why a claim cannot count an instance on the node."""
+    row = connection.execute(sa.select(SERVICES.c.disabled, SERVICES.c.up, SERVICES.c.forced_down).join(
+        NODES, NODES.c.service_id == SERVICES.c.id).where(NODES.c.uuid == node_uuid)).first()
     if row is None:
         return "it is gone"
-    return "its compute service is disabled" if row.disabled else "its compute service is down"
+    if row.disabled:
+        return "its compute service is disabled"
+    return "it has as many servers or operations as it may" if row.up and not row.forced_down else (
+        "its compute service is down")

@@ -18,7 +18,7 @@ TRANSIENT_NUMBERS = frozenset({1044, 1045, 1049, 1142, 1143, 1203, 1207, 1226, 1
 # MariaDB's numbers of errors in a statement or its values, for which SQLSTATE says HY000, 08S01 or 01000: a packet
 # that is too long, values that do not fit or are missing, illegal characters and collations, wrong JSON, triggers.
 PERMANENT_NUMBERS = frozenset({
-    1046, 1105, 1111, 1153, 1172, 1196, 1210, 1215, 1221, 1235, 1263, 1265, 1267, 1270, 1271, 1286, 1289, 1300, 1301,
+    1046, 1111, 1153, 1172, 1196, 1210, 1215, 1221, 1235, 1263, 1265, 1267, 1270, 1271, 1286, 1289, 1300, 1301,
     1364, 1366, 1411, 1442, 1644, 4037, 4038, 4078})
 # MariaDB's numbers of errors in a statement or its values, for drivers that do not keep SQLSTATE.
 _STATEMENT_NUMBERS = frozenset({

@@ -36,18 +36,24 @@ def stopping(former: Mapping[str, Deployed], dumped: Set[str]) -> dict[str, Depl
     return stopped
 
 
-def check_data_paths(deployed: Deployed, paths: Iterable[str]) -> None:
+def open_paths(component: Component, paths: Iterable[str]) -> list[str]:
+    """Return the volume paths of an image that no mount of the component covers."""
+    mounts = [normalized(path) for path in component.mount_points()]
+    return [path for path in sorted({normalized(destination) for destination in paths})
+            if not any(path == mount or path.startswith(mount.rstrip("/") + "/") for mount in mounts)]
+
+
+def check_data_paths(deployed: Deployed, paths: Iterable[str], removal: bool = False) -> None:
     """Raise Refused if the image declares a volume outside of all mounts: its data would be lost with the container."""
-    component, mounts = deployed.component, [normalized(path) for path in deployed.component.mount_points()]
-    open_paths = [path for path in sorted({normalized(destination) for destination in paths})
-                  if not any(path == mount or path.startswith(mount.rstrip("/") + "/") for mount in mounts)]
-    if open_paths:
-        more = f" and {len(open_paths) - _SHOWN} more paths" if len(open_paths) > _SHOWN else ""
-        shown = ", ".join(path if path.isprintable() else ascii(path) for path in open_paths[:_SHOWN])
-        raise Refused(f"Component {deployed.name}: the image {component.reference()} stores data at {shown}{more}, "
-                      "which the component does not name. The data would be lost whenever the container is created "
-                      "again. Add a volume with this destination to the component, with backup = false if the data "
-                      "are disposable, or a bind. Nothing was changed.")
+    if lacking := open_paths(deployed.component, paths):
+        more = f" and {len(lacking) - _SHOWN} more paths" if len(lacking) > _SHOWN else ""
+        shown = ", ".join(path if path.isprintable() else ascii(path) for path in lacking[:_SHOWN])
+        way_out = ("Remove the data with the components (nova remove --remove-volumes), or first deploy the component "
+                   "with a volume") if removal else "Add a volume with this destination to the component"
+        raise Refused(f"Component {deployed.name}: the image {deployed.component.reference()} stores data at {shown}"
+                      f"{more}, which the component does not name. The data would be lost whenever the container is "
+                      f"removed or created again. {way_out}, with backup = false if the data are disposable, or a "
+                      "bind. Copy existing data from the container before (podman cp). Nothing was changed.")
 
 
 def check_depends(changes: Sequence[Change], current: Iterable[str]) -> None:

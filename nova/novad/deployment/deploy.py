@@ -61,13 +61,14 @@ class Others(Protocol):
 class Terms:
     """Options of a deployment. ``renew``: secrets that get new values, by default random ones or those of ``values``.
     ``assignments``: the parts of other nodes. ``origin``: the control node that requested the deployment and decides
-    about it. ``cleanup``: removals after the deployment."""
+    about it. ``cleanup``: removals after the deployment. ``drop_data``: a removal includes the data."""
 
     renew: Sequence[str] = ()
     values: Mapping[str, str] = dataclasses.field(default_factory=dict)
     assignments: Sequence[Any] = ()
     origin: Origin | None = None
     cleanup: Sequence[CleanupTask] = ()
+    drop_data: bool = False
 
 
 _ALONE = Terms()
@@ -215,7 +216,7 @@ class Deployer:
     def _carry_out(self, begun: Deployment, changes: list[Change], progress: Progress, terms: Terms) -> None:
         """Deploy here and on other nodes. All nodes are prepared before any component stops."""
         ident, kind = begun.id, begun.kind
-        self._check(kind, changes)
+        self._check(kind, changes, terms.drop_data or (terms.origin is not None and terms.origin.volumes))
         if self.others is not None and terms.assignments:
             self.others.prepare(ident, terms.assignments, progress)
         self.journal.advance(ident, BACKUP, changes)
@@ -240,8 +241,9 @@ class Deployer:
                                 states=history.states_made(self.journal, self._deployment(ident)))
 
     def prepare(self, kind: str, changes: list[Change], progress: Progress) -> None:
-        """Fetch and check the images of a deployment, within :meth:`changing`. Raises as run()."""
-        self._check(kind, self._fetched(0, kind, changes, progress))
+        """Fetch and check the images of a deployment, within :meth:`changing`. Raises as run(), which also checks the
+        data of removed components."""
+        self._check(kind, self._fetched(0, kind, changes, progress), True)
 
     def decide(self, ident: int, done: bool, progress: Progress, removals: Sequence[CleanupTask] = ()) -> None:
         """Commit or undo the pending changes, within :meth:`alone`; a commit stores the removals. Raises Failed."""
@@ -302,17 +304,27 @@ class Deployer:
                     fetched[owner] = Change(name=owner, before=current[owner], after=current[owner])
         return self.ordered(fetched)
 
-    def _check(self, kind: str, changes: Sequence[Change]) -> None:
+    def _check(self, kind: str, changes: Sequence[Change], drop_data: bool) -> None:
         """Check all conditions that can be checked before a component stops. Raises Refused, ImageFault, Invalid."""
-        for change in changes:
-            if change.after is not None and _remakes(kind, change):
-                conditions.check_data_paths(change.after, self.runtime.data_paths(change.after.image))
+        for change in changes if kind != BACK_UP else ():
+            self._check_data_paths(kind, change, drop_data)
         self.data.check_room([self.data.size(change.name, conditions.volumes_of(change)) for change in changes])
         for change in changes:
             if change.after is not None:
                 self.secrets.make({name: self.platform.secrets[name] for name in change.after.component.secrets()
                                    if name in self.platform.secrets})
                 self.secrets.values(change.after.component.secrets())
+
+    def _check_data_paths(self, kind: str, change: Change, drop_data: bool) -> None:
+        """Raise Refused if a container with data outside of its mounts would be removed by the change or by its undo
+        (earlier releases of novad created such containers), or if the new container would store such data."""
+        before, after, paths = change.before, change.after, list[str]()
+        if before is not None and self.runtime.has_image(before.image):
+            paths += conditions.open_paths(before.component, self.runtime.data_paths(before.image))
+        if after is not None and _remakes(kind, change):
+            paths += self.runtime.data_paths(after.image)
+        if (deployed := after or before) is not None and (after is not None or not drop_data):
+            conditions.check_data_paths(deployed, paths, removal=after is None)
 
     def _back_up(self, begun: Deployment, changes: Sequence[Change], progress: Progress) -> None:
         dumped = {change.name for change in changes if begun.kind == BACK_UP and change.before is not None

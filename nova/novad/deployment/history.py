@@ -6,7 +6,9 @@ component creates a state with the number of the deployment. ``nova rollback`` r
     deploy, backup restore   the state that was current before
     rollback to a state      the parent of that state
 
-A state ends when the next one begins; the deployment that creates the next state backs up the data first.
+A state ends when the next one begins; the deployment that creates the next state backs up the data first. A rollback
+copies a state. Data that the component wrote since then are not part of the copied state: a rollback to that state
+restores it again, unless the component has no data.
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,7 +37,8 @@ def changes_back(journal: Journal, names: Sequence[str], to: int | None) -> dict
     changes: dict[str, Change] = {}
     ends: dict[str, int] = {}
     for name, states in lines.items():
-        state = _target(states, to)
+        has_data = any(volume.backup for volume in current[name].component.volumes)
+        state = _target(states, to, has_data)
         if state is None:
             continue
         ends[name] = next(past_state.deployment for past_state in states if past_state.deployment > state.deployment)
@@ -112,16 +115,16 @@ def _guessed(journal: Journal, states: Sequence[State], change: Change) -> State
                  and (backup is None or candidate.deployment < backup.deployment)), None)
 
 
-def _target(states: Sequence[State], to: int | None) -> State | None:
-    """Return the target state; None if it does not exist or is the current one."""
+def _target(states: Sequence[State], to: int | None, has_data: bool) -> State | None:
+    """Return the target state; None if it does not exist or is the current one, or the current one is a copy of it to
+    which nothing was written."""
     if not states:
         return None
     current = states[-1]
     wanted = current.parent if to is None else to
     state = next((past_state for past_state in reversed(states) if past_state.deployment <= wanted), None)
-    if state is None or state.removed or state.deployment in (current.deployment, current.source):
-        return None
-    return state
+    same = (current.deployment,) if has_data else (current.deployment, current.source)
+    return None if state is None or state.removed or state.deployment in same else state
 
 
 def _deployed(journal: Journal, state: State) -> Deployed:

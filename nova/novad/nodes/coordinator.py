@@ -52,6 +52,7 @@ _CHANNEL = [("grpc.keepalive_time_ms", 15000), ("grpc.keepalive_timeout_ms", 150
 _ERRORS: dict[grpc.StatusCode, type[ReportedError]] = {
     grpc.StatusCode.INVALID_ARGUMENT: Invalid, grpc.StatusCode.FAILED_PRECONDITION: Refused,
     grpc.StatusCode.NOT_FOUND: NotKnown}
+_MISMATCH = "Hostname Verification Check failed"  # part of an error of gRPC
 _SILENT = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
 
 
@@ -90,6 +91,7 @@ class Coordinator:
         self._journal, self._secrets, self._ended = journal, secrets, ended
         self._files = {"NOVA_CACERT": options.nodes_ca or options.client_ca, "NOVA_CERT": options.tls_cert,
                        "NOVA_KEY": options.tls_key}
+        self._configured = {node.address: node for node in options.nodes if isinstance(node, Node)}
         self.discovery = Discovery(self._files, ended) if options.discover_nodes else None
         self._clients: set[Client] = set()  # Connections in use.
         self._thread = threading.Thread(target=self._keep, name="settle", daemon=True)
@@ -150,14 +152,15 @@ class Coordinator:
     def accept(self, wanted: str, roles: Sequence[str]) -> pb.NodeEntry:
         """Accept a node for deployments. ``wanted``: its name or address; ``roles``: compute by default. The name is
         bound to the address: a node that moves must be accepted again. Raises NotKnown, Refused, Invalid."""
-        names = {url: name for name, url in self._discovered()} | self._earlier() | {
-            url: stored.node for url, stored in self._stored().items()}
-        chosen = {url: name for url, name in names.items() if wanted in (url, name)}
+        candidates = {(url, name) for name, url in self._discovered()} | {*self._earlier().items()} | {
+            (url, stored.node) for url, stored in self._stored().items()}
+        chosen = sorted(candidate for candidate in candidates if wanted in candidate)
         if not chosen:
             raise NotKnown(f"No node {wanted} was discovered. Name it in nodes of novad.toml, with its address.")
         if len(chosen) > 1:
-            raise Refused(f"Several nodes are called {wanted}: {', '.join(sorted(chosen))}. Accept one by its address.")
-        [(url, name)] = chosen.items()
+            raise Refused(f"Several nodes match {wanted}: {', '.join(f'{name} at {url}' for url, name in chosen)}. "
+                          "Use a name or an address that only one of them has.")
+        [(url, name)] = chosen
         if name == self.options.name or any(stored.node == name and other != url
                                             for other, stored in self._accepted().items()):
             raise Refused(f"Another node has the name {name}. If that node no longer exists: nova nodes forget {name}.")
@@ -186,12 +189,11 @@ class Coordinator:
 
     def _accepted(self) -> dict[str, Place]:
         """Return {address: name and roles} of the nodes that this control node deploys to."""
-        given = {node.address: node for node in self.options.nodes if isinstance(node, Node)}
-        return {url: _place(node) for url, node in {**self._stored(), **given}.items()}
+        return {url: _place(node) for url, node in {**self._stored(), **self._configured}.items()}
 
     def _stored(self) -> dict[str, Node]:
         """Return the nodes that were accepted by commands."""
-        names = {node.node for node in self.options.nodes if isinstance(node, Node)}
+        names = {node.node for node in self._configured.values()}
         accepted = [msgspec.json.decode(text, type=Node) for text in self._journal.facts(_ACCEPTED).values()]
         return {node.address: node for node in accepted if node.node not in names}
 
@@ -311,9 +313,11 @@ class Coordinator:
 
     @contextlib.contextmanager
     def _client(self, url: str, node: str) -> Iterator[Client]:
-        """Connect to a node with the secret of that node."""
+        """Connect to a node with the secret of that node. The operator vouches for the addresses of the option nodes;
+        at every other address only a server whose certificate names the node receives the secret."""
+        named = [] if url in self._configured else [("grpc.ssl_target_name_override", node)]
         try:
-            client = Client(url, self.secret_of(node), self._files, _CHANNEL)
+            client = Client(url, self.secret_of(node), self._files, [*_CHANNEL, *named])
         except Unreachable as error:
             raise Away(str(error)) from None
         with contextlib.closing(client):
@@ -376,6 +380,10 @@ def _peer_errors(node: str, name: str = "") -> Iterator[None]:
     except grpc.RpcError as error:
         code, details = error.code(), error.details() or ""
         words = f"Node {node}: {details.removesuffix(_AS_BEFORE)}"
+        if was_lost(error) and _MISMATCH in details:
+            raise Away(f"Node {node} has a certificate for another node or address, and receives nothing: the "
+                       "certificate of an accepted node has to name the node, that of a node of the option nodes its "
+                       "address.") from None
         if was_lost(error) or code in _SILENT:
             raise Away(f"Node {node} does not respond: {details}") from None
         if code == grpc.StatusCode.UNAUTHENTICATED:

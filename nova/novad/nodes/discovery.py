@@ -1,34 +1,36 @@
 """Discovery of nodes by mDNS: a bounded table of announced novad instances, and the announcement of this novad.
 
 The table is maintained in the background: commands read it without waiting. Announcements are not trusted. Each
-instance is tried without any secret and is confirmed once it has presented a certificate of the authority of nodes.
+instance is tried without any secret and is confirmed once it has presented a certificate of the authority of nodes,
+for its address and for the node name that it announces.
 """
 
 import contextlib
 import dataclasses
 import logging
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable, Mapping
+from typing import Any
 
-import grpc
 import msgspec
 
 from nova import __version__
 from nova.common import plain_ip
 from nova.common.plain_ip import on_loopback
-from nova.novad.client import Client, Unreachable
 from nova.novad.mdns import Announcement, Instance, Watch
 from nova.novad.options import Options
 
 LOG = logging.getLogger(__name__)
 
-LIMIT = 2.0  # Timeout of a TLS handshake in seconds.
+LIMIT = 2.0  # Timeout of a connection and its TLS handshake in seconds.
 MOST = 64  # Maximum number of instances in the table.
 _RETRY_AFTER = 60.0  # Seconds until a confirmed instance is tried again.
 _FIRST_PAUSE, _LONGEST_PAUSE = 5.0, 120.0  # Seconds between attempts at a failing instance.
 _FORGOTTEN = 600.0  # Seconds of failures after which an instance is removed from the table.
+_BROWSE = 300.0  # Seconds until a new watch, which offers instances again that were dropped.
 _RETRY = 10.0  # Seconds until browsing is restarted after a network error.
 _CHECK_INTERVAL = 30.0  # Seconds between two checks of the addresses of the machine.
 
@@ -43,6 +45,7 @@ class Entry:
     pause: float = _FIRST_PAUSE
     turn: int = 0  # Index of the next address to try.
     address: str = ""  # The address that presented a certificate.
+    announced: Instance | None = None  # The latest announcement, if ``address`` was confirmed before.
 
 
 class Discovery:
@@ -50,7 +53,7 @@ class Discovery:
     NOVA_CERT and NOVA_KEY; ``ended``: set when novad stops."""
 
     def __init__(self, files: Mapping[str, str], ended: threading.Event,
-                 connects: Callable[[str, Mapping[str, str]], bool] | None = None) -> None:
+                 connects: Callable[[str, str, Mapping[str, str]], bool] | None = None) -> None:
         self._files = files
         self._ended = ended
         self._connects = connects or certified
@@ -71,7 +74,7 @@ class Discovery:
                 thread.join(5)
 
     def trusted(self) -> list[tuple[str, str]]:
-        """Return (announced name, address) of each instance that presented a certificate."""
+        """Return (name, address) of each instance that presented a certificate for both."""
         with self._lock:
             return [(entry.instance.node, entry.address) for entry in self._entries.values() if entry.address]
 
@@ -80,7 +83,8 @@ class Discovery:
             return len(self._entries)
 
     def add(self, instance: Instance) -> None:
-        """Add an instance or its new addresses. A full table drops the instance that failed for the longest time."""
+        """Add an instance or its new addresses, which are used once a confirmed address of the instance fails. A full
+        table drops the instance that failed for the longest time."""
         urls = tuple(url for url in instance.addresses if url.startswith("tls://"))
         if not urls:
             self.remove(instance.name)
@@ -89,10 +93,14 @@ class Discovery:
         now = time.monotonic()
         with self._lock:
             previous = self._entries.get(instance.name)
+            if previous is not None and previous.address:  # Anybody may announce another address for the name.
+                previous.announced, previous.failing = instance, None
+                return
             if previous is not None and previous.instance == instance:
                 return
             if previous is None and len(self._entries) >= MOST:
-                failing = {name: entry.failing for name, entry in self._entries.items() if entry.failing is not None}
+                failing = {name: entry.failing for name, entry in self._entries.items()
+                           if entry.failing is not None and not entry.address}
                 if not failing:
                     return
                 del self._entries[min(failing, key=lambda name: failing[name])]
@@ -100,14 +108,20 @@ class Discovery:
         self._news.set()
 
     def remove(self, name: str) -> None:
+        """Remove an instance. A confirmed address is kept while it works: anybody may withdraw an announcement."""
         with self._lock:
-            self._entries.pop(name, None)
+            entry = self._entries.get(name)
+            if entry is not None and entry.address:
+                entry.failing, entry.due = float("-inf"), min(entry.due, time.monotonic() + _FIRST_PAUSE)
+            else:
+                self._entries.pop(name, None)
 
     def _browse(self) -> None:
         while not self._ended.is_set():
             try:
+                end = time.monotonic() + _BROWSE
                 with contextlib.closing(Watch()) as watch:
-                    while not self._ended.is_set():
+                    while not self._ended.is_set() and time.monotonic() < end:
                         for there, instance in watch.events(1.0):
                             self.add(instance) if there else self.remove(instance.name)
             except Exception as error:  # The network may return.
@@ -140,13 +154,15 @@ class Discovery:
         """Connect to one address of an instance."""
         addresses = entry.instance.addresses
         url = entry.address or addresses[entry.turn % len(addresses)]
-        connected = self._connects(url, self._files)
+        connected = self._connects(url, entry.instance.node, self._files)
         now = time.monotonic()
         with self._lock:
             if connected:
                 entry.address, entry.failing, entry.pause, entry.due = url, None, _FIRST_PAUSE, now + _RETRY_AFTER
                 return
             entry.address, entry.turn = "", entry.turn + 1
+            entry.instance, entry.announced = entry.announced or entry.instance, None
+            addresses = entry.instance.addresses
             entry.failing = now if entry.failing is None else entry.failing
             if entry.turn % len(addresses):
                 entry.due = now + 1.0
@@ -156,19 +172,25 @@ class Discovery:
                 del self._entries[entry.instance.name]
 
 
-def certified(url: str, files: Mapping[str, str]) -> bool:
-    """Return True if a server with a certificate of the authority of nodes responds within LIMIT seconds."""
+def certified(url: str, node: str, files: Mapping[str, str]) -> bool:
+    """Return True if a server presents a certificate of the authority of nodes for its address and for ``node``."""
+    host, _colon, port = url.removeprefix("tls://").rpartition(":")
     try:
-        client = Client(url, "", files, [("grpc.use_local_subchannel_pool", 1)])
-    except Unreachable as error:
-        LOG.debug("Cannot query the announced novad %s: %s", url, error)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.load_verify_locations(files["NOVA_CACERT"])
+        if files.get("NOVA_CERT"):
+            context.load_cert_chain(files["NOVA_CERT"], files["NOVA_KEY"])
+        context.set_alpn_protocols(["h2"])
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # gRPC accepts an intermediate authority, too.
+        with socket.create_connection((host.strip("[]"), int(port)), LIMIT / 2) as plain, context.wrap_socket(
+                plain, server_hostname=host.strip("[]")) as connection:
+            presented: Any = connection.getpeercert() or {}
+    except (OSError, ValueError) as error:
+        LOG.debug("Cannot verify the announced novad %s: %s", url, error)
         return False
-    with contextlib.closing(client):
-        try:
-            client.wait(LIMIT)
-        except grpc.FutureTimeoutError:
-            return False
-    return True
+    names = [value for kind, value in presented.get("subjectAltName", ()) if kind == "DNS"]
+    common = [value for part in presented.get("subject", ()) for kind, value in part if kind == "commonName"]
+    return node in (names or common)
 
 
 class Announcer:

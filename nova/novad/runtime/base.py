@@ -88,7 +88,7 @@ class Runtime(Protocol):
         """Send SIGTERM, and SIGKILL after ``timeout`` seconds. A missing container counts as stopped."""
 
     def remove(self, name: str) -> None:
-        """Remove a container with all its processes."""
+        """Remove a container with all its processes. Volumes that the runtime created for it stay."""
 
     def find(self, name: str) -> Container | None: ...
 

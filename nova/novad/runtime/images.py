@@ -142,10 +142,9 @@ def _json(url: str, headers: dict[str, str]) -> dict[str, Any]:
 
 
 # --- pulls -----------------------------------------------------------------------------------------
-def pull(path: str, reference: str, storage: pathlib.Path, limit: int) -> str:
-    """Pull an image into the storage of a podman service at the socket ``path``; return its id. ``limit``: maximum size
-    of the compressed layers in bytes (0: unlimited). Raises ImageFault, RuntimeFault."""
-    _check_size(reference, storage, limit)
+def pull(path: str, reference: str, storage: pathlib.Path) -> str:
+    """Pull an image into the storage of a podman service at the socket ``path``; return its id. Raises ImageFault,
+    RuntimeFault."""
     what = f"{reference} cannot be fetched"
     query = urllib.parse.urlencode({"reference": reference, "policy": "always", "compatMode": "false",
                                     "tlsVerify": str(not is_on_loopback(reference)).lower()})
@@ -170,17 +169,19 @@ def pull(path: str, reference: str, storage: pathlib.Path, limit: int) -> str:
     return ident.removeprefix("sha256:")
 
 
-def _check_size(reference: str, storage: pathlib.Path, limit: int) -> None:
-    """Raise ImageFault if the image is too large to be pulled."""
+def check_size(reference: str, storage: pathlib.Path, limit: int) -> bool:
+    """Raise ImageFault if the image is too large to be pulled. Returns False if its size is unknown. ``limit``: maximum
+    size of the compressed layers in bytes (0: unlimited)."""
     layers = size(reference)
     if layers is None:
-        return
+        return False
     if limit and layers > limit:
         raise ImageFault(f"{reference} has layers of {layers // _MIB} MiB, and image_limit is {limit // _MIB} MiB.")
     free = shutil.disk_usage(storage).free
     if layers + MARGIN > free:
         raise ImageFault(f"{reference} has layers of {layers // _MIB} MiB, which take more when they are unpacked, and "
                          f"{free // _MIB} MiB are free in {storage}.")
+    return True
 
 
 @contextlib.contextmanager

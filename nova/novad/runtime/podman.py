@@ -41,9 +41,15 @@ class Podman:
     def fetch(self, reference: str) -> Image:
         if self._storage is None:
             self._storage = images.graph_root(self._socket)
-        ident = images.pull(self._socket, reference, self._storage, self._image_limit)
-        with self._client(_QUERY_TIMEOUT) as client, self._faults(f"{reference} cannot be fetched"):
-            image: Any = client.images.get(ident)
+        with self._client() as client, self._faults(f"{reference} cannot be fetched"):
+            unsized = not images.check_size(reference, self._storage, self._image_limit) and self._image_limit
+            present = {image.id for image in client.images.list()} if unsized else set()
+            image: Any = client.images.get(images.pull(self._socket, reference, self._storage))
+            if unsized and (size := int(image.attrs["Size"])) > self._image_limit:
+                if image.id not in present:  # Images of other deployments stay.
+                    client.images.remove(image.id)
+                raise ImageFault(f"{reference} has {size >> 20} MiB when it is unpacked, and image_limit is "
+                                 f"{self._image_limit >> 20} MiB. The size of its layers was unknown before the pull.")
             return Image(image.id.removeprefix("sha256:"), str(image.attrs.get("Digest") or ""))
 
     def resolve(self, reference: str) -> str:
@@ -116,7 +122,8 @@ class Podman:
     def remove(self, name: str) -> None:
         with self._client() as client, self._faults(f"container {name} cannot be removed"):
             with contextlib.suppress(podman_errors.NotFound):
-                client.containers.get(name).remove(force=True, v=True)
+                # Volumes without a name, of containers of an earlier release, stay: they have data of the component.
+                client.containers.get(name).remove(force=True)
                 client.containers.get(name)  # podman 4 reports some errors in a response with status 200.
                 raise RuntimeFault(f"podman: container {name} still exists although podman reported its removal")
 

@@ -108,7 +108,8 @@ class Selection(Object, kw_only=True):
 
     ``allocations``: provider uuid -> amounts to claim by resource class; {}: everything from the root. ``tree``: the
     claim itself decides which provider of the tree gives what. ``aggregates``: digest of the aggregate metadata used
-    for the selection; "": not used.
+    for the selection; "": not used. ``max_instances`` and ``max_io_ops``: limits of the node that filters enforced; 0:
+    none.
     """
 
     node_uuid: str
@@ -118,6 +119,8 @@ class Selection(Object, kw_only=True):
     allocations: dict[str, dict[str, int]] = {}
     tree: bool = False
     aggregates: str = ""
+    max_instances: int = 0
+    max_io_ops: int = 0
 
 
 def metadata_digest(aggregates: Sequence[dict[str, str]]) -> str:

@@ -15,11 +15,16 @@ class Filter(Plugin):
     costly = False  # True if the filter should only check nodes that passed the previous filters
     # True if the result depends on aggregate metadata, so that the claim must check the metadata again.
     by_aggregates = False
+    claim_limit = ""  # field of Selection for the limit of the filter, which the claim checks again
     in_place = False  # True if the filter applies to a new image of a server that stays on its host
     refusal = "refused"  # reason for administrators why a node was rejected
 
     def mask(self, view: FleetView, request: Request) -> BoolColumn:
         """Return True for every node that the request may use; one element per node of the view."""
+        raise NotImplementedError
+
+    def limit(self, view: FleetView, request: Request) -> int:
+        """Return the limit of the first node of the view, for a filter with a ``claim_limit``."""
         raise NotImplementedError
 
     def reason(self, view: FleetView, request: Request) -> str:

@@ -1,6 +1,5 @@
 """Filters by the compute service of a host and its load."""
 
-import math
 
 import numpy as np
 
@@ -73,15 +72,18 @@ class _LimitFilter(Filter):
         fits: BoolColumn = self.count(view) < limit
         return fits
 
+    def limit(self, view: FleetView, request: Request) -> int:
+        return int(self._limit(view.text("aggregates", 0), request.settings))
+
     def reason(self, view: FleetView, request: Request) -> str:
-        limit = self._limit(view.text("aggregates", 0), request.settings)
-        return f"{self.count(view)[0]} {self.what}, limit {math.floor(limit)}"
+        return f"{self.count(view)[0]} {self.what}, limit {self.limit(view, request)}"
 
 
 class IoOpsFilter(_LimitFilter):
     """Nodes with fewer than max_io_ops_per_host heavy operations."""
 
     option = "max_io_ops_per_host"
+    claim_limit = "max_io_ops"
     what = "operations under way"
 
     def count(self, view: FleetView) -> IntColumn:
@@ -98,6 +100,7 @@ class NumInstancesFilter(_LimitFilter):
     """Nodes with fewer than max_instances_per_host servers."""
 
     option = "max_instances_per_host"
+    claim_limit = "max_instances"
     what = "servers"
 
     def count(self, view: FleetView) -> IntColumn:

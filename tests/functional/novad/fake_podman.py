@@ -37,8 +37,10 @@ class FakePodman:
         self.path = path
         self.containers: dict[str, dict[str, Any]] = {}  # by id
         self.networks: set[str] = set()
+        self.volumes: dict[str, str] = {}  # volumes without a name: container by id
         self.images: dict[str, str] = {}  # reference by id
         self.image_configs: dict[str, dict[str, Any]] = {}
+        self.image_sizes: dict[str, int] = {}  # unpacked bytes by reference
         self.fault: Fault = lambda _method, _path: None
         self.stopped: list[str] = []  # names of containers that received a signal to stop
         self.released = threading.Event()  # Ends requests that hang.
@@ -79,7 +81,16 @@ class FakePodman:
         if ident not in self.images:
             return _missing("image")
         return reply({"Id": ident, "Digest": f"sha256:{ident}", "RepoTags": [],
+                      "Size": self.image_sizes.get(self.images[ident], 0),
                       "Config": self.image_configs.get(self.images[ident], {})})
+
+    def _list_images(self, **_more: Any) -> bytes:
+        return reply([{"Id": ident} for ident in self.images])
+
+    def _remove_image(self, ident: str, **_more: Any) -> bytes:
+        if any(container["Image"] == ident for container in self.containers.values()):
+            return reply({"cause": "image is in use", "message": "image is in use by a container"}, 409)
+        return reply({"Deleted": [self.images.pop(ident)], "ExitCode": 0})
 
     def _create(self, body: Any, lie: bool, **_more: Any) -> bytes:
         ident = hashlib.sha256(f"{body['name']} {next(self._numbers)}".encode()).hexdigest()
@@ -127,11 +138,13 @@ class FakePodman:
         container["State"] = {"Running": True, "Status": "running", "ExitCode": 0, "StartedAt": ""}
         return b"HTTP/1.0 204 x\r\n\r\n"
 
-    def _remove(self, key: str, lie: bool, **_more: Any) -> bytes:
+    def _remove(self, key: str, query: dict[str, str], lie: bool, **_more: Any) -> bytes:
         container = self.container(key)
         if container is None:
             return _missing("container")
         if not lie:
+            if query.get("v", "false").lower() in ("true", "1"):
+                self.volumes = {name: user for name, user in self.volumes.items() if user != container["Name"]}
             del self.containers[container["Id"]]
         return reply([{"Id": container["Id"], "Err": "device busy" if lie else None}])
 
@@ -181,6 +194,7 @@ class FakePodman:
 _ROUTES = [
     ("/version", "GET", FakePodman._version), ("/info", "GET", FakePodman._info),
     ("/images/pull", "POST", FakePodman._pull), ("/images/([^/]+)/json", "GET", FakePodman._image),
+    ("/images/json", "GET", FakePodman._list_images), ("/images/([^/]+)", "DELETE", FakePodman._remove_image),
     ("/images/([^/]+)/exists", "GET", FakePodman._image_exists),
     ("/containers/create", "POST", FakePodman._create), ("/containers/json", "GET", FakePodman._list),
     ("/containers/([^/]+)/json", "GET", FakePodman._inspect),

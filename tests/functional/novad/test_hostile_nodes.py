@@ -266,14 +266,64 @@ def test_discovered_node_receives_no_calls_before_acceptance(world):
     world.control(discover_nodes=True)
     discovery = world.n1.daemon.coordinator.discovery
     for name in ("n2", "n3"):
-        thief = world.compromised(node=name)
+        thief = Compromised(world.ca.issue(name), node=name)
+        world.stack.callback(thief.stop)
         with announced(name, thief.port):
             wait_for(lambda thief=thief: thief.url in dict(map(reversed, discovery.trusted())), 60,
                      "the announcement is received")
             for words in OPERATIONS:
                 run(*words)
             assert (thief.calls, thief.bearers) == ([], set())
+        thief.stop()
         wait_for(lambda: not discovery.trusted(), 60, "the announcement has expired")
+
+
+def tried(discovery, instances):
+    """Return True if this number of instances was discovered and tried."""
+    entries = list(discovery._entries.values())
+    return len(entries) == instances and all(entry.turn or entry.address for entry in entries)
+
+
+def test_node_that_announces_the_name_of_another_node_is_not_listed_and_receives_no_secret(world):
+    world.control(discover_nodes=True)
+    thief = world.compromised(node="n3")  # Its certificate names n2.
+    with announced("n3", thief.port):
+        wait_for(lambda: tried(world.n1.daemon.coordinator.discovery, 1), 60, "the announcement is received and tried")
+        assert [one["Node"] for one in json.loads(world.nova("nodes", "list", "-f", "json"))] == ["n1"]
+        for wanted in ("n3", thief.url):
+            assert "was discovered" in run("nodes", "accept", wanted).err
+    assert (thief.calls, thief.bearers) == ([], set())
+
+
+@pytest.mark.parametrize("fact", ["accepted", "member"])
+def test_node_whose_certificate_does_not_name_it_receives_no_secret_after_an_upgrade(world, fact):
+    """An earlier release accepted the name that a node announced."""
+    world.control(discover_nodes=True)
+    thief = world.compromised(node="n3")
+    world.n1.daemon.journal.set_fact(f"{fact} {thief.url}", "n3" if fact == "member" else json.dumps(
+        {"address": thief.url, "node": "n3", "roles": ["compute"]}))
+    for words in (("nodes", "accept", "n3"), *OPERATIONS):
+        run(*words)
+    assert (thief.calls, thief.bearers) == ([], set())
+    assert "has a certificate for another node or address" in run("nodes", "accept", "n3").err
+
+
+def test_announcement_of_a_node_address_under_another_name_does_not_block_its_acceptance(world):
+    world.control(discover_nodes=True)
+    discovery = world.n1.daemon.coordinator.discovery
+    with announced("n3", world.n3.port), announced("stranger", world.n3.port):
+        wait_for(lambda: tried(discovery, 2), 60, "both announcements are received and tried")
+        assert discovery.trusted() == [("n3", world.n3.url)]
+        world.nova("nodes", "accept", world.n3.url)
+    world.nova("deploy")
+    assert world.n3.runs() == {"agent": "1", "compute": "1"}
+
+
+def test_node_with_several_names_at_one_address_is_accepted_by_name(world):
+    world.control(discover_nodes=True)
+    world.n1.daemon.coordinator.discovery.trusted = lambda: [("n3", world.n3.url), ("N3", world.n3.url)]
+    assert f"Several nodes match {world.n3.url}: N3 at" in run("nodes", "accept", world.n3.url).err
+    world.nova("nodes", "accept", "n3")
 
 
 def test_node_address_without_roles_refuses_deployment_with_a_hint(world):
@@ -343,10 +393,11 @@ def test_unauthenticated_announcements_delay_no_command_or_discovery(world):
     discovery = world.n1.daemon.coordinator.discovery
     with contextlib.closing(Silent()) as stranger, announced("s1", stranger.port), announced("s2", stranger.port):
         wait_for(lambda: discovery.size() >= 2 and stranger.connections, 60, "the unknown nodes are discovered")
-        with announced("n2", world.compromised().port):
+        thief = world.compromised()
+        with announced("n2", thief.port):
             wait_for(lambda: "n2" in dict(discovery.trusted()), 60, "the node is discovered among unknown nodes")
         release, connects = threading.Event(), discovery._connects
-        discovery._connects = lambda url, files: bool(release.wait(120)) and connects(url, files)
+        discovery._connects = lambda *words: bool(release.wait(120)) and connects(*words)
         attempts = len(stranger.connections)
         held = [attempts]
         for words in (("nodes", "list"), ("plan",), ("deploy",), ("platform-info",), ("remove", "--yes")):
@@ -355,4 +406,5 @@ def test_unauthenticated_announcements_delay_no_command_or_discovery(world):
         release.set()
     print(f"connections to strangers: {held} after each of {len(held) - 1} commands")
     assert held[-1] - attempts <= 1  # The attempt in progress.
+    thief.stop()
     wait_for(lambda: discovery.size() == 0, 60, "the announcements have expired")

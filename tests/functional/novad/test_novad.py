@@ -3,6 +3,7 @@
 import contextlib
 import io
 import json
+import queue
 import re
 import sys
 import threading
@@ -17,8 +18,10 @@ from nova.novad import server as module
 from nova.novad.api import novad_pb2 as pb
 from nova.novad.client import Client
 from nova.novad.daemon import Daemon
+from nova.novad.platform import parse
 from nova.novad.server import Server
 from tests.functional.client import wait_for
+from tests.unit.novad.test_deploy import TEXT
 from tests.unit.novad.test_masking import SHOWN, longest
 
 VERBS = [("deploy",), ("plan",), ("history",), ("rollback",), ("restart",), ("remove", "--yes"), ("platform-info",),
@@ -190,6 +193,56 @@ def test_secret_split_across_log_lines_is_masked(node, follow):
             stream.close()
             assert longest(text.replace("between\n", ""), value) <= SHOWN, cut
             assert "********x" in text
+
+
+class FedLines:
+    """A log whose batches arrive from a queue."""
+
+    def __init__(self):
+        self.queue = queue.SimpleQueue()
+
+    def batches(self):
+        return iter(self.queue.get, None)
+
+    def close(self):
+        self.queue.put(None)
+
+
+@pytest.mark.parametrize("secrets", ["none before", "rotated"])
+def test_secret_that_is_created_or_rotated_while_a_log_is_followed_is_masked(serve, monkeypatch, secrets):
+    text = TEXT if secrets == "rotated" else TEXT.replace("${secret:db}", "none")
+    node, lines = serve(text), FedLines()
+    node.nova("deploy")
+    old = node.daemon.secrets.values(node.daemon.secrets.names()).get("db", "no secret yet")
+    monkeypatch.setattr(node.runtime, "logs", lambda *_arguments: lines)
+    with contextlib.closing(Client()) as client:
+        stream = client.follow(client.logs.Read, pb.LogsRequest(name="db", follow=True))
+        lines.queue.put([(1, b"before")])
+        assert next(stream).text == "before"
+        if secrets == "rotated":
+            node.nova("secrets", "rotate", "db")
+        else:
+            node.daemon.deployer.platform = parse(TEXT, "toml")
+            node.nova("deploy")
+        new = node.daemon.secrets.values(["db"])["db"]
+        assert new != old
+        shown = []
+        for batch in ([(1, f"set {new[:6]}".encode())], [(1, f"{new[6:]}.".encode())], [(1, f"now {new}".encode())],
+                      [(1, f"was {old}".encode())]):
+            lines.queue.put(batch)
+            shown.append(next(stream).text)
+        assert shown[1:] == ["********.", "now ********", "was ********" if secrets == "rotated" else f"was {old}"]
+        assert longest("\n".join(shown), new) <= SHOWN
+        stream.close()
+    assert "********" in node.daemon.secrets.masker().text(new)
+
+
+@pytest.mark.parametrize("tail", ["1000000", "10001", "-1"])
+def test_log_tail_outside_of_its_range_is_refused_and_named(node, tail):
+    node.nova("deploy")
+    refused = node.nova("service-logs", "db", "--tail", tail, code=2).err
+    assert f"tail: {tail} is not a number of lines from 0 (the default, 100) to 10000." in refused
+    assert node.nova("service-logs", "db", "--no-follow", "--tail", "10000").out == "a line\n"
 
 
 def test_disconnected_log_readers_release_their_threads(node):

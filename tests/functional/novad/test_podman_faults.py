@@ -6,6 +6,7 @@ import tempfile
 import pytest
 
 from nova.novad.daemon import Daemon
+from nova.novad.errors import ImageFault
 from nova.novad.options import Options
 from nova.novad.platform import parse
 from nova.novad.runtime import podman as podman_module
@@ -167,6 +168,29 @@ def test_image_volume_outside_of_all_mounts_is_refused(podman, node, path):
     podman.image_configs["db:2"] = {"Volumes": {path: {}}, "Labels": {"x" * 1000: "y" * 1000_000}}
     assert "stores data at /" in node.nova("deploy", "db=2", code=1).err
     assert podman.named() == BOTH
+
+
+@pytest.mark.parametrize("words", [("deploy", "db=2"), ("remove", "--yes"), ("remove", "--yes", "--remove-volumes")],
+                         ids=str)
+def test_podman_volume_without_a_name_is_never_removed_with_its_container(podman, node, words):
+    """The container was created by an earlier release, from an image whose volumes are unknown now."""
+    node.nova("deploy")
+    podman.volumes["0123"] = "s-db"
+    node.nova(*words)
+    assert podman.volumes == {"0123": "s-db"}
+
+
+def test_image_of_unknown_size_is_removed_after_the_pull_if_it_exceeds_the_limit(podman):
+    podman.image_sizes = {"db:1": 2 << 20, "db:2": 3 << 20}
+    limited = Podman(str(podman.path), image_limit=2 << 20)
+    limited.fetch("db:1")
+    with pytest.raises(ImageFault, match="db:2 has 3 MiB when it is unpacked, and image_limit is 2 MiB"):
+        limited.fetch("db:2")
+    assert list(podman.images.values()) == ["db:1"]
+    Podman(str(podman.path)).fetch("db:2")
+    with pytest.raises(ImageFault, match="image_limit is 2 MiB"):  # An image of an earlier deployment stays.
+        limited.fetch("db:2")
+    assert list(podman.images.values()) == ["db:1", "db:2"]
 
 
 def test_stop_may_take_longer_than_the_stop_timeout(podman, node, monkeypatch):

@@ -37,14 +37,14 @@ def serve(tmp_path):
         process.communicate()
 
 
-def test_novad_profiling_requires_the_shared_secret(serve, tmp_path):
+def test_novad_profiling_accepts_only_the_token_in_its_file(serve, tmp_path):
     port = free_port()
     process = serve("--pprof-addr", f"127.0.0.1:{port}")
     answers = {}
 
-    def ask(path, secret=True):
-        file = tmp_path / "data/shared-secret"
-        known = {"Authorization": f"Bearer {file.read_text()}"} if secret and file.exists() else {}
+    def ask(path, file="profiling-token"):
+        given = tmp_path / "data" / file
+        known = {"Authorization": f"Bearer {given.read_text()}"} if given.is_file() else {}
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
         try:
             connection.request("GET", path, headers=known)
@@ -58,7 +58,9 @@ def test_novad_profiling_requires_the_shared_secret(serve, tmp_path):
             connection.close()
 
     wait_for(lambda: ask("/debug/pprof/heap"), 60)
-    assert not ask("/debug/pprof/heap?seconds=9", secret=False)
+    assert not ask("/debug/pprof/heap?seconds=9", file="")
+    assert not ask("/debug/pprof/heap?seconds=8", file="shared-secret")
+    assert (tmp_path / "data/profiling-token").stat().st_mode & 0o777 == 0o600
     assert ask("/debug/pprof/profile?seconds=0.5&format=speedscope")
     assert b"builtins.dict" in gzip.decompress(answers["/debug/pprof/heap"])
     assert json.loads(answers["/debug/pprof/profile?seconds=0.5&format=speedscope"])["profiles"][0]["type"] == "sampled"

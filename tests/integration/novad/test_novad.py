@@ -122,8 +122,17 @@ def test_undeclared_volume_of_an_image_is_refused(registry: Registry, tmp_path: 
         assert (node.written("db"), node.podman("volume", "ls", "-q")) == (["1", "2"], "")
         node.nova("rollback", "db")
         wait_for(lambda: node.written("db") == ["1", "1"], "the expected data are written", node.log)
+        # A container of an earlier release, with a volume without a name.
+        node.kill(signal.SIGTERM)
+        name = f"v{os.getpid()}-db"
+        image = node.podman("inspect", "--format", "{{.Image}}", name).strip()
+        node.podman("rm", "-f", name)
+        node.podman("create", "--name", name, "--label", f"io.nova.platform=v{os.getpid()}", "--label",
+                    "io.nova.component=db", "--network", "host", "--volume", "/old", "--image-volume", "ignore", image)
+        node.start()
+        old = node.podman("volume", "ls", "-q")
         node.nova("remove", "--yes")
-        assert node.podman("volume", "ls", "-q") == ""
+        assert (len(old.split()), node.podman("ps", "-aq"), node.podman("volume", "ls", "-q")) == (1, "", old)
 
 
 @contextlib.contextmanager

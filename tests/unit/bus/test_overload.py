@@ -193,6 +193,16 @@ def test_without_a_server_calls_fail_fast_until_a_server_starts(transport, imple
     assert not [name for name in implementation.seen if name == "anybody?"]
 
 
+def test_call_without_a_server_fails_at_its_own_deadline(request):
+    """The call does not wait for the whole time that a restarting server gets."""
+    transport = bus.connect(cfg.CONF, url=f"kombu+memory://{request.node.name}")
+    started = time.monotonic()
+    with pytest.raises(exception.NoListeners):
+        bus.within(bus.client(transport, Echo), 0.5).ask(CTX, "anybody?")
+    assert time.monotonic() - started < 0.5 + 1
+    transport.cleanup()
+
+
 @pytest.mark.usefixtures("hasty")
 def test_long_call_does_not_open_the_circuit(transport, implementation):
     proxy = bus.client(transport, Echo)

@@ -10,7 +10,7 @@ import pytest
 from nova.common.errors import NotKnown, Refused, ReportedError
 from nova.novad.deployment import history
 from nova.novad.deployment.data import Data
-from nova.novad.deployment.deploy import Deployer
+from nova.novad.deployment.deploy import Deployer, Terms
 from nova.novad.deployment.journal import DONE, STUCK, UNDONE, Change, Journal
 from nova.novad.errors import Busy, Failed, ImageFault, RuntimeFault
 from nova.novad.platform import parse
@@ -256,12 +256,67 @@ health = {command = ["ok"], interval = 0.1, timeout = 1, start = 0.5}
         assert node.runtime.made == {}
 
 
-def test_unchanged_container_is_not_checked_for_declared_volumes(deployed):
+def test_backup_is_possible_for_an_image_with_unmounted_data_volume(deployed):
     deployed.runtime.data["registry/db:1"] = ("/elsewhere",)
-    assert deployed.deploy(conductor="2").state == DONE
     current = deployed.deployer.journal.components()
     deployed.run(history.BACK_UP, [Change(name="db", before=current["db"], after=current["db"])])
     assert deployed.deployer.journal.backups("db")
+
+
+# Changes that remove or recreate the container of the database, or would do so when they are undone.
+LOSSES = {
+    "owner of data": lambda node: node.deploy(conductor="bad"),
+    "removal": lambda node: node.run(history.REMOVE, node.deployer.removals()),
+    "left the file": lambda node: (node.start(WITHOUT_DB), node.deploy()),
+    "image without the volume": lambda node: node.deploy(db="2"),
+}
+WITHOUT_DB = """
+name = "suite"
+[components.api]
+image = "registry/api"
+version = "1"
+"""
+
+
+@pytest.mark.parametrize("act", LOSSES)
+def test_data_of_an_earlier_release_outside_of_volumes_are_not_removed(deployed, act):
+    deployed.runtime.data["registry/db:1"] = ("/rows", "/elsewhere")
+    verbs = []
+    made, running = dict(deployed.runtime.made), dict(deployed.runtime.running)
+    start = deployed.start
+
+    def watched_start(*text):
+        start(*text)
+        deployed.runtime.before = lambda verb, _name: verbs.append(verb)
+
+    deployed.start = watched_start
+    deployed.runtime.before = lambda verb, _name: verbs.append(verb)
+    with pytest.raises(Refused, match=r"Component db: .* stores data at /elsewhere, which .*volume.*podman cp"):
+        LOSSES[act](deployed)
+    assert (deployed.runtime.made, deployed.runtime.running) == (made, running)
+    assert set(verbs) <= {"fetch"}
+
+
+def test_components_with_data_outside_of_volumes_are_removed_together_with_data(deployed):
+    deployed.runtime.data["registry/db:1"] = ("/elsewhere",)
+    deployed.deployer.run(history.REMOVE, deployed.deployer.removals(), lambda _name, _what: None,
+                          Terms(drop_data=True))
+    assert deployed.runtime.made == {}
+
+
+def test_component_without_container_and_image_is_removed(deployed):
+    deployed.runtime.data["registry/db:1"] = ("/elsewhere",)
+    deployed.runtime.made.clear()
+    deployed.runtime.running.clear()
+    deployed.runtime.images.clear()
+    deployed.run(history.REMOVE, deployed.deployer.removals())
+    assert deployed.deployer.journal.components() == {}
+
+
+def test_volume_dropped_from_image_and_component_is_no_reason_to_refuse(deployed):
+    deployed.runtime.data["registry/db:1"] = ("/rows",)
+    deployed.start(TEXT.replace('volumes = [{name = "rows", destination = "/rows"}]\n', ""))
+    assert deployed.deploy(db="2").state == DONE
 
 
 @pytest.mark.parametrize("version", ["bad", "sick"])

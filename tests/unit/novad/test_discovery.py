@@ -1,12 +1,19 @@
 """The table of novad instances discovered by mDNS."""
 
+import concurrent.futures
+import contextlib
+import pathlib
 import threading
 
+import grpc
 import pytest
 
+from nova.novad.client import Client
 from nova.novad.mdns import Instance
 from nova.novad.nodes import discovery as module
-from nova.novad.nodes.discovery import Discovery
+from nova.novad.nodes.discovery import Discovery, certified
+from tests.certificates import authority
+from tests.functional.client import wait_for
 
 
 class Network:
@@ -17,7 +24,7 @@ class Network:
         monkeypatch.setattr(module.time, "monotonic", lambda: self.now)
         self.table = Discovery({}, threading.Event(), self._connects)
 
-    def _connects(self, url, files):
+    def _connects(self, url, node, files):
         self.tried.append(url)
         self.now += 0.1 if url in self.good else module.LIMIT
         return url in self.good
@@ -99,3 +106,100 @@ def test_withdrawn_instances_and_instances_without_tls_are_removed(network):
     assert network.table.size() == 0
     network.run(20)
     assert network.tried == []
+
+
+def test_confirmed_address_is_kept_while_it_works_whatever_is_announced(network):
+    network.good.add("tls://10.0.0.1:1")
+    network.add("n2", 1)
+    network.run(10)
+    network.add("n2", 7, 8)
+    network.table.remove("n2")
+    network.add("n2", 9, scheme="tcp")
+    for number in range(2 * module.MOST):
+        network.add(f"s{number}", number + 20)
+    network.run(200)
+    assert network.table.trusted() == [("n2", "tls://10.0.0.1:1")]
+    assert not {"tls://10.0.0.1:7", "tls://10.0.0.1:8"} & set(network.tried)
+
+
+def test_latest_announcement_is_tried_when_the_confirmed_address_fails(network):
+    network.good.add("tls://10.0.0.1:1")
+    network.add("n2", 1)
+    network.run(10)
+    network.add("n2", 7, 8)
+    network.good = {"tls://10.0.0.1:8"}
+    network.run(120)
+    assert network.table.trusted() == [("n2", "tls://10.0.0.1:8")]
+
+
+def test_withdrawn_instance_is_removed_once_its_confirmed_address_fails(network):
+    network.good.add("tls://10.0.0.1:1")
+    network.add("n2", 1)
+    network.run(10)
+    network.table.remove("n2")
+    network.good.clear()
+    network.run(2 * module._FIRST_PAUSE)
+    assert network.table.size() == 0
+
+
+def test_dropped_instance_is_offered_again_and_found_when_it_becomes_reachable(monkeypatch):
+    told = Instance(name="n2", node="n2", version="1", roles=(), addresses=("tls://10.0.0.1:1",))
+    ended, reachable, failed = threading.Event(), threading.Event(), threading.Event()
+
+    class Announced:
+        """A watch that reports an instance once, as zeroconf does."""
+
+        def __init__(self):
+            self.instances = [(True, told)]
+
+        def events(self, _seconds):
+            ended.wait(0.01)
+            while self.instances:
+                yield self.instances.pop()
+
+        def close(self):
+            pass
+
+    def connects(_url, _node, _files):
+        failed.set()
+        return reachable.is_set()
+
+    monkeypatch.setattr(module, "Watch", Announced)
+    monkeypatch.setattr(module, "_BROWSE", 0.1)
+    monkeypatch.setattr(module, "_FORGOTTEN", -1.0)  # The first failure drops an instance.
+    discovery = Discovery({}, ended, connects)
+    discovery.start()
+    try:
+        assert failed.wait(20)
+        reachable.set()
+        wait_for(discovery.trusted, 20, "the instance is offered again")
+    finally:
+        ended.set()
+        discovery.stop()
+
+
+@pytest.mark.parametrize(("certificate", "node", "accepted"), [
+    ({}, "n2", True), ({}, "n3", False), ({}, "N2", False), ({"names": ["n3"]}, "n3", True),
+    ({"names": ["n3"]}, "n2", False), ({"addresses": ["127.0.0.2"]}, "n2", False)])
+def test_certificate_must_name_the_address_and_the_announced_node(certificate, node, accepted):
+    with authority() as ca, serving(ca.issue("n2", **certificate)) as url:
+        assert certified(url, node, {"NOVA_CACERT": ca.file}) is accepted
+        with authority() as other:
+            assert not certified(url, node, {"NOVA_CACERT": other.file})
+        if accepted:  # The connection that carries the secret of the node has the same rule.
+            with contextlib.closing(Client(url, "s", {"NOVA_CACERT": ca.file},
+                                           [("grpc.ssl_target_name_override", node)])) as client:
+                client.wait(10)
+
+
+@contextlib.contextmanager
+def serving(pair):
+    """Serve gRPC with a certificate; yield the address."""
+    server = grpc.server(concurrent.futures.ThreadPoolExecutor(1))
+    files = [tuple(pathlib.Path(path).read_bytes() for path in (pair.key, pair.certificate))]
+    port = server.add_secure_port("127.0.0.1:0", grpc.ssl_server_credentials(files))
+    server.start()
+    try:
+        yield f"tls://127.0.0.1:{port}"
+    finally:
+        server.stop(0).wait()

@@ -133,8 +133,11 @@ class Model:
         for name in names or NAMES:
             now = self.now(name)
             target = None if now is None else now.before if to is None else self.at(name, to)
-            if now is not None and target is not None and target.made not in (now.made, now.copy_of):
-                targets[name], ends[name] = target, self.end(name, target)
+            if now is None or target is None or target.made == now.made:
+                continue
+            end = self.end(name, target)
+            if target.made != now.copy_of or self.data[name] != self.saved.get((name, end)):
+                targets[name], ends[name] = target, end
         if "conductor" in targets and self.now("db") is not None:
             moments = [made for made, state in self.lives["conductor"]
                        if made >= ends["conductor"] and state is not None and ("db", made) in self.saved]
@@ -265,7 +268,9 @@ class Comparison:
         self.novad.start()
         after = self.novad.daemon.journal.deployments(1)
         self.model.ident += len(after) and after[0].id - (last[0].id if last else 0)
-        if not after or after[0].state != "done" or after == last:
+        if after == last:  # The rollback was refused.
+            return ""
+        if after[0].state != "done":
             self.undone()
             return ""
         self.model.ident -= 1
@@ -300,6 +305,8 @@ def test_random_change_sequences_match_the_model():
         try:
             for version in "123":
                 compared.run("deploy", {"db": version, "conductor": version})
+            compared.run("rollback", (), None)
+            compared.run("rollback", ("db",), 1)  # to deployment 2, of whose state the current one is a copy
             for kind, *arguments in operations:
                 compared.run(kind, *arguments)
             covered.update(compared.covered)
@@ -335,6 +342,18 @@ def test_rollback_targets_the_previous_state_and_not_a_rolled_back_version(novad
         novad.daemon.rollback(["db"], None, QUIET)
     novad.daemon.rollback(["db"], 2, QUIET)
     assert novad.found()["db"] == ("2", ("v1", "v2"))
+
+
+def test_rollback_to_a_copied_state_discards_data_written_to_the_copy(novad):
+    deployed(novad, "1", "2")
+    for _time in range(2):
+        novad.daemon.rollback(["db"], 1, QUIET)
+        assert novad.found()["db"] == ("1", ("v1",))
+        novad.write("db", "later")
+    novad.daemon.rollback(["db"], 3, QUIET)
+    assert novad.found()["db"] == ("1", ("v1", "later"))
+    with pytest.raises(Refused, match="Nothing to roll back to"):
+        novad.daemon.rollback(["db"], 5, QUIET)
 
 
 def test_rollback_after_a_restore_reverts_the_restore(novad):

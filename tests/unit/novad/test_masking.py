@@ -2,10 +2,12 @@
 
 import base64
 import json
+import sys
 import urllib.parse
 
 import pytest
 
+from nova.novad import masking
 from nova.novad.deployment import history
 from nova.novad.deployment.journal import Change
 from nova.novad.errors import Failed, RuntimeFault
@@ -78,6 +80,68 @@ def test_secret_split_within_a_utf8_character_is_masked():
         first, second = value.encode()[:at], value.encode()[at:]
         assert MaskedStream(Masker([value])).lines([(1, b"is " + first), (1, second + b" !")]) == [
             f"is {MASK}", f"{MASK} !"]
+
+
+def steps_of(act) -> int:
+    """Return the number of bytecode instructions that a call executes."""
+    count = 0
+
+    def trace(frame, event, _argument):
+        nonlocal count
+        frame.f_trace_opcodes = True
+        count += event == "opcode"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        act()
+    finally:
+        sys.settrace(before)
+    return count
+
+
+class Spans(list):
+    """A list that counts the elements which its slices copy."""
+
+    copied = 0
+
+    def __getitem__(self, key):
+        found = super().__getitem__(key)
+        if isinstance(key, slice):
+            Spans.copied += len(found)
+        return found
+
+
+@pytest.mark.parametrize("lines", [lambda number: [(1, VALUE.encode())] * number,
+                                   lambda number: [(1, VALUE[:6].encode()), (2, b""), (1, VALUE[6:].encode())] * number,
+                                   lambda number: [(1, b""), (1, VALUE.encode() * 2)] * number])
+def test_masking_work_grows_linearly_with_lines_that_contain_the_secret(monkeypatch, lines):
+    masker = Masker([VALUE])
+    monkeypatch.setattr(masking, "sorted", lambda spans: Spans(sorted(spans)), raising=False)
+
+    def work(number: int) -> int:
+        Spans.copied = 0
+        return steps_of(lambda: MaskedStream(masker).lines(lines(number))) + Spans.copied
+
+    few, many = work(200), work(800)
+    assert many < 5 * few, (few, many)
+
+
+def test_overlapping_secrets_are_masked_as_a_single_span():
+    assert Masker(["first half second", "second half third", "half"]).text(
+        "is first half second half third.") == f"is {MASK}."
+
+
+@pytest.mark.parametrize("cut", CUTS)
+def test_secret_split_around_a_change_of_secrets_is_masked(cut):
+    stream = MaskedStream(Masker([VALUE]))
+    shown = stream.lines([(1, f"login with {VALUE[:cut]}".encode())])
+    stream.use(Masker(["another secret", VALUE]))
+    shown += stream.lines([(1, f"{VALUE[cut:]} and another se".encode())]) + stream.lines([(1, b"cret failed")])
+    assert longest("".join(shown)) <= SHOWN
+    assert longest("".join(shown), "another secret") <= SHOWN
+    assert shown[-1].endswith(" failed")
 
 
 def test_text_without_secrets_is_unchanged():

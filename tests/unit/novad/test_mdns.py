@@ -97,3 +97,16 @@ def test_packet_flood_is_bounded_in_table_and_queue(monkeypatch):
             watch._resolve(name)
         heard("n2")
         assert (submitted[-1], len(watch._instances), f"s0.{TYPE}" in watch._instances) == (f"n2.{TYPE}", 5, False)
+
+
+def test_full_table_of_resolved_instances_admits_new_ones(monkeypatch):
+    monkeypatch.setattr(mdns, "_MOST_INSTANCES", 5)
+    with contextlib.closing(Watch(["127.0.0.1"])) as watch:
+        info = type("Info", (), {"port": 1, "properties": {}, "addresses_by_version": lambda _self, _version: [IPV4]})()
+        watch._zeroconf.get_service_info = lambda *_words: info
+        seen = []
+        for number in range(12):
+            watch._changed(None, TYPE, f"s{number}.{TYPE}", ServiceStateChange.Added)
+            seen.append(next(one.name for here, one in watch.events(20) if here))
+        assert seen == [f"s{number}" for number in range(12)]
+        assert list(watch._instances) == [f"s{number}.{TYPE}" for number in range(7, 12)]

@@ -152,7 +152,11 @@ def test_too_large_image_is_refused_before_the_pull(site, tmp_path, monkeypatch,
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(images.shutil, "disk_usage", lambda _path: usage._replace(free=free))
     with pytest.raises(ImageFault, match=said):
-        images.pull(str(tmp_path / "nobody"), f"{site.host}/a/b:1", tmp_path, limit)
+        images.check_size(f"{site.host}/a/b:1", tmp_path, limit)
+    runtime = Podman(str(tmp_path / "nobody"), limit)
+    runtime._storage = tmp_path
+    with pytest.raises(ImageFault, match=said):
+        runtime.fetch(f"{site.host}/a/b:1")
 
 
 def test_pull_is_cancelled_before_it_fills_the_disk(tmp_path, monkeypatch, service):
@@ -173,7 +177,7 @@ def test_pull_is_cancelled_before_it_fills_the_disk(tmp_path, monkeypatch, servi
     thread = threading.Thread(target=slow, daemon=True)
     thread.start()
     with pytest.raises(ImageFault, match=r"short:1 cannot be fetched: the pull was cancelled, since less than 64"):
-        images.pull(str(tmp_path / "slow"), "short:1", tmp_path, 0)
+        images.pull(str(tmp_path / "slow"), "short:1", tmp_path)
     thread.join(30)
     listening.close()
     assert ended == [b""]
@@ -185,7 +189,7 @@ def test_pull_is_cancelled_before_it_fills_the_disk(tmp_path, monkeypatch, servi
     ([answer(200)], "short:1 cannot be fetched: podman reported no reason"), ([answer(200, [], 1, {})], "no reason")])
 def test_failed_pull_reports_the_reason(service, tmp_path, answers, said):
     with pytest.raises(ImageFault, match=said):
-        images.pull(service(*answers), "short:1", tmp_path, 0)
+        images.pull(service(*answers), "short:1", tmp_path)
 
 
 @pytest.mark.parametrize("verb", ["create", "start", "stop", "remove", "find", "containers", "make_network",

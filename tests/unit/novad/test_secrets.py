@@ -77,6 +77,7 @@ def test_removed_secrets_leave_no_files(tmp_path):
     secrets = Secrets(tmp_path)
     secrets.make(WANTED)
     secrets.keep(WANTED)
+    secrets.renew("db", WANTED["db"])
     secrets.remove()
     assert list(tmp_path.iterdir()) == []
 
@@ -86,3 +87,33 @@ def test_secret_values_are_masked_in_messages(tmp_path):
     secrets.make(WANTED)
     value = secrets.values(["db"])["db"]
     assert secrets.masker().text(f"login {value} failed") == "login ******** failed"
+
+
+@pytest.mark.parametrize("key", [None, b"a passphrase"])
+def test_previous_values_of_a_secret_are_masked_up_to_a_limit(tmp_path, key):
+    secrets = Secrets(tmp_path, key)
+    secrets.make(WANTED)
+    values = [secrets.values(["db"])["db"]]
+    for _rotation in range(6):
+        secrets.keep(["db"])
+        secrets.renew("db", WANTED["db"])
+        secrets.forget()
+        values.append(secrets.values(["db"])["db"])
+    masker = Secrets(tmp_path, key).masker()
+    assert [masker.text(value) == "********" for value in values] == [False, False, *[True] * 5]
+    assert (secrets.names(), modes(tmp_path)) == (["db", "pin"], {0o600})
+    content = b"".join(path.read_bytes() for path in tmp_path.iterdir())
+    assert [value.encode() in content for value in values[2:]] == [key is None] * 5
+
+
+def test_value_of_an_undone_rotation_is_masked(tmp_path):
+    secrets = Secrets(tmp_path)
+    secrets.make(WANTED)
+    secrets.keep(["db"])
+    before = secrets.values(["db"])["db"]
+    for _repeated in range(2):
+        secrets.renew("db", WANTED["db"])
+        undone = secrets.values(["db"])["db"]
+        secrets.put_back()
+        secrets.put_back()
+        assert [secrets.masker().text(value) for value in (before, undone)] == ["********"] * 2

@@ -3,7 +3,7 @@
 import pytest
 
 from nova.novad import signing
-from nova.novad.signing import Verifier, new_nonce, node_secret, proof, signature
+from nova.novad.signing import Verifier, new_nonce, node_secret, profiling_token, proof, signature
 
 
 @pytest.fixture
@@ -61,3 +61,8 @@ def test_callers_without_the_secret_use_no_memory(verifier):
 
 def test_node_secrets_differ_from_each_other_and_the_control_node():
     assert len({SECRET, node_secret("other", "n1"), *(node_secret(SECRET, name) for name in ("n1", "n2", "n"))}) == 5
+
+
+def test_profiling_token_is_no_secret_of_the_node_or_of_other_nodes():
+    assert len({SECRET, profiling_token(SECRET), profiling_token("other"), node_secret(SECRET, ""),
+                node_secret(SECRET, "token for profiles")}) == 5

@@ -15,6 +15,7 @@ from nova.rpcapi import CONDUCTOR, HEARTBEATS, SCHEDULER, by_hosts
 from nova.rpcapi.scheduler import Scheduler
 from nova.scheduler import manager
 from nova.scheduler import service as services
+from nova.scheduler.filters.service import AggregateNumInstancesFilter, IoOpsFilter, NumInstancesFilter
 from tests.unit.scheduler.builders import filters, node, spec, weighers
 
 
@@ -103,6 +104,22 @@ def test_select_and_explain_over_the_bus(start, scheduler):
     verdicts = scheduler.explain(context.admin(), spec(requested_host="n3"))
     assert [(verdict.node, verdict.refused_by) for verdict in verdicts] == [
         ("n3", None), ("n0", "RequestedHost"), ("n1", "RequestedHost"), ("n2", "RequestedHost")]
+
+
+def test_selections_contain_the_limits_that_filters_enforced(start, scheduler, conductor, monkeypatch, settings):
+    """Claims check them again, since several schedulers may select a node at once."""
+    start()
+    assert {(each.max_instances, each.max_io_ops) for each in scheduler.select(context.admin(), spec())[0]} == {(0, 0)}
+    settings("filter_scheduler", max_instances_per_host=30, max_io_ops_per_host=5)
+    conductor.states[0].aggregates = [{"max_instances_per_host": "20"}]
+    monkeypatch.setattr(services, "load_filters", lambda: [
+        *filters(), NumInstancesFilter(), AggregateNumInstancesFilter(), IoOpsFilter()])
+    made = start(1)
+    selections = made.manager.select(context.admin(), spec())[0]
+    assert {each.node: (each.max_instances, each.max_io_ops) for each in selections} == {
+        "n0": (20, 5), "n1": (30, 5), "n2": (30, 5)}
+    [[forced]] = made.manager.select(context.admin(), spec(force_host="n0"))
+    assert (forced.max_instances, forced.max_io_ops) == (0, 0)
 
 
 def test_no_valid_host_is_raised_over_the_bus(start, scheduler):

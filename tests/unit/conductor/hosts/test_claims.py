@@ -83,6 +83,19 @@ def test_claim_with_force_host_accepts_a_down_but_no_disabled_host(core: Books, 
     assert "disabled" in refused(core, hosts["a"], asking(force_host="a"))
 
 
+@pytest.mark.parametrize("limit", ["max_instances", "max_io_ops"])
+def test_claim_enforces_the_limits_of_the_node_that_filters_enforced(core: Books, hosts: dict[str, Selection],
+                                                                     limit: str) -> None:
+    """Several schedulers that select the node at once would otherwise exceed max_instances_per_host."""
+    limited = msgspec.structs.replace(hosts["a"], **{limit: 2})
+    claim(core, limited, asking())
+    claim(core, limited, asking())
+    assert "as many servers or operations" in refused(core, limited, asking())
+    claim(core, hosts["a"], asking())  # a selection without limits, such as that of a host that an administrator named
+    set_columns(core, tables.services, tables.services.c.host == "a", up=False)
+    assert "down" in refused(core, limited, asking())
+
+
 def test_claim_on_a_deleted_node_is_refused(core: Books, hosts: dict[str, Selection]) -> None:
     nowhere = Selection(node_uuid=new_uuid(), host="a", node="a")
     assert "gone" in refused(core, nowhere, asking())
