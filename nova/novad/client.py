@@ -109,14 +109,6 @@ class Client:
             if self._call_log:
                 self._call_log.wait(stream)
 
-    def wait(self, seconds: float) -> None:
-        """Wait for the connection, TLS included. Raises grpc.FutureTimeoutError."""
-        ready = grpc.channel_ready_future(self._channel)
-        try:
-            ready.result(timeout=seconds)
-        finally:
-            ready.cancel()
-
     def close(self) -> None:
         self._channel.close()
 

@@ -168,26 +168,60 @@ def _of_rows(connection: sa.Connection, search: Search, few: sa.Subquery, limit:
 def _ordered(connection: sa.Connection, search: Search, limit: int | None, marker: sa.Row[Any] | None, partial: bool,
              began: float) -> tuple[list[Any], bool]:
     """Return the keys of a page from indexes of its order, and True if it was cut."""
-    read = _windows if scans.is_indexed(search.table, search.order) else _groups
-    return read(connection, search, limit, marker, partial, began)
+    keys, may_be_rare = list[Any](), True
+    if scans.is_indexed(search.table, search.order):
+        steps, may_be_rare = _windows(connection, search, keys, limit, marker), not search.range_column()
+    else:
+        name = search.order[0][0]
+        only = search.equal.get(name, [])
+        if len(only) == 1 and (marker is None or marker._mapping[name] == only[0]):
+            return _group(connection, search, only[0], limit, marker, partial, began)
+        steps = _groups(connection, search, keys, limit, marker, partial, began)
+    for cut in steps:
+        if cut:
+            return keys, True
+        if limit is not None and len(keys) >= limit:
+            break
+        if time.monotonic() - began > _SECONDS:
+            if partial and keys:
+                return keys, True
+            if not keys and may_be_rare:
+                may_be_rare, rare = False, _rare(connection, search, limit, marker, partial)
+                if rare is not None:
+                    return rare
+        regexp.check_time(connection, began)
+    return keys, False
 
 
-def _groups(connection: sa.Connection, search: Search, limit: int | None, marker: sa.Row[Any] | None, partial: bool,
-            began: float) -> tuple[list[Any], bool]:
-    """Return the keys of a page in an order without an index, and True if it was cut.
+def _windows(connection: sa.Connection, search: Search, keys: list[Any], limit: int | None,
+             marker: sa.Row[Any] | None) -> Iterator[bool]:
+    """Append the keys of a page in the order of an index; yield after each window but the last one, never True."""
+    column, after = search.range_column(), _place(marker)
+    ranges = scans.ranges(search.table, search.order, search.prefixes_with(column))
+    while True:
+        end = scans.window_end(connection, ranges, FEW, after)
+        remaining = None if limit is None else limit - len(keys)
+        statement = scans.page(ranges, search.columns(), None if search.expressions else remaining, after, end,
+                               window=(2 * FEW, search.conditions(column)))  # rows may have moved into the window
+        keys += _keys(connection, search, statement, remaining)
+        if end is None:
+            return
+        yield False
+        after = end
+
+
+def _groups(connection: sa.Connection, search: Search, keys: list[Any], limit: int | None, marker: sa.Row[Any] | None,
+            partial: bool, began: float) -> Iterator[bool]:
+    """Append the keys of a page in an order without an index; yield after each step but the last one, True if the page
+    was cut.
 
     The index of the first column divides the rows into groups of one value. Consecutive groups of together at most
     ``FEW`` rows are read and sorted by one statement.
     """
     name, way = search.order[0]
     tail = dict.fromkeys((name, "created_at", search.order[-1][0]), way)
-    only = search.equal.get(name, [])
-    if len(only) == 1 and (marker is None or marker._mapping[name] == only[0]):
-        return _group(connection, search, only[0], limit, marker, partial, began)
     parts = scans.ranges(search.table, list(tail.items()), search.prefixes)
-    keys, may_be_rare, behind = list[Any](), True, None
-    size = FEW if limit is None else min(FEW, 4 * limit)
-    end = None if marker is None else _place(marker)
+    size, behind, end = FEW if limit is None else min(FEW, 4 * limit), None, _place(marker)
     while True:
         if end is None:
             left = scans.outside(parts, behind, None)
@@ -197,22 +231,14 @@ def _groups(connection: sa.Connection, search: Search, limit: int | None, marker
             if between:
                 remaining = None if limit is None else limit - len(keys)
                 keys += _of_rows(connection, search, scans.at_most(between, 2 * FEW), remaining, None)
-        if end is not None and (limit is None or len(keys) < limit):
+        if end is None:
+            return
+        cut = False
+        if limit is None or len(keys) < limit:
             remaining = None if limit is None else limit - len(keys)
             more, cut = _group(connection, search, end[name], remaining, None if behind else marker, partial, began)
             keys += more
-            if cut:
-                return keys, True
-        if end is None or (limit is not None and len(keys) >= limit):
-            return keys, False
-        if time.monotonic() - began > _SECONDS:
-            if partial and keys:
-                return keys, True
-            if not keys and may_be_rare:
-                may_be_rare, rare = False, _rare(connection, search, limit, marker, partial)
-                if rare is not None:
-                    return rare
-        regexp.check_time(connection, began)
+        yield cut
         behind, end = end, None
 
 
@@ -230,32 +256,6 @@ def _group(connection: sa.Connection, search: Search, value: Any, limit: int | N
     if few is not None:
         return _of_rows(connection, group, few, limit, marker), False
     return _ordered(connection, group, limit, marker, partial, began)
-
-
-def _windows(connection: sa.Connection, search: Search, limit: int | None, marker: sa.Row[Any] | None, partial: bool,
-             began: float) -> tuple[list[Any], bool]:
-    """Return the keys of a page in the order of an index, and True if it was cut."""
-    column, keys = search.range_column(), list[Any]()
-    after = _place(marker)
-    may_be_rare = not column
-    ranges = scans.ranges(search.table, search.order, search.prefixes_with(column))
-    while True:
-        end = scans.window_end(connection, ranges, FEW, after)
-        remaining = None if limit is None else limit - len(keys)
-        statement = scans.page(ranges, search.columns(), None if search.expressions else remaining, after, end,
-                               window=(2 * FEW, search.conditions(column)))  # rows may have moved into the window
-        keys += _keys(connection, search, statement, remaining)
-        if end is None or (limit is not None and len(keys) >= limit):
-            return keys, False
-        if time.monotonic() - began > _SECONDS:
-            if partial and keys:
-                return keys, True
-            if not keys and may_be_rare:
-                may_be_rare, rare = False, _rare(connection, search, limit, marker, partial)
-                if rare is not None:
-                    return rare
-        regexp.check_time(connection, began)
-        after = end
 
 
 def _rare(connection: sa.Connection, search: Search, limit: int | None, marker: sa.Row[Any] | None,

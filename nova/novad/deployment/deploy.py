@@ -216,7 +216,7 @@ class Deployer:
     def _carry_out(self, begun: Deployment, changes: list[Change], progress: Progress, terms: Terms) -> None:
         """Deploy here and on other nodes. All nodes are prepared before any component stops."""
         ident, kind = begun.id, begun.kind
-        self._check(kind, changes, terms.drop_data or (terms.origin is not None and terms.origin.volumes))
+        self._check(kind, changes, terms.drop_data)
         if self.others is not None and terms.assignments:
             self.others.prepare(ident, terms.assignments, progress)
         self.journal.advance(ident, BACKUP, changes)

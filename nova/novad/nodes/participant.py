@@ -98,7 +98,7 @@ class Participant:
             self._journal.set_fact(_COORDINATOR, f"{assignment.coordinator} {assignment.control}")
             renew = self.deployer.secrets.take(assignment.values)
             made = self.deployer.run_alone(assignment.kind, self._changes(assignment), progress, Terms(
-                renew=renew, values=assignment.values, origin=origin))
+                renew=renew, values=assignment.values, origin=origin, drop_data=assignment.volumes))
             return [change.name for change in made.changes]
 
     def settle(self, coordinator: str, number: int, done: bool, progress: Progress) -> None:

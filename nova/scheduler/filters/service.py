@@ -1,6 +1,5 @@
 """Filters by the compute service of a host and its load."""
 
-
 import numpy as np
 
 from nova.scheduler.columns import BoolColumn, Column, IntColumn

@@ -189,7 +189,7 @@ def test_certificate_must_name_the_address_and_the_announced_node(certificate, n
         if accepted:  # The connection that carries the secret of the node has the same rule.
             with contextlib.closing(Client(url, "s", {"NOVA_CACERT": ca.file},
                                            [("grpc.ssl_target_name_override", node)])) as client:
-                client.wait(10)
+                grpc.channel_ready_future(client._channel).result(timeout=10)
 
 
 @contextlib.contextmanager
