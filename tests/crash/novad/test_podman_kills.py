@@ -101,7 +101,7 @@ class Storm:
         known = {path for path, in self._rows("select path from backups where path != ''")}
         assert {str(path.relative_to(self.node.data)) for path in (self.node.data / "backups").glob("*/*")} == known
         assert [path for part in ("secrets", "files", "volumes", "backups")
-                for path in (self.node.data / part).rglob(".*") if path.name != ".salt"] == []
+                for path in (self.node.data / part).rglob(".*") if path.name not in (".salt", ".past-key")] == []
 
 
 @pytest.fixture
