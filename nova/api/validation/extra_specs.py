@@ -46,7 +46,7 @@ def _namespace(name: str) -> str | None:
 
 def _find(name: str) -> Check | None:
     exact = EXACT.get(name)
-    if exact is not None:
+    if exact is not None or ":" not in name:
         return exact
     for pattern, check in PATTERNS:
         if pattern.fullmatch(name):

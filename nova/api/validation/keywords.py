@@ -76,9 +76,14 @@ _TYPES: dict[str, Callable[[Any], bool]] = {
 def _type(wanted: str | list[str], _schema: dict[str, Any]) -> Check:
     names = [wanted] if isinstance(wanted, str) else wanted
     tests = [_TYPES[name] for name in names]
-    fits = tests[0] if len(tests) == 1 else lambda value: any(test(value) for test in tests)
-    return lambda value: None if fits(value) else Failure(
-        value, lambda: f"{value!r} is not of type {', '.join(map(repr, names))}")
+
+    def check(value: Any) -> Failure | None:
+        for test in tests:  # faster than any(), for objects with thousands of properties
+            if test(value):
+                return None
+        return Failure(value, lambda: f"{value!r} is not of type {', '.join(map(repr, names))}")
+
+    return check
 
 
 def _identity(value: Any) -> Any:

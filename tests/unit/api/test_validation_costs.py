@@ -307,6 +307,7 @@ _SPECS = {"traits": dict.fromkeys(map("trait{}:CUSTOM_A".format, _names(3_300)),
           "resources": dict.fromkeys(map("resources{}:VCPU".format, _names(4_900)), 1),
           "CPUs of cells": dict.fromkeys(map("hw:numa_cpus.{}".format, range(3_900)), "0-1"),
           "capabilities": dict.fromkeys(map("capabilities:host:{}".format, _names(3_900)), "1"),
+          "unknown namespaces": dict.fromkeys(map("x_{}:x".format, _names(8_500)), 0),
           "free names": dict.fromkeys(_names(11_000), 0)}
 _VALID: dict[str, tuple[str, str, str, Any]] = {
     **{f"{name} of a new server": ("POST", "/servers", version, {"server": {**_BASE, **fields}, **more})
