@@ -64,8 +64,8 @@ def index(connection: sa.Connection, query: MigrationQuery) -> list[Migration]:
                *([TABLE.c.updated_at <= query.changes_before] if query.changes_before is not None else [])]
     marker = rows.marker_row(connection, sa.select(TABLE).where(
         TABLE.c.uuid == query.marker, *rows.equal(TABLE.c.project_id, query.project_id)), query.marker)
-    wanted = searches.Search(TABLE, [("created_at", "desc"), ("id", "desc")], _SELECTIVE, prefixes, equal,
-                             {"updated_at": sa.and_(*changes)} if changes else {})
+    wanted = searches.Search(TABLE, [("created_at", "desc"), ("id", "desc")], _SELECTIVE, prefixes, equal=equal,
+                             indexed={"updated_at": sa.and_(*changes)} if changes else {})
     return rows.to_objects(Migration, searches.page(connection, wanted, list(TABLE.c), query.limit, marker).rows)
 
 

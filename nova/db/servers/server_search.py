@@ -25,9 +25,14 @@ TABLE = tables.instances
 _EXACT = frozenset({"uuid", "project_id", "user_id", "image_ref", "vm_state", "host", "task_state", "power_state",
                     "launch_index", "flavorid", "progress", "config_drive", "locked_by", "server_group"})
 
+# Columns of filters by expression that have an index and few different values.
+_VALUED = frozenset({"node", "access_ip_v4", "access_ip_v6", "availability_zone", "root_device_name", "kernel_id",
+                     "ramdisk_id", "disk_config"})
+
 # Columns of filters with an index; those whose values have the fewest servers come first.
-_SELECTIVE = ("uuid", "project_id", "user_id", "host", "server_group", "image_ref", "locked_by", "task_state",
-              "launch_index", "flavorid", "vm_state", "power_state", "progress", "config_drive")
+_SELECTIVE = ("uuid", "project_id", "user_id", "host", "node", "access_ip_v4", "access_ip_v6", "server_group",
+              "image_ref", "kernel_id", "ramdisk_id", "locked_by", "task_state", "launch_index", "flavorid", "vm_state",
+              "power_state", "progress", "config_drive", "availability_zone", "root_device_name", "disk_config")
 
 # Names in the API -> columns.
 _NAMES = {"name": "display_name", "flavor": "flavorid", "instance_type_id": "flavorid", "image": "image_ref",
@@ -89,18 +94,21 @@ def _search(query: ServerQuery) -> searches.Search:
         if name == "soft_deleted":
             continue
         column = _NAMES.get(name, name)
-        if column in _EXACT and name not in _SPECIAL:
-            values = _values(TABLE.c[column], value)
+        if name == "locked" and value:
+            indexed[column] = TABLE.c[column].is_not(None)
+            continue
+        if column in _EXACT:
+            values = _values(TABLE.c[column], None if name == "locked" else value)
             # (An additional filter by project must have the same value.)
             equal[column] = [value for value in values if value in equal.get(column, values)]
             continue
         condition = _condition(name, value)
         if isinstance(condition, regexp.Match):
             expressions.append(condition)
+            if condition.period is not None:
+                indexed[column] = condition.period
             if condition.find is not None and condition.column.name in INDEXED_TEXTS:
                 finders.append((condition.column.name, condition.find))
-        elif name == "locked" and value:
-            indexed["locked_by"] = condition
         else:
             where.append(condition)
             if name in ("tags", "tags-any"):
@@ -108,7 +116,7 @@ def _search(query: ServerQuery) -> searches.Search:
                 finders += [("tags", find) for find in (by_tag if name == "tags" else [regexp.any_of(by_tag)]) if find]
     prefixes = _deleted(query.deleted)
     return searches.Search(
-        TABLE, _sort(query), _SELECTIVE, prefixes, equal, indexed, where, rare, expressions,
+        TABLE, _sort(query), _SELECTIVE, prefixes, _VALUED, equal, indexed, where, rare, expressions,
         functools.partial(text_index.candidates, finders=finders, prefixes=prefixes) if finders else None)
 
 
@@ -154,10 +162,6 @@ def _ip(mark: str) -> Callable[[Any], regexp.Match]:
     return lambda value: regexp.listed(TABLE.c.addresses, str(value), mark)
 
 
-def _locked(value: Any) -> sa.ColumnElement[bool]:
-    return TABLE.c.locked_by.is_not(None) if value else TABLE.c.locked_by.is_(None)
-
-
 def _metadata(value: Any) -> sa.ColumnElement[bool]:
     """Return the condition that a row has all of these items (the JSON text has each as "key":"value")."""
     items = [msgspec.json.encode({key: item}).decode()[1:-1] for key, item in dict(value).items()]
@@ -181,7 +185,6 @@ def _tags(every: bool, negate: bool) -> Callable[[Any], sa.ColumnElement[bool]]:
 _SPECIAL: dict[str, Callable[[Any], sa.ColumnElement[bool] | regexp.Match]] = {
     "ip": _ip("."),
     "ip6": _ip(":"),
-    "locked": _locked,
     "metadata": _metadata,
     "tags": _tags(every=True, negate=False),
     "tags-any": _tags(every=False, negate=False),

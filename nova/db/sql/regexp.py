@@ -27,15 +27,23 @@ _MAX_READ = 4
 # A plain text, optionally anchored.
 _PLAIN = re.compile(r"(\^?)([A-Za-z0-9 .,:/@%_=-]+)(\$?)", re.ASCII)
 
+# A text with the begin of a time, at least its year and month.
+_TIME = re.compile(r"\^?(\d{4})-(\d\d)(?:-(\d\d)(?:[T ](\d\d)(?::(\d\d)(?::(\d\d))?)?)?)?[0-9TZ :.-]*\$?", re.ASCII)
+_FIELDS = ("%Y", "%m", "%d", "%H", "%M", "%S")
+_UNITS = (datetime.timedelta(31), datetime.timedelta(1), datetime.timedelta(hours=1), datetime.timedelta(minutes=1),
+          datetime.timedelta(seconds=1))
+
 
 class Match(NamedTuple):
     """A condition on a column: ``test`` decides for a value, ``likely`` holds for all matching rows and few others.
-    ``find`` finds all matching values in lines of values; None if the expression does not allow it."""
+    ``find`` finds all matching values in lines of values, and ``period`` holds for all matching times and can use an
+    index; None if the expression does not allow it."""
 
     column: sa.Column[Any]
     test: Callable[[Any], bool]
     likely: sa.ColumnElement[bool]
     find: expression.Finder | None = None
+    period: sa.ColumnElement[bool] | None = None
 
 
 def matches(column: sa.Column[Any], *patterns: str) -> Match:
@@ -46,7 +54,8 @@ def matches(column: sa.Column[Any], *patterns: str) -> Match:
     likely = [_like(column, pattern, expected.literal, read) if text else column.is_not(None)
               for pattern, expected in zip(patterns, expressions, strict=True)]
     return Match(column, lambda value: any(expected.search(text) for text in _texts(value) for expected in expressions),
-                 sa.or_(*likely), any_of([expression.finder(pattern) for pattern in patterns]))
+                 sa.or_(*likely), any_of([expression.finder(pattern) for pattern in patterns]),
+                 None if text else _period(column, patterns))
 
 
 def any_of(finders: Sequence[expression.Finder | None]) -> expression.Finder | None:
@@ -110,6 +119,21 @@ def _texts(value: Any) -> tuple[str, ...]:
     if isinstance(value, datetime.datetime):
         return value.strftime("%Y-%m-%dT%H:%M:%SZ"), value.strftime("%Y-%m-%d %H:%M:%S.%f")
     return () if value is None else (str(value),)
+
+
+def _period(column: sa.Column[Any], patterns: Sequence[str]) -> sa.ColumnElement[bool] | None:
+    """Return the condition that a time matches one of the patterns as the begin of a time, or None if one is not."""
+    conditions = []
+    for pattern in patterns:
+        if (fields := _TIME.fullmatch(pattern)) is None:
+            return None
+        given = [field for field in fields.groups() if field is not None]
+        try:
+            begin = datetime.datetime.strptime(":".join(given) + "Z", ":".join(_FIELDS[:len(given)]) + "%z")
+            conditions.append(sa.and_(column >= begin, column < begin + _UNITS[len(given) - 2]))
+        except (ValueError, OverflowError):  # no such time
+            conditions.append(sa.false())
+    return sa.or_(*conditions)
 
 
 def _like(column: sa.Column[Any], pattern: str, literal: bool, read: bool = False) -> sa.ColumnElement[bool]:

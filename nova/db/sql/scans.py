@@ -192,7 +192,7 @@ def _beyond(part: Range, place: Place, behind: bool) -> Conditions | None:
     return [column > limit if greater else column < limit]
 
 
-def has(table: sa.Table, prefix: Prefix) -> list[sa.ColumnElement[bool]]:
+def has(table: sa.FromClause, prefix: Prefix) -> list[sa.ColumnElement[bool]]:
     """Return the conditions that a row has the prefix."""
     if not isinstance(prefix, Mapping):
         return [prefix]
@@ -243,6 +243,24 @@ def at_most(parts: Sequence[Range], rows: int) -> sa.Subquery:
     if len(selects) == 1:
         return selects[0].subquery()
     return sa.union(*(sa.select(statement.subquery()) for statement in selects)).subquery()
+
+
+def distinct(connection: sa.Connection, column: sa.Column[Any], prefix: Prefix, most: int) -> list[Any] | None:
+    """Return the different values of a column, without null, in the rows with the prefix; None if these are more than
+    ``most``. Each value is one access of the index that begins with the prefix and the column."""
+    if not isinstance(prefix, Mapping):
+        few = sa.select(column).where(prefix, column.is_not(None)).distinct().limit(most + 1)
+        values = list(connection.scalars(few))
+        return values if len(values) <= most else None
+    following = column.table.alias()
+    found = sa.select(sa.func.min(column).label("value"), sa.literal(0).label("position")).where(
+        *has(column.table, prefix)).cte("found", recursive=True)
+    next_value = sa.select(sa.func.min(following.c[column.name])).where(
+        *has(following, prefix), following.c[column.name] > found.c.value).scalar_subquery()
+    found = found.union_all(sa.select(next_value, found.c.position + 1).where(
+        found.c.value.is_not(None), found.c.position < most))
+    *values, end = connection.scalars(sa.select(found.c.value).order_by(found.c.position))
+    return values if end is None else None
 
 
 def rows_of(table: sa.Table, ids: sa.Subquery) -> Driven:

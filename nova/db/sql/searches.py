@@ -2,7 +2,8 @@
 
 A page is read in one of these ways:
 - If the filters select one or several ranges of an index, the page is read from these.
-- If a filter with an index selects few rows, all of them are read and sorted.
+- If a filter with an index selects few rows, all of them are read and sorted. An expression for a column with few
+  different values selects those that match.
 - Otherwise the index of the order is read in windows until the page is full, or until its time is over and it has a
   row. Such a page is cut: it is short, and the list continues behind its last row. If its time is over and it has no
   row, the candidates of a text index are read instead of further windows.
@@ -26,6 +27,8 @@ FEW = 5000
 # Seconds after which no further window is read for a page that has rows. An empty page is never cut: stock clients take
 # it for the end of the list.
 _SECONDS = 0.05
+# Maximum number of different values of a column that an expression is compared with, instead of with rows.
+MAX_VALUES = 10_000
 # Maximum number of ranges per statement.
 _MAX_RANGES = 16
 # Maximum number of keys per statement.
@@ -42,7 +45,8 @@ class Search:
 
     ``order`` ends with a unique column. ``selective``: columns that have an index together with the prefixes, before
     (created_at, uuid or id); the most selective column first. ``prefixes``: alternatives, of which a row fulfils one.
-    ``equal``: columns and their allowed values. Further conditions are ``indexed`` (each has an index together with
+    ``valued``: columns with such an index that have few different values. ``equal``: columns and their allowed values.
+    Further conditions are ``indexed`` (each has an index together with
     the prefixes), ``where``, and ``rare`` (fulfilled by nearly every row). ``candidates``: a text index.
     """
 
@@ -50,6 +54,7 @@ class Search:
     order: list[tuple[str, str]]
     selective: Sequence[str]
     prefixes: list[scans.Prefix]
+    valued: frozenset[str] = frozenset()
     equal: dict[str, list[Any]] = dataclasses.field(default_factory=dict)
     indexed: dict[str, sa.ColumnElement[bool]] = dataclasses.field(default_factory=dict)
     where: list[sa.ColumnElement[bool]] = dataclasses.field(default_factory=list)
@@ -102,6 +107,7 @@ def page(connection: sa.Connection, search: Search, columns: Sequence[sa.Column[
          marker: sa.Row[Any] | None, partial: bool = False) -> Page:
     """Return the page behind the marker; ``partial`` allows a page that is cut. Raises ServiceUnavailable if the search
     exceeds the time limit of a statement."""
+    search = _with_values(connection, search)
     if not all(search.equal.values()):
         return Page(iter(()))
     after = _place(marker)
@@ -128,14 +134,30 @@ def among(column: sa.ColumnElement[Any], values: Sequence[Any]) -> sa.ColumnElem
     return sa.or_(condition, column.is_(None)) if None in values else condition
 
 
+def _with_values(connection: sa.Connection, search: Search) -> Search:
+    """Replace expressions for columns with few different values by the values that match."""
+    equal, expressions = dict(search.equal), list[regexp.Match]()
+    for match in search.expressions:
+        name = match.column.name
+        prefixes = search.prefixes if name in search.valued and name not in equal else ()
+        found = [scans.distinct(connection, match.column, prefix, MAX_VALUES) for prefix in prefixes]
+        values = {value for part in found for value in part or () if match.test(value)}
+        if not found or None in found or len(values) > _MAX_KEYS:
+            expressions.append(match)
+        else:
+            equal[name] = sorted(values)
+    return dataclasses.replace(search, equal=equal, expressions=expressions)
+
+
 def _few(connection: sa.Connection, search: Search) -> sa.Subquery | None:
     """Return the keys of an indexed set of few rows that contains all results, or None if there is no such set."""
     tail = [("created_at", "desc"), (search.order[-1][0], "desc")]
     candidates = [scans.ranges(search.table, tail, prefixes) for name in search.selective
                   if name in search.equal and (prefixes := search.prefixes_with(name))]
     # (nulls fulfil none of the conditions)
-    candidates += [[part for part in scans.ranges(search.table, [(name, "desc"), *tail], search.prefixes, [condition])
-                    if not part.nulls] for name, condition in search.indexed.items()]
+    candidates += [[part for part in scans.ranges(
+        search.table, list(dict([(name, "desc"), *tail]).items()), search.prefixes, [condition]) if not part.nulls]
+        for name, condition in search.indexed.items()]
     return next((few for ranges in candidates if (few := _if_few(connection, ranges)) is not None), None)
 
 
@@ -170,7 +192,7 @@ def _ordered(connection: sa.Connection, search: Search, limit: int | None, marke
     """Return the keys of a page from indexes of its order, and True if it was cut."""
     keys, may_be_rare = list[Any](), True
     if scans.is_indexed(search.table, search.order):
-        steps, may_be_rare = _windows(connection, search, keys, limit, marker), not search.range_column()
+        steps = _windows(connection, search, keys, limit, marker)
     else:
         name = search.order[0][0]
         only = search.equal.get(name, [])
@@ -197,7 +219,9 @@ def _windows(connection: sa.Connection, search: Search, keys: list[Any], limit: 
              marker: sa.Row[Any] | None) -> Iterator[bool]:
     """Append the keys of a page in the order of an index; yield after each window but the last one, never True."""
     column, after = search.range_column(), _place(marker)
-    ranges = scans.ranges(search.table, search.order, search.prefixes_with(column))
+    name = search.order[0][0]
+    ranges = scans.ranges(search.table, search.order, search.prefixes_with(column),
+                          [search.indexed[name]] if name in search.indexed else ())
     while True:
         end = scans.window_end(connection, ranges, FEW, after)
         remaining = None if limit is None else limit - len(keys)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import json
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -17,7 +18,7 @@ import sqlalchemy as sa
 
 from nova import conf
 from nova.api.compute.servers import servers_list
-from nova.db import tables
+from nova.db import tables, versions
 from nova.db.maintenance import migrate
 from nova.db.servers import actions, server_migrations, server_search, text_index
 from nova.db.sql import clock, searches
@@ -38,12 +39,20 @@ NAMES = {"name": "server-0", "display_name": "server-0", "ip": "10.0", "ip6": "f
          "image_ref": million_rows.uuid_of(7), "uuid": million_rows.uuid_of(7), "flavor": "7", "power_state": "1",
          "launch_index": "0", "progress": "0", "config_drive": "false", "tags": ["rare"], "tags-any": ["rare"],
          "not-tags": ["web"], "not-tags-any": ["web"]}
+# Values that no server has, and names of filters without such a value or without a limit for all statements: each
+# filter has a value for one of these reasons, or it is compared with "nothing".
+NOTHING = {"locked": True, "tags": ["none"], "tags-any": ["none", "nobody"], "power_state": "99", "launch_index": "99",
+           "progress": "99", "launched_at": "2001-02", "terminated_at": "2001-02-30", "created_at": "^2001-02-03T04:05"}
+UNLIMITED = {"config_drive": "has two values, and each may match", "not-tags": "has no index",
+             "not-tags-any": "has no index"}
 # Orders without an index.
 SEVERAL_KEYS = ((("display_name", "asc"), ("created_at", "desc")), (("host", "desc"), ("display_name", "desc")),
                 (("availability_zone", "asc"), ("display_name", "asc")), (("vm_state", "asc"), ("launched_at", "desc")),
                 (("locked_by", "asc"), ("task_state", "asc"), ("key_name", "asc"), ("display_name", "desc")))
 # Limit of instructions for all statements of such a list; sorting the live servers alone exceeds it.
 MOST_OF_A_LIST = 30_000
+# Limit of instructions for all statements of a list without matches: the different hosts are compared, and a window.
+MOST_OF_AN_EMPTY_LIST = 100_000
 # Parameters that do not filter rows, and filters on other tables, which are refused.
 NO_FILTERS = {*servers_list._JOINED, "sort_dir", "sort_key", "all_tenants", "deleted", "soft_deleted", "status",
               "marker", "limit", "changes-since", "changes-before", "tenant_id"}
@@ -61,6 +70,7 @@ def filled(list_url: str) -> Iterator[Database]:
     migrate.sync(list_url)
     database = Database(list_url)
     million_rows.fill(database.engine, LIVE, DELETED)
+    million_rows.index_texts(database)
     yield database
     database.close()
 
@@ -216,6 +226,42 @@ def test_statements_of_a_list_by_several_keys_together_read_few_rows(filled: Dat
         assert 0 < reads.total < (MOST_OF_A_LIST if filled.dialect == "sqlite" else MOST_ROWS)
 
 
+@pytest.mark.parametrize("name", sorted({*servers_list.QUERY.fields} - NO_FILTERS - UNLIMITED.keys()))
+def test_statements_of_a_list_without_a_match_together_read_few_rows(filled: Database, name: str,
+                                                                         monkeypatch: pytest.MonkeyPatch) -> None:
+    """Orders with and without an index, of all servers and of a project."""
+    monkeypatch.setattr(searches, "_SECONDS", 0.0)
+    bound = MOST_OF_AN_EMPTY_LIST if filled.dialect == "sqlite" else MOST_ROWS
+    filled.read(clock.synchronize)
+    with filled.engine.connect() as connection, connection.begin():
+        versions.bump(connection, text_index._COUNTER)  # The index has the current texts.
+        for sort in ([], [("host", "asc"), ("created_at", "asc")], [("display_name", "asc"), ("created_at", "desc")]):
+            for project, deleted in ((None, False), (None, True), ("project-0000007", False)):
+                reads = Reads(connection)
+                query = ServerQuery(filters={name: NOTHING.get(name, "nothing")}, sort=sort, project_id=project,
+                                    deleted=deleted, limit=LIMIT, brief=True)
+                assert not list(server_search.search(connection, query, partial=True).servers)
+                reads.count()
+                assert 0 <= reads.total < bound, (sort, project, deleted, reads.statement)
+
+
+@pytest.mark.parametrize("pattern", [
+    "2024-12", "^2024-12-1", "2024-12-11", "2024-12-10T2", "2024-12-10 23", "2024-12-10T23:5", "2024-12-10.23:.9",
+    "2024-12-07 19:40:0", "2024-12-10|2024-12-09", "10T23:5", "Z$", "2024-13", "2024-02-30"])
+def test_filters_by_time_find_what_the_expression_matches(filled: Database, pattern: str) -> None:
+    """Filters with the begin of a time are read from an index, the others are not."""
+    column = tables.instances.c.created_at
+    with filled.engine.connect() as connection:
+        texts = {uuid: (f"{moment:%Y-%m-%dT%H:%M:%SZ}", f"{moment:%Y-%m-%d %H:%M:%S.%f}") for uuid, moment in
+                 connection.execute(sa.select(tables.instances.c.uuid, column).where(
+                     tables.instances.c.deleted == sa.false()))}
+        found = [server.uuid for server in server_search.search(
+            connection, ServerQuery(filters={"created_at": pattern}, brief=True)).servers]
+    expected = [uuid for uuid, both in texts.items() if any(re.search(pattern, text) for text in both)]
+    assert sorted(found) == sorted(expected)
+    assert found or pattern in ("2024-13", "2024-02-30")
+
+
 def test_pages_of_servers_are_complete_and_in_order(filled: Database) -> None:
     """Every sort key is tested in both directions, with null keys and small windows."""
     with filled.engine.connect() as connection, connection.begin():
@@ -242,6 +288,7 @@ def test_pack_reads_only_the_servers_of_the_next_block(filled: Database, monkeyp
     bound = MOST_INSTRUCTIONS if filled.dialect == "sqlite" else MOST_ROWS
     filled.read(clock.synchronize)
     with filled.engine.connect() as connection, connection.begin() as transaction:
+        connection.execute(sa.update(tables.instances).values(text_block=None))
         for _ in range(150):
             assert text_index.pack(connection)
         reads = Reads(connection)
