@@ -111,7 +111,7 @@ def test_pages_by_several_sort_keys_continue_after_the_marker(
         query: dict[str, Any] = {"deleted": None, "brief": True, "sort": list(zip(keys, ways, strict=True))}
         wanted = sorted_by_database(two_projects, query["sort"], deleted=None)
         found: list[str] = []
-        for uuids, _marker in pages(two_projects, ServerQuery(**query, limit=LIMIT)):
+        for uuids, _marker in pages(two_projects, ServerQuery(**query, limit=3 * LIMIT)):
             found += uuids
             markers |= set(uuids[-1:])
         assert found == wanted, ways
@@ -143,7 +143,7 @@ def test_order_by_several_keys_is_that_of_an_ordinary_sort(
     wanted = sorted_by_database(two_projects, sort, **query)
     assert len(wanted) >= 25
     found = list(itertools.chain.from_iterable(uuids for uuids, _marker in pages(
-        two_projects, ServerQuery(**query, sort=sort, limit=LIMIT, brief=True))))
+        two_projects, ServerQuery(**query, sort=sort, limit=3 * LIMIT, brief=True))))
     assert found == wanted
 
 
