@@ -8,12 +8,15 @@ import datetime
 import ipaddress
 import pathlib
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+
+# A function that adds to a certificate before it is signed.
+Extend = Callable[[x509.CertificateBuilder], x509.CertificateBuilder]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,12 +43,14 @@ class Authority:
         self._key, self._name = ec.generate_private_key(ec.SECP256R1()), _name(f"authority {directory.name}")
         self.file = self._write("ca.pem", self._sign(self._name, self._key.public_key(), (), authority=True))
 
-    def issue(self, name: str, addresses: Sequence[str] = ("127.0.0.1",), names: Sequence[str] = ()) -> Pair:
+    def issue(self, name: str, addresses: Sequence[str] = ("127.0.0.1",), names: Sequence[str] = (),
+              extend: Extend = lambda builder: builder) -> Pair:
         """A certificate for these addresses and DNS names, whose subject is ``name``."""
         key = ec.generate_private_key(ec.SECP256R1())
         text = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8,
                                  serialization.NoEncryption())
-        return Pair(self._write(f"{name}.pem", self._sign(_name(name), key.public_key(), addresses, names)),
+        return Pair(self._write(f"{name}.pem", self._sign(
+            _name(name), key.public_key(), addresses, names, extend=extend)),
                     self._write(f"{name}.key", text))
 
     def _write(self, name: str, content: bytes) -> str:
@@ -55,7 +60,7 @@ class Authority:
         return str(path)
 
     def _sign(self, subject: x509.Name, key: Any, addresses: Sequence[str], names: Sequence[str] = (),
-              authority: bool = False) -> bytes:
+              authority: bool = False, extend: Extend = lambda builder: builder) -> bytes:
         now = datetime.datetime.now(datetime.UTC)
         builder = (x509.CertificateBuilder().subject_name(subject).issuer_name(self._name).public_key(key)
                    .serial_number(x509.random_serial_number()).not_valid_before(now - datetime.timedelta(hours=1))
@@ -65,7 +70,7 @@ class Authority:
             alternatives = [*(x509.IPAddress(ipaddress.ip_address(each)) for each in addresses),
                             *map(x509.DNSName, names)]
             builder = builder.add_extension(x509.SubjectAlternativeName(alternatives), critical=False)
-        return builder.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+        return extend(builder).sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
 
 
 def _name(text: str) -> x509.Name:

@@ -130,7 +130,10 @@ class HostStream:
         """
         loop, reader = asyncio.get_running_loop(), asyncio.StreamReader()
         protocol = _TlsProtocol(reader, self._writer)
-        transport = await loop.start_tls(self._writer.transport, protocol, context)
+        try:
+            transport = await loop.start_tls(self._writer.transport, protocol, context)
+        except UnicodeDecodeError as error:  # for example a URL in the certificate
+            raise ConnectionAbortedError(f"the certificate of the host is malformed: {error}") from error
         if transport is None:
             raise ConnectionResetError("the host has closed the connection")
         protocol.connection_made(transport)

@@ -1,10 +1,10 @@
 """Options that affect metadata."""
 
 import dataclasses
-import json
 import logging
 from typing import Any
 
+import msgspec
 from oslo_config import cfg
 
 LOG = logging.getLogger(__name__)
@@ -30,8 +30,8 @@ def _vendordata(path: str | None) -> Any:
     if not path:
         return None
     try:
-        with open(path, encoding="utf-8") as file:
-            return json.load(file)
-    except (OSError, ValueError) as error:
+        with open(path, "rb") as file:
+            return msgspec.json.decode(file.read())  # unlike json, refuses NaN, infinity and halves of surrogate pairs
+    except (OSError, ValueError, RecursionError) as error:
         LOG.error("Cannot read the vendor data file %s, guests get no vendor data: %s", path, error)
         return None

@@ -156,7 +156,7 @@ class Daemon:
             changes = self.deployer.removals()
             assignments = self._assignments(peers, history.REMOVE, {}, volumes=volumes, secrets=secrets)
             self.deployer.run_alone(history.REMOVE, changes, progress, Terms(
-                assignments=assignments, cleanup=self.deployer.removal_tasks(volumes, secrets), drop_data=volumes))
+                assignments=assignments, drop_data=volumes, drop_secrets=secrets))
             self._forget(change.name for change in changes)
 
     @contextlib.contextmanager

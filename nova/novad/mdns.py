@@ -103,8 +103,17 @@ class Watch:
 
     def _changed(self, zeroconf: Any, service_type: str, name: str, state_change: Any) -> None:
         """Queue a change. Called in zeroconf's own thread, which must not block."""
-        from zeroconf import ServiceStateChange
+        from zeroconf import ServiceInfo, ServiceStateChange
 
+        if state_change is not ServiceStateChange.Removed and self._events.qsize() < _MOST_INSTANCES:
+            info = ServiceInfo(TYPE, name)
+            with contextlib.suppress(Exception):  # A malformed record is left to the resolver.
+                if info.load_from_cache(self._zeroconf):  # A complete announcement waits for no resolver.
+                    with self._lock:
+                        if self._has_room(name):
+                            self._instances.setdefault(name, None)
+                    self._report(name, info)
+                    return
         with self._lock, contextlib.suppress(RuntimeError):  # The watch is already closed.
             if state_change is ServiceStateChange.Removed:
                 self._events.put((False, name, None))
@@ -124,15 +133,17 @@ class Watch:
             del self._instances[oldest]
         return oldest is not None
 
-    def _resolve(self, name: str) -> None:
+    def _report(self, name: str, info: Any) -> None:
         from zeroconf import IPVersion
 
+        if info is not None and info.port and (addresses := info.addresses_by_version(IPVersion.All)):
+            self._events.put((True, name, instance(name, info.properties, addresses, info.port)))
+
+    def _resolve(self, name: str) -> None:
         with self._lock:
             self._queued.discard(name)
         try:
-            info = self._zeroconf.get_service_info(TYPE, name, int(_ANSWER * 1000))
-            if info is not None and info.port and (addresses := info.addresses_by_version(IPVersion.All)):
-                self._events.put((True, name, instance(name, info.properties, addresses, info.port)))
+            self._report(name, self._zeroconf.get_service_info(TYPE, name, int(_ANSWER * 1000)))
         except Exception:  # Invalid announcement: the instance cannot be reached.
             logging.getLogger(__name__).debug("Cannot resolve the announcement of an instance", exc_info=True)
 

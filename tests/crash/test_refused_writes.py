@@ -27,9 +27,10 @@ from tests.integration.processes import eventually
 from tests.integration.rabbit import Rabbit
 
 FULL = pytest.mark.full
-# Seconds for which writes are refused, and seconds of a build and a delete on their host, which end meanwhile.
+# Seconds for which writes are refused, and seconds of a build and a delete on their host, which end meanwhile; and both
+# with --quick.
 _REFUSED, _WORK = 8.0, 6.0
-_OPTIONS = {"fake": {"latency": f"spawn:{_WORK},destroy:{_WORK}"}, "DEFAULT": {"rpc_response_timeout": 5}}
+_QUICK_REFUSED, _QUICK_WORK = 5.0, 3.0
 Refuse = Callable[[], AbstractContextManager[None]]
 
 
@@ -156,10 +157,12 @@ def _small_sqlite() -> Iterator[tuple[str, Refuse]]:
         yield f"sqlite:///{disk}/nova.sqlite", lambda: refusals.full(disk)
 
 
-@pytest.fixture(params=["terminated", pytest.param("postgresql", marks=FULL), pytest.param("mariadb", marks=FULL),
-                        pytest.param("sqlite", marks=FULL)])
-def nova(request: pytest.FixtureRequest, rabbitmq: Rabbit, tmp_path: pathlib.Path) -> Iterator[tuple[Cluster, Refuse]]:
+@pytest.fixture(params=["terminated", "postgresql", "mariadb", pytest.param("sqlite", marks=FULL)])
+def nova(request: pytest.FixtureRequest, rabbitmq: Rabbit, tmp_path: pathlib.Path,
+         quick: bool) -> Iterator[tuple[Cluster, Refuse]]:
     """Return a cluster, and a function that makes its database refuse writes."""
+    work = _QUICK_WORK if quick else _WORK
+    options = {"fake": {"latency": f"spawn:{work},destroy:{work}"}, "DEFAULT": {"rpc_response_timeout": 5}}
     with contextlib.ExitStack() as stack:
         if request.param == "sqlite":
             url, refuse = stack.enter_context(_small_sqlite())
@@ -170,7 +173,7 @@ def nova(request: pytest.FixtureRequest, rabbitmq: Rabbit, tmp_path: pathlib.Pat
             def refuse() -> AbstractContextManager[None]:
                 return refusals.read_only(server, url, request.param == "terminated")
 
-        cluster = stack.enter_context(Cluster(rabbitmq.new_vhost(), url, computes=2, options=_OPTIONS,
+        cluster = stack.enter_context(Cluster(rabbitmq.new_vhost(), url, computes=2, options=options,
                                               launcher=Points(tmp_path).launcher))
         yield cluster, refuse
         cluster.restore(invariants.BOUND)
@@ -182,7 +185,7 @@ def create(nova: Cluster) -> requests.Response:
         "name": "refused", "flavorRef": "tiny", "imageRef": nova.api.image_id, "networks": "auto"}}, timeout=60)
 
 
-def test_builds_and_deletes_succeed_while_writes_are_refused(nova: tuple[Cluster, Refuse]) -> None:
+def test_builds_and_deletes_succeed_while_writes_are_refused(nova: tuple[Cluster, Refuse], quick: bool) -> None:
     cluster, refuse = nova
     deleted = cluster.boot_many(3, "deleted")
     cluster.all_active(deleted, 60)
@@ -195,7 +198,7 @@ def test_builds_and_deletes_succeed_while_writes_are_refused(nova: tuple[Cluster
     with refuse():
         response = create(cluster)
         assert cluster.api.request("GET", "/flavors").status_code == 200
-        time.sleep(max(0.0, _REFUSED - (time.monotonic() - begin)))
+        time.sleep(max(0.0, (_QUICK_REFUSED if quick else _REFUSED) - (time.monotonic() - begin)))
     accepted = building
     if response.status_code == 202:  # the disk had room for these few rows
         accepted = [*building, response.json()["server"]["id"]]

@@ -108,42 +108,132 @@ def test_folders_have_at_most_25_modules():
     assert {str(folder.relative_to(ROOT)): count for folder, count in folders.items() if count > 25} == {}
 
 
-# Modules that may read the wall clock of their machine, with the reason. All other modules use the database's clock
+# Functions that may read the wall clock of their machine, with the reason. All other functions use the database's clock
 # (nova.db.sql.clock, Control.now) or a monotonic clock.
+_ONE_MACHINE = "novad has one machine and no database; shown, or compared with times of the same clock"
+_SHOWN = "shown only"
 WALL_CLOCK = {
-    "nova/objects/base.py": "defines utcnow",
-    "nova/db/sql/clock.py": "the clock of a process that has not asked the database",
-    "nova/bus/deadlines.py": "when a message was sent, for metrics",
-    "nova/bus/message_signing.py": "the age of a signed message between machines, whose clocks an operator keeps alike",
-    "nova/telemetry/metrics.py": "durations for histograms",
-    "nova/telemetry/worker_stats.py": "when a worker reported, for the status page of the same machine",
-    "nova/notifications/messages.py": "the timestamp of a notification",
-    "nova/metadata/tree.py": "the date by which metadata versions are listed",
-    "nova/compute/monitors/cpu.py": "when a sample was taken",
-    "nova/virt/images/imagecache.py": "ages of files, whose times are of the same clock; an image can be fetched again",
-    "nova/volume/local.py": "ages of files, whose times are of the same clock; only a day after an upload has ended",
-    "nova/virt/fake/guests.py": "shown boot times of fake guests",
-    "nova/virt/fake/life.py": "shown uptime",
-    "nova/virt/libvirt/diagnostics.py": "shown uptime",
-    "nova/image/directory.py": "shown times of images",
-    "nova/api/compute/accounts/usages.py": "the default period of a report",
-    "nova/api/keys.py": "validity of a certificate, which others judge by their wall clocks",
-    "nova/cli/login.py": "expiry of tokens, which Keystone states by the wall clock",
-    "nova/cli/platform/show.py": "shown uptime",
-    "nova/cli/resources/usage.py": "the default period of a report",
+    "nova/objects/base.py utcnow": "defines utcnow",
+    "nova/db/sql/clock.py now": "the clock of a process that has not asked the database",
+    "nova/bus/deadlines.py stamp": "when a message was sent, for metrics",
+    "nova/bus/message_signing.py Keys._verify":
+        "the age of a signed message between machines, whose clocks an operator keeps alike",
+    "nova/telemetry/metrics.py finished": "durations for histograms",
+    "nova/telemetry/metrics.py handled": "durations for histograms",
+    "nova/telemetry/worker_stats.py Meter.take": "when a worker reported, for the status page of the same machine",
+    "nova/telemetry/worker_stats.py WorkerStatistics.read": "which workers of the same machine the status page shows",
+    "nova/notifications/messages.py NotificationBuilder.__init__": "the timestamp of a notification",
+    "nova/metadata/tree.py Tree._openstack": "the date by which metadata versions are listed",
+    "nova/compute/monitors/cpu.py VirtDriverMonitor.measure": "when a sample was taken",
+    "nova/virt/images/imagecache.py _age": "ages of files by the same clock; an image can be fetched again",
+    "nova/volume/local.py LocalVolumes.start":
+        "ages of files by the same clock; only a day after an upload has ended",
+    "nova/virt/fake/guests.py GuestStore.boot": _SHOWN,
+    "nova/virt/fake/life.py _diagnostics": _SHOWN,
+    "nova/virt/libvirt/diagnostics.py _values": _SHOWN,
+    "nova/image/directory.py _now": _SHOWN,
+    "nova/api/compute/accounts/usages.py _Period.__init__": "the default period of a report",
+    "nova/api/compute/accounts/usages.py audit_index": "the default period of a report",
+    "nova/api/keys.py _certificate": "validity of a certificate, which others judge by their wall clocks",
+    "nova/cli/login.py SessionCache.load": "expiry of tokens, which Keystone states by the wall clock",
+    "nova/cli/login.py SessionCache.save": "ages of files by the same clock",
+    "nova/cli/login.py Login.authenticate": "expiry of tokens, which Keystone states by the wall clock",
+    "nova/cli/platform/daemons.py discover": _SHOWN,
+    "nova/cli/platform/show.py info": _SHOWN,
+    "nova/cli/resources/usage.py _range": "the default period of a report",
+    "nova/common/profiling.py pprof": "the time of a profile",
+    "nova/novad/daemon.py Daemon.__init__": _SHOWN,
+    "nova/novad/daemon.py Daemon.prune": _ONE_MACHINE,
+    "nova/novad/daemon.py Daemon._check": _ONE_MACHINE,
+    "nova/novad/deployment/journal.py Journal.begin": _ONE_MACHINE,
+    "nova/novad/deployment/journal.py Journal.finish": _ONE_MACHINE,
+    "nova/novad/deployment/journal.py Journal.add_backup": _ONE_MACHINE,
+    "nova/novad/release/updates.py Updates.latest": "expiry of a release list, stated by the wall clock of its signer",
+    "nova/novad/runtime/podman.py _seconds": _SHOWN,
 }
+_CLOCKS = {"nova.objects.base.utcnow", "time.time", "time.time_ns", "time.ctime", "time.localtime", "time.gmtime",
+           "time.strftime", "time.clock_gettime", "time.clock_gettime_ns", "datetime.datetime.now",
+           "datetime.datetime.utcnow", "datetime.datetime.today", "datetime.date.today", "sqlalchemy.func.now",
+           "sqlalchemy.func.current_timestamp", "sqlalchemy.func.localtimestamp", "sqlalchemy.func.sysdate"}
+# Arguments with which these functions format another time, or read another clock.
+_OTHER_TIME = {"time.ctime": 1, "time.localtime": 1, "time.gmtime": 1, "time.strftime": 2}
 
 
-def test_only_listed_modules_read_the_wall_clock(capsys):
+class _ClockReads(ast.NodeVisitor):
+    """Collects the qualified names of functions that read the wall clock, or refer to a function that does."""
+
+    def __init__(self, module):
+        self.found, self._scope = set(), []
+        self._imported = {"utcnow": "nova.objects.base.utcnow"} if module == "nova/objects/base.py" else {}
+
+    def visit_Import(self, node):
+        self._imported.update({alias.asname or alias.name: alias.name for alias in node.names})
+
+    def visit_ImportFrom(self, node):
+        self._imported.update({alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names})
+
+    def visit_FunctionDef(self, node):
+        self._scope.append(node.name)
+        self.generic_visit(node)
+        self._scope.pop()
+
+    visit_AsyncFunctionDef = visit_ClassDef = visit_FunctionDef
+
+    def visit_Call(self, node):
+        name = self._full_name(node.func)
+        boot_time = "clock_gettime" in name and "REALTIME" not in ast.unparse(node)
+        if boot_time or len(node.args) >= _OTHER_TIME.get(name, 99):
+            for argument in node.args:
+                self.visit(argument)
+        else:
+            self.generic_visit(node)
+
+    def visit_Name(self, node):
+        if self._full_name(node) in _CLOCKS:
+            self.found.add(".".join(self._scope))
+
+    def visit_Attribute(self, node):
+        if self._full_name(node) in _CLOCKS:
+            self.found.add(".".join(self._scope))
+        self.generic_visit(node)
+
+    def _full_name(self, node):
+        first, dot, rest = ast.unparse(node).partition(".")
+        return f"{self._imported.get(first, first)}{dot}{rest}"
+
+
+def clock_reads(module, tree):
+    reads = _ClockReads(module)
+    reads.visit(tree)
+    return {f"{module} {name}" for name in reads.found}
+
+
+def test_only_listed_functions_read_the_wall_clock(capsys):
     """A wrong clock of a conductor must not confirm, reclaim or offload a server too early."""
-    reads = re.compile(r"\b(utcnow\(\)|utcnow\b(?=[,)])|time\.time\(\)|datetime\.now\(|date\.today\(|func\.now\()")
-    apart = {ROOT / "nova" / product for product in ("novad", "federator", "common")}  # no database
-    found = {str(path.relative_to(ROOT)) for path in (ROOT / "nova").rglob("*.py")
-             if not apart & set(path.parents) and any(
-                 reads.search(line) for line in path.read_text().splitlines() if "import" not in line)}
+    found = set().union(*(clock_reads(path.relative_to(ROOT).as_posix(), tree_of(path))
+                          for path in SOURCES if path.suffix == ".py" and ROOT / "nova" in path.parents))
     assert found == set(WALL_CLOCK), "use nova.db.sql.clock, Control.now or time.monotonic; or give a reason here"
     with capsys.disabled():
-        print(f"\n{len(found)} modules read the wall clock, none for a decision about servers")
+        print(f"\n{len(found)} functions read the wall clock, none for a decision about servers")
+
+
+@pytest.mark.parametrize("code", [
+    "from nova.objects.base import utcnow as now\ndef f(): return now()",
+    "from nova.objects import base\ndef f(): return base.utcnow() - base.timedelta(1)",
+    "import time as t\ndef f(clock=t.time): pass", "from time import time\ndef f(): return time()",
+    "import datetime\ndef f(): import os; return datetime.datetime.now(datetime.UTC)",
+    "from datetime import datetime as d\ndef f(): return map(d.fromtimestamp, [d.today()])",
+    "import time\nasync def f(): return time.strftime('%Y')",
+    "import sqlalchemy as sa\ndef f(): return sa.func.now()",
+])
+def test_every_way_to_read_the_wall_clock_is_found(code):
+    assert clock_reads("nova/x.py", ast.parse(code)) == {"nova/x.py f"}
+
+
+def test_other_clocks_are_not_reported():
+    code = ("import time\nfrom nova.db.sql import clock\ndef f(): return time.monotonic(), clock.now(), "
+            "time.localtime(1), time.strftime('%Y', time.gmtime(1)), time.clock_gettime(time.CLOCK_BOOTTIME)")
+    assert clock_reads("nova/x.py", ast.parse(code)) == set()
 
 
 def test_ip_addresses_are_parsed_in_plain_ip_only():

@@ -83,12 +83,14 @@ class Application:
             length = int(environ.get("CONTENT_LENGTH") or 0)
         except ValueError:
             raise HTTPError(400, "Content-Length is no number.") from None
-        if length > PASSWORD_MAX:
+        if not 0 <= length <= PASSWORD_MAX:  # a negative length would read everything
             raise HTTPError(400, f"The password is longer than {PASSWORD_MAX} bytes.")
         try:
             password = environ["wsgi.input"].read(length).decode()
         except UnicodeDecodeError:
             raise HTTPError(400, "The password is not UTF-8 text.") from None
+        if "\0" in password:
+            raise HTTPError(400, "The password contains a NUL character.")
         if password_of(instance.system_metadata):
             raise HTTPError(409, "The password is set already.")
         try:

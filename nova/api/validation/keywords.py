@@ -76,7 +76,8 @@ _TYPES: dict[str, Callable[[Any], bool]] = {
 def _type(wanted: str | list[str], _schema: dict[str, Any]) -> Check:
     names = [wanted] if isinstance(wanted, str) else wanted
     tests = [_TYPES[name] for name in names]
-    return lambda value: None if any(test(value) for test in tests) else Failure(
+    fits = tests[0] if len(tests) == 1 else lambda value: any(test(value) for test in tests)
+    return lambda value: None if fits(value) else Failure(
         value, lambda: f"{value!r} is not of type {', '.join(map(repr, names))}")
 
 

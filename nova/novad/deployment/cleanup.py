@@ -15,6 +15,8 @@ LOG = logging.getLogger(__name__)
 
 # Kinds of tasks, as stored in the journal and shown to users.
 BACKUP, FILES, DATA, NETWORK, SECRETS, OLD_SECRETS = "backup", "files", "data", "network", "secrets", "kept secrets"
+VOLUME = "podman volume"
+UNNAMED = "unnamed "  # Facts of the journal: volumes without a name of containers that a removal of data removes.
 
 
 def tasks_after(changes: Iterable[Change], current: Iterable[Deployed]) -> list[CleanupTask]:
@@ -58,6 +60,9 @@ class CleanupExecutor:
         elif task.kind == DATA:
             progress(task.name, "removing its data")
             self.data.remove(task.name)
+        elif task.kind == VOLUME:
+            self.runtime.remove_volume(task.name)
+            self.journal.drop_fact(f"{UNNAMED}{task.name}")
         elif task.kind == NETWORK and not any(
                 task.name in deployed.component.networks for deployed in self.journal.components().values()):
             self.runtime.remove_network(f"{self.platform()}-{task.name}")

@@ -61,14 +61,14 @@ class Others(Protocol):
 class Terms:
     """Options of a deployment. ``renew``: secrets that get new values, by default random ones or those of ``values``.
     ``assignments``: the parts of other nodes. ``origin``: the control node that requested the deployment and decides
-    about it. ``cleanup``: removals after the deployment. ``drop_data``: a removal includes the data."""
+    about it. ``drop_data``, ``drop_secrets``: a removal includes the data and the secrets."""
 
     renew: Sequence[str] = ()
     values: Mapping[str, str] = dataclasses.field(default_factory=dict)
     assignments: Sequence[Any] = ()
     origin: Origin | None = None
-    cleanup: Sequence[CleanupTask] = ()
     drop_data: bool = False
+    drop_secrets: bool = False
 
 
 _ALONE = Terms()
@@ -190,7 +190,8 @@ class Deployer:
             changes = self._fetched(begun.id, kind, changes, progress)
             if not changes and not terms.renew and not terms.assignments:
                 self.journal.advance(begun.id, FETCH, [])  # The planned changes did not happen.
-                self.journal.finish(begun.id, outcomes.DONE, [], cleanup=terms.cleanup)
+                self.journal.finish(begun.id, outcomes.DONE, [],
+                                    cleanup=self.removal_tasks(terms.drop_data, terms.drop_secrets))
                 self.cleanup.run(progress)
                 return self._deployment(begun.id)
             self._carry_out(begun, changes, progress, terms)
@@ -217,6 +218,10 @@ class Deployer:
         """Deploy here and on other nodes. All nodes are prepared before any component stops."""
         ident, kind = begun.id, begun.kind
         self._check(kind, changes, terms.drop_data)
+        for change in changes if terms.drop_data else ():
+            container = self.runtime.find(self.containers.name(change.name))
+            for volume in container.volumes if container is not None else ():
+                self.journal.set_fact(f"{cleanup.UNNAMED}{volume}", change.name)
         if self.others is not None and terms.assignments:
             self.others.prepare(ident, terms.assignments, progress)
         self.journal.advance(ident, BACKUP, changes)
@@ -237,7 +242,8 @@ class Deployer:
         if terms.origin is not None:
             self.journal.finish(ident, outcomes.PENDING, changes)
         else:
-            self.journal.finish(ident, outcomes.DONE, changes, cleanup=[*terms.cleanup, *self._cleanup_after(changes)],
+            removals = self.removal_tasks(terms.drop_data, terms.drop_secrets)
+            self.journal.finish(ident, outcomes.DONE, changes, cleanup=[*removals, *self._cleanup_after(changes)],
                                 states=history.states_made(self.journal, self._deployment(ident)))
 
     def prepare(self, kind: str, changes: list[Change], progress: Progress) -> None:
@@ -260,7 +266,10 @@ class Deployer:
 
     def removal_tasks(self, volumes: bool, secrets: bool) -> list[CleanupTask]:
         """Return the removal tasks of all data and all secrets on this node."""
+        unnamed = self.journal.facts(cleanup.UNNAMED)
         return [*(CleanupTask(kind=cleanup.DATA, name=name) for name in self.data.components() if volumes),
+                *(CleanupTask(kind=cleanup.VOLUME, name=fact.removeprefix(cleanup.UNNAMED))
+                  for fact in unnamed if volumes),
                 *([CleanupTask(kind=cleanup.SECRETS, name="")] if secrets else [])]
 
     def _cleanup_after(self, changes: Sequence[Change], undone: bool = False) -> list[CleanupTask]:

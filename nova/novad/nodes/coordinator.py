@@ -27,7 +27,7 @@ from nova.novad.deployment.containers import Progress
 from nova.novad.deployment.journal import DONE, UNDONE, Journal
 from nova.novad.errors import Busy, Cancelled, Failed
 from nova.novad.mdns import printable
-from nova.novad.nodes.discovery import Discovery
+from nova.novad.nodes.discovery import Discovery, certificate_names
 from nova.novad.nodes.participant import Assignment
 from nova.novad.options import Node, Options
 from nova.novad.platform import Place
@@ -92,7 +92,8 @@ class Coordinator:
         self._files = {"NOVA_CACERT": options.nodes_ca or options.client_ca, "NOVA_CERT": options.tls_cert,
                        "NOVA_KEY": options.tls_key}
         self._configured = {node.address: node for node in options.nodes if isinstance(node, Node)}
-        self.discovery = Discovery(self._files, ended) if options.discover_nodes else None
+        self.discovery = Discovery(self._files, ended, expected=lambda: {
+            place.node for place in self._accepted().values()}) if options.discover_nodes else None
         self._clients: set[Client] = set()  # Connections in use.
         self._thread = threading.Thread(target=self._keep, name="settle", daemon=True)
 
@@ -313,9 +314,13 @@ class Coordinator:
 
     @contextlib.contextmanager
     def _client(self, url: str, node: str) -> Iterator[Client]:
-        """Connect to a node with the secret of that node. The operator vouches for the addresses of the option nodes;
-        at every other address only a server whose certificate names the node receives the secret."""
+        """Connect to a node with the secret of that node. The operator vouches for the addresses of the option nodes,
+        unless the certificate there is that of another node; at every other address only a server whose certificate
+        names the node receives the secret."""
         named = [] if url in self._configured else [("grpc.ssl_target_name_override", node)]
+        if not named and (other := self._certified_as(url, node)):
+            raise Away(f"Node {node} ({url}) presents the certificate of node {other}, and receives nothing. Exchange "
+                       "the addresses in nodes of novad.toml, or issue a certificate for this node.")
         try:
             client = Client(url, self.secret_of(node), self._files, [*_CHANNEL, *named])
         except Unreachable as error:
@@ -326,6 +331,14 @@ class Coordinator:
                 yield client
             finally:
                 self._clients.discard(client)
+
+    def _certified_as(self, url: str, node: str) -> str:
+        """Return the other node that the certificate at the address of a configured node names, or ""."""
+        others = {self.options.name, *(place.node for place in self._accepted().values())}
+        with contextlib.suppress(OSError, ValueError):  # gRPC reports a node that is unreachable.
+            if url.startswith("tls://") and node not in (names := certificate_names(url, self._files)):
+                return min(others.intersection(names), default="")
+        return ""
 
     def _concurrently(self, items: Sequence[Any], act: Callable[[Any], Any]) -> list[Any]:
         """Run ``act`` for all items concurrently; return the result or the error of each."""

@@ -12,7 +12,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import msgspec
@@ -49,12 +49,14 @@ class Entry:
 
 
 class Discovery:
-    """Browses by mDNS and tries one address of one instance at a time. ``files``: NOVA_CACERT (the authority of nodes),
-    NOVA_CERT and NOVA_KEY; ``ended``: set when novad stops."""
+    """Browses by mDNS and tries one address of one instance at a time, first those with the name of a node of the
+    platform. ``files``: NOVA_CACERT (the authority of nodes), NOVA_CERT and NOVA_KEY; ``ended``: set when novad stops;
+    ``expected``: returns the names of configured and accepted nodes."""
 
     def __init__(self, files: Mapping[str, str], ended: threading.Event,
-                 connects: Callable[[str, str, Mapping[str, str]], bool] | None = None) -> None:
-        self._files = files
+                 connects: Callable[[str, str, Mapping[str, str]], bool] | None = None,
+                 expected: Callable[[], Collection[str]] = tuple) -> None:
+        self._files, self._expected = files, expected
         self._ended = ended
         self._connects = connects or certified
         self._entries: dict[str, Entry] = {}
@@ -99,8 +101,9 @@ class Discovery:
             if previous is not None and previous.instance == instance:
                 return
             if previous is None and len(self._entries) >= MOST:
-                failing = {name: entry.failing for name, entry in self._entries.items()
-                           if entry.failing is not None and not entry.address}
+                expected = self._expected()
+                failing = {name: (entry.instance.node in expected, entry.failing) for name, entry
+                           in self._entries.items() if entry.failing is not None and not entry.address}
                 if not failing:
                     return
                 del self._entries[min(failing, key=lambda name: failing[name])]
@@ -144,11 +147,13 @@ class Discovery:
                 self.remove(entry.instance.name)
 
     def _next(self) -> Entry | None:
-        """Return the instance to try: among the due ones, new and confirmed instances before failing ones."""
-        now = time.monotonic()
+        """Return the instance to try: among the due ones, expected nodes before others, and new and confirmed
+        instances before failing ones."""
+        now, expected = time.monotonic(), self._expected()
         with self._lock:
             return min(self._entries.values(), default=None, key=lambda entry: (
-                max(entry.due, now), entry.turn > 0 and not entry.address, entry.due))
+                max(entry.due, now), entry.instance.node not in expected, entry.turn > 0 and not entry.address,
+                entry.due))
 
     def _try(self, entry: Entry) -> None:
         """Connect to one address of an instance."""
@@ -174,23 +179,28 @@ class Discovery:
 
 def certified(url: str, node: str, files: Mapping[str, str]) -> bool:
     """Return True if a server presents a certificate of the authority of nodes for its address and for ``node``."""
-    host, _colon, port = url.removeprefix("tls://").rpartition(":")
     try:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        context.load_verify_locations(files["NOVA_CACERT"])
-        if files.get("NOVA_CERT"):
-            context.load_cert_chain(files["NOVA_CERT"], files["NOVA_KEY"])
-        context.set_alpn_protocols(["h2"])
-        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # gRPC accepts an intermediate authority, too.
-        with socket.create_connection((host.strip("[]"), int(port)), LIMIT / 2) as plain, context.wrap_socket(
-                plain, server_hostname=host.strip("[]")) as connection:
-            presented: Any = connection.getpeercert() or {}
+        return node in certificate_names(url, files)
     except (OSError, ValueError) as error:
         LOG.debug("Cannot verify the announced novad %s: %s", url, error)
         return False
+
+
+def certificate_names(url: str, files: Mapping[str, str]) -> list[str]:
+    """Return the names in the certificate of a server. Raises OSError or ValueError if the authority of nodes did not
+    issue it for the server's address."""
+    host, _colon, port = url.removeprefix("tls://").rpartition(":")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.load_verify_locations(files["NOVA_CACERT"])
+    if files.get("NOVA_CERT"):
+        context.load_cert_chain(files["NOVA_CERT"], files["NOVA_KEY"])
+    context.set_alpn_protocols(["h2"])
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # gRPC accepts an intermediate authority, too.
+    with socket.create_connection((host.strip("[]"), int(port)), LIMIT / 2) as plain, context.wrap_socket(
+            plain, server_hostname=host.strip("[]")) as connection:
+        presented: Any = connection.getpeercert() or {}
     names = [value for kind, value in presented.get("subjectAltName", ()) if kind == "DNS"]
-    common = [value for part in presented.get("subject", ()) for kind, value in part if kind == "commonName"]
-    return node in (names or common)
+    return names or [value for part in presented.get("subject", ()) for kind, value in part if kind == "commonName"]
 
 
 class Announcer:

@@ -23,7 +23,7 @@ class Image:
 
 @dataclasses.dataclass(frozen=True)
 class Container:
-    """A container. ``started``: seconds since 1970."""
+    """A container. ``started``: seconds since 1970. ``volumes``: ids of its volumes without a name."""
 
     name: str
     image: str
@@ -31,6 +31,7 @@ class Container:
     exit_code: int = 0
     started: float = 0.0
     labels: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    volumes: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,6 +90,8 @@ class Runtime(Protocol):
 
     def remove(self, name: str) -> None:
         """Remove a container with all its processes. Volumes that the runtime created for it stay."""
+
+    def remove_volume(self, ident: str) -> None: ...
 
     def find(self, name: str) -> Container | None: ...
 

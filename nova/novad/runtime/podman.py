@@ -20,6 +20,7 @@ from nova.novad.runtime.base import COMPONENT, CONFINED, PLATFORM, Container, Im
 _TIMEOUT = 60.0  # Timeout in seconds of a request that changes something.
 _QUERY_TIMEOUT = 20.0  # timeout of a query, shorter than that of the client
 _REASON = 400  # characters of the end of podman's error message
+_UNNAMED = re.compile(r"[0-9a-f]{64}")  # the name that podman gives a volume without a name
 _OUTPUT = 1 << 16  # Maximum number of bytes kept of a command's output.
 # States of podman in which a container has processes.
 _RUNNING, _PAUSED, _STOPPING = _ALIVE = ("running", "paused", "stopping")
@@ -122,10 +123,15 @@ class Podman:
     def remove(self, name: str) -> None:
         with self._client() as client, self._faults(f"container {name} cannot be removed"):
             with contextlib.suppress(podman_errors.NotFound):
-                # Volumes without a name, of containers of an earlier release, stay: they have data of the component.
+                # Volumes without a name, of containers of an earlier release, stay until a removal of data commits.
                 client.containers.get(name).remove(force=True)
                 client.containers.get(name)  # podman 4 reports some errors in a response with status 200.
                 raise RuntimeFault(f"podman: container {name} still exists although podman reported its removal")
+
+    def remove_volume(self, ident: str) -> None:
+        with self._client() as client, self._faults(f"volume {ident} cannot be removed"):
+            with contextlib.suppress(podman_errors.NotFound):
+                client.volumes.remove(ident)
 
     def find(self, name: str) -> Container | None:
         with self._client(_QUERY_TIMEOUT) as client, self._faults(f"container {name} cannot be looked at"):
@@ -229,7 +235,9 @@ def _container(attrs: dict[str, Any]) -> Container:
     state = attrs["State"]
     return Container(name=attrs["Name"].lstrip("/"), image=attrs["Image"].removeprefix("sha256:"),
                      running=bool(state.get("Running")), exit_code=int(state.get("ExitCode") or 0),
-                     started=_seconds(state.get("StartedAt")), labels=attrs["Config"].get("Labels") or {})
+                     started=_seconds(state.get("StartedAt")), labels=attrs["Config"].get("Labels") or {},
+                     volumes=tuple(mount["Name"] for mount in attrs.get("Mounts") or ()
+                                   if mount["Type"] == "volume" and _UNNAMED.fullmatch(mount["Name"])))
 
 
 def _listed(attrs: dict[str, Any]) -> Container:

@@ -107,7 +107,20 @@ class FakePodman:
 
     def _inspect(self, key: str, **_more: Any) -> bytes:
         container = self.container(key)
-        return reply(container) if container else _missing("container")
+        if container is None:
+            return _missing("container")
+        mounts = [{"Type": "bind", "Source": source} for source in container["Mounts"]]
+        return reply({**container, "Mounts": [*mounts, *(
+            {"Type": "volume", "Name": name} for name, user in self.volumes.items() if user == container["Name"])]})
+
+    def _remove_volume(self, name: str, lie: bool, **_more: Any) -> bytes:
+        if name not in self.volumes:
+            return _missing("volume")
+        if self.container(self.volumes[name]):
+            return reply({"cause": "volume is being used", "message": "volume is being used"}, 409)
+        if not lie:
+            del self.volumes[name]
+        return b"HTTP/1.0 204 x\r\n\r\n"
 
     def _start(self, key: str, lie: bool, **_more: Any) -> bytes:
         container = self.container(key)
@@ -204,7 +217,8 @@ _ROUTES = [
     ("/containers/([^/]+)/logs", "GET", FakePodman._logs), ("/exec/([^/]+)/start", "POST", FakePodman._logs),
     ("/exec/([^/]+)/json", "GET", FakePodman._state), ("/networks/create", "POST", FakePodman._make_network),
     ("/networks/([^/]+)/exists", "GET", FakePodman._network_exists), ("/networks/([^/]+)", "GET", FakePodman._network),
-    ("/networks/([^/]+)", "DELETE", FakePodman._remove_network)]
+    ("/networks/([^/]+)", "DELETE", FakePodman._remove_network),
+    ("/volumes/([^/]+)", "DELETE", FakePodman._remove_volume)]
 
 
 def _missing(what: str) -> bytes:

@@ -165,6 +165,29 @@ def test_lying_node_gets_only_secrets_of_its_own_components(world, lie):
         assert (ended.code, "secret is missing or another one" in ended.err) == (4, True)
 
 
+def test_configured_node_with_the_certificate_of_another_node_is_refused_and_receives_nothing(world):
+    """The operator exchanged two addresses, or a node took the address of another one."""
+    thief = world.compromised(node="n3")  # Its certificate names n2.
+    world.control(nodes=(member(thief, "n3", "compute"), module.options.Node(
+        address="tls://127.0.0.1:1", node="n2", roles=("compute",))))
+    for words in OPERATIONS:
+        run(*words)
+    assert (thief.calls, thief.bearers) == ([], set())
+    assert f"Node n3 ({thief.url}) presents the certificate of node n2" in run("deploy").err
+    [row] = [row for row in json.loads(world.nova("nodes", "list", "-f", "json")) if row["Node"] == "n3"]
+    assert "certificate of node n2" in str(row)
+
+
+def test_configured_node_with_a_certificate_for_its_address_alone_is_used(world):
+    pair = world.ca.issue("a machine")
+    node = Node(world.directory, "n2", ("compute",), tls_cert=pair.certificate, tls_key=pair.key,
+                nodes_ca=world.ca.file)
+    world.stack.callback(node.stop)
+    world.control(nodes=(node.as_member("compute"), world.n3.as_member("compute")))
+    world.nova("deploy")
+    assert node.runs() == {"agent": "1", "compute": "1"}
+
+
 def test_component_reports_of_a_node_are_shown_under_its_name(world):
     thief = world.compromised()
     world.control(nodes=(member(thief, "n2", "compute"),))

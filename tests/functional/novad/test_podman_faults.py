@@ -170,14 +170,30 @@ def test_image_volume_outside_of_all_mounts_is_refused(podman, node, path):
     assert podman.named() == BOTH
 
 
-@pytest.mark.parametrize("words", [("deploy", "db=2"), ("remove", "--yes"), ("remove", "--yes", "--remove-volumes")],
-                         ids=str)
-def test_podman_volume_without_a_name_is_never_removed_with_its_container(podman, node, words):
+UNNAMED, OTHERS, NAMED = "0" * 64, "1" * 64, "operators"
+VOLUMES = {UNNAMED: "s-db", OTHERS: "another", NAMED: "s-db"}
+
+
+@pytest.mark.parametrize(("words", "removed"), [
+    (("deploy", "db=2"), set()), (("remove", "--yes"), set()), (("remove", "--yes", "--remove-volumes"), {UNNAMED})],
+    ids=str)
+def test_podman_volume_without_a_name_is_removed_with_the_data_of_its_container_only(podman, node, words, removed):
     """The container was created by an earlier release, from an image whose volumes are unknown now."""
     node.nova("deploy")
-    podman.volumes["0123"] = "s-db"
+    podman.volumes.update(VOLUMES)
     node.nova(*words)
-    assert podman.volumes == {"0123": "s-db"}
+    assert podman.volumes.keys() == VOLUMES.keys() - removed
+
+
+def test_podman_volume_without_a_name_stays_after_a_failed_removal_and_is_removed_by_the_next(podman, node):
+    node.nova("deploy")
+    podman.volumes.update(VOLUMES)
+    faults = [reply({"cause": "x", "message": "x"}, 500)]
+    podman.fault = lambda method, _path: faults.pop() if method == "DELETE" and faults else None
+    node.nova("remove", "--yes", "--remove-volumes", code=1)
+    assert (podman.volumes, podman.named()) == (VOLUMES, BOTH)
+    node.nova("remove", "--yes", "--remove-volumes")
+    assert (podman.volumes.keys(), podman.named()) == ({OTHERS, NAMED}, {})
 
 
 def test_image_of_unknown_size_is_removed_after_the_pull_if_it_exceeds_the_limit(podman):

@@ -426,6 +426,16 @@ def test_boot_from_an_invalid_volume_is_refused(member, flavor, cinder, status, 
     cinder.volumes.clear()
 
 
+@pytest.mark.parametrize("protocol", ["nfs", "rbd"])
+def test_device_type_lun_is_refused_for_every_cinder_back_end_without_leftovers(member, flavor, cinder, protocol):
+    """No host connects volumes by a protocol that takes SCSI commands, so the request is refused, not the build."""
+    volume = cinder.new(MEMBER, bootable=True, kind=protocol)
+    code, message = refused(lambda: boot(member, flavor, from_volume(volume, device_type="lun")))
+    assert (code, "device_type=lun" in message) == (400, True), message
+    assert (cinder.attachments, cinder.volumes[volume].status) == ({}, "available")
+    assert member.get("/servers")["servers"] == []
+
+
 # --- shelve ----------------------------------------------------------------------------------------------
 def way(cinder, volume):
     """Return the hosts with a connector in the attachments of the volume."""

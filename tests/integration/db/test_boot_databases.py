@@ -8,6 +8,7 @@ import pytest
 
 from tests.integration.cluster import Cluster
 from tests.integration.rabbit import Rabbit
+from tools.bench import cpu
 
 
 @pytest.fixture(scope="module", params=["sqlite", "postgresql", "mariadb"])
@@ -15,7 +16,7 @@ def nova(request: pytest.FixtureRequest, rabbitmq: Rabbit) -> Iterator[Cluster]:
     database = None
     if request.param != "sqlite":
         database = request.getfixturevalue(request.param).new_database()
-    with Cluster(rabbitmq.new_vhost(), database, computes=2) as cluster:
+    with Cluster(rabbitmq.new_vhost(), database, computes=2, forked=False) as cluster:
         yield cluster
 
 
@@ -68,3 +69,14 @@ def test_every_service_logs_the_request_id(nova: Cluster) -> None:
 
 def test_upgrade_check_succeeds(nova: Cluster) -> None:
     assert "services are up" in nova.status("upgrade", "check")
+
+
+def test_no_service_has_more_than_80_megabytes_after_boots_and_lists(nova: Cluster) -> None:
+    """Measure the resident memory of the largest worker, like the benchmark, after requests of every kind."""
+    for _round in range(3):
+        nova.all_active(nova.boot_many(10), 60)
+        assert len(nova.api.servers()) == 10
+        nova.delete_all()
+    sizes = {name: cpu.memory(process.pid)["worker_rss"] for name, process in nova.processes.items()}
+    print(f"{nova.database_url.partition(':')[0]}: resident memory in MB: {sizes}")
+    assert all(20 < size <= 80 for size in sizes.values()), sizes

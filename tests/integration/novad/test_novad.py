@@ -133,6 +133,15 @@ def test_undeclared_volume_of_an_image_is_refused(registry: Registry, tmp_path: 
         old = node.podman("volume", "ls", "-q")
         node.nova("remove", "--yes")
         assert (len(old.split()), node.podman("ps", "-aq"), node.podman("volume", "ls", "-q")) == (1, "", old)
+        node.nova("deploy")
+        node.kill(signal.SIGTERM)
+        node.podman("rm", "-f", name)
+        node.podman("create", "--name", name, "--label", f"io.nova.platform=v{os.getpid()}", "--label",
+                    "io.nova.component=db", "--network", "host", "--volume", "/new", "--image-volume", "ignore", image)
+        node.start()
+        node.nova("remove", "--yes", "--remove-volumes")
+        assert (node.podman("ps", "-aq"), node.podman("volume", "ls", "-q")) == ("", old)
+        node.podman("volume", "rm", *old.split())
 
 
 @contextlib.contextmanager

@@ -12,6 +12,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from nova.objects.base import utcnow
+from tests.certificates import Extend
 
 Key = rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey
 
@@ -21,7 +22,7 @@ def rsa_key() -> rsa.RSAPrivateKey:
 
 
 def certificate(key: Key, name: str, issuer: Key | None = None, issuer_name: str = "", authority: bool = False,
-                days: int = 1) -> x509.Certificate:
+                days: int = 1, extend: Extend = lambda builder: builder) -> x509.Certificate:
     """Return a certificate of ``key``, valid for ``days`` (negative: expired), signed by ``issuer`` (None: itself)."""
     def named(text: str) -> x509.Name:
         return x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, text)])
@@ -30,11 +31,12 @@ def certificate(key: Key, name: str, issuer: Key | None = None, issuer_name: str
     usage = x509.KeyUsage(digital_signature=True, key_cert_sign=authority, crl_sign=False, content_commitment=False,
                           key_encipherment=False, data_encipherment=False, key_agreement=False, encipher_only=False,
                           decipher_only=False)
-    return (x509.CertificateBuilder().subject_name(named(name)).issuer_name(named(issuer_name or name))
-            .public_key(key.public_key()).serial_number(x509.random_serial_number())
-            .not_valid_before(begun).not_valid_after(utcnow() + datetime.timedelta(days=days))
-            .add_extension(x509.BasicConstraints(ca=authority, path_length=None), critical=True)
-            .add_extension(usage, critical=True).sign(issuer or key, hashes.SHA256()))
+    return extend(
+        x509.CertificateBuilder().subject_name(named(name)).issuer_name(named(issuer_name or name))
+        .public_key(key.public_key()).serial_number(x509.random_serial_number())
+        .not_valid_before(begun).not_valid_after(utcnow() + datetime.timedelta(days=days))
+        .add_extension(x509.BasicConstraints(ca=authority, path_length=None), critical=True)
+        .add_extension(usage, critical=True)).sign(issuer or key, hashes.SHA256())
 
 
 def put(place: pathlib.Path, name: str, made: x509.Certificate) -> str:

@@ -61,6 +61,24 @@ def test_new_node_is_tried_before_failed_instances(network):
     assert network.table.trusted() == [("n2", "tls://10.0.0.1:9999")]
 
 
+def test_expected_node_is_found_at_once_among_hostile_instances(network):
+    """Strangers announce instances faster than they can be tried; a node of the platform has a new address."""
+    network.table._expected = lambda: {"n2"}
+    network.good.add("tls://10.0.0.1:9999")
+    for number in range(2 * module.MOST):
+        network.add(f"s{number}", number + 1)
+    network.run(module.LIMIT)
+    network.add("n2", 9999)
+    for number in range(2 * module.MOST, 4 * module.MOST):
+        network.add(f"s{number}", number + 1)
+    begun = network.now
+    while not network.table.trusted():
+        assert network.now - begun <= 2 * module.LIMIT
+        network.run(0.1)
+    assert network.table.trusted() == [("n2", "tls://10.0.0.1:9999")]
+    assert network.table.size() <= module.MOST
+
+
 def test_full_table_evicts_the_longest_failing_instance_but_no_trusted_node(network):
     network.good.add("tls://10.0.0.1:1")
     network.add("known", 1)

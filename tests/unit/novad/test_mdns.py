@@ -76,6 +76,19 @@ def test_watch_reports_added_and_removed_instances():
         assert next(events) == (False, one)
 
 
+def test_complete_announcement_is_reported_while_silent_instances_fill_table_and_queue():
+    """Resolving the silent instances takes two minutes, since nobody sends their addresses."""
+    told = Instance(name="", node="n2.test-of-mdns", version="1", roles=(), addresses=())
+    with contextlib.closing(Watch(["127.0.0.1"])) as watch:
+        for number in range(mdns._MOST_INSTANCES + 100):
+            watch._changed(None, TYPE, f"silent{number}.{TYPE}", ServiceStateChange.Added)
+        made = Announcement(told, ["127.0.0.1"], 18994, tls=True)
+        try:
+            assert any(one.node == told.node for here, one in watch.events(20) if here)
+        finally:
+            made.withdraw()
+
+
 def test_packet_flood_is_bounded_in_table_and_queue(monkeypatch):
     monkeypatch.setattr(mdns, "_MOST_INSTANCES", 5)
     with contextlib.closing(Watch(["127.0.0.1"])) as watch:

@@ -95,8 +95,10 @@ def _name(given: str | None) -> str | None:
 
 
 def _check_volume(device: BlockDevice) -> None:
-    if device.device_type == "lun" and CONF.volume.driver in EMBEDDED:
-        raise exception.InvalidInput(_INVALID + "device_type=lun is not supported: volumes of this cloud are files.")
+    # Hosts connect volumes of Cinder as files (NFS) or over RBD only (nova.volume.cinder.host).
+    if device.device_type == "lun" and CONF.volume.driver in (*EMBEDDED, "cinder"):
+        raise exception.InvalidInput(_INVALID + "device_type=lun is not supported: the volumes of this cloud are files "
+                                     "or RBD images, which take no SCSI commands of guests.")
     if device.source == "snapshot":
         _check_snapshot(device)
         return
