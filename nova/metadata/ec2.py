@@ -83,9 +83,12 @@ def block_devices(instance: Instance) -> dict[str, str]:
     devices = {"ami": root.removeprefix("/dev/"), "root": root}
     ephemerals = volumes = 0
     for disk in instance.block_devices:
-        if disk.boot_index == 0 or not disk.device_name or disk.replaces:
+        is_swap = disk.guest_format == "swap"
+        # A flavor without swap has no swap disk, though the server may have been created with one.
+        is_missing = is_swap and not disk.is_volume and not instance.flavor.swap
+        if disk.boot_index == 0 or not disk.device_name or disk.replaces or is_missing:
             continue
-        if disk.guest_format == "swap":
+        if is_swap:
             devices["swap"] = disk.device_name
         elif disk.is_volume:
             devices[f"ebs{volumes}"] = disk.device_name

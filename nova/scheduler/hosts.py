@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
@@ -203,7 +204,7 @@ class Fleet:
         return host
 
     def selection(self, row: int, by_aggregates: bool = False, request: Request | None = None,
-                  limits: Mapping[str, int] = MappingProxyType({})) -> Selection:
+                  limits: Mapping[str, Any] = MappingProxyType({})) -> Selection:
         """Return the selection for a row. ``by_aggregates``: include the digest that the claim checks again.
         ``request``: the request, if child providers may have to provide resources. ``limits``: by field of Selection.
         """
@@ -215,7 +216,7 @@ class Fleet:
         return Selection(node_uuid=self._table.uuids[row], host=self._host_of(row),
                          node=pools["node"].values[int(nodes["node"][row])],
                          availability_zone=pools["zone"].values[int(nodes["zone"][row])], aggregates=digest, tree=tree,
-                         max_instances=limits.get("max_instances", 0), max_io_ops=limits.get("max_io_ops", 0))
+                         **limits)
 
     def state(self, node_uuid: str) -> HostState | None:
         """Return the current state of a node including choices, or None if it is unknown."""

@@ -51,11 +51,7 @@ class Request:
             self.group_hosts[host] = self.group_hosts.get(host, 0) + 1
 
     def hint(self, name: str) -> list[str]:
-        """Return the values of a hint that is a string or a list of strings."""
-        value = self.hints.get(name)
-        if value is None:
-            return []
-        return [str(item) for item in value] if isinstance(value, list) else [str(value)]
+        return self.spec.hint(name)
 
     def _properties(self) -> dict[str, str]:
         """Return the image's properties under their current names."""

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -93,10 +94,12 @@ class Planner:
         if needed and needed not in self._names and not request.forced:
             raise exception.UnsupportedGroupPolicy(reason=f"{needed} not configured")
 
-    def limits(self, view: FleetView, row: int, request: Request) -> dict[str, int]:
-        """Return the limits of a row that its claim has to check again, by field of Selection."""
-        limits: dict[str, int] = {}
+    def limits(self, view: FleetView, row: int, request: Request) -> dict[str, Any]:
+        """Return the limits of a row and the hints that its claim has to check again, by field of Selection."""
+        limits: dict[str, Any] = {}
         if not request.forced:
+            limits["hints"] = [node_filter.claim_hint for node_filter in self._filters
+                               if node_filter.claim_hint and node_filter.applies(request)]
             for node_filter in self._limit_filters:
                 limit = node_filter.limit(view.at(row), request)
                 limits[node_filter.claim_limit] = min(limit, limits.get(node_filter.claim_limit, limit))

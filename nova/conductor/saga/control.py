@@ -28,7 +28,7 @@ from nova.db.sql import clock
 from nova.notifications.messages import NOTIFIED_COLUMNS, NotificationBuilder, publisher
 from nova.notifications.requests import SchedulerQuery
 from nova.objects.dedicated_resources.fitting import GuestDedicatedResources
-from nova.objects.hosts.scheduling import RequestSpec, Selection
+from nova.objects.hosts.scheduling import DIFFERENT_HOST, SAME_HOST, RequestSpec, Selection
 from nova.objects.servers.action import Failure
 from nova.objects.servers.instance import Fault, Instance, without_secrets
 from nova.objects.servers.migration import Migration
@@ -120,7 +120,7 @@ class ConductorControl:
         return selections
 
     def group_hosts(self, spec: RequestSpec) -> None:
-        named = [uuid for key in ("same_host", "different_host") for uuid in _as_list(spec.hints.get(key))]
+        named = [uuid for key in (SAME_HOST, DIFFERENT_HOST) for uuid in spec.hint(key)]
         weighed = _weighed_properties(spec)
         if spec.group is None and not named and not weighed:
             return
@@ -365,9 +365,3 @@ def _weighed_properties(spec: RequestSpec) -> dict[str, str]:
     if spec.image is None or not (wanted or options.image_props_weight_multiplier):
         return {}
     return {name: value for name, value in spec.image.properties.items() if name in wanted or not wanted}
-
-
-def _as_list(value: Any) -> list[str]:
-    if value is None:
-        return []
-    return list(value) if isinstance(value, list) else [str(value)]

@@ -11,10 +11,10 @@ from nova import exception
 from nova.conf import CONF
 from nova.db import tables
 from nova.db.hosts import aggregates, allocations, compute_nodes, dedicated_resources, services
-from nova.db.servers import server_groups
+from nova.db.servers import server_groups, server_migrations, servers
 from nova.objects.dedicated_resources.fitting import GuestDedicatedResources
 from nova.objects.hosts import trees
-from nova.objects.hosts.scheduling import RequestSpec, Selection, metadata_digest
+from nova.objects.hosts.scheduling import DIFFERENT_HOST, SAME_HOST, RequestSpec, Selection, metadata_digest
 from nova.objects.servers.instance import Instance
 
 PROVIDERS = tables.providers
@@ -36,7 +36,7 @@ def claim(connection: sa.Connection, instance: Instance, selection: Selection, s
                           instance.user_id, service="enabled" if spec.forced else "up",
                           choose=functools.partial(_from_tree, connection, selection, spec) if by_tree else None)
         why = ("" if by_tree else _traits(connection, selection, spec)) or _place(connection, selection, spec) or (
-            _release(connection, selection, spec))
+            _release(connection, selection, spec)) or _hints(connection, selection, spec)
     if why:
         raise exception.ClaimLost(node=selection.node_uuid, reason=why)
     if not spec.dedicated_request:
@@ -70,6 +70,18 @@ def _release(connection: sa.Connection, selection: Selection, spec: RequestSpec)
     """Return why the release of nova-compute on the host cannot run the server, or ""."""
     version = services.compute_version(connection, selection.host) if spec.release else None
     return f"its nova-compute is of service version {version}" if version is not None and version < spec.release else ""
+
+
+def _hints(connection: sa.Connection, selection: Selection, spec: RequestSpec) -> str:
+    """Return which hint the host does not satisfy any more, since other servers moved, or ""."""
+    for hint in selection.hints:
+        hosts = servers.hosts_of(connection, spec.project_id, spec.hint(hint))
+        if hint == SAME_HOST and selection.host not in hosts.values():
+            return "no server of the hint same_host is there any more"
+        if hint == DIFFERENT_HOST and selection.host in (*hosts.values(), *(
+                migration.dest_compute for migration in server_migrations.open_of(connection, list(hosts)))):
+            return "a server of the hint different_host was placed there"
+    return ""
 
 
 def _place(connection: sa.Connection, selection: Selection, spec: RequestSpec) -> str:

@@ -253,13 +253,13 @@ def distinct(connection: sa.Connection, column: sa.Column[Any], prefix: Prefix, 
         values = list(connection.scalars(few))
         return values if len(values) <= most else None
     following = column.table.alias()
-    found = sa.select(sa.func.min(column).label("value"), sa.literal(0).label("position")).where(
-        *has(column.table, prefix)).cte("found", recursive=True)
+    scan = sa.select(sa.func.min(column).label("value"), sa.literal(0).label("position")).where(
+        *has(column.table, prefix)).cte("scan", recursive=True)
     next_value = sa.select(sa.func.min(following.c[column.name])).where(
-        *has(following, prefix), following.c[column.name] > found.c.value).scalar_subquery()
-    found = found.union_all(sa.select(next_value, found.c.position + 1).where(
-        found.c.value.is_not(None), found.c.position < most))
-    *values, end = connection.scalars(sa.select(found.c.value).order_by(found.c.position))
+        *has(following, prefix), following.c[column.name] > scan.c.value).scalar_subquery()
+    scan = scan.union_all(sa.select(next_value, scan.c.position + 1).where(
+        scan.c.value.is_not(None), scan.c.position < most))
+    *values, end = connection.scalars(sa.select(scan.c.value).order_by(scan.c.position))
     return values if end is None else None
 
 

@@ -140,9 +140,9 @@ def _with_values(connection: sa.Connection, search: Search) -> Search:
     for match in search.expressions:
         name = match.column.name
         prefixes = search.prefixes if name in search.valued and name not in equal else ()
-        found = [scans.distinct(connection, match.column, prefix, MAX_VALUES) for prefix in prefixes]
-        values = {value for part in found for value in part or () if match.test(value)}
-        if not found or None in found or len(values) > _MAX_KEYS:
+        existing = [scans.distinct(connection, match.column, prefix, MAX_VALUES) for prefix in prefixes]
+        values = {value for part in existing for value in part or () if match.test(value)}
+        if not existing or None in existing or len(values) > _MAX_KEYS:
             expressions.append(match)
         else:
             equal[name] = sorted(values)

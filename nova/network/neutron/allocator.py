@@ -100,17 +100,16 @@ class NeutronServerInterfaces:
         return self._ctl.instance
 
     def take(self, host: str) -> None:
-        made = self._allocate(self._server.requested_networks or [])
-        self._ctl.set(network_info=[self._bind(vif, host) for vif in made])
+        self._ctl.set(network_info=self._allocate(self._server.requested_networks or [], host))
 
     def add(self, wanted: NetworkRequest, host: str) -> VIF:
-        made, = self._allocate([wanted])
-        vif = msgspec.structs.replace(self._bind(made, host), active=False)
+        made, = self._allocate([wanted], host)
+        vif = msgspec.structs.replace(made, active=False)
         self._ctl.interfaces.change(lambda vifs: [*vifs, vif])
         return vif
 
-    def _allocate(self, wanted: Sequence[NetworkRequest]) -> list[VIF]:
-        """Create the ports, or find those that an earlier attempt created."""
+    def _allocate(self, wanted: Sequence[NetworkRequest], host: str) -> list[VIF]:
+        """Create the ports, or find those that an earlier attempt created; bind and name them."""
         free = self._new_ports()
         groups = group_ids(
             self._api, self._ctx, self._server.project_id, self._server.security_groups) if wanted else None
@@ -124,7 +123,9 @@ class NeutronServerInterfaces:
             else:
                 port = self._create(request, groups)
             ports.append(port)
-        return self._vifs(ports, wanted)
+        networks = self._networks(ports)
+        return [self._bind_and_name(vif, host, networks[vif.network_id])
+                for vif in self._vifs(ports, wanted, networks)]
 
     def _take(self, port_id: str) -> Raw:
         port = self._api.port(self._ctx, port_id)
@@ -170,15 +171,30 @@ class NeutronServerInterfaces:
 
         self._ctl.interfaces.change(renewed)
 
-    def _bind(self, vif: VIF, host: str) -> VIF:
-        """Bind a port to a host; return the interface as the host has to plug it. Raises PortBindingFailed,
-        PortNotFound."""
-        # A bound port keeps its name during a move, since its user may have changed the name.
-        named = {"dns_name": self._server.hostname} \
-            if vif.vif_type == _UNBOUND and self._api.has(self._ctx, _DNS) else {}
+    def _bind_and_name(self, vif: VIF, host: str, network: Raw) -> VIF:
+        """Bind a port for the first time, and give it the hostname of the server. Moves do not change the name, since
+        the port's user may have changed it."""
+        if not self._api.has(self._ctx, _DNS):
+            return self._bind(vif, host)
+        name = {"dns_name": self._server.hostname}
+        if not network.get("dns_domain"):
+            return self._bind(vif, host, name)
+        bound = self._bind(vif, host)
+        # Neutron creates the record of the external DNS service with the rights of this request.
+        if self._ctx.auth_token:
+            self._api.update_port(self._ctx, vif.id, name, token=self._ctx.auth_token)
+        else:
+            LOG.warning("[instance: %s] Port %s gets no dns_name: the token of the request, which the dns_domain of "
+                        "its network requires, was dropped", self._server.uuid, vif.id)
+        return bound
+
+    def _bind(self, vif: VIF, host: str, more: Raw | None = None) -> VIF:
+        """Bind a port to a host, and set ``more`` fields; return the interface as the host has to plug it. Raises
+        PortBindingFailed, PortNotFound."""
         port = self._api.update_port(self._ctx, vif.id, {
             "device_id": self._server.uuid, "binding:host_id": host,
-            "device_owner": f"compute:{self._server.availability_zone or CONF.default_availability_zone}", **named})
+            "device_owner": f"compute:{self._server.availability_zone or CONF.default_availability_zone}",
+            **(more or {})})
         if port.get("binding:vif_type") not in _PLUGGABLE:
             raise exception.PortBindingFailed(port_id=vif.id)
         return _bound(vif, port)
@@ -227,11 +243,14 @@ class NeutronServerInterfaces:
         vifs = {vif.id: vif for vif in self._server.network_info}
         ports = [port for port in self._ports() if port["id"] in vifs]
         return self._vifs(ports, [NetworkRequest(
-            port_id=port["id"] if vifs[port["id"]].keep else None, tag=vifs[port["id"]].tag) for port in ports])
+            port_id=port["id"] if vifs[port["id"]].keep else None, tag=vifs[port["id"]].tag) for port in ports],
+                          self._networks(ports))
 
-    def _vifs(self, ports: Sequence[Raw], wanted: Sequence[NetworkRequest]) -> list[VIF]:
-        networks = {uuid: self._api.network(self._ctx, uuid)
-                    for uuid in dict.fromkeys(port["network_id"] for port in ports)}
+    def _networks(self, ports: Sequence[Raw]) -> dict[str, Raw]:
+        return {uuid: self._api.network(self._ctx, uuid)
+                for uuid in dict.fromkeys(port["network_id"] for port in ports)}
+
+    def _vifs(self, ports: Sequence[Raw], wanted: Sequence[NetworkRequest], networks: dict[str, Raw]) -> list[VIF]:
         subnets = {subnet["id"]: subnet for uuid in networks
                    for subnet in self._api.list(self._ctx, "subnets", network_id=uuid)}
         try:

@@ -41,7 +41,8 @@ _Port = TypedDict("_Port", {
     "binding:profile": dict[str, Any] | None, "dns_name": str | None, "resource_request": dict[str, Any] | None,
     "device_profile": str | None}, total=False)
 _Network = TypedDict("_Network", {"id": Required[_Id], "name": str | None, "mtu": int | None, "subnets": list[_Id],
-                                  "shared": bool | None, "router:external": bool | None}, total=False)
+                                  "shared": bool | None, "router:external": bool | None, "dns_domain": str | None},
+                     total=False)
 
 
 class _Route(TypedDict):
@@ -114,13 +115,14 @@ class NeutronApi:
         """Create a port and return it. Raises FixedIpInUse, NoMoreFixedIps, QuotaLimit."""
         return self._request(ctx, "POST", "/ports", "port", json={"port": wanted})  # type: ignore[no-any-return]
 
-    def update_port(self, ctx: RequestContext, uuid: str, changes: Raw, revision: int | None = None) -> Raw:
+    def update_port(self, ctx: RequestContext, uuid: str, changes: Raw, revision: int | None = None,
+                    token: str | None = None) -> Raw:
         """Update a port and return it. ``revision``: the expected revision of the port. Raises PortNotFound, PortInUse
         (the port has another revision)."""
         headers = {"If-Match": f"revision_number={revision}"} if revision is not None else {}
         try:
-            return self._request(ctx, "PUT", f"/ports/{uuid}", "port", headers=headers,  # type: ignore[no-any-return]
-                               json={"port": changes})
+            return self._request(ctx, "PUT", f"/ports/{uuid}", "port", token, headers,  # type: ignore[no-any-return]
+                                 json={"port": changes})
         except exception.NotFound as error:
             raise exception.PortNotFound(port_id=uuid) from error
         except _RevisionMismatch as error:

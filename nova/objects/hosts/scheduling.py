@@ -20,6 +20,8 @@ AFFINITY = "affinity"
 ANTI_AFFINITY = "anti-affinity"
 SOFT_AFFINITY = "soft-affinity"
 SOFT_ANTI_AFFINITY = "soft-anti-affinity"
+# Hints that name other servers.
+SAME_HOST, DIFFERENT_HOST = "same_host", "different_host"
 
 
 class GroupSpec(Object, kw_only=True):
@@ -92,6 +94,11 @@ class RequestSpec(Object, kw_only=True):
             self.ignore_hosts = [*self.ignore_hosts, chosen.host]
         self.ignore_nodes = [*self.ignore_nodes, chosen.node]
 
+    def hint(self, name: str) -> list[str]:
+        """Return the values of a hint that is a string or a list of strings."""
+        value = self.hints.get(name, [])
+        return [str(item) for item in value] if isinstance(value, list) else [str(value)]
+
     @property
     def forced(self) -> bool:
         """Return True if the request names a host that skips the filters."""
@@ -109,7 +116,7 @@ class Selection(Object, kw_only=True):
     ``allocations``: provider uuid -> amounts to claim by resource class; {}: everything from the root. ``tree``: the
     claim itself decides which provider of the tree gives what. ``aggregates``: digest of the aggregate metadata used
     for the selection; "": not used. ``max_instances`` and ``max_io_ops``: limits of the node that filters enforced; 0:
-    none.
+    none. ``hints``: hints about the hosts of other servers that filters enforced.
     """
 
     node_uuid: str
@@ -121,6 +128,7 @@ class Selection(Object, kw_only=True):
     aggregates: str = ""
     max_instances: int = 0
     max_io_ops: int = 0
+    hints: list[str] = []
 
 
 def metadata_digest(aggregates: Sequence[dict[str, str]]) -> str:

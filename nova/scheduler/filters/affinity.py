@@ -5,7 +5,7 @@ import ipaddress
 import numpy as np
 
 from nova.common import plain_ip
-from nova.objects.hosts.scheduling import AFFINITY, ANTI_AFFINITY
+from nova.objects.hosts.scheduling import AFFINITY, ANTI_AFFINITY, DIFFERENT_HOST, SAME_HOST
 from nova.scheduler.columns import BoolColumn
 from nova.scheduler.filters.base import Filter, everything
 from nova.scheduler.plugin import Scope
@@ -48,31 +48,25 @@ class SameHostFilter(Filter):
     """Hint same_host: the hosts of these servers. Unknown servers have no host."""
 
     depends_on = Scope.REQUEST
+    claim_hint = SAME_HOST
     refusal = "none of the servers of the hint same_host is on the host"
 
     def applies(self, request: Request) -> bool:
-        return bool(request.hint("same_host"))
+        return bool(request.hint(self.claim_hint))
 
     def mask(self, view: FleetView, request: Request) -> BoolColumn:
-        return view.on_hosts(_hosts(request, "same_host"))
+        hosts = request.spec.hint_hosts
+        return view.on_hosts({hosts[uuid] for uuid in request.hint(self.claim_hint) if uuid in hosts})
 
 
-class DifferentHostFilter(Filter):
+class DifferentHostFilter(SameHostFilter):
     """Hint different_host: all hosts except those of these servers."""
 
-    depends_on = Scope.REQUEST
+    claim_hint = DIFFERENT_HOST
     refusal = "a server of the hint different_host is on the host"
 
-    def applies(self, request: Request) -> bool:
-        return bool(request.hint("different_host"))
-
     def mask(self, view: FleetView, request: Request) -> BoolColumn:
-        return ~view.on_hosts(_hosts(request, "different_host"))
-
-
-def _hosts(request: Request, hint: str) -> set[str]:
-    hosts = request.spec.hint_hosts
-    return {hosts[uuid] for uuid in request.hint(hint) if uuid in hosts}
+        return ~super().mask(view, request)
 
 
 class SimpleCIDRAffinityFilter(Filter):

@@ -16,6 +16,7 @@ class Filter(Plugin):
     # True if the result depends on aggregate metadata, so that the claim must check the metadata again.
     by_aggregates = False
     claim_limit = ""  # field of Selection for the limit of the filter, which the claim checks again
+    claim_hint = ""  # hint about the hosts of other servers, which the claim checks again
     in_place = False  # True if the filter applies to a new image of a server that stays on its host
     refusal = "refused"  # reason for administrators why a node was rejected
 

@@ -26,8 +26,8 @@ class NeutronServer:
         self.faults = {}
         self.twists = {}
         self.calls = []
-        # Aliases of the enabled extensions, and the bodies of all updates of ports.
-        self.extensions, self.changes = [], []
+        # Aliases of the enabled extensions; the bodies of all updates of ports, and their tokens.
+        self.extensions, self.changes, self.tokens = [], [], []
         handler = type("Handler", (_Handler,), {"neutron": self})
         self._http = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
         self._http.daemon_threads = True
@@ -132,6 +132,7 @@ class NeutronServer:
                 return 204, None
             if method == "PUT":
                 self.changes.append(body[name])
+                self.tokens.append(token)
                 row = self._update_port(row, body[name], headers.get("If-Match"))
             return 200, {name: row}
 

@@ -439,6 +439,46 @@ def test_ports_get_the_hostname_of_their_server_as_dns_name(admin, member, named
     assert [(port["id"], port["device_id"], port["dns_name"]) for port in named.ports()] == [(given["id"], "", "")]
 
 
+def namings(named):
+    """Return the fields and the token of each update that named a port."""
+    return [(sorted(changes), token) for changes, token in zip(named.changes, named.tokens, strict=True)
+            if changes.get("dns_name")]
+
+
+def test_port_is_named_while_nova_binds_it_on_a_network_without_dns_domain(admin, named, boot):
+    server = boot({"uuid": named.network("blue", dns_domain="")})
+    plug(admin, named, server)
+    admin.wait(server, "ACTIVE")
+    assert namings(named) == [(["binding:host_id", "device_id", "device_owner", "dns_name"], None)]
+
+
+@pytest.mark.parametrize("given", [False, True], ids=["new port", "port of a user"])
+def test_port_on_a_network_with_dns_domain_is_named_with_the_token_of_the_user(admin, named, boot, given):
+    network = named.network("blue", dns_domain="example.org.")
+    server = boot({"port": named.port(network)["id"]} if given else {"uuid": network})
+    plug(admin, named, server)
+    hostname = admin.wait(server, "ACTIVE")["OS-EXT-SRV-ATTR:hostname"]
+    assert [port["dns_name"] for port in named.ports(device_id=server)] == [hostname]
+    assert namings(named) == [(["dns_name"], "m:p")]
+
+
+def test_attached_port_on_a_network_with_dns_domain_is_named_with_the_token_of_the_user(admin, member, named, server):
+    red = named.network("red", cidr="10.51.0.0/24", dns_domain="example.org.")
+    named.changes.clear()
+    named.tokens.clear()
+    port = attach(member, server, net_id=red)["port_id"]
+    assert tell(admin, server, port) == 200
+    wait_idle(admin, server)
+    assert namings(named) == [(["dns_name"], "m:p")]
+
+
+def test_dns_name_that_the_user_may_not_set_fails_the_build_and_leaves_no_port(admin, named, boot):
+    named.faults["PUT", "ports"] = [0, 403]
+    server = boot({"uuid": named.network("blue", dns_domain="example.org.")})
+    assert admin.wait(server, "ERROR")["fault"]["code"] == 403
+    assert named.ports() == []
+
+
 def test_migration_keeps_the_dns_name_of_a_port(admin, named, blue, boot, second):
     server = boot({"uuid": blue})
     port, = plug(admin, named, server)

@@ -6,9 +6,13 @@ from collections import Counter
 
 import pytest
 
-from nova import bus, exception
+from nova import bus, context, exception
 from nova.compute.service import ComputeService
 from nova.conf import CONF
+from nova.image.directory import DirectoryStore
+from nova.objects.base import new_uuid
+from nova.objects.images.image import Image
+from nova.scheduler.options import SchedulerOptions
 from tests.functional.client import Client, wait_for
 from tests.functional.several_hosts import nothing_used, service_of, set_service, wait_scheduler
 
@@ -41,8 +45,9 @@ def grouped(admin):
     """Make a server group and return the scheduler hints of its members."""
     made = []
 
-    def make(policy):
-        group = admin.post("/os-server-groups", {"server_group": {"name": "g", "policy": policy}})["server_group"]
+    def make(policy, **rules):
+        group = admin.post("/os-server-groups", {"server_group": {
+            "name": "g", "policy": policy, **({"rules": rules} if rules else {})}})["server_group"]
         made.append(group["id"])
         return {"os:scheduler_hints": {"group": group["id"]}}
 
@@ -56,10 +61,11 @@ class UnawareSchedulers:
 
     The real scheduler is called once for all of them: a selection that is never claimed would make its host seem
     busier than the hosts of members that are already active. ``full``: all later requests fail with NoValidHost.
+    ``differ``: each of the first requests gets another one of the selected hosts.
     """
 
-    def __init__(self, scheduler, count, full=False):
-        self._scheduler, self._full = scheduler, full
+    def __init__(self, scheduler, count, full=False, differ=False):
+        self._scheduler, self._full, self._differ = scheduler, full, differ
         self._barrier, self._lock = threading.Barrier(count), threading.Lock()
         self._left, self._first, self.later = count, None, 0
 
@@ -74,15 +80,18 @@ class UnawareSchedulers:
             return self._scheduler.select(ctx, spec)
         with self._lock:
             self._first = self._first or self._scheduler.select(ctx, spec)
+            if self._differ:
+                self._first = [self._first[0][1:] + self._first[0][:1]]
+            answer = self._first
         self._barrier.wait(60)
-        return self._first
+        return answer
 
 
 @pytest.fixture
 def unaware(suite, monkeypatch):
     """Return a function that replaces the conductor's scheduler with independent schedulers."""
-    def replace(count, full=False):
-        schedulers = UnawareSchedulers(suite.conductor.core.scheduler, count, full)
+    def replace(count, **how):
+        schedulers = UnawareSchedulers(suite.conductor.core.scheduler, count, **how)
         monkeypatch.setattr(suite.conductor.core, "scheduler", schedulers)
         return schedulers
 
@@ -107,6 +116,24 @@ def test_concurrent_builds_with_anti_affinity_are_spread(
     built = at_once(suite, 3, lambda client, _number: client.boot(flavor, image_id, top=hints))
     assert sorted(hosts_of(admin, built).values()) == [1, 1, 1]
     assert schedulers.later <= 6, "a server was scheduled again without a concurrent placement"
+
+
+@pytest.fixture
+def strong_affinity(suite, monkeypatch):
+    """Weigh soft affinity more than free resources, which other hosts have more of."""
+    CONF.set_override("soft_affinity_weight_multiplier", 1000.0, group="filter_scheduler")
+    monkeypatch.setattr(suite.scheduler.manager, "_settings", SchedulerOptions.from_conf(CONF))
+    yield
+    CONF.clear_override("soft_affinity_weight_multiplier", group="filter_scheduler")
+
+
+def test_concurrent_builds_with_soft_affinity_end_on_one_host(
+        suite, admin, hosts, grouped, unaware, flavor, image_id, strong_affinity):
+    """Each server gets another host from its scheduler."""
+    hints, schedulers = grouped("soft-affinity"), unaware(3, differ=True)
+    built = at_once(suite, 3, lambda client, _number: client.boot(flavor, image_id, top=hints))
+    assert sorted(hosts_of(admin, built).values()) == [3]
+    assert 2 <= schedulers.later <= 4
 
 
 def _evacuate(admin, hosts, servers):
@@ -143,21 +170,60 @@ def test_concurrent_moves_with_anti_affinity_use_different_hosts(
     assert sorted(hosts_of(admin, servers)) == sorted(hosts[:2])
     act = begin(admin, hosts[:2], servers)
     unaware(2)
+    placed = moved(suite, admin, hosts[:2], servers, act)
+    assert len(set(placed)) == 2, placed
+    if begin is not _unshelve:
+        assert placed[0] != hosts[0]
+        assert placed[1] != hosts[1]
+
+
+def moved(suite, admin, hosts, servers, act):
+    """Move the servers away from the hosts at once and return their new hosts."""
     try:
-        at_once(suite, 2, act)
+        at_once(suite, len(servers), act)
         for server in servers:
             wait_for(lambda server=server: admin.server(server)["status"] in ("ACTIVE", "VERIFY_RESIZE"))
         wait_for(lambda: all(admin.server(server)["OS-EXT-STS:task_state"] is None for server in servers))
         ended = [admin.get(f"/servers/{server}/os-instance-actions")["instanceActions"][0] for server in servers]
-        assert [action["message"] for action in ended] == [None, None]
-        placed = [admin.server(server)["OS-EXT-SRV-ATTR:host"] for server in servers]
-        assert len(set(placed)) == 2, placed
-        if begin is not _unshelve:
-            assert placed[0] != hosts[0]
-            assert placed[1] != hosts[1]
+        assert {action["message"] for action in ended} == {None}
+        return [admin.server(server)["OS-EXT-SRV-ATTR:host"] for server in servers]
     finally:
-        for host in hosts[:2]:
+        for host in hosts:
             set_service(admin, host, forced_down=False)
+
+
+@pytest.mark.parametrize("begin", [_migrate, _live_migrate, _evacuate, _unshelve])
+def test_concurrent_moves_respect_max_server_per_host(
+        suite, admin, hosts, grouped, unaware, flavor, image_id, begin):
+    """Two hosts have as many members as allowed, so that all moved servers get the same one of the others."""
+    hints = grouped("anti-affinity", max_server_per_host=2)
+    servers = [admin.boot(flavor, image_id, top=hints, availability_zone=f"nova:{host}")
+               for host in (hosts[0], hosts[0], hosts[1], hosts[1])]
+    assert hosts_of(admin, servers) == {hosts[0]: 2, hosts[1]: 2}
+    act = begin(admin, hosts[:2], servers[:3])
+    unaware(3)
+    placed = moved(suite, admin, hosts[:2], servers[:3], act)
+    assert max(Counter([*placed, hosts[1]]).values()) <= 2, placed
+    if begin is not _unshelve:
+        assert sorted(Counter(placed).values()) == [1, 2]
+        assert set(placed) == set(hosts[2:])
+
+
+def test_rebuild_keeps_servers_on_a_host_with_max_server_per_host_members(
+        suite, admin, hosts, grouped, flavor, image_id, tmp_path):
+    hints = grouped("anti-affinity", max_server_per_host=2)
+    servers = [admin.boot(flavor, image_id, top=hints, availability_zone=f"nova:{hosts[0]}") for _ in range(2)]
+    assert hosts_of(admin, servers) == {hosts[0]: 2}
+    (tmp_path / "other").write_bytes(b"\0" * 1024)
+    other = DirectoryStore().add(str(tmp_path / "other"), Image(id=new_uuid(), name="other", disk_format="raw",
+                                                                container_format="bare", visibility="public")).id
+    try:
+        at_once(suite, 2, lambda client, number: client.action(servers[number], "rebuild", {"imageRef": other}))
+        for server in servers:
+            assert admin.wait_idle(server)["image"]["id"] == other
+        assert hosts_of(admin, servers) == {hosts[0]: 2}
+    finally:
+        DirectoryStore().delete(context.admin(), other)
 
 
 @pytest.mark.parametrize("full", [True, False], ids=["no other host", "the same host again"])

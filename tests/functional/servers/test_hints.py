@@ -2,7 +2,10 @@
 
 import pytest
 
-from tests.functional.client import Client
+from nova.scheduler.filters.affinity import DifferentHostFilter, SameHostFilter
+from nova.scheduler.manager import load_filters, load_weighers
+from nova.scheduler.select import Planner
+from tests.functional.client import Client, wait_for
 
 
 class Asked:
@@ -29,6 +32,42 @@ def test_host_hints_ignore_servers_of_other_projects(suite, admin, flavor, image
     built = stranger.boot(flavor, image_id, top={"os:scheduler_hints": {hint: [victim, own]}})
     stranger.wait(built, "ACTIVE")
     assert asked.specs[-1].hint_hosts == {own: suite.compute.host}
+
+
+class Overtaken:
+    """A scheduler whose first answer is delivered after the server ``other`` has moved to the other host."""
+
+    def __init__(self, scheduler, admin, other, hosts):
+        self.scheduler, self.admin, self.other, self.hosts, self.answers = scheduler, admin, other, hosts, []
+
+    def select(self, ctx, spec):
+        answer = self.scheduler.select(ctx, spec)
+        if self.other not in spec.instance_uuids:
+            self.answers.append(answer[0][0].host)
+            if len(self.answers) == 1:
+                before = self.admin.server(self.other)["OS-EXT-SRV-ATTR:host"]
+                target, = self.hosts - {before}
+                self.admin.action(self.other, "os-migrateLive", {"host": target, "block_migration": "auto"})
+                wait_for(lambda: self.admin.server(self.other)["OS-EXT-SRV-ATTR:host"] == target)
+                self.admin.wait_idle(self.other)
+        return answer
+
+
+@pytest.mark.parametrize("hint", ["same_host", "different_host"])
+def test_claim_refuses_a_host_that_the_hint_excludes_after_the_other_server_moved(
+        suite, admin, second, flavor, image_id, monkeypatch, hint):
+    monkeypatch.setattr(suite.scheduler.manager, "_planner", Planner(
+        [*load_filters(), SameHostFilter(), DifferentHostFilter()], load_weighers()))
+    other = admin.boot(flavor, image_id)
+    before = admin.wait(other, "ACTIVE")["OS-EXT-SRV-ATTR:host"]
+    hosts = {suite.compute.host, second.host}
+    scheduler = Overtaken(suite.conductor.core.scheduler, admin, other, hosts)
+    monkeypatch.setattr(suite.conductor.core, "scheduler", scheduler)
+    built = admin.boot(flavor, image_id, top={"os:scheduler_hints": {hint: [other]}})
+    after, = hosts - {before}
+    first, last = (before, after) if hint == "same_host" else (after, before)
+    assert admin.wait(built, "ACTIVE")["OS-EXT-SRV-ATTR:host"] == last
+    assert scheduler.answers == [first, last]
 
 
 @pytest.mark.parametrize("name", ["os:scheduler_hints", "OS-SCH-HNT:scheduler_hints"])

@@ -1,9 +1,9 @@
-"""Operations on servers with a root disk size of 0 GiB (the disk is as large as the image)."""
+"""Operations on servers with sizes of 0: a root disk of 0 GiB is as large as the image; others do not exist."""
 
 import pytest
 
 from tests.functional.client import wait_for
-from tests.functional.several_hosts import SECOND, set_service
+from tests.functional.several_hosts import SECOND, refused, set_service
 
 _LIVE = {"host": None, "block_migration": "auto"}
 
@@ -82,18 +82,64 @@ def _evacuate(admin, server, _small):
     set_service(admin, host, forced_down=False)
 
 
-_LIVES = [_round_trip, _resize_to_a_larger_disk, _migrate, _live_migrate, _shelve, _rescue, _rebuild, _evacuate]
+MOVES = [_round_trip, _resize_to_a_larger_disk, _migrate, _live_migrate, _shelve, _evacuate]
+_LIVES = [*MOVES, _rescue, _rebuild]
 
 
-@pytest.mark.parametrize("life", _LIVES, ids=[life.__name__.strip("_") for life in _LIVES])
-def test_server_with_zero_disk_size_runs_after_each_operation(pair, admin, server, small, life):
-    life(admin, server, small)
+def name_of(life):
+    return life.__name__.strip("_")
+
+
+def check_runs(pair, admin, server, has_disk=True):
+    """Check that the guest and its disk exist on the server's host only, and that the guest starts with its disk."""
     host = pair.first if admin.server(server)["OS-EXT-SRV-ATTR:host"] != SECOND else pair.second
-    wait_for(lambda: pair.where(server) == ([host.host], [host.host]),
+    wait_for(lambda: pair.where(server) == ([host.host], [host.host] if has_disk else []),
              reason="the guest and its disk exist on the server's host only")
-    # Starting the guest requires its disk.
     for verb in (["reboot", {"type": "HARD"}], ["os-stop"], ["os-start"]):
         admin.action(server, *verb)
         shown = admin.wait(server, "SHUTOFF" if verb[0] == "os-stop" else "ACTIVE")
     assert shown["OS-EXT-STS:power_state"] == 1
-    print(f"0 GiB: {life.__name__.strip('_')}, hard reboot, stop, start")
+
+
+@pytest.mark.parametrize("life", _LIVES, ids=name_of)
+def test_server_with_zero_disk_size_runs_after_each_operation(pair, admin, server, small, life):
+    life(admin, server, small)
+    check_runs(pair, admin, server)
+    print(f"0 GiB: {name_of(life)}, hard reboot, stop, start")
+
+
+def _flavor(admin, disk, ephemeral, swap):
+    return admin.flavor(disk=disk, swap=swap, **{"OS-FLV-EXT-DATA:ephemeral": ephemeral})
+
+
+def _gigabytes_used(admin):
+    """Return the disk space that the claims of all servers and migrations use on all hosts."""
+    return sum(node["local_gb_used"] for node in admin.get("/os-hypervisors/detail", version="2.87")["hypervisors"])
+
+
+@pytest.mark.parametrize("end", ["confirmResize", "revertResize"])
+@pytest.mark.parametrize(("before", "after"), [
+    ((0, 0, 0), (0, 2, 1024)), ((0, 2, 1024), (0, 0, 0)), ((1, 2, 0), (1, 0, 1024)), ((1, 0, 1024), (1, 2, 0)),
+    ((0, 0, 0), (1, 0, 0)), ((1, 0, 1024), (1, 0, 0))])
+def test_resize_from_and_to_zero_changes_the_claimed_disk_space(pair, admin, before, after, end):
+    """Flavors with these GiB of root and ephemeral disks and MiB of swap; 1024 MiB count as 1 GiB."""
+    claimed = {sizes: sizes[0] + sizes[1] + sizes[2] // 1024 for sizes in (before, after)}
+    server = admin.boot(_flavor(admin, *before), pair.image_id, availability_zone=f"nova:{pair.first.host}")
+    admin.wait(server, "ACTIVE")
+    wait_for(lambda: _gigabytes_used(admin) == claimed[before])
+    new = _flavor(admin, *after)
+    admin.action(server, "resize", {"flavorRef": new})
+    admin.wait(server, "VERIFY_RESIZE")
+    wait_for(lambda: _gigabytes_used(admin) == claimed[before] + claimed[after])
+    admin.action(server, end)
+    shown = admin.wait(server, "ACTIVE")["flavor"]
+    kept = after if end == "confirmResize" else before
+    assert (shown["disk"], shown["ephemeral"], shown["swap"]) == kept
+    wait_for(lambda: _gigabytes_used(admin) == claimed[kept])
+    check_runs(pair, admin, server)
+
+
+def test_resize_to_a_flavor_with_a_zero_root_disk_is_refused(pair, admin, small):
+    server = pair.boot()
+    assert refused(lambda: admin.action(server, "resize", {"flavorRef": small[0]})) == (
+        400, "Resize to zero disk flavor is not allowed.")

@@ -6,6 +6,7 @@ import pytest
 from nova.compute.service import ComputeService
 from tests.functional.client import wait_for
 from tests.functional.conftest import remove_servers
+from tests.functional.servers.test_zero_sizes import MOVES, check_runs, name_of
 from tests.functional.services.test_costs import measured
 from tests.functional.several_hosts import SECOND, error_of, migration_of, set_service
 from tests.functional.volumes.test_cinder import MEMBER, attach, cinder, from_volume, outside, wait_status, way  # noqa: F401
@@ -280,3 +281,25 @@ def test_live_migration_with_volumes_stays_within_its_budget(suite, hosts, admin
     assert admin.server(server)["OS-EXT-SRV-ATTR:host"] == SECOND
     assert sum(messages.values()) <= 26, messages
     assert len(statements) <= 70, statements
+
+
+@pytest.mark.parametrize("life", MOVES, ids=name_of)
+def test_server_on_a_volume_with_zero_disk_size_runs_after_each_operation(hosts, admin, cinder, ways, life):
+    flavors = admin.flavor(disk=0), admin.flavor(disk=0, vcpus=2)
+    volume = cinder.new(MEMBER, bootable=True)
+    server = admin.boot(flavors[0], "", availability_zone=f"nova:{hosts.first.host}",
+                        block_device_mapping_v2=[from_volume(volume)])
+    admin.wait(server, "ACTIVE")
+    life(admin, server, flavors)
+    check_runs(hosts, admin, server, has_disk=False)
+    assert cinder.servers_of(volume) == [server]
+    ways.right()
+
+
+@pytest.mark.parametrize("end", ["confirmResize", "revertResize"])
+def test_server_on_a_volume_is_resized_to_a_flavor_with_zero_disk_size(hosts, admin, cinder, server, end):
+    """The flavor's root disk does not exist, so its size may become 0."""
+    admin.wait(server, move(admin, server, "resize", admin.flavor(disk=0)))
+    admin.action(server, end)
+    admin.wait(server, "ACTIVE")
+    check_runs(hosts, admin, server, has_disk=False)

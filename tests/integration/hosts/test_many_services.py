@@ -40,7 +40,7 @@ class ManyCluster(Cluster):
         options = {"fake": {"latency": "spawn:0.2,destroy:0.05"}, "api": {"workers": 2},
                    "DEFAULT": {"rpc_response_timeout": 25},
                    "conductor": {"workers": 2, "lease": 20}, "scheduler": {"workers": 2}}
-        super().__init__(transport_url, database_url, computes=2, conductors=3, schedulers=3, options=options)
+        super().__init__(transport_url, database_url, computes=2, conductors=2, schedulers=2, options=options)
         port = free_port()
         self.urls = [self.api.url, f"http://127.0.0.1:{port}/v2.1"]
         self._add("api2", "api")
@@ -181,9 +181,7 @@ def replace(nova: ManyCluster, *names: str) -> Callable[[], None]:
 
 
 @pytest.mark.parametrize("names", [
-    ("conductor-1", "conductor-2", "conductor-3", "conductor-1", "conductor-2"),
-    ("scheduler-1", "scheduler-2", "scheduler-3", "scheduler-1"),
-    ("api", "api2", "api", "api2"),
+    ("conductor-1", "conductor-2", "conductor-1"), ("scheduler-1", "scheduler-2"), ("api", "api2"),
     ("compute-1", "compute-2"),
 ], ids=lambda names: names[0].partition("-")[0])
 def test_restarting_services_in_turn_loses_no_request(nova: ManyCluster, names: tuple[str, ...]) -> None:
@@ -195,7 +193,7 @@ def test_restarting_services_in_turn_loses_no_request(nova: ManyCluster, names: 
 def test_restarting_services_concurrently_loses_no_request(nova: ManyCluster) -> None:
     with busy(nova) as clients, concurrent.futures.ThreadPoolExecutor(4) as pool:
         for work in [pool.submit(replace(nova, *names)) for names in (
-                ("conductor-1", "conductor-2") * 2, ("scheduler-1", "scheduler-2") * 2, ("api", "api2") * 2)]:
+                ("conductor-1", "conductor-2"), ("scheduler-1", "scheduler-2"), ("api", "api2"))]:
             work.result(120)
     assert clients.lost == []
 
@@ -203,14 +201,14 @@ def test_restarting_services_concurrently_loses_no_request(nova: ManyCluster) ->
 def test_killed_workers_are_replaced(nova: ManyCluster) -> None:
     """Only the response of a killed API worker is lost."""
     with busy(nova) as clients:
-        for name in ("api", "api2", "api"):
+        for name in ("api", "api2"):
             victim = nova.workers(name)[0]
             victim.kill()
             eventually(lambda name=name, victim=victim: len(
                 {worker.pid for worker in nova.workers(name)} - {victim.pid}) == 2, 20, "another worker has started")
             assert b"was killed by SIGKILL" in nova.processes[name].log.read_bytes()
             time.sleep(0.5)
-    assert len(clients.lost) <= 3 * 4
+    assert len(clients.lost) <= 2 * 4
 
 
 @pytest.mark.parametrize("name", ["api", "conductor-1", "scheduler-1"])
@@ -292,8 +290,8 @@ def test_second_signal_stops_a_service_at_once(nova: ManyCluster, number: signal
 
 def test_another_conductor_resumes_operations_of_a_stopped_conductor(nova: ManyCluster, tmp_path: pathlib.Path) -> None:
     """Builds without a scheduler wait in the conductor, whose lease is 20 s."""
-    schedulers = ("scheduler-1", "scheduler-2", "scheduler-3")
-    nova.stop(*schedulers, "conductor-2", "conductor-3")
+    schedulers = ("scheduler-1", "scheduler-2")
+    nova.stop(*schedulers, "conductor-2")
     ids = nova.boot_many(12)
     nova.start_and_wait("conductor-2")
     nova.terminate("conductor-1")
@@ -318,7 +316,7 @@ def test_dropped_database_connections_are_reopened_without_lost_requests(nova: M
     engine = sa.create_engine(postgresql.admin_url, poolclass=sa.pool.NullPool, isolation_level="AUTOCOMMIT")
     dropped = 0
     with busy(nova) as clients:
-        for _round in range(5):
+        for _round in range(3):
             with engine.connect() as connection:
                 dropped += len(connection.execute(sa.text(
                     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() "

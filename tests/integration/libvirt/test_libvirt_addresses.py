@@ -21,7 +21,14 @@ from nova.objects.networks.network import VIF, RuleSet
 from nova.objects.servers.instance import BlockDevice
 from nova.virt.images.imagecache import ImageCache
 from tests.integration.libvirt.test_libvirt_devices import boot, domain, volume_fixture  # noqa: F401 (fixture)
-from tests.integration.libvirt_fixtures import PrivateLibvirt, kernel_disks, needs_libvirt, server, wait_for_console
+from tests.integration.libvirt_fixtures import (
+    PrivateLibvirt,
+    kernel_disks,
+    needs_libvirt,
+    server,
+    small_disks,
+    wait_for_console,
+)
 
 pytestmark = needs_libvirt
 LOGIN = b"login:"
@@ -90,7 +97,7 @@ def test_metadata_contain_the_pci_addresses_of_devices(
 def test_metadata_contain_disk_addresses_on_other_buses(driver: Any, guest_image: pathlib.Path,
                                                         properties: dict[str, str], bus: str, address: str) -> None:
     instance = server(properties, block_devices=[BlockDevice(source="image", boot_index=0, tag="root")])
-    boot(driver, instance, kernel_disks(guest_image))
+    boot(driver, instance, small_disks(guest_image))
     found = devices(driver, instance)["root"]
     assert (found[0], found[1][:len(address)]) == (bus, address)
 

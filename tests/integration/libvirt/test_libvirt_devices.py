@@ -18,7 +18,14 @@ from nova.objects.servers.instance import BlockDevice
 from nova.objects.volumes.volume import VolumeConnection
 from nova.operations.framework.guest_driver import BootFiles
 from nova.virt.images import qemuimg
-from tests.integration.libvirt_fixtures import PrivateLibvirt, kernel_disks, needs_libvirt, server, wait_for_console
+from tests.integration.libvirt_fixtures import (
+    PrivateLibvirt,
+    kernel_disks,
+    needs_libvirt,
+    server,
+    small_disks,
+    wait_for_console,
+)
 
 pytestmark = needs_libvirt
 LOGIN = b"login:"
@@ -125,7 +132,7 @@ def test_volume_with_a_snapshot_uses_the_given_backing_chain(
 def test_volumes_are_attached_and_detached_while_the_guest_is_off(driver: Any, guest_image: pathlib.Path, volume: Any,
                                                                   libvirt_daemon: PrivateLibvirt) -> None:
     instance = server()
-    boot(driver, instance, kernel_disks(guest_image))
+    boot(driver, instance, small_disks(guest_image))
     driver.power.off(instance)
     driver.volumes.attach(instance, volume(1))
     assert disks_of(domain(libvirt_daemon, instance)) == {"vda": "disk", "vdb": "volume-1"}
@@ -177,7 +184,7 @@ def test_attaching_an_unusable_volume_fails(driver: Any, guest_image: pathlib.Pa
     with pytest.raises(exception.GuestNotFound):
         driver.volumes.attach(instance, volume(1))
     driver.volumes.detach(instance, volume(1))
-    boot(driver, instance, kernel_disks(guest_image))
+    boot(driver, instance, small_disks(guest_image))
     missing = volume(9)
     (state / "volume-9").unlink()
     with pytest.raises(exception.NovaException, match="volume-9"):

@@ -28,6 +28,7 @@ from tests.integration.libvirt_fixtures import (
     kernel_disks,
     needs_libvirt,
     server,
+    small_disks,
     wait_for,
     wait_for_console,
 )
@@ -50,7 +51,7 @@ def files(instance: Any) -> set[str]:
 
 
 def test_paused_guest_does_not_run_before_unpause(driver: Any, guest_image: pathlib.Path) -> None:
-    instance, disks = server(), kernel_disks(guest_image)
+    instance, disks = server(), small_disks(guest_image)
     driver.disks.prepare(instance, disks)
     for _ in range(2):
         driver.guests.spawn(instance, disks, paused=True)
@@ -198,7 +199,7 @@ def test_uefi_variables_survive_a_reboot_and_are_deleted_with_the_server(
         return libvirt_daemon.run("find", CONF.instances_path, "-name", "nvram", "-printf", "%i")
 
     instance = server({"hw_firmware_type": "uefi", "hw_machine_type": "q35"}, {"os:secure_boot": secure})
-    boot(driver, instance, kernel_disks(guest_image))
+    boot(driver, instance, small_disks(guest_image))
     assert driver.guests.power_state(instance.uuid) == states.RUNNING
     first = variables()
     assert first
@@ -215,7 +216,7 @@ def test_interface_is_attached_to_its_bridge(driver: Any, guest_image: pathlib.P
     vif = VIF(id="v", network_id="n", label="l", mac="fa:16:3e:11:22:33", bridge="br-life",
               devname="tap0123456789", mtu=1400)
     instance = server(network_info=[vif])
-    boot(driver, instance, kernel_disks(guest_image))
+    boot(driver, instance, small_disks(guest_image))
     shown = libvirt_daemon.run("ip", "link", "show", "tap0123456789")
     assert "master br-life" in shown
     assert "mtu 1400" in shown
@@ -242,7 +243,7 @@ def test_guest_that_ignores_acpi_is_stopped_and_rebooted_after_the_timeout(drive
 
 def test_delete_and_hard_reboot_do_not_wait_for_a_soft_reboot(driver: Any, guest_image: pathlib.Path) -> None:
     instance = server({"os_command_line": "acpi=off"})
-    boot(driver, instance, kernel_disks(guest_image))
+    boot(driver, instance, small_disks(guest_image))
     for verb in (lambda: driver.power.reboot(instance, hard=True), lambda: driver.guests.destroy(instance)):
         outcome: list[object] = []
 
@@ -266,7 +267,7 @@ def test_delete_and_hard_reboot_do_not_wait_for_a_soft_reboot(driver: Any, guest
 
 def test_hard_reboot_works_from_any_state(driver: Any, guest_image: pathlib.Path) -> None:
     instance = server()
-    boot(driver, instance, kernel_disks(guest_image))
+    boot(driver, instance, small_disks(guest_image))
     for bring in (driver.power.pause, driver.power.suspend, driver.power.off):
         bring(instance)
         driver.power.reboot(instance, hard=True)
@@ -289,7 +290,7 @@ def test_operations_on_a_missing_guest_raise_guest_not_found(driver: Any) -> Non
 
 def test_pause_of_a_stopped_guest_raises_invalid_state(driver: Any, guest_image: pathlib.Path) -> None:
     instance = server()
-    boot(driver, instance, kernel_disks(guest_image))
+    boot(driver, instance, small_disks(guest_image))
     driver.power.off(instance)
     for verb in (driver.power.pause, driver.power.suspend):
         with pytest.raises(exception.InstanceInvalidState):
@@ -306,8 +307,8 @@ def test_foreign_guests_are_ignored(driver: Any, guest_image: pathlib.Path, stat
     other.start(lambda status: None)
     theirs, ours = server(), server()
     try:
-        boot(other, theirs, kernel_disks(guest_image))
-        boot(driver, ours, kernel_disks(guest_image))
+        boot(other, theirs, small_disks(guest_image))
+        boot(driver, ours, small_disks(guest_image))
         wait_for(lambda: reported(events, ours.uuid, states.RUNNING), 10, "our start is reported")
         assert [guest.uuid for guest in driver.guests.all()] == [ours.uuid]
         assert [guest.uuid for guest in other.guests.all()] == [theirs.uuid]
@@ -321,7 +322,7 @@ def test_foreign_guests_are_ignored(driver: Any, guest_image: pathlib.Path, stat
 def test_shutdown_inside_the_guest_is_reported(driver: Any, guest_image: pathlib.Path, events: list[GuestStatus],
                                                libvirt_daemon: PrivateLibvirt) -> None:
     instance = server()
-    boot(driver, instance, kernel_disks(guest_image))
+    boot(driver, instance, small_disks(guest_image))
     wait_for_console(driver, instance, LOGIN)
     libvirt_daemon.run("virsh", "-c", libvirt_daemon.uri, "shutdown", instance.uuid)
     wait_for(lambda: reported(events, instance.uuid, states.SHUTDOWN), 60, "the shutdown is reported")
@@ -332,8 +333,8 @@ def test_operations_resume_after_a_libvirtd_restart(driver: Any, guest_image: pa
     CONF.set_override("reconnect_timeout", 2, "libvirt")
     try:
         instance, second = server(), server()
-        boot(driver, instance, kernel_disks(guest_image))
-        driver.disks.prepare(second, kernel_disks(guest_image))
+        boot(driver, instance, small_disks(guest_image))
+        driver.disks.prepare(second, small_disks(guest_image))
         lost: list[Exception] = []
         driver.on_unreachable = lost.append
         libvirt_daemon.kill_daemon()
@@ -371,7 +372,7 @@ def test_operations_resume_after_a_libvirtd_restart(driver: Any, guest_image: pa
 def test_guest_crash_without_libvirtd_is_reported_after_its_restart(
         driver: Any, guest_image: pathlib.Path, events: list[GuestStatus], libvirt_daemon: PrivateLibvirt) -> None:
     instance = server()
-    boot(driver, instance, kernel_disks(guest_image))
+    boot(driver, instance, small_disks(guest_image))
     wait_for(lambda: reported(events, instance.uuid, states.RUNNING), 10, "the start is reported")
     name = instance.name_by(CONF.instance_name_template)
     pid = int(libvirt_daemon.run("sh", "-c", f"cat /run/libvirt/qemu/{name}.pid"))
@@ -433,7 +434,7 @@ def test_guest_uses_the_configured_cpu_disk_and_display_options(state: pathlib.P
     one.start(lambda status: None)
     instance = server()
     try:
-        boot(one, instance, kernel_disks(guest_image))
+        boot(one, instance, small_disks(guest_image))
         assert one.guests.power_state(instance.uuid) == states.RUNNING
         text = libvirt_daemon.run("virsh", "-c", libvirt_daemon.uri, "dumpxml", instance.uuid)
         for part in ("Nehalem", "pc-q35", "cache='unsafe'", "discard='unmap'", "type='vnc'", "listen='127.0.0.1'",
@@ -484,7 +485,7 @@ def test_driver_start_fails_without_libvirtd(state: pathlib.Path) -> None:
 
 def test_guest_with_retained_disks_starts_again(driver: Any, guest_image: pathlib.Path) -> None:
     instance = server()
-    boot(driver, instance, kernel_disks(guest_image))
+    boot(driver, instance, small_disks(guest_image))
     driver.guests.destroy(instance, keep_disks=True)
     assert driver.guests.all() == []
     assert {"disk", "kernel", "ramdisk", "console.log"} <= files(instance)
@@ -494,7 +495,7 @@ def test_guest_with_retained_disks_starts_again(driver: Any, guest_image: pathli
 
 def test_restarted_driver_lists_existing_guests_without_events(driver: Any, guest_image: pathlib.Path) -> None:
     instance = server()
-    boot(driver, instance, kernel_disks(guest_image))
+    boot(driver, instance, small_disks(guest_image))
     driver.power.pause(instance)
     driver.power.suspend(instance)
     next_one = LibvirtDriver(driver.host)
@@ -517,7 +518,7 @@ def test_concurrent_and_repeated_spawns_succeed(driver: Any, guest_image: pathli
 
     def build(instance: Any) -> None:
         try:
-            boot(driver, instance, kernel_disks(guest_image))
+            boot(driver, instance, small_disks(guest_image))
         except BaseException as error:
             failures.append(error)
 
@@ -532,9 +533,9 @@ def test_concurrent_and_repeated_spawns_succeed(driver: Any, guest_image: pathli
 
 def test_guest_with_a_duplicate_domain_name_is_refused(driver: Any, guest_image: pathlib.Path) -> None:
     first = server()
-    boot(driver, first, kernel_disks(guest_image))
+    boot(driver, first, small_disks(guest_image))
     second = server(id=first.id)
-    driver.disks.prepare(second, kernel_disks(guest_image))
+    driver.disks.prepare(second, small_disks(guest_image))
     with pytest.raises(exception.Conflict, match=first.name_by(CONF.instance_name_template)):
         driver.guests.spawn(second, BootFiles())
     driver.guests.destroy(second)
@@ -565,5 +566,5 @@ def test_hanging_libvirtd_raises_hypervisor_unavailable(
 def test_unknown_machine_type_is_refused_before_disks_are_created(driver: Any, guest_image: pathlib.Path) -> None:
     instance = server({"hw_machine_type": "pdp11"})
     with pytest.raises(exception.InvalidInput, match="pdp11"):
-        driver.disks.prepare(instance, kernel_disks(guest_image))
+        driver.disks.prepare(instance, small_disks(guest_image))
     assert not os.path.exists(os.path.join(CONF.instances_path, instance.uuid))

@@ -21,7 +21,14 @@ from nova.objects.servers.instance import BlockDevice
 from nova.objects.volumes.volume import VolumeConnection
 from nova.operations.framework.guest_driver import BootFiles
 from tests.integration.guest_shell import GuestShell
-from tests.integration.libvirt_fixtures import PrivateLibvirt, kernel_disks, needs_libvirt, server, wait_for_console
+from tests.integration.libvirt_fixtures import (
+    PrivateLibvirt,
+    kernel_disks,
+    needs_libvirt,
+    server,
+    small_disks,
+    wait_for_console,
+)
 
 pytestmark = needs_libvirt
 LOGIN = b"login:"
@@ -114,11 +121,11 @@ def test_bandwidth_trait_matches_support_of_interface_limits(driver: Any, guest_
     instance = server({}, {"quota:vif_inbound_average": "1000", "quota:vif_outbound_average": "1000"},
                       network_info=[vif])
     if BANDWIDTH_LIMITS in driver.nodes()[0].provider.traits:
-        boot(driver, instance, kernel_disks(guest_image), paused=True)
+        boot(driver, instance, small_disks(guest_image), paused=True)
         assert driver.guests.power_state(instance.uuid) == states.POWER_PAUSED
     else:
         with pytest.raises(Exception, match="tc"):
-            boot(driver, instance, kernel_disks(guest_image), paused=True)
+            boot(driver, instance, small_disks(guest_image), paused=True)
     libvirt_daemon.run("ip", "link", "del", "br-rates")
 
 
@@ -151,7 +158,7 @@ def test_guest_starts_with_every_supported_property_value(driver: Any, guest_ima
             covered["kept away"] += 1
             continue
         try:
-            boot(driver, instance, kernel_disks(guest_image), paused=True)
+            boot(driver, instance, small_disks(guest_image), paused=True)
             covered["started"] += 1
         except exception.InvalidInput as error:
             covered["kept away" if name in ("hw_vm_mode", "img_hv_type") else "failed"] += 1

@@ -21,6 +21,7 @@ from tests.integration.libvirt_fixtures import (
     kernel_disks,
     needs_libvirt,
     server,
+    small_disks,
     wait_for,
     wait_for_console,
 )
@@ -128,8 +129,8 @@ def test_guest_stays_quiesced_while_all_its_volumes_are_snapshotted(
 def test_set_password_fails_without_a_guest_agent(driver: Any, guest_image: pathlib.Path) -> None:
     for properties in ({}, {"hw_qemu_guest_agent": "yes"}):  # without a channel; with a channel but no agent
         instance = server(properties)
-        driver.disks.prepare(instance, kernel_disks(guest_image))
-        driver.guests.spawn(instance, kernel_disks(guest_image))
+        driver.disks.prepare(instance, small_disks(guest_image))
+        driver.guests.spawn(instance, small_disks(guest_image))
         with pytest.raises(exception.InstancePasswordSetFailed) as raised:
             driver.guests.set_password(instance, "a new word")
         assert "agent" in str(raised.value)

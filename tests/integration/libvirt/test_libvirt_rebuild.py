@@ -14,7 +14,7 @@ from nova.conf import CONF
 from nova.objects.images.image import Image
 from nova.objects.servers import states
 from nova.operations.framework.guest_driver import BootFiles
-from tests.integration.libvirt_fixtures import kernel_disks, needs_libvirt, server, wait_for_console
+from tests.integration.libvirt_fixtures import kernel_disks, needs_libvirt, server, small_disks, wait_for_console
 
 pytestmark = needs_libvirt
 LOGIN = b"login:"
@@ -59,7 +59,7 @@ def test_rebuild_replaces_disks_and_optionally_keeps_ephemerals(driver: Any, gue
 
 
 def test_refused_rebuild_keeps_disks_and_guest(driver: Any, guest_image: pathlib.Path) -> None:
-    instance, disks = server(), kernel_disks(guest_image)
+    instance, disks = server(), small_disks(guest_image)
     driver.disks.prepare(instance, disks)
     driver.guests.spawn(instance, disks)
     before = files(instance)
@@ -75,7 +75,7 @@ def test_refused_rebuild_keeps_disks_and_guest(driver: Any, guest_image: pathlib
 
 def test_rebuild_succeeds_without_disks_or_with_disks_set_aside(driver: Any, guest_image: pathlib.Path) -> None:
     """Disks may be missing, or set aside by a move that could not restore them."""
-    instance, disks = server(), kernel_disks(guest_image)
+    instance, disks = server(), small_disks(guest_image)
     driver.disks.replace(instance, disks, "first")
     driver.guests.spawn(instance, disks)
     driver.cold_migration.open_disks(instance)

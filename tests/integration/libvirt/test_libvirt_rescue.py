@@ -14,7 +14,14 @@ from nova.conf import CONF
 from nova.objects.images.image import Image
 from nova.objects.servers import states
 from nova.operations.framework.guest_driver import BootFiles
-from tests.integration.libvirt_fixtures import PrivateLibvirt, kernel_disks, needs_libvirt, server, wait_for_console
+from tests.integration.libvirt_fixtures import (
+    PrivateLibvirt,
+    kernel_disks,
+    needs_libvirt,
+    server,
+    small_disks,
+    wait_for_console,
+)
 
 pytestmark = needs_libvirt
 LOGIN = b"login:"
@@ -63,7 +70,7 @@ def test_guest_is_rescued_and_unrescued(driver: Any, guest_image: pathlib.Path, 
 
 def test_hard_reboot_and_delete_remove_rescue_disks(driver: Any, guest_image: pathlib.Path,
                                                     libvirt_daemon: PrivateLibvirt) -> None:
-    instance, disks = server(), kernel_disks(guest_image)
+    instance, disks = server(), small_disks(guest_image)
     driver.disks.prepare(instance, disks)
     driver.guests.spawn(instance, disks)
     own = names(instance)
@@ -78,7 +85,7 @@ def test_hard_reboot_and_delete_remove_rescue_disks(driver: Any, guest_image: pa
 
 def test_refused_rescue_leaves_the_guest_unchanged(driver: Any, guest_image: pathlib.Path,
                                                    libvirt_daemon: PrivateLibvirt) -> None:
-    instance, disks = server(), kernel_disks(guest_image)
+    instance, disks = server(), small_disks(guest_image)
     driver.disks.prepare(instance, disks)
     driver.guests.spawn(instance, disks)
     for properties in ({"hw_rescue_device": "floppy"}, {"hw_rescue_bus": "pigeon"}, {"hw_disk_bus": "pigeon"}):

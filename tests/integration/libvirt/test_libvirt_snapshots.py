@@ -16,7 +16,7 @@ import pytest
 from nova import exception
 from nova.conf import CONF
 from nova.objects.servers import states
-from tests.integration.libvirt_fixtures import kernel_disks, needs_libvirt, server, wait_for_console
+from tests.integration.libvirt_fixtures import kernel_disks, needs_libvirt, server, small_disks, wait_for_console
 
 pytestmark = needs_libvirt
 NOBODY = threading.Event()
@@ -25,7 +25,7 @@ OTHER = "21111111-2222-3333-4444-555555555555"
 
 
 def boot(driver: Any, image: pathlib.Path, properties: dict[str, str] | None = None) -> Any:
-    instance, disks = server(properties, flavor={"swap": 16}, config_drive=True), kernel_disks(image)
+    instance, disks = server(properties, flavor={"swap": 16}, config_drive=True), small_disks(image)
     drive = pathlib.Path(CONF.instances_path, instance.uuid, "disk.config")
     drive.parent.mkdir(parents=True)
     drive.write_bytes(bytes(1 << 20))

@@ -21,7 +21,7 @@ from nova.objects.servers.instance import BlockDevice
 from nova.objects.volumes.volume import VolumeConnection
 from nova.virt.images import qemuimg
 from nova.virt.libvirt.driver import LibvirtDriver
-from tests.integration.libvirt_fixtures import PrivateLibvirt, kernel_disks, needs_libvirt, server
+from tests.integration.libvirt_fixtures import PrivateLibvirt, needs_libvirt, server, small_disks
 
 pytestmark = needs_libvirt
 
@@ -88,7 +88,7 @@ def share_fixture(state: pathlib.Path) -> Share:
 @pytest.fixture(name="instance")
 def instance_fixture(driver: LibvirtDriver, guest_image: pathlib.Path, share: Share) -> Any:
     made = server(block_devices=[share.device("volume")])
-    disks = kernel_disks(guest_image)
+    disks = small_disks(guest_image)
     driver.disks.prepare(made, disks)
     driver.guests.spawn(made, disks)
     return made

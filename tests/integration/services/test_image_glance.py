@@ -7,15 +7,22 @@ import http.server
 import json
 import threading
 import urllib.parse
+from types import SimpleNamespace
 
 import pytest
 from keystoneauth1 import loading
 
 import nova.conf
+import nova.image.glance
 from nova import context, exception
+from nova.conductor.resources.server_images import ServerImages
 from nova.conf import CONF
 from nova.image.glance import GlanceStore
+from nova.objects.accounts.flavor import Flavor
+from nova.objects.base import utcnow
 from nova.objects.images.image import Image
+from nova.objects.servers.instance import Instance
+from tests.service_recorder import Recorder, check_sent, senders
 
 CTX = context.RequestContext(overwrite=False, project_id="p1")
 DATA = b"disk" * 500_000
@@ -355,6 +362,28 @@ def test_unreachable_glance_raises_backend_unavailable(glance, store):
     CONF.set_override("endpoint_override", "http://127.0.0.1:1", group="glance")
     with pytest.raises(exception.ImageBackendUnavailable):
         store.show(CTX, "i1")
+
+
+def test_fields_sent_to_glance_are_listed(glance, store, monkeypatch, tmp_path):
+    recorder = Recorder(monkeypatch, nova.image.glance)
+    monkeypatch.setattr(nova.image, "store", lambda: store)
+    ctx = context.RequestContext(overwrite=False, project_id="p2", user_id="u", project_name="P", user_name="U",
+                                 roles=["member"])
+    base = Image(id="base", properties={"hw_disk_bus": "virtio", "img_signature": "s"})
+    images = ServerImages(SimpleNamespace(ctx=ctx, instance=Instance(
+        uuid="u", project_id="p1", user_id="u", display_name="n", hostname="n", created_at=utcnow(), image_ref="base",
+        flavor=Flavor(flavorid="1", name="m1", vcpus=1, memory_mb=512, root_gb=1), image=base)))
+    wanted = images.describe("copy", {"backup_type": "daily"}, "backup")
+    images.make(wanted)
+    images.fill(wanted.id, {"bdm_v2": "true"})
+    store.set_properties(CTX, wanted.id, {"hw_disk_bus": "scsi", "bdm_v2": None}, False)
+    store.index(CTX, {}, marker=wanted.id)
+    images.rotate(wanted, 0)
+    assert glance.images == {}
+    glance.add("i1")
+    store.download(CTX, "i1", str(tmp_path / "out"), lambda size: None)
+    assert sorted(senders(nova.image.glance) - recorder.methods) == []
+    check_sent("glance", recorder.requests("glance"))
 
 
 @pytest.fixture

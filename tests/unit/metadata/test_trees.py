@@ -89,14 +89,16 @@ def test_ec2_keys_exist_since_their_version():
     assert get("/2008-02-01/meta-data/instance-action") is None
 
 
-def test_ec2_block_device_mapping_lists_local_and_volume_devices():
+@pytest.mark.parametrize("swap", [64, 0])
+def test_ec2_block_device_mapping_lists_local_and_volume_devices(swap):
     disks = [BlockDevice(source="image", boot_index=0, device_name="/dev/vda"),
              BlockDevice(source="blank", device_name="/dev/vdb"),
              BlockDevice(source="blank", guest_format="swap", device_name="/dev/vdc"),
              BlockDevice(source="volume", destination="volume", device_name="/dev/vdd")]
-    listing = get("/latest/meta-data/block-device-mapping/", block_devices=disks)
-    assert listing.split("\n") == ["ami", "ebs0", "ephemeral0", "root", "swap"]
-    assert get("/latest/meta-data/block-device-mapping/swap", block_devices=disks) == "/dev/vdc"
+    values = {"block_devices": disks, "flavor": msgspec.structs.replace(make().flavor, swap=swap)}
+    listing = get("/latest/meta-data/block-device-mapping/", **values)
+    assert listing.split("\n") == ["ami", "ebs0", "ephemeral0", "root", *(["swap"] if swap else [])]
+    assert get("/latest/meta-data/block-device-mapping/swap", **values) == ("/dev/vdc" if swap else None)
 
 
 def test_user_data_is_decoded_or_missing():

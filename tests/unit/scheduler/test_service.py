@@ -15,6 +15,7 @@ from nova.rpcapi import CONDUCTOR, HEARTBEATS, SCHEDULER, by_hosts
 from nova.rpcapi.scheduler import Scheduler
 from nova.scheduler import manager
 from nova.scheduler import service as services
+from nova.scheduler.filters.affinity import DifferentHostFilter, SameHostFilter
 from nova.scheduler.filters.service import AggregateNumInstancesFilter, IoOpsFilter, NumInstancesFilter
 from tests.unit.scheduler.builders import filters, node, spec, weighers
 
@@ -104,6 +105,15 @@ def test_select_and_explain_over_the_bus(start, scheduler):
     verdicts = scheduler.explain(context.admin(), spec(requested_host="n3"))
     assert [(verdict.node, verdict.refused_by) for verdict in verdicts] == [
         ("n3", None), ("n0", "RequestedHost"), ("n1", "RequestedHost"), ("n2", "RequestedHost")]
+
+
+def test_selections_contain_the_hints_that_filters_enforced(start, conductor, monkeypatch):
+    """Claims check them again, since other servers may move meanwhile. Other hints and forced hosts are not checked."""
+    monkeypatch.setattr(services, "load_filters", lambda: [*filters(), SameHostFilter(), DifferentHostFilter()])
+    made = start(1)
+    hinted = {"hints": {"different_host": "u", "same_host": ["v"], "cidr": "/24"}, "hint_hosts": {"v": "n1"}}
+    for more, expected in (({}, []), (hinted, ["same_host", "different_host"]), ({**hinted, "force_host": "n1"}, [])):
+        assert made.manager.select(context.admin(), spec(**more))[0][0].hints == expected
 
 
 def test_selections_contain_the_limits_that_filters_enforced(start, scheduler, conductor, monkeypatch, settings):

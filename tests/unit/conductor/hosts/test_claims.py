@@ -83,6 +83,32 @@ def test_claim_with_force_host_accepts_a_down_but_no_disabled_host(core: Books, 
     assert "disabled" in refused(core, hosts["a"], asking(force_host="a"))
 
 
+@pytest.mark.parametrize("moves", [False, True], ids=["built there", "moving there"])
+def test_claim_enforces_the_hint_different_host(core: Books, hosts: dict[str, Selection], moves: bool) -> None:
+    """The other server was placed after the scheduler's decision."""
+    other, stranger = server(core, host="b" if moves else "a"), server(core, host="a", project="p2")
+    if moves:
+        core.db.write(lambda connection: server_migrations.insert(connection, Migration(
+            uuid=new_uuid(), instance_uuid=other.uuid, migration_type="migration", status="migrating",
+            source_compute="b", dest_compute="a", created_at=utcnow())))
+    spec = asking(hints={"different_host": [other.uuid, stranger.uuid]})
+    enforced = {host: msgspec.structs.replace(selection, hints=["different_host"]) for host, selection in hosts.items()}
+    assert "different_host" in refused(core, enforced["a"], spec)
+    claim(core, enforced["c"], spec)
+    claim(core, hosts["a"], spec)  # the filter is not enabled, or the host was forced
+    claim(core, enforced["a"], asking(hints={"different_host": stranger.uuid}))
+
+
+def test_claim_enforces_the_hint_same_host(core: Books, hosts: dict[str, Selection]) -> None:
+    """The other server moved after the scheduler's decision."""
+    other = server(core, host="b")
+    spec = asking(hints={"same_host": other.uuid})
+    enforced = {host: msgspec.structs.replace(selection, hints=["same_host"]) for host, selection in hosts.items()}
+    assert "same_host" in refused(core, enforced["a"], spec)
+    claim(core, enforced["b"], spec)
+    claim(core, hosts["a"], spec)
+
+
 @pytest.mark.parametrize("limit", ["max_instances", "max_io_ops"])
 def test_claim_enforces_the_limits_of_the_node_that_filters_enforced(core: Books, hosts: dict[str, Selection],
                                                                      limit: str) -> None:

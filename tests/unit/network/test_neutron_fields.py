@@ -1,0 +1,109 @@
+"""Fields of requests to Neutron and of its responses: all are used, refused or listed."""
+
+import logging
+import types
+
+import pytest
+
+import nova.conf
+from nova import context, exception
+from nova.conf import CONF
+from nova.network.neutron import api
+from nova.network.neutron.allocator import NeutronAllocator, check_supported
+from nova.objects.accounts.flavor import Flavor
+from nova.objects.base import utcnow
+from nova.objects.networks.network import NetworkRequest
+from nova.objects.servers.instance import Instance
+from tests.functional.networks.neutron_server import NeutronServer
+from tests.service_recorder import TABLE, Recorder, check_read, check_sent, senders
+
+UUID = "0c8b5f3e-3f0a-4d2e-9a55-1f2e3d4c5b6a"
+
+
+@pytest.fixture
+def neutron():
+    nova.conf.register()
+    nova.conf.register_external_services()
+    server = NeutronServer()
+    server.extensions.append("dns-integration")
+    CONF.set_override("endpoint_override", server.url, group="neutron")
+    yield server
+    CONF.clear_override("endpoint_override", group="neutron")
+    server.stop()
+
+
+class Control:
+    """The part of a step's context that interfaces need: an instance in memory."""
+
+    def __init__(self, token, requested):
+        self.ctx = context.RequestContext(overwrite=False, project_id="p", auth_token=token)
+        self.instance = Instance(
+            uuid=UUID, project_id="p", user_id="u", display_name="n", hostname="n", created_at=utcnow(),
+            flavor=Flavor(flavorid="1", name="m1", vcpus=1, memory_mb=512, root_gb=1), requested_networks=requested,
+            security_groups=["web"])
+        self.interfaces = types.SimpleNamespace(change=lambda change: self.set(change(self.instance.network_info)))
+
+    def set(self, network_info):
+        self.instance.network_info = network_info
+
+
+def run_everything(neutron):
+    """Call all methods of the back end, so that all requests are sent and all responses are read."""
+    blue = neutron.network("blue")
+    neutron.rows["subnets"][neutron.rows["networks"][blue]["subnets"][0]]["host_routes"] = [
+        {"destination": "10.9.0.0/16", "nexthop": "10.50.0.9"}]
+    red = neutron.network("red", cidr="fd00::/64", dns_domain="example.org.")
+    neutron._add("security-groups", name="web", tenant_id="p")
+    port = neutron.port(blue)["id"]
+    allocator = NeutronAllocator()
+    control = Control("m:p", [NetworkRequest(network_id=blue, fixed_ip="10.50.0.77"), NetworkRequest(port_id=port)])
+    with pytest.raises(exception.NetworkAmbiguous):
+        allocator.validate(control.ctx, "p", None)
+    allocator.validate(control.ctx, "p", control.instance.requested_networks)
+    external = neutron.network("external", shared=False, **{"router:external": True})
+    with pytest.raises(exception.ExternalNetworkAttachForbidden):
+        allocator.validate(control.ctx, "p", [NetworkRequest(network_id=external)])
+    bare = neutron.port(blue, ip_allocation="none")
+    neutron.rows["ports"][bare["id"]]["fixed_ips"] = []
+    allocator.validate(control.ctx, "p", [NetworkRequest(port_id=bare["id"])])
+    del neutron.rows["ports"][bare["id"]]
+    allocator.check_groups(control.ctx, "p", ["web"])
+    interfaces = allocator.of_server(control)
+    interfaces.take("host1")
+    interfaces.bind("host2")
+    interfaces.add(NetworkRequest(network_id=red, fixed_ip="fd00::5"), "host2")
+    assert len(interfaces.refreshed()) == 3
+    interfaces.unbind()
+    interfaces.release()
+    assert [port["id"] for port in neutron.ports()] == [port]
+
+
+def test_neutron_fields_are_used_refused_or_listed(neutron, monkeypatch):
+    recorder = Recorder(monkeypatch, api)
+    run_everything(neutron)
+    assert sorted(senders(api) - recorder.methods) == [], "run_everything() has to call these"
+    assert recorder.read["Extension"] == {"alias"}
+    assert recorder.read["SecurityGroup"] == {"id", "name"}
+    assert (recorder.read["FixedIp"], recorder.read["Route"]) == (
+        {"subnet_id", "ip_address"}, {"destination", "nexthop"})
+    for kind, shape in [("neutron port", api._Port), ("neutron network", api._Network),
+                        ("neutron subnet", api._Subnet)]:
+        check_read(kind, recorder.read[shape.__name__.lstrip("_")], shape)
+    check_sent("neutron", recorder.requests("neutron"))
+
+
+@pytest.mark.parametrize("field", TABLE["neutron port"]["refused"])
+def test_port_fields_listed_as_refused_are_refused_by_name(field):
+    with pytest.raises(exception.PortFieldNotSupported, match=field):
+        check_supported({"id": "port", field: "direct"})
+
+
+def test_port_on_a_network_with_dns_domain_gets_no_name_after_the_token_was_dropped(neutron, caplog):
+    """A later attempt of a build has no token; with Nova's rights the record would belong to Nova's project."""
+    control = Control(None, [NetworkRequest(network_id=neutron.network("blue", dns_domain="example.org."))])
+    control.instance.security_groups = []
+    with caplog.at_level(logging.WARNING):
+        NeutronAllocator().of_server(control).take("host1")
+    port, = neutron.ports()
+    assert (port["binding:host_id"], port.get("dns_name")) == ("host1", None)
+    assert f"Port {port['id']} gets no dns_name" in caplog.text
