@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 _LOCK_SHARE = 0.5
 # Instructions of SQLite between two checks of the time: about a millisecond.
 _INSTRUCTIONS = 100_000
-# MariaDB ends a recursive statement silently after a thousand rounds (nova.db.sql.scans.distinct needs more).
-_RECURSIONS = 100_000
 # Error codes of cancelled statements. PostgreSQL has one code for all causes, MariaDB another one for KILL QUERY.
 _CANCELLED = frozenset({"57014", 1969})
 
@@ -32,8 +30,7 @@ def limit_statements(engine: sa.Engine, seconds: int) -> None:
     if engine.dialect.name == "postgresql":
         settings = [f"SET statement_timeout = '{seconds}s'", f"SET lock_timeout = '{lock}s'"]
     else:
-        settings = [f"SET SESSION max_statement_time = {seconds}, innodb_lock_wait_timeout = {lock}, "
-                    f"max_recursive_iterations = {_RECURSIONS}"]
+        settings = [f"SET SESSION max_statement_time = {seconds}, innodb_lock_wait_timeout = {lock}"]
 
     def configure(connection: Any, _record: Any) -> None:
         cursor = connection.cursor()
