@@ -109,15 +109,15 @@ trap stop INT TERM
 
 # Two groups of tests run in parallel, because most tests wait for processes and time-outs as often as for a core. A
 # group ends at its first kind of tests that fails. Tests of a file share fixtures, so one process runs them.
-all_but_integration() {
+in_one_process() {
     beside lint in_memory tests tests/unit -n 3 --dist worksteal --timeout 120 &&
         in_memory crowded tests/functional -n 4 --dist loadfile --no-loadscope-reorder -m 'not slow' &&
-        crowded tests/crash --quick -n 3 --dist loadfile &&
         tests tests/fuzz --quick -n 2
 }
 
-integration() {
-    crowded tests/integration tests/bench -n 4 --dist loadfile --no-loadscope-reorder -m 'not slow'
+with_services() {
+    crowded tests/integration tests/bench -n 4 --dist loadfile --no-loadscope-reorder -m 'not slow' &&
+        crowded tests/crash --quick -n 3 --dist loadfile
 }
 
 install_packages
@@ -141,7 +141,7 @@ case "${1:-all}" in
         fi
         ;;
     all) # without the tests marked slow, which run only by their kind ("run-tests.sh functional")
-        beside integration all_but_integration
+        beside with_services in_one_process
         ;;
     *) echo "usage: $0 [all|lint|unit|functional|integration|crash|fuzz|bench] [pytest options] | changed [COMMIT]" >&2; exit 2 ;;
 esac

@@ -27,6 +27,8 @@ FEW = 5000
 # Seconds after which no further window is read for a page that has rows. An empty page is never cut: stock clients take
 # it for the end of the list.
 _SECONDS = 0.05
+# Seconds after which the candidates of a text index are read instead of further windows for a page without a row.
+_SECONDS_EMPTY = 0.01
 # Maximum number of different values of a column that an expression is compared with, instead of with rows.
 MAX_VALUES = 10_000
 # Maximum number of ranges per statement.
@@ -204,13 +206,13 @@ def _ordered(connection: sa.Connection, search: Search, limit: int | None, marke
             return keys, True
         if limit is not None and len(keys) >= limit:
             break
-        if time.monotonic() - began > _SECONDS:
-            if partial and keys:
-                return keys, True
-            if not keys and may_be_rare:
-                may_be_rare, rare = False, _rare(connection, search, limit, marker, partial)
-                if rare is not None:
-                    return rare
+        elapsed = time.monotonic() - began
+        if elapsed > _SECONDS and partial and keys:
+            return keys, True
+        if elapsed > _SECONDS_EMPTY and not keys and may_be_rare:
+            may_be_rare, rare = False, _rare(connection, search, limit, marker, partial)
+            if rare is not None:
+                return rare
         regexp.check_time(connection, began)
     return keys, False
 

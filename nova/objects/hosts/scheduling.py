@@ -96,7 +96,7 @@ class RequestSpec(Object, kw_only=True):
 
     def hint(self, name: str) -> list[str]:
         """Return the values of a hint that is a string or a list of strings."""
-        value = self.hints.get(name, [])
+        value = self.hints.get(name) or []
         return [str(item) for item in value] if isinstance(value, list) else [str(value)]
 
     @property

@@ -54,6 +54,7 @@ def cut_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     """Cut every page at its first window."""
     monkeypatch.setattr(searches, "FEW", FEW)
     monkeypatch.setattr(searches, "_SECONDS", 0.0)
+    monkeypatch.setattr(searches, "_SECONDS_EMPTY", 0.0)
 
 
 def pages(database: Database, query: ServerQuery) -> Iterator[tuple[list[str], str | None]]:

@@ -77,6 +77,7 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(text_index, "_BATCH", 7)
     monkeypatch.setattr(searches, "FEW", 30)
     monkeypatch.setattr(searches, "_SECONDS", 0.0)
+    monkeypatch.setattr(searches, "_SECONDS_EMPTY", 0.0)
 
 
 @pytest.fixture
