@@ -182,8 +182,10 @@ class Snapshots(Role, guest_driver.Snapshots):
         return reason
 
     def _wait(self, uuid: str, place: str, cancelled: Cancelled) -> None:
-        """Wait until the copy in ``place`` is complete. Raises SnapshotFailed, DiskFull."""
-        while self._guests.on_domain(uuid, _backs_up):
+        """Wait until the copy in ``place`` is complete. Raises SnapshotFailed, DiskFull, also if it already is."""
+        copying = True
+        while copying:
+            copying = self._guests.on_domain(uuid, _backs_up)
             if cancelled.is_set():
                 self._guests.on_domain(uuid, _end_backup)
             try:
@@ -191,8 +193,9 @@ class Snapshots(Role, guest_driver.Snapshots):
             except exception.DiskFull:
                 self._guests.on_domain(uuid, _end_backup)
                 raise
-            time.sleep(_POLL_INTERVAL)
-        reason = self._guests.on_domain(uuid, _why_not)
+            if copying:
+                time.sleep(_POLL_INTERVAL)
+        reason = self._guests.on_domain(uuid, _why_not) or ("it was cancelled" if cancelled.is_set() else "")
         if reason:
             raise exception.SnapshotFailed(instance_id=uuid, reason=reason)
 

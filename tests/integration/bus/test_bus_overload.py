@@ -50,6 +50,10 @@ class World:
         return [line.removeprefix("begins ").rstrip(".") for line in self.processes[host].log.read_text().split("\n")
                 if line.startswith("begins ")]
 
+    def has_consumers(self, name: str) -> bool:
+        with self._connect() as connection:
+            return bool(connection.channel().queue_declare(name, passive=True).consumer_count)
+
     def queues(self, *names: str) -> dict[str, int]:
         """Return the number of ready messages of those of these queues that exist."""
         found = {}
@@ -253,6 +257,7 @@ def test_call_to_a_killed_host_fails_at_once(new_world: Callable[..., World]) ->
     world = new_world("one", "two")
     assert bus.at(world.desk, "one").ask(CTX, "hello") == "one"
     world.processes["one"].kill()
+    eventually(lambda: not world.has_consumers("desk.one"), 10, "the broker has closed the connection")
     started = time.monotonic()
     with pytest.raises(exception.ServiceUnavailable):
         bus.within(bus.at(world.desk, "one"), 30).ask(CTX, "hello")
