@@ -188,9 +188,11 @@ def guest_image_fixture() -> pathlib.Path:
 
 
 def _assemble_small_guest(place: pathlib.Path) -> None:
+    """Replace the small guest, which guests of other test processes may be starting from."""
     source, program = ROOT / "tests/data/small_guest.s", place / "small-guest"
     subprocess.run(["as", "--32", "-o", f"{program}.o", str(source)], check=True, timeout=60)
-    subprocess.run(["objcopy", "-O", "binary", f"{program}.o", str(program)], check=True, timeout=60)
+    subprocess.run(["objcopy", "-O", "binary", f"{program}.o", f"{program}.new"], check=True, timeout=60)
+    os.replace(f"{program}.new", program)
 
 
 @pytest.fixture(name="state")
