@@ -20,22 +20,22 @@ _IDS = re.compile(r"(?<=^/v3)/[^/]+|(?<=/)[0-9a-f]{8}-[0-9a-f-]{27}")
 
 
 class Fields(dict):
-    """A dict that adds the keys that are read to ``read``."""
+    """A dict that adds the keys that are read to the set ``read``."""
 
-    def __init__(self, values, read):
+    def __init__(self, values=(), read=None):
         super().__init__(values)
-        self._read = read
+        self.read = set() if read is None else read
 
     def get(self, key, default=None):
-        self._read.add(key)
+        self.read.add(key)
         return super().get(key, default)
 
     def __getitem__(self, key):
-        self._read.add(key)
+        self.read.add(key)
         return super().__getitem__(key)
 
     def __contains__(self, key):
-        self._read.add(key)
+        self.read.add(key)
         return super().__contains__(key)
 
 

@@ -23,6 +23,7 @@ from nova.objects.servers.instance import Instance
 from nova.virt.libvirt.xml.guest_config import guest_config
 from nova.virt.libvirt.xml.settings import Settings
 from tests.paths import ROOT
+from tests.service_recorder import Fields
 
 DOCUMENTED = {
     kind: set(names)
@@ -46,26 +47,6 @@ _TOGETHER = [
     ({"hw:mem_page_size": "any"}, {"hw_firmware_type": "uefi", "hw_mem_page_size": "small"})]
 
 
-class Recorder(dict):
-    """A dict that records the keys that are read."""
-
-    def __init__(self, *values):
-        super().__init__(*values)
-        self.asked = set()
-
-    def get(self, key, default=None):
-        self.asked.add(key)
-        return super().get(key, default)
-
-    def __getitem__(self, key):
-        self.asked.add(key)
-        return super().__getitem__(key)
-
-    def __contains__(self, key):
-        self.asked.add(key)
-        return super().__contains__(key)
-
-
 def _server(specs, properties):
     return Instance(
         uuid="u", project_id="p", user_id="u", display_name="n", hostname="n", created_at=utcnow(),
@@ -78,21 +59,21 @@ def _asked_for(monkeypatch):
     asked = {"image": set(), "flavor": set()}
     monkeypatch.setattr(current, "with_current_names", lambda given: given)  # returns a plain dict
     for specs, properties in _TOGETHER:
-        server = _server(Recorder(specs), Recorder(properties))
+        server = _server(Fields(specs), Fields(properties))
         for read in (lambda server: host_requirements(server.flavor, server.image),
                      lambda server: guest_config(server, _HOST)):
             with contextlib.suppress(exception.Invalid):
                 read(server)
-        asked["flavor"] |= server.flavor.extra_specs.asked
-        asked["image"] |= server.image.properties.asked
-    unsigned = Recorder()
+        asked["flavor"] |= server.flavor.extra_specs.read
+        asked["image"] |= server.image.properties.read
+    unsigned = Fields()
     lookup.boot_files(None, Image(id="i", properties=unsigned))
-    asked["image"] |= unsigned.asked
+    asked["image"] |= unsigned.read
     monkeypatch.setattr(signatures, "_get", lambda *_args: None)
-    signed = Recorder(dict.fromkeys(_SIGNATURE, "RSA-PSS"))
+    signed = Fields(dict.fromkeys(_SIGNATURE, "RSA-PSS"))
     with contextlib.suppress(exception.Invalid, AttributeError):
         signatures.certificate_of(None, Image(id="i", properties=signed), ())
-    asked["image"] |= signed.asked
+    asked["image"] |= signed.read
     return asked
 
 

@@ -39,8 +39,8 @@ NAMES = {"name": "server-0", "display_name": "server-0", "ip": "10.0", "ip6": "f
          "image_ref": million_rows.uuid_of(7), "uuid": million_rows.uuid_of(7), "flavor": "7", "power_state": "1",
          "launch_index": "0", "progress": "0", "config_drive": "false", "tags": ["rare"], "tags-any": ["rare"],
          "not-tags": ["web"], "not-tags-any": ["web"]}
-# Values that no server has, and names of filters without such a value or without a limit for all statements: each
-# filter has a value for one of these reasons, or it is compared with "nothing".
+# Values of filters that no server has, where the text "nothing" is no value or a value of another kind is meant, and
+# filters for which the number of rows that are read has no limit, each with the reason.
 NOTHING = {"locked": True, "tags": ["none"], "tags-any": ["none", "nobody"], "power_state": "99", "launch_index": "99",
            "progress": "99", "launched_at": "2001-02", "terminated_at": "2001-02-30", "created_at": "^2001-02-03T04:05"}
 UNLIMITED = {"config_drive": "has two values, and each may match", "not-tags": "has no index",
@@ -160,9 +160,10 @@ def server_lists() -> dict[str, ServerQuery]:
     queries = {}
     for name, query in lists.items():
         for project, deleted in ((None, False), (None, True), ("project-0000007", False)):
-            deleted_or_changed = None if "changes" in name else deleted
+            if "changes" in name:
+                deleted = None
             queries[f"{name or 'plain'}; project={project}; deleted={deleted}"] = ServerQuery(
-                **query, project_id=project, deleted=deleted_or_changed, limit=LIMIT, brief=True)
+                **query, project_id=project, deleted=deleted, limit=LIMIT, brief=True)
     return queries
 
 
