@@ -248,15 +248,15 @@ def at_most(parts: Sequence[Range], rows: int) -> sa.Subquery:
 def distinct(connection: sa.Connection, column: sa.Column[Any], prefix: Prefix, most: int) -> list[Any] | None:
     """Return the different values of a column, without null, in the rows with the prefix; None if these are more than
     ``most``. Each value is one access of the index that begins with the prefix and the column."""
-    rule = has(column.table, prefix)
+    statement = sa.select(column).where(*has(column.table, prefix))
     if not isinstance(prefix, Mapping):
-        values = list(connection.scalars(sa.select(column).where(*rule).distinct().limit(most + 2)))
+        statement = statement.distinct()
     elif connection.dialect.name in ("mysql", "mariadb"):
         # MariaDB takes a millisecond for each round of a recursive statement, but skips equal values of this one.
-        values = list(connection.scalars(sa.select(column).where(*rule).group_by(
-            *(column.table.c[name] for name in prefix), column).limit(most + 2)))
+        statement = statement.group_by(*(column.table.c[name] for name in prefix), column)
     else:
-        values = list(connection.scalars(_next_values(column, prefix, most + 2)))
+        statement = _next_values(column, prefix, most + 2)
+    values = list(connection.scalars(statement.limit(most + 2)))
     return None if len(values) > most + 1 else [value for value in values if value is not None]
 
 

@@ -30,7 +30,7 @@ _SECONDS = 0.05
 # Seconds after which the candidates of a text index are read instead of further windows for a page without a row.
 _SECONDS_EMPTY = 0.01
 # Maximum number of different values of a column that an expression is compared with, instead of with rows.
-MAX_VALUES = 10_000
+_MAX_VALUES = 10_000
 # Maximum number of ranges per statement.
 _MAX_RANGES = 16
 # Maximum number of keys per statement.
@@ -48,8 +48,8 @@ class Search:
     ``order`` ends with a unique column. ``selective``: columns that have an index together with the prefixes, before
     (created_at, uuid or id); the most selective column first. ``prefixes``: alternatives, of which a row fulfils one.
     ``valued``: columns with such an index that have few different values. ``equal``: columns and their allowed values.
-    Further conditions are ``indexed`` (each has an index together with
-    the prefixes), ``where``, and ``rare`` (fulfilled by nearly every row). ``candidates``: a text index.
+    Further conditions are ``indexed`` (each has an index together with the prefixes), ``where``, and ``rare``
+    (fulfilled by nearly every row). ``candidates``: a text index.
     """
 
     table: sa.Table
@@ -142,7 +142,7 @@ def _with_values(connection: sa.Connection, search: Search) -> Search:
     for match in search.expressions:
         name = match.column.name
         prefixes = search.prefixes if name in search.valued and name not in equal else ()
-        existing = [scans.distinct(connection, match.column, prefix, MAX_VALUES) for prefix in prefixes]
+        existing = [scans.distinct(connection, match.column, prefix, _MAX_VALUES) for prefix in prefixes]
         values = {value for part in existing for value in part or () if match.test(value)}
         if not existing or None in existing or len(values) > _MAX_KEYS:
             expressions.append(match)
@@ -157,9 +157,10 @@ def _few(connection: sa.Connection, search: Search) -> sa.Subquery | None:
     candidates = [scans.ranges(search.table, tail, prefixes) for name in search.selective
                   if name in search.equal and (prefixes := search.prefixes_with(name))]
     # (nulls fulfil none of the conditions)
-    candidates += [[part for part in scans.ranges(
-        search.table, list(dict([(name, "desc"), *tail]).items()), search.prefixes, [condition]) if not part.nulls]
-        for name, condition in search.indexed.items()]
+    for name, condition in search.indexed.items():
+        order = list(dict.fromkeys((name, *dict(tail)), "desc").items())
+        candidates.append([part for part in scans.ranges(search.table, order, search.prefixes, [condition])
+                           if not part.nulls])
     return next((few for ranges in candidates if (few := _if_few(connection, ranges)) is not None), None)
 
 
