@@ -19,6 +19,7 @@ import sqlalchemy as sa
 from nova import conf
 from nova.api.compute.servers import servers_list
 from nova.db import tables, versions
+from nova.db.accounts import usages
 from nova.db.maintenance import migrate
 from nova.db.servers import actions, server_migrations, server_search, text_index
 from nova.db.sql import clock, searches
@@ -301,3 +302,15 @@ def test_pack_reads_only_the_servers_of_the_next_block(filled: Database, monkeyp
         reads.count()
         transaction.rollback()
     assert 0 < reads.most < bound, reads.statement
+
+
+def test_usage_of_a_period_reads_the_rows_of_no_other_servers(filled: Database) -> None:
+    """The servers of the period are selected in an index that has its columns."""
+    plan = {"sqlite": "COVERING INDEX ix_instances_usage", "mysql": "Using index", "postgresql": "ix_instances_usage"}
+    with filled.engine.connect() as connection, connection.begin():
+        reads = Reads(connection)
+        usages.index(connection, MOMENT, MOMENT + datetime.timedelta(1), LIMIT)
+        (statement, parameters), = reads._noted
+        explain = "EXPLAIN QUERY PLAN" if filled.dialect == "sqlite" else "EXPLAIN"
+        text = str(connection.exec_driver_sql(f"{explain} {statement}", parameters).all())
+    assert plan[filled.dialect] in text, text
