@@ -63,7 +63,8 @@ def test_boot_with_hardware_reported_by_a_host_succeeds(admin, driver, new_image
 @pytest.mark.parametrize(("device", "named"), [
     ({"device_type": "tape"}, "device_type=tape"), ({"disk_bus": "pigeon"}, "disk_bus"),
     ({"device_type": "cdrom"}, "device_type=cdrom"), ({"device_type": "cdrom", "disk_bus": "virtio"}, "disk_bus"),
-    ({"device_type": "floppy"}, "device_type=floppy"), ({"disk_bus": "fdc"}, "disk_bus")])
+    ({"device_type": "floppy"}, "device_type=floppy"), ({"disk_bus": "fdc"}, "disk_bus"),
+    ({"guest_format": "zfs"}, "guest_format=zfs")])
 def test_unsupported_block_device_types_are_refused(admin, flavor, image_id, device, named):
     blank = {"source_type": "blank", "destination_type": "local", "boot_index": -1, "volume_size": 1, **device}
     root = {"source_type": "image", "destination_type": "local", "boot_index": 0, "uuid": image_id}
