@@ -131,6 +131,8 @@ def scans(connection: sa.Connection, query: Callable[[sa.Connection], Any]) -> l
 def test_every_list_method_of_the_rpc_interfaces_is_covered() -> None:
     covered = {name.split(" ")[0] for name in QUERIES} | ELSEWHERE | NO_LISTS
     covered.discard("usage_audits.page")  # only a background task reads this list
+    print(f"{len(lists())} methods return lists: the plans of {len(QUERIES)} statements are examined, of which "
+          f"{sorted(WHOLE)} read a table; measured with rows: {sorted(ELSEWHERE)}; no lists: {sorted(NO_LISTS)}")
     assert lists() == covered
 
 
