@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# DevStack sources this in each of its phases, with the phase as arguments. Keystone, Glance, the bus and the database are
-# DevStack's; its functions (iniset, run_process, get_or_create_endpoint …) do the work. stack.sh is for machines without it.
+# Plugin for upstream DevStack, which sources this file in each phase, with the phase as arguments. DevStack provides
+# Keystone, Glance, RabbitMQ, the database and the functions used here (iniset, run_process, …). stack.sh does not use it.
 # shellcheck disable=SC2154  # SERVICE_HOST, REGION_NAME … come from DevStack
 
 NOVA_PLUGIN_SERVICES="nova-conductor nova-scheduler nova-compute nova-api nova-metadata"
@@ -36,7 +36,7 @@ function nova_plugin_configure {
     iniset "$NOVA_PLUGIN_CONF" oslo_concurrency lock_path "$NOVA_PLUGIN_STATE/locks"
     configure_keystone_authtoken_middleware "$NOVA_PLUGIN_CONF" nova
     iniset "$NOVA_PLUGIN_CONF" keystone_authtoken service_token_roles_required True
-    # the same account for Glance
+    # Nova uses the same account for Glance.
     configure_keystone_authtoken_middleware "$NOVA_PLUGIN_CONF" nova glance
     iniset "$NOVA_PLUGIN_CONF" glance region_name "$REGION_NAME"
 }
@@ -56,7 +56,7 @@ function nova_plugin_start {
     local service account
     for service in $NOVA_PLUGIN_SERVICES; do
         case "$service" in
-            # bridges, namespaces and disks of guests require root
+            # Both manage bridges, namespaces or disks of guests, which requires root.
             nova-compute | nova-metadata) account=root ;;
             *) account=$STACK_USER ;;
         esac

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs and starts Nova with its dependencies on this machine, from plain Debian 12 to the login prompt of a guest.
-# Run it again to repair and continue. Options: local.conf (see local.conf.sample) or the environment.
+# Installs and starts Nova with its dependencies on a plain Debian 12 machine, and boots a guest up to its login prompt.
+# Run it again to repair an installation or continue an interrupted one. Options: local.conf.sample.
 set -euo pipefail
 
 DEVSTACK_DIR=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")" && pwd)
@@ -12,12 +12,12 @@ done
 
 check_machine() {
     require_root
-    [ "$(. /etc/os-release && echo "$ID $VERSION_ID")" = "debian 12" ] || warn "made for Debian 12; trying anyway"
+    [ "$(. /etc/os-release && echo "$ID $VERSION_ID")" = "debian 12" ] || warn "this script supports Debian 12 only; continuing anyway"
     export PATH=$PATH:/usr/sbin:/sbin LC_ALL=C.UTF-8
 }
 
 install_everything() {
-    step "Debian packages, Python environment and guest image, side by side"
+    step "Debian packages, Python environment and guest image"
     # shellcheck disable=SC2046  # lists of packages
     install_packages $(python_packages)
     start_task python install_python
@@ -29,7 +29,7 @@ install_everything() {
     finish_task guest-image "kernel, ramdisk, machine image and disk image"
 }
 
-start_foundations() {
+start_infrastructure() {
     step "RabbitMQ, $NOVA_DATABASE, memcached, libvirt and the databases of the services"
     start_supervisor
     prepare_hosts_network
@@ -41,7 +41,7 @@ start_foundations() {
     # shellcheck disable=SC2086  # DATABASE_SERVICE may be empty
     start_services epmd rabbitmq memcached $DATABASE_SERVICE "${LIBVIRT_SERVICES[@]}"
     wait_for_database
-    # while RabbitMQ and libvirt start
+    # RabbitMQ and libvirt start in the meantime.
     prepare_keystone
     prepare_glance
     start_task keystone-database sync_keystone
@@ -52,7 +52,7 @@ start_foundations() {
     fi
     wait_for_rabbitmq
     wait_for_libvirt
-    note "guests are of type $VIRT_TYPE"
+    note "virtualization type of guests: $VIRT_TYPE"
 }
 
 start_identity_and_images() {
@@ -79,7 +79,7 @@ start_volumes() {
     start_cinder
 }
 
-start_nova() { # in the background
+start_nova() { # start Nova's services in the background
     check_port nova-api "$NOVA_API_PORT" NOVA_API_PORT
     check_port nova-metadata "$NOVA_METADATA_PORT" NOVA_METADATA_PORT
     check_port nova-novncproxy "$NOVA_NOVNCPROXY_PORT" NOVA_NOVNCPROXY_PORT
@@ -92,7 +92,7 @@ start_nova() { # in the background
 
 finish_nova() {
     step "Nova"
-    finish_task nova-services "the services of Nova"
+    finish_task nova-services "Nova's services"
     start_hosts
     wait_for_nova
     wait_for_hosts
@@ -101,32 +101,32 @@ finish_nova() {
 
 check_port() { # SERVICE PORT OPTION: fail if another program uses the port
     if port_in_use "$2" && ! supervisorctl status "$1" 2> /dev/null | grep RUNNING > /dev/null; then
-        die "port $2 of $1 is in use by another program; set $3 in local.conf to a different port"
+        die "another program uses port $2, which $1 needs; set $3 in local.conf to a different port"
     fi
 }
 
-explain() {
+print_usage() {
     step "Done"
     cat <<- TEXT
-	The cloud is yours:
-	  source $DATA_DIR/openrc          (or openrc-demo for an ordinary user)
-	  nova list                        (or openstack server list, and so on)
+	Use the cloud:
+	  source $DATA_DIR/openrc          (openrc-demo: a user without the admin role)
+	  nova list                        (or: openstack server list)
 	  nova boot --image nova-guest --flavor cirros256 --key-name stack --poll my-server
 	  nova console-log my-server
-	  openstack console url show my-server   (its screen, in a browser)
+	  openstack console url show my-server   (graphical console in a browser)
 
-	What it does: http://$SERVICE_HOST:$NOVA_API_PORT/status  (in a browser; the token: openstack token issue -f value -c id)
-	Its services: $DEVSTACK_DIR/stackctl status | logs NAME [-f] | restart NAME
-	The end of it: $DEVSTACK_DIR/unstack.sh
+	Status page: http://$SERVICE_HOST:$NOVA_API_PORT/status  (token: openstack token issue -f value -c id)
+	Services:    $DEVSTACK_DIR/stackctl status | logs NAME [-f] | restart NAME
+	Uninstall:   $DEVSTACK_DIR/unstack.sh
 	TEXT
 }
 
-trap 'jobs -p | xargs -r kill 2> /dev/null' EXIT  # terminate background downloads on failure
+trap 'jobs -p | xargs -r kill 2> /dev/null' EXIT  # terminate background tasks on failure
 check_machine
 load_options
 prepare_data_dir
 install_everything
-start_foundations
+start_infrastructure
 start_identity_and_images
 if cinder_wanted; then start_volumes; fi
 if is_true "$NOVA_ENABLED"; then
@@ -137,4 +137,4 @@ if is_true "$NOVA_ENABLED"; then
     step "The first server"
     boot_first_server
 fi
-explain
+print_usage

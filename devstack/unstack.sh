@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Stops everything that stack.sh started and removes everything that it made, apart from Debian packages.
-#   --keep-downloads  leave the Python environment and the guest image for the next stack.sh
+# Stops all services of stack.sh and removes all its files, guests and networks. Debian packages remain installed.
+#   --keep-downloads  keep the Python environment and the guest image for the next stack.sh
 set -euo pipefail
 
 DEVSTACK_DIR=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")" && pwd)
@@ -21,13 +21,13 @@ require_root
 export PATH=$PATH:/usr/sbin:/sbin
 load_options
 if [ ! -e "$DATA_DIR/.nova-devstack" ]; then
-    say "nothing to remove: $DATA_DIR is not a directory of stack.sh"
+    say "nothing to remove: $DATA_DIR was not created by stack.sh"
     exit 0
 fi
 
 step "Stopping Nova"
 if supervisord_runs; then
-    # first, so that services are not restarted during the removal
+    # The supervisor's own stop: otherwise it would restart services during the removal.
     # shellcheck disable=SC2046  # a list of names
     stop_services $(supervisorctl status | awk '$1 ~ /nova-/ { print $1 }')
 fi
@@ -37,7 +37,7 @@ remove_networks
 step "Stopping the other services"
 kill_supervisor
 remove_hosts
-remove_mounts
+unmount_all
 step "Removing files"
 if $KEEP; then
     find "$DATA_DIR" -mindepth 1 -maxdepth 1 ! -name venv ! -name images ! -name stamps ! -name .nova-devstack -exec rm -rf {} +

@@ -1,7 +1,7 @@
 """Create the projects, users, role assignments and catalog of the stack in Keystone. Idempotent.
 
-Devstack runs it, and so does the suite's image of Keystone (tools/images). Its options are in the environment: OS_* of
-an administrator, OS_REGION_NAME, SERVICE_PASSWORD, GLANCE_URL and NOVA_URL; optional:
+Used by devstack and by the Keystone container image (tools/images). Required environment variables: OS_* of an
+administrator, OS_REGION_NAME, SERVICE_PASSWORD, GLANCE_URL and NOVA_URL. Optional:
 DEMO_PASSWORD, CINDER_URL, and the internal endpoints GLANCE_INTERNAL_URL and NOVA_INTERNAL_URL.
 """
 
@@ -10,7 +10,7 @@ import sys
 
 import openstack
 
-# The role that services need to validate tokens. The policy of Glance also allows it to read and create images.
+# Services need the role "service" to validate tokens. Glance's policy also allows this role to read and create images.
 ROLES = {"nova": ("service",), "glance": ("service",)}
 CATALOGUE = {
     "glance": ("image", os.environ["GLANCE_URL"]),
@@ -34,32 +34,32 @@ def user(identity, name, password):
     return identity.update_user(account, password=password)
 
 
-def grant(identity, who, where, names):
+def grant(identity, account, scope, names):
     for name in names:
         role = identity.find_role(name) or identity.create_role(name=name)
-        identity.assign_project_role_to_user(where, who, role)  # a PUT: repeating it is harmless
+        identity.assign_project_role_to_user(scope, account, role)  # idempotent
 
 
-def withdraw(identity, who, where, names):
-    """Remove role assignments of earlier releases of this script."""
-    for assignment in list(identity.role_assignments(user_id=who.id, scope_project_id=where.id)):
+def revoke_other_roles(identity, account, scope, names):
+    """Remove the role assignments that are not in ``names``: earlier versions of this script made more assignments."""
+    for assignment in list(identity.role_assignments(user_id=account.id, scope_project_id=scope.id)):
         role = identity.get_role(assignment.role["id"])
         if role.name not in names:
-            identity.unassign_project_role_from_user(where, who, role)
+            identity.unassign_project_role_from_user(scope, account, role)
 
 
-def publish(identity, name, kind, url):
+def register_endpoints(identity, name, kind, url):
     service = next(iter(identity.services(type=kind)), None) or identity.create_service(name=name, type=kind)
     region = os.environ["OS_REGION_NAME"]
     endpoints = {endpoint.interface: endpoint
                  for endpoint in identity.endpoints(service_id=service.id, region_id=region)}
-    inside = os.environ.get(f"{name.upper()}_INTERNAL_URL", url)
-    for interface, place in (("public", url), ("internal", inside), ("admin", inside)):
+    internal_url = os.environ.get(f"{name.upper()}_INTERNAL_URL", url)
+    for interface, endpoint_url in (("public", url), ("internal", internal_url), ("admin", internal_url)):
         endpoint = endpoints.get(interface)
         if endpoint is None:
-            identity.create_endpoint(service_id=service.id, interface=interface, url=place, region_id=region)
-        elif endpoint.url != place:
-            identity.update_endpoint(endpoint, url=place)
+            identity.create_endpoint(service_id=service.id, interface=interface, url=endpoint_url, region_id=region)
+        elif endpoint.url != endpoint_url:
+            identity.update_endpoint(endpoint, url=endpoint_url)
 
 
 def main():
@@ -68,13 +68,13 @@ def main():
     for name, roles in ROLES.items():
         account = user(identity, name, os.environ["SERVICE_PASSWORD"])
         grant(identity, account, services, roles)
-        withdraw(identity, account, services, roles)
+        revoke_other_roles(identity, account, services, roles)
     if os.environ.get("DEMO_PASSWORD"):
         demo = project(identity, "demo")
         grant(identity, user(identity, "demo", os.environ["DEMO_PASSWORD"]), demo, ["member"])
         grant(identity, identity.find_user("admin", domain_id="default"), demo, ["admin"])
     for name, (kind, url) in CATALOGUE.items():
-        publish(identity, name, kind, url)
+        register_endpoints(identity, name, kind, url)
     return 0
 
 

@@ -1,21 +1,21 @@
 # shellcheck shell=bash
-# NOVA_CINDER=True: Cinder from PyPI. Its volumes are files, exported by NFS as Cinder and the hosts see it; since all of
-# them are on this machine, mounting is a bind mount, and neither an NFS server nor a kernel that knows NFS is needed.
+# NOVA_CINDER=True: Cinder from PyPI with its NFS driver. Cinder and the hosts run on this machine, so wrapper programs
+# replace each NFS mount with a bind mount. Neither an NFS server nor NFS support in the kernel is needed.
 
 CINDER_SERVICES="cinder-scheduler cinder-volume cinder-api"
-# two backends, so that attached volumes can be migrated or retyped
+# Two backends, because tests migrate and retype attached volumes.
 CINDER_BACKENDS="nfs nfs2"
 
 cinder_wanted() { [ "$NOVA_CINDER" = True ]; }
 
-# Precedes the mount(8) of the system in the PATH of Cinder and nova-compute.
+# Print the directory of the wrapper programs; it comes first in the PATH of Cinder and nova-compute.
 cinder_programs() { echo "$DATA_DIR/cinder/bin"; }
 
 prepare_cinder() {
     local service
     write_mount_programs
     write_cinder_conf
-    # what is mounted while a guest runs has to show in the room of mounts that libvirt made for it: systemd's default
+    # Volumes mounted later must appear in the mount namespaces of running guests. systemd does this by default.
     mount --make-rshared /
     define_service cinder-api "$VENV/bin/gunicorn" \
         priority=12 stopsignal=INT "$(cinder_environment),GUNICORN_CMD_ARGS=\"--config $DATA_DIR/etc/cinder/gunicorn.conf.py\""
@@ -32,19 +32,19 @@ write_mount_programs() {
     install -d -m 755 "$(cinder_programs)"
     write_file "$(cinder_programs)/mount" 755 <<- 'SH'
 	#!/bin/sh
-	# mount -t nfs [-o OPTIONS] HOST:DIRECTORY WHERE
+	# mount -t nfs [-o OPTIONS] HOST:DIRECTORY MOUNTPOINT
 	[ "$1 $2" = "-t nfs" ] || exec /bin/mount "$@"
-	for last in "$@"; do from=$where where=$last; done
-	exec mount.nfs "$from" "$where"
+	for argument in "$@"; do source=$target target=$argument; done
+	exec mount.nfs "$source" "$target"
 	SH
-    # Cinder checks that the program exists
+    # Cinder checks that mount.nfs exists.
     write_file "$(cinder_programs)/mount.nfs" 755 <<- 'SH'
 	#!/bin/sh
-	# HOST:DIRECTORY WHERE: the directory is on this machine
+	# mount.nfs HOST:DIRECTORY MOUNTPOINT: bind-mount the directory, which is on this machine
 	[ $# -ge 2 ] || exit 1
 	exec /bin/mount --bind "${1#*:}" "$2"
 	SH
-    # Cinder runs privileged commands with sudo; here it already runs as root
+    # Cinder runs privileged commands with sudo. In this stack Cinder already runs as root.
     write_file "$(cinder_programs)/sudo" 755 <<- 'SH'
 	#!/bin/sh
 	while [ "${1#-}" != "$1" ]; do shift; done
@@ -58,7 +58,7 @@ write_cinder_conf() {
     install -d -m 700 "$data/state" "$data/locks"
     install -d -m 755 "$data/mnt"
     for backend in $CINDER_BACKENDS; do
-        # libvirt sets the owner of files of guests
+        # World-writable: libvirt changes the owner of the volume files to the account of the guest.
         install -d -m 777 "$data/exports/$backend"
         echo "$HOST_ADDRESS:$data/exports/$backend" | write_file "$etc/$backend.shares" 600
     done
@@ -121,20 +121,20 @@ sync_cinder() {
     local log=$DATA_DIR/logs/stack/cinder.log version
     version=$(database_state cinder)
     ! stamp_is cinder "$version" || return 0
-    "$VENV/bin/cinder-manage" --config-file "$DATA_DIR/etc/cinder/cinder.conf" db sync > "$log" 2>&1 || die "Cinder's database" "$log"
+    "$VENV/bin/cinder-manage" --config-file "$DATA_DIR/etc/cinder/cinder.conf" db sync > "$log" 2>&1 || die "cinder-manage db sync failed" "$log"
     set_stamp cinder "$version"
 }
 
 start_cinder() {
     # shellcheck disable=SC2086  # a list of names
     start_services $CINDER_SERVICES
-    wait_for "Cinder" "$DATA_DIR/logs/cinder-api.log" http_answers "$CINDER_URL/"
+    wait_for "Cinder" "$DATA_DIR/logs/cinder-api.log" http_responds "$CINDER_URL/"
     BACKENDS=$CINDER_BACKENDS as_admin "$VENV/bin/python" "$DEVSTACK_DIR/lib/volume_types.py" > "$DATA_DIR/logs/stack/volume-types.log" 2>&1 ||
-        die "Cinder's backends and volume types" "$DATA_DIR/logs/cinder-volume.log"
-    note "Cinder answers at $CINDER_URL; types of volumes: $CINDER_BACKENDS"
+        die "creating Cinder's volume types failed" "$DATA_DIR/logs/cinder-volume.log"
+    note "Cinder is up at $CINDER_URL; volume types: $CINDER_BACKENDS"
 }
 
-nova_conf_of_cinder() { # the options of Nova for Cinder
+nova_conf_of_cinder() { # print the sections of nova.conf for Cinder
     cinder_wanted || return 0
     cat <<- CONF
 	[volume]
@@ -152,9 +152,9 @@ nova_conf_of_cinder() { # the options of Nova for Cinder
 	CONF
 }
 
-remove_mounts() { # below DATA_DIR, before its files are removed, so that mounted files are kept
-    local where
-    while read -r where; do
-        umount "$where" || warn "$where is still mounted"
+unmount_all() { # unmount everything below DATA_DIR, so that removing DATA_DIR does not delete mounted files
+    local mountpoint
+    while read -r mountpoint; do
+        umount "$mountpoint" || warn "unmounting $mountpoint failed; it is still mounted"
     done < <(awk -v home="$DATA_DIR/" 'index($5, home) == 1 { print $5 }' /proc/self/mountinfo | sort -r)
 }

@@ -1,6 +1,6 @@
-"""Create images, flavors, key pairs and the first server with the public APIs; credentials: OS_* variables.
+"""Create images, flavors, key pairs and the first server through the public APIs. Credentials: OS_* variables.
 
-All commands are idempotent: resources that exist and match are kept.
+All commands are idempotent: they do not change resources that already match.
 """
 
 import argparse
@@ -12,8 +12,8 @@ import time
 
 import openstack
 
-# name, id, vCPUs, memory in MiB, disk in GiB: the flavors that a DevStack cloud has, and no others, since functional
-# tests of clients count them (those of openstacksdk take cirros256 for the smallest)
+# Name, ID, vCPUs, memory in MiB, disk in GiB. Exactly the flavors of upstream DevStack: functional tests of clients
+# count the flavors, and the tests of openstacksdk expect cirros256 to be the smallest.
 FLAVORS = (
     ("cirros256", "c1", 1, 256, 1),
     ("m1.tiny", "1", 1, 512, 1),
@@ -34,8 +34,8 @@ IMAGES = (
     ("nova-guest-ami", "rootfs.img", "ami", "ami"),
 )
 PROMPT = "login: "
-NO_METADATA = " source=none "  # console output of the guest image without metadata
-BOOT_LIMIT = 180  # seconds to the login prompt: an emulated CPU is slow, and slower when others are busy
+NO_METADATA = " source=none "  # printed by the guest image if it received no metadata
+BOOT_LIMIT = 180  # seconds to the login prompt: an emulated CPU is slow, especially on a busy machine
 
 
 def say(text):
@@ -59,7 +59,7 @@ def upload_image(cloud, path, properties, *, name, **attributes):
     for image in list(cloud.image.images(name=name)):
         links = {key: image.properties.get(key) or getattr(image, key, None) for key in properties}
         if image.status == "active" and image.hash_value == wanted and links == properties:
-            say(f"image {name} is there")
+            say(f"image {name} exists")
             return image.id
         cloud.image.delete_image(image)
     image = cloud.image.create_image(name, filename=str(path), validate_checksum=False, wait=True, **attributes,
@@ -73,7 +73,7 @@ def create_flavors(cloud, options):
     missing = [flavor for flavor in FLAVORS if flavor[0] not in existing]
     for name, ident, vcpus, ram, disk in missing:
         cloud.compute.create_flavor(name=name, id=ident, vcpus=vcpus, ram=ram, disk=disk)
-    say("flavors: " + (", ".join(flavor[0] for flavor in missing) if missing else "all there"))
+    say("flavors: " + (", ".join(flavor[0] for flavor in missing) if missing else "all exist"))
 
 
 def create_keypair(cloud, options):
@@ -82,7 +82,7 @@ def create_keypair(cloud, options):
     if existing is not None:
         existing = cloud.compute.get_keypair(options.name)
         if existing.public_key.strip() == public_key:
-            say(f"key pair {options.name} is there")
+            say(f"key pair {options.name} exists")
             return
         cloud.compute.delete_keypair(existing)
     cloud.compute.create_keypair(name=options.name, public_key=public_key)
@@ -90,20 +90,21 @@ def create_keypair(cloud, options):
 
 
 def open_group(cloud, options):
-    """Allow ssh and ping to the servers of this project; the default security group blocks them."""
-    groups = ask(cloud.compute.get("/os-security-groups", microversion="2.1"))["security_groups"]
+    """Allow ssh and ping to the servers of this project. The default security group blocks both."""
+    groups = checked_json(cloud.compute.get("/os-security-groups", microversion="2.1"))["security_groups"]
     group = next(group for group in groups if group["name"] == "default")
     existing = {(rule["ip_protocol"], rule["from_port"]) for rule in group["rules"]}
     for protocol, first, last in (("tcp", 22, 22), ("icmp", -1, -1)):
         if (protocol, first) not in existing:
-            ask(cloud.compute.post("/os-security-group-rules", microversion="2.1", json={"security_group_rule": {
-                "parent_group_id": group["id"], "ip_protocol": protocol, "from_port": first, "to_port": last,
-                "cidr": "0.0.0.0/0"}}))
+            rule = {"parent_group_id": group["id"], "ip_protocol": protocol, "from_port": first, "to_port": last,
+                    "cidr": "0.0.0.0/0"}
+            checked_json(cloud.compute.post("/os-security-group-rules", microversion="2.1",
+                                            json={"security_group_rule": rule}))
     say(f"project {cloud.config.auth['project_name']}: ssh and ping are allowed")
 
 
 def prepare(cloud, options):
-    """Wait for nova-compute, then create everything that a first server needs, apart from networks."""
+    """Wait for nova-compute, then create the flavors, the key pair and the security group rules."""
     wait_until_up(cloud, {options.host}, options.seconds)
     create_flavors(cloud, options)
     create_keypair(cloud, options)
@@ -111,7 +112,7 @@ def prepare(cloud, options):
     open_group(cloud.connect_as(username="demo", password=os.environ["DEMO_PASSWORD"], project_name="demo"), options)
 
 
-def ask(response):
+def checked_json(response):
     openstack.exceptions.raise_from_response(response)
     return response.json()
 
@@ -154,18 +155,18 @@ def delete(cloud, server):
 
 
 def boot(cloud, options):
-    """Boot the server up to its login prompt. A working server is kept; then a temporary server tests booting."""
+    """Boot the server up to its login prompt. If it already works, boot a temporary server instead and delete it."""
     name = options.name
     for server in list(cloud.compute.servers(details=True, name=f"^{name}$")):
         server = cloud.compute.get_server(server.id)
         text = console(cloud, server)
         if server.status == "ACTIVE" and PROMPT in text and NO_METADATA not in text:
-            say(f"server {name} runs; booting another one to check")
+            say(f"server {name} works; booting a temporary server as a test")
             check = boot_new(cloud, f"{name}-check", options)
             delete(cloud, check)
-            say(f"server {check.name} is deleted again")
+            say(f"server {check.name} deleted")
             return
-        say(f"server {name} is {server.status} and did not boot as it should: deleting it")
+        say(f"server {name} is {server.status} and did not boot correctly: deleting it")
         delete(cloud, server)
     boot_new(cloud, name, options)
 
@@ -195,7 +196,7 @@ def wait_active(cloud, server, start):
         if server.status == "ACTIVE":
             return server
         if server.status == "ERROR":
-            sys.exit(f"server {server.name} is in ERROR: {(server.fault or {}).get('message', 'without a fault')}")
+            sys.exit(f"server {server.name} is in ERROR: {(server.fault or {}).get('message', 'no fault recorded')}")
         time.sleep(0.3)
     sys.exit(f"server {server.name} is still {server.status} after {BOOT_LIMIT} s")
 
@@ -208,14 +209,14 @@ def wait_prompt(cloud, server, start):
             say(f"server {server.name}: login prompt after {time.monotonic() - start:.1f} s; its console log:")
             print("\n".join("       | " + line.rstrip() for line in text.splitlines()), flush=True)
             if NO_METADATA in text:
-                sys.exit(f"server {server.name} got no metadata, so it lacks host name and keys; "
+                sys.exit(f"server {server.name} received no metadata, so it has no host name and no keys; "
                          "see the log of nova-metadata")
             return
         if time.monotonic() - last_report > 10:
             last_report = time.monotonic()
             say(f"server {server.name}: waiting for the login prompt, {len(text)} characters so far")
         time.sleep(0.5)
-    sys.exit(f"no login prompt after {BOOT_LIMIT} s; the end of the console log:\n{text[-2000:]}")
+    sys.exit(f"no login prompt after {BOOT_LIMIT} s; last part of the console log:\n{text[-2000:]}")
 
 
 def main():

@@ -9,15 +9,15 @@ create_ssh_key() {
 }
 
 upload_images() {
-    cloud images "$DATA_DIR/images" || die "uploading the images" "$DATA_DIR/logs/glance.log"
+    cloud images "$DATA_DIR/images" || die "uploading the images failed" "$DATA_DIR/logs/glance.log"
 }
 
 create_cloud() {
     create_ssh_key
     start_task networks create_networks
     DEMO_PASSWORD=$DEMO_PASSWORD cloud prepare "$HOST_NAME" "$START_LIMIT" stack "$DATA_DIR/ssh/id_ed25519.pub" ||
-        die "creating the flavors and the key pair, and opening the security groups" "$DATA_DIR/logs/nova-compute.log"
-    finish_task networks "network $NETWORK_NAME: $NETWORK_CIDR${FLOATING_RANGE:+; floating addresses $FLOATING_POOL: $FLOATING_RANGE}"
+        die "creating flavors, key pair or security group rules failed" "$DATA_DIR/logs/nova-compute.log"
+    finish_task networks "network $NETWORK_NAME: $NETWORK_CIDR${FLOATING_RANGE:+; floating IP pool $FLOATING_POOL: $FLOATING_RANGE}"
     grep -h '^WARNING' "$DATA_DIR/logs/stack/networks.log" >&2 || true
 }
 
@@ -26,18 +26,18 @@ create_networks() {
     create_floating_pool
 }
 
-boot_first_server() { # with several hosts: one server per host
+boot_first_server() { # boot one server on each host
     local number
     boot_server "$FIRST_SERVER" "$HOST_NAME" nova-compute
-    for number in $(other_hosts); do
+    for number in $(additional_hosts); do
         boot_server "$FIRST_SERVER-on-host$number" "$(host_name "$number")" "host$number-nova-compute"
     done
 }
 
 boot_server() { # NAME HOST LOG
     if ! cloud boot "$1" "$FIRST_SERVER_FLAVOR" nova-guest stack "$2"; then
-        warn "the end of nova-conductor's log:"
+        warn "last lines of nova-conductor.log:"
         tail -n 15 "$DATA_DIR/logs/nova-conductor.log" >&2 || true
-        die "the server $1 did not boot as it should" "$DATA_DIR/logs/$3.log"
+        die "server $1 did not boot correctly" "$DATA_DIR/logs/$3.log"
     fi
 }

@@ -1,15 +1,16 @@
 # shellcheck shell=bash
-# The options: the environment wins over local.conf, which wins over the defaults below. local.conf.sample explains them.
+# The options, documented in local.conf.sample. Environment variables override local.conf, which overrides the defaults
+# below.
 
-read_local_conf() { # FILE: KEY=VALUE lines, of the section [[local|localrc]] if the file has sections; nothing is executed
-    local line key value wanted=true
-    grep -q '^\[\[' "$1" && wanted=false
+read_local_conf() { # FILE: read KEY=VALUE lines (if the file has sections: of [[local|localrc]]); execute nothing
+    local line key value in_section=true
+    grep -q '^\[\[' "$1" && in_section=false
     while IFS= read -r line || [ -n "$line" ]; do
         case "$line" in
-            '[[local|localrc]]'*) wanted=true; continue ;;
-            '[['*) wanted=false; continue ;;
+            '[[local|localrc]]'*) in_section=true; continue ;;
+            '[['*) in_section=false; continue ;;
         esac
-        $wanted || continue
+        $in_section || continue
         [[ $line =~ ^[[:space:]]*([A-Z][A-Z0-9_]*)=(.*)$ ]] || continue
         key=${BASH_REMATCH[1]} value=${BASH_REMATCH[2]}
         if [[ $value =~ ^\"([^\"]*)\" || $value =~ ^\'([^\']*)\' ]]; then
@@ -64,7 +65,7 @@ load_options() {
     FIRST_SERVER_FLAVOR=${FIRST_SERVER_FLAVOR:-cirros256}
 
     check_options
-    # address of the services of this machine for users and other hosts
+    # LISTEN: the addresses on which services listen; HOST_ADDRESS: the address by which other hosts reach this machine
     LISTEN=$SERVICE_HOST HOST_ADDRESS=$SERVICE_HOST
     if [ "$NOVA_HOSTS" -gt 1 ]; then
         HOST_ADDRESS=$HOSTS_NETWORK.1
@@ -76,13 +77,13 @@ load_options() {
     NOVA_URL=http://$SERVICE_HOST:$NOVA_API_PORT/v2.1
 }
 
-first_name_server() { # DNS server for guests: that of this host, unless it is on loopback, which guests cannot reach
+first_name_server() { # print the first IPv4 name server of this host that is not on loopback, which guests cannot reach
     awk '$1 == "nameserver" && $2 !~ /^127\./ && $2 !~ /:/ { print $2; exit }' /etc/resolv.conf
 }
 
 check_options() {
     case "$DATA_DIR" in
-        / | /usr* | /etc* | /var | /home | /root) die "DATA_DIR=$DATA_DIR: choose a directory of the stack's own" ;;
+        / | /usr* | /etc* | /var | /home | /root) die "DATA_DIR=$DATA_DIR: choose a directory that nothing else uses" ;;
         /*) ;;
         *) die "DATA_DIR=$DATA_DIR: must be an absolute path" ;;
     esac
@@ -110,9 +111,9 @@ check_options() {
 
 prepare_data_dir() {
     mkdir -p "$DATA_DIR"/{etc,logs/stack,run,stamps,images,nova}
-    # libvirt's guests and the broker run under their own accounts and must be able to walk through; files with
-    # secrets have their own modes
+    # Guests and RabbitMQ run under their own accounts and need access to the directory. Files with secrets have
+    # stricter modes.
     chmod 755 "$DATA_DIR"
-    : > "$DATA_DIR/.nova-devstack"  # marks the directory as removable by unstack.sh
+    : > "$DATA_DIR/.nova-devstack"  # allows unstack.sh to remove the directory
     load_secrets
 }

@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# Glance from PyPI under gunicorn, with its images as files.
+# Glance from PyPI under gunicorn, with the file store.
 
 prepare_glance() {
     local etc=$DATA_DIR/etc/glance data=$DATA_DIR/glance
@@ -32,7 +32,7 @@ prepare_glance() {
         priority=11 stopsignal=INT "environment=OS_GLANCE_CONFIG_DIR=\"$etc\",GUNICORN_CMD_ARGS=\"--config $etc/gunicorn.conf.py\",CONFIG=\"$(digest "$etc")\""
 }
 
-keystone_authtoken() { # USER: how a service checks the tokens of its users
+keystone_authtoken() { # USER: print the section of a service that validates tokens
     cat <<- CONF
 	[keystone_authtoken]
 	www_authenticate_uri = $KEYSTONE_URL
@@ -55,11 +55,11 @@ sync_glance() {
     version=$(database_state glance)
     ! stamp_is glance "$version" || return 0
     "$VENV/bin/glance-manage" --config-file "$DATA_DIR/etc/glance/glance-api.conf" db_sync > "$log" 2>&1 ||
-        die "Glance's database" "$log"
+        die "glance-manage db_sync failed" "$log"
     set_stamp glance "$version"
 }
 
 wait_for_glance() {
-    wait_for "Glance" "$DATA_DIR/logs/glance.log" http_answers "$GLANCE_URL/"
-    note "Glance answers at $GLANCE_URL"
+    wait_for "Glance" "$DATA_DIR/logs/glance.log" http_responds "$GLANCE_URL/"
+    note "Glance is up at $GLANCE_URL"
 }

@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# The guest image, built once for each state of tools/guest-image.
+# The guest image, rebuilt only if tools/guest-image changes.
 
 build_guest_image() {
     local wanted

@@ -1,10 +1,10 @@
 # shellcheck shell=bash
-# NOVA_HOSTS=2 and more: further compute hosts, made of namespaces by tools/hosts. This machine is the first one. Each has
-# a libvirtd, a nova-compute and a nova-metadata of its own; their programs are called host2, host2-libvirtd and so on.
+# NOVA_HOSTS > 1: additional compute hosts, built from namespaces by tools/hosts. This machine is host 1. An additional
+# host has its own libvirtd, nova-compute and nova-metadata. Their supervisor programs are host2, host2-libvirtd, ….
 
 hosts_tool() { (cd "$REPO" && "$PYTHON" -m tools.hosts "$DATA_DIR/hosts" "$@"); }
 
-other_hosts() { seq 2 "$NOVA_HOSTS"; }
+additional_hosts() { seq 2 "$NOVA_HOSTS"; }
 
 host_name() { # NUMBER
     [ "$1" = 1 ] && echo "$HOST_NAME" || echo "${HOST_NAME}-host$1"
@@ -12,20 +12,20 @@ host_name() { # NUMBER
 
 host_conf_file() { echo "$DATA_DIR/etc/nova/host$1.conf"; } # NUMBER
 
-prepare_hosts_network() { # before any service listens on the address of this machine in this network
+prepare_hosts_network() { # create HOST_ADDRESS before any service listens on it
     [ "$NOVA_HOSTS" -gt 1 ] || return 0
-    hosts_tool create "$HOSTS_NETWORK" "$HOSTS_OUTSIDE" || die "the network between the hosts could not be made"
-    note "$NOVA_HOSTS hosts: this machine is $HOST_ADDRESS"
+    hosts_tool create "$HOSTS_NETWORK" "$HOSTS_OUTSIDE" || die "creating the network between the hosts failed"
+    note "$NOVA_HOSTS hosts; address of this machine: $HOST_ADDRESS"
 }
 
 prepare_hosts() {
     local number options=()
     remove_surplus_hosts
     [ "$VIRT_TYPE" != kvm ] || options=(--kvm)
-    for number in $(other_hosts); do
-        # the same path on all hosts refers to a separate directory on each
+    for number in $(additional_hosts); do
+        # All hosts use the same path, but each host has its own directory there.
         hosts_tool add "$number" "$(host_name "$number")" --state "$DATA_DIR/nova" "${options[@]}" ||
-            die "host $number could not be made"
+            die "creating host $number failed"
         prepare_host "$number"
     done
 }
@@ -68,7 +68,7 @@ prepare_host() { # NUMBER
     done
 }
 
-host_programs() { # NUMBER KIND…
+host_programs() { # NUMBER KIND…: print the names of the supervisor programs; the empty kind is the host itself
     local number=$1 kind
     shift
     for kind in "$@"; do echo "host$number${kind:+-$kind}"; done
@@ -76,7 +76,7 @@ host_programs() { # NUMBER KIND…
 
 start_hosts() {
     local number
-    for number in $(other_hosts); do
+    for number in $(additional_hosts); do
         # shellcheck disable=SC2046  # a list of names
         start_services $(host_programs "$number" '' virtlogd libvirtd nova-compute nova-metadata)
     done
@@ -84,24 +84,24 @@ start_hosts() {
 
 wait_for_hosts() {
     local number names=()
-    for number in $(other_hosts); do names+=("$(host_name "$number")"); done
+    for number in $(additional_hosts); do names+=("$(host_name "$number")"); done
     [ ${#names[@]} -eq 0 ] || cloud wait-compute "$START_LIMIT" "${names[@]}" ||
-        die "nova-compute did not come up on all hosts; see $DATA_DIR/logs/host*-nova-compute.log"
+        die "nova-compute did not start on all hosts; see $DATA_DIR/logs/host*-nova-compute.log"
 }
 
-remove_surplus_hosts() { # NOVA_HOSTS was larger before
+remove_surplus_hosts() { # remove the hosts of an earlier run with a larger NOVA_HOSTS
     local number _rest
     [ -d "$DATA_DIR/hosts" ] || return 0
     while read -r number _rest; do
         [ "$number" -gt "$NOVA_HOSTS" ] || continue
-        forget_services $(host_programs "$number" nova-compute nova-metadata libvirtd virtlogd '')
-        hosts_tool remove "$number" || die "host $number could not be removed"
+        remove_services $(host_programs "$number" nova-compute nova-metadata libvirtd virtlogd '')
+        hosts_tool remove "$number" || die "removing host $number failed"
         rm -f "$(host_conf_file "$number")"
-        note "host $number is no more"
+        note "host $number removed"
     done < <(hosts_tool list)
 }
 
-remove_hosts() { # with their guests and networks
+remove_hosts() { # remove the additional hosts with their guests and networks
     [ -d "$DATA_DIR/hosts" ] || return 0
-    hosts_tool remove || warn "not all of the hosts could be removed"
+    hosts_tool remove || warn "removing the additional hosts failed"
 }

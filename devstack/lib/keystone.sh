@@ -1,8 +1,8 @@
 # shellcheck shell=bash
-# Keystone from PyPI under gunicorn, and everything in it that the stack needs; memcached, which makes its tokens cheap.
+# Keystone from PyPI under gunicorn, its accounts and catalog, and memcached, which caches token validation.
 
 prepare_memcached() {
-    own_port MEMCACHED_PORT 11211
+    allocate_port MEMCACHED_PORT 11211
     define_service memcached "/usr/bin/memcached -l 127.0.0.1 -p $MEMCACHED_PORT -m 64" user=nobody priority=2
 }
 
@@ -26,7 +26,7 @@ prepare_keystone() {
 	[credential]
 	key_repository = $DATA_DIR/keystone/credential
 	[identity]
-	# fast password hashes, since this is a development stack: otherwise a login takes 250 ms
+	# fast, weak password hashes, acceptable in a development stack: with the default a login takes 250 ms
 	password_hash_rounds = 4
 	[cache]
 	enabled = True
@@ -38,12 +38,14 @@ prepare_keystone() {
         priority=10 stopsignal=INT "environment=OS_KEYSTONE_CONFIG_DIR=\"$etc\",GUNICORN_CMD_ARGS=\"--config $etc/gunicorn.conf.py\",CONFIG=\"$(digest "$etc")\""
 }
 
-# How gunicorn serves a package's wsgi.api at every address of LISTEN. In a file: Keystone takes arguments for its own.
-# Not uWSGI: after a 204 it sends extra data or closes the connection without notice, and the next request on the
-# persistent connection fails.
-write_gunicorn_options() { # PACKAGE PORT [CONFIG_FILE]: that of a package which finds it by its own arguments alone
+# PACKAGE PORT [CONFIG_FILE]: write gunicorn.conf.py, which serves PACKAGE.wsgi.api on all addresses in LISTEN.
+# CONFIG_FILE: only for packages that accept their configuration file as a command-line argument only.
+# A file instead of gunicorn arguments: Keystone would parse them as its own arguments.
+# gunicorn instead of uWSGI: after a 204, uWSGI sends extra data or closes the connection without notice, and the next
+# request on the persistent connection fails.
+write_gunicorn_options() {
     local workers=2 threads=4 address binds=""
-    # SQLite refuses, and does not queue, a transaction that read before another one wrote: those answers are lost
+    # SQLite aborts a transaction that read before another transaction wrote, so the service would return errors.
     [ "$NOVA_DATABASE" != sqlite ] || workers=1 threads=1
     for address in $LISTEN; do binds+="\"$address:$2\", "; done
     write_file "$DATA_DIR/etc/$1/gunicorn.conf.py" 644 <<- PYTHON
@@ -71,31 +73,30 @@ sync_keystone() {
         keystone_manage credential_setup --keystone-user root --keystone-group root
         OS_BOOTSTRAP_PASSWORD=$ADMIN_PASSWORD keystone_manage bootstrap --bootstrap-region-id "$REGION_NAME" \
             --bootstrap-admin-url "$KEYSTONE_URL" --bootstrap-internal-url "$KEYSTONE_URL" --bootstrap-public-url "$KEYSTONE_URL"
-    } > "$log" 2>&1 || die "Keystone's database" "$log"
+    } > "$log" 2>&1 || die "creating Keystone's database failed" "$log"
     set_stamp keystone "$version"
 }
 
 keystone_manage() { "$VENV/bin/keystone-manage" --config-dir "$DATA_DIR/etc/keystone" "$@"; }
 
 wait_for_keystone() {
-    wait_for "Keystone" "$DATA_DIR/logs/keystone.log" http_answers "$KEYSTONE_URL"
-    note "Keystone answers at $KEYSTONE_URL"
+    wait_for "Keystone" "$DATA_DIR/logs/keystone.log" http_responds "$KEYSTONE_URL"
+    note "Keystone is up at $KEYSTONE_URL"
 }
 
-create_accounts() { # projects, users, roles and the service catalogue, in one process
+create_accounts() { # create projects, users, role assignments and the service catalog
     local log=$DATA_DIR/logs/stack/accounts.log
     SERVICE_PASSWORD=$SERVICE_PASSWORD DEMO_PASSWORD=$DEMO_PASSWORD GLANCE_URL=$GLANCE_URL NOVA_URL=$NOVA_URL CINDER_URL=$(! cinder_wanted || echo "$CINDER_URL") \
-        as_admin "$VENV/bin/python" "$DEVSTACK_DIR/lib/accounts.py" > "$log" 2>&1 || die "creating the accounts" "$log"
+        as_admin "$VENV/bin/python" "$DEVSTACK_DIR/lib/accounts.py" > "$log" 2>&1 || die "creating the accounts failed" "$log"
 }
 
-as_admin() { # COMMAND…: with the administrator's credentials in the environment
-    # not with env(1), whose arguments are visible to all users
+as_admin() { # COMMAND…: run the command with the administrator's credentials in the environment
+    # Not with env(1): all local users can read its arguments.
     OS_AUTH_URL=$KEYSTONE_URL OS_IDENTITY_API_VERSION=3 OS_USERNAME=admin OS_PASSWORD=$ADMIN_PASSWORD OS_PROJECT_NAME=admin \
         OS_USER_DOMAIN_NAME=Default OS_PROJECT_DOMAIN_NAME=Default OS_REGION_NAME=$REGION_NAME "$@"
 }
 
 write_openrc() {
-    # readers of this file have access to the configuration as well
     { openrc admin admin "$ADMIN_PASSWORD"; echo "export NOVA_CONFIG=$(nova_conf_file)"; } | write_file "$DATA_DIR/openrc" 600
     openrc demo demo "$DEMO_PASSWORD" | write_file "$DATA_DIR/openrc-demo" 600
 }

@@ -1,15 +1,15 @@
 # shellcheck shell=bash
-# libvirt: the system's own daemon if one answers, else one under the supervisor.
+# libvirt: the libvirtd of the system if it is running, otherwise a libvirtd under the supervisor.
 
-libvirt_answers() { virsh -c qemu:///system version; }
+libvirt_responds() { virsh -c qemu:///system version; }
 
-prepare_libvirt() { # sets LIBVIRT_SERVICES to the programs that the stack has to run itself
+prepare_libvirt() { # set LIBVIRT_SERVICES to the programs to start: empty if libvirtd of the system is running
     LIBVIRT_SERVICES=()
     create_libvirt_account
-    local mine=$DATA_DIR/etc/supervisor.d/libvirtd.conf
-    if [ ! -e "$mine" ] && libvirt_answers > /dev/null 2>&1; then
-        note "a libvirtd is running already: using that one"
-        [ "$NOVA_HOSTS" = 1 ] || warn "no live migration to this machine, unless its libvirtd listens on $HOST_ADDRESS"
+    local definition=$DATA_DIR/etc/supervisor.d/libvirtd.conf
+    if [ ! -e "$definition" ] && libvirt_responds > /dev/null 2>&1; then
+        note "using the libvirtd that is already running"
+        [ "$NOVA_HOSTS" = 1 ] || warn "live migration to this machine fails unless its libvirtd listens on $HOST_ADDRESS"
         return 0
     fi
     write_file "$DATA_DIR/etc/libvirt/libvirtd.conf" 644 <<- CONF
@@ -25,29 +25,29 @@ prepare_libvirt() { # sets LIBVIRT_SERVICES to the programs that the stack has t
     LIBVIRT_SERVICES=(virtlogd libvirtd)
 }
 
-migration_listener() { # listens for migrations from other hosts; guests cannot reach this address
+migration_listener() { # print the options to accept migrations from additional hosts; guests cannot reach the address
     [ "$NOVA_HOSTS" -gt 1 ] || return 0
     printf '%s\n' "listen_tls = 0" "listen_tcp = 1" "listen_addr = \"$HOST_ADDRESS\"" 'auth_tcp = "none"'
 }
 
-create_libvirt_account() { # what libvirt-daemon-system would create; that package wants systemd
+create_libvirt_account() { # like the package libvirt-daemon-system, which is not installed because it requires systemd
     getent group kvm > /dev/null || groupadd --system kvm
     getent group libvirt-qemu > /dev/null || groupadd --system libvirt-qemu
     id libvirt-qemu > /dev/null 2>&1 ||
         useradd --system --gid kvm --groups libvirt-qemu --home-dir /var/lib/libvirt --no-create-home --shell /usr/sbin/nologin libvirt-qemu
 }
 
-open_kvm() { # set the mode as udev does: if only root can open /dev/kvm, libvirtd probes it for seconds for each guest
+open_kvm() { # set the mode as udev does: if only root can open /dev/kvm, each guest start takes seconds longer
     [ -c /dev/kvm ] && [ "$(stat -c %G%a /dev/kvm)" = root600 ] || return 0
     chgrp kvm /dev/kvm && chmod 660 /dev/kvm
 }
 
 wait_for_libvirt() {
-    wait_for "libvirtd" "$DATA_DIR/logs/libvirtd.log" libvirt_answers
-    note "libvirtd answers: $(virsh -c qemu:///system version | sed -n 's/^Running hypervisor: //p')"
+    wait_for "libvirtd" "$DATA_DIR/logs/libvirtd.log" libvirt_responds
+    note "libvirtd is up: $(virsh -c qemu:///system version | sed -n 's/^Running hypervisor: //p')"
 }
 
-choose_virt_type() { # sets VIRT_TYPE; /dev/kvm may exist but not work, so a test guest is started
+choose_virt_type() { # set VIRT_TYPE; start a test guest under kvm, because /dev/kvm may exist but not work
     local host
     case "$LIBVIRT_TYPE" in
         qemu | kvm) VIRT_TYPE=$LIBVIRT_TYPE; return 0 ;;
@@ -62,25 +62,25 @@ choose_virt_type() { # sets VIRT_TYPE; /dev/kvm may exist but not work, so a tes
 }
 
 kvm_guest_starts() { # true if the kernel of the guest image prints output within ten seconds
-    local console=$DATA_DIR/run/kvm-probe.log pid found=1
+    local console=$DATA_DIR/run/kvm-probe.log pid status=1
     rm -f "$console"
     qemu-system-x86_64 -machine pc,accel=kvm -m 128 -display none -nodefaults -no-reboot -serial "file:$console" \
         -kernel "$DATA_DIR/images/vmlinuz" -initrd "$DATA_DIR/images/initrd.gz" -append 'console=ttyS0 nova.root=none' \
         > /dev/null 2>&1 &
     pid=$!
     for _ in $(seq 50); do
-        if grep -aqs 'Linux version' "$console"; then found=0; break; fi
+        if grep -aqs 'Linux version' "$console"; then status=0; break; fi
         kill -0 "$pid" 2> /dev/null || break
         sleep 0.2
     done
     kill -9 "$pid" 2> /dev/null || true
     wait "$pid" 2> /dev/null || true
-    return "$found"
+    return "$status"
 }
 
-remove_guests() { # only guests with disks below DATA_DIR
+remove_guests() { # remove the guests with disks below DATA_DIR
     local domain xml pid
-    if libvirt_answers > /dev/null 2>&1; then
+    if libvirt_responds > /dev/null 2>&1; then
         for domain in $(virsh -c qemu:///system list --all --uuid); do
             xml=$(virsh -c qemu:///system dumpxml "$domain" 2> /dev/null) || continue
             [[ $xml == *"$DATA_DIR/nova/"* ]] || continue
@@ -90,8 +90,8 @@ remove_guests() { # only guests with disks below DATA_DIR
             note "removed guest $domain"
         done
     fi
-    # guests outlive their libvirtd
+    # Guests may still run without their libvirtd.
     for pid in $(pgrep -f "^[^ ]*qemu-system-[^ ]* .*$DATA_DIR/nova/" || true); do
-        if kill -9 "$pid" 2> /dev/null; then note "ended guest process $pid"; fi
+        if kill -9 "$pid" 2> /dev/null; then note "killed guest process $pid"; fi
     done
 }

@@ -1,10 +1,10 @@
 # shellcheck shell=bash
-# The host's side of the guests' networks.
+# Removal of the guests' networks from the host.
 
-remove_networks() { # with the network driver of Nova; a network is removed with its last guest
+remove_networks() { # unplug all guests with Nova's network driver; a network is removed with its last guest
     local conf=$DATA_DIR/etc/nova/nova.conf log=$DATA_DIR/logs/stack/networks.log
     [ -d "$DATA_DIR/nova" ] && [ -f "$conf" ] || return 0
-    "$VENV/bin/python" - "$conf" > "$log" 2>&1 <<- 'PYTHON' || warn "not all networks could be removed: $(tail -n 1 "$log")"
+    "$VENV/bin/python" - "$conf" > "$log" 2>&1 <<- 'PYTHON' || warn "removing the networks failed: $(tail -n 1 "$log")"
 	import sys
 	from nova import conf
 	conf.load(["--config-file", sys.argv[1]])

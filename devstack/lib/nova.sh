@@ -3,7 +3,7 @@
 
 NOVA_SERVICES="nova-conductor nova-scheduler nova-api nova-compute nova-metadata nova-novncproxy nova-serialproxy"
 
-# Nova's own, and those by which users ask for the host of another server, or for any other one
+# The default filters, and those for the scheduler hints same_host and different_host.
 NOVA_FILTERS=ComputeFilter,ComputeCapabilitiesFilter,ImagePropertiesFilter,ServerGroupAntiAffinityFilter,ServerGroupAffinityFilter
 NOVA_FILTERS+=,SameHostFilter,DifferentHostFilter
 
@@ -17,7 +17,7 @@ master_key_file() { echo "$DATA_DIR/etc/nova/master.key"; }
 
 host_key_file() { echo "$DATA_DIR/etc/nova/hosts/$1.key"; } # NAME
 
-enrol_hosts() { # DEFINITIONS: each host has a key and an account of the broker, which loads it from there
+enrol_hosts() { # DIRECTORY: create a key and a RabbitMQ account for each host; RabbitMQ loads accounts from DIRECTORY
     local number name conf=$DATA_DIR/etc/nova/enrol.conf log=$DATA_DIR/logs/stack/enrol.log
     write_file "$conf" 600 <<- CONF
 	[DEFAULT]
@@ -27,20 +27,20 @@ enrol_hosts() { # DEFINITIONS: each host has a key and an account of the broker,
 	CONF
     install -d -m 700 "$DATA_DIR/etc/nova/hosts"
     [ -s "$(master_key_file)" ] ||
-        "$VENV/bin/nova-manage" --config-file "$conf" host make_master_key "$(master_key_file)" > "$log" 2>&1 || die "the master key" "$log"
+        "$VENV/bin/nova-manage" --config-file "$conf" host make_master_key "$(master_key_file)" > "$log" 2>&1 || die "creating the master key failed" "$log"
     rm -f "$1"/host-*.json
     for number in $(seq "$NOVA_HOSTS"); do
         name=$(host_name "$number")
         [ -s "$DATA_DIR/etc/nova/hosts/$name.definitions.json" ] || {
             rm -f "$DATA_DIR/etc/nova/hosts/$name".*
             "$VENV/bin/nova-manage" --config-file "$conf" host enrol "$name" --output "$DATA_DIR/etc/nova/hosts" > "$log" 2>&1 ||
-                die "enrolling host $name" "$log"
+                die "enrolling host $name failed" "$log"
         }
         write_file "$1/host-$name.json" 640 root:rabbitmq < "$DATA_DIR/etc/nova/hosts/$name.definitions.json"
     done
 }
 
-host_rabbit_url() { # NAME: as the host's own account
+host_rabbit_url() { # NAME: print the transport URL with the account of the host
     sed -n 's/^transport_url = //p' "$DATA_DIR/etc/nova/hosts/$1.conf"
 }
 
@@ -54,7 +54,7 @@ write_nova_conf() { # TRANSPORT_URL DATABASE_URL
 	compute_driver = libvirt
 	allow_resize_to_same_host = True
 	debug = $DEBUG
-	# to the supervisor, which keeps one file per service
+	# the supervisor writes one log file per service
 	use_stderr = True
 	[rpc]
 	key_file = $(master_key_file)
@@ -116,7 +116,7 @@ write_nova_conf() { # TRANSPORT_URL DATABASE_URL
 }
 
 prepare_nova() {
-    local service own=()
+    local service host_conf=()
     mkdir -p "$DATA_DIR/nova/locks"
     chmod 755 "$DATA_DIR/nova"
     write_nova_conf "$RABBIT_URL" "$(database_url nova)"
@@ -128,16 +128,15 @@ prepare_nova() {
 	CONF
     for service in $(nova_services); do
         case $service in
-            nova-compute | nova-metadata) own=(--config-file "$(host_conf_file 1)") ;;
-            *) own=() ;;
+            nova-compute | nova-metadata) host_conf=(--config-file "$(host_conf_file 1)") ;;
+            *) host_conf=() ;;
         esac
-        define_nova_service "$service" "$VENV/bin/$service --config-file $(nova_conf_file) ${own[*]}" \
+        define_nova_service "$service" "$VENV/bin/$service --config-file $(nova_conf_file) ${host_conf[*]}" \
             "$(digest "$(host_conf_file 1)")"
     done
 }
 
-define_nova_service() { # NAME COMMAND [FURTHER_STATE]
-    # hash of the configuration that a service has read; a change makes the supervisor restart the service
+define_nova_service() { # NAME COMMAND [STATE]: start_services restarts it if STATE, the code or nova.conf changed
     local state path=$VENV/bin:/usr/sbin:/usr/bin:/sbin:/bin
     ! cinder_wanted || path=$(cinder_programs):$path
     state=$(digest "$(nova_conf_file)" "$REPO/nova" "$DATA_DIR/stamps/python")${3:-}
@@ -149,53 +148,53 @@ nova_manage() { "$VENV/bin/nova-manage" --config-file "$(nova_conf_file)" "$@"; 
 
 sync_nova() {
     local log=$DATA_DIR/logs/stack/nova-db.log
-    nova_manage db sync > "$log" 2>&1 || die "nova-manage db sync" "$log"
+    nova_manage db sync > "$log" 2>&1 || die "nova-manage db sync failed" "$log"
 }
 
-check_nova() { # 1 is a warning, 2 and more are failures
+check_nova() { # exit code of nova-status: 1 is a warning, 2 and more are failures
     local log=$DATA_DIR/logs/stack/nova-status.log result=0
     "$VENV/bin/nova-status" --config-file "$(nova_conf_file)" upgrade check > "$log" 2>&1 || result=$?
-    [ "$result" -lt 2 ] || die "nova-status upgrade check" "$log"
+    [ "$result" -lt 2 ] || die "nova-status upgrade check failed" "$log"
 }
 
-create_network() { # spans all hosts, if there are several
+create_network() { # with several hosts: an overlay network that spans all hosts
     local log=$DATA_DIR/logs/stack/network.log options=(--if-missing --name "$NETWORK_NAME" --cidr "$NETWORK_CIDR")
     [ -z "$NETWORK_DNS" ] || options+=(--dns "$NETWORK_DNS")
     [ "$NOVA_HOSTS" = 1 ] || options+=(--vni 0)
-    nova_manage network create "${options[@]}" > "$log" 2>&1 || die "nova-manage network create" "$log"
+    nova_manage network create "${options[@]}" > "$log" 2>&1 || die "nova-manage network create failed" "$log"
     note "network $NETWORK_NAME: $NETWORK_CIDR"
-    [ "$NOVA_HOSTS" = 1 ] || joins_hosts "$NETWORK_NAME" ||
-        warn "network $NETWORK_NAME is from a time of one host: it does not join guests of different hosts"
+    [ "$NOVA_HOSTS" = 1 ] || has_vni "$NETWORK_NAME" ||
+        warn "network $NETWORK_NAME was created with NOVA_HOSTS=1: it does not connect guests on different hosts"
 }
 
-create_floating_pool() { # tests of clients require at least one pool
+create_floating_pool() { # the functional tests of clients require a floating IP pool
     local log=$DATA_DIR/logs/stack/floating.log
     [ -n "$FLOATING_RANGE" ] || return 0
-    nova_manage floating list > "$log" 2>&1 || die "nova-manage floating list" "$log"
+    nova_manage floating list > "$log" 2>&1 || die "nova-manage floating list failed" "$log"
     ! grep -q "| $FLOATING_POOL *|" "$log" || return 0
     nova_manage floating create --pool "$FLOATING_POOL" --ip_range "$FLOATING_RANGE" > "$log" 2>&1 ||
-        die "nova-manage floating create" "$log"
-    note "floating addresses $FLOATING_POOL: $FLOATING_RANGE"
+        die "nova-manage floating create failed" "$log"
+    note "floating IP pool $FLOATING_POOL: $FLOATING_RANGE"
 }
 
-joins_hosts() { # NETWORK: true if the network has a VNI
+has_vni() { # NETWORK: true if the network has a VNI
     nova_manage network list | awk -F ' *[|] *' -v name="$1" '$3 == name && $9 != "" { found = 1 } END { exit !found }'
 }
 
-start_nova_services() { # the conductor first: other services depend on it, and requests without a consumer are lost
-    local services others=()
+start_nova_services() { # the conductor first: messages of other services to a queue without a consumer are lost
+    local services remaining=()
     services=$(nova_services)
-    read -r -a others <<< "${services/nova-conductor/}"
+    read -r -a remaining <<< "${services/nova-conductor/}"
     start_services nova-conductor
-    wait_for "nova-conductor" "$DATA_DIR/logs/nova-conductor.log" queue_is_served conductor
-    start_services "${others[@]}"
-    wait_for "nova-scheduler" "$DATA_DIR/logs/nova-scheduler.log" queue_is_served scheduler
+    wait_for "nova-conductor" "$DATA_DIR/logs/nova-conductor.log" queue_has_consumer conductor
+    start_services "${remaining[@]}"
+    wait_for "nova-scheduler" "$DATA_DIR/logs/nova-scheduler.log" queue_has_consumer scheduler
 }
 
 wait_for_nova() {
-    wait_for "nova-api" "$DATA_DIR/logs/nova-api.log" http_answers "http://$SERVICE_HOST:$NOVA_API_PORT/"
-    note "nova-api answers at $NOVA_URL"
+    wait_for "nova-api" "$DATA_DIR/logs/nova-api.log" http_responds "http://$SERVICE_HOST:$NOVA_API_PORT/"
+    note "nova-api is up at $NOVA_URL"
     wait_for "nova-novncproxy" "$DATA_DIR/logs/nova-novncproxy.log" \
-        http_answers "http://$SERVICE_HOST:$NOVA_NOVNCPROXY_PORT/vnc_auto.html"
-    note "screens of servers are at http://$SERVICE_HOST:$NOVA_NOVNCPROXY_PORT/ (openstack console url show SERVER)"
+        http_responds "http://$SERVICE_HOST:$NOVA_NOVNCPROXY_PORT/vnc_auto.html"
+    note "nova-novncproxy is up at http://$SERVICE_HOST:$NOVA_NOVNCPROXY_PORT/ (openstack console url show SERVER)"
 }

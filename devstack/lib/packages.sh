@@ -1,16 +1,16 @@
 # shellcheck shell=bash
-# Debian packages: only what is missing, without recommendations, without starting any of the services they bring.
+# Debian packages. Missing packages are installed without recommended packages and without starting their services.
 
-python_packages() { # required by pip, with libvirt's binding as Debian builds it, so that no compiler is needed
+python_packages() { # for the virtual environment; python3-libvirt, because building it from PyPI needs a compiler
     echo ca-certificates python3 python3-venv python3-libvirt
 }
 
 service_packages() {
-    # the bus and the token cache
+    # message bus and token cache
     echo rabbitmq-server memcached
     # guests
     echo libvirt-daemon libvirt-daemon-driver-qemu libvirt-clients qemu-system-x86 qemu-utils genisoimage
-    # the page for guest consoles in a browser
+    # guest consoles in a browser
     echo novnc
     ! spice_wanted || echo spice-html5
     # networks
@@ -23,19 +23,19 @@ service_packages() {
     esac
 }
 
-missing_packages() { # PACKAGE…
+missing_packages() { # PACKAGE…: print the packages that are not installed
     local package
     for package in "$@"; do
         [ "$(dpkg-query -W -f '${db:Status-Status}' "$package" 2> /dev/null)" = installed ] || echo "$package"
     done
 }
 
-install_packages() { # PACKAGE…: those that are missing
+install_packages() { # PACKAGE…: install the missing packages
     local missing
     missing=$(missing_packages "$@")
     [ -n "$missing" ] || return 0
     # shellcheck disable=SC2086  # a list of packages
-    note "missing:" $missing
+    note "to install:" $missing
     if [ -z "${APT_UPDATED:-}" ]; then
         run_logged apt-update "reading the package lists" apt-get -q -o DPkg::Lock::Timeout=300 update
         APT_UPDATED=yes
@@ -44,13 +44,13 @@ install_packages() { # PACKAGE…: those that are missing
     run_logged apt-install "installing packages" install_without_starting $missing
 }
 
-install_without_starting() { # the stack runs its own instances; the packages' services would take their ports
+install_without_starting() { # PACKAGE…: the stack runs its own instances; the packages' services would use the same ports
     local policy=/usr/sbin/policy-rc.d
     export DEBIAN_FRONTEND=noninteractive
     if [ ! -e "$policy" ]; then
-        printf '#!/bin/sh\n# left by devstack/stack.sh; removed at once\nexit 101\n' > "$policy"
+        printf '#!/bin/sh\n# temporary file of devstack/stack.sh: forbids to start services\nexit 101\n' > "$policy"
         chmod 755 "$policy"
-        # shellcheck disable=SC2064  # the path of now
+        # shellcheck disable=SC2064  # expand the path now
         trap "rm -f $policy" EXIT
     fi
     apt-get -q -y -o DPkg::Lock::Timeout=300 install --no-install-recommends "$@"

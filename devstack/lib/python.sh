@@ -1,7 +1,7 @@
 # shellcheck shell=bash
-# The virtual environment of Nova, Keystone, Glance, the client and the process supervisor.
+# The virtual environment of Nova, Keystone, Glance, the OpenStack client and supervisord.
 
-# Wheels only, no compiler. The services' major versions are pinned, the rest follows.
+# All packages are available as wheels, so no compiler is needed. The major versions of the services are pinned.
 PYTHON_PACKAGES="keystone>=30,<31 glance>=33,<34 python-openstackclient>=10,<11 gunicorn>=23 supervisor>=4.3,<5
     python-memcached PyMySQL psycopg2-binary"
 
@@ -14,23 +14,23 @@ install_python() {
         echo "up to date"
         return 0
     fi
-    # byte code is written once, here; otherwise every start of every service would compile everything again
+    # Write byte code once. Otherwise each service would compile all modules at each start.
     unset PYTHONDONTWRITEBYTECODE
     [ -x "$VENV/bin/pip" ] || "$PYTHON" -m venv "$VENV"
     link_libvirt_binding
     local packages
     read -r -d '' -a packages <<< "$PYTHON_PACKAGES" || true
     if is_true "$NOVA_ENABLED"; then packages+=(-e "${REPO}[$extras]"); fi
-    # The versions that Nova was tested with; libvirt's binding is Debian's, as its library is.
+    # Tested versions, except for libvirt-python, which must match Debian's libvirt.
     grep -v '^libvirt-python==' "$REPO/constraints.txt" > "$DATA_DIR/constraints.txt"
-    # a single call, so that the resolver considers all requirements
+    # One call, so that the resolver considers all requirements.
     "$REPO/tools/install-python.sh" "$VENV/bin/python" -c "$DATA_DIR/constraints.txt" "${packages[@]}"
     echo "compiling byte code"
-    "$VENV/bin/python" -m compileall -q -j 0 "$VENV/lib" > /dev/null || true  # templates of code do not compile
+    "$VENV/bin/python" -m compileall -q -j 0 "$VENV/lib" > /dev/null || true  # some packages contain code templates that do not compile
     set_stamp python "$wanted"
 }
 
-link_libvirt_binding() { # Debian's build of libvirt-python, visible to pip as well
+link_libvirt_binding() { # link Debian's libvirt-python and its metadata, so that pip does not install it
     local site file
     site=$("$VENV/bin/python" -c 'import sysconfig; print(sysconfig.get_path("platlib"))')
     for file in /usr/lib/python3/dist-packages/libvirt*; do

@@ -1,11 +1,12 @@
 # shellcheck shell=bash
-# A RabbitMQ of the stack's own: its own node, ports, data and Erlang port mapper, all on loopback (and on the network of further hosts).
+# A dedicated RabbitMQ node with its own ports, data and Erlang port mapper, on loopback. With NOVA_HOSTS > 1, RabbitMQ also
+# listens on HOST_ADDRESS.
 
 prepare_rabbitmq() {
     secret RABBIT_PASSWORD
-    own_port RABBIT_PORT 5672
-    own_port RABBIT_DIST_PORT 25672
-    own_port EPMD_PORT 4369
+    allocate_port RABBIT_PORT 5672
+    allocate_port RABBIT_DIST_PORT 25672
+    allocate_port EPMD_PORT 4369
     RABBIT_URL=rabbit://nova:$RABBIT_PASSWORD@127.0.0.1:$RABBIT_PORT/nova
     local etc=$DATA_DIR/etc/rabbitmq data=$DATA_DIR/rabbitmq
     install -d -o rabbitmq -g rabbitmq -m 750 "$data"
@@ -21,7 +22,7 @@ prepare_rabbitmq() {
     rabbit_definitions | write_file "$etc/definitions/0-nova.json" 640 root:rabbitmq
     enrol_hosts "$etc/definitions"
     chmod 755 "$etc/definitions"
-    : > "$etc/empty"  # in place of the system's rabbitmq-env.conf and enabled_plugins
+    : > "$etc/empty"  # replaces the system's rabbitmq-env.conf and enabled_plugins
     chmod 644 "$etc/empty"
 
     define_service epmd "/usr/bin/epmd -address 127.0.0.1 -port $EPMD_PORT" user=rabbitmq priority=1
@@ -47,7 +48,7 @@ rabbit_environment() {
 	ENVIRONMENT
 }
 
-rabbit_definitions() { # user and vhost are loaded at every start: no slow command-line tool is needed for them
+rabbit_definitions() { # print the user and vhost definitions, which RabbitMQ loads at start; rabbitmqctl would be slower
     RABBIT_PASSWORD=$RABBIT_PASSWORD "$VENV/bin/python" - <<- 'PYTHON'
 	import base64, hashlib, json, os
 	password = os.environ["RABBIT_PASSWORD"].encode()
@@ -62,16 +63,16 @@ rabbit_definitions() { # user and vhost are loaded at every start: no slow comma
 	PYTHON
 }
 
-rabbit_answers() { # true if a login with the account of Nova succeeds
+rabbit_responds() { # true if Nova's account can log in
     URL=${RABBIT_URL/rabbit:/amqp:} "$VENV/bin/python" -c 'import os, kombu; kombu.Connection(os.environ["URL"]).connect()'
 }
 
 wait_for_rabbitmq() {
-    wait_for "RabbitMQ" "$DATA_DIR/logs/rabbitmq.log" rabbit_answers
-    note "RabbitMQ answers on port $RABBIT_PORT, vhost nova"
+    wait_for "RabbitMQ" "$DATA_DIR/logs/rabbitmq.log" rabbit_responds
+    note "RabbitMQ is up on port $RABBIT_PORT, vhost nova"
 }
 
-queue_is_served() { # QUEUE: true if the queue has a consumer
+queue_has_consumer() { # QUEUE: true if the queue has a consumer
     URL=${RABBIT_URL/rabbit:/amqp:} "$VENV/bin/python" - "$1" <<- 'PYTHON'
 	import os, sys, kombu
 	with kombu.Connection(os.environ["URL"]) as connection:

@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# supervisord, with everything of it below DATA_DIR: each service of the stack is one of its programs.
+# supervisord runs each service of the stack as a program. All its files are below DATA_DIR.
 
 supervisorctl() { "$VENV/bin/supervisorctl" -c "$DATA_DIR/etc/supervisord.conf" "$@"; }
 
@@ -28,22 +28,22 @@ start_supervisor() {
 	CONF
     mkdir -p "$DATA_DIR/etc/supervisor.d"
     if supervisord_runs; then
-        note "supervisord is running"
+        note "supervisord is already running"
         return 0
     fi
-    # not in a directory that may be removed, and without the options in the environment of this shell
+    # In /, because the current directory may be removed later.
     (cd / && env -u PYTHONDONTWRITEBYTECODE "$VENV/bin/supervisord" -c "$DATA_DIR/etc/supervisord.conf")
     wait_for "supervisord" "$DATA_DIR/logs/supervisord.log" supervisorctl pid
     note "supervisord started"
 }
 
-define_service() { # NAME COMMAND [KEY=VALUE…]: one program; KEY=VALUE are supervisord's own
+define_service() { # NAME COMMAND [KEY=VALUE…]: write the definition of a program; KEY=VALUE are further supervisord options
     local name=$1 command=$2
     shift 2
     {
         echo "[program:$name]"
         echo "command=$command"
-        # started by name and in order, by stack.sh
+        # stack.sh starts the programs in order
         echo "autostart=false"
         echo "autorestart=true"
         echo "startretries=10"
@@ -56,20 +56,20 @@ define_service() { # NAME COMMAND [KEY=VALUE…]: one program; KEY=VALUE are sup
     } | write_file "$DATA_DIR/etc/supervisor.d/$name.conf" 600
 }
 
-start_services() { # NAME…: restarts those whose definition changed, starts those that do not run
+start_services() { # NAME…: restart services whose definition changed, start services that are not running
     local name pid pids=()
-    supervisorctl update "$@" > "$DATA_DIR/logs/stack/supervisor.log" 2>&1 || die "supervisord" "$DATA_DIR/logs/stack/supervisor.log"
+    supervisorctl update "$@" > "$DATA_DIR/logs/stack/supervisor.log" 2>&1 || die "supervisorctl update failed" "$DATA_DIR/logs/stack/supervisor.log"
     for name in $(supervisorctl status "$@" | awk '$2 != "RUNNING" { print $1 }'); do
         supervisorctl start "$name" >> "$DATA_DIR/logs/stack/supervisor.log" 2>&1 &
         pids+=($!)
     done
     for pid in "${pids[@]}"; do wait "$pid" || true; done
     for name in $(supervisorctl status "$@" | awk '$2 !~ /^(RUNNING|STARTING)$/ { print $1 }'); do
-        die "$name does not start" "$DATA_DIR/logs/$name.log"
+        die "$name did not start" "$DATA_DIR/logs/$name.log"
     done
 }
 
-stop_services() { # NAME…: all at once: sequentially, each would wait for services that have already stopped
+stop_services() { # NAME…: stop services in parallel; one by one, a service would wait for services that already stopped
     local name pid pids=()
     for name in "$@"; do
         supervisorctl stop "$name" > /dev/null 2>&1 &
@@ -78,18 +78,18 @@ stop_services() { # NAME…: all at once: sequentially, each would wait for serv
     for pid in "${pids[@]}"; do wait "$pid" || true; done
 }
 
-forget_services() { # NAME…: stop and remove the services
+remove_services() { # NAME…: stop services and remove their definitions
     stop_services "$@"
     (cd "$DATA_DIR/etc/supervisor.d" && rm -f "${@/%/.conf}")
-    supervisorctl update "$@" > "$DATA_DIR/logs/stack/supervisor.log" 2>&1 || die "supervisord" "$DATA_DIR/logs/stack/supervisor.log"
+    supervisorctl update "$@" > "$DATA_DIR/logs/stack/supervisor.log" 2>&1 || die "supervisorctl update failed" "$DATA_DIR/logs/stack/supervisor.log"
 }
 
-kill_supervisor() { # with its services, at once: their data are removed next
+kill_supervisor() { # kill supervisord and all its services without a graceful stop: their data are removed next
     local pid child children
     supervisord_runs || return 0
     pid=$(cat "$DATA_DIR/run/supervisord.pid")
     children=$(pgrep -P "$pid" || true)
-    kill -9 "$pid"  # first, since it would restart the services
+    kill -9 "$pid"  # before the services, because supervisord would restart them
     for child in $children; do
         kill -9 -- "-$child" 2> /dev/null || kill -9 "$child" 2> /dev/null || true  # each is the leader of a process group
     done

@@ -1,4 +1,4 @@
-"""Create a volume type for each Cinder backend in BACKENDS, after the scheduler of Cinder reports all of them."""
+"""Wait until Cinder's scheduler reports all backends in BACKENDS, then create a volume type for each backend."""
 
 import os
 import sys
@@ -6,14 +6,14 @@ import time
 
 import openstack
 
-LIMIT = 120  # seconds; a cold start on a busy machine
+LIMIT = 120  # seconds: a start of Cinder on a busy machine is slow
 
 
 def wait_for(cinder, backends):
     end = time.monotonic() + LIMIT
     while missing := backends - {pool.capabilities.get("volume_backend_name") for pool in cinder.backend_pools()}:
         if time.monotonic() > end:
-            sys.exit(f"not there after {LIMIT} seconds: {', '.join(sorted(missing))}")
+            sys.exit(f"Cinder's scheduler did not report these backends within {LIMIT} s: {', '.join(sorted(missing))}")
         time.sleep(1)
 
 

@@ -37,15 +37,15 @@ def test_stop_services_stops_services_in_parallel_and_waits(tmp_path):
 
 
 # --- passwords ---------------------------------------------------------------------------------------
-_RECORDS = """#!/bin/sh
+_RECORDING_PROGRAM = """#!/bin/sh
 tr '\\0' ' ' < /proc/$$/cmdline >> "$RECORD"
 echo >> "$RECORD"
 env >> "$RECORD.env"
 """
-_ALL = """
+_SCRIPT = """
 for file in common database rabbitmq keystone; do . "$LIBRARY/$file.sh"; done
 DATABASES=; RABBIT_URL=rabbit://nova:$RABBIT_PASSWORD@127.0.0.1:1/nova
-rabbit_definitions; rabbit_answers; queue_is_served conductor; mysql_answers; sync_keystone; create_accounts
+rabbit_definitions; rabbit_responds; queue_has_consumer conductor; mysql_responds; sync_keystone; create_accounts
 """
 _SECRETS = {"RABBIT_PASSWORD": "s-rabbit", "DATABASE_PASSWORD": "s-database", "ADMIN_PASSWORD": "s-admin",
             "SERVICE_PASSWORD": "s-service", "DEMO_PASSWORD": "s-demo"}
@@ -57,21 +57,21 @@ def test_devstack_passes_no_password_in_program_arguments(tmp_path):
     programs.mkdir()
     (tmp_path / "logs" / "stack").mkdir(parents=True)
     for name in ("python", "keystone-manage", "env"):
-        (programs / name).write_text(_RECORDS.replace("env >>", "/usr/bin/env >>"))
+        (programs / name).write_text(_RECORDING_PROGRAM.replace("env >>", "/usr/bin/env >>"))
         (programs / name).chmod(0o755)
     record = tmp_path / "record"
-    subprocess.run(["bash", "-euc", _ALL], check=True, timeout=120, env={
+    subprocess.run(["bash", "-euc", _SCRIPT], check=True, timeout=120, env={
         **_SECRETS, "PATH": f"{programs}:/usr/bin:/bin", "LIBRARY": str(LIBRARY.parent), "VENV": str(tmp_path),
         "DATA_DIR": str(tmp_path), "DEVSTACK_DIR": str(LIBRARY.parents[1]), "RECORD": str(record),
         "NOVA_DATABASE": "mysql", "MYSQL_PORT": "1", "REGION_NAME": "r", "KEYSTONE_URL": "http://k",
         "GLANCE_URL": "http://g", "NOVA_URL": "http://n", "RABBIT_PORT": "1"})
-    shown, told = record.read_text(), record.with_suffix(".env").read_text()
-    assert len(shown.splitlines()) == 10  # four calls of keystone-manage, six of Python
-    assert not [secret for secret in _SECRETS.values() if secret in shown]
-    assert "OS_BOOTSTRAP_PASSWORD=s-admin" in told
-    assert "URL=amqp://nova:s-rabbit@" in told
-    assert "URL=mysql+pymysql://nova:s-database@" in told
-    assert "OS_PASSWORD=s-admin" in told
+    arguments, environment = record.read_text(), record.with_suffix(".env").read_text()
+    assert len(arguments.splitlines()) == 10  # four calls of keystone-manage, six of Python
+    assert not [secret for secret in _SECRETS.values() if secret in arguments]
+    assert "OS_BOOTSTRAP_PASSWORD=s-admin" in environment
+    assert "URL=amqp://nova:s-rabbit@" in environment
+    assert "URL=mysql+pymysql://nova:s-database@" in environment
+    assert "OS_PASSWORD=s-admin" in environment
 
 
 def test_devstack_service_accounts_have_the_service_role_only():
@@ -86,7 +86,7 @@ def test_devstack_service_accounts_have_the_service_role_only():
 _CONSOLE = "=== nova guest ready: hostname={} ip=10.0.0.2 ip6=none source={} up=8.16s ===\n\n{} login: "
 
 
-def prove(name, source):
+def check_console(name, source):
     """Check a server with the given hostname and metadata source like stack.sh does."""
     spec = importlib.util.spec_from_file_location("devstack_cloud", LIBRARY.parent / "cloud.py")
     module = importlib.util.module_from_spec(spec)
@@ -98,7 +98,7 @@ def prove(name, source):
 
 
 def test_devstack_check_fails_for_a_server_without_metadata():
-    prove("first", "metadata-service")
-    prove("first", "config-drive")
-    with pytest.raises(SystemExit, match="first got no metadata"):
-        prove("nova-guest", "none")
+    check_console("first", "metadata-service")
+    check_console("first", "config-drive")
+    with pytest.raises(SystemExit, match="first received no metadata"):
+        check_console("nova-guest", "none")
