@@ -1,10 +1,10 @@
 """Print the tests of a change: ``python -m tools.changed_tests [COMMIT]`` (tools/run-tests.sh changed).
 
-The change is everything that differs from COMMIT (default: HEAD), with new files. Its tests are:
+The change consists of the files that differ from COMMIT (default: HEAD) and of new files. Its tests are:
 - changed tests;
-- unit tests that import a changed module, or a module that imports one;
-- tests of the same groups by HTTP and with real services, by the names of folders (``_GROUPS``);
-- the tests of the house.
+- unit tests that import a changed module, or a module that imports a changed module;
+- functional and integration tests in the folders that ``_GROUPS`` lists for a changed module;
+- the tests of the house rules (``_ALWAYS``).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import grimp
 
 ROOT = pathlib.Path(__file__).parents[1]
 _ALWAYS = "tests/unit/test_house.py"
-# Folders of functional and integration tests, by a part of the name of a changed module.
+# Part of the name of a module -> folders of its functional and integration tests.
 _GROUPS = {
     ".servers": ["tests/functional/servers"], ".operations": ["tests/functional/servers", "tests/unit/engine"],
     ".hosts": ["tests/functional/hosts"], ".scheduler": ["tests/functional/hosts"],

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Writes the sample configuration and the sample policy from the options and rules in the code.
+# Generates the sample configuration and the sample policy from the options and rules in the code.
 #   tools/generate-samples.sh [DIRECTORY]     default: etc/nova; run it after a change of options or rules
-# Takes Nova as installed (pip install -e .) for the python3 of the PATH, or of the environment variable PYTHON.
+# Nova must be installed (pip install -e .) for the Python in the environment variable PYTHON (default: python3).
 set -euo pipefail
 directory=$(realpath -m "${1:-$(dirname "$0")/../etc/nova}")
 bin=$(dirname "$("${PYTHON:-python3}" -c 'import sys; print(sys.executable)')")

@@ -1,6 +1,6 @@
 """Generate nova/novad/api/novad_pb2*.py from novad.proto: ``python -m tools.novad_api`` (needs grpcio-tools).
 
-With --check nothing is written; the exit code is 1 if the files are not up to date.
+With --check, compares the files without writing; the exit code is 1 if they are not up to date.
 """
 
 from __future__ import annotations

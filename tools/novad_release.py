@@ -1,8 +1,8 @@
 """Add a release of novad to a directory for update_url: ``python -m tools.novad_release DIRECTORY --key FILE WHEEL…``.
 
-The first wheel is that of Nova and determines the version; the others are its additional dependencies. The list of
-releases is signed with the key (a private key of Ed25519, PEM: ``openssl genpkey -algorithm ed25519``), and expires
-after --days. Without wheels the existing list is signed again, with a new expiry.
+The first wheel is that of Nova and determines the version. The remaining wheels are its additional dependencies. The
+list of releases is signed with the key (an Ed25519 private key, PEM: ``openssl genpkey -algorithm ed25519``) and
+expires after --days. Without wheels, the existing list is signed again with a new expiry.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ DAYS = 90
 
 
 def add(directory: pathlib.Path, wheels: Sequence[pathlib.Path], key: pathlib.Path, days: float = DAYS) -> None:
-    """Write and sign the list of releases. Raises ValueError if the version of the first wheel is no release."""
+    """Write and sign the list of releases. Raises ValueError if the version of the first wheel is not a release."""
     directory.mkdir(parents=True, exist_ok=True)
     index = directory / "releases.json"
     releases = json.loads(index.read_text())["releases"] if index.exists() else []
@@ -35,7 +35,7 @@ def add(directory: pathlib.Path, wheels: Sequence[pathlib.Path], key: pathlib.Pa
 
 
 def _with(releases: list[Any], directory: pathlib.Path, wheels: Sequence[pathlib.Path]) -> list[Any]:
-    """Copy the wheels to the directory, and return the releases including the new one."""
+    """Copy the wheels to the directory, and return the list of releases including the new release."""
     version = wheels[0].name.split("-")[1]
     number(version)
     entries = []

@@ -1,18 +1,19 @@
 #!/usr/bin/env bash
-# Installs what the tests need (once), then runs linters and tests: the README's second command.
-#   tools/run-tests.sh unit       one kind: lint, unit, functional, integration, crash, fuzz, bench (further arguments go to pytest)
-#   tools/run-tests.sh changed    linters, and the tests of what differs from HEAD (or from another COMMIT)
+# Installs the requirements of the tests (once), then runs linters and tests.
+#   tools/run-tests.sh                     linters and all tests that are not marked slow
+#   tools/run-tests.sh KIND [ARGUMENT…]    KIND: lint, unit, functional, integration, crash, fuzz, bench (arguments: pytest)
+#   tools/run-tests.sh changed [COMMIT]    linters, and the tests of files that differ from COMMIT (default: HEAD)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 VENV=${NOVA_TEST_VENV:-.venv}
-unset PYTHONDONTWRITEBYTECODE # else each start of a service would compile Nova again
+unset PYTHONDONTWRITEBYTECODE # without byte code, each start of a service would compile all modules
 PACKAGES=(python3-venv python3-dev gcc pkg-config libvirt-dev libvirt-daemon libvirt-daemon-driver-qemu
     libvirt-daemon-system libvirt-clients qemu-system-x86 qemu-utils rabbitmq-server postgresql mariadb-server
     dnsmasq-base nftables iproute2 iputils-ping genisoimage procps
-    novnc spice-html5 chromium chromium-driver # what looks at the status page and the consoles
+    novnc spice-html5 chromium chromium-driver # browser tests of the status page and the consoles
     haproxy nginx-light apache2-bin # front ends of the API and the metadata service
-    podman runc netavark aardvark-dns catatonit iptables docker-registry # containers for novad, and where they come from
+    podman runc netavark aardvark-dns catatonit iptables docker-registry # containers and registry for novad
     busybox-static dropbear-bin e2fsprogs fdisk syslinux syslinux-common mtools cpio kmod) # the guest image
 
 say() { printf '\n=== %s\n' "$*"; }
@@ -24,12 +25,12 @@ install_packages() {
     done
     [ ${#missing[@]} -eq 0 ] && return
     if [ "$(id -u)" != 0 ]; then
-        echo "Not root: these packages are missing, the tests that need them are skipped: ${missing[*]}"
+        echo "Not root, so these packages are not installed, and tests that need them are skipped: ${missing[*]}"
         return
     fi
     say "Installing ${#missing[@]} Debian packages"
     apt-get update -q >/dev/null
-    # Tests start the servers they need themselves, on their own ports and directories.
+    # Do not start the services of the packages: tests start their own instances with their own ports and directories.
     printf '#!/bin/sh\nexit 101\n' > /usr/sbin/policy-rc.d.nova && chmod +x /usr/sbin/policy-rc.d.nova
     [ -e /usr/sbin/policy-rc.d ] || ln -s policy-rc.d.nova /usr/sbin/policy-rc.d
     DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "${missing[@]}" >/dev/null
@@ -60,34 +61,35 @@ tests() {
     "$VENV/bin/pytest" "$@"
 }
 
-# Hundreds of tests wait for the disk more than for anything else, and none of them is about it.
-in_memory() { # COMMAND…, with temporary files in memory, if there is enough of it
-    local place=/dev/shm free
-    free=$(df --output=avail -B1M "$place" 2> /dev/null | tail -n 1) || free=0
-    if [ "$(stat -f -c %T "$place" 2> /dev/null)" != tmpfs ] || [ "${free:-0}" -lt 4096 ]; then "$@"; return; fi
-    place=$(mktemp -d "$place/nova-tests.XXXXXX")
-    chmod 755 "$place"
+# COMMAND…: run with TMPDIR in memory if 4 GiB are free there, because disk writes take most of the time of many tests.
+in_memory() {
+    local directory=/dev/shm free
+    free=$(df --output=avail -B1M "$directory" 2> /dev/null | tail -n 1) || free=0
+    if [ "$(stat -f -c %T "$directory" 2> /dev/null)" != tmpfs ] || [ "${free:-0}" -lt 4096 ]; then "$@"; return; fi
+    directory=$(mktemp -d "$directory/nova-tests.XXXXXX")
+    chmod 755 "$directory"
     local result=0
-    TMPDIR=$place "$@" || result=$?
-    rm -rf "$place"
+    TMPDIR=$directory "$@" || result=$?
+    rm -rf "$directory"
     return $result
 }
 
-# Tests that start processes, several at a time on few cores: what failed is run once more, alone. Both runs are printed;
-# a test that needs the second one is a defect of the test (or of Nova), though not of the change that CI looks at.
-crowded() {
-    local cache=(-o "cache_dir=.pytest_cache/$(basename "$1")") # of this kind, since others run beside it
+# PATH… [OPTION…]: run tests in parallel, then failed tests again one by one, because a busy machine causes timeouts. A test
+# that fails only in the parallel run is a defect of the test or of Nova, but does not fail CI.
+tests_with_retry() {
+    local cache=(-o "cache_dir=.pytest_cache/$(basename "$1")") # one per kind of tests, because two kinds run in parallel
     tests "$@" "${cache[@]}" && return
     [ $? = 1 ] || return 2
-    say "Once more, alone: what failed"
+    say "Running the failed tests again, one by one"
     "$VENV/bin/pytest" "$@" "${cache[@]}" -n 0 --last-failed --last-failed-no-failures none --maxfail 5
 }
 
-# Runs a command while a function runs in the background, whose output follows at the end. Fails if one of them fails.
-beside() { # FUNCTION COMMAND…
+# FUNCTION COMMAND…: run the function in the background and the command in the foreground, then print the output of the
+# function. Fails if the function or the command fails.
+in_parallel() {
     local output group result=0
     output=$(mktemp)
-    set -m # a process group of its own: a background process of this one would ignore an interrupt
+    set -m # its own process group: without job control, background processes ignore SIGINT
     ("$1") > "$output" 2>&1 < /dev/null &
     set +m
     group=$!
@@ -98,7 +100,7 @@ beside() { # FUNCTION COMMAND…
     rm -f "$output"
     return "$result"
 }
-BACKGROUND=() OUTPUTS=() # process groups, files
+BACKGROUND=() OUTPUTS=() # process groups, output files
 stop() {
     local group
     for group in "${BACKGROUND[@]}"; do kill -INT -- "-$group" 2> /dev/null || true; done
@@ -107,17 +109,17 @@ stop() {
 }
 trap stop INT TERM
 
-# Two groups of tests run in parallel, because most tests wait for processes and time-outs as often as for a core. A
-# group ends at its first kind of tests that fails. Tests of a file share fixtures, so one process runs them.
-in_one_process() {
-    beside lint in_memory tests tests/unit -n 3 --dist worksteal --timeout 120 &&
-        in_memory crowded tests/functional -n 4 --dist loadfile --no-loadscope-reorder -m 'not slow' &&
+# Two groups of tests run in parallel, because most tests spend half of their time waiting for processes and timeouts. A
+# group stops after its first kind of tests that fails. One process runs all tests of a file, because they share fixtures.
+group_without_services() {
+    in_parallel lint in_memory tests tests/unit -n 3 --dist worksteal --timeout 120 &&
+        in_memory tests_with_retry tests/functional -n 4 --dist loadfile --no-loadscope-reorder -m 'not slow' &&
         tests tests/fuzz --quick -n 2
 }
 
-with_services() {
-    crowded tests/integration tests/bench -n 4 --dist loadfile --no-loadscope-reorder -m 'not slow' &&
-        crowded tests/crash --quick -n 3 --dist loadfile
+group_with_services() {
+    tests_with_retry tests/integration tests/bench -n 4 --dist loadfile --no-loadscope-reorder -m 'not slow' &&
+        tests_with_retry tests/crash --quick -n 3 --dist loadfile
 }
 
 install_packages
@@ -131,17 +133,15 @@ case "${1:-all}" in
     crash) tests tests/crash "${@:2}" ;;
     fuzz) tests tests/fuzz "${@:2}" ;;
     bench) "$VENV/bin/python" -m tools.bench "${@:2}" ;;
-    changed) # COMMIT (default: HEAD): linters, and the tests of what differs from the commit
+    changed)
         selected=$("$VENV/bin/python" -m tools.changed_tests "${2:-HEAD}")
         # shellcheck disable=SC2046 # paths without spaces
-        beside lint in_memory tests -n 4 --dist loadfile -m 'not slow' $(grep -v ^tests/integration <<< "$selected")
+        in_parallel lint in_memory tests -n 4 --dist loadfile -m 'not slow' $(grep -v ^tests/integration <<< "$selected")
         # shellcheck disable=SC2046
         if grep -q ^tests/integration <<< "$selected"; then
             tests -n 2 --dist loadfile -m 'not slow' $(grep ^tests/integration <<< "$selected")
         fi
         ;;
-    all) # without the tests marked slow, which run only by their kind ("run-tests.sh functional")
-        beside with_services in_one_process
-        ;;
+    all) in_parallel group_with_services group_without_services ;; # "run-tests.sh functional" also runs tests marked slow
     *) echo "usage: $0 [all|lint|unit|functional|integration|crash|fuzz|bench] [pytest options] | changed [COMMIT]" >&2; exit 2 ;;
 esac

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Runs the functional tests that openstacksdk and python-novaclient have for the Compute API against a running cloud of
-# devstack/stack.sh, and compares with the list of expected passes.
+# Runs the functional tests of openstacksdk and python-novaclient for the Compute API against a cloud of
+# devstack/stack.sh, and compares the results with lists of expected passes and skips.
 #
-#   tools/clients/run.sh                   fails when a test does, when one of expected-passes.txt does not pass, or
-#                                          one is skipped that skips.txt does not explain
-#   tools/clients/run.sh --update          rewrites these lists
-#   tools/clients/run.sh PATTERN…          only tests whose name contains one of these; nothing is compared
+#   tools/clients/run.sh             fails if a test fails, if a test in expected-passes.txt does not pass, or if a
+#                                    skipped test is not in skips.txt
+#   tools/clients/run.sh --update    rewrites both lists
+#   tools/clients/run.sh PATTERN…    runs only tests whose name contains a pattern, without a comparison
 #
-# DATA_DIR is that of the stack. CLIENTS_DIR keeps the virtual environment and the logs (default: DATA_DIR/clients). What
-# runs stands in functional.py, what does not, and why, in excluded.txt.
+# Environment: DATA_DIR (that of stack.sh); CLIENTS_DIR, the directory of the virtual environment and the logs (default:
+# DATA_DIR/clients). functional.py selects the tests; excluded.txt lists excluded tests with reasons.
 set -euo pipefail
 
 here=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")" && pwd)
@@ -20,7 +20,7 @@ if [ -z "${OS_AUTH_URL:-}" ] && [ -r "$data/openrc" ]; then
     . "$data/openrc"
 fi
 : "${OS_AUTH_URL:?no openrc in $data: start devstack/stack.sh first}"
-unset PYTHONDONTWRITEBYTECODE  # compiling the clients anew in every command would take longer than the command
+unset PYTHONDONTWRITEBYTECODE  # without byte code, each command would compile the clients again
 update='' patterns=()
 for argument in "$@"; do
     case $argument in
@@ -41,13 +41,12 @@ install_clients() {
     echo "$wanted" > "$venv/installed"
 }
 
-write_clouds() { # the names that the tests know, as DevStack writes them
-    local name
+write_clouds() { # write clouds.yaml with the cloud names of DevStack, which the tests expect
     {
         echo "clouds:"
         (. "$data/openrc-demo" && cloud devstack && cloud devstack-alt)
         cloud devstack-admin
-        # tests of lists want no servers of others beside theirs
+        # Tests of lists fail if other tests have servers in the same project.
         OS_PROJECT_NAME=novaclient cloud functional_admin
         cloud devstack-system-admin "system_scope: all"
     } > "$home/clouds.yaml"
@@ -68,8 +67,8 @@ cloud() { # NAME [SCOPE]
     if [ -n "${2:-}" ]; then echo "      $2"; else printf '      project_name: %s\n      project_domain_id: default\n' "$OS_PROJECT_NAME"; fi
 }
 
-run_suite() { # SUITE: its outcomes go to SUITE.subunit, what it prints to SUITE.log
-    echo "Running the tests of $1; the log is $home/$1.log"
+run_suite() { # SUITE: write the results to SUITE.subunit and the output to SUITE.log
+    echo "Running the tests of $1; log: $home/$1.log"
     env -u OS_CLOUD OS_CLIENT_CONFIG_FILE="$home/clouds.yaml" TOX_ENV_DIR="$venv" \
         OPENSTACKSDK_FLAVOR=cirros256 OPENSTACKSDK_IMAGE=nova-guest OPENSTACKSDK_FUNC_TEST_TIMEOUT=600 OS_TEST_TIMEOUT=900 \
         "$venv/bin/python" "$here/functional.py" "$1" "$home/$1.subunit" "$here/excluded.txt" "${patterns[@]}" \
@@ -78,7 +77,7 @@ run_suite() { # SUITE: its outcomes go to SUITE.subunit, what it prints to SUITE
 
 install_clients
 write_clouds
-# Their environment would be a cloud of its own, and the tests ask for the clouds by name.
+# The SDK would use these variables as a further cloud; the tests select clouds by name.
 unset "${!OS_@}"
 for suite in openstacksdk novaclient; do run_suite "$suite"; done
 if [ ${#patterns[@]} -eq 0 ]; then

@@ -1,38 +1,38 @@
 #!/usr/bin/env bash
-# Builds the guest image of the development stack out of Debian's cloud kernel, busybox and dropbear:
+# Builds the guest image of the development stack from Debian's cloud kernel, busybox and dropbear:
 #
-#   vmlinuz          the kernel (aki)
-#   initrd.gz        the ramdisk (ari): finds and mounts the root file system, or is the whole guest when there is none
-#   boot.gz          the ramdisk of the bootable disk: only what mounts the root file system. The BIOS of an emulated
-#                    machine reads and the guest unpacks every byte of it, so it is small
-#   rootfs.img       the machine image (ami): one ext4 file system without a partition table
-#   nova-guest.qcow2 kernel, boot.gz and rootfs.img on one bootable disk: MBR, FAT partition with syslinux, and a root
-#                    partition that grows
+#   vmlinuz          kernel (aki)
+#   initrd.gz        ramdisk (ari): mounts the root file system, or runs the whole guest if there is no root file system
+#   boot.gz          ramdisk of the bootable disk: only mounts the root file system. It is small, because an emulated
+#                    machine reads and unpacks it slowly
+#   rootfs.img       machine image (ami): an ext4 file system without a partition table
+#   nova-guest.qcow2 bootable disk with kernel, boot.gz and rootfs.img: MBR, FAT partition with syslinux, and a root
+#                    partition that grows to the size of the disk
 #
-# usage: build.sh OUTPUT_DIRECTORY      (root; needs no loop device and no mount)
-# needs: dropbear-bin e2fsprogs fdisk syslinux syslinux-common mtools cpio kmod qemu-utils
+# usage: build.sh OUTPUT_DIRECTORY      (as root; uses neither loop devices nor mounts)
+# requires: dropbear-bin e2fsprogs fdisk syslinux syslinux-common mtools cpio kmod qemu-utils
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 output=$(realpath -m "${1:?usage: build.sh OUTPUT_DIRECTORY}")
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-# mkfs, depmod and syslinux may be outside of the PATH of a plain shell
+# mkfs, depmod and syslinux are in directories that may be missing in PATH.
 export PATH=$PATH:/usr/sbin:/sbin
 
 ROOT_MIB=40  # the root file system before it grows to the size of the flavor's disk
 BOOT_MIB=32  # kernel, ramdisk and boot loader
-# What a guest of libvirt may meet: virtio on PCI, IDE and SCSI disks and CD-ROMs, the power button, config drives.
+# Drivers for virtual hardware of libvirt: virtio on PCI, IDE and SCSI disks and CD-ROMs, power button, config drives.
 DRIVERS="virtio_pci virtio_blk virtio_net virtio_scsi ata_piix sd_mod sr_mod virtio_rng virtio_balloon virtio_console
     button evdev isofs vfat nls_cp437 nls_ascii nls_iso8859-1 nls_utf8 qemu_fw_cfg virtiofs"
-# Arguments of the kernel that shorten its start without hardware virtualization by a tenth: it neither moves itself, nor
-# patches its own code for one processor or against side channels, nor tests its ciphers.
+# Without hardware virtualization, these kernel arguments shorten the boot by a tenth: no address space randomization, no
+# mitigations of side channels, no self-tests of ciphers.
 KERNEL_ARGUMENTS="quiet no_timer_check nokaslr mitigations=off noreplace-smp cryptomgr.notests"
-# The drivers and programs of boot.gz: what /init and grow-root call.
+# Drivers and programs of boot.gz, used by /init and grow-root.
 DISK_DRIVERS="virtio_pci virtio_blk virtio_scsi ata_piix sd_mod"
 BOOT_PROGRAMS="sh basename blockdev cat dd dirname findfs insmod mkdir mount readlink seq switch_root usleep"
 
-fetch_packages() { # unpack rather than install: nothing of this machine's boot or tools changes
+fetch_packages() { # download and unpack packages without installing them, so that this machine does not change
     local kernel cache=$output/cache package
     apt-cache show linux-image-cloud-amd64 > /dev/null 2>&1 || apt-get -q update > /dev/null
     kernel=$(apt-cache depends linux-image-cloud-amd64 | awk '$1 == "Depends:" { print $2; exit }')
@@ -48,7 +48,7 @@ fetch_packages() { # unpack rather than install: nothing of this machine's boot 
     cp "$work"/kernel/boot/vmlinuz-* "$output/vmlinuz"
 }
 
-copy_drivers() { # TREE DRIVER…: the drivers and all they depend on, and the order in which to load them (NAME FILE)
+copy_drivers() { # TREE DRIVER…: copy drivers with their dependencies, and write load-order (lines "NAME FILE")
     local driver file tree=$1 base=$work/kernel
     mkdir -p "$tree/lib/modules"
     for driver in "${@:2}"; do
@@ -60,7 +60,7 @@ copy_drivers() { # TREE DRIVER…: the drivers and all they depend on, and the o
     done > "$tree/lib/modules/load-order"
 }
 
-copy_program() { # TREE PROGRAM DESTINATION: with the shared libraries that it needs
+copy_program() { # TREE PROGRAM DESTINATION: copy a program with its shared libraries
     local library
     install -D "$2" "$1/$3"
     ldd "$2" | grep -o '/[^ ]*' | while read -r library; do
@@ -68,7 +68,7 @@ copy_program() { # TREE PROGRAM DESTINATION: with the shared libraries that it n
     done
 }
 
-lay_out_tree() {
+create_root_tree() {
     local tree=$work/tree program
     mkdir -p "$tree"/{bin,sbin,usr/bin,usr/sbin,lib64,dev,proc,sys,run,tmp,mnt,root,home/nova,var/lib,var/run,var/log}
     cp -a "$here/rootfs/." "$tree/"
@@ -90,7 +90,7 @@ lay_out_tree() {
     copy_drivers "$tree" $DRIVERS
 }
 
-lay_out_boot() {
+create_boot_tree() {
     local tree=$work/boot program
     mkdir -p "$tree"/{bin,sbin,dev,proc,sys,usr/lib/nova-guest}
     install "$here/rootfs/init" "$tree/init"
@@ -108,7 +108,7 @@ pack_ramdisk() { # TREE FILE
 
 pack_root() {
     rm -f "$output/rootfs.img"
-    # 4 KiB blocks although the file system is small: it is going to be a large one
+    # 4 KiB blocks, although mke2fs would choose smaller blocks: the file system will grow.
     mke2fs -q -F -t ext4 -b 4096 -J size=4 -m 0 -L nova-root -d "$work/tree" "$output/rootfs.img" "${ROOT_MIB}M"
 }
 
@@ -122,7 +122,7 @@ pack_boot() { # the FAT partition
     syslinux --install "$image"
 }
 
-put() { # IMAGE OFFSET_IN_MIB: into the raw disk
+write_to_disk() { # IMAGE OFFSET_IN_MIB: write a partition image to the raw disk
     dd if="$1" of="$work/disk.img" bs=1M seek="$2" conv=notrunc,sparse status=none
 }
 
@@ -134,16 +134,16 @@ pack_disk() {
 	start=$((1 + BOOT_MIB))MiB, type=83
 	TABLE
     dd if=/usr/lib/syslinux/mbr/mbr.bin of="$work/disk.img" bs=440 count=1 conv=notrunc status=none
-    put "$work/boot.img" 1
-    put "$output/rootfs.img" $((1 + BOOT_MIB))
+    write_to_disk "$work/boot.img" 1
+    write_to_disk "$output/rootfs.img" $((1 + BOOT_MIB))
     qemu-img convert -q -c -O qcow2 "$work/disk.img" "$output/nova-guest.qcow2"
 }
 
 mkdir -p "$output"
 fetch_packages
 depmod -b "$work/kernel" "$release"
-lay_out_tree
-lay_out_boot
+create_root_tree
+create_boot_tree
 pack_ramdisk "$work/tree" "$output/initrd.gz"
 pack_ramdisk "$work/boot" "$output/boot.gz"
 pack_root

@@ -1,4 +1,4 @@
-"""The command line for hosts that a supervisor (devstack/stack.sh) runs; the machine itself is the first host."""
+"""The command line for hosts that run under a supervisor (devstack/stack.sh). The machine itself is the first host."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 #!/bin/sh
-# The first process of a host: makes its namespaces look like a machine of its own, says "booted", then reaps orphans as
-# init does. Started by power.py with the host's settings in the environment: HOST (its directory), HOST_NAME, HOST_KVM
-# (yes: guests may use it) and HOST_BINDS (lines "source target").
+# The first process of a simulated host: sets up its namespaces like a separate machine, prints "booted", then reaps
+# orphans like init. Started by power.py with these environment variables: HOST (directory of the host), HOST_NAME,
+# HOST_KVM (yes: guests may use KVM) and HOST_BINDS (lines "source target").
 set -e
 
 mount --make-rprivate /
@@ -12,30 +12,30 @@ hierarchies=$(awk '$3 ~ /^cgroup2?$/ { print $2, $3, $4 }' /proc/self/mounts)
 mount -t proc proc /proc
 mount -t tmpfs -o mode=755 tmpfs /run
 mkdir -p /run/lock /run/libvirt /run/netns
-# Interfaces are seen through the sysfs of their namespace.
+# sysfs shows the interfaces of the network namespace in which it was mounted.
 mount -t sysfs sysfs /sys
 
-mount_cgroups() { # the host's part of each hierarchy, at the usual places
+mount_cgroups() { # mount the host's subtree of each hierarchy at the usual mount point
     case $hierarchies in */sys/fs/cgroup/*) mount -t tmpfs -o mode=755 tmpfs /sys/fs/cgroup ;; esac
-    echo "$hierarchies" | while read -r place kind options; do
-        case $place in /sys/fs/cgroup*) ;; *) continue ;; esac
-        mkdir -p "$place"
+    echo "$hierarchies" | while read -r mountpoint kind options; do
+        case $mountpoint in /sys/fs/cgroup*) ;; *) continue ;; esac
+        mkdir -p "$mountpoint"
         if [ "$kind" = cgroup2 ]; then
-            mount -t cgroup2 cgroup2 "$place"
+            mount -t cgroup2 cgroup2 "$mountpoint"
         else
             controllers=$(echo "$options" | tr , '\n' | grep -Ex 'name=.*|blkio|cpu|cpuacct|cpuset|devices|freezer|hugetlb|memory|misc|net_cls|net_prio|perf_event|pids|rdma' | paste -sd,)
             case $controllers in name=*) controllers=none,$controllers ;; esac
-            mount -t cgroup -o "$controllers" cgroup "$place"
+            mount -t cgroup -o "$controllers" cgroup "$mountpoint"
         fi
     done
 }
 
-hide_kvm() { # where only root may open /dev/kvm, libvirtd probes anew for every guest, for seconds
+hide_kvm() { # if only root can open /dev/kvm, libvirtd probes it for some seconds for each guest
     [ "$HOST_KVM" != yes ] && [ -e /dev/kvm ] || return 0
     mkdir /run/dev
     mount --move /dev /run/dev
     mount -t tmpfs -o mode=755 tmpfs /dev
-    # Mounts below /dev move along: of two on one another libvirt would take the wrong one.
+    # Mounts below /dev are moved, not stacked: libvirt would select the wrong one of two stacked mounts.
     for device in /run/dev/*; do
         name=/dev/${device##*/}
         if mountpoint -q "$device"; then
@@ -49,7 +49,7 @@ hide_kvm() { # where only root may open /dev/kvm, libvirtd probes anew for every
     rmdir /run/dev
 }
 
-mount_disk() { # what outlives a loss of power
+mount_disk() { # mount the files that survive a power loss
     for name in etc/libvirt var/lib/libvirt var/cache/libvirt var/log/libvirt; do
         mkdir -p "/$name"
         mount --bind "$HOST/disk/$name" "/$name"
@@ -66,7 +66,7 @@ mount_disk() { # what outlives a loss of power
 mount_cgroups
 hide_kvm
 mount_disk
-# As systemd leaves it: what is mounted while a guest runs shows in the room of mounts that libvirt made for it.
+# Like systemd: mounts made later appear in the mount namespaces of running guests.
 mount --make-rshared /
 echo booted
 exec > /dev/null

@@ -1,19 +1,19 @@
 #!/usr/bin/env bash
-# The images of Nova's own suite, built from Debian, PyPI and this source tree, and pushed to a registry of this machine.
-# As root on Debian 12. Existing layers are reused; the same commit gives the same digests.
+# Builds the container images of the Nova suite from Debian, PyPI and this source tree, and pushes them to a local
+# registry. Requires root on Debian 12. Reuses existing layers. Builds of the same commit have the same digests.
 #
 #   tools/images/build.sh
 #
-# Options, by environment variables:
-#   OUTPUT=/var/lib/nova-images    layers, an OCI layout (oci/), Nova's wheel (wheels/), the registry with its data, and
-#                                  the platform files of etc/novad with the images' digests (platforms/)
+# Environment variables:
+#   OUTPUT=/var/lib/nova-images    directory of layers, OCI layout (oci/), Nova's wheel (wheels/), registry data, and the
+#                                  platform files of etc/novad with the images' digests (platforms/)
 #   REGISTRY=127.0.0.1:5050        registry for the images; started if no server listens there
-#   IMAGES="nova-api …"            only these (default: all)
-#   PUSH=True                      False: the OCI layout alone
-#   FRESH=False                    True: query Debian and PyPI again, for security updates
-#   CHECK=False                    True: build everything a second time from nothing, and compare
-#   MIRROR=                        a mirror of Debian, or a file like sources.list (default: Debian's own)
-# pip is configured as on this machine (PIP_INDEX_URL and the like).
+#   IMAGES="nova-api …"            images to build (default: all)
+#   PUSH=True                      False: write the OCI layout only
+#   FRESH=False                    True: discard cached layers, to include security updates of Debian and PyPI
+#   CHECK=False                    True: build everything again from scratch and compare the digests
+#   MIRROR=                        Debian mirror, or a file in the format of sources.list (default: deb.debian.org)
+# pip uses the configuration of this machine (PIP_INDEX_URL and so on).
 set -euo pipefail
 
 HERE=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")" && pwd)
@@ -36,7 +36,7 @@ say() { printf '[%3d s] %s\n' "$SECONDS" "$*"; }
 die() { printf 'ERROR: %s\n' "$*" >&2; exit 1; }
 oci() { "$PYTHON" "$HERE/oci.py" "$@"; }
 
-install_packages() { # missing packages for building, serving and running images, without starting their services
+install_packages() { # install missing packages for building, serving and running images; do not start their services
     local wanted=(ca-certificates git mmdebstrap python3-venv docker-registry)
     local missing=() package policy=/usr/sbin/policy-rc.d
     wanted+=(podman runc netavark aardvark-dns catatonit iptables)
@@ -46,14 +46,14 @@ install_packages() { # missing packages for building, serving and running images
     [ ${#missing[@]} -gt 0 ] || return 0
     say "Debian packages: ${missing[*]}"
     if [ ! -e $policy ]; then
-        printf '#!/bin/sh\n# left by tools/images/build.sh; removed at once\nexit 101\n' > $policy
+        printf '#!/bin/sh\n# temporary file of tools/images/build.sh: forbids to start services\nexit 101\n' > $policy
         chmod 755 $policy
         trap 'rm -f /usr/sbin/policy-rc.d' EXIT
     fi
     export DEBIAN_FRONTEND=noninteractive
     apt-get -qq -o DPkg::Lock::Timeout=300 update
     apt-get -qq -y -o DPkg::Lock::Timeout=300 install --no-install-recommends "${missing[@]}" > /dev/null
-    # the package's own registry would listen for everybody, after the next start of the machine
+    # After a reboot, the package's own registry would listen on all addresses.
     case " ${missing[*]} " in *' docker-registry '*) ! has_systemd || systemctl -q disable docker-registry ;; esac
     rm -f $policy
     trap - EXIT
@@ -62,7 +62,7 @@ install_packages() { # missing packages for building, serving and running images
 has_systemd() { [ -d /run/systemd/system ]; }
 
 check_options() {
-    [ "$(id -u)" = 0 ] || die "this must run as root: it makes file systems with owners and devices"
+    [ "$(id -u)" = 0 ] || die "run this script as root: it creates file systems with owners and devices"
     local name image
     for name in PUSH FRESH CHECK; do
         case "${!name}" in True | False) ;; *) die "$name=${!name}: choose True or False" ;; esac
@@ -70,7 +70,7 @@ check_options() {
     case "$OUTPUT" in /*/* | /[a-z]*) ;; *) die "OUTPUT=$OUTPUT: must be an absolute path" ;; esac
     case "$REGISTRY" in 127.*:[0-9]* | localhost:[0-9]*) ;; *) die "REGISTRY=$REGISTRY: must be HOST:PORT on loopback" ;; esac
     for image in ${IMAGES:-}; do
-        grep -qw -- "$image" <<< "$ALL_IMAGES" || die "IMAGES=$image: choose of $ALL_IMAGES"
+        grep -qw -- "$image" <<< "$ALL_IMAGES" || die "IMAGES=$image: unknown image; choose from $ALL_IMAGES"
     done
     IMAGES=${IMAGES:-$ALL_IMAGES}
 }
@@ -80,16 +80,16 @@ build() {
     exec 9> "$OUTPUT/lock"
     flock -n 9 || { say "waiting for another build"; flock 9; }
     WORK=$(mktemp -d "$OUTPUT/work.XXXXXX")
-    trap end_jobs EXIT
+    trap stop_jobs EXIT
     [ "$FRESH" = False ] || rm -rf "$OUTPUT/layers" "$OUTPUT/wheels"
     mkdir -p "$OUTPUT/layers"
-    [ -e "$OUTPUT/layers/base.stamp" ] || say "building the layers, the base first: the first time that takes minutes"
+    [ -e "$OUTPUT/layers/base.stamp" ] || say "building all layers, which takes some minutes"
     build_layers
     assemble_images
     prune
 }
 
-end_jobs() {
+stop_jobs() {
     local job
     for job in $(jobs -p); do kill -- "-$job" 2> /dev/null || true; done
     rm -rf "$WORK"
@@ -105,10 +105,10 @@ used_blobs() {
         xargs grep -oh 'sha256:[0-9a-f]\{64\}' "$OUTPUT"/layers/*.json | cut -d: -f2
 }
 
-check_again() { # compare with the digests of a second build from scratch
+check_reproducible() { # build again from scratch, and compare the digests
     local other
     other=$(mktemp -d "$OUTPUT/check.XXXXXX")
-    say "once more, from nothing"
+    say "building again from scratch"
     if ! OUTPUT=$other PUSH=False CHECK=False FRESH=False IMAGES=$IMAGES "$HERE/build.sh" \
         > "$OUTPUT/logs/check.log" 2>&1 9>&-; then
         tail -n 20 "$OUTPUT/logs/check.log" >&2
@@ -120,7 +120,7 @@ check_again() { # compare with the digests of a second build from scratch
     local result=0
     diff <(digests_of "$OUTPUT") <(digests_of "$other") || result=1
     [ $result = 1 ] || rm -rf "$other"
-    [ $result = 0 ] || die "the second build has other digests; it is in $other"
+    [ $result = 0 ] || die "the second build has different digests; its output is in $other"
     say "both builds have the same digests"
 }
 
@@ -133,9 +133,9 @@ main() {
         push_images
         oci pin "$VERSION" "$OUTPUT/platforms" "$REPO"/etc/novad/nova*.yaml --layout "$OUTPUT/oci"
     fi
-    [ "$CHECK" = False ] || check_again
-    [ "$PUSH" = False ] || say "platform files with the digests of these images are in $OUTPUT/platforms"
-    say "$(wc -w <<< "$IMAGES") images of version $VERSION are in $OUTPUT/oci, $(du -sh "$OUTPUT/oci" | cut -f1) in all"
+    [ "$CHECK" = False ] || check_reproducible
+    [ "$PUSH" = False ] || say "platform files with the digests of these images: $OUTPUT/platforms"
+    say "$(wc -w <<< "$IMAGES") images of version $VERSION: $OUTPUT/oci ($(du -sh "$OUTPUT/oci" | cut -f1))"
 }
 
 main

@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# Images: which layers they have, what they start, and as whom.
+# Images: their layers, entry points and accounts.
 
 ALL_IMAGES="database rabbitmq memcached keystone glance nova-conductor nova-scheduler nova-api nova-metadata nova-novncproxy
     nova-serialproxy nova-spicehtml5proxy nova-compute"
@@ -15,7 +15,7 @@ layers_of() { # IMAGE
     esac
 }
 
-account_of() { # IMAGE: its number, as hooks/base makes it
+account_of() { # IMAGE: print its user id (hooks/base)
     case $1 in
         nova-*) echo 970 ;;
         keystone) echo 971 ;;
@@ -26,7 +26,7 @@ account_of() { # IMAGE: its number, as hooks/base makes it
     esac
 }
 
-start_of() { # IMAGE: its entry point, as JSON
+start_of() { # IMAGE: print its entry point as JSON
     case $1 in
         nova-*) echo "[\"/usr/local/bin/start\", \"$1\"]" ;;
         memcached) echo '["/usr/bin/memcached", "-m", "64"]' ;;
@@ -45,16 +45,16 @@ path_of() { # IMAGE
 
 assemble_images() {
     local image digest
-    [ "$IMAGES" != "$ALL_IMAGES" ] || rm -f "$OUTPUT/oci/index.json" # those of other versions are in the registry
+    [ "$IMAGES" != "$ALL_IMAGES" ] || rm -f "$OUTPUT/oci/index.json" # the registry retains images of other versions
     for image in $IMAGES; do
-        own_files "${image%%-*}"
-        wanted_image "$image" > "$WORK/image.json"
+        add_rootfs_layer "${image%%-*}"
+        describe_image "$image" > "$WORK/image.json"
         digest=$(oci image "$WORK/image.json" --layout "$OUTPUT/oci")
         say "image nova/$image:$VERSION $digest"
     done
 }
 
-own_files() { # KIND: the layer of what lies in rootfs/KIND, if there is anything
+add_rootfs_layer() { # KIND: build the layer of the files in rootfs/KIND, if the directory exists
     local tree=$WORK/rootfs.$1
     [ -d "$HERE/rootfs/$1" ] && [ ! -e "$WORK/$1.json" ] || return 0
     cp -r "$HERE/rootfs/$1" "$tree"
@@ -68,7 +68,7 @@ own_files() { # KIND: the layer of what lies in rootfs/KIND, if there is anythin
     oci compress "$WORK/$1.tar" --layout "$OUTPUT/oci" > "$WORK/$1.json"
 }
 
-wanted_image() { # IMAGE: what oci.py wants to know of it
+describe_image() { # IMAGE: print the description for "oci.py image"
     local image=$1 layer name=nova/$1 files=() time=$LAYERS_EPOCH
     for layer in $(layers_of "$image"); do
         files+=("$layer=$OUTPUT/layers/$layer.json")
@@ -80,8 +80,8 @@ wanted_image() { # IMAGE: what oci.py wants to know of it
 	import datetime, json, platform, sys
 	name, version, time, account, path, start, *files = sys.argv[1:]
 	layers = []
-	for one in files:
-	    layer, _sign, file = one.partition("=")
+	for argument in files:
+	    layer, _separator, file = argument.partition("=")
 	    layers.append({**json.load(open(file)), "name": layer})
 	print(json.dumps({
 	    "name": name, "tag": version, "layers": layers,
@@ -93,9 +93,9 @@ wanted_image() { # IMAGE: what oci.py wants to know of it
 	PYTHON
 }
 
-digests_of() { # OUTPUT: image and digest, a line each
+digests_of() { # OUTPUT: print lines "IMAGE DIGEST"
     "$PYTHON" -c 'import json, sys
-for one in json.load(open(sys.argv[1]))["manifests"]: print(*one["annotations"].values(), one["digest"])' "$1/oci/index.json"
+for entry in json.load(open(sys.argv[1]))["manifests"]: print(*entry["annotations"].values(), entry["digest"])' "$1/oci/index.json"
 }
 
 push_images() {
@@ -103,5 +103,5 @@ push_images() {
     for image in $IMAGES; do
         oci push "nova/$image:$VERSION" --layout "$OUTPUT/oci" --registry "$REGISTRY" --tag stable
     done
-    say "pushed to $REGISTRY, as $VERSION and stable"
+    say "pushed to $REGISTRY with the tags $VERSION and stable"
 }

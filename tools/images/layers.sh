@@ -1,13 +1,13 @@
 # shellcheck shell=bash
-# Layers. Each is a function that writes $WORK/NAME.tar, and is built again when its text or what it is made of changed.
+# Layers. The function layer_NAME writes $WORK/NAME.tar. A layer is rebuilt if its function or its inputs changed.
 #
 #   base        Debian with Python, and the accounts of all services
-#   python      /opt/nova: what Nova needs of PyPI          nova      Nova itself, on top of it
+#   python      /opt/nova: requirements of Nova from PyPI   nova      Nova itself, on top of the layer python
 #   services    /opt/services: Keystone and Glance          database, rabbitmq, memcached, compute, consoles: from Debian
 
 PACKAGES=(ca-certificates python3 tzdata)
 EXTRAS=cinder,cli,keys,otel,signatures
-# What does not change with Nova has always the same times, so that releases share it.
+# Timestamp of all layers except nova. It is constant, so that releases share these layers.
 LAYERS_EPOCH=1577836800
 
 build_layers() {
@@ -25,20 +25,20 @@ build_layers() {
     done
 }
 
-start_job() { # NAME LAYER…: those that are wanted, one after the other, beside the other jobs
-    local name=$1 each chosen=()
+start_job() { # NAME LAYER…: build the layers that are in $wanted one by one, in a background job
+    local name=$1 layer chosen=()
     shift
-    for each in "$@"; do
-        ! grep -qx "$each" <<< "$wanted" || chosen+=("$each")
+    for layer in "$@"; do
+        ! grep -qx "$layer" <<< "$wanted" || chosen+=("$layer")
     done
     [ ${#chosen[@]} -gt 0 ] || return 0
-    set -m # a group of its own, which ends with what it has started
-    (for each in "${chosen[@]}"; do layer "$each"; done) 2> "$OUTPUT/logs/$name.log" 9>&- &
+    set -m # its own process group, so that stop_jobs can stop all processes of the job
+    (for layer in "${chosen[@]}"; do layer "$layer"; done) 2> "$OUTPUT/logs/$name.log" 9>&- &
     set +m
     jobs+=("$name:$!")
 }
 
-layer() { # NAME: $OUTPUT/layers/NAME.json describes it, NAME.stamp says of what it was made
+layer() { # NAME: build a layer unless it is up to date; NAME.json is its descriptor, NAME.stamp a hash of its inputs
     local name=$1 stamp tar=$WORK/$1.tar
     stamp=$(stamp_of "$name")
     [ "$(cat "$OUTPUT/layers/$name.stamp" 2> /dev/null)" != "$stamp" ] || return 0
@@ -55,7 +55,7 @@ layer() { # NAME: $OUTPUT/layers/NAME.json describes it, NAME.stamp says of what
     say "layer $name: $((SECONDS - begun)) s, $(numfmt --to=iec "$size")"
 }
 
-stamp_of() { # the layer's own text and what it is made of
+stamp_of() { # LAYER: print a hash of its function and inputs
     {
         case $1 in
             base) declare -f layer_base debootstrap ;;
@@ -70,21 +70,21 @@ stamp_of() { # the layer's own text and what it is made of
     } | sha256sum | cut -c1-16
 }
 
-epoch_of() { # LAYER: when what it is made of was last committed
+epoch_of() { # LAYER: print its timestamp; for nova: the time of the last commit of its inputs
     local time=$LAYERS_EPOCH
     [ "$1" != nova ] || time=$(git -C "$REPO" log -1 --format=%ct -- $(inputs_of_nova) 2> /dev/null) || true
     echo "${time:-$LAYERS_EPOCH}"
 }
 
-sources() { # the files below these paths, without what git ignores
+sources() { # print the source files below the paths on standard input, separated by NUL
     xargs -d '\n' -I{} find {} -type f ! -name '*.pyc' ! -path '*.egg-info/*' -print0 | LC_ALL=C sort -z
 }
 
 # --- Debian ----------------------------------------------------------------------------------------
 debootstrap() { # ARGUMENT…: mmdebstrap without documentation and other unused files
-    local each filter=()
-    for each in man doc info locale lintian; do
-        filter+=("--dpkgopt=path-exclude=/usr/share/$each/*")
+    local directory filter=()
+    for directory in man doc info locale lintian; do
+        filter+=("--dpkgopt=path-exclude=/usr/share/$directory/*")
     done
     mmdebstrap --quiet "${filter[@]}" --dpkgopt='path-include=/usr/share/doc/*/copyright' "$@"
 }
@@ -96,11 +96,11 @@ layer_base() { # OUT
     oci subtract - "$OUTPUT/layers/debian.tar" --tar "$1"
 }
 
-debian_layer() { # NAME OUT PACKAGE…: what they add to the base
+debian_layer() { # NAME OUT PACKAGE…: write the files that the packages add to the base layer
     local name=$1 out=$2 base="$OUTPUT/layers/debian.tar" hooks=()
     shift 2
     [ ! -e "$HERE/hooks/$name" ] || hooks=(--customize-hook="$HERE/hooks/$name")
-    # by tar itself: mmdebstrap's own tar-in goes through pipes, and now and then breaks when the machine is busy
+    # tar instead of mmdebstrap's tar-in, which uses pipes and sometimes fails on a busy machine
     debootstrap --variant=custom \
         --setup-hook="tar -C \"\$1\" --numeric-owner --xattrs-include='*' --exclude='./dev/?*' -xpf '$base'" \
         --include="$(IFS=,; echo "$*")" "${hooks[@]}" --customize-hook="$HERE/hooks/clean" bookworm "$WORK/full.tar" $MIRROR
@@ -130,25 +130,25 @@ layer_compute() {
 layer_consoles() { debian_layer consoles "$1" ca-certificates; }
 
 # --- Python ----------------------------------------------------------------------------------------
-builder() { # pip, of a virtual environment beside what is built; jobs make it once
+builder() { # ARGUMENT…: run pip of a separate virtual environment, which the first caller creates
     (flock 8 && { [ -x "$WORK/venv/bin/pip" ] || "$PYTHON" -m venv "$WORK/venv"; }) 8> "$WORK/venv.lock"
     "$WORK/venv/bin/pip" "$@"
 }
 
-fetch_wheels() { # DIRECTORY REQUIREMENT…: built where PyPI has none
+fetch_wheels() { # DIRECTORY REQUIREMENT…: download wheels, or build them if PyPI has only sources
     local target=$1
     shift
     mkdir -p "$target"
     builder wheel -q --prefer-binary --use-pep517 -c "$REPO/constraints.txt" -w "$target" "$@"
 }
 
-install_wheels() { # ROOT ENVIRONMENT WHEELS [PATH]: below ROOT, with the byte code of PATH in the environment's packages
+install_wheels() { # ROOT ENVIRONMENT WHEELS [PATH]: install below ROOT; compile PATH in site-packages (default: all)
     local root=$1 place=$2 wheel name pinned=()
     [ -d "$root/usr" ] || { mkdir -p "$root"; tar -xf "$OUTPUT/layers/debian.tar" -C "$root"; }
     rm -rf "$root/tmp/wheels"
     cp -r "$3" "$root/tmp/wheels"
     cp /usr/share/python-wheels/pip-*.whl "$root/tmp/pip.zip"
-    for wheel in "$3"/*.whl; do # by name: of a file pip would note where it was
+    for wheel in "$3"/*.whl; do # by name and version: for a file, pip would record its path
         name=${wheel##*/}
         pinned+=("$(cut -d- -f1 <<< "$name")==$(cut -d- -f2 <<< "$name")")
     done
@@ -160,10 +160,10 @@ install_wheels() { # ROOT ENVIRONMENT WHEELS [PATH]: below ROOT, with the byte c
     compile "$root" "$place/bin/python" "$place/lib/python3.11/site-packages/${4:-}"
 }
 
-compile() { # ROOT PYTHON PATH: one process and no random hashes, since both show in byte code
-    # forced, and with no other byte code written: what Python itself loads would be of the other kind, with times
+compile() { # ROOT PYTHON PATH: compile reproducibly: one process, no random hashes
+    # PYTHONDONTWRITEBYTECODE: modules that Python imports would get byte code with timestamps.
     chroot "$1" env -i PATH=/usr/bin:/bin PYTHONHASHSEED=0 PYTHONDONTWRITEBYTECODE=1 "$2" -m compileall -q -f -j 1 \
-        --invalidation-mode unchecked-hash "$3" > /dev/null || true # templates of code do not compile
+        --invalidation-mode unchecked-hash "$3" > /dev/null || true # some packages contain code templates that do not compile
 }
 
 inputs_of_python() { printf '%s\n' setup.cfg constraints.txt tools/images/services.txt; }
@@ -172,7 +172,7 @@ layer_python() { # OUT
     local wheels=$WORK/wheels.python
     nova_wheel
     fetch_wheels "$wheels" "$(ls "$OUTPUT"/wheels/nova-*.whl)[$EXTRAS]" \
-        lxml $(grep '^python-memcached==' "$HERE/services.txt") # for libvirt, whose binding is Debian's; for the cache of tokens
+        lxml $(grep '^python-memcached==' "$HERE/services.txt") # for the libvirt driver; for the token cache
     rm -f "$wheels"/nova-*.whl
     install_wheels "$WORK/root.nova" /opt/nova "$wheels"
     oci pack "$WORK/root.nova" opt/nova --tar "$1"
@@ -181,7 +181,7 @@ layer_python() { # OUT
 
 inputs_of_nova() { printf '%s\n' nova setup.cfg pyproject.toml README.md LICENSE; }
 
-nova_wheel() { # $OUTPUT/wheels/nova-VERSION-….whl: of a copy, since building leaves its traces in the tree
+nova_wheel() { # build $OUTPUT/wheels/nova-VERSION-….whl from a copy, because building leaves files in the source tree
     local copy=$WORK/source
     mkdir -p "$OUTPUT/wheels" "$copy"
     (cd "$REPO" && inputs_of_nova | sources | tar -cf - --null -T -) | tar -xf - -C "$copy"
@@ -190,7 +190,7 @@ nova_wheel() { # $OUTPUT/wheels/nova-VERSION-….whl: of a copy, since building 
     rm -rf "$copy"
 }
 
-layer_nova() { # OUT: beside what it needs
+layer_nova() { # OUT
     local root=$WORK/root.nova
     nova_wheel
     mkdir -p "$root"

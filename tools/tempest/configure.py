@@ -1,4 +1,4 @@
-"""Write tempest.conf for the cloud of the OS_* variables, with its images and flavors."""
+"""Write tempest.conf for the cloud of the OS_* variables: configure.py TEMPLATE TARGET."""
 
 import json
 import os
@@ -7,7 +7,7 @@ import re
 import sys
 import urllib.request
 
-# The second is larger, for resizes.
+# The second flavor is larger: tests resize servers to it.
 FLAVORS = ("cirros256", "m1.tiny")
 # A disk image, and a machine image (AMI) with a separate kernel.
 IMAGES = ("nova-guest", "nova-guest-ami")

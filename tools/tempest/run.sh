@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# Runs tempest's tests of the Compute API against a running cloud and compares with the list of expected passes.
+# Runs tempest's tests of the Compute API against a cloud, and compares the results with expected passes and skips.
 #
-#   tools/tempest/run.sh                               fails when a test does, when one of expected-passes.txt does not
-#                                                      pass, or one is skipped that skips.txt does not explain
-#   tools/tempest/run.sh --update                      rewrites these lists
-#   tools/tempest/run.sh REGEX                         only these tests; nothing is compared
+#   tools/tempest/run.sh             fails if a test fails, if a test in expected-passes.txt does not pass, or if a
+#                                    skipped test is not in skips.txt
+#   tools/tempest/run.sh --update    rewrites both lists
+#   tools/tempest/run.sh REGEX       runs only matching tests, without a comparison
 #
-# The cloud is the one of the OS_* variables of an administrator, or that of devstack/stack.sh in DATA_DIR. TEMPEST_DIR
-# keeps the virtual environment and the workspace (default: DATA_DIR/tempest), TEMPEST_WORKERS says how many tests run at
-# a time (default: 2), NOVA_SPICE whether there are SPICE consoles (default: what the stack's nova.conf says). What runs
-# stands in tests.txt and exclude.txt.
+# Environment: OS_* of an administrator (default: those of stack.sh in DATA_DIR); TEMPEST_DIR, the directory of the virtual
+# environment and workspace (default: DATA_DIR/tempest); TEMPEST_WORKERS, the number of parallel tests (default: 2);
+# NOVA_SPICE, True if the cloud has SPICE consoles (default: as in the stack's nova.conf). tests.txt and exclude.txt
+# select the tests.
 set -euo pipefail
 
 here=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")" && pwd)
@@ -20,16 +20,16 @@ workspace=$home/workspace
 # shellcheck source=/dev/null
 if [ -z "${OS_AUTH_URL:-}" ] && [ -r "$data/openrc" ]; then . "$data/openrc"; fi
 : "${OS_AUTH_URL:?no openrc in $data: source one of an administrator first}"
-# No API request returns this.
+# The API does not report whether SPICE is enabled.
 NOVA_SPICE=${NOVA_SPICE:-$(sed -n '/^\[spice\]/,/^\[/s/^enabled *= *//p' "$data/etc/nova/nova.conf" 2> /dev/null || true)}
 export NOVA_SPICE
-# Compiling tempest anew in every process would take longer than many a test.
+# Without byte code, each process would compile tempest again.
 unset PYTHONDONTWRITEBYTECODE
 update='' regex=''
 for argument in "$@"; do
     case $argument in
         --update) update=--update ;;
-        -*) sed -n '2,12s/^# \{0,1\}//p' "$0"; exit 2 ;;
+        -*) sed -n '2,13s/^# \{0,1\}//p' "$0"; exit 2 ;;
         *) regex=$argument ;;
     esac
 done
@@ -40,7 +40,7 @@ install_tempest() {
     wanted=$(cat "$here/requirements.txt" "$here"/plugin/*/*.py | sha256sum)
     [ "$(cat "$venv/installed" 2> /dev/null)" = "$wanted" ] && return
     echo "Installing tempest into $venv"
-    # pip builds in a copy: nothing is left in this tree.
+    # Build in a copy: pip leaves files in the source directory.
     cp -r "$here/plugin" "$venv/plugin-source"
     "$venv/bin/pip" install -r "$here/requirements.txt" "$venv/plugin-source" > "$home/pip.log" 2>&1 ||
         { tail "$home/pip.log"; exit 1; }
@@ -56,9 +56,8 @@ prepare_workspace() {
     "$venv/bin/python" "$here/configure.py" "$here/tempest.conf.in" "$workspace/etc/tempest.conf"
 }
 
-run_tests() { # ARGUMENTS OF tempest run…; failing tests are judged later
+run_tests() { # ARGUMENT…: run "tempest run ARGUMENT…"; results.py evaluates failures
     cd "$workspace"
-    # TERM from outside has to reach tempest's workers, too.
     "$venv/bin/tempest" run --concurrency "${TEMPEST_WORKERS:-2}" "$@" || true
 }
 

@@ -116,7 +116,7 @@ def test_layer_contains_new_and_changed_files_and_whiteouts(tmp_path):
     ({"PUSH": "yes"}, "PUSH=yes: choose True or False"),
     ({"REGISTRY": "example.org:5000"}, "REGISTRY=example.org:5000: must be HOST:PORT on loopback"),
     ({"OUTPUT": "images"}, "OUTPUT=images: must be an absolute path"),
-    ({"IMAGES": "nova-api nothing"}, "IMAGES=nothing: choose of"),
+    ({"IMAGES": "nova-api nothing"}, "IMAGES=nothing: unknown image; choose from"),
 ])
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 def test_invalid_build_option_is_reported_before_the_build(tmp_path, options, words):

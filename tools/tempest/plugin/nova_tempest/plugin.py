@@ -28,9 +28,9 @@ class NovaPlugin(plugins.TempestPlugin):
     def load_tests(self):
         share_network(base.BaseV2ComputeTest)
         for tests in network_tests():
-            serve_networks(tests)
+            enable_tests(tests)
         text.install()
-        speak_old_versions()
+        use_oldest_microversion()
         here = os.path.dirname(os.path.abspath(__file__))
         return os.path.join(here, "tests"), os.path.dirname(here)
 
@@ -56,10 +56,10 @@ def share_network(tests):
     tests.get_tenant_network = classmethod(get_tenant_network)
 
 
-def speak_old_versions():
+def use_oldest_microversion():
     """Make network clients use microversion 2.1, independent of the microversion of a test.
 
-    Ids and the name of the address field are also those of a network service.
+    Also use UUIDs for security groups and the field floating_ip_address, as Neutron does.
     """
     for name in ("floating_ips", "security_groups", "security_group_rules"):
         module = importlib.import_module(f"tempest.lib.services.compute.{name}_client")
@@ -102,7 +102,7 @@ def network_tests():
             module("tempest.api.compute.floating_ips.base").BaseFloatingIPsTest)
 
 
-def serve_networks(tests):
+def enable_tests(tests):
     """Enable ``tests`` that tempest skips without a network service: Nova itself serves their requests."""
     tests.skip_checks = base.BaseV2ComputeTest.__dict__["skip_checks"]
     for name, test in list(vars(tests).items()):

@@ -3,7 +3,7 @@ bind = ["0.0.0.0:9292"]
 worker_class = "gthread"
 workers = 2
 threads = 4
-# seconds: for longer than clients keep a connection, and for an image to come
+# seconds: longer than clients keep idle connections, and long enough for an image upload
 keepalive = 75
 timeout = 300
 control_socket_disable = True

@@ -1,17 +1,17 @@
-# Where the guest learns who it is: the config drive when there is one, else the metadata service.
-# read_datasource DIR leaves in DIR: hostname, instance_id, keys, user_data, admin_pass, source (each only if known).
+# Reads the metadata of the guest from the config drive, otherwise from the metadata service.
+# read_datasource DIR writes to DIR, if available: hostname, instance_id, keys, user_data, admin_pass, source.
 metadata_url=http://169.254.169.254
 
 read_datasource() { # DIR
     read_config_drive "$1" || read_metadata_service "$1" || read_ec2_service "$1" ||
-        echo "nova-guest: neither a config drive nor a metadata service"
+        echo "nova-guest: no metadata: neither a config drive nor a metadata service was found"
 }
 
 read_config_drive() { # DIR
     drive=$(findfs LABEL=config-2 2> /dev/null) || drive=$(findfs LABEL=CONFIG-2 2> /dev/null) || return 1
     mkdir -p /run/config-drive
     mount -o ro "$drive" /run/config-drive || return 1
-    understand "$1" /run/config-drive/openstack/latest/meta_data.json
+    parse_meta_data "$1" /run/config-drive/openstack/latest/meta_data.json
     found=$?
     write_files "$1/flat" copy_from_drive
     [ -f /run/config-drive/openstack/latest/user_data ] && cp /run/config-drive/openstack/latest/user_data "$1/user_data"
@@ -23,14 +23,14 @@ copy_from_drive() { # PATH FILE
     cp "/run/config-drive/$1" "$2"
 }
 
-fetch() { # PATH FILE; this busybox's wget knows no time limit of its own
+fetch() { # PATH FILE: download; busybox's wget has no timeout option
     timeout 10 wget -q -O "$2" "$metadata_url/$1" 2> /dev/null && [ -s "$2" ]
 }
 
-read_metadata_service() { # DIR; the service may come up a little after the guest
+read_metadata_service() { # DIR: retry for some seconds, because the service may start after the guest
     ip route get 169.254.169.254 > /dev/null 2>&1 || return 1
     for _ in 1 2 3 4 5 6; do
-        if fetch openstack/latest/meta_data.json "$1/meta_data.json" && understand "$1" "$1/meta_data.json"; then
+        if fetch openstack/latest/meta_data.json "$1/meta_data.json" && parse_meta_data "$1" "$1/meta_data.json"; then
             fetch openstack/latest/user_data "$1/user_data"
             write_files "$1/flat" fetch
             echo metadata-service > "$1/source"
@@ -50,7 +50,7 @@ read_ec2_service() { # DIR
     echo ec2 > "$1/source"
 }
 
-write_files() { # FLAT_META_DATA COMMAND: the server's personality; COMMAND gets a path and the file to write
+write_files() { # FLAT_META_DATA COMMAND: write the server's personality files with "COMMAND SOURCE_PATH TARGET_FILE"
     number=0
     while path=$(sed -n "s/^files\.$number\.path\t//p" "$1") && [ -n "$path" ]; do
         mkdir -p "$(dirname "$path")"
@@ -59,7 +59,7 @@ write_files() { # FLAT_META_DATA COMMAND: the server's personality; COMMAND gets
     done
 }
 
-understand() { # DIR META_DATA_JSON: split what matters into one file each
+parse_meta_data() { # DIR META_DATA_JSON: write instance_id, hostname, admin_pass and keys to files in DIR
     awk -f /usr/lib/nova-guest/json.awk "$2" > "$1/flat" 2> /dev/null || return 1
     sed -n 's/^uuid\t//p' "$1/flat" > "$1/instance_id"
     sed -n 's/^hostname\t//p' "$1/flat" > "$1/hostname"

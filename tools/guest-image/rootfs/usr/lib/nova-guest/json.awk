@@ -1,4 +1,4 @@
-# Flattens one JSON document into lines of "path<TAB>value"; a newline inside a string ends up as a real newline.
+# Flattens a JSON document into lines "path<TAB>value". Newlines in strings become real newlines.
 { text = text $0 "\n" }
 
 END { parse_value(""); skip(); exit text != "" }
