@@ -51,7 +51,7 @@ def fill(engine: sa.Engine, live: int, deleted: int) -> None:
 
 
 def index_texts(database: Database) -> None:
-    """Make the text index, as conductors do in the background."""
+    """Build the text index, as conductors do in the background."""
     register(CONF)  # the clock's tolerance depends on options
     database.read(clock.synchronize)
     while database.write(text_index.pack):

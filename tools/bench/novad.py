@@ -1,7 +1,7 @@
-"""novad with real containers: how long a deployment takes, what it weighs, whether readers of a busy log get all of it.
+"""novad with real containers: time of a deployment, memory of the daemon, and completeness of followed logs.
 
-As root, with podman and docker-registry; without them nothing is measured. The deployment of Nova's own suite wants its
-images in a registry (tools/images/build.sh); NOVA_BENCH_PLATFORM names another platform file.
+Requires root, podman and docker-registry; otherwise nothing is measured. The deployment of the Nova suite needs its
+images in a registry (tools/images/build.sh); NOVA_BENCH_PLATFORM: another platform file.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ def request(count: int) -> RequestSpec:
 
 
 def measure(amounts: Amounts) -> dict[str, float]:
-    """Medians in ms for fleets of all sizes, with the default filters and weighers."""
+    """Return the median times in ms for fleets of all sizes, with the default filters and weighers."""
     conf.register()
     conf.CONF([], project="nova", default_config_files=[])
     planner, settings = Planner(load_filters(), load_weighers()), SchedulerOptions.from_conf(conf.CONF)
@@ -101,7 +101,7 @@ def _fleet(hosts: int, planner: Planner, settings: SchedulerOptions, repeat: int
 
 
 def _milliseconds(repeat: int, function: Callable[[], object]) -> tuple[float, float]:
-    """(median, worst) of ``repeat`` runs."""
+    """Return (median, worst) in ms of ``repeat`` runs."""
     times = []
     for _ in range(repeat):
         started = time.perf_counter()

@@ -70,7 +70,7 @@ class World:
         return pids
 
     def process(self, service: str) -> Any:
-        """The (first) process of a service, with its workers."""
+        """Return the first process of a service, with its workers."""
         processes = self.nova.processes
         return processes["api"] if service == "api" else processes[f"{service}-1"]
 
@@ -78,7 +78,7 @@ class World:
         return Counters(self.broker, self.database)
 
     def connect(self, project: str = _PROJECT) -> Connection:
-        """A new persistent connection to the API, as administrator of a project, by default the benchmark's."""
+        """Return a new connection to the API as administrator of a project (default: that of the benchmark)."""
         return Connection(str(self.address.host), int(self.address.port or 0), self.headers(project))
 
     @staticmethod

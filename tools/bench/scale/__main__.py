@@ -1,6 +1,6 @@
 """A cloud of thousands of nodes on one machine: ``python -m tools.bench.scale --hosts 10000 --instances 100000``.
 
-Starts a private RabbitMQ and PostgreSQL, an API, two conductors, a scheduler and one nova-compute that plays the
+Starts a private RabbitMQ and PostgreSQL, an API, two conductors, a scheduler and one nova-compute that simulates the
 whole fleet. Registers the fleet, fills it over the REST API, lists, schedules and deletes servers, and reports the
 times and their growth. Results are written after every step (--output) and remain after an interruption. Needs root
 and the Debian packages of both servers. Doc: doc/scale.md.
@@ -30,23 +30,23 @@ def parser() -> argparse.ArgumentParser:
     arguments.add_argument("--instances", type=int, default=100000, help="servers to create (default: %(default)s)")
     arguments.add_argument("--batch", type=int, default=1000, help="servers of one request (default: %(default)s)")
     arguments.add_argument("--singles", type=int, default=100,
-                       help="of each tenth, servers that are created one by one (default: %(default)s)")
-    arguments.add_argument("--deletes", type=int, help="servers to delete again (default: all)")
+                       help="servers of each tenth that are created one by one (default: %(default)s)")
+    arguments.add_argument("--deletes", type=int, help="number of servers to delete (default: all)")
     arguments.add_argument("--idle", type=float, default=60.0,
-                       help="seconds for which the idle fleet is watched (default: %(default)s)")
-    arguments.add_argument("--network", metavar="CIDR", help="a network on which every server gets an address")
+                       help="seconds of the measurement of the idle fleet (default: %(default)s)")
+    arguments.add_argument("--network", metavar="CIDR", help="network in which every server gets an address")
     arguments.add_argument("--time-limit", type=float, default=7200.0,
-                       help="seconds after which no more is begun; two thirds of it are for creating "
+                       help="seconds after which no step starts; two thirds of them are for creating servers "
                             "(default: %(default)s)")
     arguments.add_argument("--output", default="scale-report", metavar="DIRECTORY",
-                       help="where report.json and report.md go (default: ./%(default)s)")
+                       help="directory of report.json and report.md (default: ./%(default)s)")
     return arguments
 
 
 def main(argv: list[str] | None = None) -> int:
     args = parser().parse_args(argv)
     if args.hosts < 1 or args.instances < 10 or not 1 <= args.services <= args.hosts:
-        parser().error("--hosts and --services must be at least 1 (as many services at most), --instances 10")
+        parser().error("--hosts and --services must be at least 1, --services at most --hosts, --instances at least 10")
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     report = Report(pathlib.Path(args.output), {
         "machine": machine(), "hosts": args.hosts, "services": args.services,

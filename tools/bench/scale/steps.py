@@ -1,4 +1,4 @@
-"""The steps of the scale benchmark: each measures one thing and notes it in the report at once."""
+"""The steps of the scale benchmark. Each step writes its measurements to the report immediately."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ class Steps:
         return json.dumps({"server": server}).encode()
 
     def _singles(self, count: int) -> float:
-        """Seconds for ``count`` servers by requests of their own, several clients at a time."""
+        """Create ``count`` servers with one request each, by several concurrent clients; return the seconds."""
         began = time.monotonic()
         in_parallel(_CLIENTS, [self._body(1)] * count, self.world.connect,
                     lambda connection, body: connection.expect(202, "POST", "/servers", body))
@@ -163,7 +163,7 @@ class Steps:
         return time.monotonic() - began
 
     def _batch(self, count: int) -> float:
-        """Create ``count`` servers by one request, until none is under way; returns what the request took."""
+        """Create ``count`` servers with one request and wait until all are built; return the time of the request."""
         began = time.monotonic()
         with self.world.connect() as connection:
             connection.expect(202, "POST", "/servers", self._body(count))
@@ -177,7 +177,7 @@ class Steps:
         self.world.until("no operation is under way", lambda: self.world.under_way() == 0, self.deadline + 300, 0.1)
 
     def _probe(self) -> list[float]:
-        """Seconds from POST to ACTIVE of single boots, one after the other."""
+        """Boot single servers sequentially; return the seconds from POST to ACTIVE."""
         times = []
         with self.world.connect() as connection:
             for _ in range(_PROBES):
@@ -193,7 +193,7 @@ class Steps:
 
     # --- the full cloud ----------------------------------------------------------------------------
     def lists(self) -> None:
-        """Walk through all servers by pages, briefly and in detail."""
+        """Measure the pages of all servers, without and with details."""
         with self.world.connect() as connection:
             for name, path in (("list_all_brief", "/servers"), ("list_all_detail", "/servers/detail")):
                 if self._late():

@@ -29,7 +29,7 @@ _SELECTED = re.compile(r"Selected hosts for (\d+) x \S+: .*\((\d+) nodes, ([\d.]
 
 
 def scenario(nodes: int, hosts: int) -> dict[str, Any]:
-    """A cloud of ``nodes`` nodes on ``hosts`` service hosts: four kinds of hardware in two zones.
+    """Return the scenario of ``nodes`` nodes on ``hosts`` service hosts: four kinds of hardware in two zones.
 
     A tenth of the hosts fails occasionally; builds are retried on other hosts.
     """
@@ -104,7 +104,7 @@ class World:
         return int(self.query(f"SELECT count(*) FROM {what}")[0][0])  # noqa: S608
 
     def states(self) -> dict[str, int]:
-        """vm_state -> servers that exist."""
+        """Return the number of existing servers by vm_state."""
         return dict(self.query("SELECT vm_state, count(*) FROM instances WHERE NOT deleted GROUP BY vm_state"))
 
     def under_way(self) -> int:
@@ -114,7 +114,7 @@ class World:
         return round(int(self.query("SELECT pg_database_size(current_database())")[0][0]) / 1024**2, 1)
 
     def tables_mb(self) -> dict[str, float]:
-        """The largest tables, with their indexes."""
+        """Return the sizes of the largest tables with their indexes in MB."""
         return {name: round(int(size) / 1024**2, 1) for name, size in self.query(
             "SELECT relname, pg_total_relation_size(oid) FROM pg_class WHERE relkind = 'r' AND relnamespace = "
             "'public'::regnamespace ORDER BY 2 DESC LIMIT 6")}
@@ -202,7 +202,7 @@ def _furnish(world: World, network: str | None) -> None:
 
 
 def make_aggregates(world: World, fleet: dict[str, Any]) -> int:
-    """The aggregates of the scenario with their hosts, over the API; returns how many hosts were added."""
+    """Create the aggregates of the scenario with their hosts over the API; return the number of hosts added."""
     from nova.virt.fake import scenario as fake_scenario
 
     described = fake_scenario.parse(fleet)
