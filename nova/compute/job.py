@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import concurrent.futures
 import dataclasses
 import datetime
 import math
@@ -34,8 +35,9 @@ class Job:
         self.late_after = late_after
         # Set when the step should end early: by an interrupt, or because a newer order arrived.
         self.cancelled = threading.Event()
-        # True when the order runs in a thread.
+        # True when the order runs in a thread, which executes the function of ``future``.
         self.begun = False
+        self.future: concurrent.futures.Future[None] | None = None
         self._confirm = confirm
         self._valid_until = time.monotonic() + valid
         self._superseded_at: float | None = None

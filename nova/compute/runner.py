@@ -109,7 +109,7 @@ class Runner:
         kind = "urgent" if order.undo else operation.kind
         if kind != "urgent" and operation.shuts_down and shutdown_timeout(order.instance) > CONF.shutdown_timeout:
             kind = "shutdown"
-        self._pool.submit(kind, order.instance.project_id, self._work, job)
+        job.future = self._pool.submit(kind, order.instance.project_id, self._work, job)
 
     def interrupt(self, action_uuid: str, what: str) -> None:
         """Send the interrupt ``what`` to the running step of an action without waiting. "cancel" sets its
@@ -179,6 +179,9 @@ class Runner:
     def _abandon(self, orders: InstanceOrders, job: Job, why: str) -> None:
         LOG.error("[instance: %s] %s hangs on this host and is abandoned: %s", job.uuid, job.order.action.action, why)
         job.abandon()
+        if job.future is not None and not self._pool.replace(job.future):
+            LOG.error("[instance: %s] %s keeps its thread: too many driver calls hang on this host. Check its storage "
+                      "and hypervisor, then restart nova-compute", job.uuid, job.order.action.action)
         self._next(orders, job)
 
     def _report_for(self, job: Job, step: str, error: Exception) -> None:

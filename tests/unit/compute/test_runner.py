@@ -270,6 +270,24 @@ def test_driver_call_past_its_deadline_fails_and_next_operation_starts(
     pause.release.set()
 
 
+def test_hanging_driver_calls_of_many_servers_do_not_block_other_servers(
+        runner: Runner, conductor: Conductor, driver: FakeDriver, instance: Instance,
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    pause = Hanging(driver.power, "pause")
+    hung = [order(another(instance), "pause", "pause") for _number in range(conf.CONF.compute.threads)]
+    stop = order(instance, "stop", "power_off")
+    conductor.current = {each.action.uuid for each in (*hung, stop)}
+    for each in (*hung, stop):
+        driver.guests.spawn(each.instance, BootFiles())
+        runner.submit(context.admin(), each)
+    wait(lambda: pause.calls == len(hung))
+    monkeypatch.setattr(time, "monotonic", lambda now=time.monotonic: now() + DEADLINE)
+    runner.check_deadlines()
+    wait(lambda: conductor.ended == [("power_off", 2)])
+    wait(lambda: len(conductor.failures) == len(hung))
+    pause.release.set()
+
+
 @pytest.mark.parametrize("current", [True, False])
 def test_order_of_lower_rank_runs_if_confirmed_by_a_conductor(
         runner: Runner, conductor: Conductor, driver: FakeDriver, instance: Instance, current: bool) -> None:
