@@ -13,6 +13,7 @@ the volume must be detached and attached again. Embedded volumes need no deferre
 """
 
 import contextlib
+import functools
 import logging
 from collections.abc import Callable
 
@@ -41,9 +42,9 @@ _LONGEST_PAUSE = 3600.0
 
 
 class DeferredCleanup:
-    """The cleanups of all ended actions. ``submit(project, task)`` runs a task in the background."""
+    """The cleanups of all ended actions. ``submit(project, key, task)`` runs a task in the background."""
 
-    def __init__(self, core: Core, submit: Callable[[str, Callable[[], None]], None]) -> None:
+    def __init__(self, core: Core, submit: Callable[[str, str, Callable[[], None]], None]) -> None:
         self.core, self._submit = core, submit
 
     def call_returned_late(self, run: Run, cleanup: Cleanup | None) -> None:
@@ -70,7 +71,7 @@ class DeferredCleanup:
     def run_due(self) -> None:
         """Run the cleanups that are due, in the background."""
         for action in self.core.db.read(lambda connection: actions.due_cleanups(connection, clock.now(), _PAGE)):
-            self._submit(action.project_id or "", lambda action=action: self._attempt(action))  # type: ignore[misc]
+            self._submit(action.project_id or "", f"cleanup {action.uuid}", functools.partial(self._attempt, action))
 
     def _attempt(self, action: Action) -> None:
         try:
@@ -97,6 +98,11 @@ class DeferredCleanup:
                 return
             cleanups = [*content.cleanups, *([content.interrupted] if content.interrupted else [])]
             results = [self._clean_up(action, cleanup, server) for cleanup in cleanups]  # each runs even if one fails
+            if not all(results) and content.tries > _MAX_TRIES:
+                LOG.error("[instance: %s] Giving up the cleanup of %s after %d attempts: remove the leftovers of the "
+                          "server from the external service", action.instance_uuid, ", ".join(
+                              f"{cleanup.operation}.{cleanup.step}" for cleanup, done in zip(
+                                  cleanups, results, strict=True) if not done), content.tries)
             if all(results) or content.tries > _MAX_TRIES:
                 self.core.db.write(lambda connection: self._record_done(connection, action, server))
         except exception.StaleReport:

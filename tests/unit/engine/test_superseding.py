@@ -4,11 +4,14 @@ import pytest
 
 from nova import exception
 from nova.conductor.acceptance import start
-from nova.conductor.saga import step_executor
+from nova.conductor.saga import deferred_cleanup, step_executor
+from nova.conductor.saga.engine import Engine
+from nova.conductor.service_events import process_network_events
 from nova.db.accounts import quotas
 from nova.db.servers import actions
 from nova.objects.base import Object
 from nova.objects.servers import states
+from nova.objects.servers.external_event import ExternalEvent
 from nova.operations import REGISTRY
 from nova.operations.framework.base import CONDUCTOR, VOLUMES, Wait, step
 from tests.unit.engine.test_engine_properties import CTX
@@ -305,6 +308,21 @@ def test_abandoned_compensation_is_completed_after_a_service_outage(machine, mea
     assert not machine.debts()
 
 
+def test_cleanup_that_is_given_up_is_logged_as_an_error(machine, caplog, monkeypatch):
+    monkeypatch.setattr(deferred_cleanup, "_MAX_TRIES", 2)
+    machine.calm_down()
+    come_late(machine, Killed())
+    with pytest.raises(Killed):
+        start(machine.engine, CTX, machine.uuids[0], Keep.name, {})
+    machine.outside.remove = away
+    for _time in range(5):
+        machine.leases_end()
+    assert not machine.debts()
+    assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == [
+        f"[instance: {machine.uuids[0]}] Giving up the cleanup of keep_outside.bind after 3 attempts: remove the "
+        "leftovers of the server from the external service"]
+
+
 def test_deferred_step_is_logged_as_deferred_and_its_operation_succeeds(machine, caplog):
     machine.calm_down()
     machine.outside.remove = away
@@ -378,3 +396,35 @@ def test_external_effect_of_a_superseded_action_is_kept_if_requested_again(machi
     start(machine.engine, CTX, machine.uuids[0], Keep.name, {})
     assert [action.outcome for action in actions_of(machine)][:3] == ["success", "success", "superseded"]
     assert machine.outside.things == {machine.uuids[0]}
+
+
+class Stored:
+    """A thread pool whose threads all hang: it stores functions."""
+
+    def __init__(self):
+        self.functions = []
+
+    def submit(self, kind, project_id, function, *args):
+        self.functions.append(lambda: function(*args))
+
+
+def test_background_work_waits_only_once_while_external_services_hang(machine, caplog):
+    machine.boot(1, twice=False)
+    machine.calm_down()
+    come_late(machine, Killed())
+    with pytest.raises(Killed):
+        start(machine.engine, CTX, machine.uuids[0], Keep.name, {})
+    assert machine.debts()
+    pool = Stored()
+    engine = Engine(machine.world, pool)
+    for _time in range(3):
+        engine.recovery._cleanup.run_due()
+        process_network_events(engine, [ExternalEvent(name="network-changed", instance_uuid=machine.uuids[1])])
+    assert len(pool.functions) == 2
+    for function in pool.functions:
+        function()
+    # This test has no external network service.
+    assert f"Background task interfaces {machine.uuids[1]} failed unexpectedly" in caplog.text
+    assert machine.outside.things == set()
+    process_network_events(engine, [ExternalEvent(name="network-changed", instance_uuid=machine.uuids[1])])
+    assert len(pool.functions) == 3
