@@ -19,6 +19,7 @@ from collections.abc import Callable
 
 import msgspec
 import sqlalchemy as sa
+from oslo_db import exception as db_exception
 
 from nova import exception
 from nova.conductor.core import Core
@@ -56,17 +57,38 @@ class DeferredCleanup:
 
         def schedule(connection: sa.Connection) -> Action | None:
             stored = actions.get(connection, run.action.uuid)
+            if stored is not None and stored.outcome is None:
+                self._schedule_at_end(connection, stored, run, cleanup)
+                return None
             content = Journal(interrupted=cleanup, cleanups=journal(stored).cleanups if stored else [],
                               trace=run.journal.trace)
             return actions.schedule_cleanup(connection, run.action.uuid, msgspec.to_builtins(content))
 
         try:
             action = self.core.db.write(schedule)
-            if action is not None:  # otherwise the action continues elsewhere and finds the results of the call
+            if action is not None:  # otherwise the action continues elsewhere, or has succeeded
                 self._attempt(action)
         except exception.NovaException as error:
             LOG.error("[instance: %s] Cannot schedule the cleanup of step %s of operation %s; check the external "
                       "service for leftovers: %s", run.instance.uuid, cleanup.step, cleanup.operation, error)
+
+    @staticmethod
+    def _schedule_at_end(connection: sa.Connection, stored: Action, late: Run, cleanup: Cleanup) -> None:
+        """Add the cleanup to an unfinished action whose compensations have passed the step of the ``late`` call. An
+        action that has not compensated the step finds the result of the call."""
+        names = [step.name for step in late.operation.steps]
+        if late.action.undoing or stored.step not in names:
+            return
+        position, called = names.index(stored.step), names.index(cleanup.step)
+        if position > called or (position == called and not stored.undoing):
+            return
+        content = journal(stored)
+        content.cleanups.append(cleanup)
+        try:  # a new attempt, because the executor of the current one stores its own copy of the journal
+            actions.update(connection, stored, attempt=stored.attempt + 1, owner=None, lease_until=clock.now(),
+                           payload=msgspec.to_builtins(content))
+        except exception.StaleReport as error:
+            raise db_exception.RetryRequest(exception.ServiceUnavailable("The action has advanced.")) from error
 
     def run_due(self) -> None:
         """Run the cleanups that are due, in the background."""

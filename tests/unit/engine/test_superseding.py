@@ -51,6 +51,18 @@ class Deferred(Bind):
         self.outside.remove(self.instance.uuid)
 
 
+class Behind(Bind):
+    """An operation whose external step is compensated before a step on the host."""
+
+    name = action = "behind_outside"
+
+    @step("host", undo="leave")
+    def inspect(self, host):
+        host.driver.guests.power_state(self.instance.uuid)
+
+    bind, use, release = Bind.bind, Bind.use, Bind.release
+
+
 class Retried(Bind):
     """An operation that is tried twice, and whose second try fails before its external step."""
 
@@ -84,6 +96,7 @@ class Killed(BaseException):
 @pytest.fixture(autouse=True)
 def _server(machine, monkeypatch):
     monkeypatch.setitem(REGISTRY, Keep.name, Keep)
+    monkeypatch.setitem(REGISTRY, Behind.name, Behind)
     monkeypatch.setitem(REGISTRY, Retried.name, Retried)
     monkeypatch.setitem(REGISTRY, Deferred.name, Deferred)
     machine.boot(1, twice=False)
@@ -237,6 +250,35 @@ def test_external_effect_is_kept_if_another_conductor_completed_the_action(machi
     start(machine.engine, CTX, machine.uuids[0], Keep.name, {})
     assert actions_of(machine)[0].outcome == "success"
     assert machine.outside.things == {machine.uuids[0]}
+
+
+def test_late_external_effect_is_undone_if_another_conductor_has_compensated_the_step(machine):
+    def meanwhile():
+        machine.leases_end()
+        machine.deliver_order(0, twice=False, fails=1.0)
+        machine.deliver_report(0, twice=False)
+        machine.deliver_order(0, twice=False, fails=0.0)
+        machine.deliver_report(0, twice=False)
+        [(_host, order)] = machine.world.orders
+        assert (order.step, order.undo) == ("inspect", True)
+
+    def make(uuid):
+        del machine.outside.make
+        meanwhile()
+        assert machine.outside.things == set()
+        machine.outside.things.add(uuid)
+
+    machine.calm_down()
+    machine.outside.make = make
+    start(machine.engine, CTX, machine.uuids[0], Behind.name, {})
+    machine.deliver_order(0, twice=False, fails=0.0)
+    machine.deliver_report(0, twice=False)
+    for _time in range(3):
+        machine.deliver_all()
+        machine.leases_end()
+    assert [action.outcome for action in actions_of(machine)][:1] == ["error"]
+    assert machine.outside.things == set()
+    assert not machine.debts()
 
 
 @pytest.mark.parametrize("errors", [(), (RuntimeError("500"),), (exception.ServiceUnavailable("outside"),),
