@@ -115,7 +115,12 @@ class Runner:
         kind = "urgent" if order.undo else operation.kind
         if kind != "urgent" and operation.shuts_down and shutdown_timeout(order.instance) > CONF.shutdown_timeout:
             kind = "shutdown"
-        job.future = self._pool.submit(kind, order.instance.project_id, self._work, job)
+        try:
+            job.future = self._pool.submit(kind, order.instance.project_id, self._work, job)
+        except RuntimeError as error:  # the system has no more threads
+            del self._orders_by_instance[job.uuid]
+            LOG.error("[instance: %s] Cannot start %s, a conductor sends it again when its lease ends: %s", job.uuid,
+                      order.action.action, error)
 
     def interrupt(self, action_uuid: str, what: str) -> None:
         """Send the interrupt ``what`` to the running step of an action without waiting. "cancel" sets its

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import concurrent.futures
+import contextlib
 import functools
 import threading
 from collections.abc import Callable, Mapping
@@ -66,7 +67,8 @@ class FairThreadPool:
                     at.replaced.add(future)
                     self._end(at)
                     if at.waiting:
-                        self._start(kind, at)
+                        with contextlib.suppress(RuntimeError):  # the next function that is submitted tries again
+                            self._start(kind, at)
         return True
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:

@@ -326,6 +326,23 @@ def test_late_return_of_a_call_undoes_nothing_of_a_newer_operation(
     assert conductor.ended == [("power_off", 2), ("power_on", 2)]
 
 
+def test_order_for_which_no_thread_starts_is_not_held(
+        runner: Runner, conductor: Conductor, driver: FakeDriver, instance: Instance,
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise heartbeats would renew its lease, and no conductor would send it again."""
+    def start(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    build = order(instance, "build", "network")
+    conductor.current = {build.action.uuid}
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", start)
+        runner.submit(context.admin(), build)
+    assert runner.running() == []
+    submit(runner, again(build, 3))
+    assert guests(driver) == [instance.uuid]
+
+
 @pytest.mark.parametrize("current", [True, False])
 def test_order_of_lower_rank_runs_if_confirmed_by_a_conductor(
         runner: Runner, conductor: Conductor, driver: FakeDriver, instance: Instance, current: bool) -> None:
