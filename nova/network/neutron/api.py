@@ -109,12 +109,12 @@ class NeutronApi:
         """Return a port or network. Raises ``missing`` also for an alias of the id: MySQL ignores case, but a port with
         another id than requested would count as created by Nova, and be deleted with the server."""
         try:
-            found: Raw = self._request(ctx, "GET", f"/{kind}s/{uuid}", kind, token)
+            row: Raw = self._request(ctx, "GET", f"/{kind}s/{uuid}", kind, token)
         except exception.NotFound as error:
             raise missing from error
-        if found["id"] != uuid:
+        if row["id"] != uuid:
             raise missing
-        return found
+        return row
 
     def create_port(self, ctx: RequestContext, wanted: Raw) -> Raw:
         """Create a port and return it. Raises FixedIpInUse, NoMoreFixedIps, QuotaLimit."""
