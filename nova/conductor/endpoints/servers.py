@@ -1,5 +1,6 @@
 """Endpoints of servers, their actions and migrations, server groups, external events and consoles."""
 
+import functools
 import logging
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -294,7 +295,7 @@ def _pin(instance: Instance, zone: str | None) -> str | None:
 class Actions(Endpoint, servers_api.Actions):
     """Instance actions: the operations that were performed on servers."""
 
-    index = reads(actions.index)
+    index = reads(functools.partial(actions.index, columns=actions.LISTED))
     get = reads(actions.by_request)
 
 
