@@ -5,6 +5,7 @@ import collections
 import concurrent.futures
 import logging
 import math
+import re
 import ssl
 from collections.abc import Callable
 from http import HTTPStatus
@@ -45,6 +46,8 @@ _AUTHORIZE = "authorize"
 CHECK_INTERVAL, _PAGE = 15.0, 500
 # Retry-After in seconds if there are too many consoles, or if a service is unavailable.
 _RETRY_AFTER = 5
+# The beginning of a request target in the form for proxies (RFC 9112 section 3.2.2).
+_ABSOLUTE = re.compile(r"\Ahttps?://[^/?]+", re.IGNORECASE)
 # WebSocket close codes: policy violation, service restart.
 _POLICY, _RESTART = 1008, 1012
 
@@ -111,7 +114,7 @@ class ConsoleServer:
             return _retry_later(HTTPStatus.TOO_MANY_REQUESTS, "Too many requests.", math.ceil(wait))
         try:
             if [value.lower() for value in request.headers.get_all("Upgrade")] != ["websocket"]:
-                return await self._page(request.path)
+                return await self._page(request)
             return await self._authorize(connection, request)
         except ConnectionDenied as error:
             LOG.info("Denied a console connection from %s: %s", client, error)
@@ -120,11 +123,21 @@ class ConsoleServer:
             LOG.warning("Cannot authorize a console connection from %s, the client may retry: %s", client, error)
             return _retry_later(HTTPStatus.SERVICE_UNAVAILABLE, "Try again later.")
 
-    async def _page(self, path: str) -> Response:
-        if not self._directory:
-            return _response(*pages.missing())
-        loop = asyncio.get_running_loop()
-        return _response(*await loop.run_in_executor(self._threads, pages.read, self._directory, path))
+    async def _page(self, request: Request) -> Response:
+        """Return the response to a health check of a load balancer, or a page."""
+        path = _ABSOLUTE.sub("", request.path)
+        if request.method == "OPTIONS":
+            response = _response(HTTPStatus.OK, {"Allow": "GET, HEAD, OPTIONS"}, b"")
+        elif path.partition("?")[0] == "/healthcheck":
+            response = _response(HTTPStatus.OK, {"Content-Type": "text/plain; charset=utf-8"}, b"OK")
+        elif self._directory:
+            loop = asyncio.get_running_loop()
+            response = _response(*await loop.run_in_executor(self._threads, pages.read, self._directory, path))
+        else:
+            response = _response(*pages.missing())
+        if request.method == "HEAD":
+            response.body = b""
+        return response
 
     async def _authorize(self, connection: ServerConnection, request: Request) -> Response | None:
         head = ConnectionRequest(request.path, {name.lower(): value for name, value in request.headers.raw_items()})

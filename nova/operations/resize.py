@@ -15,7 +15,7 @@ from nova import exception
 from nova.objects.accounts.flavor import Flavor
 from nova.objects.base import Object
 from nova.objects.requirements import local_disks
-from nova.objects.requirements.requested_resources import requests_dedicated_resources
+from nova.objects.requirements.requested_resources import check_resize, requests_dedicated_resources
 from nova.objects.servers import migration as migration_states
 from nova.objects.servers import states
 from nova.objects.servers.action import Failure
@@ -70,6 +70,7 @@ class Resize(Move):
         if flavor.root_gb == 0 and instance.flavor.root_gb and not instance.volume_backed:
             raise exception.InvalidInput("Resize to zero disk flavor is not allowed.")
         local_disks.check_ephemerals(instance.block_devices, flavor)
+        check_resize(instance, flavor)
         ctl.reserve(flavor.vcpus - instance.flavor.vcpus, flavor.memory_mb - instance.flavor.memory_mb)
         if request.disk_config:
             ctl.set(disk_config=request.disk_config)

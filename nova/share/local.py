@@ -10,7 +10,7 @@ from nova import exception
 from nova.conf import CONF
 from nova.objects.base import is_canonical
 from nova.objects.volumes.share import ShareMapping
-from nova.share.base import HostShares
+from nova.share.base import HostShares, make_private
 
 LOG = logging.getLogger(__name__)
 
@@ -24,8 +24,7 @@ class LocalShares(HostShares):
     def connect(self, instance_uuid: str, mapping: ShareMapping) -> str:
         path = self.path(mapping.share_id)
         try:
-            # Other users of the host must not access files of guests, which may have any permissions.
-            os.makedirs(self.directory, mode=0o700, exist_ok=True)
+            make_private(self.directory)
             if not _is_directory(path):
                 os.mkdir(path, mode=0o777)
                 os.chmod(path, 0o777)  # noqa: S103 - for all users in the guest; the pool excludes users of the host

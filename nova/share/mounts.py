@@ -13,7 +13,7 @@ from nova import exception
 from nova.conf import CONF
 from nova.objects.base import is_canonical
 from nova.objects.volumes.share import ADDRESS, NFS, ShareMapping
-from nova.share.base import HostShares
+from nova.share.base import HostShares, make_private
 
 LOG = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ class MountedShares(HostShares):
         if path in mounted():
             return path
         try:
-            os.makedirs(self.directory, mode=0o700, exist_ok=True)
+            make_private(self.directory)
             os.makedirs(path, mode=0o700, exist_ok=True)
         except OSError as error:
             raise exception.ShareUnusable(share_id=mapping.share_id, reason=error.strerror or "error") from error

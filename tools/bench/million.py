@@ -28,7 +28,7 @@ def lists(live: int, deleted: int) -> dict[str, str]:
     day = million_rows.created_at(live + deleted, deleted // 2)
     after = day + datetime.timedelta(days=1)
     filters = ["status=ERROR", "status=ACTIVE", "task_state=rebooting", "tags=rare", "tags=none",
-               "user_id=user-0000007",
+               "not-tags=web", "user_id=user-0000007",
                "host=host-0000007", f"image={million_rows.uuid_of(7)}", "locked=true", "ip=10.0.1.7", "ip6=fd00",
                "name=server-00", "name=server-0.*77$", "name=(nothing|nobody)", "reservation_id=r-77"]
     filters += [f"sort_key={key}" for key in servers_list._SORT_KEYS]

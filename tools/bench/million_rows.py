@@ -138,7 +138,7 @@ def _server_values(connection: sa.Connection, k: sa.ColumnElement[Any], deleted:
         "addresses": address, "reservation_id": "r-" + sa.cast(k, sa.String(12)),
         "flavorid": sa.cast(k % 20, sa.String(12)), "image_ref": _uuid(k % 50), "key_name": _named("key", k % 5000),
         "access_ip_v4": sa.case((k % 100 == 0, "192.0.2." + digits[2]), else_=sa.null()),
-        "tags": sa.case((k % 1000 == 7, '["rare"]'), else_='["web","blue"]'),
+        "tags": sa.case((k % 1000 == 7, '["web","rare"]'), else_='["web","blue"]'),
         "availability_zone": _named("zone", k % 3)}
 
 

@@ -64,8 +64,9 @@ def restart(novad: Novad, args: argparse.Namespace) -> None:
     novad.follow(novad.client.platform.Restart, pb.RestartRequest(components=args.names))
 
 
-@doing(flag("--remove-volumes", help="also remove the data (not the backups)"),
-       flag("--remove-secrets", help="also remove the secrets"), flag("--yes", help="do not ask for confirmation"))
+@doing(flag("--remove-volumes", help="Remove all data volumes (default: false), but not the backups"),
+       flag("--remove-secrets", help="Remove all secret data (default: false)"),
+       flag("--yes", help="do not ask for confirmation"))
 def remove(novad: Novad, args: argparse.Namespace) -> None:
     """Remove all components; keep data and secrets unless the options say otherwise."""
     if not args.yes:

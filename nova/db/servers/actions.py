@@ -130,17 +130,12 @@ def queued(connection: sa.Connection, instance_uuid: str) -> list[Action]:
     return rows.to_objects(Action, connection.execute(_QUEUED, {"instance": instance_uuid}))
 
 
-def next_queued(connection: sa.Connection, instance_uuid: str, owner: str, until: datetime.datetime,
-                operations: Sequence[str] = ()) -> Action | None:
-    """Return the oldest queued action (among these ``operations``) and make ``owner`` its executor."""
+def next_queued(connection: sa.Connection, instance_uuid: str, operations: Sequence[str] = (),
+                after: int = 0) -> Action | None:
+    """Return the oldest queued action (among these ``operations``) whose id is greater than ``after``."""
     statement = _QUEUED.where(TABLE.c.operation.in_(operations)) if operations else _QUEUED
-    row = connection.execute(statement.limit(1), {"instance": instance_uuid}).first()
-    if row is None:
-        return None
-    action = rows.to_object(Action, row)
-    action.queued, action.owner, action.lease_until = False, owner, until
-    update(connection, action, queued=False, owner=owner, lease_until=until)
-    return action
+    row = connection.execute(statement.where(TABLE.c.id > after).limit(1), {"instance": instance_uuid}).first()
+    return rows.to_object(Action, row) if row else None
 
 
 def waiting(connection: sa.Connection, instance_uuid: str, keys: Collection[str]) -> Action | None:

@@ -34,6 +34,9 @@ _SELECTIVE = ("uuid", "project_id", "user_id", "host", "node", "access_ip_v4", "
               "image_ref", "kernel_id", "ramdisk_id", "locked_by", "task_state", "launch_index", "flavorid", "vm_state",
               "power_state", "progress", "config_drive", "availability_zone", "root_device_name", "disk_config")
 
+# Filters by tags: True if all of the tags are needed, and True if the condition is negated.
+_TAGS = {"tags": (True, False), "tags-any": (False, False), "not-tags": (True, True), "not-tags-any": (False, True)}
+
 # Names in the API -> columns.
 _NAMES = {"name": "display_name", "flavor": "flavorid", "instance_type_id": "flavorid", "image": "image_ref",
           "description": "display_description", "locked": "locked_by", "tenant_id": "project_id",
@@ -111,9 +114,11 @@ def _search(query: ServerQuery) -> searches.Search:
                 finders.append((condition.column.name, condition.find))
         else:
             where.append(condition)
-            if name in ("tags", "tags-any"):
-                by_tag = [expression.finder(tag, literal=True) for tag in _tags_of(value)]
-                finders += [("tags", find) for find in (by_tag if name == "tags" else [regexp.any_of(by_tag)]) if find]
+            if name in _TAGS:
+                every, negate = _TAGS[name]
+                by_tag = [text_index.without(tag.encode()) if negate else expression.finder(tag, literal=True)
+                          for tag in _tags_of(value)]
+                finders += [("tags", find) for find in (by_tag if every != negate else [regexp.any_of(by_tag)]) if find]
     prefixes = _deleted(query.deleted)
     return searches.Search(
         TABLE, _sort(query), _SELECTIVE, prefixes, _VALUED, equal, indexed, where, rare, expressions,
@@ -186,8 +191,5 @@ _SPECIAL: dict[str, Callable[[Any], sa.ColumnElement[bool] | regexp.Match]] = {
     "ip": _ip("."),
     "ip6": _ip(":"),
     "metadata": _metadata,
-    "tags": _tags(every=True, negate=False),
-    "tags-any": _tags(every=False, negate=False),
-    "not-tags": _tags(every=True, negate=True),
-    "not-tags-any": _tags(every=False, negate=True),
+    **{name: _tags(*condition) for name, condition in _TAGS.items()},
 }

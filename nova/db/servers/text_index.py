@@ -15,6 +15,7 @@ import array
 import datetime
 import heapq
 import itertools
+import re
 import zlib
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -170,6 +171,20 @@ def candidates(connection: sa.Connection, newest_first: bool, begin: datetime.da
     bounds = [sign * _microseconds(block.newest if newest_first else block.oldest) for block in blocks]
     matches = _matching(connection, finders, [block.id for block in blocks], sign)
     return _batches(heap, matches, bounds, None if begin is None else sign * _microseconds(begin))
+
+
+def without(text: bytes) -> Finder:
+    """Return a finder of the lines that do not contain a text that a line contains at most once."""
+    lines = re.compile(rb"(?:[^\n]*" + re.escape(text) + rb"[^\n]*(?:\n|\Z))*+")
+
+    def find(content: bytes, position: int) -> int:
+        if position == 0 and content.count(text) > content.count(b"\n"):
+            return -1
+        following = lines.match(content, position)
+        assert following is not None  # of any number of lines
+        return following.end() if following.end() < len(content) else -1
+
+    return find
 
 
 def _batches(heap: list[Place], matches: Iterator[list[Place]], bounds: list[int],

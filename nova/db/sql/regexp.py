@@ -29,6 +29,8 @@ _PLAIN = re.compile(r"(\^?)([A-Za-z0-9 .,:/@%_=-]+)(\$?)", re.ASCII)
 
 # A text with the begin of a time, at least its year and month.
 _TIME = re.compile(r"\^?(\d{4})-(\d\d)(?:-(\d\d)(?:[T ](\d\d)(?::(\d\d)(?::(\d\d))?)?)?)?[0-9TZ :.-]*\$?", re.ASCII)
+# The characters of a time.
+_OF_TIMES = re.compile(r"[0-9tTzZ :.-]*", re.ASCII)
 _FIELDS = ("%Y", "%m", "%d", "%H", "%M", "%S")
 _UNITS = (datetime.timedelta(31), datetime.timedelta(1), datetime.timedelta(hours=1), datetime.timedelta(minutes=1),
           datetime.timedelta(seconds=1))
@@ -122,9 +124,13 @@ def _texts(value: Any) -> tuple[str, ...]:
 
 
 def _period(column: sa.Column[Any], patterns: Sequence[str]) -> sa.ColumnElement[bool] | None:
-    """Return the condition that a time matches one of the patterns as the begin of a time, or None if one is not."""
-    conditions = []
+    """Return the condition that a time begins with one of the patterns; false for a pattern with characters that no
+    time has. None: a pattern is something else."""
+    conditions = list[sa.ColumnElement[bool]]()
     for pattern in patterns:
+        if not all(map(_OF_TIMES.fullmatch, required_text.of(pattern).texts)):
+            conditions.append(sa.false())
+            continue
         if (fields := _TIME.fullmatch(pattern)) is None:
             return None
         given = [field for field in fields.groups() if field is not None]

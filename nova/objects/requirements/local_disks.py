@@ -6,6 +6,9 @@ from nova import exception
 from nova.objects.accounts.flavor import Flavor
 from nova.objects.servers.instance import BlockDevice, root_volume
 
+# File systems of ephemeral disks.
+FILE_SYSTEMS = ("ext2", "ext3", "ext4", "xfs", "vfat", "ntfs")
+
 
 def ephemerals(devices: Iterable[BlockDevice], flavor: Flavor) -> list[tuple[int, str | None]]:
     """Return (GiB, file system or None for the default) of each ephemeral disk; without requested ones a single disk of
@@ -14,6 +17,12 @@ def ephemerals(devices: Iterable[BlockDevice], flavor: Flavor) -> list[tuple[int
     if listed:
         return [(disk.size_gb or flavor.ephemeral_gb, disk.guest_format) for disk in listed]
     return [(flavor.ephemeral_gb, None)] if flavor.ephemeral_gb else []
+
+
+def swap_mb(devices: Iterable[BlockDevice], flavor: Flavor) -> int:
+    """Return the MiB of the swap disk: as requested, at most and by default as the flavor has; 0 for no swap disk."""
+    requested = next((disk.size_gb for disk in devices if disk.guest_format == "swap" and not disk.is_volume), None)
+    return min(requested or flavor.swap, flavor.swap)
 
 
 def check_ephemerals(devices: Iterable[BlockDevice], flavor: Flavor) -> None:

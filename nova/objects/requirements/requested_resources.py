@@ -79,6 +79,23 @@ def request_spec(instance: Instance, flavor: Flavor, group: GroupSpec | None = N
         **fields, **how)
 
 
+def check_resize(instance: Instance, flavor: Flavor) -> None:
+    """Raise InvalidInput if no host can provide the hardware of the server with this flavor, but could with the current
+    one. (A server that an earlier release accepted may have other properties that no host provides.)"""
+    def check(flavor: Flavor) -> None:
+        disk_buses.check(instance, flavor, instance.image)
+        requested_resources(flavor, instance.image, instance.volume_backed)
+
+    try:
+        check(flavor)
+    except exception.InvalidInput:
+        try:
+            check(instance.flavor)
+        except exception.InvalidInput:
+            return
+        raise
+
+
 def host_requirements(flavor: Flavor, image: Image | None = None, volume_backed: bool = False,
                       aliases: Iterable[str] = (), existing: bool = False) -> dict[str, Any]:
     """Return the fields of a request that follow from flavor and image. Raises InvalidInput."""

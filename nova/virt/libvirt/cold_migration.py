@@ -11,6 +11,7 @@ import libvirt
 from nova import exception
 from nova.common import files
 from nova.objects.accounts.flavor import Flavor
+from nova.objects.requirements import local_disks
 from nova.objects.servers.instance import Instance
 from nova.objects.servers.moves import DiskSource
 from nova.operations.framework import guest_driver
@@ -90,8 +91,8 @@ class ColdMigration(Role, guest_driver.ColdMigration):
             if self._guests.exists(uuid):
                 return  # The migration has already ended.
             # A swap disk of another size is created again.
-            lasting = [file for file in source.files
-                       if file.name != disks.SWAP or file.size == instance.flavor.swap << 20]
+            swap = local_disks.swap_mb(instance.block_devices, instance.flavor) << 20
+            lasting = [file for file in source.files if file.name != disks.SWAP or file.size == swap]
             copies.check_allowed(instance, lasting, source.bases)
             definition = received(source.definition) if source.definition else ""
             place = copies.begin(uuid, source.token, self._guests.name)

@@ -188,7 +188,7 @@ def test_usage_query_uses_an_index_without_sorting(suite):
 
     plan = str(suite.conductor.core.db.read(look))
     assert "ix_instances_usage" in plan
-    assert "TEMP B-TREE" not in plan
+    assert "TEMP B-TREE" not in plan.partition("SCAN anon_1")[0], "more than the servers of the page are sorted"
 
 
 # --- audits ------------------------------------------------------------------------------------------

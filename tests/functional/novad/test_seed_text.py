@@ -263,6 +263,13 @@ def test_secret_that_begins_with_a_hyphen_is_accepted(words):
     assert run(*words).code == 4
 
 
+def test_remove_help_has_the_documented_options():
+    out = " ".join(run("help", "remove").out.split())
+    for option in ("--remove-volumes Remove all data volumes (default: false)",
+                   "--remove-secrets Remove all secret data (default: false)"):
+        assert option in out
+
+
 def test_remove_has_the_documented_options(axyon):
     volume = axyon.data_dir / "volumes/fusion"
     axyon.nova("remove", "--yes")

@@ -174,6 +174,31 @@ def test_request_with_two_upgrade_headers_is_served_as_http(proxy):
         assert client.recv(12) == b"HTTP/1.1 404"
 
 
+# Requests of load balancers and simple clients -> status and body of the response, with and without web pages.
+_FRONT_ENDS = {
+    "OPTIONS / HTTP/1.0": (200, b""), "OPTIONS * HTTP/1.1": (200, b""), "OPTIONS /vnc.html HTTP/1.1": (200, b""),
+    "GET /healthcheck HTTP/1.0": (200, b"OK"), "GET /healthcheck?detailed HTTP/1.1": (200, b"OK"),
+    "HEAD /healthcheck HTTP/1.0": (200, b"")}
+_PAGES = {"GET /vnc.html HTTP/1.0": (200, b"page"), "HEAD /vnc.html HTTP/1.1": (200, b""),
+          "GET http://cloud:6080/vnc.html?x=http://y/ HTTP/1.1": (200, b"page"), "HEAD /none.html HTTP/1.0": (404, b"")}
+
+
+@pytest.mark.parametrize("web", [True, False], ids=["web pages", "no web pages"])
+def test_requests_of_load_balancers_to_a_console_proxy_are_answered(proxy, tmp_path, web):
+    (tmp_path / "vnc.html").write_text("page")
+    port = proxy(top=None if web else {"web": str(tmp_path / "none")})
+    found, wanted = {}, {**_FRONT_ENDS, **(_PAGES if web else {})}
+    for line in wanted:
+        with socket.create_connection(("127.0.0.1", port), 10) as client:
+            host = "" if line.endswith("1.0") else "Host: x\r\n"
+            client.sendall(f"{line}\r\n{host}\r\n".encode())
+            head, _blank, body = b"".join(iter(lambda client=client: client.recv(65536), b"")).partition(b"\r\n\r\n")
+            found[line] = int(head.split()[1]), body
+            assert b"\r\nAllow: GET, HEAD, OPTIONS" in head or not line.startswith("OPTIONS")
+    print(f"answered: {', '.join(found)}")
+    assert found == wanted
+
+
 def test_pending_token_checks_of_a_client_do_not_block_other_clients(proxy, monkeypatch, tmp_path):
     port, answers, asked = proxy(), threading.Event(), []
     (tmp_path / "hello.html").write_text("<p>hello</p>")

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from nova import bus, context
+from nova.api.compute.servers import servers_schemas
 from nova.metadata.settings import MetadataSettings
 from nova.metadata.tree import Tree
 from nova.rpcapi.by_hosts import Guests
@@ -56,3 +57,21 @@ def test_hard_reboot_refreshes_device_metadata(suite, admin, driver, server, mon
     admin.action(server, "reboot", {"type": "HARD"})
     admin.wait(server, "ACTIVE")
     assert devices(suite, admin, server)["uplink"] == ("nic", "pci", "0000:01:00.0")
+
+
+def test_several_networks_of_a_request_have_their_own_address_and_tag(
+        suite, admin, driver, flavor, image_id, blue, green):  # noqa: F811
+    """Every field of ``networks`` but port, for three interfaces, two of them on the same network."""
+    wanted = [(green, "10.32.0.77", "first"), (blue, "10.31.0.4", "second"), (green, "10.32.0.78", "third")]
+    uuid = admin.boot(flavor, image_id, networks=[
+        {"uuid": network, "fixed_ip": address, "tag": tag} for network, address, tag in wanted])
+    admin.wait(uuid, "ACTIVE")
+    shown = {card["mac_addr"]: (card["net_id"], card["tag"], {ip["ip_address"] for ip in card["fixed_ips"]})
+             for card in admin.get(f"/servers/{uuid}/os-interface", version="2.70")["interfaceAttachments"]}
+    cards = [shown[mac] for mac in driver.guest(uuid).interfaces]
+    assert [card[:2] for card in cards] == [(network, tag) for network, _address, tag in wanted]
+    assert all(address in card[2] for card, (_network, address, _tag) in zip(cards, wanted, strict=True))
+    assert {tag for _network, _address, tag in wanted} == devices(suite, admin, uuid).keys()
+    fields = servers_schemas._NETWORK.schema(104)["properties"].keys()
+    print(f"fields of networks: {', '.join(sorted(fields))}; those of port: test_neutron.py")
+    assert fields == {"uuid", "fixed_ip", "tag", "port"}

@@ -29,16 +29,31 @@ def test_image_with_unsupported_hardware_properties_is_refused(admin, flavor, ne
     assert (code, next(iter(properties)).replace("hw_serial", "serial") in message) == (400, True), message
 
 
-@pytest.mark.parametrize(("specs", "named"), [
+_UNSUPPORTED_SPECS = [
     ({"hw:locked_memory": "true"}, "hw:locked_memory"), ({"hw:cpu_realtime": "true"}, "hw:cpu_realtime"),
     ({"hw:cpu_realtime": "true", "hw:cpu_policy": "dedicated"}, "hw:cpu_realtime_mask"),
     ({"hw:tpm_version": "1.2", "hw:tpm_model": "tpm-crb"}, "hw_tpm_model"),
     ({"os:secure_boot": "required"}, "os_secure_boot"), ({"quota:vif_inbound_peak": "1"}, "quota:vif_inbound_average"),
     ({"quota:cpu_period": "999"}, "quota:cpu_period"),
-    ({"quota:disk_total_bytes_sec": "1", "quota:disk_read_bytes_sec": "1"}, "quota:disk_total_bytes_sec")])
+    ({"quota:disk_total_bytes_sec": "1", "quota:disk_read_bytes_sec": "1"}, "quota:disk_total_bytes_sec"),
+    ({"hw:sound_model": "pigeon"}, "hw:sound_model=pigeon")]
+
+
+@pytest.mark.parametrize(("specs", "named"), _UNSUPPORTED_SPECS)
 def test_flavor_with_unsupported_extra_specs_is_refused(admin, image_id, specs, named):
     code, message = refusal_of(admin, flavor_with(admin, specs), image_id)
     assert (code, named in message) == (400, True), message
+
+
+def test_resize_to_flavors_with_unsupported_extra_specs_is_refused(admin, image_id):
+    server = admin.boot(admin.flavor(), image_id)
+    admin.wait(server, "ACTIVE")
+    for specs, named in _UNSUPPORTED_SPECS:
+        flavor = flavor_with(admin, specs)
+        code, message = refused(lambda flavor=flavor: admin.action(server, "resize", {"flavorRef": flavor}))
+        assert (code, named in message) == (400, True), message
+    print(f"refused: {_UNSUPPORTED_SPECS}")
+    assert admin.server(server)["status"] == "ACTIVE"
 
 
 @pytest.mark.parametrize(("specs", "properties"), [
@@ -63,7 +78,8 @@ def test_boot_with_hardware_reported_by_a_host_succeeds(admin, driver, new_image
 @pytest.mark.parametrize(("device", "named"), [
     ({"device_type": "tape"}, "device_type=tape"), ({"disk_bus": "pigeon"}, "disk_bus"),
     ({"device_type": "cdrom"}, "device_type=cdrom"), ({"device_type": "cdrom", "disk_bus": "virtio"}, "disk_bus"),
-    ({"device_type": "floppy"}, "device_type=floppy"), ({"disk_bus": "fdc"}, "disk_bus")])
+    ({"device_type": "floppy"}, "device_type=floppy"), ({"disk_bus": "fdc"}, "disk_bus"),
+    ({"guest_format": "zfs"}, "guest_format=zfs")])
 def test_unsupported_block_device_types_are_refused(admin, flavor, image_id, device, named):
     blank = {"source_type": "blank", "destination_type": "local", "boot_index": -1, "volume_size": 1, **device}
     root = {"source_type": "image", "destination_type": "local", "boot_index": 0, "uuid": image_id}
@@ -94,6 +110,19 @@ def test_swap_and_config_drive_count_towards_disks_of_the_image_bus(admin, new_i
     code, message = refusal_of(admin, flavor, image, config_drive=True, block_device_mapping_v2=devices)
     assert (code, "5 disks on the bus ide" in message) == (400, True), message
     server = admin.boot(flavor, image, block_device_mapping_v2=devices)
+    admin.delete(f"/servers/{server}")
+    wait_for(lambda: not admin.get("/os-volumes", version="2.1")["volumes"], 40, "the server's volume is deleted")
+
+
+def test_resize_that_adds_a_disk_to_a_full_bus_is_refused(admin, new_image):
+    image, flavor = new_image(hw_machine_type="pc", hw_disk_bus="ide"), admin.flavor(**{"OS-FLV-EXT-DATA:ephemeral": 1})
+    server = admin.boot(flavor, image, config_drive=True, block_device_mapping_v2=[
+        {"source_type": "image", "destination_type": "local", "boot_index": 0, "uuid": image},
+        {"source_type": "blank", "destination_type": "volume", "volume_size": 1, "delete_on_termination": True}])
+    admin.wait(server, "ACTIVE")
+    larger = admin.flavor(swap=64, **{"OS-FLV-EXT-DATA:ephemeral": 1})
+    code, message = refused(lambda: admin.action(server, "resize", {"flavorRef": larger}))
+    assert (code, "5 disks on the bus ide" in message) == (400, True), message
     admin.delete(f"/servers/{server}")
     wait_for(lambda: not admin.get("/os-volumes", version="2.1")["volumes"], 40, "the server's volume is deleted")
 

@@ -1,4 +1,4 @@
-"""A new API with a conductor of the previous release: missing methods return 503, not a client error."""
+"""A new API with a conductor or compute service of the previous release: a missing method is a 503, no client error."""
 
 from __future__ import annotations
 
@@ -84,6 +84,24 @@ def test_method_missing_in_an_old_conductor_returns_503(
         print(f"\n{asked} requests to {len(_ROUTES)} routes; {len(lacked)} methods of conductors were lacking in turn")
     assert wrong == []
     assert len(lacked) > 50
+
+
+@pytest.mark.parametrize(("method", "path", "body"), [
+    ("console_output", "action", {"os-getConsoleOutput": {}}), ("diagnostics", "diagnostics", None)])
+def test_method_missing_in_an_old_compute_service_returns_503(
+        suite: Any, admin: Client, flavor: str, image_id: str, monkeypatch: pytest.MonkeyPatch, method: str, path: str,
+        body: dict[str, Any] | None) -> None:
+    uuid = admin.boot(flavor, image_id)
+    admin.wait(uuid, "ACTIVE")
+    [endpoint] = [each for each in suite.compute._server.dispatcher.endpoints if each.target.namespace == "compute"]
+    old = OldConductor()
+    with monkeypatch.context() as patch:
+        patch.setattr(type(endpoint), method, old.handler(method, lambda _ctx, _p: ""))
+        with pytest.raises(Failed) as failed:
+            admin.call("GET" if body is None else "POST", f"/servers/{uuid}/{path}", body)
+    assert (failed.value.code, old.missed) == (503, [method])
+    admin.delete(f"/servers/{uuid}")
+    admin.wait_gone(uuid)
 
 
 def test_share_requests_to_an_old_conductor_return_503(

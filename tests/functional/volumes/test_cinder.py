@@ -369,7 +369,8 @@ def test_server_boots_from_new_cinder_root_and_data_volumes(admin, member, flavo
     assert list(cinder.volumes) == [system.id]
 
 
-@pytest.mark.parametrize("how", ["error after", "silence", "silence after"])
+@pytest.mark.parametrize("how", ["error after", pytest.param("silence", marks=pytest.mark.slow),
+                                 pytest.param("silence after", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("verb", ["create_volume", "create_attachment", "update_attachment", "complete_attachment"])
 def test_boot_creates_a_cinder_volume_once_despite_failures(admin, member, flavor, image_id, cinder, driver, verb, how):
     cinder.fail(verb, how)

@@ -162,7 +162,7 @@ def test_attachment_update_during_a_live_migration_is_preserved(hosts, admin, se
     assert {item["volumeId"]: item["delete_on_termination"] for item in shown}[data] is True
 
 
-@pytest.mark.parametrize("how", [None, "error after", "silence"])
+@pytest.mark.parametrize("how", [None, "error after", pytest.param("silence", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("verb", ["create_attachment", "complete_attachment", "delete_attachment"])
 def test_evacuation_moves_volume_attachments(hosts, admin, cinder, ways, lost, verb, how):
     server, returns = lost
@@ -189,7 +189,7 @@ def test_failed_evacuation_keeps_the_attachments_of_the_failed_host(hosts, admin
 
 
 # --- failures --------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("how", ["error after", "silence"])
+@pytest.mark.parametrize("how", ["error after", pytest.param("silence", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("verb", ["create_attachment", "complete_attachment", "delete_attachment"])
 @pytest.mark.parametrize("kind", ["migrate", "live"])
 def test_cinder_failure_during_a_move_is_retried(hosts, admin, server, cinder, ways, kind, verb, how):

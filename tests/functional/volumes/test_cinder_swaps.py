@@ -121,7 +121,8 @@ def test_failed_swap_in_the_guest_keeps_the_old_volume(suite, admin, member, ser
     audited(suite)
 
 
-@pytest.mark.parametrize("how", ["error", "error after", "silence", "silence after"])
+@pytest.mark.parametrize("how", ["error", pytest.param("error after", marks=pytest.mark.slow),
+                                 pytest.param("silence", marks=pytest.mark.slow), "silence after"])
 @pytest.mark.parametrize("verb", ["os-begin_detaching", "create_attachment", "update_attachment",
                                   "complete_attachment", "delete_attachment", "os-migrate_volume_completion"])
 def test_cinder_failure_during_a_swap_is_retried_and_migrates_once(

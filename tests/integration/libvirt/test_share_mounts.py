@@ -40,7 +40,9 @@ assert shares.connector("h1") == {{ADDRESS: "10.0.0.11"}}
 one, two = new_uuid(), new_uuid()
 share = ShareMapping(uuid=new_uuid(), share_id=new_uuid(), tag="docs", protocol="NFS",
                      export_location=f"10.0.0.50:{{place}}/export")
+(place / "pool").mkdir(mode=0o755)
 path = shares.connect(one, share)
+assert (place / "pool").stat().st_mode & 0o777 == 0o700, "other accounts must not access files of guests"
 assert path == shares.connect(one, share), "once"
 assert pathlib.Path(path, "word").read_text() == "here"
 other = shares.connect(two, share)

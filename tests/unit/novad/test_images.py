@@ -3,6 +3,7 @@
 import http.server
 import json
 import os
+import re
 import subprocess
 import tarfile
 import threading
@@ -57,6 +58,17 @@ def test_database_secret_is_limited_to_conductors_and_master_key_to_control(plat
     hosts = [one for one in components.values() if one.roles == ("compute",)]
     assert hosts
     assert not [one.image for one in hosts if "master-key" in one.secrets()]
+
+
+def test_services_on_the_network_of_a_node_send_secrets_to_privileged_loopback_ports_only(platform):
+    """Any account may listen on another port of loopback while the container that publishes the port is stopped."""
+    used = {(name, option, int(port)) for name, one in platform.components.items() if not one.networks
+            for text in one.files.values() for option, port in re.findall(
+                r"(?m)^(transport_url|auth_url|endpoint_override|connection) = .*[@/]127\.0\.0\.1:(\d+)", text)}
+    print(f"connections by loopback: {sorted(used)}")
+    assert [each for each in used if each[2] >= 1024] == []
+    assert {port for _name, _option, port in used} <= {
+        port.node for one in platform.components.values() for port in one.ports}
 
 
 def test_compute_hosts_use_node_names_and_the_control_node_address():

@@ -31,6 +31,14 @@ def test_share_directory_is_created_once_and_kept(tmp_path: pathlib.Path) -> Non
     assert stat.S_IMODE(os.stat(tmp_path / "pool").st_mode) == 0o700, "the pool must be private"
 
 
+def test_accessible_pool_of_shares_is_restricted_to_its_owner(tmp_path: pathlib.Path) -> None:
+    """A set-uid program that a guest leaves in a share would make any account of the host root."""
+    tmp_path.chmod(0o755)
+    path = LocalShares(str(tmp_path)).connect(new_uuid(), mapping())
+    assert stat.S_IMODE(os.stat(tmp_path).st_mode) == 0o700
+    assert stat.S_IMODE(os.stat(path).st_mode) == 0o777
+
+
 @pytest.mark.parametrize("share_id", ["../etc", "x", "a" * 36])
 def test_share_id_that_is_no_uuid_is_refused(tmp_path: pathlib.Path, share_id: str) -> None:
     with pytest.raises(exception.ShareUnusable):

@@ -25,7 +25,7 @@ from nova.objects.requirements.hardware_values import (
     LOCKED_MEMORY,
     USB_REDIRECTION,
 )
-from nova.objects.requirements.requested_resources import request_spec, requested_resources
+from nova.objects.requirements.requested_resources import check_resize, request_spec, requested_resources
 from nova.objects.servers.instance import BlockDevice, Instance
 from nova.virt.libvirt.node import traits
 from nova.virt.libvirt.node.capabilities import Capabilities
@@ -225,6 +225,7 @@ def test_existing_server_with_previously_ignored_properties_can_move() -> None:
             request_spec(instance, instance.flavor)
         instance.launched_at = instance.created_at
         request_spec(instance, instance.flavor)
+        check_resize(instance, server(flavor={"vcpus": 4}).flavor)
         guest_config(instance, HOST, existing="")
 
 

@@ -12,6 +12,7 @@ from nova.conf import CONF
 from nova.conf.volume import EMBEDDED
 from nova.objects.images.image import Image
 from nova.objects.requirements import hardware
+from nova.objects.requirements.local_disks import FILE_SYSTEMS
 from nova.objects.servers.instance import BlockDevice, root_volume
 from nova.objects.servers.volume_image import devices_of as devices_of_image
 
@@ -132,6 +133,9 @@ def _check_local(device: BlockDevice, wanted: Mapping[str, Any]) -> None:
     if device.source == "blank":
         if device.boot_index == 0:
             raise exception.InvalidInput(_BAD_BOOT)
+        if device.guest_format not in (None, "", "swap", *FILE_SYSTEMS):
+            raise exception.InvalidInput(_INVALID + f"guest_format={device.guest_format} is not supported, use swap or "
+                                         f"one of {', '.join(FILE_SYSTEMS)}.")
     elif device.boot_index != 0:
         raise exception.InvalidInput(_INVALID + "Mapping image to local is not supported.")
     elif device.image_id != wanted.get("imageRef"):

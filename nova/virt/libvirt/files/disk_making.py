@@ -89,8 +89,8 @@ def _builders(instance: Instance, files: BootFiles) -> dict[str, Callable[[str],
             builders[name] = functools.partial(_copy, source)
     for index, (size, filesystem) in enumerate(ephemerals(instance, instance.flavor)):
         builders[ephemeral_name(index)] = functools.partial(_format, f"ephemeral{index}", size * _GIB, filesystem)
-    if instance.flavor.swap:
-        builders[disks.SWAP] = functools.partial(_format, "swap", instance.flavor.swap * _MIB, "swap")
+    if swap := local_disks.swap_mb(instance.block_devices, instance.flavor):
+        builders[disks.SWAP] = functools.partial(_format, "swap", swap * _MIB, "swap")
     return builders
 
 
@@ -113,12 +113,13 @@ def check_growth(local: LocalDisks, instance: Instance, flavor: Flavor) -> None:
 
 
 def grow(local: LocalDisks, instance: Instance) -> None:
-    """Grow the disks to the sizes of the instance's flavor; a swap disk of another size is removed for make()."""
+    """Grow the disks to the sizes of the instance; a swap disk of another size is removed for make()."""
     if local.root is not None and local.root.device == "disk":
         _grow(local.root, instance.flavor.root_gb * _GIB)
     for disk, (size, _filesystem) in zip(local.ephemerals, ephemerals(instance, instance.flavor), strict=False):
         _grow(disk, size * _GIB)
-    if local.swap is not None and virtual_size(local.swap.path, local.swap.format) != instance.flavor.swap * _MIB:
+    swap = local_disks.swap_mb(instance.block_devices, instance.flavor) * _MIB
+    if local.swap is not None and virtual_size(local.swap.path, local.swap.format) != swap:
         os.unlink(local.swap.path)
 
 

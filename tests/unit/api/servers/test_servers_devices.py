@@ -88,6 +88,7 @@ def test_legacy_block_device_mapping_boots_from_vda_or_the_first_volume(names, r
     ([{"source_type": "blank", "volume_type": "ssd"}], IMAGE, "volume_type"),
     ([volume(), volume()], IMAGE, "same volume"), ([blank(tag="a"), volume(tag="a")], IMAGE, "same tag"),
     ([blank(device_name="vdb"), volume(device_name="/dev/vdb")], IMAGE, "same device_name"),
+    ([{"source_type": "blank", "guest_format": "zfs"}], IMAGE, "guest_format=zfs"),
     ([{"source_type": "blank", "guest_format": "swap"}] * 2, IMAGE, "swap"),
     ([{"source_type": "image", "destination_type": "local", "uuid": OTHER, "boot_index": 0}], IMAGE, "imageRef"),
     ([{"source_type": "image", "destination_type": "local", "uuid": IMAGE, "boot_index": 1}], IMAGE, "to local"),

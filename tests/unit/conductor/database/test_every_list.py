@@ -122,14 +122,17 @@ def scans(connection: sa.Connection, query: Callable[[sa.Connection], Any]) -> l
         plan = [str(row[3]) for row in connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", parameters)]
         # A page in the order of an index ends after its limit and offset.
         page = "LIMIT" in statement and "WHERE" not in statement and not any("TEMP B-TREE" in step for step in plan)
+        # (An empty IN, and the result of a subquery, whose tables have their own steps.)
         found += [f"{step} ({statement})" for step in plan if step.startswith("SCAN ") and not page
-                  and step.split()[1] not in {*BOUNDED, "CONSTANT", "(subquery-1)"}]  # (an empty IN)
+                  and step.split()[1] not in {*BOUNDED, "CONSTANT", "(subquery-1)", "anon_1"}]
     return found
 
 
 def test_every_list_method_of_the_rpc_interfaces_is_covered() -> None:
     covered = {name.split(" ")[0] for name in QUERIES} | ELSEWHERE | NO_LISTS
     covered.discard("usage_audits.page")  # only a background task reads this list
+    print(f"{len(lists())} methods return lists: the plans of {len(QUERIES)} statements are examined, of which "
+          f"{sorted(WHOLE)} read a table; measured with rows: {sorted(ELSEWHERE)}; no lists: {sorted(NO_LISTS)}")
     assert lists() == covered
 
 

@@ -104,12 +104,12 @@ def test_page_that_ends_early_has_a_marker_of_the_same_project(two_projects: Dat
     ("vm_state", "launched_at", "display_name", "key_name"), ("project_id", "key_name", "created_at")], ids="-".join)
 def test_pages_by_several_sort_keys_continue_after_the_marker(
         two_projects: Database, keys: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Markers include deleted servers and null keys, in all sort directions."""
+    """Markers include deleted servers and null keys, in equal and alternating sort directions."""
     monkeypatch.setattr(searches, "FEW", 4 * FEW)
     monkeypatch.setattr(searches, "_SECONDS", 60.0)
     markers: set[str] = set()
-    for ways in itertools.product(("asc", "desc"), repeat=len(keys)):
-        query: dict[str, Any] = {"deleted": None, "brief": True, "sort": list(zip(keys, ways, strict=True))}
+    for ways in itertools.product(("asc", "desc"), repeat=2):
+        query: dict[str, Any] = {"deleted": None, "brief": True, "sort": list(zip(keys, itertools.cycle(ways)))}
         wanted = sorted_by_database(two_projects, query["sort"], deleted=None)
         found: list[str] = []
         for uuids, _marker in pages(two_projects, ServerQuery(**query, limit=3 * LIMIT)):

@@ -31,8 +31,8 @@ FILTERS: list[dict[str, Any]] = [
         "a[^x]b", "(nothing|nobody)", "server-000000", "x*", "(?s)a.b", r"\Qc++\E", "db-1", r"-\d$")]
 FILTERS += [{"ip": value} for value in ("10.9.0.7", "^10.9.0.7$", "10.(7|9).0.", "0.9", "10.9.1|^10.9.0.7", "fd00")]
 FILTERS += [{"ip6": value} for value in ("fd00", "^fd00::7$")]
-FILTERS += [{name: value} for name in ("tags", "tags-any", "not-tags") for value in (
-    ["rare"], ["none"], ["rare", "web"], ['a"b'], ["RARE"])]
+FILTERS += [{name: value} for name in ("tags", "tags-any", "not-tags", "not-tags-any") for value in (
+    ["rare"], ["web"], ["none"], ["rare", "web"], ['a"b'], ["RARE"])]
 FILTERS += [{"reservation_id": "r-77"}, {"description": "server-.*77$"}, {"key_name": "key-00.*99"},
             {"name": "server", "ip": "10.9.0.7"}, {"tags": ["rare"], "name": "7$"}, {"hostname": "server-0000077"}]
 SORTS: list[list[tuple[str, str]]] = [[], [("created_at", "asc")], [("display_name", "asc"), ("created_at", "asc")]]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+import inspect
 import itertools
 import threading
 from collections import Counter
@@ -22,6 +24,8 @@ from nova.objects.hosts.scheduling import GroupSpec, RequestSpec, Selection, met
 from nova.objects.servers.instance import Instance
 from nova.objects.servers.migration import Migration
 from nova.objects.servers.server_group import ServerGroup
+from nova.scheduler import stages
+from nova.scheduler.filters.base import Filter
 from tests.unit.conductor.books import Books, flavor, node, server, set_columns
 
 
@@ -287,6 +291,54 @@ def test_concurrent_claims_respect_the_group_policy(
     assert outcomes.count(True) == won
     assert core.db.read(lambda connection: server_groups.members_by_host(
         connection, spec.group.uuid)) == {"a": won}  # type: ignore[union-attr]
+
+
+# --- every filter and weigher ------------------------------------------------------------------------
+# How claims check the decision of a filter, a weigher or a stage again: the tests of it.
+_RECHECKED: dict[str, tuple[Callable[..., None], ...]] = {
+    "ComputeFilter": (test_claim_on_a_disabled_or_down_host_is_refused,),
+    "DisabledHosts": (test_claim_with_force_host_accepts_a_down_but_no_disabled_host,),
+    "AvailabilityZoneFilter": (test_claim_is_refused_if_the_zone_of_the_host_has_changed,),
+    "Traits": (test_claim_is_refused_if_traits_of_the_host_have_changed,),
+    "ServerGroupAffinityFilter": (test_claim_enforces_affinity, test_concurrent_claims_respect_the_group_policy),
+    "ServerGroupAntiAffinityFilter": (test_claim_enforces_anti_affinity,
+                                      test_migrating_group_member_counts_on_source_and_destination),
+    "ServerGroupSoftAffinityWeigher": (test_claim_is_rescheduled_if_new_group_members_favor_another_host,),
+    "ServerGroupSoftAntiAffinityWeigher": (test_claim_is_rescheduled_if_new_group_members_favor_another_host,),
+}
+_CLAIMED = {"Room": "test_claims_properties.py", "Trees": "test_claims_properties.py",
+            "NUMATopologyFilter": "test_dedicated_resources.py", "PciPassthroughFilter": "test_dedicated_resources.py"}
+_NOT_RECHECKED = {
+    "AllHostsFilter": "accepts every node", "IgnoredHosts": "in the request", "RequestedHost": "in the request",
+    "IsolatedHostsFilter": "an option of the scheduler", "SimpleCIDRAffinityFilter": "the address of a host",
+    "ComputeCapabilitiesFilter": "facts of a host, which no request changes",
+    "ImagePropertiesFilter": "facts of a host, which no request changes",
+    "JsonFilter": "an expression about the load, which changes at any time; resources are claimed",
+    "MetricsFilter": "whether a host reports its load",
+    **dict.fromkeys((
+        "BuildFailureWeigher", "CPUWeigher", "DiskWeigher", "HypervisorVersionWeigher", "ImagePropertiesWeigher",
+        "IoOpsWeigher", "MetricsWeigher", "NumInstancesWeigher", "PCIWeigher", "RAMWeigher"),
+        "an order of hosts that all fit; a policy of no user depends on it")}
+
+
+def test_every_decision_of_the_scheduler_is_checked_by_claims_or_listed() -> None:
+    """The attributes of filters lead to the checks: of metadata of aggregates, of limits and of hints."""
+    found = {point.name: point.load() for kind in ("filters", "weighers")
+             for point in importlib.metadata.entry_points(group=f"nova.scheduler.{kind}")}
+    found |= {name: kind for name, kind in vars(stages).items() if inspect.isclass(kind) and not name.startswith("_")
+              and issubclass(kind, Filter) and kind.__module__ == stages.__name__}
+    by_attribute = {
+        "aggregates": {name for name, kind in found.items() if getattr(kind, "by_aggregates", False)},
+        "limits": {name for name, kind in found.items() if getattr(kind, "claim_limit", "")},
+        "hints": {name for name, kind in found.items() if getattr(kind, "claim_hint", "")}}
+    print(f"{len(found)} filters, weighers and stages; checked again: {by_attribute}, {sorted(_RECHECKED)}; "
+          f"claimed: {_CLAIMED}; not checked again: {_NOT_RECHECKED}")
+    assert by_attribute["limits"] == {"IoOpsFilter", "AggregateIoOpsFilter", "NumInstancesFilter",
+                                      "AggregateNumInstancesFilter"}
+    assert by_attribute["hints"] == {"SameHostFilter", "DifferentHostFilter"}
+    groups = [*by_attribute.values(), set(_RECHECKED), set(_CLAIMED), set(_NOT_RECHECKED)]
+    assert sum(map(len, groups)) == len(set().union(*groups)), "a filter is in two groups"
+    assert set().union(*groups) == found.keys()
 
 
 # --- cost ------------------------------------------------------------------------------------------
