@@ -484,9 +484,8 @@ def test_lock_server_accepts_a_reason_from_2_73(api, conductor):
 def test_unlock_server_locked_by_admin_requires_admin(api, conductor, locked_by, roles, status):
     conductor.server = server(locked_by=locked_by)
     assert api.post("/v2.1/servers/uuid/action", {"unlock": None}, roles=roles).status == status
-    assert (conductor.last[0] == "unlock") == (status == 202)
-    if status == 202:
-        assert conductor.last[1]["override"] == (locked_by == "admin")
+    assert (conductor.last[0] == "unlock" and conductor.last[1]["override"] == (locked_by == "admin")) == (
+        status == 202)
 
 
 def test_reset_state_of_a_server(api, conductor):
