@@ -23,6 +23,9 @@ _LEASES = 2
 _WITHOUT_SUCCESS = ("superseded", "error")
 _ENDED = (*_WITHOUT_SUCCESS, "success")
 
+# Columns of lists for users. Payload and events of an action may have a hundred kilobytes each.
+LISTED = tuple(column for column in TABLE.c if column.name not in ("payload", "events"))
+
 # Built once: building a statement costs several times as much as running it.
 _GET = sa.select(TABLE).where(TABLE.c.uuid == sa.bindparam("this"))
 _GET_WITH_INSTANCE = sa.select(TABLE, INSTANCES).join_from(
@@ -195,10 +198,10 @@ def owned(connection: sa.Connection, owner: str) -> list[Action]:
 
 
 def index(connection: sa.Connection, instance_uuid: str, limit: int | None = None, marker: str | None = None,
-          changes_since: datetime.datetime | None = None,
-          changes_before: datetime.datetime | None = None) -> list[Action]:
-    """Return actions, newest first. ``marker``: a request id. Raises MarkerNotFound."""
-    statement = sa.select(TABLE).where(TABLE.c.instance_uuid == instance_uuid).order_by(TABLE.c.id.desc())
+          changes_since: datetime.datetime | None = None, changes_before: datetime.datetime | None = None, *,
+          columns: Sequence[sa.Column[Any]] = tuple(TABLE.c)) -> list[Action]:
+    """Return actions, newest first, with these columns. ``marker``: a request id. Raises MarkerNotFound."""
+    statement = sa.select(*columns).where(TABLE.c.instance_uuid == instance_uuid).order_by(TABLE.c.id.desc())
     if marker is not None:
         first_id = connection.scalar(sa.select(sa.func.min(TABLE.c.id)).where(
             TABLE.c.instance_uuid == instance_uuid, TABLE.c.request_id == marker))
