@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -36,6 +36,8 @@ class RequestContext(context.RequestContext):
     calling_host: str = ""
     # Time of the monotonic clock until which the sender of the received message waits; None: no limit.
     until: float | None = None
+    # Corrects the estimated clock of the sender; called when the signature of the message is verified.
+    learn_clock: Callable[[], None] = staticmethod(lambda: None)
 
     def to_wire(self, token: bool = False) -> dict[str, Any]:
         """Return the fields to send, without unset ones, and with the token only if ``token`` is set."""

@@ -217,7 +217,7 @@ class CinderService:
         return (500, None) if how.startswith("error") else None
 
     def volume(self, project: str, uuid_: str) -> Volume:
-        found = self.volumes.get(uuid_)
+        found = self.volumes.get(uuid_.lower())  # MySQL ignores case
         if found is None or project not in (found.project, PROJECT):
             raise Refused(404, f"Volume {uuid_} could not be found.")
         if found.status == "creating":
@@ -319,7 +319,7 @@ class CinderService:
         found.status, found.image = "downloading", {"image_id": wanted["image_id"]}
 
     def snapshot(self, project: str, uuid_: str) -> Snapshot:
-        found = self.snapshots.get(uuid_)
+        found = self.snapshots.get(uuid_.lower())
         if found is None or project not in (found.volume.project, PROJECT):
             raise Refused(404, f"Snapshot {uuid_} could not be found.")
         return found.looked_at()

@@ -1,13 +1,14 @@
 """Deadlines of messages: the fields that the sender adds, and their evaluation by the receiver."""
 
 import collections
+import dataclasses
 import functools
 import math
 import os
 import socket
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 # Fields of a message next to its request context: the time of sending (seconds since the epoch), the same by the
@@ -37,50 +38,66 @@ def stamp(seconds: float | None) -> dict[str, Any]:
     return wire
 
 
+@dataclasses.dataclass(frozen=True)
+class Arrival:
+    """The arrival of a message. ``until``: monotonic time until which its sender waits (None: no limit). ``learn``
+    corrects the clock of the sender; call it once the signature is verified."""
+
+    until: float | None = None
+    learn: Callable[[], None] = lambda: None
+
+
 class Clocks:
     """Estimates of the age of messages from hosts with different monotonic clocks. The fastest message of a host gives
     the offset between its clock and ours. A slower message was delayed by the difference, in a queue or in the socket
     of a frozen process. The first message of a host counts as new. For messages of the own host the age is exact. Wall
-    clocks are not used. Thread-safe."""
+    clocks are not used. Each sender has clocks of its own, and only verified messages change them: otherwise a hostile
+    host could let all messages of another machine expire. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._clocks: collections.OrderedDict[str, _Clock] = collections.OrderedDict()
+        self._clocks: collections.OrderedDict[tuple[str, str], _Clock] = collections.OrderedDict()
 
-    def left(self, wire: Mapping[str, Any]) -> float | None:
-        """Return the seconds until a message that arrived now expires (negative: expired), or None if it never does."""
-        seconds, sent = wire.get(_SECONDS), wire.get(_STEADY)
+    def arrival(self, wire: Mapping[str, Any], sender: str = "") -> Arrival:
+        """Return the arrival of a message that was received now. ``sender``: the host that it names as its sender."""
+        seconds, sent, now = wire.get(_SECONDS), wire.get(_STEADY), time.monotonic()
         if not isinstance(seconds, int | float) or not isinstance(sent, int | float):
-            return None
-        name = str(wire.get(_CLOCK))
-        if name == _own_clock():
-            return seconds - (time.monotonic() - sent)
+            return Arrival()
+        key, difference = (sender, str(wire.get(_CLOCK))), now - sent
+        if key[1] == _own_clock():
+            return Arrival(sent + seconds)
         with self._lock:
-            clock = self._clocks.get(name)
-            if clock is None:
-                clock = self._clocks[name] = _Clock()
-            self._clocks.move_to_end(name)
+            clock = self._clocks.get(key)
+            age = clock.age(difference, now) if clock is not None else 0.0
+        return Arrival(now + seconds - age, lambda: self._learn(key, difference, seconds, now))
+
+    def _learn(self, key: tuple[str, str], difference: float, lifetime: float, now: float) -> None:
+        with self._lock:
+            self._clocks.setdefault(key, _Clock(now)).learn(difference, lifetime, now)
+            self._clocks.move_to_end(key)
             while len(self._clocks) > _MAX_CLOCKS:
                 self._clocks.popitem(last=False)
-            return seconds - clock.age(time.monotonic() - sent, seconds)
 
 
 class _Clock:
     """The offset of the clock of a host."""
 
-    def __init__(self) -> None:
+    def __init__(self, now: float) -> None:
         self._offset = math.inf  # our time minus the time of the host, for a message without delay
-        self._updated_at = time.monotonic()
+        self._updated_at = now
         # Since when all messages seem expired, and the smallest difference between their times since then.
         self._late_since: float | None = None
         self._late_by = 0.0
 
-    def age(self, difference: float, lifetime: float) -> float:
+    def age(self, difference: float, now: float) -> float:
         """Return the age of a message whose arrival and sending differ by ``difference`` on the two clocks."""
-        now = time.monotonic()
-        self._offset = min(self._offset + _DRIFT * (now - self._updated_at), difference)
+        return max(0.0, difference - self._offset - _DRIFT * (now - self._updated_at))
+
+    def learn(self, difference: float, lifetime: float, now: float) -> None:
+        """Correct the offset by a message that arrived at ``now``."""
+        age = self.age(difference, now)
+        self._offset = difference - age
         self._updated_at = now
-        age = difference - self._offset
         if age <= lifetime:
             self._late_since = None
         elif self._late_since is None:
@@ -89,5 +106,3 @@ class _Clock:
             self._late_by = min(self._late_by, difference)
             if now - self._late_since > _SUSPENDED_AFTER:
                 self._offset, self._late_since = self._late_by, None
-                return difference - self._offset
-        return age

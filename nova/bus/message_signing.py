@@ -154,6 +154,12 @@ class Signature(msgspec.Struct):
     covers: list[str]
 
 
+def claimed_sender(wire: Mapping[str, Any]) -> str:
+    """Return the host that a message names as its sender ("": none), before its signature is verified."""
+    signature = wire.get(FIELD)
+    return str(signature.get("by") or "") if isinstance(signature, dict) else ""
+
+
 def host_key(master: bytes, host: str, generation: int) -> bytes:
     """Return the key of a host, or with the name "" the key for messages within the control plane."""
     return hmac.digest(master, f"{_HOST if host else 'control'}\0{host}\0{generation}".encode(), _SHA)

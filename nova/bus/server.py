@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterable
@@ -68,10 +69,16 @@ class Authorizer:
         self.label = address.method
         self._address, self._method, self._keys = address, method, keys
 
+    def verify(self, ctx: context.RequestContext, payload: str) -> str:
+        """Verify the signature and return the sending host ("": the control plane). Raises CallerRefused."""
+        host = self._keys.verified_sender(self._address, ctx.wire, payload)
+        ctx.learn_clock()
+        return host
+
     def authorize(self, ctx: context.RequestContext, payload: str) -> Any:
         """Verify the signature, set ``ctx.calling_host`` and return the arguments of the message. A host may not name
         another host in the argument ``host``. Raises CallerRefused, DecodeError."""
-        host = self._keys.verified_sender(self._address, ctx.wire, payload)
+        host = self.verify(ctx, payload)
         if host and not self._method.by_hosts:
             raise exception.CallerRefused(f"{self.label} is not for hosts: host {host} may not call it.")
         args = self._method.decode_args(payload, from_host=bool(host))
@@ -95,6 +102,8 @@ def _handler(
         if ctx.until is not None and time.monotonic() > ctx.until:
             LOG.warning("Dropped an expired %s message: the sender no longer waits for it", label)
             metrics.BUS_DROPPED.inc(label)
+            with contextlib.suppress(exception.CallerRefused):
+                authorizer.verify(ctx, p)  # the clock of the sender may have been stopped or set
             return DROPPED
         with context.deadline(ctx.until), worker_stats.METER.work():
             return metrics.handled(label, ctx.sent_at, lambda: answer(ctx, p)) if metrics.on else answer(ctx, p)

@@ -6,7 +6,6 @@ import collections
 import dataclasses
 import random
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -16,7 +15,7 @@ from oslo_messaging import opts
 
 from nova import context, exception
 from nova.bus import deadlines, message_signing, oslo
-from nova.bus.driver.requests import UNTIL
+from nova.bus.driver.requests import ARRIVAL
 from nova.telemetry import metrics, tracing
 
 
@@ -47,11 +46,9 @@ class ContextSerializer(messaging.NoOpSerializer):  # type: ignore[misc]
     def deserialize_context(self, ctxt: dict[str, Any]) -> context.RequestContext:
         ctx = context.RequestContext.from_wire(ctxt)
         ctx.wire = ctxt
-        if self._measured:
-            ctx.until = ctxt.pop(UNTIL, None)
-        else:
-            left = self._clocks.left(ctxt)
-            ctx.until = None if left is None else time.monotonic() + left
+        arrival = ctxt.pop(ARRIVAL, deadlines.Arrival()) if self._measured else self._clocks.arrival(
+            ctxt, message_signing.claimed_sender(ctxt))
+        ctx.until, ctx.learn_clock = arrival.until, arrival.learn
         if metrics.on:
             ctx.sent_at = ctxt.get("sent_at")
         if tracing.on:

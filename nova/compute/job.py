@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import concurrent.futures
 import dataclasses
 import datetime
 import math
@@ -24,28 +25,33 @@ class Superseded(Exception):
 class Job:
     """An order that waits or runs. The order is current for ``valid`` seconds, prolonged by heartbeats that renew its
     lease. After that it must be confirmed by a conductor (``confirm``) before its next effect. ``late_after``: rank and
-    action of an order that arrived before this one although it seemed newer."""
+    action of an order that arrived before this one although it seemed newer. ``repeats``: a repeated compensation, of
+    which no conductor knows."""
 
-    def __init__(self, ctx: context.RequestContext, order: StepOrder, valid: float,
-                 confirm: Callable[[Job], None], late_after: tuple[tuple[int, int], str] | None = None) -> None:
+    def __init__(self, ctx: context.RequestContext, order: StepOrder, valid: float, confirm: Callable[[Job], None],
+                 late_after: tuple[tuple[int, int], str] | None = None, repeats: bool = False) -> None:
         self.ctx = ctx
         self.order = order
         self.uuid = order.instance.uuid
         self.late_after = late_after
+        self.repeats = repeats
+        # The first order to compensate this one after it was abandoned.
+        self.compensation: StepOrder | None = None
         # Set when the step should end early: by an interrupt, or because a newer order arrived.
         self.cancelled = threading.Event()
-        # True when the order runs in a thread.
+        # True when the order runs in a thread, which executes the function of ``future``.
         self.begun = False
+        self.future: concurrent.futures.Future[None] | None = None
         self._confirm = confirm
         self._valid_until = time.monotonic() + valid
         self._superseded_at: float | None = None
-        self._abandoned = False
+        self.abandoned = False
         self._deadline: float | None = None
         self._step: Step | None = None
 
     def check(self) -> None:
         """Raise Superseded if this host has received a newer order or an interrupt."""
-        if self._abandoned:
+        if self.abandoned:
             raise Superseded("the order took too long")
         if self._superseded_at is not None:
             raise Superseded("a newer order was received")
@@ -69,7 +75,7 @@ class Job:
     @property
     def overtaken(self) -> bool:
         """Return True if a newer order has taken over or this one was abandoned."""
-        return self._superseded_at is not None or self._abandoned
+        return self._superseded_at is not None or self.abandoned
 
     def supersede(self) -> None:
         """Note that a newer order arrived; this one ends at its next effect."""
@@ -84,11 +90,19 @@ class Job:
     def adopt(self, newer: Job) -> bool:
         """Continue under a newer attempt at the same step; return False if the order is for other work."""
         mine, other = self.order, newer.order
-        if self.overtaken or mine.action.uuid != other.action.uuid or mine.undo != other.undo \
+        if self.overtaken or self.repeats or mine.action.uuid != other.action.uuid or mine.undo != other.undo \
                 or mine.action.operation != other.action.operation or other.step not in (mine.step, self.step_name):
             return False
         self.order = other
         self._valid_until = newer._valid_until
+        return True
+
+    def compensated_by(self, newer: Job) -> bool:
+        """Note a newer order and return True if it compensates this abandoned one, False if it is for other work."""
+        order = newer.order
+        if not order.undo or self.order.undo or order.action.operation != self.order.action.operation:
+            return False
+        self.compensation = self.compensation or order
         return True
 
     @property
@@ -106,12 +120,12 @@ class Job:
 
     def hangs(self, now: float) -> str | None:
         """Return the name of the step that exceeds its deadline, or None."""
-        late = self._deadline is not None and now > self._deadline and not self._abandoned
+        late = self._deadline is not None and now > self._deadline and not self.abandoned
         return self.step_name if late else None
 
     def abandon(self) -> None:
         """Give up the running step: it has no further effect and reports nothing."""
-        self._abandoned = True
+        self.abandoned = True
         self.cancelled.set()
 
 

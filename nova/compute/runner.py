@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
@@ -73,6 +74,8 @@ class Runner:
         # Each of many hosts in one process stores fewer orders.
         self._newest = NewestOrders(_STORED_ORDERS if pool is None else _STORED_ORDERS // 10)
         self._orders_by_instance: dict[str, InstanceOrders] = {}
+        # The latest abandoned order of an instance, while its driver call hangs and no newer operation has begun.
+        self._hanging: dict[str, Job] = {}
         self._stopping = threading.Event()
 
     # --- taking orders -------------------------------------------------------------------------
@@ -91,6 +94,9 @@ class Runner:
             # An order that seems late may be new to a database restored from a backup: the conductor confirms it.
             job = Job(ctx, order, 0.0 if late else self.clock.valid_for(order), self._confirm,
                       late_after=newest if late else None)
+            hanging = self._hanging.get(uuid)
+            if hanging is not None and not hanging.compensated_by(job):
+                del self._hanging[uuid]
             if orders is None:
                 self._orders_by_instance[uuid] = InstanceOrders(job)
                 self._start(job)
@@ -109,7 +115,12 @@ class Runner:
         kind = "urgent" if order.undo else operation.kind
         if kind != "urgent" and operation.shuts_down and shutdown_timeout(order.instance) > CONF.shutdown_timeout:
             kind = "shutdown"
-        self._pool.submit(kind, order.instance.project_id, self._work, job)
+        try:
+            job.future = self._pool.submit(kind, order.instance.project_id, self._work, job)
+        except RuntimeError as error:  # the system has no more threads
+            del self._orders_by_instance[job.uuid]
+            LOG.error("[instance: %s] Cannot start %s, a conductor sends it again when its lease ends: %s", job.uuid,
+                      order.action.action, error)
 
     def interrupt(self, action_uuid: str, what: str) -> None:
         """Send the interrupt ``what`` to the running step of an action without waiting. "cancel" sets its
@@ -134,7 +145,8 @@ class Runner:
     def running(self) -> list[str]:
         """Return the actions whose steps this host runs or queues; the heartbeat renews their leases."""
         with self._mutex:
-            return [job.order.action.uuid for orders in self._orders_by_instance.values() for job in orders.jobs()]
+            return [job.order.action.uuid for orders in self._orders_by_instance.values() for job in orders.jobs()
+                    if not job.repeats]
 
     def renewed(self, uuids: Collection[str], lost: Collection[str], at: float) -> None:
         """Renew the leases of these actions after a heartbeat sent ``at`` (monotonic), and end those of the lost ones.
@@ -179,6 +191,11 @@ class Runner:
     def _abandon(self, orders: InstanceOrders, job: Job, why: str) -> None:
         LOG.error("[instance: %s] %s hangs on this host and is abandoned: %s", job.uuid, job.order.action.action, why)
         job.abandon()
+        with self._mutex:
+            self._hanging[job.uuid] = job
+        if job.future is not None and not self._pool.replace(job.future):
+            LOG.error("[instance: %s] %s keeps its thread: too many driver calls hang on this host. Check its storage "
+                      "and hypervisor, then restart nova-compute", job.uuid, job.order.action.action)
         self._next(orders, job)
 
     def _report_for(self, job: Job, step: str, error: Exception) -> None:
@@ -219,6 +236,27 @@ class Runner:
                 orders = self._orders_by_instance.get(job.uuid)
             if orders is not None:
                 self._next(orders, job)
+        if job.abandoned:
+            self._after_late_return(job)
+
+    def _after_late_return(self, job: Job) -> None:
+        """Undo the effect of an abandoned driver call that has returned after its compensation: run that once more.
+        After a newer operation only report the guest."""
+        while self.busy(job.uuid):
+            if self._stopping.wait(TICK):
+                return
+        with self._mutex:
+            compensation = job.compensation if self._hanging.get(job.uuid) is job else None
+            if compensation is not None and job.uuid not in self._orders_by_instance and not self._stopping.is_set():
+                LOG.warning("[instance: %s] A driver call of %s returned after the compensation, which is repeated",
+                            job.uuid, job.order.action.action)
+                repeated = Job(job.ctx, compensation, math.inf, self._confirm, repeats=True)
+                self._orders_by_instance[job.uuid] = InstanceOrders(repeated)
+                self._start(repeated)
+            if self._hanging.get(job.uuid) is job:
+                del self._hanging[job.uuid]
+        if compensation is None:
+            self._settle(job)
 
     def _operation(self, order: StepOrder) -> Operation:
         name = order.action.operation or ""
@@ -332,6 +370,9 @@ class Runner:
     def _report(self, job: Job, report: StepReport) -> None:
         """Report the end of the order until a conductor has stored it, a newer order exists, or the service stops. A
         report that cannot be stored is not a failure of the step: it is repeated until the attempt is refused."""
+        if job.repeats:
+            self._after_refusal(job)  # the conductor has stored the report of the compensation that is repeated
+            return
         wait, refusals, started = 0.5, 0, time.monotonic()
         while True:
             report.attempt = job.order.attempt  # a newer attempt may have been adopted
@@ -365,8 +406,11 @@ class Runner:
 
     def _after_refusal(self, job: Job) -> None:
         """Handle the guest of a refused order according to the database, unless a newer order runs."""
-        if job.overtaken or self._stopping.is_set():
-            return
+        if not job.overtaken and not self._stopping.is_set():
+            self._settle(job)
+
+    def _settle(self, job: Job) -> None:
+        """Remove the guest if the database requires it, otherwise report its power state."""
         uuid, name = job.uuid, self.machine.name
         try:
             whereabouts = self._guests.whereabouts(job.ctx, name, [uuid])

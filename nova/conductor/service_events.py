@@ -34,7 +34,7 @@ def process_network_events(engine: Engine, events: Iterable[ExternalEvent]) -> N
             _detach(engine, event.instance_uuid, event.tag)
     for uuid in sorted({event.instance_uuid for event in events if event.name in _CHANGED}):
         # All events share one queue, so that events of ten thousand servers do not delay the work of projects.
-        engine.in_background("", functools.partial(_renew, engine.core, uuid))
+        engine.in_background("", f"interfaces {uuid}", functools.partial(_renew, engine.core, uuid))
 
 
 def _detach(engine: Engine, uuid: str, vif_id: str) -> None:
@@ -81,7 +81,8 @@ def _extend(engine: Engine, uuid: str, volume_id: str) -> None:
     except (exception.NotFound, exception.Conflict) as error:
         LOG.info("[instance: %s] Volume %s was extended, but the guest cannot be: %s", uuid, volume_id, error)
         if _ID.fullmatch(volume_id):
-            engine.in_background("", functools.partial(_refuse, engine.core, uuid, volume_id))
+            engine.in_background("", f"extension {uuid} {volume_id}",
+                                 functools.partial(_refuse, engine.core, uuid, volume_id))
 
 
 def _refuse(core: Core, uuid: str, volume_id: str) -> None:

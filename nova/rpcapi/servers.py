@@ -96,7 +96,8 @@ class Servers(Interface, topic=CONDUCTOR, namespace="servers"):
              project_id: str | None = None) -> None: ...
 
     @call
-    def unlock(self, ctx: RequestContext, uuid: str, project_id: str | None = None) -> None: ...
+    def unlock(self, ctx: RequestContext, uuid: str, project_id: str | None = None, override: bool = True) -> None:
+        """Unlock a server. Raises InstanceIsLocked if it is locked by an administrator, without ``override``."""
 
     @call
     def reset_state(self, ctx: RequestContext, uuid: str, state: str) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import concurrent.futures
+import contextlib
 import functools
 import threading
 from collections.abc import Callable, Mapping
@@ -15,6 +16,8 @@ from typing import Any, Generic, ParamSpec, TypeVar
 
 # Seconds after which an idle thread ends. Few threads are needed most of the time, and each uses memory.
 _IDLE = 10.0
+# Maximum number of threads of a kind that hang and have been replaced.
+_MOST_REPLACED = 500
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -51,6 +54,22 @@ class FairThreadPool:
             if at.idle:
                 at.idle.pop().set()  # wake the thread that was busy last, so that threads which are not needed end
         return work.future
+
+    def replace(self, future: concurrent.futures.Future[Any]) -> bool:
+        """Start another thread in place of the one that runs the function of ``future`` and hangs, perhaps for ever;
+        it ends when its function returns. Returns False if too many threads hang."""
+        with self._lock:
+            for kind, at in self._kinds.items():
+                if future in at.running:
+                    if len(at.replaced) >= _MOST_REPLACED:
+                        return False
+                    at.running.remove(future)
+                    at.replaced.add(future)
+                    self._end(at)
+                    if at.waiting:
+                        with contextlib.suppress(RuntimeError):  # the next function that is submitted tries again
+                            self._start(kind, at)
+        return True
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Refuse further functions; waiting ones run unless ``cancel_futures``. ``wait`` until all threads ended."""
@@ -91,8 +110,14 @@ class FairThreadPool:
                     work = None
                 else:
                     work = at.take()
+                    at.running.add(work.future)
             if work is not None:
                 work.run()
+                with self._lock:
+                    if work.future in at.replaced:
+                        at.replaced.remove(work.future)
+                        return
+                    at.running.remove(work.future)
                 del work  # free its memory while the thread is idle
             elif not woken.wait(self._idle):
                 with self._lock:
@@ -155,4 +180,6 @@ class _Kind(FairQueue[_Work]):
         super().__init__()
         self.limit = limit
         self.threads = 0
+        self.running: set[concurrent.futures.Future[Any]] = set()
+        self.replaced: set[concurrent.futures.Future[Any]] = set()  # whose hanging threads were replaced
         self.idle: list[threading.Event] = []

@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import threading
 import time
+import types
 from collections.abc import Callable, Iterator
 
 import pytest
 import sqlalchemy as sa
 
-from nova import exception
+from nova import conf, context, exception
+from nova.conductor.endpoints.networks import FloatingIps
+from nova.db.maintenance import migrate
+from nova.db.networks import floating_ips
 from nova.db.sql.engine import Database
 from tests.crash.faults.chaos import cut_connections
 from tests.crash.faults.dbproxy import Proxy, When
@@ -92,6 +96,20 @@ def test_lost_commit_of_an_insert_is_unavailable_instead_of_a_conflict(database:
     assert numbers(database) == [0, 0, 0]
     with pytest.raises(exception.Conflict):
         database.write(make)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_lost_commit_of_a_floating_ip_allocates_one_address(proxy: Proxy, when: When) -> None:
+    conf.register()
+    migrate.sync(proxy.url)
+    database = Database(proxy.url)
+    database.write(lambda connection: floating_ips.create(connection, "public", "192.0.2.0/29"))
+    cut = proxy.cut("^COMMIT", of="UPDATE floating_ips", when=when)
+    endpoint = FloatingIps(types.SimpleNamespace(db=database))  # type: ignore[arg-type]
+    allocated = endpoint.allocate(context.admin(), "p")
+    cut.wait()
+    assert database.read(lambda connection: floating_ips.index(connection, "p")) == [allocated]
+    database.close()
 
 
 def test_deadlocked_transactions_are_retried_and_executed_once(database: Database) -> None:

@@ -136,7 +136,7 @@ class Connection(asyncio.Protocol):
     def __init__(self, server: Server, extra: dict[str, str], trusted: bool) -> None:
         self._server, self._extra, self.trusted = server, extra, trusted
         self._data = bytearray()
-        self._exchange = Exchange(HEAD_LIMIT, BODY_LIMIT, lenient=True)
+        self._exchange = Exchange(HEAD_LIMIT, BODY_LIMIT, lenient=not trusted)
         self.busy = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

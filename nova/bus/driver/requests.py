@@ -19,11 +19,11 @@ from nova.bus import oslo
 from nova.bus.deadlines import Clocks
 from nova.bus.driver import wire
 from nova.bus.driver.broker import DEFAULT_EXCHANGE, Broker, Consumer, Outgoing, Queue
+from nova.bus.message_signing import claimed_sender
 
 LOG = logging.getLogger(__name__)
 
-# Entry of a request's context: the monotonic time until which its sender waits, measured on arrival.
-UNTIL = "arrived_until"
+ARRIVAL = "arrival"  # entry of a request's context: its deadlines.Arrival
 DROPPED = {"dropped": True}  # the reply to a request that was dropped since it came too late: none is sent
 _PAUSE = 0.25  # seconds between two attempts to reply to a caller whose queue is missing
 _REMEMBERED = 60.0  # seconds for which a missing reply queue is remembered: a later reply does not wait for it again
@@ -164,8 +164,7 @@ class Listener(oslo.BaseListener):  # type: ignore[misc]
             LOG.info("Dropped a request that was published twice: %s", unique_id)
             return
         self._recent.append(unique_id)
-        left = self._clocks.left(ctxt)
-        ctxt[UNTIL] = None if left is None else time.monotonic() + left
+        ctxt[ARRIVAL] = self._clocks.arrival(ctxt, claimed_sender(ctxt))
         with self._changed:
             self._free -= 1
         try:

@@ -1,5 +1,6 @@
 """Endpoints of the embedded networks, their addresses and security groups."""
 
+import contextlib
 import logging
 
 import sqlalchemy as sa
@@ -64,7 +65,19 @@ class FloatingIps(Endpoint, networks_api.FloatingIps):
     delete = writes(floating_ips.delete)
 
     def allocate(self, ctx: RequestContext, project_id: str, pool: str | None = None) -> FloatingIp:
-        floating_ip = self.core.db.write(lambda connection: floating_ips.allocate(connection, project_id, pool))
+        tried: list[FloatingIp] = []
+
+        def transaction(connection: sa.Connection) -> FloatingIp:
+            tried.append(floating_ips.allocate(connection, project_id, pool))
+            return tried[-1]
+
+        def made(connection: sa.Connection) -> FloatingIp | None:
+            """Return the address of a transaction whose commit got no response, or None if it was not committed."""
+            with contextlib.suppress(exception.FloatingIpNotFound):
+                return floating_ips.get(connection, tried[-1].uuid, project_id)
+            return None
+
+        floating_ip = self.core.db.write(transaction, made)
         LOG.info("Floating IP %s of pool %s was allocated to project %s", floating_ip.address, floating_ip.pool,
                  project_id)
         return floating_ip

@@ -1,5 +1,6 @@
 """Endpoints of servers, their actions and migrations, server groups, external events and consoles."""
 
+import functools
 import logging
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -194,10 +195,12 @@ class Servers(servers_api.Servers):
 
         self._change(ctx, uuid, project_id, write)
 
-    def unlock(self, ctx: RequestContext, uuid: str, project_id: str | None = None) -> None:
+    def unlock(self, ctx: RequestContext, uuid: str, project_id: str | None = None, override: bool = True) -> None:
         def write(connection: sa.Connection, instance: Instance) -> str | None:
             if not instance.locked:
                 return None
+            if not override and instance.locked_by != "owner":  # locked since the API checked the policy
+                raise exception.InstanceIsLocked(instance_uuid=uuid)
             return self._instant(connection, ctx, instance, "unlock", locked_by=None, locked_reason=None)
 
         self._change(ctx, uuid, project_id, write)
@@ -294,7 +297,7 @@ def _pin(instance: Instance, zone: str | None) -> str | None:
 class Actions(Endpoint, servers_api.Actions):
     """Instance actions: the operations that were performed on servers."""
 
-    index = reads(actions.index)
+    index = reads(functools.partial(actions.index, columns=actions.LISTED))
     get = reads(actions.by_request)
 
 

@@ -13,11 +13,13 @@ the volume must be detached and attached again. Embedded volumes need no deferre
 """
 
 import contextlib
+import functools
 import logging
 from collections.abc import Callable
 
 import msgspec
 import sqlalchemy as sa
+from oslo_db import exception as db_exception
 
 from nova import exception
 from nova.conductor.core import Core
@@ -41,9 +43,9 @@ _LONGEST_PAUSE = 3600.0
 
 
 class DeferredCleanup:
-    """The cleanups of all ended actions. ``submit(project, task)`` runs a task in the background."""
+    """The cleanups of all ended actions. ``submit(project, key, task)`` runs a task in the background."""
 
-    def __init__(self, core: Core, submit: Callable[[str, Callable[[], None]], None]) -> None:
+    def __init__(self, core: Core, submit: Callable[[str, str, Callable[[], None]], None]) -> None:
         self.core, self._submit = core, submit
 
     def call_returned_late(self, run: Run, cleanup: Cleanup | None) -> None:
@@ -55,22 +57,43 @@ class DeferredCleanup:
 
         def schedule(connection: sa.Connection) -> Action | None:
             stored = actions.get(connection, run.action.uuid)
+            if stored is not None and stored.outcome is None:
+                self._schedule_at_end(connection, stored, run, cleanup)
+                return None
             content = Journal(interrupted=cleanup, cleanups=journal(stored).cleanups if stored else [],
                               trace=run.journal.trace)
             return actions.schedule_cleanup(connection, run.action.uuid, msgspec.to_builtins(content))
 
         try:
             action = self.core.db.write(schedule)
-            if action is not None:  # otherwise the action continues elsewhere and finds the results of the call
+            if action is not None:  # otherwise the action continues elsewhere, or has succeeded
                 self._attempt(action)
         except exception.NovaException as error:
             LOG.error("[instance: %s] Cannot schedule the cleanup of step %s of operation %s; check the external "
                       "service for leftovers: %s", run.instance.uuid, cleanup.step, cleanup.operation, error)
 
+    @staticmethod
+    def _schedule_at_end(connection: sa.Connection, stored: Action, late: Run, cleanup: Cleanup) -> None:
+        """Add the cleanup to an unfinished action whose compensations have passed the step of the ``late`` call. An
+        action that has not compensated the step finds the result of the call."""
+        names = [step.name for step in late.operation.steps]
+        if late.action.undoing or stored.step not in names:
+            return
+        position, called = names.index(stored.step), names.index(cleanup.step)
+        if position > called or (position == called and not stored.undoing):
+            return
+        content = journal(stored)
+        content.cleanups.append(cleanup)
+        try:  # a new attempt, because the executor of the current one stores its own copy of the journal
+            actions.update(connection, stored, attempt=stored.attempt + 1, owner=None, lease_until=clock.now(),
+                           payload=msgspec.to_builtins(content))
+        except exception.StaleReport as error:
+            raise db_exception.RetryRequest(exception.ServiceUnavailable("The action has advanced.")) from error
+
     def run_due(self) -> None:
         """Run the cleanups that are due, in the background."""
         for action in self.core.db.read(lambda connection: actions.due_cleanups(connection, clock.now(), _PAGE)):
-            self._submit(action.project_id or "", lambda action=action: self._attempt(action))  # type: ignore[misc]
+            self._submit(action.project_id or "", f"cleanup {action.uuid}", functools.partial(self._attempt, action))
 
     def _attempt(self, action: Action) -> None:
         try:
@@ -97,6 +120,11 @@ class DeferredCleanup:
                 return
             cleanups = [*content.cleanups, *([content.interrupted] if content.interrupted else [])]
             results = [self._clean_up(action, cleanup, server) for cleanup in cleanups]  # each runs even if one fails
+            if not all(results) and content.tries > _MAX_TRIES:
+                LOG.error("[instance: %s] Giving up the cleanup of %s after %d attempts: remove the leftovers of the "
+                          "server from the external service", action.instance_uuid, ", ".join(
+                              f"{cleanup.operation}.{cleanup.step}" for cleanup, done in zip(
+                                  cleanups, results, strict=True) if not done), content.tries)
             if all(results) or content.tries > _MAX_TRIES:
                 self.core.db.write(lambda connection: self._record_done(connection, action, server))
         except exception.StaleReport:

@@ -56,6 +56,7 @@ class Engine:
     def __init__(self, core: Core, pool: FairThreadPool | None = None) -> None:
         self.core = core
         self._leases = InFlightLeases()
+        self._background_keys: set[str] = set()
         # One class of threads per called service, so that a hanging service does not block calls to other services.
         self._pool = pool or FairThreadPool({**dict.fromkeys(KINDS, CONF.conductor.outside_threads),
                                     "database": CONF.conductor.threads, "scheduler": SCHEDULER_THREADS}, name="steps")
@@ -85,10 +86,22 @@ class Engine:
     def _submit_taken(self, ctx: context.RequestContext, run: Run, host_lost: bool) -> None:
         self._run_later(self._host_lost if host_lost else self.executor.advance, ctx, run)
 
-    def in_background(self, project_id: str, task: Callable[[], None]) -> None:
-        """Run a task that calls external services. The task may get lost when the conductor ends."""
+    def in_background(self, project_id: str, key: str, task: Callable[[], None]) -> None:
+        """Run a task that calls external services, unless a task with the same ``key`` waits for a thread: while a
+        service hangs, its tasks must not pile up. The task may get lost when the conductor ends."""
+        if key in self._background_keys:
+            return
+
+        def begin() -> None:
+            self._background_keys.discard(key)
+            try:
+                task()
+            except Exception:
+                LOG.exception("Background task %s failed unexpectedly", key)
+
+        self._background_keys.add(key)
         with contextlib.suppress(RuntimeError):  # the pool is shut down
-            self._pool.submit(_BACKGROUND, project_id, task)
+            self._pool.submit(_BACKGROUND, project_id, begin)
 
     def _run_later(self, function: Callable[[context.RequestContext, Any], None], ctx: context.RequestContext,
                    work: Run | list[Run]) -> None:

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from nova import context, exception
 from nova.conductor.core import Core
 from nova.conductor.saga.deferred_cleanup import DeferredCleanup
-from nova.conductor.saga.run import Run, current, owner_of
+from nova.conductor.saga.run import Run, current, owner_of, read_run
 from nova.conductor.saga.step_executor import MAX_TRIES, StepExecutor, lease
 from nova.db.hosts import services
 from nova.db.servers import actions, external_events, servers
@@ -51,7 +51,7 @@ class Recovery:
         def take(connection: sa.Connection) -> list[StepOrder]:
             orders = []
             for action in actions.owned(connection, owner_of(host)):
-                run = self._read_run(connection, action)
+                run = read_run(connection, action)
                 if run is None or run.step is None:
                     continue
                 run.journal.tries += 1
@@ -116,7 +116,7 @@ class Recovery:
     def _take_over(self, action: Action, judge_hosts: bool) -> None:
         def take(connection: sa.Connection) -> tuple[Run, bool] | None:
             # A copy, because the transaction may be retried.
-            run = self._read_run(connection, msgspec.structs.replace(action))
+            run = read_run(connection, msgspec.structs.replace(action))
             if run is None:
                 self._postpone(connection, action)
                 return None
@@ -155,17 +155,6 @@ class Recovery:
         run.operation.relocate()
         return True
 
-    def _read_run(self, connection: sa.Connection, action: Action) -> Run | None:
-        """Return the run of an action, or None if this release cannot read its operation, step or data."""
-        try:
-            run = Run(action, servers.get(connection, action.instance_uuid, deleted=True))
-            run.operation.step_named(action.step or run.operation.steps[0].name)
-            return run
-        except (exception.NovaException, msgspec.ValidationError) as error:
-            LOG.warning("[instance: %s] Cannot read operation %s, leaving it to a conductor of a newer release: %s",
-                        action.instance_uuid, action.operation, error)
-            return None
-
     # --- external events -------------------------------------------------------------------------------
     def wake(self, instance_uuid: str, events: Mapping[str, str]) -> bool:
         """Store external events and resume the action that waits for any of them; return True if there was one."""
@@ -173,7 +162,7 @@ class Recovery:
             for key, status in sorted(events.items()):
                 external_events.add(connection, instance_uuid, key, status)
             action = actions.waiting(connection, instance_uuid, events)
-            run = self._read_run(connection, action) if action else None
+            run = read_run(connection, action) if action else None
             if run is None:
                 return None
             actions.update(connection, run.action, attempt=run.action.attempt + 1, owner=self.core.name,

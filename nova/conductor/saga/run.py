@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import msgspec
+import sqlalchemy as sa
 
 from nova import exception
 from nova.db.hosts import services
+from nova.db.servers import servers
 from nova.db.sql import clock
 from nova.notifications.requests import SchedulerQuery
 from nova.objects.servers.action import Action, Event, Failure
@@ -15,6 +18,8 @@ from nova.objects.servers.instance import Instance, without_secrets
 from nova.objects.volumes.volume import journal_without_secrets
 from nova.operations import REGISTRY
 from nova.operations.framework.base import CONDUCTOR, Cleanup, Inherited, Journal, Operation, Step, journal
+
+LOG = logging.getLogger(__name__)
 
 
 class Run:
@@ -172,6 +177,18 @@ def _operation(name: str, instance: Instance, data: dict[str, Any]) -> Operation
     if name not in REGISTRY:
         raise exception.UnknownOperation(name=name)
     return REGISTRY[name](instance, data)
+
+
+def read_run(connection: sa.Connection, action: Action) -> Run | None:
+    """Return the run of an action, or None if this release cannot read its operation, step or data."""
+    try:
+        run = Run(action, servers.get(connection, action.instance_uuid, deleted=True))
+        run.operation.step_named(action.step or run.operation.steps[0].name)
+        return run
+    except (exception.NovaException, msgspec.ValidationError) as error:
+        LOG.warning("[instance: %s] Cannot read operation %s, leaving it to a conductor of a newer release: %s",
+                    action.instance_uuid, action.operation, error)
+        return None
 
 
 def current(action: Action | None, uuid: str, step: str, attempt: int) -> Action:

@@ -8,7 +8,8 @@ lost message never fails a step.
 import datetime
 import functools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import msgspec
 import sqlalchemy as sa
@@ -19,7 +20,7 @@ from nova.conductor.resources import volume_keys
 from nova.conductor.saga.control import ConductorControl
 from nova.conductor.saga.decision import Done, Ended, Event, Failed, HostLost, Transition, decide, enter
 from nova.conductor.saga.deferred_cleanup import DeferredCleanup
-from nova.conductor.saga.run import Run, owner_of
+from nova.conductor.saga.run import Run, owner_of, read_run
 from nova.conductor.saga.transition_notifications import TransitionNotifications, of_transition
 from nova.conf import CONF
 from nova.db.hosts import dedicated_resources, services
@@ -27,7 +28,7 @@ from nova.db.networks import security_filters
 from nova.db.servers import actions, external_events, servers
 from nova.db.sql import clock
 from nova.objects.networks.network import RuleSet
-from nova.objects.servers.action import Action, Failure
+from nova.objects.servers.action import Failure
 from nova.objects.servers.instance import with_ways, without_secrets
 from nova.objects.servers.order import StepOrder
 from nova.objects.volumes.volume import journal_without_secrets
@@ -140,19 +141,31 @@ class StepExecutor:
         """Hand the instance over to a queued operation on which the awaited event depends, and return that run. The
         waiting action returns to the queue. It continues when that operation or its own lease ends."""
         servers.lock(connection, run.instance.uuid)
-        first = actions.next_queued(connection, run.instance.uuid, self.core.name, lease(), wait.ahead)
-        if first is None:
-            return None
-        actions.update(connection, run.action, queued=True)
-        return self._hand_over(connection, first)
+        first = self._start_queued(connection, run.instance.uuid, wait.ahead)
+        if first is not None:
+            actions.update(connection, run.action, queued=True)
+        return first
 
-    def _hand_over(self, connection: sa.Connection, follower: Action) -> Run:
-        """Make a queued action the holder of the instance and return its run."""
-        servers.update(connection, follower.instance_uuid, {"action_uuid": follower.uuid})
-        next_run = Run(follower, servers.get(connection, follower.instance_uuid, deleted=True))
-        if next_run.operation.relocate():
-            actions.update(connection, follower, payload=next_run.payload())
-        return next_run
+    def _start_queued(self, connection: sa.Connection, instance_uuid: str,
+                      operations: Sequence[str] = ()) -> Run | None:
+        """Make the oldest queued action (among these ``operations``) the holder of the instance and return its run. An
+        action that this release cannot read stays in the queue, for a conductor of the release that accepted it."""
+        action = actions.next_queued(connection, instance_uuid, operations)
+        while action is not None:
+            run = read_run(connection, action)
+            if run is None:
+                actions.update(connection, action, lease_until=clock.now())
+                action = actions.next_queued(connection, instance_uuid, operations, action.id)
+                continue
+            changes: dict[str, Any] = {"queued": False, "owner": self.core.name, "lease_until": lease()}
+            if run.operation.relocate():
+                changes["payload"] = run.payload()
+            actions.update(connection, action, **changes)
+            run.action = msgspec.structs.replace(action, **changes)
+            servers.update(connection, instance_uuid, {"action_uuid": action.uuid})
+            run.instance.action_uuid = action.uuid
+            return run
+        return None
 
     # --- events and transitions --------------------------------------------------------------------------
     def handle(self, ctx: context.RequestContext, run: Run, event: Event, ctl: ConductorControl | None = None) -> None:
@@ -324,8 +337,7 @@ class StepExecutor:
         if not run.own.may_be_followed:
             return None
         # The instance is locked: an operation accepted before is in the queue, a later one finds the instance free.
-        follower = actions.next_queued(connection, run.instance.uuid, self.core.name, lease())
-        return self._hand_over(connection, follower) if follower is not None else None
+        return self._start_queued(connection, run.instance.uuid)
 
     # --- errors --------------------------------------------------------------------------------------------
     def release_after_error(self, ctx: context.RequestContext, run: Run, error: Exception) -> bool:

@@ -190,12 +190,13 @@ def delete_rule(connection: sa.Connection, rule_id: int, project_id: str | None 
 
 # --- servers ---------------------------------------------------------------------------------
 _RESOLVE = sa.select(TABLE).where(TABLE.c.project_id == sa.bindparam("project"), sa.or_(
-    TABLE.c.name.in_(sa.bindparam("names", expanding=True)), TABLE.c.id.in_(sa.bindparam("ids", expanding=True))))
+    TABLE.c.name.in_(sa.bindparam("names", expanding=True)), TABLE.c.id.in_(sa.bindparam("ids", expanding=True)))
+).with_for_update(read=True, key_share=True)
 
 
 def resolve(connection: sa.Connection, project_id: str, names: Sequence[str]) -> list[SecurityGroup]:
-    """Return the groups with these names or ids in this order, without duplicates and without rules. Creates the
-    default group if it is requested. Raises SecurityGroupNotFound."""
+    """Return the groups with these names or ids in this order, without duplicates and without rules, and lock them
+    against deletion and renaming. Creates the default group if it is requested. Raises SecurityGroupNotFound."""
     wanted = {"project": project_id, "names": list(names),
               "ids": [number for number in map(whole, names) if number is not None]}
     matching = connection.execute(_RESOLVE, wanted).all()

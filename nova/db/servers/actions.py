@@ -23,6 +23,9 @@ _LEASES = 2
 _WITHOUT_SUCCESS = ("superseded", "error")
 _ENDED = (*_WITHOUT_SUCCESS, "success")
 
+# Columns of lists for users. Payload and events of an action may have a hundred kilobytes each.
+LISTED = tuple(column for column in TABLE.c if column.name not in ("payload", "events"))
+
 # Built once: building a statement costs several times as much as running it.
 _GET = sa.select(TABLE).where(TABLE.c.uuid == sa.bindparam("this"))
 _GET_WITH_INSTANCE = sa.select(TABLE, INSTANCES).join_from(
@@ -127,17 +130,12 @@ def queued(connection: sa.Connection, instance_uuid: str) -> list[Action]:
     return rows.to_objects(Action, connection.execute(_QUEUED, {"instance": instance_uuid}))
 
 
-def next_queued(connection: sa.Connection, instance_uuid: str, owner: str, until: datetime.datetime,
-                operations: Sequence[str] = ()) -> Action | None:
-    """Return the oldest queued action (among these ``operations``) and make ``owner`` its executor."""
+def next_queued(connection: sa.Connection, instance_uuid: str, operations: Sequence[str] = (),
+                after: int = 0) -> Action | None:
+    """Return the oldest queued action (among these ``operations``) whose id is greater than ``after``."""
     statement = _QUEUED.where(TABLE.c.operation.in_(operations)) if operations else _QUEUED
-    row = connection.execute(statement.limit(1), {"instance": instance_uuid}).first()
-    if row is None:
-        return None
-    action = rows.to_object(Action, row)
-    action.queued, action.owner, action.lease_until = False, owner, until
-    update(connection, action, queued=False, owner=owner, lease_until=until)
-    return action
+    row = connection.execute(statement.where(TABLE.c.id > after).limit(1), {"instance": instance_uuid}).first()
+    return rows.to_object(Action, row) if row else None
 
 
 def waiting(connection: sa.Connection, instance_uuid: str, keys: Collection[str]) -> Action | None:
@@ -200,10 +198,10 @@ def owned(connection: sa.Connection, owner: str) -> list[Action]:
 
 
 def index(connection: sa.Connection, instance_uuid: str, limit: int | None = None, marker: str | None = None,
-          changes_since: datetime.datetime | None = None,
-          changes_before: datetime.datetime | None = None) -> list[Action]:
-    """Return actions, newest first. ``marker``: a request id. Raises MarkerNotFound."""
-    statement = sa.select(TABLE).where(TABLE.c.instance_uuid == instance_uuid).order_by(TABLE.c.id.desc())
+          changes_since: datetime.datetime | None = None, changes_before: datetime.datetime | None = None, *,
+          columns: Sequence[sa.Column[Any]] = tuple(TABLE.c)) -> list[Action]:
+    """Return actions, newest first, with these columns. ``marker``: a request id. Raises MarkerNotFound."""
+    statement = sa.select(*columns).where(TABLE.c.instance_uuid == instance_uuid).order_by(TABLE.c.id.desc())
     if marker is not None:
         first_id = connection.scalar(sa.select(sa.func.min(TABLE.c.id)).where(
             TABLE.c.instance_uuid == instance_uuid, TABLE.c.request_id == marker))

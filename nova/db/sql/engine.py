@@ -243,11 +243,15 @@ def _create(url: str, pool_size: int, max_overflow: int, recycle: int) -> sa.Eng
         options.update(pool_size=pool_size, max_overflow=max_overflow, isolation_level="READ COMMITTED")
         if parsed.get_backend_name() in ("mysql", "mariadb"):
             options["connect_args"] = {"charset": "utf8mb4", **_files_of_tls(parsed)}
+        elif "connect_timeout" not in parsed.query:  # of each server in the URL; PyMySQL has the same default
+            options["connect_args"] = {"connect_timeout": 10}
     engine = sa.create_engine(parsed, **options)
     if parsed.get_backend_name() == "sqlite":
         sa.event.listen(engine, "do_connect", functools.partial(_sqlite_make, str(parsed.database)))
         sa.event.listen(engine, "connect", _sqlite_connect)
         sa.event.listen(engine, "begin", _sqlite_begin)
+    else:
+        limits.detect_vanished_servers(engine)
     if parsed.get_driver_name() == "pymysql":
         mariadb.share_contexts(engine)
     errors.hide_values(engine)

@@ -99,17 +99,22 @@ class NeutronApi:
 
     def port(self, ctx: RequestContext, uuid: str, token: str | None = None) -> Raw:
         """Return a port. Raises PortNotFound."""
-        try:
-            return self._request(ctx, "GET", f"/ports/{uuid}", "port", token)  # type: ignore[no-any-return]
-        except exception.NotFound as error:
-            raise exception.PortNotFound(port_id=uuid) from error
+        return self._get(ctx, "port", uuid, token, exception.PortNotFound(port_id=uuid))
 
     def network(self, ctx: RequestContext, uuid: str, token: str | None = None) -> Raw:
         """Return a network. Raises NetworkNotFound."""
+        return self._get(ctx, "network", uuid, token, exception.NetworkNotFound(network_id=uuid))
+
+    def _get(self, ctx: RequestContext, kind: str, uuid: str, token: str | None, missing: exception.NotFound) -> Raw:
+        """Return a port or network. Raises ``missing`` also for an alias of the id: MySQL ignores case, but a port with
+        another id than requested would count as created by Nova, and be deleted with the server."""
         try:
-            return self._request(ctx, "GET", f"/networks/{uuid}", "network", token)  # type: ignore[no-any-return]
+            row: Raw = self._request(ctx, "GET", f"/{kind}s/{uuid}", kind, token)
         except exception.NotFound as error:
-            raise exception.NetworkNotFound(network_id=uuid) from error
+            raise missing from error
+        if row["id"] != uuid:
+            raise missing
+        return row
 
     def create_port(self, ctx: RequestContext, wanted: Raw) -> Raw:
         """Create a port and return it. Raises FixedIpInUse, NoMoreFixedIps, QuotaLimit."""

@@ -149,8 +149,10 @@ class CinderApi:
     # --- volumes -----------------------------------------------------------------------------------
     def volume(self, ctx: RequestContext, uuid: str, token: str | None = None) -> Raw:
         """Return a volume. Raises VolumeNotFound."""
-        return self._request(ctx, "GET", f"/volumes/{uuid}", "volume", token,  # type: ignore[no-any-return]
-                             volume=uuid)
+        volume: Raw = self._request(ctx, "GET", f"/volumes/{uuid}", "volume", token, volume=uuid)
+        if volume["id"] != uuid:  # MySQL ignores case, but attachments and events have the real id
+            raise exception.VolumeNotFound(volume_id=uuid)
+        return volume
 
     def encryption(self, ctx: RequestContext, uuid: str, token: str | None = None) -> Encryption:
         """Return the encryption of a volume. Raises VolumeNotFound."""
@@ -208,7 +210,10 @@ class CinderApi:
 
     def snapshot(self, ctx: RequestContext, uuid: str, token: str | None = None) -> Raw:
         """Return a snapshot. Raises NotFound."""
-        return self._request(ctx, "GET", f"/snapshots/{uuid}", "snapshot", token)  # type: ignore[no-any-return]
+        snapshot: Raw = self._request(ctx, "GET", f"/snapshots/{uuid}", "snapshot", token)
+        if snapshot["id"] != uuid:
+            raise exception.SnapshotNotFound(snapshot_id=uuid)
+        return snapshot
 
     def free_snapshot_quota(self, ctx: RequestContext) -> int | None:
         """Return the number of snapshots that the caller's project may still create, or None if unlimited."""

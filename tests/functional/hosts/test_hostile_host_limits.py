@@ -1,10 +1,14 @@
 """Size and rate limits for reports of a compromised compute host."""
 
 import datetime
+import threading
+import time
 
 import pytest
 
 from nova import exception
+from nova.bus import deadlines
+from nova.bus.message_signing import Keys
 from nova.conductor.feeds.host_rates import HostRates
 from nova.conf import CONF
 from nova.db import tables
@@ -110,3 +114,24 @@ def test_step_result_size_is_limited(suite, admin, second, flavor, image_id, mon
         tables.actions.select().where(tables.actions.c.instance_uuid == uuid)).all())
     assert kept
     assert len(str(kept)) < 300_000
+
+
+@pytest.mark.parametrize("signed", [True, False])
+def test_host_cannot_let_messages_of_another_machine_expire(suite, admin, evil, monkeypatch, signed):  # noqa: F811
+    """Orders contain the clock id of the conductor's machine. A host repeats it with times from the future."""
+    own, stamp = threading.current_thread(), deadlines.stamp
+
+    def by_one_clock(seconds):
+        ahead = 1e6 if threading.current_thread() is own else 0.0
+        return {**stamp(seconds), "clock": "controller", "steady": time.monotonic() + ahead}
+
+    monkeypatch.setattr(deadlines, "stamp", by_one_clock)
+    if signed:
+        evil.call("guests.whereabouts")
+    else:
+        monkeypatch.setattr(Keys, "sign", lambda *_arguments: {"by": "", "generation": 1, "mac": "x", "covers": []})
+        with pytest.raises(exception.CallerRefused):
+            evil.call("guests.whereabouts")
+        monkeypatch.undo()
+        monkeypatch.setattr(deadlines, "stamp", by_one_clock)
+    assert admin.get(f"/servers/{evil.victim}")["server"]["id"] == evil.victim

@@ -124,6 +124,7 @@ class NeutronServer:
             if row_id is None:
                 return 200, {kind.replace("-", "_"): [row for row in self._visible(kind, project)
                                                      if all(_matches(row, *item) for item in query)]}
+            row_id = row_id.lower()  # MySQL ignores case
             row = next((row for row in self._visible(kind, project) if row["id"] == row_id), None)
             if row is None:
                 raise _Refused(404, f"{name.title()}NotFound", f"{name.title()} {row_id} could not be found.")

@@ -90,13 +90,17 @@ def test_user_port_is_unbound_and_kept_on_server_delete(admin, member, neutron, 
     assert (left["id"], left["device_id"], left["device_owner"], left["binding:host_id"]) == (port, "", "", None)
 
 
-def test_boot_with_invisible_or_used_ports_is_refused_without_changes(admin, member, neutron, blue, boot, flavor,
-                                                                      image_id):
+def test_boot_with_invisible_misspelled_or_used_ports_is_refused_without_changes(
+        admin, member, neutron, blue, boot, flavor, image_id):
     theirs = neutron.network("theirs", project="q")
     their_port, used = neutron.port(theirs, project="q")["id"], neutron.port(blue, device_id="other")["id"]
     bare = neutron.network("bare", cidr=None)
+    upper = neutron.port(blue, id="aaaaaaaa-2222-4333-8444-555555555555")["id"].upper()
+    other = neutron.network("other", id="bbbbbbbb-2222-4333-8444-555555555555").upper()
     before = neutron.ports()
     for networks, code, message in [
+            ({"port": upper}, 400, f"Port id {upper} could not be found."),
+            ({"uuid": other}, 400, f"Network {other} could not be found."),
             ({"uuid": theirs}, 400, f"Network {theirs} could not be found."),
             ({"port": their_port}, 400, f"Port id {their_port} could not be found."),
             ({"port": used}, 409, f"Port {used} is still in use."),

@@ -2,9 +2,10 @@
 
 import pytest
 
-from nova import context
+from nova import bus, context, exception
 from nova.objects.base import new_uuid
 from nova.objects.networks.network import Network
+from nova.rpcapi.servers import Servers
 from tests.functional.client import Client, Failed
 
 POWER = [
@@ -100,6 +101,15 @@ def test_locked_server_refuses_its_owner_but_not_an_administrator(admin, member,
     assert (failed.value.code, failed.value.message) == (409, f"Instance {server} is locked")
     admin.action(server, "unlock", None)
     assert admin.server(server)["locked"] is False
+
+
+def test_owner_cannot_unlock_a_server_that_an_administrator_locks_at_the_same_time(suite, admin, server):
+    """Until the conductor has the unlock request, the server may be locked after the check of the policy."""
+    Client(admin.url, project="operators", user="o").action(server, "lock")
+    servers, owner = bus.client(suite.transport, Servers), context.RequestContext(user_id="m", project_id="p")
+    with pytest.raises(exception.InstanceIsLocked):
+        servers.unlock(owner, server, project_id="p", override=False)
+    assert admin.server(server)["locked"] is True
 
 
 def test_requests_without_a_change_write_nothing(admin, member, server):

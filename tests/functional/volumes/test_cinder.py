@@ -130,6 +130,13 @@ def test_attach_volume_of_another_project_returns_404(member, server, cinder, dr
     holds_nothing(cinder, driver, member, server)
 
 
+def test_attach_volume_by_an_upper_case_id_returns_404(member, server, cinder, driver):
+    """An attachment has the real id, so Nova would not find the attachment again to delete it."""
+    volume = cinder.new(MEMBER, id="aaaaaaaa-2222-4333-8444-555555555555").upper()
+    assert refused(lambda: attach(member, server, volume)) == (404, f"Volume {volume} could not be found.")
+    holds_nothing(cinder, driver, member, server)
+
+
 def test_attach_volume_in_use_or_in_error_is_refused(member, server, cinder):
     volume = cinder.new(MEMBER)
     attach(member, server, volume)

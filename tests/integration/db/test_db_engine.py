@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import threading
 import traceback
 from collections.abc import Callable
@@ -10,11 +11,13 @@ import pytest
 import sqlalchemy as sa
 from oslo_db import exception as db_exception
 
-from nova import exception
+from nova import conf, exception
 from nova.db import tables
 from nova.db.accounts import quotas
 from nova.db.maintenance import migrate, readiness
+from nova.db.networks import security_groups
 from nova.db.sql.engine import Database
+from nova.objects.base import new_uuid
 from tests.integration.databases import start_mariadb, start_postgresql
 from tests.unit.conductor.database.test_statement_limits import ENDLESS, cancelled_once
 
@@ -161,3 +164,22 @@ def test_transaction_is_retried_after_a_lock_timeout(start: object) -> None:
         assert len(tries) == 2
         database.close()
         holder.close()
+
+
+@pytest.mark.parametrize("start", [start_postgresql, start_mariadb])
+def test_group_of_a_new_server_is_not_deleted_at_the_same_time(start: object) -> None:
+    conf.register()
+    with start() as server:  # type: ignore[operator]
+        url = server.new_database()
+        migrate.sync(url)
+        database = Database(url)
+        group = database.write(lambda connection: security_groups.create(connection, "project", "web", ""))
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            with database.engine.begin() as connection:
+                security_groups.resolve(connection, "project", ["web"])
+                deletion = pool.submit(database.write, lambda connection: security_groups.delete(connection, group.id))
+                assert not concurrent.futures.wait([deletion], timeout=1).done
+                security_groups.add_members(connection, [group.id], [new_uuid()])
+            with pytest.raises(exception.SecurityGroupInUse):
+                deletion.result(30)
+        database.close()

@@ -123,6 +123,18 @@ def test_simple_http_clients_are_answered(served, request_):
     assert raw(port, request_).endswith(b"\r\n\r\n/x")
 
 
+@pytest.mark.parametrize("request_", [
+    b"GET /x HTTP/1.1\r\nHost: m\r\nX: a\nX-Instance-ID: b\r\n\r\n",
+    b"GET /x HTTP/1.1\r\nHost: m\r\nX: a\r\n folded\r\n\r\n"])
+def test_ambiguous_headers_of_a_proxy_are_refused(served, request_):
+    """A proxy may pass on a header of a guest in which this server alone would find another header."""
+    server, app, _port = served
+    sock = listen(("127.0.0.1", 0))
+    server.add("proxies", sock, trusted=True)
+    assert raw(sock.getsockname()[1], request_).split()[1] == b"400"
+    assert app.seen == []
+
+
 def test_application_error_returns_an_empty_500_response(served):
     _server, _app, port = served
     status, body = get(port, "/bad")

@@ -32,13 +32,23 @@ def message(now, skew=0.0, seconds=20.0, clock="api-1"):
     return {"clock": clock, "sent_at": now.wall, "steady": now.steady + skew, "seconds": seconds}
 
 
+class Clocks(deadlines.Clocks):
+    """The clocks of a server that receives verified messages."""
+
+    def left(self, message):
+        """Return the seconds until a message that arrives now expires, or None."""
+        arrival = self.arrival(message)
+        arrival.learn()
+        return None if arrival.until is None else arrival.until - deadlines.time.monotonic()
+
+
 def test_message_without_delay_has_its_whole_lifetime(now):
-    clocks = deadlines.Clocks()
+    clocks = Clocks()
     assert clocks.left(message(now)) == pytest.approx(20)
 
 
 def test_delay_of_a_message_reduces_its_lifetime(now):
-    clocks = deadlines.Clocks()
+    clocks = Clocks()
     clocks.left(message(now))
     stuck = message(now)
     now(25)
@@ -48,7 +58,7 @@ def test_delay_of_a_message_reduces_its_lifetime(now):
 
 @pytest.mark.parametrize("skew", [-500.0, -5.0, 5.0, 500.0])
 def test_clock_offset_of_a_host_is_compensated(now, skew):
-    clocks = deadlines.Clocks()
+    clocks = Clocks()
     for _second in range(15):
         clocks.left(message(now, skew))
         now(1)
@@ -61,7 +71,7 @@ def test_clock_offset_of_a_host_is_compensated(now, skew):
 
 @pytest.mark.parametrize("jump", [-300.0, 300.0])
 def test_clock_step_expires_only_a_few_messages(now, jump):
-    clocks = deadlines.Clocks()
+    clocks = Clocks()
     for _second in range(100):
         assert clocks.left(message(now)) > 0
         now(1)
@@ -74,7 +84,7 @@ def test_clock_step_expires_only_a_few_messages(now, jump):
 
 
 def test_a_few_delayed_messages_do_not_change_the_clock_offset(now):
-    clocks = deadlines.Clocks()
+    clocks = Clocks()
     clocks.left(message(now))
     stuck = [message(now) for _ in range(4)]
     now(60)
@@ -82,26 +92,34 @@ def test_a_few_delayed_messages_do_not_change_the_clock_offset(now):
 
 
 def test_clock_drift_is_followed(now):
-    clocks = deadlines.Clocks()
+    clocks = Clocks()
     for second in range(0, 100_000, 10):
         assert clocks.left(message(now, skew=-second * 0.0001)) == pytest.approx(20, abs=0.1)
         now(10)
 
 
 def test_clock_offset_is_stored_per_host(now):
-    clocks = deadlines.Clocks()
+    clocks = Clocks()
     clocks.left(message(now, skew=1000.0, clock="ahead"))
     assert clocks.left(message(now, clock="right")) == pytest.approx(20, abs=0.1)
 
 
 @pytest.mark.parametrize("wire", [{}, {"sent_at": 1.0}, {"seconds": 5}, {"seconds": "x", "sent_at": None}])
 def test_message_of_an_older_release_never_expires(now, wire):
-    assert deadlines.Clocks().left(wire) is None
+    assert Clocks().left(wire) is None
+
+
+def test_unverified_message_and_other_senders_do_not_change_a_clock(now):
+    clocks = Clocks()
+    assert clocks.left(message(now)) == pytest.approx(20)
+    clocks.arrival(message(now, skew=1000.0))
+    clocks.arrival(message(now, skew=1000.0), "evil").learn()
+    assert clocks.left(message(now)) == pytest.approx(20)
 
 
 def test_number_of_stored_clocks_is_limited(now, monkeypatch):
     monkeypatch.setattr(deadlines, "_MAX_CLOCKS", 10)
-    clocks = deadlines.Clocks()
+    clocks = Clocks()
     for number in range(100):
         clocks.left(message(now, clock=f"host-{number}"))
     assert len(clocks._clocks) == 10

@@ -210,7 +210,7 @@ class Hanging:
     """A driver method that hangs until it is released, and counts its calls."""
 
     def __init__(self, role: object, verb: str) -> None:
-        self.entered, self.release, self.calls = threading.Event(), threading.Event(), 0
+        self.entered, self.release, self.calls, self.returned = threading.Event(), threading.Event(), 0, False
         self._real = getattr(role, verb)
         setattr(role, verb, self)
 
@@ -218,7 +218,9 @@ class Hanging:
         self.calls += 1
         self.entered.set()
         assert self.release.wait(30)
-        return self._real(*args, **kwargs)
+        result = self._real(*args, **kwargs)
+        self.returned = True
+        return result
 
 
 def test_superseded_order_does_not_start_its_next_step(
@@ -268,6 +270,77 @@ def test_driver_call_past_its_deadline_fails_and_next_operation_starts(
     submit(runner, delete)
     assert guests(driver) == []
     pause.release.set()
+
+
+def test_hanging_driver_calls_of_many_servers_do_not_block_other_servers(
+        runner: Runner, conductor: Conductor, driver: FakeDriver, instance: Instance,
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    pause = Hanging(driver.power, "pause")
+    hung = [order(another(instance), "pause", "pause") for _number in range(conf.CONF.compute.threads)]
+    stop = order(instance, "stop", "power_off")
+    conductor.current = {each.action.uuid for each in (*hung, stop)}
+    for each in (*hung, stop):
+        driver.guests.spawn(each.instance, BootFiles())
+        runner.submit(context.admin(), each)
+    wait(lambda: pause.calls == len(hung))
+    monkeypatch.setattr(time, "monotonic", lambda now=time.monotonic: now() + DEADLINE)
+    runner.check_deadlines()
+    wait(lambda: conductor.ended == [("power_off", 2)])
+    wait(lambda: len(conductor.failures) == len(hung))
+    pause.release.set()
+
+
+def test_effect_of_a_call_that_returns_after_its_compensation_is_undone(
+        runner: Runner, conductor: Conductor, driver: FakeDriver, instance: Instance,
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    """The build continues on another host, so no eviction requires that this host removes the late guest."""
+    spawn, hung = Hanging(driver.guests, "spawn"), order(instance, "build", "network")
+    undo = msgspec.structs.replace(again(hung, 3), step="disks", undo=True)
+    conductor.current = {hung.action.uuid}
+    runner.submit(context.admin(), hung)
+    assert spawn.entered.wait(10)
+    monkeypatch.setattr(time, "monotonic", lambda now=time.monotonic: now() + DEADLINE)
+    runner.check_deadlines()
+    wait(lambda: [failure.kind for failure in conductor.failures] == ["StepTimeout"])
+    submit(runner, undo)
+    conductor.current, conductor.where = set(), "h2"
+    spawn.release.set()
+    wait(lambda: spawn.returned)
+    wait(lambda: not guests(driver) and not runner.busy(instance.uuid))
+
+
+def test_late_return_of_a_call_undoes_nothing_of_a_newer_operation(
+        runner: Runner, conductor: Conductor, driver: FakeDriver, instance: Instance,
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    driver.guests.spawn(instance, BootFiles())
+    pause, hung = Hanging(driver.power, "pause"), order(instance, "pause", "pause", ident=1)
+    stop, start = order(instance, "stop", "power_off", ident=2), order(instance, "start", "power_on", ident=3)
+    conductor.current = {each.action.uuid for each in (hung, stop, start)}
+    runner.submit(context.admin(), hung)
+    assert pause.entered.wait(10)
+    monkeypatch.setattr(time, "monotonic", lambda now=time.monotonic: now() + DEADLINE)
+    runner.check_deadlines()
+    submit(runner, stop, start)
+    pause.release.set()
+    wait(lambda: [status.late for status in conductor.told] == [True])
+    assert conductor.ended == [("power_off", 2), ("power_on", 2)]
+
+
+def test_order_for_which_no_thread_starts_is_not_held(
+        runner: Runner, conductor: Conductor, driver: FakeDriver, instance: Instance,
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise heartbeats would renew its lease, and no conductor would send it again."""
+    def start(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    build = order(instance, "build", "network")
+    conductor.current = {build.action.uuid}
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", start)
+        runner.submit(context.admin(), build)
+    assert runner.running() == []
+    submit(runner, again(build, 3))
+    assert guests(driver) == [instance.uuid]
 
 
 @pytest.mark.parametrize("current", [True, False])

@@ -38,10 +38,10 @@ def test_network_refresh_of_many_servers_does_not_delay_other_projects(machine):
 
     machine.world.allocator.of_server = Service
     engine = Engine(machine.world, pool)
-    engine.in_background("other", lambda: gate.wait(60))
+    engine.in_background("other", "gate", lambda: gate.wait(60))
     process_network_events(
         engine, [ExternalEvent(name="network-changed", instance_uuid=uuid) for uuid in machine.uuids])
-    engine.in_background("project", lambda: order.append("project"))
+    engine.in_background("project", "project", lambda: order.append("project"))
     gate.set()
     pool.shutdown()
     assert sorted(order) == ["interfaces"] * len(machine.uuids) + ["project"]

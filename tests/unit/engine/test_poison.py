@@ -22,10 +22,11 @@ from tests.unit.engine.test_engine_properties import CTX, HOSTS
 POISON = {"operation": {"operation": "teleport"}, "step": {"step": "entangle"}, "data": {"payload": {"data": 1}}}
 
 
-def poison(machine, uuid, **values):
-    """Set columns of the actions of a server."""
+def poison(machine, uuid, queued=False, **values):
+    """Set columns of the actions of a server, or of those that are queued."""
+    which = tables.actions.c.queued == sa.true() if queued else sa.true()
     machine.world.db.write(lambda connection: connection.execute(
-        sa.update(tables.actions).where(tables.actions.c.instance_uuid == uuid).values(values)))
+        sa.update(tables.actions).where(tables.actions.c.instance_uuid == uuid, which).values(values)))
 
 
 def state(machine, uuid):
@@ -116,6 +117,26 @@ def test_delete_of_a_server_with_an_unknown_operation(machine, what):
     start(machine.engine, CTX, uuid, "delete", {})
     machine.calm_down()
     assert machine.row(uuid).deleted
+
+
+@pytest.mark.parametrize("what", POISON)
+def test_operation_ends_although_an_unknown_operation_is_queued_behind_it(machine, what):
+    """Another release accepted the queued operation. A conductor of that release finds it and continues."""
+    machine.boot(1, twice=False)
+    machine.calm_down()
+    uuid, volumes = machine.uuids[0], [machine.make_volume(), machine.make_volume()]
+    for volume in volumes:
+        start(machine.engine, CTX, uuid, "attach_volume", {"volume_id": volume})
+    queued = machine.world.db.read(lambda connection: actions.queued(connection, uuid))[0]
+    values = {column: getattr(queued, column) for column in ("operation", "step", "payload")}
+    poison(machine, uuid, queued=True, **POISON[what])
+    machine.deliver_all()
+    assert machine.row(uuid).action_uuid is None
+    assert machine.world.db.read(lambda connection: actions.get(connection, queued.uuid)).queued
+    poison(machine, uuid, queued=True, **values)
+    machine.leases_end()
+    machine.calm_down()
+    assert machine.hosts[machine.row(uuid).host].attached_volumes[uuid] == set(volumes)
 
 
 def test_unexpected_recovery_errors_do_not_block_other_operations(machine, monkeypatch):

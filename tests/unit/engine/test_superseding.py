@@ -4,11 +4,14 @@ import pytest
 
 from nova import exception
 from nova.conductor.acceptance import start
-from nova.conductor.saga import step_executor
+from nova.conductor.saga import deferred_cleanup, step_executor
+from nova.conductor.saga.engine import Engine
+from nova.conductor.service_events import process_network_events
 from nova.db.accounts import quotas
 from nova.db.servers import actions
 from nova.objects.base import Object
 from nova.objects.servers import states
+from nova.objects.servers.external_event import ExternalEvent
 from nova.operations import REGISTRY
 from nova.operations.framework.base import CONDUCTOR, VOLUMES, Wait, step
 from tests.unit.engine.test_engine_properties import CTX
@@ -48,6 +51,18 @@ class Deferred(Bind):
         self.outside.remove(self.instance.uuid)
 
 
+class Behind(Bind):
+    """An operation whose external step is compensated before a step on the host."""
+
+    name = action = "behind_outside"
+
+    @step("host", undo="leave")
+    def inspect(self, host):
+        host.driver.guests.power_state(self.instance.uuid)
+
+    bind, use, release = Bind.bind, Bind.use, Bind.release
+
+
 class Retried(Bind):
     """An operation that is tried twice, and whose second try fails before its external step."""
 
@@ -81,6 +96,7 @@ class Killed(BaseException):
 @pytest.fixture(autouse=True)
 def _server(machine, monkeypatch):
     monkeypatch.setitem(REGISTRY, Keep.name, Keep)
+    monkeypatch.setitem(REGISTRY, Behind.name, Behind)
     monkeypatch.setitem(REGISTRY, Retried.name, Retried)
     monkeypatch.setitem(REGISTRY, Deferred.name, Deferred)
     machine.boot(1, twice=False)
@@ -236,6 +252,35 @@ def test_external_effect_is_kept_if_another_conductor_completed_the_action(machi
     assert machine.outside.things == {machine.uuids[0]}
 
 
+def test_late_external_effect_is_undone_if_another_conductor_has_compensated_the_step(machine):
+    def meanwhile():
+        machine.leases_end()
+        machine.deliver_order(0, twice=False, fails=1.0)
+        machine.deliver_report(0, twice=False)
+        machine.deliver_order(0, twice=False, fails=0.0)
+        machine.deliver_report(0, twice=False)
+        [(_host, order)] = machine.world.orders
+        assert (order.step, order.undo) == ("inspect", True)
+
+    def make(uuid):
+        del machine.outside.make
+        meanwhile()
+        assert machine.outside.things == set()
+        machine.outside.things.add(uuid)
+
+    machine.calm_down()
+    machine.outside.make = make
+    start(machine.engine, CTX, machine.uuids[0], Behind.name, {})
+    machine.deliver_order(0, twice=False, fails=0.0)
+    machine.deliver_report(0, twice=False)
+    for _time in range(3):
+        machine.deliver_all()
+        machine.leases_end()
+    assert [action.outcome for action in actions_of(machine)][:1] == ["error"]
+    assert machine.outside.things == set()
+    assert not machine.debts()
+
+
 @pytest.mark.parametrize("errors", [(), (RuntimeError("500"),), (exception.ServiceUnavailable("outside"),),
                                     (Wait(seconds=60),)], ids=["done", "failed", "unavailable", "waits"])
 def test_late_external_effect_is_undone_whatever_the_call_reports(machine, errors):
@@ -303,6 +348,21 @@ def test_abandoned_compensation_is_completed_after_a_service_outage(machine, mea
         machine.leases_end()
     assert machine.outside.things == set()
     assert not machine.debts()
+
+
+def test_cleanup_that_is_given_up_is_logged_as_an_error(machine, caplog, monkeypatch):
+    monkeypatch.setattr(deferred_cleanup, "_MAX_TRIES", 2)
+    machine.calm_down()
+    come_late(machine, Killed())
+    with pytest.raises(Killed):
+        start(machine.engine, CTX, machine.uuids[0], Keep.name, {})
+    machine.outside.remove = away
+    for _time in range(5):
+        machine.leases_end()
+    assert not machine.debts()
+    assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == [
+        f"[instance: {machine.uuids[0]}] Giving up the cleanup of keep_outside.bind after 3 attempts: remove the "
+        "leftovers of the server from the external service"]
 
 
 def test_deferred_step_is_logged_as_deferred_and_its_operation_succeeds(machine, caplog):
@@ -378,3 +438,35 @@ def test_external_effect_of_a_superseded_action_is_kept_if_requested_again(machi
     start(machine.engine, CTX, machine.uuids[0], Keep.name, {})
     assert [action.outcome for action in actions_of(machine)][:3] == ["success", "success", "superseded"]
     assert machine.outside.things == {machine.uuids[0]}
+
+
+class Stored:
+    """A thread pool whose threads all hang: it stores functions."""
+
+    def __init__(self):
+        self.functions = []
+
+    def submit(self, kind, project_id, function, *args):
+        self.functions.append(lambda: function(*args))
+
+
+def test_background_work_waits_only_once_while_external_services_hang(machine, caplog):
+    machine.boot(1, twice=False)
+    machine.calm_down()
+    come_late(machine, Killed())
+    with pytest.raises(Killed):
+        start(machine.engine, CTX, machine.uuids[0], Keep.name, {})
+    assert machine.debts()
+    pool = Stored()
+    engine = Engine(machine.world, pool)
+    for _time in range(3):
+        engine.recovery._cleanup.run_due()
+        process_network_events(engine, [ExternalEvent(name="network-changed", instance_uuid=machine.uuids[1])])
+    assert len(pool.functions) == 2
+    for function in pool.functions:
+        function()
+    # This test has no external network service.
+    assert f"Background task interfaces {machine.uuids[1]} failed unexpectedly" in caplog.text
+    assert machine.outside.things == set()
+    process_network_events(engine, [ExternalEvent(name="network-changed", instance_uuid=machine.uuids[1])])
+    assert len(pool.functions) == 3

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nova.service import fair_pool
 from nova.service.fair_pool import FairThreadPool
 
 SECONDS = 20
@@ -182,6 +183,37 @@ def test_pool_shutdown_waits_for_running_functions_and_refuses_new_functions(can
     assert not ending.is_alive()
     assert ran == (["first"] if cancel else ["first", "second"])
     assert second.cancelled() == cancel
+
+
+def test_hanging_thread_is_replaced_and_ends_with_its_function():
+    pool, gate, began = FairThreadPool({"build": 1}, "hanging"), threading.Event(), threading.Event()
+    hangs = pool.submit("build", "a", lambda: (began.set(), gate.wait(SECONDS)))
+    waits = pool.submit("build", "a", lambda: "done")
+    assert began.wait(SECONDS)
+    assert pool.replace(hangs)
+    assert waits.result(SECONDS) == "done"
+    pool.shutdown()  # does not wait for the thread that hangs
+    assert not hangs.done()
+    gate.set()
+    assert hangs.result(SECONDS)[1]
+    until = time.monotonic() + SECONDS
+    while any(thread.name == "hanging-build" for thread in threading.enumerate()):
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+def test_replaced_threads_have_a_limit(monkeypatch):
+    monkeypatch.setattr(fair_pool, "_MOST_REPLACED", 2)
+    pool, gate = FairThreadPool({"build": 1}), threading.Event()
+    replaced = []
+    for _number in range(3):
+        began = threading.Event()
+        hangs = pool.submit("build", "a", lambda began=began: (began.set(), gate.wait(SECONDS)))
+        assert began.wait(SECONDS)
+        replaced.append(pool.replace(hangs))
+    assert replaced == [True, True, False]
+    gate.set()
+    pool.shutdown()
 
 
 def test_idle_threads_end_and_are_restarted():

@@ -87,8 +87,8 @@ def index(req: Request) -> dict[str, Any]:
     server = _server(req, "list")
     since, before = req.changes()
     limit, marker = req.page()
-    actions = req.clients.actions.index(req.ctx, server.uuid, limit=limit if req.version >= 58 else None, marker=marker,
-                                        changes_since=since, changes_before=before)
+    actions = req.clients.actions.index(req.ctx, server.uuid, limit=limit, marker=marker, changes_since=since,
+                                        changes_before=before)
     answer = {"instanceActions": [LISTED.render(Shown(action, server.project_id), req) for action in actions]}
     return req.with_next(answer, "links", f"servers/{server.uuid}/os-instance-actions", actions, limit, "request_id",
                          since=58)

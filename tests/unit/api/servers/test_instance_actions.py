@@ -6,6 +6,7 @@ import hashlib
 import pytest
 
 from nova import exception
+from nova.conf import CONF
 from nova.objects.accounts.flavor import Flavor
 from nova.objects.servers.action import Action, Event
 from nova.objects.servers.instance import Instance
@@ -82,6 +83,7 @@ def test_instance_actions_are_paginated_from_2_58(api, story):
         "instance_uuid": SERVER, "limit": 1, "marker": "req-0", "changes_before": None,
         "changes_since": datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)}
     assert api.get(f"{PATH}?limit=1", version="2.57").json.keys() == {"instanceActions"}
+    assert story.last("index")["limit"] == CONF.api.max_limit
 
 
 @pytest.mark.parametrize(("query", "version"), [

@@ -75,8 +75,8 @@ class Conductor:
     def lock(self, ctx, uuid, reason=None, project_id=None):
         self._asked("lock", {"reason": reason, "project_id": project_id})
 
-    def unlock(self, ctx, uuid, project_id=None):
-        self._asked("unlock", {"project_id": project_id})
+    def unlock(self, ctx, uuid, project_id=None, override=True):
+        self._asked("unlock", {"project_id": project_id, "override": override})
 
     def reset_state(self, ctx, uuid, state):
         self._asked("reset_state", state)
@@ -484,7 +484,8 @@ def test_lock_server_accepts_a_reason_from_2_73(api, conductor):
 def test_unlock_server_locked_by_admin_requires_admin(api, conductor, locked_by, roles, status):
     conductor.server = server(locked_by=locked_by)
     assert api.post("/v2.1/servers/uuid/action", {"unlock": None}, roles=roles).status == status
-    assert (conductor.last[0] == "unlock") == (status == 202)
+    assert (conductor.last[0] == "unlock" and conductor.last[1]["override"] == (locked_by == "admin")) == (
+        status == 202)
 
 
 def test_reset_state_of_a_server(api, conductor):

@@ -59,14 +59,15 @@ def lock(req: Request) -> None:
     req.clients.servers.lock(req.ctx, server_id(req), reason=(wanted or {}).get("locked_reason"), project_id=req.scope)
 
 
-@accepts(body=only("unlock"))
+@accepts(body=only("unlock"), errors=(409,))
 def unlock(req: Request) -> None:
     """Unlock a server."""
     server = authorized_get(req, _LOCK + "unlock")
     by_owner = server.locked_by == "owner" and server.project_id == req.ctx.project_id
-    if server.locked_by is not None and not by_owner:
+    override = server.locked_by is not None and not by_owner
+    if override:
         req.authorize(_LOCK + "unlock:unlock_override", target_of(server))
-    req.clients.servers.unlock(req.ctx, server_id(req), project_id=req.scope)
+    req.clients.servers.unlock(req.ctx, server_id(req), project_id=req.scope, override=override)
 
 
 @accepts(body=only("trigger_crash_dump", Plain(type="null")), errors=(409,))
