@@ -20,6 +20,8 @@ def replace(path: str, content: str | bytes, mode: int = 0o600, sync: bool = Fal
     OSError."""
     with _draft(path, content, mode, sync) as draft:
         os.replace(draft, path)
+    if sync:
+        sync_directory(os.path.dirname(path) or ".")
 
 
 def create(path: str, content: str | bytes) -> bool:
@@ -27,6 +29,7 @@ def create(path: str, content: str | bytes) -> bool:
     changed. Raises OSError."""
     with _draft(path, content, 0o600, True) as draft, contextlib.suppress(FileExistsError):
         os.link(draft, path)
+        sync_directory(os.path.dirname(path) or ".")
         return True
     return False
 
@@ -45,6 +48,15 @@ def _draft(path: str, content: str | bytes, mode: int, sync: bool) -> Iterator[s
         yield draft
     finally:
         remove(draft)
+
+
+def sync_directory(path: str | os.PathLike[str]) -> None:
+    """Wait until the entries of a directory are on the disk. Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def remove(*paths: str) -> None:

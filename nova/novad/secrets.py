@@ -11,6 +11,7 @@ import secrets as random
 import stat
 from collections.abc import Iterable, Mapping
 
+from nova.common import files
 from nova.common.errors import Invalid, NotKnown
 from nova.novad.masking import Masker
 from nova.novad.platform import Secret
@@ -165,3 +166,4 @@ def write_private(path: pathlib.Path, content: bytes) -> None:
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(path)
+    files.sync_directory(path.parent)

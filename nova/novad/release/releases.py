@@ -15,6 +15,8 @@ import pathlib
 import re
 import shutil
 
+from nova.common import files
+
 _VERSION = re.compile(r"\d{1,6}(\.\d{1,6}){0,3}")
 
 
@@ -92,7 +94,7 @@ class Releases:
         fresh.unlink(missing_ok=True)
         fresh.symlink_to(version)
         fresh.replace(self.place / "current")
-        self._settle()
+        files.sync_directory(self.place)
 
     def _read(self, name: str) -> dict[str, str]:
         try:
@@ -109,17 +111,9 @@ class Releases:
             file.flush()
             os.fsync(file.fileno())
         fresh.replace(self.place / name)
-        self._settle()
+        files.sync_directory(self.place)
 
     def _drop(self, name: str) -> None:
         (self.place / name).unlink(missing_ok=True)
         if self.place.is_dir():
-            self._settle()
-
-    def _settle(self) -> None:
-        """Write renamed entries to the disk."""
-        opened = os.open(self.place, os.O_RDONLY)
-        try:
-            os.fsync(opened)
-        finally:
-            os.close(opened)
+            files.sync_directory(self.place)
