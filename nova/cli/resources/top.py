@@ -51,14 +51,14 @@ def _lines(overview: Document, rows: int) -> Iterator[str]:
     yield "   ".join(f"{service['binary']} {service['up']} up"
                      + (f", {service['down']} DOWN" if service["down"] else "") for service in overview["services"])
     at = _time(overview["at"])
-    yield from _table(f"Under way: {overview['unfinished']}", ("SINCE", "SERVER", "OPERATION", "STEP", "WAITS FOR"), [
+    yield from _table(f"In progress: {overview['unfinished']}", ("SINCE", "SERVER", "OPERATION", "STEP", "WAITS FOR"), [
         (_ago(operation["since"], at), _server(operation), operation["operation"], operation.get("step") or "",
          _waits(operation))
         for operation in overview["operations"][:rows]])
-    yield from _table("Failed lately", ("AGO", "SERVER", "OPERATION", "WHY"), [
+    yield from _table("Recent failures", ("AGO", "SERVER", "OPERATION", "WHY"), [
         (_ago(failure.get("at"), at), _server(failure), failure["operation"], failure.get("message") or "")
         for failure in overview["failures"][:rows]])
-    yield from _table("Hosts", ("HOST", "STATE", "SERVERS", "UNDER WAY", "VCPU", "MEMORY", "DISK"), [
+    yield from _table("Hosts", ("HOST", "STATE", "SERVERS", "IN PROGRESS", "VCPU", "MEMORY", "DISK"), [
         (node["host"], _state(node), str(node["servers"]), str(node["under_way"]),
          *(_amount(node.get("capacity", {}).get(name), unit) for name, (_label, unit) in _UNITS.items()))
         for node in overview["nodes"][:rows]])

@@ -24,7 +24,7 @@ def test_top_shows_hosts_and_failed_operations(nova, project, suite, server, ima
     assert next(line for line in hosts if line.split()[0] == suite.compute.host).split()[1] == "up"
     assert "No valid host" in out
     assert "never" in out
-    assert "Under way: 0\n  nothing" in out
+    assert "In progress: 0\n  nothing" in out
 
 
 def test_top_without_a_status_page_names_the_option(nova):
