@@ -20,8 +20,6 @@ def replace(path: str, content: str | bytes, mode: int = 0o600, sync: bool = Fal
     OSError."""
     with _draft(path, content, mode, sync) as draft:
         os.replace(draft, path)
-    if sync:
-        sync_directory(os.path.dirname(path) or ".")
 
 
 def create(path: str, content: str | bytes) -> bool:
@@ -29,14 +27,14 @@ def create(path: str, content: str | bytes) -> bool:
     changed. Raises OSError."""
     with _draft(path, content, 0o600, True) as draft, contextlib.suppress(FileExistsError):
         os.link(draft, path)
-        sync_directory(os.path.dirname(path) or ".")
         return True
     return False
 
 
 @contextlib.contextmanager
 def _draft(path: str, content: str | bytes, mode: int, sync: bool) -> Iterator[str]:
-    """Write the content to a temporary file beside ``path``, which is removed afterwards."""
+    """Write the content to a temporary file beside ``path``, which is removed afterwards. ``sync``: wait until the
+    content, and then the entry that the caller makes of it, are on the disk."""
     descriptor, draft = tempfile.mkstemp(prefix=".new-", dir=os.path.dirname(path))
     try:
         with open(descriptor, "wb") as file:
@@ -46,6 +44,8 @@ def _draft(path: str, content: str | bytes, mode: int, sync: bool) -> Iterator[s
                 file.flush()
                 os.fsync(descriptor)
         yield draft
+        if sync:
+            sync_directory(os.path.dirname(path) or ".")
     finally:
         remove(draft)
 

@@ -34,6 +34,7 @@ _UPDATE = sa.update(TABLE).where(TABLE.c.uuid == sa.bindparam("this"), TABLE.c.a
                                  TABLE.c.outcome.is_(None))
 _QUEUED = sa.select(TABLE).where(TABLE.c.instance_uuid == sa.bindparam("instance"), TABLE.c.outcome.is_(None),
                                  TABLE.c.queued == sa.true()).order_by(TABLE.c.id)
+_NEXT_QUEUED = _QUEUED.where(TABLE.c.id > sa.bindparam("after")).limit(1)
 
 
 def insert(connection: sa.Connection, actions: Sequence[Action]) -> None:
@@ -133,8 +134,8 @@ def queued(connection: sa.Connection, instance_uuid: str) -> list[Action]:
 def next_queued(connection: sa.Connection, instance_uuid: str, operations: Sequence[str] = (),
                 after: int = 0) -> Action | None:
     """Return the oldest queued action (among these ``operations``) whose id is greater than ``after``."""
-    statement = _QUEUED.where(TABLE.c.operation.in_(operations)) if operations else _QUEUED
-    row = connection.execute(statement.where(TABLE.c.id > after).limit(1), {"instance": instance_uuid}).first()
+    statement = _NEXT_QUEUED.where(TABLE.c.operation.in_(operations)) if operations else _NEXT_QUEUED
+    row = connection.execute(statement, {"instance": instance_uuid, "after": after}).first()
     return rows.to_object(Action, row) if row else None
 
 
