@@ -23,7 +23,7 @@ prepare_hosts() {
     remove_surplus_hosts
     [ "$VIRT_TYPE" != kvm ] || options=(--kvm)
     for number in $(additional_hosts); do
-        # All hosts use the same path, but each host has its own directory there.
+        # Each host has its own directory at the same path.
         hosts_tool add "$number" "$(host_name "$number")" --state "$DATA_DIR/nova" "${options[@]}" ||
             die "creating host $number failed"
         prepare_host "$number"

@@ -25,8 +25,8 @@ BOOT_MIB=32  # kernel, ramdisk and boot loader
 # Drivers for virtual hardware of libvirt: virtio on PCI, IDE and SCSI disks and CD-ROMs, power button, config drives.
 DRIVERS="virtio_pci virtio_blk virtio_net virtio_scsi ata_piix sd_mod sr_mod virtio_rng virtio_balloon virtio_console
     button evdev isofs vfat nls_cp437 nls_ascii nls_iso8859-1 nls_utf8 qemu_fw_cfg virtiofs"
-# Without hardware virtualization, these kernel arguments shorten the boot by a tenth: no address space randomization, no
-# mitigations of side channels, no self-tests of ciphers.
+# Kernel arguments that shorten an emulated boot by a tenth: no address space randomization, no mitigations of side
+# channels, no self-tests of ciphers.
 KERNEL_ARGUMENTS="quiet no_timer_check nokaslr mitigations=off noreplace-smp cryptomgr.notests"
 # Drivers and programs of boot.gz, used by /init and grow-root.
 DISK_DRIVERS="virtio_pci virtio_blk virtio_scsi ata_piix sd_mod"

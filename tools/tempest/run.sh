@@ -23,7 +23,7 @@ if [ -z "${OS_AUTH_URL:-}" ] && [ -r "$data/openrc" ]; then . "$data/openrc"; fi
 # The API does not report whether SPICE is enabled.
 NOVA_SPICE=${NOVA_SPICE:-$(sed -n '/^\[spice\]/,/^\[/s/^enabled *= *//p' "$data/etc/nova/nova.conf" 2> /dev/null || true)}
 export NOVA_SPICE
-# Without byte code, each process would compile tempest again.
+# Cache the byte code; otherwise each process would compile tempest again.
 unset PYTHONDONTWRITEBYTECODE
 update='' regex=''
 for argument in "$@"; do

@@ -294,7 +294,7 @@ def test_concurrent_claims_respect_the_group_policy(
 
 
 # --- every filter and weigher ------------------------------------------------------------------------
-# How claims check the decision of a filter, a weigher or a stage again: the tests of it.
+# Decisions of filters, weighers and stages that claims check again, with the tests of each check.
 _RECHECKED: dict[str, tuple[Callable[..., None], ...]] = {
     "ComputeFilter": (test_claim_on_a_disabled_or_down_host_is_refused,),
     "DisabledHosts": (test_claim_with_force_host_accepts_a_down_but_no_disabled_host,),
