@@ -8,7 +8,7 @@ from nova import exception
 from nova.api.compute.servers import servers
 from nova.api.request import Request
 from nova.api.router import accepts
-from nova.api.validation.fields import ABSENT, Changing, Field, Object, Out, Plain, Query, View, enum, only
+from nova.api.validation.fields import ABSENT, Changing, Field, Object, Out, Plain, Query, View, enum, only, single
 from nova.api.validation.types import INTEGER_OR_NULL, STRING, STRING_OR_NULL
 from nova.conf import CONF
 from nova.objects.base import new_uuid
@@ -133,12 +133,12 @@ TOKEN = View([
 ])
 
 
-@accepts(query=Query(strict=99), answer=Object({"console": TOKEN}))
-def show_token(req: Request) -> dict[str, Any]:
+@accepts(query=Query(strict=99), answer=single("console", TOKEN))
+def show_token(req: Request) -> console.Console:
     """Show the target of a token (before 2.31 only RDP consoles had tokens)."""
     if req.version < 31:
         raise exception.ConsoleTypeUnavailable("Only the tokens of RDP consoles can be shown before 2.31.")
-    return {"console": TOKEN.render(req.clients.consoles.get(req.ctx, console.digest(req.params["id"])), req)}
+    return req.clients.consoles.get(req.ctx, console.digest(req.params["id"]))
 
 
 # --- the log ---------------------------------------------------------------------------------------
