@@ -113,7 +113,7 @@ _ROUTES: tuple[Route, ...] = (
     Route("POST", _ACTION, server_actions.restore, success=202, action="restore"),
     Route("POST", _ACTION, server_disks.rebuild, success=202, action="rebuild"),
     Route("POST", _ACTION, server_disks.rescue, action="rescue"),
-    Route("POST", _ACTION, server_disks.unrescue, success=202, action="unrescue"),
+    Route("POST", _ACTION, server_actions.unrescue, success=202, action="unrescue"),
     Route("POST", _ACTION, server_moves.resize, success=202, action="resize"),
     Route("POST", _ACTION, server_moves.confirm_resize, success=204, action="confirmResize"),
     Route("POST", _ACTION, server_moves.revert_resize, success=202, action="revertResize"),

@@ -6,24 +6,11 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from nova import exception
-from nova.api.compute.hosts.services import check_uuid, state_of, status_of
+from nova.api.compute.hosts.services import STATE, STATUS, check_uuid, state_of, status_of
 from nova.api.request import Request
 from nova.api.router import accepts
 from nova.api.validation import formats
-from nova.api.validation.fields import (
-    ABSENT,
-    Array,
-    Changing,
-    Field,
-    Object,
-    Out,
-    Plain,
-    Query,
-    View,
-    enum,
-    listed,
-    single,
-)
+from nova.api.validation.fields import ABSENT, Array, Changing, Field, Object, Out, Plain, Query, View, listed, single
 from nova.api.validation.types import ANY_QUERY, BOOLEAN, HOSTNAME, INTEGER, LIMIT, LINKS, STRING, STRING_OR_NULL, UUID
 from nova.conf import CONF
 from nova.objects.hosts.node import DISK_GB, MEMORY_MB, VCPU, ComputeNode
@@ -93,8 +80,8 @@ _ID = Out("id", Changing({0: INTEGER, 53: UUID}), lambda shown, req: (
 _SERVERS = Out("servers", Array(View([Out("name", STRING), Out("uuid", STRING)])), _servers)
 _BRIEF = [
     _ID, Out("hypervisor_hostname", STRING, "node.hypervisor_hostname"),
-    Out("state", enum("up", "down"), lambda shown, _req: state_of(shown.node.service)),
-    Out("status", enum("enabled", "disabled"), lambda shown, _req: status_of(shown.node.service)),
+    Out("state", STATE, lambda shown, _req: state_of(shown.node.service)),
+    Out("status", STATUS, lambda shown, _req: status_of(shown.node.service)),
 ]
 LISTED = View([*_BRIEF, _SERVERS])
 UPTIME = View([*_BRIEF, Out("uptime", STRING, "node.uptime")])

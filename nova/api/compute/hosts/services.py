@@ -13,10 +13,10 @@ from nova.objects.hosts.service import Service
 
 COMPUTE = "nova-compute"
 
-_STATUS = enum("enabled", "disabled")
+STATUS, STATE = enum("enabled", "disabled"), enum("up", "down")
 UPDATE = Object({
     "host": Field(HOSTNAME, until=52, required=True), "binary": Field(TEXT, until=52, required=True),
-    "status": Field(_STATUS, since=53), "disabled_reason": TEXT, "forced_down": Field(BOOLEAN, since=11),
+    "status": Field(STATUS, since=53), "disabled_reason": TEXT, "forced_down": Field(BOOLEAN, since=11),
 })
 
 
@@ -36,8 +36,8 @@ def _seen(service: Service) -> str | None:
 SERVICE = View([
     Out("id", Changing({0: INTEGER, 53: UUID}), lambda service, req: service.uuid if req.version >= 53 else service.id),
     Out("binary", STRING), Out("host", STRING), Out("zone", STRING_OR_NULL, "availability_zone"),
-    Out("status", _STATUS, lambda service, _req: status_of(service)),
-    Out("state", enum("up", "down"), lambda service, _req: state_of(service)),
+    Out("status", STATUS, lambda service, _req: status_of(service)),
+    Out("state", STATE, lambda service, _req: state_of(service)),
     Out("updated_at", STRING_OR_NULL, lambda service, _req: _seen(service)),
     Out("disabled_reason", STRING_OR_NULL), Out("forced_down", TRUTH, since=11),
 ])

@@ -6,20 +6,7 @@ from nova import exception
 from nova.api.compute.servers.servers import authorize, server_id
 from nova.api.request import Request, is_true, iso_precise
 from nova.api.router import accepts
-from nova.api.validation.fields import (
-    ABSENT,
-    Array,
-    Field,
-    Getter,
-    Object,
-    Out,
-    Plain,
-    Query,
-    View,
-    listed,
-    only,
-    single,
-)
+from nova.api.validation.fields import ABSENT, Array, Field, Object, Out, Plain, Query, View, listed, only, single
 from nova.api.validation.types import INTEGER, INTEGER_OR_NULL, LIMIT, LINKS, STRING, STRING_OR_NULL, TIME
 from nova.objects.servers import migration as migration_states
 from nova.objects.servers.migration import Migration, MigrationQuery
@@ -51,9 +38,9 @@ def _time(name: str) -> Out:
     return Out(name, STRING_OR_NULL, lambda shown, _req: iso_precise(getattr(shown.item, name)))
 
 
-def _flavor(name: str) -> Getter:
+def _flavor(name: str, flavor: str) -> Out:
     """Return the number of a flavor."""
-    return lambda shown, _req: getattr(shown.item, name).id if getattr(shown.item, name) else None
+    return Out(name, INTEGER_OR_NULL, lambda shown, _req: getattr(getattr(shown.item, flavor), "id", None))
 
 
 def _links(shown: Shown, req: Request) -> Any:
@@ -73,8 +60,7 @@ _COMMON = [
 MIGRATION = View([
     *_COMMON, Out("instance_uuid", STRING, "item.instance_uuid"), Out("links", LINKS, _links, since=23),
     Out("migration_type", STRING, "item.migration_type", since=23),
-    Out("new_instance_type_id", INTEGER_OR_NULL, _flavor("new_flavor")),
-    Out("old_instance_type_id", INTEGER_OR_NULL, _flavor("old_flavor")),
+    _flavor("new_instance_type_id", "new_flavor"), _flavor("old_instance_type_id", "old_flavor"),
 ])
 SERVER_MIGRATION = View([
     *_COMMON,
