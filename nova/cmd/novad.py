@@ -188,9 +188,9 @@ def _forbid_core_dumps(libc: ctypes.CDLL) -> None:
 def _locked(directory: pathlib.Path) -> Iterator[None]:
     """Hold the lock of this data directory. Raises Refused."""
     from nova.common.errors import Refused
-    from nova.novad.secrets import private_directory
+    from nova.common.files import private_directory
 
-    private_directory(directory)
+    private_directory(directory, owned=True)
     with open(directory / "lock", "w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

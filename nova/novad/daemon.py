@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from nova.common import files
 from nova.common.errors import Invalid, NotKnown, Refused, ReportedError
 from nova.common.structs import compile_imported
 from nova.novad.api import novad_pb2 as pb
@@ -24,7 +25,7 @@ from nova.novad.nodes.participant import Assignment, Participant
 from nova.novad.options import Options
 from nova.novad.platform import Platform
 from nova.novad.runtime.base import Runtime
-from nova.novad.secrets import Secrets, private_directory, write_private
+from nova.novad.secrets import Secrets
 from nova.novad.signing import profiling_token
 
 LOG = logging.getLogger(__name__)
@@ -46,7 +47,7 @@ class Daemon:
         self.started = time.time()
         self.runtime = runtime
         root = pathlib.Path(options.data_dir)
-        private_directory(root)
+        files.private_directory(root, owned=True)
         _warn_of_readers(options)
         passphrase = pathlib.Path(options.key_file).read_bytes().strip() if options.key_file else None
         if passphrase == b"":
@@ -103,7 +104,7 @@ class Daemon:
         """Return the shared secret that clients need. Created at the first start unless secret_file names a file."""
         file = pathlib.Path(self.options.secret_file or self.data.root / "shared-secret")
         if not file.exists() and not self.options.secret_file:
-            write_private(file, random.token_hex(32).encode())
+            files.replace(file, random.token_hex(32), sync=True)
         secret = file.read_text().strip()
         if not secret:
             raise Invalid(f"secret_file: {file} is empty")
@@ -114,7 +115,7 @@ class Daemon:
     def profiling_token(self) -> str:
         """Return the token of clients that request profiles, and write it to a file for them."""
         token = profiling_token(self.shared_secret())
-        write_private(self.data.root / "profiling-token", token.encode())
+        files.replace(self.data.root / "profiling-token", token, sync=True)
         return token
 
     def deploy(self, wanted: dict[str, str], progress: Progress) -> None:

@@ -11,9 +11,9 @@ import socket
 import subprocess
 import time
 
+from nova.common import files
 from nova.common.errors import os_error_text
 from nova.novad.errors import RuntimeFault
-from nova.novad.secrets import private_directory
 
 _START = 30.0  # seconds
 # Seconds between two health checks of the service, seconds until a check fails, failed checks until it is restarted.
@@ -71,7 +71,7 @@ class PodmanService:
 
     def _start(self) -> None:
         for place in (self.directory, self.run.parent, self.run):
-            private_directory(place)
+            files.private_directory(place, owned=True)
         conf = self.directory / "containers.conf"
         text = _CONF.format(
             runtime="runc" if shutil.which("runc") else "crun",
