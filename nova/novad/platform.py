@@ -15,10 +15,10 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from nova.common import documents
-from nova.common.documents import Names, Strict
 from nova.common.errors import Invalid, NotKnown
 from nova.common.plain_ip import is_address
+from nova.novad import documents
+from nova.novad.documents import Names, Strict
 
 NAME = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\Z"
 _TAG = re.compile(r"^[A-Za-z0-9_][A-Za-z0-9._-]{0,127}\Z")

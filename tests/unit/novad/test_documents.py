@@ -8,9 +8,8 @@ import pytest
 import yaml
 from hypothesis import strategies as st
 
-from nova.common import documents
 from nova.common.errors import Invalid
-from nova.novad import platform
+from nova.novad import documents, platform
 from nova.novad.platform import parse
 
 LEVELS = range(1, 9)
