@@ -143,7 +143,7 @@ def _serve(arguments: argparse.Namespace) -> int:
         announcer = Announcer(options)
         stack.callback(announcer.stop)
         announcer.start()
-        LOG.info("novad %s serves platform %s at %s", __version__, daemon.platform.name, options.listen)
+        LOG.info("novad %s serves platform %s at %s", __version__, daemon.deployer.platform.name, options.listen)
         rounds = 0
         while not ended.wait(1.0) and not again.is_set():
             rounds += 1

@@ -57,8 +57,8 @@ class Daemon:
         self.secrets = Secrets(root / "secrets", passphrase)
         self.whole = platform or Platform(name="none", components={})
         here = options.place
-        self.deployer = Deployer(self.whole.of_roles(options.roles) if options.coordinates else
-                                 self.whole.at(here, [here]), self.journal, runtime, self.data, self.secrets)
+        self.deployer = Deployer(self.whole.part(here) if options.coordinates else self.whole.at(here, [here]),
+                                 self.journal, runtime, self.data, self.secrets)
         self.participant = Participant(self.deployer, options.name, platform is None)
         if platform is not None:  # Containers are identified by the name of their platform.
             stored = self.journal.fact("platform")
@@ -78,11 +78,6 @@ class Daemon:
         self._unhealthy: dict[str, str] = {}
         self._starts: dict[str, tuple[int, float]] = {}  # Number of restarts and the time of the last one.
         self._thread = threading.Thread(target=self._keep, name="keep", daemon=True)
-
-    @property
-    def platform(self) -> Platform:
-        """Return the part of the platform that this node runs."""
-        return self.deployer.platform
 
     def start(self) -> None:
         """Undo deployments that were interrupted, then keep the deployed components running."""
@@ -181,7 +176,7 @@ class Daemon:
         for name in wanted:
             if not any(place.runs(self.whole.component(name)) for place in places):
                 raise Refused(f"No node has a role of {name}: {', '.join(self.whole.component(name).roles)}.")
-        here = {name: version for name, version in wanted.items() if name in self.platform.components}
+        here = {name: version for name, version in wanted.items() if name in self.deployer.platform.components}
         return [] if wanted and not here else self.deployer.plan(here)
 
     def _assignments(self, peers: Sequence[Peer], kind: Any, versions: dict[str, str], names: Sequence[str] = (),
@@ -230,7 +225,7 @@ class Daemon:
         """Replace secrets and recreate the components that use them. A failure restores the old values."""
         existing = self.secrets.names()
         for name in names:
-            if name not in existing or name not in self.platform.secrets:
+            if name not in existing or name not in self.deployer.platform.secrets:
                 raise NotKnown(f"Secret {name} does not exist.")
         with self._steering(history.ROTATE) as peers:
             made = self.deployer.run_alone(history.ROTATE, self.deployer.rotations(names), progress, Terms(
@@ -291,8 +286,8 @@ class Daemon:
 
     def states(self) -> list[pb.ComponentState]:
         """Return the deployed components in the order of the platform file; components that have left it are last."""
-        containers = {present.name: present for present in self.runtime.containers(self.platform.name)}
-        current, file = self.journal.components(), self.platform.components
+        containers = {present.name: present for present in self.runtime.containers(self.deployer.platform.name)}
+        current, file = self.journal.components(), self.deployer.platform.components
         states = []
         order = [*(name for name in file if name in current),
                  *(name for name in self.deployer.order(current) if name not in file)]

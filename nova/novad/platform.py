@@ -180,10 +180,9 @@ class Platform(Strict, frozen=True, kw_only=True):
         return [name for name in in_order({name: component.depends for name, component in self.components.items()})
                 if name in wanted]
 
-    def of_roles(self, roles: Sequence[str]) -> Platform:
-        """Return the part of the platform for a node with these roles: components without roles run everywhere."""
-        chosen = {name: component for name, component in self.components.items()
-                  if not component.roles or set(component.roles) & set(roles)}
+    def part(self, place: Place) -> Platform:
+        """Return the components that a node runs, with placeholders for names and addresses."""
+        chosen = {name: component for name, component in self.components.items() if place.runs(component)}
         return msgspec.structs.replace(self, components={name: msgspec.structs.replace(
             component, depends=tuple(other for other in component.depends if other in chosen),
             data_of=tuple(other for other in component.data_of if other in chosen))
@@ -192,7 +191,7 @@ class Platform(Strict, frozen=True, kw_only=True):
     def at(self, place: Place, places: Sequence[Place]) -> Platform:
         """Return the part of the platform for a node, one of ``places``, with names and addresses filled in. Raises
         Invalid for an address of a component on no or several nodes, and for a node name not allowed in files."""
-        part = self.of_roles(place.roles)
+        part = self.part(place)
         placed = msgspec.structs.replace(part, components={
             name: self._placed(name, component, place, places) for name, component in part.components.items()})
         _check_ports(placed)
@@ -259,12 +258,7 @@ def fill(text: str, secrets: Mapping[str, str]) -> str:
 def load(path: str | pathlib.Path) -> Platform:
     """Return the platform of a file that ends in .toml, .yaml or .yml, merged with its bases. Raises Invalid."""
     file = pathlib.Path(path)
-    return _platform(_read(file, ()), str(file))
-
-
-def parse(text: str, kind: Literal["toml", "yaml"], name: str = "platform") -> Platform:
-    """Parse a text without a base. Raises Invalid, which begins with ``name`` and names the field."""
-    return _platform(documents.parse(text, kind, name), name)
+    return platform_of(_read(file, ()), str(file))
 
 
 def _read(file: pathlib.Path, above: tuple[pathlib.Path, ...]) -> Any:
@@ -297,7 +291,8 @@ def _joined(base: Any, change: Any) -> Any:
     return joined
 
 
-def _platform(data: Any, name: str) -> Platform:
+def platform_of(data: Any, name: str) -> Platform:
+    """Return the platform that a document contains. Raises Invalid, which begins with ``name`` and names the field."""
     platform = documents.convert(data, Platform, name, _TABLES)
     try:
         if not platform.components:

@@ -193,7 +193,7 @@ class _Platform(_Servicer):
         return pb.PlanAnswer(changes=[*_planned(self.daemon, changes), *(change for _node, change in others)])
 
     def Show(self, request: pb.Empty, context: grpc.ServicerContext) -> pb.PlatformAnswer:
-        answer = pb.PlatformAnswer(name=self.daemon.platform.name, components=self.daemon.states())
+        answer = pb.PlatformAnswer(name=self.daemon.deployer.platform.name, components=self.daemon.states())
         if self.daemon.coordinator is not None:
             peers, silent = self.daemon.coordinator.query_nodes()
             answer.components.extend(state for peer in peers if peer.steered for state in peer.components)
@@ -280,7 +280,7 @@ class _Nodes(_Servicer):
 class _Services(_Servicer):
     def Show(self, request: pb.ServiceRequest, context: grpc.ServicerContext) -> pb.ServiceAnswer:
         deployed = self.daemon.journal.components().get(request.name)
-        component = deployed.component if deployed else self.daemon.platform.component(request.name)
+        component = deployed.component if deployed else self.daemon.deployer.platform.component(request.name)
         directories: list[tuple[str, Volume | Bind]] = [*((volume.name, volume) for volume in component.volumes),
                                                         *((bind.source, bind) for bind in component.binds)]
         return pb.ServiceAnswer(
@@ -364,7 +364,7 @@ class _SecretStore(_Servicer):
     Rotate = _stream(lambda self, request, progress: self.daemon.rotate(list(request.names), progress))
 
     def List(self, request: pb.Empty, context: grpc.ServicerContext) -> pb.SecretsAnswer:
-        components = self.daemon.platform.components
+        components = self.daemon.deployer.platform.components
         return pb.SecretsAnswer(secrets=[pb.SecretEntry(name=name, used_by=sorted(
             component_name for component_name, component in components.items() if name in component.secrets()))
             for name in self.daemon.secrets.names()])
@@ -386,5 +386,5 @@ class _Daemon(_Servicer):
         options = self.daemon.options
         return pb.DaemonAnswer(
             version=__version__, address=options.listen, started=self.daemon.started, node=options.name,
-            roles=options.roles, runtime=self.daemon.runtime.version(), platform=self.daemon.platform.name,
+            roles=options.roles, runtime=self.daemon.runtime.version(), platform=self.daemon.deployer.platform.name,
             id=self.daemon.ident, steered=self.daemon.participant.steered)

@@ -417,7 +417,7 @@ def test_unauthenticated_announcements_delay_no_command_or_discovery(world):
     world.control(discover_nodes=True, nodes=(world.n3.as_member("compute"),))
     discovery = world.n1.daemon.coordinator.discovery
     with contextlib.closing(Silent()) as stranger, announced("s1", stranger.port), announced("s2", stranger.port):
-        wait_for(lambda: discovery.size() >= 2 and stranger.connections, 60, "the unknown nodes are discovered")
+        wait_for(lambda: len(discovery._entries) >= 2 and stranger.connections, 60, "the unknown nodes are discovered")
         thief = world.compromised()
         with announced("n2", thief.port):
             wait_for(lambda: "n2" in dict(discovery.trusted()), 60, "the node is discovered among unknown nodes")
@@ -432,4 +432,4 @@ def test_unauthenticated_announcements_delay_no_command_or_discovery(world):
     print(f"connections to strangers: {held} after each of {len(held) - 1} commands")
     assert held[-1] - attempts <= 1  # The attempt in progress.
     thief.stop()
-    wait_for(lambda: discovery.size() == 0, 60, "the announcements have expired")
+    wait_for(lambda: len(discovery._entries) == 0, 60, "the announcements have expired")

@@ -15,13 +15,13 @@ from nova.novad.mdns import Announcement, Instance
 from nova.novad.nodes.discovery import Announcer
 from nova.novad.nodes.participant import Assignment
 from nova.novad.options import Options
-from nova.novad.platform import parse
 from nova.novad.server import Server
 from nova.novad.signing import node_secret
 from tests.certificates import authority
 from tests.functional.cli.conftest import run
 from tests.functional.client import wait_for
 from tests.functional.novad.conftest import free_port
+from tests.unit.novad.platforms import parse
 from tests.unit.novad.runtimes import FakeRuntime, Killed, content
 
 TEXT = """
@@ -359,7 +359,7 @@ def test_announced_node_needs_acceptance_and_a_valid_certificate(found):
         strange = Node(found.n1.data.parent, "stranger", ("compute",), tls_cert=pair.certificate, tls_key=pair.key)
         announced = Announcement(stranger, ["127.0.0.1"], strange.port, tls=True)
         try:
-            wait_for(lambda: found.n1.daemon.coordinator.discovery.size() >= 3 and found.discovered(), 60, "all")
+            wait_for(lambda: len(found.n1.daemon.coordinator.discovery._entries) >= 3 and found.discovered(), 60, "all")
             assert found.states() == {"n1": "this one", "n2": "discovered"}
             found.nova("deploy")
             assert found.n2.runs() == {}, "an announcement alone starts no components"

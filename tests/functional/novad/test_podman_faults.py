@@ -8,7 +8,6 @@ import pytest
 from nova.novad.daemon import Daemon
 from nova.novad.errors import ImageFault
 from nova.novad.options import Options
-from nova.novad.platform import parse
 from nova.novad.runtime import podman as podman_module
 from nova.novad.runtime import podman_stream
 from nova.novad.runtime.podman import Podman
@@ -16,6 +15,7 @@ from nova.novad.server import Server
 from tests.functional.client import wait_for
 from tests.functional.novad.conftest import Node, free_port
 from tests.functional.novad.fake_podman import FakePodman, reply
+from tests.unit.novad.platforms import parse
 
 PLATFORM = """
 name = "s"

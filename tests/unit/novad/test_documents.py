@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from nova.common.errors import Invalid
 from nova.novad import documents, platform
-from nova.novad.platform import parse
+from tests.unit.novad.platforms import parse
 
 LEVELS = range(1, 9)
 LOCATED = re.compile(r"line \d+, column \d+: ")
