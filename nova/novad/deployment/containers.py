@@ -40,8 +40,7 @@ class Containers:
         return f"{self.platform()}-{name}"
 
     def running(self, name: str) -> bool:
-        container = self.runtime.find(self.name(name))
-        return container is not None and container.running
+        return health.runs(self.runtime, self.name(name))
 
     def stop(self, deployed: Deployed) -> None:
         self._remove_renamed(deployed)
