@@ -15,7 +15,7 @@ from nova.common import files
 from nova.common.errors import os_error_text
 from nova.novad.errors import RuntimeFault
 
-_START = 30.0  # seconds
+_START, _END = 30.0, 10.0  # Seconds that the service has to start, and to exit.
 # Seconds between two health checks of the service, seconds until a check fails, failed checks until it is restarted.
 _PING, _LATE, _SILENT = 10.0, 5.0, 4
 _RUN = pathlib.Path("/run/novad")  # A reboot clears it, by which podman detects the reboot; the path must be short.
@@ -120,7 +120,7 @@ class PodmanService:
             return
         self._process.terminate()
         try:
-            self._process.wait(10)
+            self._process.wait(_END)
         except subprocess.TimeoutExpired:
             self._kill()
         self._process = None

@@ -405,7 +405,8 @@ def kill_at(victim, node, moment):
 
 
 @pytest.mark.parametrize("moment", MOMENTS, ids="-".join)
-def test_node_killed_during_a_deployment_rolls_back_like_its_peers(nodes, moment):
+def test_node_killed_during_a_deployment_rolls_back_like_its_peers(nodes, moment, monkeypatch):
+    monkeypatch.setattr("nova.novad.nodes.coordinator._TRY", 1.0)
     nodes.nova("deploy")
     done = kill_at(nodes.n3, nodes.n3, moment)
     nodes.nova("deploy", "db=2", "compute=2", code=1)
@@ -419,7 +420,8 @@ def test_node_killed_during_a_deployment_rolls_back_like_its_peers(nodes, moment
 
 
 @pytest.mark.parametrize("moment", MOMENTS, ids="-".join)
-def test_control_node_killed_during_a_deployment_rolls_back_all_nodes(nodes, moment):
+def test_control_node_killed_during_a_deployment_rolls_back_all_nodes(nodes, moment, monkeypatch):
+    monkeypatch.setattr("nova.novad.nodes.coordinator._TRY", 1.0)
     nodes.nova("deploy")
     done = kill_at(nodes.n1, nodes.n3, moment)
     run("deploy", "db=2", "compute=2")

@@ -51,6 +51,7 @@ def podman(tmp_path):
 @pytest.fixture
 def node(podman, monkeypatch):
     monkeypatch.setattr(podman_module, "_TIMEOUT", 1.0)
+    monkeypatch.setattr(Podman._client, "__defaults__", (1.0,))
     monkeypatch.setattr(podman_module, "_QUERY_TIMEOUT", 1.0)
     monkeypatch.setattr(podman_stream, "_TIMEOUT", 1.0)
     with tempfile.TemporaryDirectory() as data_dir:
@@ -255,7 +256,7 @@ def test_container_that_disappears_during_a_query_is_no_error(podman, node):
 def test_request_without_an_answer_of_podman_ends_and_blocks_no_later_change(podman, node, what):
     node.nova("deploy")
     during(podman, "GET" if what == "/json" else "POST", what, "hang")
-    assert "podman" in node.nova("deploy", "db=2", code=1).err
+    assert "Read timed out" in node.nova("deploy", "db=2", code=1).err
     podman.fault = lambda _method, _path: None
     wait_for(lambda: node.daemon.journal.unfinished() == [] and podman.named() == BOTH, 30)
     node.nova("deploy", "db=2")
