@@ -351,7 +351,6 @@ class Daemon:
             LOG.warning("Component %s: %s", name, error)
 
     def _may_start(self, name: str) -> bool:
-        """Return True if the pause after its last restart is over."""
         times, last = self._starts.get(name, (0, 0.0))
         return not times or time.monotonic() >= last + min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** times)
 

@@ -371,7 +371,6 @@ def _check_component(platform: Platform, name: str, component: Component) -> Non
 
 
 def _check_placeholders(platform: Platform, where: str, text: str) -> None:
-    """Check the placeholders that a node replaces."""
     for other in _ADDRESS.findall(text):
         if other not in platform.components:
             raise Invalid(f"{where}: component {other!r} does not exist")
@@ -382,7 +381,6 @@ def _check_placeholders(platform: Platform, where: str, text: str) -> None:
 
 
 def _has_zero(value: Any) -> bool:
-    """Return True if a text in the value has a NUL character."""
     if isinstance(value, dict):
         return any(_has_zero(element) for pair in value.items() for element in pair)
     return any(map(_has_zero, value)) if isinstance(value, list | tuple) else isinstance(value, str) and "\0" in value

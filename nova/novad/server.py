@@ -122,7 +122,6 @@ def _credentials(daemon: Daemon) -> grpc.ServerCredentials:
 
 @contextlib.contextmanager
 def _as_status(context: grpc.ServicerContext) -> Iterator[None]:
-    """Convert errors to a status of gRPC."""
     try:
         yield
     except ReportedError as error:

@@ -62,7 +62,6 @@ class Containers:
 
     @contextlib.contextmanager
     def _masking(self) -> Iterator[None]:
-        """Mask secrets in the messages of runtime errors."""
         try:
             yield
         except RuntimeFault as error:

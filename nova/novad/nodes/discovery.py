@@ -152,7 +152,6 @@ class Discovery:
                 entry.due))
 
     def _try(self, entry: Entry) -> None:
-        """Connect to one address of an instance."""
         addresses = entry.instance.addresses
         url = entry.address or addresses[entry.turn % len(addresses)]
         connected = self._connects(url, entry.instance.node, self._files)
