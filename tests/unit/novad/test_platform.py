@@ -200,7 +200,7 @@ def test_component_order_is_deterministic_and_follows_dependencies():
     assert parse(text, "toml").order(["a", "d"]) == ["d", "a"]
 
 
-def test_platform_of_roles_contains_matching_and_unrestricted_components():
+def test_part_of_a_node_contains_components_of_its_roles_and_unrestricted_ones():
     text = GOOD.replace('image = "registry:5000/db"', 'image = "registry/db"\nroles = ["control"]')
     platform = parse(text, "toml").part(Place(node="n", address="", roles=("compute",)))
     assert list(platform.components) == ["api"]
