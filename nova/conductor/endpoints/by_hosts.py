@@ -289,8 +289,7 @@ class NetworkHosts(Endpoint, by_hosts_api.NetworkHosts):
     """Requests of the network back ends of hosts: security rules, DNS names, and the peers of tunneled networks."""
 
     def rules(self, ctx: RequestContext, known: dict[str, int], grouped: bool = False) -> dict[str, RuleSet]:
-        return self.core.db.read(
-            lambda connection: security_filters.newer(connection, known, ctx.calling_host, grouped))
+        return self.core.db.read(lambda connection: security_filters.newer(connection, known, ctx.calling_host))
 
     def names(self, ctx: RequestContext, host: str, known: dict[str, int]) -> list[ServedDomain]:
         return self.core.db.read(lambda connection: served_names.newer(connection, host, known))

@@ -287,7 +287,7 @@ class StepExecutor:
     def order(self, connection: sa.Connection, run: Run, step: Step, attempt: int, host: str) -> StepOrder:
         """Return the order to ``host`` to run ``step``."""
         uuid, plugs = run.instance.uuid, bool(run.instance.network_info)
-        rules = security_filters.rules_for(connection, host, [uuid])[uuid] if plugs else RuleSet()
+        rules = security_filters.rules_for(connection, [uuid])[uuid] if plugs else RuleSet()
         instance, consumer = run.instance, run.operation.claim_of(step)
         if consumer:
             claimed = dedicated_resources.of_claim(connection, consumer)

@@ -4,7 +4,7 @@ A new group allows no ingress. Every project has a group ``default``, created wh
 """
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -17,15 +17,13 @@ from nova.db import tables, versions
 from nova.db.accounts import quotas
 from nova.db.sql import clock, rows
 from nova.objects.base import whole
-from nova.objects.networks.network import FilterRule, RuleSet, SecurityGroup, SecurityGroupRule
+from nova.objects.networks.network import SecurityGroup, SecurityGroupRule
 
 TABLE = tables.security_groups
 RULES = tables.security_group_rules
 DEFAULT_RULES = tables.security_group_default_rules
 MEMBERS = tables.security_group_members
-IPS = tables.fixed_ips
 INSTANCES = tables.instances
-VERSIONS = tables.versions
 
 DEFAULT = "default"
 ANYWHERE = "0.0.0.0/0"
@@ -237,58 +235,3 @@ def add_to_default(connection: sa.Connection, project_id: str, instance_uuids: S
 def remove_members(connection: sa.Connection, instance_uuid: str) -> None:
     """Remove a server from all its groups."""
     connection.execute(sa.delete(MEMBERS).where(MEMBERS.c.instance_uuid == instance_uuid))
-
-
-# --- filters ---------------------------------------------------------------------------------
-# Filters for hosts of the previous release; nova.db.networks.security_filters serves the current one.
-_GROUPS_OF = (
-    sa.select(INSTANCES.c.uuid, MEMBERS.c.group_id, VERSIONS.c.version)
-    .outerjoin(MEMBERS, MEMBERS.c.instance_uuid == INSTANCES.c.uuid)
-    .outerjoin(VERSIONS, VERSIONS.c.name == versions.rules_of(INSTANCES.c.project_id))
-    .where(INSTANCES.c.uuid.in_(sa.bindparam("uuids", expanding=True))).order_by(MEMBERS.c.group_id))
-
-
-def rules_of_instances(connection: sa.Connection, instance_uuids: Sequence[str]) -> dict[str, RuleSet]:
-    """Return the rules of each of these servers. At most three statements for any number of servers. The version is
-    read first: what is read after it is as new, or newer."""
-    groups: dict[str, list[int]] = {uuid: [] for uuid in instance_uuids}
-    versions = dict.fromkeys(instance_uuids, 0)
-    for row in connection.execute(_GROUPS_OF, {"uuids": list(instance_uuids)}) if instance_uuids else ():
-        versions[row.uuid] = row.version or 0
-        if row.group_id is not None:
-            groups[row.uuid].append(row.group_id)
-    resolved = _resolved(connection, {group_id for ids in groups.values() for group_id in ids})
-    return {uuid: RuleSet(version=versions[uuid], rules=_together(resolved, ids)) for uuid, ids in groups.items()}
-
-
-def _together(resolved: dict[int, list[FilterRule]], group_ids: Collection[int]) -> list[FilterRule]:
-    """Return the rules of these groups without duplicates."""
-    rules: dict[tuple[Any, ...], FilterRule] = {}
-    for group_id in group_ids:
-        for rule in resolved.get(group_id, []):
-            rules.setdefault((rule.protocol, rule.from_port, rule.to_port, *rule.sources), rule)
-    return list(rules.values())
-
-
-def _resolved(connection: sa.Connection, group_ids: Collection[int]) -> dict[int, list[FilterRule]]:
-    """Return group -> rules with sources. A rule whose source group has no addresses is left out."""
-    if not group_ids:
-        return {}
-    rules = connection.execute(sa.select(RULES).where(RULES.c.parent_group_id.in_(group_ids))
-                               .order_by(RULES.c.parent_group_id, RULES.c.id)).all()
-    addresses: dict[int, list[str]] = {}
-    sources = {row.group_id for row in rules if row.group_id is not None}
-    if sources:
-        for group_id, address in connection.execute(
-                sa.select(MEMBERS.c.group_id, IPS.c.address)
-                .join(IPS, IPS.c.instance_uuid == MEMBERS.c.instance_uuid)
-                .where(MEMBERS.c.group_id.in_(sources)).order_by(IPS.c.id)):
-            addresses.setdefault(group_id, []).append(f"{address}/{128 if ':' in address else 32}")
-    resolved: dict[int, list[FilterRule]] = {}
-    for row in rules:
-        source = source_of(row)
-        peers_of_rule = addresses.get(row.group_id, []) if source is None else [source]
-        if peers_of_rule:
-            resolved.setdefault(row.parent_group_id, []).append(FilterRule(
-                protocol=row.protocol, from_port=row.from_port, to_port=row.to_port, sources=peers_of_rule))
-    return resolved

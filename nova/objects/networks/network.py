@@ -245,7 +245,7 @@ class Peers(Object, kw_only=True):
 class RuleSet(Object, kw_only=True):
     """The packet filter rules of a server. The set with the greater ``version`` is newer.
 
-    ``rules``: for hosts of the previous release, which do not support groups. ``groups``: ids of the server's groups.
+    ``rules``: from conductors of releases without groups. ``groups``: ids of the server's groups.
     ``filters``: those groups and the groups that their rules refer to; a message contains each group once.
     ``floating``: floating IP addresses by interface id.
     """
