@@ -21,7 +21,7 @@ from nova.conductor.saga.run import owner_of
 from nova.conf import CONF
 from nova.context import RequestContext
 from nova.db.hosts import compute_nodes, network_hosts, precaches, services
-from nova.db.networks import fixed_ips, security_filters, served_names
+from nova.db.networks import fixed_ips, floating_ip_dns, security_filters
 from nova.db.servers import actions, evictions, server_migrations, servers
 from nova.db.sql import clock
 from nova.objects.hosts.node import ComputeNode
@@ -292,7 +292,7 @@ class NetworkHosts(Endpoint, by_hosts_api.NetworkHosts):
         return self.core.db.read(lambda connection: security_filters.newer(connection, known, ctx.calling_host))
 
     def names(self, ctx: RequestContext, host: str, known: dict[str, int]) -> list[ServedDomain]:
-        return self.core.db.read(lambda connection: served_names.newer(connection, host, known))
+        return self.core.db.read(lambda connection: floating_ip_dns.newer_served(connection, host, known))
 
     def present(self, ctx: RequestContext, host: str, address: str, networks: dict[str, int],
                 complete: bool = False) -> list[Peers]:

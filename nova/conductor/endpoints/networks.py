@@ -10,14 +10,7 @@ from nova import exception
 from nova.common import plain_ip
 from nova.conductor.endpoints.derived import Endpoint, reads, writes
 from nova.context import RequestContext
-from nova.db.networks import (
-    fixed_ips,
-    floating_ip_dns,
-    floating_ips,
-    networks,
-    security_group_default_rules,
-    security_groups,
-)
+from nova.db.networks import fixed_ips, floating_ip_dns, floating_ips, networks, security_groups
 from nova.db.networks.security_filters import members_of, rules_of
 from nova.db.servers import servers
 from nova.objects.networks.floating_ip_dns import Domain, Entry
@@ -216,13 +209,13 @@ def check_rule(rule: SecurityGroupRule) -> SecurityGroupRule:
 class SecurityGroupDefaultRules(Endpoint, networks_api.SecurityGroupDefaultRules):
     """The initial rules of the default security group of a project."""
 
-    index = reads(security_group_default_rules.index)
-    get = reads(security_group_default_rules.get)
-    delete = writes(security_group_default_rules.delete)
+    index = reads(security_groups.default_rules)
+    get = reads(security_groups.default_rule)
+    delete = writes(security_groups.delete_default_rule)
 
     def create(self, ctx: RequestContext, rule: DefaultRule) -> DefaultRule:
         checked = check_rule(SecurityGroupRule(parent_group_id=0, protocol=rule.protocol, from_port=rule.from_port,
                                                to_port=rule.to_port, cidr=rule.cidr))
         stored = DefaultRule(protocol=checked.protocol, from_port=checked.from_port, to_port=checked.to_port,
                              cidr=checked.cidr)
-        return self.core.db.write(lambda connection: security_group_default_rules.create(connection, stored))
+        return self.core.db.write(lambda connection: security_groups.create_default_rule(connection, stored))

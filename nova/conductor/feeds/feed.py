@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator
 from nova import context, exception
 from nova.conductor.feeds.deltas import FleetAnnouncer
 from nova.db.hosts import compute_nodes, network_hosts
-from nova.db.networks import security_filters, served_names
+from nova.db.networks import floating_ip_dns, security_filters
 from nova.db.servers import servers
 from nova.db.sql.engine import Database
 from nova.rpcapi.compute import Compute
@@ -146,11 +146,11 @@ class NamesFeed(HostFeed):
 
     def publish(self, names: Collection[str]) -> None:
         domains = sorted(names)
-        for start in range(0, len(domains), served_names.MOST):
-            self._publish(domains[start:start + served_names.MOST])
+        for start in range(0, len(domains), floating_ip_dns.SERVED_AT_ONCE):
+            self._publish(domains[start:start + floating_ip_dns.SERVED_AT_ONCE])
 
     def _publish(self, domains: Collection[str]) -> None:
-        by_host = self._db.read(lambda connection: served_names.changed(connection, domains))
+        by_host = self._db.read(lambda connection: floating_ip_dns.served_changes(connection, domains))
         for host, served in by_host.items():
             with self.sending(host, f"the names in {', '.join(domains)}") as compute:
                 compute.refresh_names(context.admin(), served)

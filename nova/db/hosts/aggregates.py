@@ -31,11 +31,8 @@ def index(connection: sa.Connection, lock: bool = False) -> list[Aggregate]:
 
 def get(connection: sa.Connection, aggregate_id: int) -> Aggregate:
     """Return an aggregate. Raises AggregateNotFound."""
-    is_storable = 0 < aggregate_id < 2**63
-    row = connection.execute(sa.select(TABLE).where(TABLE.c.id == aggregate_id)).first() if is_storable else None
-    if row is None:
-        raise exception.AggregateNotFound(aggregate_id=aggregate_id)
-    return rows.to_object(Aggregate, row)
+    return rows.first(connection, Aggregate, sa.select(TABLE).where(rows.has_id(TABLE, aggregate_id)),
+                      exception.AggregateNotFound(aggregate_id=aggregate_id))
 
 
 def of_host(connection: sa.Connection, host: str) -> list[Aggregate]:

@@ -13,7 +13,7 @@ from nova.db import tables
 from nova.db.hosts import aggregates, dedicated_resources, services
 from nova.db.servers import server_migrations
 from nova.db.sql import clock, rows
-from nova.objects.base import new_uuid, whole
+from nova.objects.base import new_uuid
 from nova.objects.dedicated_resources.fitting import NodeDedicatedResources
 from nova.objects.hosts import node_limits
 from nova.objects.hosts.node import ComputeNode, Inventory, Provider
@@ -348,7 +348,7 @@ def index(connection: sa.Connection, pattern: str | None = None, limit: int | No
     statement = sa.select(TABLE).where(*rows.equal(TABLE.c.host, host)).order_by(TABLE.c.id)
     if pattern is not None:
         statement = statement.where(TABLE.c.hypervisor_hostname.icontains(pattern, autoescape=True))
-    after = rows.marker_row(connection, sa.select(TABLE.c.id).where(_named(marker or "")), marker)
+    after = rows.marker_row(connection, sa.select(TABLE.c.id).where(rows.identified(TABLE, marker or "")), marker)
     if after is not None:
         statement = statement.where(TABLE.c.id > after.id)
     return _objects(connection, connection.execute(statement.limit(limit)).all())
@@ -356,7 +356,7 @@ def index(connection: sa.Connection, pattern: str | None = None, limit: int | No
 
 def get(connection: sa.Connection, node_id: str) -> ComputeNode:
     """Return a node by uuid or integer id. Raises ComputeHostNotFound."""
-    row = connection.execute(sa.select(TABLE).where(_named(node_id))).first()
+    row = connection.execute(sa.select(TABLE).where(rows.identified(TABLE, node_id))).first()
     if row is None:
         raise exception.ComputeHostNotFound(host=node_id)
     return _objects(connection, [row])[0]
@@ -373,11 +373,6 @@ def has_trait(connection: sa.Connection, host: str, name: str, trait: str) -> bo
     traits = connection.scalar(sa.select(PROVIDERS.c.traits).join(TABLE, TABLE.c.uuid == PROVIDERS.c.uuid).where(
         TABLE.c.host == host, TABLE.c.hypervisor_hostname == name))
     return trait in (traits or ())
-
-
-def _named(node_id: str) -> sa.ColumnElement[bool]:
-    number = whole(node_id)
-    return TABLE.c.uuid == node_id if number is None else TABLE.c.id == number
 
 
 def _objects(connection: sa.Connection, rows: Sequence[sa.Row[Any]]) -> list[ComputeNode]:

@@ -17,7 +17,7 @@ from nova.db import tables, versions
 from nova.db.accounts import quotas
 from nova.db.sql import clock, rows
 from nova.objects.base import whole
-from nova.objects.networks.network import SecurityGroup, SecurityGroupRule
+from nova.objects.networks.network import DefaultRule, SecurityGroup, SecurityGroupRule
 
 TABLE = tables.security_groups
 RULES = tables.security_group_rules
@@ -27,6 +27,8 @@ INSTANCES = tables.instances
 
 DEFAULT = "default"
 ANYWHERE = "0.0.0.0/0"
+# Maximum number of rules of new default groups: each of these groups gets all of them.
+_MOST_DEFAULT_RULES = 100
 _RULE = ("protocol", "from_port", "to_port", "cidr")
 
 
@@ -43,10 +45,8 @@ def get(connection: sa.Connection, group_id: int, project_id: str | None = None)
 
 
 def _row(connection: sa.Connection, group_id: int, project_id: str | None, lock: bool = False) -> sa.Row[Any]:
-    statement = sa.select(TABLE).where(TABLE.c.id == group_id, *rows.equal(TABLE.c.project_id, project_id))
-    row = None
-    if 0 < group_id < 2**63:
-        row = connection.execute(statement.with_for_update() if lock else statement).first()
+    statement = sa.select(TABLE).where(rows.has_id(TABLE, group_id), *rows.equal(TABLE.c.project_id, project_id))
+    row = connection.execute(statement.with_for_update() if lock else statement).first()
     if row is None:
         raise exception.SecurityGroupNotFound(security_group_id=group_id)
     return row
@@ -174,11 +174,9 @@ def source_of(rule: sa.Row[Any]) -> str | None:
 
 def delete_rule(connection: sa.Connection, rule_id: int, project_id: str | None = None) -> int:
     """Delete a rule; return the id of its group. Raises SecurityGroupRuleNotFound."""
-    row = None
-    if 0 < rule_id < 2**63:
-        row = connection.execute(sa.select(RULES.c.parent_group_id, TABLE.c.project_id).join(
-            TABLE, TABLE.c.id == RULES.c.parent_group_id).where(
-            RULES.c.id == rule_id, *rows.equal(TABLE.c.project_id, project_id))).first()
+    row = connection.execute(sa.select(RULES.c.parent_group_id, TABLE.c.project_id).join(
+        TABLE, TABLE.c.id == RULES.c.parent_group_id).where(
+        rows.has_id(RULES, rule_id), *rows.equal(TABLE.c.project_id, project_id))).first()
     if row is None:
         raise exception.SecurityGroupRuleNotFound(rule_id=rule_id)
     versions.bump(connection, versions.rules(row.project_id))
@@ -235,3 +233,32 @@ def add_to_default(connection: sa.Connection, project_id: str, instance_uuids: S
 def remove_members(connection: sa.Connection, instance_uuid: str) -> None:
     """Remove a server from all its groups."""
     connection.execute(sa.delete(MEMBERS).where(MEMBERS.c.instance_uuid == instance_uuid))
+
+
+# --- rules of new default groups ---------------------------------------------------------------
+def default_rules(connection: sa.Connection) -> list[DefaultRule]:
+    return rows.to_objects(DefaultRule, connection.execute(sa.select(DEFAULT_RULES).order_by(DEFAULT_RULES.c.id)))
+
+
+def default_rule(connection: sa.Connection, rule_id: int) -> DefaultRule:
+    """Return a rule. Raises SecurityGroupDefaultRuleNotFound."""
+    return rows.first(connection, DefaultRule, sa.select(DEFAULT_RULES).where(rows.has_id(DEFAULT_RULES, rule_id)),
+                      exception.SecurityGroupDefaultRuleNotFound(rule_id=rule_id))
+
+
+def create_default_rule(connection: sa.Connection, rule: DefaultRule) -> DefaultRule:
+    """Insert a checked rule. Raises SecurityGroupDefaultRuleExists, QuotaLimit."""
+    quotas.serialize(connection, "security_group_default_rules")
+    existing = default_rules(connection)
+    if any(msgspec.structs.replace(other, id=rule.id) == rule for other in existing):
+        raise exception.SecurityGroupDefaultRuleExists()
+    if len(existing) >= _MOST_DEFAULT_RULES:
+        raise exception.QuotaLimit("Quota exceeded, too many security group default rules.")
+    done = connection.execute(sa.insert(DEFAULT_RULES).values(rows.values_of(DEFAULT_RULES, rule)))
+    return msgspec.structs.replace(rule, id=next(iter(done.inserted_primary_key or (0,))))
+
+
+def delete_default_rule(connection: sa.Connection, rule_id: int) -> None:
+    """Delete a rule. Raises SecurityGroupDefaultRuleNotFound."""
+    if not connection.execute(sa.delete(DEFAULT_RULES).where(rows.has_id(DEFAULT_RULES, rule_id))).rowcount:
+        raise exception.SecurityGroupDefaultRuleNotFound(rule_id=rule_id)
