@@ -336,8 +336,6 @@ def _end_of_tunnels(text: str) -> str:
 
 
 class Fleet(Endpoint, by_hosts_api.Fleet):
-    """The state of all compute nodes, in pages, for a scheduler that starts or has missed a delta."""
-
     def page(self, ctx: RequestContext, marker: str | None = None, limit: int = 500) -> FleetPage:
         limit = max(1, min(limit, 1000))
         states = self.core.db.read(lambda connection: compute_nodes.states(connection, marker, limit))

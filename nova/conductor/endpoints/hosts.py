@@ -29,8 +29,6 @@ _EVICTION_WAIT, _EVICTION_POLL = 5.0, 0.2
 
 
 class Services(Endpoint, hosts_api.Services):
-    """Services, for operators."""
-
     index = reads(services.index)
 
     def get(self, ctx: RequestContext, uuid: str) -> Service:
@@ -106,8 +104,6 @@ _MOST_SERVERS = 10000  # maximum number of servers listed for the hosts of a req
 
 
 class Hypervisors(Endpoint, hosts_api.Hypervisors):
-    """Compute nodes, for operators."""
-
     index = reads(compute_nodes.index)
     get = reads(compute_nodes.get)
 
@@ -176,8 +172,6 @@ class Aggregates(Endpoint, hosts_api.Aggregates):
 
 
 class Zones(Endpoint, hosts_api.Zones):
-    """Availability zones, derived from the services in them."""
-
     def index(self, ctx: RequestContext) -> dict[str, bool]:
         available: dict[str, bool] = {}
         for service in self.core.db.read(lambda connection: services.index(connection, binary=services.COMPUTE)):
@@ -193,6 +187,4 @@ class Zones(Endpoint, hosts_api.Zones):
 
 
 class Overviews(Endpoint, hosts_api.Overviews):
-    """The overview of the deployment."""
-
     get = reads(overview.get)

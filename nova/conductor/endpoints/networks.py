@@ -22,8 +22,6 @@ LOG = logging.getLogger(__name__)
 
 
 class Networks(Endpoint, networks_api.Networks):
-    """The embedded networks."""
-
     index = reads(networks.index)
     get = reads(networks.get)
     associate = writes(networks.associate)
@@ -41,8 +39,6 @@ class Networks(Endpoint, networks_api.Networks):
 
 
 class FixedIps(Endpoint, networks_api.FixedIps):
-    """Fixed IP addresses of the embedded networks, for administrators."""
-
     show = reads(fixed_ips.show)
     reserve = writes(fixed_ips.reserve)
 
@@ -207,8 +203,6 @@ def check_rule(rule: SecurityGroupRule) -> SecurityGroupRule:
 
 
 class SecurityGroupDefaultRules(Endpoint, networks_api.SecurityGroupDefaultRules):
-    """The initial rules of the default security group of a project."""
-
     index = reads(security_groups.default_rules)
     get = reads(security_groups.default_rule)
     delete = writes(security_groups.delete_default_rule)

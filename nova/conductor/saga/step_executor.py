@@ -32,8 +32,7 @@ from nova.objects.servers.action import Failure
 from nova.objects.servers.instance import with_ways, without_secrets
 from nova.objects.servers.order import StepOrder
 from nova.objects.volumes.volume import journal_without_secrets
-from nova.operations.framework.base import CONDUCTOR, Step, Wait, context_of
-from nova.operations.framework.failures import failure_of
+from nova.operations.framework.base import CONDUCTOR, Step, Wait, context_of, failure_of
 from nova.telemetry import metrics, tracing
 
 LOG = logging.getLogger(__name__)

@@ -106,7 +106,6 @@ def _start(network: Network) -> ipaddress.IPv4Address:
 
 
 def _end(network: Network) -> ipaddress.IPv4Address:
-    """Return the last address of the pool."""
     return ipaddress.IPv4Address(network.dhcp_end or ipaddress.IPv4Network(network.cidr)[-2])
 
 

@@ -15,7 +15,6 @@ from nova.objects.servers.migration import Migration, MigrationQuery
 
 TABLE = tables.migrations
 SERVERS = tables.instances
-SERVICES = tables.services
 EVICTIONS = tables.evictions
 NODES = tables.compute_nodes
 

@@ -23,7 +23,6 @@ from nova.objects.volumes.volume import Volume, VolumeContent, VolumeRemoval
 
 TABLE = tables.volumes
 REMOVALS = tables.volume_removals
-SERVICES = tables.services
 
 _MOST_GENERATIONS = 1 << 30
 

@@ -48,8 +48,7 @@ from nova.objects.servers.order import StepReport
 from nova.objects.servers.server_request import ServerCreate
 from nova.objects.volumes.volume import Volume
 from nova.operations import REGISTRY
-from nova.operations.framework.base import event_key, journal
-from nova.operations.framework.failures import failure_of
+from nova.operations.framework.base import event_key, failure_of, journal
 from tests.unit.databases import new_database
 from tests.unit.engine.world import Bind, Guests, Outside, Quiet, Scheduler, StepContext, World, awaiting_plugs
 

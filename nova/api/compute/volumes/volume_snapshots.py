@@ -9,7 +9,7 @@ from nova.api.router import accepts
 from nova.api.validation.fields import Array, Field, Object, Out, View
 from nova.api.validation.formats import is_uuid
 from nova.api.validation.types import ANY_QUERY, BOOLEAN, INTEGER, OFFSET_QUERY, STRING, STRING_OR_NULL
-from nova.objects.volumes.volume_snapshot import SnapshotRequest
+from nova.objects.volumes.volume import SnapshotRequest
 
 CREATE = Object({"snapshot": Field(Object({
     "volume_id": Field(STRING, required=True), "force": BOOLEAN, "display_name": STRING, "display_description": STRING,
