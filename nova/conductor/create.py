@@ -221,7 +221,6 @@ def _give_volumes(engine: Engine, connection: sa.Connection, ctx: context.Reques
 
 # --- checks --------------------------------------------------------------------------------------------
 def _check_disks(flavor: Flavor, request: ServerCreate, volume_backed: bool) -> None:
-    """Check the disks of the request. Raises Forbidden, InvalidInput."""
     if flavor.root_gb == 0 and not volume_backed and not request.zero_disk_allowed:
         raise exception.Forbidden("Only volume-backed servers are allowed for flavors with zero disk.")
     local_disks.check(request.block_devices, flavor, CONF.max_local_block_devices)

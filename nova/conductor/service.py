@@ -72,7 +72,6 @@ def check_keys() -> None:
 
 
 def connections_of(workers: int) -> int:
-    """Return the default number of connections of a worker process."""
     return max(4, _CONNECTIONS // workers - _HEARTBEAT_CONNECTIONS)
 
 
@@ -151,7 +150,6 @@ class ConductorService:
         self.endpoints = self._endpoints()
 
     def _endpoints(self) -> list[tuple[type[bus.Interface], Any]]:
-        """Return every RPC interface of conductors, with its implementation."""
         implementations: list[bus.Interface] = [
             self._heartbeat, by_hosts.EngineReports(self.engine, self._recovery.wake),
             by_hosts.Guests(self.core, self.engine), servers.Servers(self.core, self.engine),

@@ -244,7 +244,6 @@ class Rebuild(Operation):
             self._restore(ctl)
 
     def _restore(self, ctl: Control) -> None:
-        """Restore the previous image of the server."""
         self._end_reimage(ctl, done=False)
         had, has = self.data.before.system_metadata, ctl.instance.system_metadata
         ctl.set_items({name: had.get(name) for name in {*had, *has} if _describes_disks(name)})

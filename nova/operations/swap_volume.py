@@ -120,7 +120,6 @@ class SwapVolume(Releasing):
         return device.swapped(self.data.new, self.data.migrates)
 
     def _disconnect_unused(self, host: HostContext, swapped: bool) -> None:
-        """Disconnect the volume that the guest does not use."""
         unused = self.data.device if swapped else self.data.new
         host.volumes.disconnect(unused.connection_info)
         host.result(swapped=swapped)

@@ -264,8 +264,6 @@ def _check_binary(ctx: RequestContext, binary: str) -> None:
 
 
 class EngineReports(by_hosts_api.Engine):
-    """Step reports of hosts."""
-
     def __init__(self, engine: Engine, check: Callable[[], None]) -> None:
         self.engine, self._check = engine, check
 

@@ -61,7 +61,6 @@ class Services(Endpoint, hosts_api.Services):
             time.sleep(_EVICTION_POLL)
 
     def _request_evictions(self, ctx: RequestContext, host: str) -> None:
-        """Request the removal of evacuated guests from the host."""
         uuids = self.core.db.read(lambda connection: server_migrations.unconfirmed_evacuations(connection, host))
         LOG.info("Forcing up host %s: requesting the removal of %d evacuated guests from it", host, len(uuids))
         try:
@@ -124,9 +123,7 @@ class Aggregates(Endpoint, hosts_api.Aggregates):
     get = reads(aggregates.get)
     # Only an aggregate without hosts can be deleted, so schedulers need no update.
     delete = writes(aggregates.delete, notify=notifications.aggregate("delete"))
-
-    def create(self, ctx: RequestContext, name: str, availability_zone: str | None = None) -> Aggregate:
-        return write(self.core, ctx, aggregates.create, notifications.aggregate_created, name, availability_zone)
+    create = writes(aggregates.create, notify=notifications.aggregate_created)
 
     def update(self, ctx: RequestContext, aggregate_id: int, name: str | None = None,
                availability_zone: str | None = None) -> Aggregate:

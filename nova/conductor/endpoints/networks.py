@@ -105,7 +105,6 @@ class FloatingIps(Endpoint, networks_api.FloatingIps):
 
 
 def _lock(ctx: RequestContext, connection: sa.Connection, uuid: str, project_id: str | None) -> Instance:
-    """Lock the row of the server. Raises InstanceIsLocked, InstanceNotFound."""
     instance = servers.lock(connection, uuid, project_id)
     if instance.locked and not ctx.is_admin:
         raise exception.InstanceIsLocked(instance_uuid=uuid)

@@ -377,7 +377,6 @@ class Migrations(Endpoint, servers_api.Migrations):
 
     def _notify(self, connection: sa.Connection, ctx: RequestContext, wanted: _Interrupt, host: str,
                 instance: Instance) -> None:
-        """Write the start and end notifications of the interrupt to the outbox."""
         outbox = self.core.outbox
         if outbox.on:
             builder, by = NotificationBuilder(outbox.settings, ctx), publisher("nova-compute", host)

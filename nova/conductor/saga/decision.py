@@ -90,7 +90,6 @@ class Transition:
 
 
 def decide(run: Run, event: Event) -> Transition:
-    """Return the transition that follows ``event``."""
     if isinstance(event, Done):
         return _done(run, event.step)
     if isinstance(event, Failed):

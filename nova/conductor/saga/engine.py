@@ -70,7 +70,6 @@ class InFlightLeases:
                     del self._counts[uuid]
 
     def pages(self) -> Iterator[list[str]]:
-        """Return all uuids in pages."""
         with self._lock:
             uuids = list(self._counts)
         for start in range(0, len(uuids), _RENEWED_AT_ONCE):

@@ -60,7 +60,6 @@ def host_zones(aggregates: Iterable[Aggregate]) -> dict[str, str]:
 
 
 def zone_of(connection: sa.Connection, host: str) -> str:
-    """Return the zone of a compute host."""
     return host_zones(of_host(connection, host)).get(host, str(CONF.default_availability_zone))
 
 
@@ -73,9 +72,10 @@ def zones(connection: sa.Connection) -> set[str]:
 
 
 # --- changes ---------------------------------------------------------------------------------
-def create(connection: sa.Connection, name: str, zone: str | None = None) -> Aggregate:
+def create(connection: sa.Connection, name: str, availability_zone: str | None = None) -> Aggregate:
     """Insert an aggregate. Raises AggregateNameExists."""
-    aggregate = Aggregate(uuid=new_uuid(), name=name, metadata={ZONE: zone} if zone else {}, created_at=clock.now())
+    metadata = {ZONE: availability_zone} if availability_zone else {}
+    aggregate = Aggregate(uuid=new_uuid(), name=name, metadata=metadata, created_at=clock.now())
     with rows.on_duplicate(exception.AggregateNameExists(aggregate_name=name)):
         connection.execute(sa.insert(TABLE).values(rows.values_of(TABLE, aggregate)))
     row = connection.execute(sa.select(TABLE).where(TABLE.c.uuid == aggregate.uuid)).one()

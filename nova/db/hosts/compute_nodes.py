@@ -1,5 +1,6 @@
 """Compute nodes with their trees of providers and inventories, as drivers report them."""
 
+import collections
 import copy
 import dataclasses
 from collections.abc import Sequence
@@ -212,7 +213,6 @@ def _write(connection: sa.Connection, node: ComputeNode, row: Any, stored: _Stor
 
 
 def _reported_fields(provider: Provider) -> tuple[Any, ...]:
-    """Return the fields of a provider that a report sets."""
     return (provider.name, provider.parent_uuid, sorted(set(provider.traits)),
             {resource_class: [getattr(inventory, name) for name in _REPORTED]
              for resource_class, inventory in provider.inventories.items()})
@@ -252,11 +252,14 @@ def _write_inventories(connection: sa.Connection, provider: Provider, before: Pr
                 _update_inventory(connection, provider.uuid, resource_class, values)
                 changed = True
     if new:
-        used = _claimed(connection, provider.uuid) if before else {}
+        used = collections.Counter[str]()
+        for resources in connection.scalars(sa.select(ALLOCATIONS.c.resources).where(
+                ALLOCATIONS.c.provider_uuid == provider.uuid)) if before else ():
+            used.update(resources)
         for resource_class in new:
-            provider.inventories[resource_class].used = used.get(resource_class, 0)
+            provider.inventories[resource_class].used = used[resource_class]
         connection.execute(sa.insert(INVENTORIES), [
-            {"provider_uuid": provider.uuid, "resource_class": resource_class, "used": used.get(resource_class, 0),
+            {"provider_uuid": provider.uuid, "resource_class": resource_class, "used": used[resource_class],
              **values} for resource_class, values in new.items()])
     for resource_class in stored_inventories.keys() - provider.inventories.keys():
         removed = connection.execute(sa.delete(INVENTORIES).where(
@@ -274,16 +277,6 @@ def _update_inventory(connection: sa.Connection, provider_uuid: str, resource_cl
                       values: dict[str, Any]) -> None:
     connection.execute(sa.update(INVENTORIES).where(
         INVENTORIES.c.provider_uuid == provider_uuid, INVENTORIES.c.resource_class == resource_class).values(values))
-
-
-def _claimed(connection: sa.Connection, provider_uuid: str) -> dict[str, int]:
-    """Return the sum of the allocations of a provider by resource class."""
-    total: dict[str, int] = {}
-    for resources in connection.scalars(sa.select(ALLOCATIONS.c.resources).where(
-            ALLOCATIONS.c.provider_uuid == provider_uuid)):
-        for name, amount in resources.items():
-            total[name] = total.get(name, 0) + amount
-    return total
 
 
 # --- removal ---------------------------------------------------------------------------------

@@ -147,7 +147,11 @@ def register(connection: sa.Connection, host: str, binary: str, topic: str, vers
     Raises HostIdentityMismatch if the row belongs to another machine than ``identity``, if ``belongs_to`` is another
     deployment, or if the row is missing although the host is ``returning``.
     """
-    _check_deployment(connection, host, belongs_to)
+    if belongs_to is not None and belongs_to != (deployment := _deployment(connection)):
+        raise exception.HostIdentityMismatch(host=host, reason=(
+            f"it belongs to deployment {belongs_to}, and this database is of deployment {deployment}. Is "
+            "this the right database ([database]connection of the conductors), and the right broker? If the host shall "
+            f"belong to this one from now on, {_WAY_OUT}."))
     now = clock.now()
     this = sa.and_(TABLE.c.host == host, TABLE.c.binary == binary)
     values: dict[str, Any] = {"topic": topic, "version": version, "up": True, "last_seen": now}
@@ -252,15 +256,6 @@ def _deployment(connection: sa.Connection) -> str:
     return str(connection.execute(sa.select(tables.deployment.c.uuid)).scalar_one())
 
 
-def _check_deployment(connection: sa.Connection, host: str, remembered: str | None) -> None:
-    """Check the deployment ``remembered`` by a host (None: none yet). Raises HostIdentityMismatch."""
-    if remembered is not None and remembered != _deployment(connection):
-        raise exception.HostIdentityMismatch(host=host, reason=(
-            f"it belongs to deployment {remembered}, and this database is of deployment {_deployment(connection)}. Is "
-            "this the right database ([database]connection of the conductors), and the right broker? If the host shall "
-            f"belong to this one from now on, {_WAY_OUT}."))
-
-
 def _admit(connection: sa.Connection, host: str, identity: str | None, returning: bool) -> None:
     """Check that a host without a row may register. Raises HostIdentityMismatch. ``returning``: the host was registered
     before, so an operator has deleted it, or the database is another one."""
@@ -271,14 +266,6 @@ def _admit(connection: sa.Connection, host: str, identity: str | None, returning
         raise exception.HostIdentityMismatch(host=host, reason=(
             "it has registered with this deployment before, but the database has no record of it. Was the database "
             f"restored from an earlier backup? To register the host as a new one, {_WAY_OUT}."))
-
-
-def _forget_machine(connection: sa.Connection, identity: str | None) -> None:
-    """Record that an operator deleted the service of this machine, which may register again under any name."""
-    if identity is None:
-        return
-    connection.execute(sa.delete(DELETED_HOSTS).where(DELETED_HOSTS.c.identity == identity))
-    connection.execute(sa.insert(DELETED_HOSTS).values(identity=identity, deleted_at=clock.now()))
 
 
 # --- operators -------------------------------------------------------------------------------
@@ -318,7 +305,9 @@ def delete(connection: sa.Connection, service: Service) -> None:
     connection.execute(sa.delete(TABLE).where(TABLE.c.id == service.id))
     if service.binary == COMPUTE:
         network_hosts.forget_host(connection, service.host)
-        _forget_machine(connection, service.identity)
+        if service.identity is not None:  # the machine may register again under any name
+            connection.execute(sa.delete(DELETED_HOSTS).where(DELETED_HOSTS.c.identity == service.identity))
+            connection.execute(sa.insert(DELETED_HOSTS).values(identity=service.identity, deleted_at=clock.now()))
 
 
 def check_zone(connection: sa.Connection, zone: str) -> None:

@@ -46,7 +46,6 @@ def _room() -> sa.ColumnElement[Any]:
 
 
 def _capacity(connection: sa.Connection) -> dict[str, overviews.Capacity]:
-    """Return the capacity of the root providers of all nodes."""
     rows = connection.execute(
         sa.select(INVENTORIES.c.resource_class, sa.func.sum(_room()), sa.func.sum(INVENTORIES.c.used))
         .join(NODES, NODES.c.uuid == INVENTORIES.c.provider_uuid)

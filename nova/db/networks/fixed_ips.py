@@ -296,6 +296,5 @@ def is_taken(connection: sa.Connection, network_uuid: str, address: str) -> bool
 
 
 def owner_of(connection: sa.Connection, network_uuid: str, address: str) -> str | None:
-    """Return the instance that has an address."""
     return connection.scalar(sa.select(IPS.c.instance_uuid).where(
         IPS.c.network_uuid == network_uuid, IPS.c.address == address))

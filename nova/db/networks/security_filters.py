@@ -107,7 +107,10 @@ def rules_for(connection: sa.Connection, instance_uuids: Sequence[str]) -> dict[
             rule_sets[row.uuid].groups.append(row.group_id)
     # The version of a group is that of its project, which is that of its servers.
     versions = {group_id: rule_set.version for rule_set in rule_sets.values() for group_id in rule_set.groups}
-    filters = {group_filter.id: group_filter for group_filter in _filters_with_members(connection, versions)}
+    filters = {group_filter.id: group_filter for group_filter in _rules(connection, versions)}
+    named = {other: versions[group_filter.id] for group_filter in filters.values() for other in group_filter.named()}
+    for members in _members(connection, named):
+        filters[members.id] = filters.get(members.id, members).joined(members)
     unsent = dict(filters)
     for rule_set in rule_sets.values():
         needs = dict.fromkeys(rule_set.groups)
@@ -125,16 +128,6 @@ def _filters(connection: sa.Connection, rules: Sequence[int], members: Sequence[
         .where(GROUPS.c.id.in_({*rules, *members})))} if rules or members else {}
     return [*_rules(connection, {ident: stored_versions[ident] for ident in rules if ident in stored_versions}),
             *_members(connection, {ident: stored_versions[ident] for ident in members if ident in stored_versions})]
-
-
-def _filters_with_members(connection: sa.Connection, held: Mapping[int, int]) -> list[GroupFilter]:
-    """Return the rules of these groups (id: version), and the members of the groups that they name. At most two
-    statements."""
-    filters = {group.id: group for group in _rules(connection, held)}
-    named = {other: held[group.id] for group in filters.values() for other in group.named()}
-    for members in _members(connection, named):
-        filters[members.id] = filters.get(members.id, members).joined(members)
-    return list(filters.values())
 
 
 def _rules(connection: sa.Connection, held: Mapping[int, int]) -> list[GroupFilter]:

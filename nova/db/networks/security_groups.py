@@ -116,7 +116,6 @@ def update(connection: sa.Connection, group_id: int, name: str, description: str
 
 
 def _rename_on_servers(connection: sa.Connection, group_id: int, before: str, after: str) -> None:
-    """Rename a group in the rows of its servers."""
     servers = connection.execute(
         sa.select(INSTANCES.c.id, INSTANCES.c.security_groups)
         .join(MEMBERS, MEMBERS.c.instance_uuid == INSTANCES.c.uuid)

@@ -23,7 +23,6 @@ def to_object(object_type: type[T], row: sa.Row[Any]) -> T:
 
 
 def to_objects(object_type: type[T], result: Iterable[sa.Row[Any]]) -> list[T]:
-    """Return an object for each row of one result."""
     return list(iterate_objects(object_type, result))
 
 
