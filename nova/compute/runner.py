@@ -25,8 +25,7 @@ from nova.objects.servers.action import Failure
 from nova.objects.servers.guest import GuestStatus
 from nova.objects.servers.order import StepOrder, StepReport
 from nova.operations import REGISTRY
-from nova.operations.framework.base import Operation, Step, journal
-from nova.operations.framework.failures import failure_of
+from nova.operations.framework.base import Operation, Step, failure_of, journal
 from nova.rpcapi.by_hosts import Engine, Guests
 from nova.service.drain import Drain
 from nova.service.fair_pool import FairThreadPool

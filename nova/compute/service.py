@@ -30,8 +30,7 @@ from nova.objects.servers.guest import Diagnostics, GuestStatus
 from nova.objects.servers.instance import Instance
 from nova.objects.servers.order import StepOrder
 from nova.objects.volumes.volume import VolumeRemoval
-from nova.operations.framework.base import context_of
-from nova.operations.framework.failures import failure_of
+from nova.operations.framework.base import context_of, failure_of
 from nova.rpcapi import COMPUTE, by_hosts, compute, volumes
 from nova.service import liveness
 from nova.service.drain import Drain

@@ -196,8 +196,6 @@ def start(engine: Engine, ctx: context.RequestContext, uuid: str, name: str, req
 
 
 class _Request:
-    """A request for an operation."""
-
     def __init__(self, engine: Engine, ctx: context.RequestContext, uuid: str, operation: type[Operation],
                  typed_request: Any, project_id: str | None) -> None:
         self.engine, self.ctx, self.uuid, self.operation = engine, ctx, uuid, operation

@@ -1,8 +1,10 @@
 """Acceptance of a create request: checked and written in one transaction, or refused."""
 
 import contextlib
+import re
 import secrets
 import uuid
+from collections.abc import Iterator
 
 import msgspec
 import sqlalchemy as sa
@@ -30,7 +32,6 @@ from nova.objects.networks.network import NetworkRequest
 from nova.objects.requirements import local_disks
 from nova.objects.requirements.requested_resources import request_spec
 from nova.objects.servers import states
-from nova.objects.servers.hostname import hostname_of
 from nova.objects.servers.instance import OWNER_PROJECT_NAME, OWNER_USER_NAME, Instance, ServerProperties, root_volume
 from nova.objects.servers.server_request import ServerCreate, ServerCreated
 from nova.objects.volumes.volume import Volume
@@ -112,7 +113,8 @@ def _accept(engine: Engine, connection: sa.Connection, ctx: context.RequestConte
             seen: dict[str, Volume], networks: list[NetworkRequest] | None) -> tuple[list[Run], ServerCreated]:
     """Write the servers. ``seen``, ``networks``: volumes and networks of external services that the caller may use."""
     project_id, user_id = ctx.project_id or "", ctx.user_id or ""
-    flavor = _flavor(connection, request, project_id)
+    with _as_bad_input(exception.FlavorNotFound):
+        flavor = flavors.get(connection, request.flavor_id, project_id)
     volume_backed = root_volume(request.block_devices) is not None
     check_image_fits(flavor, request.image, volume_backed)
     _check_disks(flavor, request, volume_backed)
@@ -123,7 +125,10 @@ def _accept(engine: Engine, connection: sa.Connection, ctx: context.RequestConte
         services.check_zone(connection, zone)
     _check_hosts(connection, request)
     group = _group(connection, request, project_id)
-    requested_networks = _networks(connection, request, project_id) if networks is None else networks
+    requested_networks = networks
+    if requested_networks is None:
+        with _as_bad_input(exception.NetworkNotFound):
+            requested_networks = addresses.choose(connection, project_id, request.networks)
     group_names = request.security_groups or [security_groups.DEFAULT]
     in_default = networks is None and group_names == [security_groups.DEFAULT]  # by one statement, without a read
     groups = [] if networks is not None or in_default else security_groups.resolve(connection, project_id, group_names)
@@ -216,17 +221,17 @@ def _give_volumes(engine: Engine, connection: sa.Connection, ctx: context.Reques
 
 # --- checks --------------------------------------------------------------------------------------------
 def _check_disks(flavor: Flavor, request: ServerCreate, volume_backed: bool) -> None:
-    """Check the disks of the request. Raises Forbidden, InvalidInput."""
     if flavor.root_gb == 0 and not volume_backed and not request.zero_disk_allowed:
         raise exception.Forbidden("Only volume-backed servers are allowed for flavors with zero disk.")
     local_disks.check(request.block_devices, flavor, CONF.max_local_block_devices)
 
 
-def _flavor(connection: sa.Connection, request: ServerCreate, project_id: str) -> Flavor:
+@contextlib.contextmanager
+def _as_bad_input(missing: type[exception.NotFound]) -> Iterator[None]:
+    """Report an unknown resource, in a create request, as bad input (400) instead of a missing resource (404)."""
     try:
-        return flavors.get(connection, request.flavor_id, project_id)
-    except exception.FlavorNotFound as error:
-        # In a create request an unknown flavor is bad input, not a missing resource.
+        yield
+    except missing as error:
         raise exception.InvalidInput(str(error)) from error
 
 
@@ -236,18 +241,9 @@ def _outside_networks(engine: Engine, ctx: context.RequestContext,
     allocator, project_id = engine.core.allocator, ctx.project_id or ""
     if not allocator.external:
         return None
-    try:
+    with _as_bad_input(exception.NotFound):
         allocator.check_groups(ctx, project_id, request.security_groups or [])
         return allocator.validate(ctx, project_id, request.networks)
-    except exception.NotFound as error:
-        raise exception.InvalidInput(str(error)) from error
-
-
-def _networks(connection: sa.Connection, request: ServerCreate, project_id: str) -> list[NetworkRequest]:
-    try:
-        return addresses.choose(connection, project_id, request.networks)
-    except exception.NetworkNotFound as error:
-        raise exception.InvalidInput(str(error)) from error  # 400 instead of 404, as for flavors
 
 
 def _check_hosts(connection: sa.Connection, request: ServerCreate) -> None:
@@ -264,10 +260,8 @@ def _group(connection: sa.Connection, request: ServerCreate, project_id: str) ->
     wanted = wanted[0] if isinstance(wanted, list) and wanted else wanted
     if not wanted:
         return None
-    try:
+    with _as_bad_input(exception.ServerGroupNotFound):
         group = server_groups.get(connection, str(wanted), project_id)
-    except exception.ServerGroupNotFound as error:
-        raise exception.InvalidInput(str(error)) from error
     server_groups.hold(connection, group.uuid)  # locked before the quota, as in claims
     return GroupSpec(uuid=group.uuid, policy=group.policy,
                      max_server_per_host=int(group.rules.get("max_server_per_host", 1)))
@@ -293,9 +287,16 @@ def _named(template: Instance, request: ServerCreate, index: int, count: int) ->
     """Return the server number ``index`` of ``count`` servers of a request."""
     this = _uuid(request, index)
     name = request.name if request.max_count == 1 else f"{request.name}-{index + 1}"
-    hostname = request.hostname or hostname_of(name, f"Server-{this}")
+    hostname = request.hostname or _hostname(name) or f"Server-{this}"
     return msgspec.structs.replace(template, uuid=this, display_name=name, hostname=hostname, launch_index=index,
                                    tags=list(template.tags), metadata=dict(template.metadata))
+
+
+def _hostname(display_name: str) -> str:
+    """Return at most 63 characters of the name, of a-z 0-9 and ``-``; "" if no usable character is left."""
+    latin = display_name.encode("latin-1", "ignore").decode("latin-1")
+    dashed = re.sub(r"[ _.]", "-", latin)
+    return re.sub(r"[^\w-]", "", dashed, flags=re.ASCII).lower()[:63].strip(".-")
 
 
 def _wants_drive(request: ServerCreate) -> bool:

@@ -13,7 +13,6 @@ import sqlalchemy as sa
 
 from nova import bus, context, exception
 from nova.conductor.background import drains, migrations, overdue, precaches, share_accesses, text_index, usage_audit
-from nova.conductor.background.gauges import update_gauges
 from nova.conductor.background.sender import sending
 from nova.conductor.core import Core
 from nova.conductor.endpoints import accounts, by_hosts, hosts, networks, servers, volumes
@@ -22,10 +21,10 @@ from nova.conductor.feeds.deltas import FleetAnnouncer
 from nova.conductor.feeds.feed import UsageFeed
 from nova.conductor.resources import volume_removals
 from nova.conductor.saga.engine import Engine
-from nova.conductor.saga.isolation_guard import IsolationGuard
 from nova.conductor.secret_cipher import SecretCipher
 from nova.conf import CONF
 from nova.db.hosts import services
+from nova.db.maintenance import outbox, overview
 from nova.db.servers import actions
 from nova.db.servers import consoles as console_tokens
 from nova.db.sql import clock
@@ -73,8 +72,33 @@ def check_keys() -> None:
 
 
 def connections_of(workers: int) -> int:
-    """Return the default number of connections of a worker process."""
     return max(4, _CONNECTIONS // workers - _HEARTBEAT_CONNECTIONS)
+
+
+class IsolationGuard:
+    """A guard that allows a conductor to consider hosts down only while the conductor receives heartbeats. At the start
+    and after an interruption the conductor first waits service_down_time, so that every host can report."""
+
+    def __init__(self) -> None:
+        self.connected = True
+        clock.start_grace_period()
+
+    @property
+    def may_judge_hosts(self) -> bool:
+        return self.connected and not clock.in_grace_period()
+
+    def check(self, latest_heartbeat: datetime.datetime | None) -> None:
+        """Update the state with the time of the latest heartbeat that any service sent by message, or None."""
+        if not clock.steady(CONF.service_down_time):
+            return  # the clock was set, so the age of the heartbeat is unknown
+        connected = latest_heartbeat is None or clock.after(-CONF.service_down_time / 2) < latest_heartbeat
+        if connected != self.connected:
+            LOG.warning("Heartbeats arrive again; hosts can be considered down in %d s" if connected else
+                        "No heartbeat of any service arrives: check the broker. No host is considered down meanwhile "
+                        "(service_down_time: %d s)", CONF.service_down_time)
+        self.connected = connected
+        if not connected:
+            clock.start_grace_period()
 
 
 class ConductorService:
@@ -126,7 +150,6 @@ class ConductorService:
         self.endpoints = self._endpoints()
 
     def _endpoints(self) -> list[tuple[type[bus.Interface], Any]]:
-        """Return every RPC interface of conductors, with its implementation."""
         implementations: list[bus.Interface] = [
             self._heartbeat, by_hosts.EngineReports(self.engine, self._recovery.wake),
             by_hosts.Guests(self.core, self.engine), servers.Servers(self.core, self.engine),
@@ -204,3 +227,14 @@ def _last_heard(connection: sa.Connection) -> datetime.datetime | None:
     """Return the newest heartbeat, and the time to compare it with."""
     clock.synchronize(connection)
     return services.last_heard(connection)
+
+
+def update_gauges(db: Database) -> None:
+    """Set the gauges of the deployment, counted in the database: every conductor reports the same values."""
+    now = clock.now()
+    operations, services_by_state, waiting = db.read(lambda connection: (
+        overview.operations_by_state(connection, now), overview.services_by_state(connection),
+        outbox.waiting(connection)))
+    metrics.UNFINISHED.replace(operations)
+    metrics.SERVICES.replace(services_by_state)
+    metrics.NOTIFICATIONS_WAITING.set(waiting)

@@ -31,17 +31,14 @@ def process_network_events(engine: Engine, events: Iterable[ExternalEvent]) -> N
     events = list(events)
     for event in events:
         if event.name == _DELETED and event.tag:
-            _detach(engine, event.instance_uuid, event.tag)
+            try:
+                start(engine, context.admin(), event.instance_uuid, LoseInterface.name, {"port_id": event.tag})
+            except (exception.NotFound, exception.Conflict) as error:
+                LOG.info("[instance: %s] Port %s was deleted, but its interface is not detached: %s",
+                         event.instance_uuid, event.tag, error)
     for uuid in sorted({event.instance_uuid for event in events if event.name in _CHANGED}):
         # All events share one queue, so that events of ten thousand servers do not delay the work of projects.
         engine.in_background("", f"interfaces {uuid}", functools.partial(_renew, engine.core, uuid))
-
-
-def _detach(engine: Engine, uuid: str, vif_id: str) -> None:
-    try:
-        start(engine, context.admin(), uuid, LoseInterface.name, {"port_id": vif_id})
-    except (exception.NotFound, exception.Conflict) as error:
-        LOG.info("[instance: %s] Port %s was deleted, but its interface is not detached: %s", uuid, vif_id, error)
 
 
 def _renew(core: Core, uuid: str) -> None:

@@ -11,8 +11,7 @@ from nova.common import plain_ip
 from nova.metadata import ec2
 from nova.metadata.settings import MetadataSettings
 from nova.objects.networks.network import VIF, FixedIp
-from nova.objects.servers.device_address import DeviceAddress
-from nova.objects.servers.instance import BlockDevice, Instance, disk_names
+from nova.objects.servers.instance import BlockDevice, DeviceAddress, Instance, disk_names
 from nova.objects.volumes.share import ShareMapping
 
 FOLSOM = "2012-08-10"

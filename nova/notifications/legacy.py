@@ -6,8 +6,7 @@ from typing import Any
 
 from nova.objects.accounts.keypair import Keypair
 from nova.objects.hosts.aggregate import Aggregate
-from nova.objects.hosts.metric import PERCENT, Metric
-from nova.objects.hosts.node import ComputeNode
+from nova.objects.hosts.node import PERCENT, ComputeNode, Metric
 from nova.objects.images.image import METADATA
 from nova.objects.servers.action import Failure
 from nova.objects.servers.instance import Instance

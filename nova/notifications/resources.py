@@ -10,8 +10,7 @@ from nova.notifications.versioned import Payload, time_of, wrapped
 from nova.notifications.versioned import flavor as flavor
 from nova.objects.accounts.keypair import Keypair
 from nova.objects.hosts.aggregate import Aggregate
-from nova.objects.hosts.metric import Metric
-from nova.objects.hosts.node import ComputeNode
+from nova.objects.hosts.node import ComputeNode, Metric
 from nova.objects.hosts.service import Service
 from nova.objects.servers.instance import Instance
 from nova.objects.servers.server_group import ServerGroup

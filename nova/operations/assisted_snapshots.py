@@ -57,13 +57,9 @@ class _Assisted(Releasing):
     data_type = AssistedData
     answer_type = NoRequest
     point_of_no_return = "change"
+    service_awaits_end = True
     awaited: str  # status of the snapshot at the service during the operation
 
-    @property
-    def service_awaits_end(self) -> bool:
-        return True
-
-    # --- acceptance ------------------------------------------------------------------------------
     def accept(self, ctl: Acceptance, request: CreateRequest | DeleteRequest) -> None:
         device = self.instance.attached(request.volume_id)
         if device.multiattach:
@@ -76,7 +72,6 @@ class _Assisted(Releasing):
             raise exception.InvalidVolume(reason="embedded volumes have no snapshots")
         self.data.device = device
 
-    # --- steps -----------------------------------------------------------------------------------
     @step(CONDUCTOR, undo="give_up", external=VOLUMES)
     def take(self, ctl: Control) -> None:
         """Check that the server still has the volume: it may have moved or detached it meanwhile."""
@@ -98,14 +93,12 @@ class _Assisted(Releasing):
     def make(self, host: HostContext) -> None:
         raise NotImplementedError
 
-    # --- compensations ---------------------------------------------------------------------------
     def check_files(self, host: HostContext) -> None:
         raise NotImplementedError
 
     def give_up(self, ctl: Control) -> None:
         ctl.outside_volumes.end_assisted(self.data.snapshot_id, self.awaited, done=self.data.done)
 
-    # --- the end ---------------------------------------------------------------------------------
     def succeeded(self, ctl: Control) -> None:
         super().succeeded(ctl)
         self.superseded(ctl)

@@ -8,11 +8,8 @@ Volumes of an external service are created once before (make_volumes), connected
 (bind_volumes), and marked as attached when the guest runs (complete_volumes).
 """
 
-import msgspec
 
 from nova import exception
-from nova.objects.base import Object
-from nova.objects.hosts.scheduling import RequestSpec, Selection
 from nova.objects.servers import states
 from nova.objects.servers.action import Failure
 from nova.objects.volumes.volume import VolumeEncryption
@@ -24,22 +21,13 @@ from nova.operations.framework.rules import Rules
 _EVENT = "compute__do_build_and_run_instance"
 
 
-class BuildData(Object, kw_only=True):
-    """Data of a build. ``candidates``: the host in use first, then the alternates. ``tries``: number of failed hosts.
-    ``plugs``: interfaces that must be plugged before the guest runs. ``outside_interfaces``: they are external."""
+class BuildData(placing.RetryData, kw_only=True):
+    """``outside_volumes``: the server has volumes of an external service; ``polls`` counts the waits for new ones, too.
+    ``outside_interfaces``: the interfaces are external."""
 
-    spec: RequestSpec
-    candidates: list[Selection] = []
-    selected: bool = False
-    host: str = ""
-    tries: int = 0
-    max_tries: int = 3
-    # The server has volumes of an external service; number of waits for new ones.
     outside_volumes: bool = False
-    polls: int = msgspec.field(default=0, name="looks")
     # Encryption of new volumes by device id. Available only while a volume is created, with the user's token.
     encryptions: dict[str, VolumeEncryption] = {}
-    plugs: list[str] = []
     outside_interfaces: bool = False
 
 
@@ -107,7 +95,6 @@ class Build(placing.PlacedOperation):
     def complete_volumes(self, ctl: Control) -> None:
         ctl.outside_volumes.complete()
 
-    # --- compensations ---------------------------------------------------------------------------
     def give_interfaces_back(self, ctl: Control) -> None:
         ctl.outside_interfaces.release()
         ctl.set(network_info=[])
@@ -133,7 +120,6 @@ class Build(placing.PlacedOperation):
             ctl.instance.block_devices = [device for device in ctl.instance.block_devices if not device.attachment_id]
         ctl.outside_volumes.unmake()
 
-    # --- decisions ---------------------------------------------------------------------------------
     def succeeded(self, ctl: Control) -> None:
         ctl.finish_io(failed=False, node_uuid=self.data.candidates[0].node_uuid)
         ctl.volumes.complete()

@@ -65,7 +65,6 @@ class Evacuate(Move):
         ctl.keep_secret(request.admin_pass)
         self.begin_move(ctl, instance.flavor, request.host, forced=request.force)
 
-    # --- steps -----------------------------------------------------------------------------------------
     @step(CONDUCTOR, undo="unplace", calls_scheduler=True, event="rebuild_server")
     def place(self, ctl: Control) -> None:
         ctl.check_secrets()
@@ -130,7 +129,6 @@ class Evacuate(Move):
 
     leave_volumes = Move.leave_volumes
 
-    # --- compensations ---------------------------------------------------------------------------------
     def undo_find_disks(self, host: HostContext) -> None:
         host.driver.guests.destroy(host.instance, keep_disks=True)
         host.disconnect_volumes()
@@ -155,7 +153,6 @@ class Evacuate(Move):
     def keeps_disks(self, host: str) -> bool:
         return True  # the progress is unknown: they may be the source's disks
 
-    # --- the end ---------------------------------------------------------------------------------------
     def succeeded(self, ctl: Control) -> None:
         self.arrive(ctl, migration_states.DONE)
         ctl.evict(self.data.source, self.data.shared)

@@ -38,20 +38,14 @@ class ExtendVolume(Releasing):
     answer_type = NoRequest
     data_type = ExtendData
     point_of_no_return = "grow"
+    service_awaits_end = True
 
-    @property
-    def service_awaits_end(self) -> bool:
-        """Return True: Cinder may wait for the result."""
-        return True
-
-    # --- acceptance ------------------------------------------------------------------------------
     def accept(self, ctl: Acceptance, request: ExtendRequest) -> None:
         device = self.instance.attached(request.volume_id)
         if not ctl.volumes.are_outside:
             raise exception.InvalidVolume(reason="embedded volumes keep their size")
         self.data.device = device
 
-    # --- steps -----------------------------------------------------------------------------------
     @step(CONDUCTOR, undo="give_up", external=VOLUMES, journaled_as="look")
     def check_volume(self, ctl: Control) -> None:
         """Check the volume again: the server may have moved or detached it while the operation was queued."""
@@ -73,7 +67,6 @@ class ExtendVolume(Releasing):
     def hand_over(self, ctl: Control) -> None:
         ctl.outside_volumes.end_extension(self.data.device.volume_id, self.data.size_gb, done=True)
 
-    # --- compensations ---------------------------------------------------------------------------
     def check_size(self, host: HostContext) -> None:
         if self.data.awaited:
             host.result(done=host.driver.volumes.is_extended(host.instance, self.data.device, self.data.size_gb))
@@ -81,7 +74,6 @@ class ExtendVolume(Releasing):
     def give_up(self, ctl: Control) -> None:
         ctl.outside_volumes.end_extension(self.data.device.volume_id, self.data.size_gb, done=self.data.done)
 
-    # --- the end ---------------------------------------------------------------------------------
     def succeeded(self, ctl: Control) -> None:
         super().succeeded(ctl)
         self.superseded(ctl)

@@ -85,16 +85,13 @@ class AttachInterface(_Interface):
         self.data.vif = ctl.outside_interfaces.add(self.data.wanted, self.data.host)
         self.data.plugs = plugging.awaited([self.data.vif])
 
-    @step("host", event="compute_attach_interface", undo="take_away", when_down="wait")
+    @step("host", event="compute_attach_interface", undo="unplug", when_down="wait")
     def attach(self, host: HostContext) -> None:
         self.plug(host)
 
     @step(CONDUCTOR, event="compute_attach_interface", when="plugs")
     def plugged(self, ctl: Control) -> None:
         plugging.wait(ctl, self.data.plugs)
-
-    def take_away(self, host: HostContext) -> None:
-        self.unplug(host)
 
     def give_back(self, ctl: Control) -> None:
         if self.data.vif is not None:
@@ -117,18 +114,13 @@ class DetachInterface(_Interface):
     request_type = DetachInterfaceRequest
     answer_type = NoRequest
 
-    @property
-    def is_needed(self) -> bool:
-        """Return True if the operation is refused for a server without the interface."""
-        return True
-
     def vif_of(self, instance: Instance) -> VIF | None:
         """Return the requested interface from the server's row."""
         return next((vif for vif in instance.network_info if vif.id == self.data.port_id), None)
 
     def accept(self, ctl: Acceptance, request: DetachInterfaceRequest) -> None:
         self.data.vif = self.vif_of(self.instance)
-        if self.data.vif is None and self.is_needed:
+        if self.data.vif is None and self.instance.vm_state != states.BUILDING:  # the build may add it later
             raise exception.PortNotFound(port_id=request.port_id)
         self.data.outside_interfaces = ctl.network_is_outside
 
@@ -157,10 +149,6 @@ class LoseInterface(DetachInterface):
     name, action = "lose_interface", "detach_interface"
     rules = Rules(label="detach_interface", vm_states=_ANY, task_states=None, lock=False, launched=False, beside=True,
                   repeated=True)
-
-    @property
-    def is_needed(self) -> bool:
-        return self.instance.vm_state != states.BUILDING  # the build may add it later
 
     @step(CONDUCTOR, journaled_as="look")
     def find_interface(self, ctl: Control) -> None:

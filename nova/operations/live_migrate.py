@@ -72,7 +72,6 @@ class LiveMigrate(Move):
         ctl.set(progress=0)
         self.begin_move(ctl, ctl.instance.flavor, request.host, forced=request.force)
 
-    # --- steps -----------------------------------------------------------------------------------------
     @step(CONDUCTOR, undo="unplace", calls_scheduler=True, event="conductor_live_migrate_instance")
     def place(self, ctl: Control) -> None:
         try:
@@ -174,7 +173,6 @@ class LiveMigrate(Move):
             data.selected = False
         return True
 
-    # --- while it runs -------------------------------------------------------------------------------------
     def interrupted(self, host: HostContext, what: str) -> None:
         if what == migration_states.FORCE_COMPLETE:
             host.driver.live_source.force_complete(host.instance.uuid)
@@ -185,7 +183,6 @@ class LiveMigrate(Move):
         status = migration_states.RUNNING_POST_COPY if progress.post_copy else migration_states.RUNNING
         ctl.migrate(self.data.migration, status=status, **sizes)
 
-    # --- compensations ---------------------------------------------------------------------------------------
     def close(self, host: HostContext) -> None:
         """Stop serving disks on the source, or remove the guest there if it has arrived at the destination."""
         if self.data.arrived:
@@ -223,7 +220,6 @@ class LiveMigrate(Move):
     def keeps_disks(self, host: str) -> bool:
         return self._shared()
 
-    # --- the end -------------------------------------------------------------------------------------------
     def succeeded(self, ctl: Control) -> None:
         self.arrive(ctl, migration_states.COMPLETED)
         ctl.set(task_state=None, progress=0)

@@ -7,12 +7,10 @@ has the connections of the new host, and the connections of the old host are rem
 import logging
 from typing import Any
 
-import msgspec
-
 from nova import exception
 from nova.objects.accounts.flavor import Flavor
-from nova.objects.base import Object, new_uuid
-from nova.objects.hosts.scheduling import RequestSpec, Selection
+from nova.objects.base import new_uuid
+from nova.objects.hosts.scheduling import Selection
 from nova.objects.servers import migration as migration_states
 from nova.objects.servers.action import Failure
 from nova.objects.servers.instance import BlockDevice, Instance
@@ -24,26 +22,17 @@ from nova.operations.framework.contexts import Acceptance, Control
 LOG = logging.getLogger(__name__)
 
 
-class MoveData(Object, kw_only=True):
+class MoveData(placing.PlacementData, kw_only=True):
     """Data of a move. ``source`` and ``host`` (the destination) are possible hosts while ``migration`` (uuid) is open.
 
-    ``plugs``: interfaces that must be plugged on the destination before the guest starts. ``outside_interfaces`` and
-    ``outside_volumes``: an external service manages the interfaces or volumes and must be informed of the new host.
-    ``here`` and ``there``: these volumes as connected to the source and to the destination. ``polls``: see
-    :mod:`nova.operations.framework.placing`.
+    ``outside_interfaces`` and ``outside_volumes``: an external service manages the interfaces or volumes and must be
+    informed of the new host. ``here`` and ``there``: these volumes as connected to the source and to the destination.
     """
 
-    spec: RequestSpec
     migration: str = ""
     source: str = ""
     source_node: str = ""
     source_zone: str | None = None
-    candidates: list[Selection] = []
-    selected: bool = False
-    host: str = ""
-    tries: int = 0
-    polls: int = msgspec.field(default=0, name="looks")
-    plugs: list[str] = []
     outside_interfaces: bool = False
     outside_volumes: bool = False
     # The server has shares, which the other host may access, too, during the move.
@@ -110,7 +99,6 @@ class Move(Bound):
     ends_consoles = True
     retry_from = "place"  # after a claim is lost to another server, the next host is tried
 
-    # --- acceptance --------------------------------------------------------------------------------
     @classmethod
     def begin(cls, instance: Instance, request: Any) -> dict[str, Any]:
         return {"spec": placing.empty_spec(instance)}  # begin_move() fills it in
@@ -148,7 +136,6 @@ class Move(Bound):
     def devices_at(self, of: Step) -> list[BlockDevice]:
         return list({"source": self.data.here, "host": self.data.there}.get(of.place, []))
 
-    # --- dedicated resources -----------------------------------------------------------------------------
     def claim_of(self, step: Step) -> str:
         return self.data.migration if step.place == "host" and self._has_dedicated_resources(self.instance) else ""
 
@@ -161,7 +148,6 @@ class Move(Bound):
         """Return True if the server has, or requests, dedicated resources."""
         return bool(self.data.spec.dedicated_request) or has_dedicated_resources(instance)
 
-    # --- choice of the host -----------------------------------------------------------------------------------
     def choose(self, ctl: Control, status: str) -> Selection:
         """Claim the next candidate under the migration; request candidates from a scheduler if there are none."""
         data: MoveData = self.data

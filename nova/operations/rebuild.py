@@ -148,7 +148,6 @@ class Rebuild(Operation):
         ctl.set(personality=request.personality, config_drive=ctl.instance.config_drive or mandatory, progress=0,
                 **changes)
 
-    # --- steps -----------------------------------------------------------------------------------------
     @step(CONDUCTOR, calls_scheduler=True, event="rebuild_server")
     def check(self, ctl: Control) -> None:
         """Ask the scheduler if the host supports the new image. Claims nothing: the server keeps its claim."""
@@ -218,7 +217,6 @@ class Rebuild(Operation):
     def _timeout(self, host: HostContext) -> int:
         return 0 if self.data.off else host.shutdown_timeout
 
-    # --- compensations ---------------------------------------------------------------------------------
     def reconnect(self, ctl: Control) -> None:
         """Reconnect the volume, whatever it contains, so that a hard reboot can start the server."""
         ctl.outside_volumes.connect(self.data.host, self._root())
@@ -230,7 +228,6 @@ class Rebuild(Operation):
         elif of.name != "write":
             self.reconnect(ctl)
 
-    # --- the end ---------------------------------------------------------------------------------------
     def succeeded(self, ctl: Control) -> None:
         self._end_reimage(ctl, done=True)
         ctl.set(vm_state=states.STOPPED if self.data.off else states.ACTIVE, task_state=None, launched_at=ctl.now())
@@ -247,7 +244,6 @@ class Rebuild(Operation):
             self._restore(ctl)
 
     def _restore(self, ctl: Control) -> None:
-        """Restore the previous image of the server."""
         self._end_reimage(ctl, done=False)
         had, has = self.data.before.system_metadata, ctl.instance.system_metadata
         ctl.set_items({name: had.get(name) for name in {*had, *has} if _describes_disks(name)})

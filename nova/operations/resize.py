@@ -81,8 +81,7 @@ class Resize(Move):
         ctl.set(progress=0)
         self.begin_move(ctl, flavor, host, same_host=same_host, new_flavor=flavor)
 
-    # --- steps -----------------------------------------------------------------------------------------
-    @step(CONDUCTOR, undo="unplace", calls_scheduler=True, event="cold_migrate")
+    @step(CONDUCTOR, undo="let_go", calls_scheduler=True, event="cold_migrate")
     def place(self, ctl: Control) -> None:
         self.choose(ctl, migration_states.MIGRATING)
 
@@ -134,7 +133,6 @@ class Resize(Move):
         """Return the instance as it is on the destination."""
         return msgspec.structs.replace(instance, flavor=self.data.flavor, host=self.data.host)
 
-    # --- compensations -----------------------------------------------------------------------------------
     def drop(self, host: HostContext) -> None:
         moved = self._moved(host.instance)
         host.driver.guests.destroy(moved)
@@ -161,10 +159,6 @@ class Resize(Move):
     def stays(self, host: str) -> bool:
         return bool(host == self.data.source)
 
-    def unplace(self, ctl: Control) -> None:
-        self.let_go(ctl)
-
-    # --- the end -------------------------------------------------------------------------------------------
     def succeeded(self, ctl: Control) -> None:
         data: ResizeData = self.data
         chosen = data.candidates[0]

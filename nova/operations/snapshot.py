@@ -61,7 +61,6 @@ class Saving(Operation):
         host.upload(self.data.image.id, host.driver.snapshots.take(host.instance, self.data.image.id, host.cancelled))
         host.driver.snapshots.discard(host.instance)
 
-    # --- compensations -----------------------------------------------------------------------------
     def discard(self, host: HostContext) -> None:
         host.driver.snapshots.discard(host.instance)
 

@@ -59,7 +59,6 @@ class SwapVolume(Releasing):
     def service_awaits_end(self) -> bool:
         return bool(self.data.migrates)
 
-    # --- acceptance ------------------------------------------------------------------------------
     def prepare(self, precheck: PrecheckContext, request: SwapRequest) -> None:
         with _new_volume():
             self.data.migrates = precheck.check_swap(request.volume_id, request.new_volume_id)
@@ -80,7 +79,6 @@ class SwapVolume(Releasing):
                 uuid=new_uuid(), replaces=old.uuid, delete_on_termination=False, encryption=self.data.encryption))
         self.data.outside_volumes = ctl.volumes.are_outside
 
-    # --- steps -----------------------------------------------------------------------------------
     @step(CONDUCTOR, undo="give_back", external=VOLUMES, when="outside_volumes")
     def take(self, ctl: Control) -> None:
         """Reserve the new volume. The server may have moved or detached the old one while the operation was queued."""
@@ -100,7 +98,6 @@ class SwapVolume(Releasing):
     def hand_over(self, ctl: Control) -> None:
         ctl.outside_volumes.end_swap(self.data.device, self.data.new, self.data.migrates, done=True)
 
-    # --- compensations ---------------------------------------------------------------------------
     @connects_volumes
     def check_swapped(self, host: HostContext) -> None:
         new = self._swapped()
@@ -123,12 +120,10 @@ class SwapVolume(Releasing):
         return device.swapped(self.data.new, self.data.migrates)
 
     def _disconnect_unused(self, host: HostContext, swapped: bool) -> None:
-        """Disconnect the volume that the guest does not use."""
         unused = self.data.device if swapped else self.data.new
         host.volumes.disconnect(unused.connection_info)
         host.result(swapped=swapped)
 
-    # --- the end ---------------------------------------------------------------------------------
     def succeeded(self, ctl: Control) -> None:
         ctl.volumes.end_swap(self.data.device, self.data.new, self.data.migrates, done=True)
 

@@ -7,11 +7,8 @@ end settle and drop_image (conductor): after settle the server runs, whatever ha
 
 import functools
 
-import msgspec
-
 from nova import exception
 from nova.objects.base import Object
-from nova.objects.hosts.scheduling import RequestSpec, Selection
 from nova.objects.images.image import Image
 from nova.objects.servers import states
 from nova.objects.servers.action import Failure
@@ -38,26 +35,17 @@ class UnshelveRequest(Object, kw_only=True):
         return self.unpin or self.availability_zone is not None or self.host is not None
 
 
-class UnshelveData(Object, kw_only=True):
-    """``offloaded``: the server has no host; ``on_host``: it has. ``candidates``, ``tries``, ``plugs``: see BuildData.
-    ``polls``: see :mod:`nova.operations.framework.placing`. ``saved_in``: id of the image made by shelving; ``image``:
-    that image; ``pinned``: the requested availability zone; ``binds_…``: the server has such resources of an external
-    service; ``settled``: the server runs and is not compensated any more."""
+class UnshelveData(placing.RetryData, kw_only=True):
+    """``offloaded``: the server has no host; ``on_host``: it has. ``saved_in``: id of the image made by shelving;
+    ``image``: that image; ``pinned``: the requested availability zone; ``binds_…``: the server has such resources of an
+    external service; ``settled``: the server runs and is not compensated any more."""
 
-    spec: RequestSpec
-    host: str = ""
     offloaded: bool = False
     on_host: bool = False
     saved_in: str = ""
     drops: str = ""
     image: Image | None = None
     pinned: str | None = None
-    candidates: list[Selection] = []
-    selected: bool = False
-    tries: int = 0
-    max_tries: int = 3
-    polls: int = msgspec.field(default=0, name="looks")
-    plugs: list[str] = []
     binds_volumes: bool = False
     binds_interfaces: bool = False
     settled: bool = False
@@ -109,7 +97,6 @@ class Unshelve(placing.PlacedOperation):
     def relocate(self) -> bool:
         return False  # no queued operation gives an offloaded server a host
 
-    # --- steps -------------------------------------------------------------------------------------
     @step(CONDUCTOR, event="get_image_info", external=IMAGES, when="saved_in")
     def find_image(self, ctl: Control) -> None:
         image = ctl.images.get(self.data.saved_in)
@@ -181,7 +168,6 @@ class Unshelve(placing.PlacedOperation):
     def drop_image(self, ctl: Control) -> None:
         ctl.images.delete(self.data.drops)
 
-    # --- compensations -----------------------------------------------------------------------------
     def unbind_interfaces(self, ctl: Control) -> None:
         ctl.outside_interfaces.unbind()
 
@@ -199,7 +185,6 @@ class Unshelve(placing.PlacedOperation):
         elif of.name != "bind_volumes" or not ctl.instance.host:
             super().clean_up(of, ctl)
 
-    # --- decisions -----------------------------------------------------------------------------------
     def succeeded(self, ctl: Control) -> None:
         ctl.set_items({IMAGE: None})
         ctl.set(task_state=None)

@@ -126,7 +126,6 @@ class CreateVolumeImage(Saving):
         snapshots = ctl.outside_volumes.snapshots(self.data.image, polls)
         ctl.images.fill(self.data.image.id, properties_of(ctl.instance, snapshots))
 
-    # --- compensations -----------------------------------------------------------------------------
     def drop_snapshots(self, ctl: Control) -> None:
         try:
             ctl.outside_volumes.drop_snapshots(self.data.image)

@@ -121,7 +121,6 @@ class AttachVolume(_Volume):
     def complete(self, ctl: Control) -> None:
         ctl.outside_volumes.complete(self.data.device)
 
-    # --- compensations ---------------------------------------------------------------------------
     def give_back(self, ctl: Control) -> None:
         ctl.outside_volumes.release(self.data.device, keep=True)
 
@@ -129,7 +128,6 @@ class AttachVolume(_Volume):
         host.driver.volumes.detach(host.instance, self.data.device)
         host.volumes.disconnect(self.data.device.connection_info)
 
-    # --- the end ---------------------------------------------------------------------------------
     def succeeded(self, ctl: Control) -> None:
         ctl.volumes.complete(self.data.device)
 
@@ -183,7 +181,6 @@ class DetachVolume(_Volume):
                         "removed: %s", self.instance.uuid, self.data.device.volume_id, error)
         self.data.released = True
 
-    # --- compensations ---------------------------------------------------------------------------
     @connects_volumes
     def put_back(self, host: HostContext) -> None:
         if self.data.let_go and self.data.outside_volumes:
@@ -194,7 +191,6 @@ class DetachVolume(_Volume):
         if not self.data.released:
             ctl.outside_volumes.roll_detaching(self.data.device)
 
-    # --- the end ---------------------------------------------------------------------------------
     def succeeded(self, ctl: Control) -> None:
         ctl.volumes.release(self.data.device, keep=True)
 

@@ -6,7 +6,7 @@ from nova.bus import Interface, call
 from nova.context import RequestContext
 from nova.objects.accounts.flavor import Flavor, FlavorQuery
 from nova.objects.accounts.keypair import Keypair
-from nova.objects.accounts.quota import Quotas as QuotaSet
+from nova.objects.accounts.usage import Quotas as QuotaSet
 from nova.objects.accounts.usage import ServerUsage
 from nova.rpcapi import CONDUCTOR
 

@@ -148,8 +148,6 @@ class Migrations(Interface, topic=CONDUCTOR, namespace="migrations"):
 
 
 class ServerGroups(Interface, topic=CONDUCTOR, namespace="server_groups"):
-    """Server groups."""
-
     @call
     def index(self, ctx: RequestContext, project_id: str | None, limit: int | None = None,
               offset: int = 0) -> list[ServerGroup]: ...

@@ -3,8 +3,7 @@
 from nova.bus import Interface, by_hosts, call, with_token
 from nova.context import RequestContext
 from nova.objects.volumes.share import Share
-from nova.objects.volumes.volume import AttachmentChanges, Volume, VolumeRemoval
-from nova.objects.volumes.volume_snapshot import SnapshotRequest, VolumeSnapshot
+from nova.objects.volumes.volume import AttachmentChanges, SnapshotRequest, Volume, VolumeRemoval, VolumeSnapshot
 from nova.rpcapi import CONDUCTOR
 
 

@@ -5,8 +5,7 @@ Its counterpart on the hosts is :class:`nova.volume.base.HostVolumes`. [volume]d
 from typing import Protocol
 
 from nova.context import RequestContext
-from nova.objects.volumes.volume import AVAILABLE, Volume
-from nova.objects.volumes.volume_snapshot import SnapshotRequest, VolumeSnapshot
+from nova.objects.volumes.volume import AVAILABLE, SnapshotRequest, Volume, VolumeSnapshot
 from nova.operations.framework.contexts import ServiceControl
 from nova.operations.framework.resource_contexts import OutsideVolumes
 

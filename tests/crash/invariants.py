@@ -17,10 +17,11 @@ import pytest
 import requests
 import sqlalchemy as sa
 
-from nova.db import audit, tables
+from nova.db import tables
 from nova.objects.servers import states
 from nova.virt.fake.disks import ASIDE
 from tests.integration.cluster import Cluster
+from tests.unit.databases import open_events, unfinished
 
 # Seconds, as tests.integration.cluster configures them.
 LEASE, HEARTBEAT, RECOVERY = 4.0, 1.0, 1.0
@@ -339,8 +340,8 @@ def _actions(nova: Cluster, wanted: _Wanted) -> Iterator[str]:
     """Check that no action is running, and that every step in os-instance-actions has a result."""
     engine = sa.create_engine(nova.database_url, poolclass=sa.pool.NullPool)
     with engine.connect() as connection:
-        yield from (f"under way: {operation}" for operation in audit.unfinished(connection))
-        yield from (f"no result: {event}" for event in audit.open_events(connection))
+        yield from (f"under way: {operation}" for operation in unfinished(connection))
+        yield from (f"no result: {event}" for event in open_events(connection))
     # The view of the API, for a limited number of servers.
     for uuid in sorted(wanted.kept | wanted.deleted)[:_ASKED]:
         path = f"/servers/{uuid}/os-instance-actions"

@@ -23,6 +23,7 @@ from nova.rpcapi.volumes import Volumes
 from tests.functional.client import Client, Failed, wait_for
 from tests.functional.several_hosts import SECOND, Held, Pair, nothing_used, service_of, wait_scheduler
 from tests.statement_counter import StatementCounter
+from tests.unit.databases import unfinished
 
 # Files with tests of more than 50 s in total, the longest first.
 _LONG = ("test_cinder_moves", "test_cinder", "test_cinder_swaps", "test_volume_images", "test_live_moves",
@@ -179,9 +180,9 @@ def balanced_books(request):
     remove_volumes(suite)
     db = suite.conductor.core.db
     end = time.monotonic() + 15
-    while db.read(audit.unfinished) and time.monotonic() < end:
+    while db.read(unfinished) and time.monotonic() < end:
         time.sleep(0.05)
-    assert not db.read(audit.unfinished)
+    assert not db.read(unfinished)
     assert [str(finding) for finding in audit.audit(db)] == []
 
 

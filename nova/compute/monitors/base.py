@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from nova import exception
 from nova.compute import plugins
-from nova.objects.hosts.metric import Metric, possible
+from nova.objects.hosts.node import Metric, possible
 from nova.virt.driver import Driver
 
 LOG = logging.getLogger(__name__)

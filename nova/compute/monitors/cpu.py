@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from nova.compute.monitors.base import Monitor
 from nova.conf import CONF
 from nova.objects.base import utcnow
-from nova.objects.hosts.metric import Metric
+from nova.objects.hosts.node import Metric
 from nova.virt.driver import Driver, HostCpu
 
 _KINDS = ("user", "kernel", "idle", "iowait")

@@ -38,16 +38,10 @@ def reconcile(core: Core) -> None:
 def _settle_all(core: Core, uuids: Sequence[str]) -> None:
     for uuid in uuids:
         try:
-            _settle(core, uuid)
+            instance = core.db.read(functools.partial(servers.get, uuid=uuid, deleted=True))
+            if instance.deleted or instance.action_uuid is None:
+                ConductorControl(core, context.admin(), instance).outside_shares.reconcile()
+        except exception.InstanceNotFound:
+            LOG.warning("[instance: %s] The server is deleted, but a host still has access to a share for it", uuid)
         except exception.NovaException as error:
             LOG.warning("[instance: %s] Cannot revoke the accesses to shares, retrying later: %s", uuid, error)
-
-
-def _settle(core: Core, uuid: str) -> None:
-    try:
-        instance = core.db.read(lambda connection: servers.get(connection, uuid, deleted=True))
-    except exception.InstanceNotFound:
-        LOG.warning("[instance: %s] The server is deleted, but a host still has access to a share for it", uuid)
-        return
-    if instance.deleted or instance.action_uuid is None:
-        ConductorControl(core, context.admin(), instance).outside_shares.reconcile()

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from nova import context
 from nova.conductor.core import Core
 from nova.conf import CONF
-from nova.db.accounts import usage_audits
+from nova.db.accounts import usages
 from nova.db.sql import clock
 from nova.notifications.messages import NotificationBuilder, publisher
 from nova.objects.accounts.usage import audit_period
@@ -25,7 +25,7 @@ _PAGE = 50  # servers that are reported in one transaction
 def audit(core: Core) -> None:
     """Send the notifications of the last complete period unless they are sent."""
     begin, ending = audit_period(CONF.instance_usage_audit_period, clock.now())
-    total, more = 0, not core.db.read(lambda connection: usage_audits.is_finished(connection, ending))
+    total, more = 0, not core.db.read(lambda connection: usages.is_audit_finished(connection, ending))
     while more:
         reported, more = _page(core, begin, ending)
         total += reported
@@ -36,12 +36,12 @@ def audit(core: Core) -> None:
 def _page(core: Core, begin: datetime.datetime, ending: datetime.datetime) -> tuple[int, bool]:
     """Notify of a page of servers; return their number, and whether more remain that no other conductor has."""
     def notify_page(connection: sa.Connection) -> tuple[int, bool]:
-        marker = usage_audits.begin(connection, ending)
+        marker = usages.begin_audit(connection, ending)
         if marker is None:
             return 0, False
-        servers = usage_audits.page(connection, begin, ending, marker, _PAGE)
+        servers = usages.audit_page(connection, begin, ending, marker, _PAGE)
         last = servers[-1].id if servers else marker
-        if not usage_audits.advance(connection, ending, marker, last, len(servers) < _PAGE):
+        if not usages.advance_audit(connection, ending, marker, last, len(servers) < _PAGE):
             return 0, False
         teller = NotificationBuilder(core.outbox.settings, context.admin())
         core.outbox.write(connection, [notification for server in servers for notification in teller.exists(

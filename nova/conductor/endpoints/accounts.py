@@ -8,13 +8,11 @@ from nova.conductor.endpoints.derived import Endpoint, notifying, reads, writes
 from nova.context import RequestContext
 from nova.db.accounts import flavors, keypairs, quotas, usages
 from nova.objects.accounts.keypair import Keypair
-from nova.objects.accounts.quota import Quotas as QuotaSet
+from nova.objects.accounts.usage import Quotas as QuotaSet
 from nova.rpcapi import accounts as accounts_api
 
 
 class Flavors(Endpoint, accounts_api.Flavors):
-    """Flavors, their extra specs and their access lists."""
-
     index = reads(flavors.index)
     get = reads(flavors.get)
     create = writes(flavors.create, notify=notifications.flavor_created)
@@ -28,8 +26,6 @@ class Flavors(Endpoint, accounts_api.Flavors):
 
 
 class Keypairs(Endpoint, accounts_api.Keypairs):
-    """Key pairs of users."""
-
     index = reads(keypairs.index)
     get = reads(keypairs.get)
     delete = writes(keypairs.delete, notify=notifications.key_deleted)
@@ -46,15 +42,13 @@ class Keypairs(Endpoint, accounts_api.Keypairs):
 
 
 class Quotas(Endpoint, accounts_api.Quotas):
-    """Quota limits and usage."""
-
     def get(self, ctx: RequestContext, project_id: str, user_id: str | None = None, usage: bool = False) -> QuotaSet:
         return self.core.db.read(lambda connection: QuotaSet(
             limits=quotas.limits(connection, project_id, user_id),
             in_use=quotas.usage(connection, project_id, user_id) if usage else {}))
 
     def defaults(self, ctx: RequestContext) -> QuotaSet:
-        return self.core.db.read(lambda connection: QuotaSet(limits=quotas.defaults(connection)))
+        return self.core.db.read(lambda connection: QuotaSet(limits=quotas.class_limits(connection, "default")))
 
     def set(self, ctx: RequestContext, project_id: str, limits: dict[str, int], user_id: str | None = None,
             force: bool = False) -> QuotaSet:
@@ -93,6 +87,4 @@ def _check(connection: sa.Connection, project_id: str, user_id: str | None, limi
 
 
 class Usages(Endpoint, accounts_api.Usages):
-    """Resource usage of servers."""
-
     index = reads(usages.index)

@@ -21,7 +21,7 @@ from nova.conductor.saga.run import owner_of
 from nova.conf import CONF
 from nova.context import RequestContext
 from nova.db.hosts import compute_nodes, network_hosts, precaches, services
-from nova.db.networks import fixed_ips, security_filters, served_names
+from nova.db.networks import fixed_ips, floating_ip_dns, security_filters
 from nova.db.servers import actions, evictions, server_migrations, servers
 from nova.db.sql import clock
 from nova.objects.hosts.node import ComputeNode
@@ -264,8 +264,6 @@ def _check_binary(ctx: RequestContext, binary: str) -> None:
 
 
 class EngineReports(by_hosts_api.Engine):
-    """Step reports of hosts."""
-
     def __init__(self, engine: Engine, check: Callable[[], None]) -> None:
         self.engine, self._check = engine, check
 
@@ -289,11 +287,10 @@ class NetworkHosts(Endpoint, by_hosts_api.NetworkHosts):
     """Requests of the network back ends of hosts: security rules, DNS names, and the peers of tunneled networks."""
 
     def rules(self, ctx: RequestContext, known: dict[str, int], grouped: bool = False) -> dict[str, RuleSet]:
-        return self.core.db.read(
-            lambda connection: security_filters.newer(connection, known, ctx.calling_host, grouped))
+        return self.core.db.read(lambda connection: security_filters.newer(connection, known, ctx.calling_host))
 
     def names(self, ctx: RequestContext, host: str, known: dict[str, int]) -> list[ServedDomain]:
-        return self.core.db.read(lambda connection: served_names.newer(connection, host, known))
+        return self.core.db.read(lambda connection: floating_ip_dns.newer_served(connection, host, known))
 
     def present(self, ctx: RequestContext, host: str, address: str, networks: dict[str, int],
                 complete: bool = False) -> list[Peers]:
@@ -337,8 +334,6 @@ def _end_of_tunnels(text: str) -> str:
 
 
 class Fleet(Endpoint, by_hosts_api.Fleet):
-    """The state of all compute nodes, in pages, for a scheduler that starts or has missed a delta."""
-
     def page(self, ctx: RequestContext, marker: str | None = None, limit: int = 500) -> FleetPage:
         limit = max(1, min(limit, 1000))
         states = self.core.db.read(lambda connection: compute_nodes.states(connection, marker, limit))

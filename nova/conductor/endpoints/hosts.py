@@ -29,8 +29,6 @@ _EVICTION_WAIT, _EVICTION_POLL = 5.0, 0.2
 
 
 class Services(Endpoint, hosts_api.Services):
-    """Services, for operators."""
-
     index = reads(services.index)
 
     def get(self, ctx: RequestContext, uuid: str) -> Service:
@@ -63,7 +61,6 @@ class Services(Endpoint, hosts_api.Services):
             time.sleep(_EVICTION_POLL)
 
     def _request_evictions(self, ctx: RequestContext, host: str) -> None:
-        """Request the removal of evacuated guests from the host."""
         uuids = self.core.db.read(lambda connection: server_migrations.unconfirmed_evacuations(connection, host))
         LOG.info("Forcing up host %s: requesting the removal of %d evacuated guests from it", host, len(uuids))
         try:
@@ -106,8 +103,6 @@ _MOST_SERVERS = 10000  # maximum number of servers listed for the hosts of a req
 
 
 class Hypervisors(Endpoint, hosts_api.Hypervisors):
-    """Compute nodes, for operators."""
-
     index = reads(compute_nodes.index)
     get = reads(compute_nodes.get)
 
@@ -128,9 +123,7 @@ class Aggregates(Endpoint, hosts_api.Aggregates):
     get = reads(aggregates.get)
     # Only an aggregate without hosts can be deleted, so schedulers need no update.
     delete = writes(aggregates.delete, notify=notifications.aggregate("delete"))
-
-    def create(self, ctx: RequestContext, name: str, availability_zone: str | None = None) -> Aggregate:
-        return write(self.core, ctx, aggregates.create, notifications.aggregate_created, name, availability_zone)
+    create = writes(aggregates.create, notify=notifications.aggregate_created)
 
     def update(self, ctx: RequestContext, aggregate_id: int, name: str | None = None,
                availability_zone: str | None = None) -> Aggregate:
@@ -176,8 +169,6 @@ class Aggregates(Endpoint, hosts_api.Aggregates):
 
 
 class Zones(Endpoint, hosts_api.Zones):
-    """Availability zones, derived from the services in them."""
-
     def index(self, ctx: RequestContext) -> dict[str, bool]:
         available: dict[str, bool] = {}
         for service in self.core.db.read(lambda connection: services.index(connection, binary=services.COMPUTE)):
@@ -193,6 +184,4 @@ class Zones(Endpoint, hosts_api.Zones):
 
 
 class Overviews(Endpoint, hosts_api.Overviews):
-    """The overview of the deployment."""
-
     get = reads(overview.get)

@@ -10,14 +10,7 @@ from nova import exception
 from nova.common import plain_ip
 from nova.conductor.endpoints.derived import Endpoint, reads, writes
 from nova.context import RequestContext
-from nova.db.networks import (
-    fixed_ips,
-    floating_ip_dns,
-    floating_ips,
-    networks,
-    security_group_default_rules,
-    security_groups,
-)
+from nova.db.networks import fixed_ips, floating_ip_dns, floating_ips, networks, security_groups
 from nova.db.networks.security_filters import members_of, rules_of
 from nova.db.servers import servers
 from nova.objects.networks.floating_ip_dns import Domain, Entry
@@ -29,8 +22,6 @@ LOG = logging.getLogger(__name__)
 
 
 class Networks(Endpoint, networks_api.Networks):
-    """The embedded networks."""
-
     index = reads(networks.index)
     get = reads(networks.get)
     associate = writes(networks.associate)
@@ -48,8 +39,6 @@ class Networks(Endpoint, networks_api.Networks):
 
 
 class FixedIps(Endpoint, networks_api.FixedIps):
-    """Fixed IP addresses of the embedded networks, for administrators."""
-
     show = reads(fixed_ips.show)
     reserve = writes(fixed_ips.reserve)
 
@@ -116,7 +105,6 @@ class FloatingIps(Endpoint, networks_api.FloatingIps):
 
 
 def _lock(ctx: RequestContext, connection: sa.Connection, uuid: str, project_id: str | None) -> Instance:
-    """Lock the row of the server. Raises InstanceIsLocked, InstanceNotFound."""
     instance = servers.lock(connection, uuid, project_id)
     if instance.locked and not ctx.is_admin:
         raise exception.InstanceIsLocked(instance_uuid=uuid)
@@ -214,15 +202,13 @@ def check_rule(rule: SecurityGroupRule) -> SecurityGroupRule:
 
 
 class SecurityGroupDefaultRules(Endpoint, networks_api.SecurityGroupDefaultRules):
-    """The initial rules of the default security group of a project."""
-
-    index = reads(security_group_default_rules.index)
-    get = reads(security_group_default_rules.get)
-    delete = writes(security_group_default_rules.delete)
+    index = reads(security_groups.default_rules)
+    get = reads(security_groups.default_rule)
+    delete = writes(security_groups.delete_default_rule)
 
     def create(self, ctx: RequestContext, rule: DefaultRule) -> DefaultRule:
         checked = check_rule(SecurityGroupRule(parent_group_id=0, protocol=rule.protocol, from_port=rule.from_port,
                                                to_port=rule.to_port, cidr=rule.cidr))
         stored = DefaultRule(protocol=checked.protocol, from_port=checked.from_port, to_port=checked.to_port,
                              cidr=checked.cidr)
-        return self.core.db.write(lambda connection: security_group_default_rules.create(connection, stored))
+        return self.core.db.write(lambda connection: security_groups.create_default_rule(connection, stored))

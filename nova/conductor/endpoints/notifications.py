@@ -26,7 +26,6 @@ Do = Callable[[], Any]
 Messages = list[Notification]
 
 
-# --- aggregates ----------------------------------------------------------------------------------------
 def _aggregate(builder: NotificationBuilder, event: str, phase: str, of: Aggregate) -> Messages:
     old_name = "" if event == "cache_images" else f"aggregate.{event.replace('_', '')}.{phase}"
     return builder.resource(f"aggregate.{event}.{phase}", of.uuid, resources.aggregate(of), old_name,
@@ -51,7 +50,6 @@ def aggregate(event: str) -> Callable[..., Messages]:
     return notify
 
 
-# --- flavors -------------------------------------------------------------------------------------------
 def _flavor(builder: NotificationBuilder, event: str, of: Flavor, projects: list[str]) -> Messages:
     return builder.resource(f"flavor.{event}", of.flavorid, resources.flavor(of, projects))
 
@@ -72,7 +70,6 @@ def flavor_deleted(builder: NotificationBuilder, connection: sa.Connection, do: 
     return _flavor(builder, "delete", before, projects)
 
 
-# --- key pairs -----------------------------------------------------------------------------------------
 def _key(builder: NotificationBuilder, event: str, of: Keypair, at_start: dict[str, Any]) -> Messages:
     """Return the start and end notifications. ``at_start``: values of fields that are unset at the start."""
     old = legacy.keypair(of, builder.context.get("project_id"))
@@ -97,7 +94,6 @@ def key_deleted(builder: NotificationBuilder, connection: sa.Connection, do: Do,
     return _key(builder, "delete", before, {})
 
 
-# --- server groups -------------------------------------------------------------------------------------
 def _group(builder: NotificationBuilder, event: str, of: ServerGroup) -> Messages:
     return builder.resource(f"server_group.{event}", of.uuid, resources.server_group(of),
                            f"servergroup.{event}", legacy.server_group(of))
@@ -114,7 +110,6 @@ def group_deleted(builder: NotificationBuilder, connection: sa.Connection, do: D
     return _group(builder, "delete", before)
 
 
-# --- services ------------------------------------------------------------------------------------------
 def service(builder: NotificationBuilder, event: str, of: Service) -> Messages:
     return builder.resource(f"service.{event}", of.uuid, resources.service(of), by=publisher(of.binary, of.host))
 

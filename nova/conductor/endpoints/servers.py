@@ -28,7 +28,7 @@ from nova.objects.networks.network import VIF
 from nova.objects.servers import migration as migration_states
 from nova.objects.servers import states
 from nova.objects.servers.action import Accepted, Action, Event, Failure
-from nova.objects.servers.console import Console, ConsoleSession
+from nova.objects.servers.console import Console
 from nova.objects.servers.external_event import IN_PROGRESS, ExternalEvent
 from nova.objects.servers.instance import Instance, without_secrets
 from nova.objects.servers.migration import Migration
@@ -295,8 +295,6 @@ def _pin(instance: Instance, zone: str | None) -> str | None:
 
 
 class Actions(Endpoint, servers_api.Actions):
-    """Instance actions: the operations that were performed on servers."""
-
     index = reads(functools.partial(actions.index, columns=actions.LISTED))
     get = reads(actions.by_request)
 
@@ -379,7 +377,6 @@ class Migrations(Endpoint, servers_api.Migrations):
 
     def _notify(self, connection: sa.Connection, ctx: RequestContext, wanted: _Interrupt, host: str,
                 instance: Instance) -> None:
-        """Write the start and end notifications of the interrupt to the outbox."""
         outbox = self.core.outbox
         if outbox.on:
             builder, by = NotificationBuilder(outbox.settings, ctx), publisher("nova-compute", host)
@@ -388,8 +385,6 @@ class Migrations(Endpoint, servers_api.Migrations):
 
 
 class ServerGroups(Endpoint, servers_api.ServerGroups):
-    """Server groups."""
-
     index = reads(server_groups.index)
     get = reads(server_groups.get)
     create = writes(server_groups.create, notify=notifications.group_created)
@@ -431,15 +426,11 @@ ENDINGS = frozenset(name for name, operation in REGISTRY.items() if operation.en
 
 
 class Consoles(Endpoint, servers_api.Consoles):
-    """Console tokens."""
+    get = reads(functools.partial(consoles.get, endings=ENDINGS))
+    over = reads(functools.partial(consoles.over, endings=ENDINGS))
 
     def create(self, ctx: RequestContext, digest: str, console: Console) -> Console:
         until = clock.after(CONF.consoleauth.token_ttl)
         return self.core.db.write(
             lambda connection: consoles.create(connection, digest, msgspec.structs.replace(console), until))
 
-    def get(self, ctx: RequestContext, digest: str) -> Console:
-        return self.core.db.read(lambda connection: consoles.get(connection, digest, ENDINGS))
-
-    def over(self, ctx: RequestContext, sessions: list[ConsoleSession]) -> list[str]:
-        return self.core.db.read(lambda connection: consoles.over(connection, sessions, ENDINGS))

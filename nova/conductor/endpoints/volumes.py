@@ -15,8 +15,7 @@ from nova.db.servers import servers
 from nova.db.sql.engine import Database
 from nova.db.volumes import shares, volumes
 from nova.objects.volumes.share import Share
-from nova.objects.volumes.volume import AttachmentChanges, Volume, VolumeRemoval
-from nova.objects.volumes.volume_snapshot import SnapshotRequest, VolumeSnapshot
+from nova.objects.volumes.volume import AttachmentChanges, SnapshotRequest, Volume, VolumeRemoval, VolumeSnapshot
 from nova.rpcapi import volumes as volumes_api
 
 LOG = logging.getLogger(__name__)
@@ -88,8 +87,6 @@ class Volumes(Endpoint, volumes_api.Volumes):
 
 
 class VolumeSnapshots(Endpoint, volumes_api.VolumeSnapshots):
-    """Snapshots of volumes."""
-
     def index(self, ctx: RequestContext, limit: int, offset: int = 0) -> list[VolumeSnapshot]:
         return self.core.attachments.snapshots.index(ctx, limit, offset)
 
@@ -114,8 +111,6 @@ class VolumeSnapshots(Endpoint, volumes_api.VolumeSnapshots):
 
 
 class Shares(Endpoint, volumes_api.Shares):
-    """The embedded shares."""
-
     @property
     def _db(self) -> Database:
         if CONF.share.driver != "local":

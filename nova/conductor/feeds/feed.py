@@ -7,15 +7,12 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator
 
-import sqlalchemy as sa
-
 from nova import context, exception
 from nova.conductor.feeds.deltas import FleetAnnouncer
 from nova.db.hosts import compute_nodes, network_hosts
-from nova.db.networks import security_filters, served_names
+from nova.db.networks import floating_ip_dns, security_filters
 from nova.db.servers import servers
 from nova.db.sql.engine import Database
-from nova.objects.networks.network import RuleSet
 from nova.rpcapi.compute import Compute
 
 LOG = logging.getLogger(__name__)
@@ -149,11 +146,11 @@ class NamesFeed(HostFeed):
 
     def publish(self, names: Collection[str]) -> None:
         domains = sorted(names)
-        for start in range(0, len(domains), served_names.MOST):
-            self._publish(domains[start:start + served_names.MOST])
+        for start in range(0, len(domains), floating_ip_dns.SERVED_AT_ONCE):
+            self._publish(domains[start:start + floating_ip_dns.SERVED_AT_ONCE])
 
     def _publish(self, domains: Collection[str]) -> None:
-        by_host = self._db.read(lambda connection: served_names.changed(connection, domains))
+        by_host = self._db.read(lambda connection: floating_ip_dns.served_changes(connection, domains))
         for host, served in by_host.items():
             with self.sending(host, f"the names in {', '.join(domains)}") as compute:
                 compute.refresh_names(context.admin(), served)
@@ -169,25 +166,17 @@ class FiltersFeed(HostFeed):
     interval = 0.1
 
     def publish(self, names: Collection[str]) -> None:
-        changes = self._db.read(lambda connection: security_filters.changed(connection, names))
-        for host, filters in changes.hosts.items():
+        hosts = self._db.read(lambda connection: security_filters.changed(connection, names))
+        for host, filters in hosts.items():
             with self.sending(host, f"{len(filters)} changes of security groups") as compute:
                 compute.refresh_groups(context.admin(), filters)
-        for host, rules in changes.former.items():
-            for uuid, rule_set in rules.items():
-                self._publish(host, uuid, rule_set)
         for name in names:
-            self.rest(name, len(changes.hosts) + len(changes.former))
+            self.rest(name, len(hosts))
 
     def publish_server(self, uuid: str) -> None:
         """Send the rules of a server whose groups changed to its hosts. Call after the commit."""
-        def read(connection: sa.Connection) -> dict[str, RuleSet]:
-            hosts = servers.places(connection, [uuid]).get(uuid, set())
-            return {host: security_filters.rules_for(connection, host, [uuid])[uuid] for host in hosts}
-
-        for host, rules in sorted(self._db.read(read).items()):
-            self._publish(host, uuid, rules)
-
-    def _publish(self, host: str, uuid: str, rules: RuleSet) -> None:
-        with self.sending(host, f"the new rules of server {uuid}") as compute:
-            compute.refresh_rules(context.admin(), uuid, rules)
+        hosts, rules = self._db.read(lambda connection: (
+            servers.places(connection, [uuid]).get(uuid, set()), security_filters.rules_for(connection, [uuid])[uuid]))
+        for host in sorted(hosts):
+            with self.sending(host, f"the new rules of server {uuid}") as compute:
+                compute.refresh_rules(context.admin(), uuid, rules)

@@ -5,7 +5,7 @@ from nova.conf import CONF
 from nova.context import RequestContext
 from nova.db.sql.engine import Database
 from nova.db.volumes import volumes
-from nova.objects.volumes.volume_snapshot import SnapshotRequest, VolumeSnapshot
+from nova.objects.volumes.volume import SnapshotRequest, VolumeSnapshot
 
 NO_SNAPSHOTS = "volumes of the embedded back end have no snapshots"
 

@@ -85,12 +85,8 @@ class OutsideShares:
 
     def _settle(self, access: ShareAccess, hosts: tuple[str, ...]) -> None:
         self._deny(access.share_id, access.host, functools.partial(self._needs, access, hosts))
-        if access.leaving:
-            self._renew(access, hosts)
-
-    def _renew(self, access: ShareAccess, hosts: tuple[str, ...]) -> None:
-        """Grant an access again that is being revoked, if the server still needs it."""
-        if self._db.read(lambda connection: self._needs(access, hosts, connection)):
+        if access.leaving and self._db.read(lambda connection: self._needs(access, hosts, connection)):
+            # The access is being revoked, but the server still needs it.
             with contextlib.suppress(Wait):  # another server's access is being revoked; checked again later
                 self._allow(access.share_id, access.host, 0)
 

@@ -290,8 +290,7 @@ class ConductorControl:
 
         def release(connection: sa.Connection) -> None:
             if counts:
-                quotas.release(connection, instance.project_id, instance.user_id, 1, instance.flavor.vcpus,
-                               instance.flavor.memory_mb)
+                self._charge(connection, instance.flavor.vcpus, instance.flavor.memory_mb, -1, 1)
             security_groups.remove_members(connection, instance.uuid)
 
         self.effects.append(release)
@@ -349,13 +348,10 @@ def _merged(items: Mapping[str, str], changes: Mapping[str, str | None]) -> dict
 
 def converted(changes: dict[str, Any]) -> dict[str, Any]:
     """Convert instance columns of a report from plain values to the types of the row."""
-    types = _column_types()
-    return {name: msgspec.convert(value, types[name]) for name, value in changes.items() if name in types}
+    return {name: msgspec.convert(value, _TYPES[name]) for name, value in changes.items() if name in _TYPES}
 
 
-@functools.cache
-def _column_types() -> dict[str, Any]:
-    return {field.name: field.type for field in msgspec.structs.fields(Instance)}
+_TYPES = {field.name: field.type for field in msgspec.structs.fields(Instance)}
 
 
 def _weighed_properties(spec: RequestSpec) -> dict[str, str]:

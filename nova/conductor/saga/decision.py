@@ -11,9 +11,8 @@ from nova import exception
 from nova.conductor.saga.run import Run, cleanup_of
 from nova.objects.servers import states
 from nova.objects.servers.action import Failure
-from nova.operations.framework.base import CONDUCTOR, Cleanup, Operation, Step
+from nova.operations.framework.base import CONDUCTOR, Cleanup, Operation, Step, failure_of
 from nova.operations.framework.contexts import Control
-from nova.operations.framework.failures import failure_of
 
 # Failures that follow from an earlier one. Users need the first cause.
 _CONSEQUENCES = ("NoValidHost", "MaxRetriesExceeded", "ClaimLost")
@@ -91,7 +90,6 @@ class Transition:
 
 
 def decide(run: Run, event: Event) -> Transition:
-    """Return the transition that follows ``event``."""
     if isinstance(event, Done):
         return _done(run, event.step)
     if isinstance(event, Failed):

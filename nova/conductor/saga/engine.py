@@ -9,8 +9,9 @@ leases (:mod:`nova.conductor.saga.recovery`).
 import contextlib
 import functools
 import logging
+import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import msgspec
@@ -21,7 +22,6 @@ from nova.conductor.core import Core
 from nova.conductor.saga.control import ConductorControl, converted
 from nova.conductor.saga.decision import Done, Event, Failed
 from nova.conductor.saga.deferred_cleanup import DeferredCleanup
-from nova.conductor.saga.leases import InFlightLeases
 from nova.conductor.saga.recovery import Recovery
 from nova.conductor.saga.reports import check_power_state, failure_of, narrowed
 from nova.conductor.saga.run import Run, current, owner_of
@@ -49,6 +49,32 @@ SCHEDULER_THREADS = 6
 _SCHEDULER_SECONDS = 3.0  # for which a conductor that stops waits for replies of schedulers
 _BACKGROUND = "background"  # thread pool class of calls to external services that belong to no step
 KINDS = ("database", "scheduler", *OUTSIDE, _BACKGROUND)  # thread pool classes, by the service that the threads call
+_RENEWED_AT_ONCE = 500  # number of leases renewed by one statement
+
+
+class InFlightLeases:
+    """The leases of the actions that a conductor is executing or has queued: a multiset of uuids. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counts: Counter[str] = Counter()
+
+    def take(self, uuids: Iterable[str]) -> None:
+        with self._lock:
+            self._counts.update(uuids)
+
+    def drop(self, uuids: Iterable[str]) -> None:
+        with self._lock:
+            for uuid in uuids:
+                self._counts[uuid] -= 1
+                if not self._counts[uuid]:
+                    del self._counts[uuid]
+
+    def pages(self) -> Iterator[list[str]]:
+        with self._lock:
+            uuids = list(self._counts)
+        for start in range(0, len(uuids), _RENEWED_AT_ONCE):
+            yield uuids[start:start + _RENEWED_AT_ONCE]
 
 
 class Engine:

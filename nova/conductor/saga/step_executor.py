@@ -32,8 +32,7 @@ from nova.objects.servers.action import Failure
 from nova.objects.servers.instance import with_ways, without_secrets
 from nova.objects.servers.order import StepOrder
 from nova.objects.volumes.volume import journal_without_secrets
-from nova.operations.framework.base import CONDUCTOR, Step, Wait, context_of
-from nova.operations.framework.failures import failure_of
+from nova.operations.framework.base import CONDUCTOR, Step, Wait, context_of, failure_of
 from nova.telemetry import metrics, tracing
 
 LOG = logging.getLogger(__name__)
@@ -130,21 +129,20 @@ class StepExecutor:
             # The receiver of an event searches for waiting actions under the lock of this row, so no event is missed.
             if wait.events and external_events.came(connection, run.instance.uuid, wait.events):
                 actions.update(connection, run.action, lease_until=clock.now())
-            return self._let_other_run_first(connection, run, wait) if wait.ahead else None
+            if not wait.ahead:
+                return None
+            # A queued operation on which the awaited event depends gets the instance. The waiting action returns to
+            # the queue and continues when that operation or its own lease ends.
+            servers.lock(connection, run.instance.uuid)
+            first = self._start_queued(connection, run.instance.uuid, wait.ahead)
+            if first is not None:
+                actions.update(connection, run.action, queued=True)
+            return first
 
         other = self.core.db.write(write)
         LOG.info("[instance: %s] %s %s", run.instance.uuid, run.label, wait)
         if other is not None:
             self._submit(context_of(other.action), other)
-
-    def _let_other_run_first(self, connection: sa.Connection, run: Run, wait: Wait) -> Run | None:
-        """Hand the instance over to a queued operation on which the awaited event depends, and return that run. The
-        waiting action returns to the queue. It continues when that operation or its own lease ends."""
-        servers.lock(connection, run.instance.uuid)
-        first = self._start_queued(connection, run.instance.uuid, wait.ahead)
-        if first is not None:
-            actions.update(connection, run.action, queued=True)
-        return first
 
     def _start_queued(self, connection: sa.Connection, instance_uuid: str,
                       operations: Sequence[str] = ()) -> Run | None:
@@ -285,9 +283,8 @@ class StepExecutor:
             payload=run.payload(notifications.open_events), events=run.action.events, waits_for=None)
 
     def order(self, connection: sa.Connection, run: Run, step: Step, attempt: int, host: str) -> StepOrder:
-        """Return the order to ``host`` to run ``step``."""
         uuid, plugs = run.instance.uuid, bool(run.instance.network_info)
-        rules = security_filters.rules_for(connection, host, [uuid])[uuid] if plugs else RuleSet()
+        rules = security_filters.rules_for(connection, [uuid])[uuid] if plugs else RuleSet()
         instance, consumer = run.instance, run.operation.claim_of(step)
         if consumer:
             claimed = dedicated_resources.of_claim(connection, consumer)
@@ -411,5 +408,4 @@ def _count_and_log_end(run: Run, failure: Failure | None) -> None:
 
 
 def lease() -> datetime.datetime:
-    """Return the end of a lease that starts now."""
     return clock.after(CONF.conductor.lease)

@@ -112,7 +112,10 @@ class _Transition:
             if event.event in self._result.open_events and not (undoing and self._covers(event, self.to)):
                 self._end(event, "end")
         if not self.failing and self.before is not None:
-            self._add_single_events(self.before)
+            self._result.server_events += [
+                _single_event(event, self.run.instance)
+                for event in operation_events.SINGLE_EVENTS.get(self.run.own.name, ())
+                if event.after == self.before.name and (not event.when or getattr(self.data, event.when))]
         if self.to is not None and self.to.place != CONDUCTOR:
             to = self.to
             self._start([event for event in self.backwards if event.last == to.name] if undoing else
@@ -176,12 +179,6 @@ class _Transition:
         more = event.fields(self.data, instance) if event.fields else {}
         self._result.server_events.append(
             ServerEvent(event.event, phase, self._result.open_events[event.event], instance, failure, more))
-
-    def _add_single_events(self, before: Step) -> None:
-        self._result.server_events += [
-            _single_event(event, self.run.instance)
-            for event in operation_events.SINGLE_EVENTS.get(self.run.own.name, ())
-            if event.after == before.name and (not event.when or getattr(self.data, event.when))]
 
 
 def _single_event(event: SingleEvent, instance: Instance) -> ServerEvent:

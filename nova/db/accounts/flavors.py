@@ -65,10 +65,8 @@ def get(connection: sa.Connection, flavorid: str, project_id: str | None = None,
     """Return a flavor. Raises FlavorNotFound, also for a private flavor to which ``project_id`` (if given) has no
     access."""
     wanted = {"this": flavorid} if project_id is None else {"this": flavorid, "project": project_id}
-    row = connection.execute(_statement(project_id is not None, lock), wanted).first()
-    if row is None:
-        raise exception.FlavorNotFound(flavor_id=flavorid)
-    return rows.to_object(Flavor, row)
+    return rows.first(connection, Flavor, _statement(project_id is not None, lock),
+                      exception.FlavorNotFound(flavor_id=flavorid), wanted)
 
 
 def create(connection: sa.Connection, flavor: Flavor) -> Flavor:

@@ -71,11 +71,6 @@ def limits(connection: sa.Connection, project_id: str, user_id: str | None = Non
     return {**project, **user}
 
 
-def defaults(connection: sa.Connection) -> dict[str, int]:
-    """Return the limits of a project without limits of its own."""
-    return class_limits(connection, "default")
-
-
 def class_limits(connection: sa.Connection, name: str) -> dict[str, int]:
     limits = connection.scalar(sa.select(LIMITS.c.limits).where(
         LIMITS.c.project_id == _CLASS + name, LIMITS.c.user_id == ""))
@@ -303,11 +298,6 @@ def _room(allowed: dict[str, int], used: dict[str, int], per_server: dict[str, i
             overs=", ".join(overs), req=", ".join(str(per_server[name] * min_count) for name in overs),
             used=", ".join(str(used[name]) for name in overs), allowed=", ".join(str(allowed[name]) for name in overs))
     return count
-
-
-def release(connection: sa.Connection, project_id: str, user_id: str, instances: int, cores: int, ram: int) -> None:
-    """Give back the quota of servers. The usage never falls below zero."""
-    spend(connection, project_id, user_id, -instances, -cores, -ram)
 
 
 def spend(connection: sa.Connection, project_id: str, user_id: str, instances: int = 0, cores: int = 0,

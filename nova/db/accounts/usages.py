@@ -1,4 +1,7 @@
-"""Usage of servers, from the rows of existing and deleted servers."""
+"""Usage of servers, from the rows of existing and deleted servers.
+
+The progress of the notifications about the servers of an audit period is one row, which all conductors share.
+"""
 
 import datetime
 
@@ -7,8 +10,10 @@ import sqlalchemy as sa
 from nova.db import tables
 from nova.db.sql import rows, scans
 from nova.objects.accounts.usage import ServerUsage
+from nova.objects.servers.instance import Instance
 
 TABLE = tables.instances
+AUDITS = tables.usage_audits
 
 _SHOWN = sa.select(TABLE.c.uuid, TABLE.c.project_id, TABLE.c.display_name, TABLE.c.vm_state, TABLE.c.flavor,
                    TABLE.c.launched_at, TABLE.c.terminated_at)
@@ -33,3 +38,38 @@ def index(connection: sa.Connection, begin: datetime.datetime, end: datetime.dat
         terminated_at=row.terminated_at)
         for row in connection.execute(rows.page(_SHOWN.select_from(scans.rows_of(TABLE, few)), TABLE, _ORDER,
                                                 None, None))]
+
+
+# --- audit periods -----------------------------------------------------------------------------
+def begin_audit(connection: sa.Connection, ending: datetime.datetime) -> int | None:
+    """Start the notifications of the period that ends then; return the id of the last notified server (0: none yet), or
+    None if all servers are notified."""
+    row = connection.execute(sa.select(AUDITS).where(AUDITS.c.period_ending == ending)).first()
+    if row is not None:
+        return None if row.finished else int(row.marker)
+    connection.execute(sa.delete(AUDITS).where(AUDITS.c.period_ending < ending))
+    with rows.on_duplicate():
+        connection.execute(sa.insert(AUDITS).values(period_ending=ending, marker=0, finished=False))
+    return 0
+
+
+def is_audit_finished(connection: sa.Connection, ending: datetime.datetime) -> bool:
+    """Return True if the notifications of the period that ends then are complete."""
+    return bool(connection.scalar(sa.select(AUDITS.c.finished).where(AUDITS.c.period_ending == ending)))
+
+
+def advance_audit(connection: sa.Connection, ending: datetime.datetime, marker: int, reported: int,
+                  finished: bool) -> bool:
+    """Record that servers after ``marker`` up to id ``reported`` are notified; False if another conductor did it."""
+    return connection.execute(sa.update(AUDITS).where(
+        AUDITS.c.period_ending == ending, AUDITS.c.marker == marker, AUDITS.c.finished == sa.false())
+        .values(marker=reported, finished=finished)).rowcount == 1
+
+
+def audit_page(connection: sa.Connection, begin: datetime.datetime, ending: datetime.datetime, marker: int,
+               limit: int) -> list[Instance]:
+    """Return servers, including deleted ones, that were on a host in the period, by id after ``marker``."""
+    return rows.to_objects(Instance, connection.execute(sa.select(TABLE).where(
+        TABLE.c.id > marker, TABLE.c.host.is_not(None), TABLE.c.launched_at < ending,
+        sa.or_(TABLE.c.terminated_at.is_(None), TABLE.c.terminated_at > begin))
+        .order_by(TABLE.c.id).limit(limit)))

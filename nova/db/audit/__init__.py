@@ -15,14 +15,12 @@ import sqlalchemy as sa
 
 from nova.db.audit.accounts import Charges
 from nova.db.audit.base import Check, Finding
-from nova.db.audit.claims import Claims, Counts, Usage
-from nova.db.audit.dedicated_resources import DedicatedResources
-from nova.db.audit.servers import Addresses, Evictions, FloatingAddresses, Members, Operations, open_events, unfinished
-from nova.db.audit.shares import Shares
-from nova.db.audit.volumes import Devices, Volumes
+from nova.db.audit.claims import Claims, Counts, DedicatedResources, Usage
+from nova.db.audit.servers import Addresses, Evictions, FloatingAddresses, Members, Operations
+from nova.db.audit.volumes import Devices, Shares, Volumes
 from nova.db.sql.engine import Database
 
-__all__ = ["CHECKS", "Check", "Finding", "audit", "open_events", "unfinished"]
+__all__ = ["CHECKS", "Check", "Finding", "audit"]
 
 # Claims before the sums of claims.
 CHECKS: tuple[Check, ...] = (Claims(), Usage(), Counts(), DedicatedResources(), Charges(), Addresses(),

@@ -135,16 +135,3 @@ class Evictions(Check):
                 this = sa.and_(EVICTIONS.c.instance_uuid == row.instance_uuid, EVICTIONS.c.host == row.host)
                 yield Finding("eviction", row.instance_uuid, f"is to leave {row.host}, where its server is",
                               repair=run(sa.delete(EVICTIONS).where(this)))
-
-
-def unfinished(connection: sa.Connection) -> list[str]:
-    """Return descriptions of the operations that are still running."""
-    return [f"{row.action} of {row.instance_uuid} at step {row.step} ({row.owner})" for row in connection.execute(
-        sa.select(ACTIONS).where(ACTIONS.c.outcome.is_(None)))]
-
-
-def open_events(connection: sa.Connection) -> list[str]:
-    """Return descriptions of events without a result that belong to finished actions."""
-    return [f"{event.event} of {row.action} of {row.instance_uuid}" for row in connection.execute(
-        sa.select(ACTIONS.c.action, ACTIONS.c.instance_uuid, ACTIONS.c.events).where(ACTIONS.c.outcome.is_not(None)))
-        for event in row.events if event.finish_time is None]

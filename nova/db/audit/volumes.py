@@ -1,4 +1,4 @@
-"""Volumes: their servers, and the data that hosts keep. Subjects: volumes."""
+"""Volumes: their servers, and the data that hosts keep; shares of servers, and the access of hosts to them."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -9,18 +9,22 @@ from nova.conf import CONF
 from nova.conf.volume import EMBEDDED
 from nova.db import tables
 from nova.db.audit.base import Check, Finding, alive, hold, put
+from nova.db.servers import servers
 from nova.objects.volumes import volume as volume_states
+from nova.objects.volumes.share import ATTACHING, DETACHING, ERROR
 
 TABLE = tables.volumes
 INSTANCES = tables.instances
 REMOVALS = tables.volume_removals
+ACCESSES = tables.share_accesses
+ACTIONS = tables.actions
 
 _OWNED = (volume_states.RESERVED, volume_states.ATTACHING, volume_states.IN_USE, volume_states.DETACHING)
 
 
 class Volumes(Check):
     """Check that a volume in use belongs to one existing server with this device, and that a deleted volume waits for
-    its host."""
+    its host. Subjects: volumes."""
 
     def subjects(self) -> Sequence[sa.Select[Any]]:
         return (sa.select(TABLE.c.uuid).where(sa.or_(
@@ -86,3 +90,49 @@ def _free(row: Any) -> Any:
     this = sa.and_(TABLE.c.uuid == row.uuid, TABLE.c.status == row.status)
     return put(TABLE, this, status=volume_states.AVAILABLE, instance_uuid=None, attachment_id=None, device_name=None,
                attached_at=None)
+
+
+class Shares(Check):
+    """Check that idle servers have no share in a transition, and that only their own hosts have access to the shares.
+    Subjects: instances.
+
+    A conductor revokes accesses that remain after a superseded move or an outage of the service
+    ([DEFAULT]stale_share_access_reconcile_interval).
+    """
+
+    def subjects(self) -> Sequence[sa.Select[Any]]:
+        has = sa.select(INSTANCES.c.uuid).where(INSTANCES.c.deleted == sa.false(), INSTANCES.c.shares.is_not(None))
+        return has, sa.select(ACCESSES.c.instance_uuid)
+
+    def lock(self, connection: sa.Connection, key: str) -> None:
+        super().lock(connection, key)
+        hold(connection, ACCESSES, ACCESSES.c.instance_uuid == key)
+
+    def examine(self, connection: sa.Connection, keys: Sequence[str]) -> Iterator[Finding]:
+        living = alive(connection, keys, INSTANCES.c.shares, INSTANCES.c.host, INSTANCES.c.action_uuid)
+        places = servers.places(connection, keys)
+        # A cleanup in an external service is still pending.
+        owing = set(connection.scalars(sa.select(ACTIONS.c.instance_uuid).where(
+            ACTIONS.c.instance_uuid.in_(keys), ACTIONS.c.lease_until.is_not(None))))
+        accesses: dict[str, list[Any]] = {}
+        for row in connection.execute(
+                sa.select(ACCESSES).where(ACCESSES.c.instance_uuid.in_(keys)).order_by(ACCESSES.c.id)):
+            accesses.setdefault(row.instance_uuid, []).append(row)
+        for key in keys:
+            server = living.get(key)
+            if key not in owing and (server is None or server.action_uuid is None):
+                yield from self._of_server(key, server, accesses.get(key, []), places.get(key, set()))
+
+    @staticmethod
+    def _of_server(key: str, row: Any, accesses: Sequence[Any], places: set[str]) -> Iterator[Finding]:
+        mappings = (row.shares or []) if row is not None else []
+        has = {mapping.share_id for mapping in mappings if mapping.status != ERROR}
+        for mapping in mappings:
+            if mapping.status in (ATTACHING, DETACHING):
+                yield Finding("share", key, f"share {mapping.share_id} is {mapping.status}, and nobody is at it")
+        for access in accesses:
+            if access.share_id not in has or access.host not in places:
+                yield Finding("share", key, f"host {access.host} may reach share {access.share_id} for it, in vain")
+        opened = {access.share_id for access in accesses if row is not None and access.host == row.host}
+        for share_id in sorted(has - opened):
+            yield Finding("share", key, f"its host may not reach share {share_id}")

@@ -31,11 +31,8 @@ def index(connection: sa.Connection, lock: bool = False) -> list[Aggregate]:
 
 def get(connection: sa.Connection, aggregate_id: int) -> Aggregate:
     """Return an aggregate. Raises AggregateNotFound."""
-    is_storable = 0 < aggregate_id < 2**63
-    row = connection.execute(sa.select(TABLE).where(TABLE.c.id == aggregate_id)).first() if is_storable else None
-    if row is None:
-        raise exception.AggregateNotFound(aggregate_id=aggregate_id)
-    return rows.to_object(Aggregate, row)
+    return rows.first(connection, Aggregate, sa.select(TABLE).where(rows.has_id(TABLE, aggregate_id)),
+                      exception.AggregateNotFound(aggregate_id=aggregate_id))
 
 
 def of_host(connection: sa.Connection, host: str) -> list[Aggregate]:
@@ -63,7 +60,6 @@ def host_zones(aggregates: Iterable[Aggregate]) -> dict[str, str]:
 
 
 def zone_of(connection: sa.Connection, host: str) -> str:
-    """Return the zone of a compute host."""
     return host_zones(of_host(connection, host)).get(host, str(CONF.default_availability_zone))
 
 
@@ -76,9 +72,10 @@ def zones(connection: sa.Connection) -> set[str]:
 
 
 # --- changes ---------------------------------------------------------------------------------
-def create(connection: sa.Connection, name: str, zone: str | None = None) -> Aggregate:
+def create(connection: sa.Connection, name: str, availability_zone: str | None = None) -> Aggregate:
     """Insert an aggregate. Raises AggregateNameExists."""
-    aggregate = Aggregate(uuid=new_uuid(), name=name, metadata={ZONE: zone} if zone else {}, created_at=clock.now())
+    metadata = {ZONE: availability_zone} if availability_zone else {}
+    aggregate = Aggregate(uuid=new_uuid(), name=name, metadata=metadata, created_at=clock.now())
     with rows.on_duplicate(exception.AggregateNameExists(aggregate_name=name)):
         connection.execute(sa.insert(TABLE).values(rows.values_of(TABLE, aggregate)))
     row = connection.execute(sa.select(TABLE).where(TABLE.c.uuid == aggregate.uuid)).one()

@@ -1,5 +1,6 @@
 """Compute nodes with their trees of providers and inventories, as drivers report them."""
 
+import collections
 import copy
 import dataclasses
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ from nova.db import tables
 from nova.db.hosts import aggregates, dedicated_resources, services
 from nova.db.servers import server_migrations
 from nova.db.sql import clock, rows
-from nova.objects.base import new_uuid, whole
+from nova.objects.base import new_uuid
 from nova.objects.dedicated_resources.fitting import NodeDedicatedResources
 from nova.objects.hosts import node_limits
 from nova.objects.hosts.node import ComputeNode, Inventory, Provider
@@ -212,7 +213,6 @@ def _write(connection: sa.Connection, node: ComputeNode, row: Any, stored: _Stor
 
 
 def _reported_fields(provider: Provider) -> tuple[Any, ...]:
-    """Return the fields of a provider that a report sets."""
     return (provider.name, provider.parent_uuid, sorted(set(provider.traits)),
             {resource_class: [getattr(inventory, name) for name in _REPORTED]
              for resource_class, inventory in provider.inventories.items()})
@@ -252,11 +252,14 @@ def _write_inventories(connection: sa.Connection, provider: Provider, before: Pr
                 _update_inventory(connection, provider.uuid, resource_class, values)
                 changed = True
     if new:
-        used = _claimed(connection, provider.uuid) if before else {}
+        used = collections.Counter[str]()
+        for resources in connection.scalars(sa.select(ALLOCATIONS.c.resources).where(
+                ALLOCATIONS.c.provider_uuid == provider.uuid)) if before else ():
+            used.update(resources)
         for resource_class in new:
-            provider.inventories[resource_class].used = used.get(resource_class, 0)
+            provider.inventories[resource_class].used = used[resource_class]
         connection.execute(sa.insert(INVENTORIES), [
-            {"provider_uuid": provider.uuid, "resource_class": resource_class, "used": used.get(resource_class, 0),
+            {"provider_uuid": provider.uuid, "resource_class": resource_class, "used": used[resource_class],
              **values} for resource_class, values in new.items()])
     for resource_class in stored_inventories.keys() - provider.inventories.keys():
         removed = connection.execute(sa.delete(INVENTORIES).where(
@@ -274,16 +277,6 @@ def _update_inventory(connection: sa.Connection, provider_uuid: str, resource_cl
                       values: dict[str, Any]) -> None:
     connection.execute(sa.update(INVENTORIES).where(
         INVENTORIES.c.provider_uuid == provider_uuid, INVENTORIES.c.resource_class == resource_class).values(values))
-
-
-def _claimed(connection: sa.Connection, provider_uuid: str) -> dict[str, int]:
-    """Return the sum of the allocations of a provider by resource class."""
-    total: dict[str, int] = {}
-    for resources in connection.scalars(sa.select(ALLOCATIONS.c.resources).where(
-            ALLOCATIONS.c.provider_uuid == provider_uuid)):
-        for name, amount in resources.items():
-            total[name] = total.get(name, 0) + amount
-    return total
 
 
 # --- removal ---------------------------------------------------------------------------------
@@ -348,7 +341,7 @@ def index(connection: sa.Connection, pattern: str | None = None, limit: int | No
     statement = sa.select(TABLE).where(*rows.equal(TABLE.c.host, host)).order_by(TABLE.c.id)
     if pattern is not None:
         statement = statement.where(TABLE.c.hypervisor_hostname.icontains(pattern, autoescape=True))
-    after = rows.marker_row(connection, sa.select(TABLE.c.id).where(_named(marker or "")), marker)
+    after = rows.marker_row(connection, sa.select(TABLE.c.id).where(rows.identified(TABLE, marker or "")), marker)
     if after is not None:
         statement = statement.where(TABLE.c.id > after.id)
     return _objects(connection, connection.execute(statement.limit(limit)).all())
@@ -356,7 +349,7 @@ def index(connection: sa.Connection, pattern: str | None = None, limit: int | No
 
 def get(connection: sa.Connection, node_id: str) -> ComputeNode:
     """Return a node by uuid or integer id. Raises ComputeHostNotFound."""
-    row = connection.execute(sa.select(TABLE).where(_named(node_id))).first()
+    row = connection.execute(sa.select(TABLE).where(rows.identified(TABLE, node_id))).first()
     if row is None:
         raise exception.ComputeHostNotFound(host=node_id)
     return _objects(connection, [row])[0]
@@ -373,11 +366,6 @@ def has_trait(connection: sa.Connection, host: str, name: str, trait: str) -> bo
     traits = connection.scalar(sa.select(PROVIDERS.c.traits).join(TABLE, TABLE.c.uuid == PROVIDERS.c.uuid).where(
         TABLE.c.host == host, TABLE.c.hypervisor_hostname == name))
     return trait in (traits or ())
-
-
-def _named(node_id: str) -> sa.ColumnElement[bool]:
-    number = whole(node_id)
-    return TABLE.c.uuid == node_id if number is None else TABLE.c.id == number
 
 
 def _objects(connection: sa.Connection, rows: Sequence[sa.Row[Any]]) -> list[ComputeNode]:

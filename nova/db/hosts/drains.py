@@ -88,7 +88,6 @@ def find(connection: sa.Connection, host: str) -> Drain | None:
 
 
 def _get(connection: sa.Connection, host: str) -> Drain:
-    """Return the drain of a host. Raises DrainNotFound."""
     drain = find(connection, host)
     if drain is None:
         raise exception.DrainNotFound(host=host)

@@ -69,6 +69,5 @@ def forget_host(connection: sa.Connection, host: str) -> None:
 
 
 def forget_network(connection: sa.Connection, network_uuid: str) -> None:
-    """Remove a deleted network."""
     connection.execute(sa.delete(TABLE).where(TABLE.c.network_uuid == network_uuid))
     connection.execute(sa.delete(VERSIONS).where(VERSIONS.c.name == versions.peers(network_uuid)))

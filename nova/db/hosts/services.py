@@ -1,4 +1,8 @@
-"""Services: registration and liveness."""
+"""Services: registration and liveness.
+
+A host stores the deployment with which it registered. With another database, or one restored from a time before the
+host registered, its guests would be unknown: the host refuses to start.
+"""
 
 import datetime
 import time
@@ -10,18 +14,20 @@ import sqlalchemy as sa
 from nova import exception
 from nova.conf import CONF
 from nova.db import liveness, tables
-from nova.db.hosts import aggregates, deployment, network_hosts
+from nova.db.hosts import aggregates, network_hosts
 from nova.db.servers import server_migrations
 from nova.db.sql import clock, rows
-from nova.objects.base import new_uuid, whole
+from nova.objects.base import new_uuid
 from nova.objects.hosts.scheduling import ServiceFlags
 from nova.objects.hosts.service import Service, WorkerStats
 
 TABLE = tables.services
+DELETED_HOSTS = tables.deleted_hosts
 COMPUTE = "nova-compute"
 _NEXT = TABLE.c.generation + 1
 # Hidden from os-services; visible only to operators of this deployment.
 HIDDEN = frozenset({"nova-api"})
+_WAY_OUT = "remove the file \"deployment\" in its state_path"
 
 
 # --- reading ---------------------------------------------------------------------------------
@@ -63,9 +69,7 @@ def get(connection: sa.Connection, service_id: str) -> Service:
 
 
 def _row(connection: sa.Connection, service_id: str, lock: bool = False) -> sa.Row[Any]:
-    number = whole(service_id)
-    this = TABLE.c.uuid == service_id if number is None else TABLE.c.id == number
-    statement = sa.select(TABLE).where(this)
+    statement = sa.select(TABLE).where(rows.identified(TABLE, service_id))
     row = connection.execute(statement.with_for_update() if lock else statement).first()
     if row is None:
         raise exception.ServiceNotFound(service_id=service_id)
@@ -143,7 +147,11 @@ def register(connection: sa.Connection, host: str, binary: str, topic: str, vers
     Raises HostIdentityMismatch if the row belongs to another machine than ``identity``, if ``belongs_to`` is another
     deployment, or if the row is missing although the host is ``returning``.
     """
-    deployment.check(connection, host, belongs_to)
+    if belongs_to is not None and belongs_to != (deployment := _deployment(connection)):
+        raise exception.HostIdentityMismatch(host=host, reason=(
+            f"it belongs to deployment {belongs_to}, and this database is of deployment {deployment}. Is "
+            "this the right database ([database]connection of the conductors), and the right broker? If the host shall "
+            f"belong to this one from now on, {_WAY_OUT}."))
     now = clock.now()
     this = sa.and_(TABLE.c.host == host, TABLE.c.binary == binary)
     values: dict[str, Any] = {"topic": topic, "version": version, "up": True, "last_seen": now}
@@ -155,7 +163,7 @@ def register(connection: sa.Connection, host: str, binary: str, topic: str, vers
     with rows.on_duplicate():
         if connection.execute(sa.update(TABLE).where(this).values(
                 **values, updated_at=now, generation=_NEXT)).rowcount == 0:
-            deployment.admit(connection, host, identity, returning)
+            _admit(connection, host, identity, returning)
             disabled = binary == COMPUTE and not CONF.enable_new_services
             connection.execute(sa.insert(TABLE).values(
                 **values, uuid=new_uuid(), host=host, binary=binary, disabled=disabled, forced_down=False,
@@ -163,7 +171,7 @@ def register(connection: sa.Connection, host: str, binary: str, topic: str, vers
                 created_at=now, generation=int(now.timestamp()),
                 disabled_reason="New computes are disabled (enable_new_services)." if disabled else None))
     service = _fill(connection, connection.execute(sa.select(TABLE).where(this)).all())[0]
-    service.deployment = deployment.uuid(connection)
+    service.deployment = _deployment(connection)
     return service
 
 
@@ -242,6 +250,24 @@ def mark_down(connection: sa.Connection) -> list[str]:
     return sorted({row.host for row in silent_hosts})
 
 
+# --- deployment ------------------------------------------------------------------------------
+def _deployment(connection: sa.Connection) -> str:
+    """Return the id of the deployment, which stays the same in all copies of the database."""
+    return str(connection.execute(sa.select(tables.deployment.c.uuid)).scalar_one())
+
+
+def _admit(connection: sa.Connection, host: str, identity: str | None, returning: bool) -> None:
+    """Check that a host without a row may register. Raises HostIdentityMismatch. ``returning``: the host was registered
+    before, so an operator has deleted it, or the database is another one."""
+    if identity is None:
+        return
+    deleted = connection.execute(sa.delete(DELETED_HOSTS).where(DELETED_HOSTS.c.identity == identity)).rowcount
+    if returning and not deleted:
+        raise exception.HostIdentityMismatch(host=host, reason=(
+            "it has registered with this deployment before, but the database has no record of it. Was the database "
+            f"restored from an earlier backup? To register the host as a new one, {_WAY_OUT}."))
+
+
 # --- operators -------------------------------------------------------------------------------
 _EVICTING = ("The removal has been requested from nova-compute: repeat this request in a few seconds. If it is refused "
              "again, the log of nova-compute on that host names the guests that it cannot remove.")
@@ -279,7 +305,9 @@ def delete(connection: sa.Connection, service: Service) -> None:
     connection.execute(sa.delete(TABLE).where(TABLE.c.id == service.id))
     if service.binary == COMPUTE:
         network_hosts.forget_host(connection, service.host)
-        deployment.forget(connection, service.identity)
+        if service.identity is not None:  # the machine may register again under any name
+            connection.execute(sa.delete(DELETED_HOSTS).where(DELETED_HOSTS.c.identity == service.identity))
+            connection.execute(sa.insert(DELETED_HOSTS).values(identity=service.identity, deleted_at=clock.now()))
 
 
 def check_zone(connection: sa.Connection, zone: str) -> None:

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import time
 from typing import Any
 
 import sqlalchemy as sa
@@ -9,16 +10,25 @@ from alembic import autogenerate, command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.util import CommandError
+from sqlalchemy.schema import CreateIndex
 
 from nova import exception
 from nova.db import migrations, tables
-from nova.db.maintenance import online_indexes, readiness
+from nova.db.maintenance import readiness
 from nova.db.sql.engine import Database
 
 LOG = logging.getLogger(__name__)
 
-# An arbitrary number that other programs on the same database server are unlikely to use.
-_LOCK = 0x6E6F7661
+# Arbitrary numbers that other programs on the same database server are unlikely to use.
+_LOCK, _INDEX_LOCK = 0x6E6F7661, 0x6E6F7662
+# Seconds between two attempts to become the only process that creates indexes.
+_PAUSE = 0.5
+# Indexes that were replaced by later ones.
+_FORMER = ("ix_instances_updated",)
+# Indexes of the tables that the database lacks or has in an unfinished state.
+_STATES = sa.text(
+    "SELECT c.relname, i.indisvalid FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid "
+    "JOIN pg_class t ON t.oid = i.indrelid WHERE t.relname = :table AND pg_table_is_visible(t.oid)")
 
 
 def sync(url: str, revision: str | None = None) -> None:
@@ -39,7 +49,7 @@ def sync(url: str, revision: str | None = None) -> None:
                                                     f"to {revision or readiness.newest()}: {error}") from error
             after = MigrationContext.configure(connection).get_current_revision()
         if after == readiness.newest():
-            online_indexes.build(database.engine)
+            _create_indexes(database.engine)
     finally:
         database.close()
     if before != after:
@@ -89,3 +99,31 @@ def _wait_for_others(connection: sa.Connection) -> None:
     elif connection.dialect.name in ("mysql", "mariadb"):
         # Held by the session (DDL ends transactions here); the connection is closed afterwards.
         connection.execute(sa.text("SELECT GET_LOCK('nova_db_sync', 300)"))
+
+
+def _create_indexes(engine: sa.Engine) -> None:
+    """Create the indexes of PostgreSQL that the upgrade leaves out, without locks: services run meanwhile. An index
+    left unfinished by an interrupted run is created again. Of several processes one works, the others wait."""
+    if engine.dialect.name != "postgresql":
+        return
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        # Disable the time limit of statements: an index of gigabytes takes minutes.
+        connection.execute(sa.text("SET statement_timeout = 0"))
+        # A wait within a statement would block CREATE INDEX CONCURRENTLY: a deadlock.
+        while not connection.scalar(sa.text("SELECT pg_try_advisory_lock(:key)"), {"key": _INDEX_LOCK}):
+            time.sleep(_PAUSE)
+        try:
+            for table in (tables.instances, tables.migrations):
+                valid: dict[str, bool] = dict(connection.execute(_STATES, {"table": table.name}).tuples().all())
+                for index in sorted(table.indexes, key=lambda candidate: str(candidate.name)):
+                    if valid.get(str(index.name)):
+                        continue
+                    if index.name in valid:
+                        connection.execute(sa.text(f"DROP INDEX CONCURRENTLY {index.name}"))
+                    LOG.info("Creating index %s of table %s; services can work meanwhile", index.name, table.name)
+                    statement = str(CreateIndex(index).compile(connection))
+                    connection.execute(sa.text(statement.replace("CREATE INDEX", "CREATE INDEX CONCURRENTLY", 1)))
+            for name in _FORMER:
+                connection.execute(sa.text(f"DROP INDEX CONCURRENTLY IF EXISTS {name}"))
+        finally:
+            connection.execute(sa.text("SELECT pg_advisory_unlock(:key)"), {"key": _INDEX_LOCK})

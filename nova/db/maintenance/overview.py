@@ -1,4 +1,6 @@
-"""An overview of the deployment: nine statements, none of which reads more rows than there are nodes or operations."""
+"""An overview of the deployment: nine statements, none of which reads more rows than there are nodes or operations.
+The numbers of services and operations are metrics, too.
+"""
 
 import collections
 import datetime
@@ -9,7 +11,6 @@ import sqlalchemy as sa
 
 from nova.db import liveness, tables
 from nova.db.hosts import services
-from nova.db.maintenance import census
 from nova.db.sql import clock
 from nova.objects.hosts import overview as overviews
 from nova.objects.hosts.node import DISK_GB, MEMORY_MB, VCPU
@@ -25,6 +26,8 @@ _SHOWN = (VCPU, MEMORY_MB, DISK_GB)
 _LATEST = 10_000
 # Number of minutes whose boots are counted.
 _MINUTES = 30
+
+Counts = dict[tuple[str, ...], float]
 
 
 def get(connection: sa.Connection, limit: int) -> overviews.Overview:
@@ -43,7 +46,6 @@ def _room() -> sa.ColumnElement[Any]:
 
 
 def _capacity(connection: sa.Connection) -> dict[str, overviews.Capacity]:
-    """Return the capacity of the root providers of all nodes."""
     rows = connection.execute(
         sa.select(INVENTORIES.c.resource_class, sa.func.sum(_room()), sa.func.sum(INVENTORIES.c.used))
         .join(NODES, NODES.c.uuid == INVENTORIES.c.provider_uuid)
@@ -53,7 +55,7 @@ def _capacity(connection: sa.Connection) -> dict[str, overviews.Capacity]:
 
 def _services(connection: sa.Connection) -> list[overviews.BinaryOverview]:
     counts: dict[str, dict[str, int]] = collections.defaultdict(dict)
-    for (binary, state), count in census.services(connection).items():
+    for (binary, state), count in services_by_state(connection).items():
         counts[binary][state] = int(count)
     return [overviews.BinaryOverview(binary=binary, **states) for binary, states in sorted(counts.items())]
 
@@ -88,7 +90,7 @@ def _operations(connection: sa.Connection, limit: int) -> list[overviews.Operati
     front = ACTIONS.alias("front")
     rows = connection.execute(
         sa.select(*_OF_ACTIONS, ACTIONS.c.step, ACTIONS.c.owner, ACTIONS.c.queued, ACTIONS.c.waits_for,
-                  ACTIONS.c.attempt, ACTIONS.c.start_time, census.state_of(clock.now()).label("state"),
+                  ACTIONS.c.attempt, ACTIONS.c.start_time, _state_of(clock.now()).label("state"),
                   INSTANCES.c.display_name, front.c.action.label("behind"))
         .outerjoin(INSTANCES, INSTANCES.c.uuid == ACTIONS.c.instance_uuid)
         .outerjoin(front, sa.and_(front.c.uuid == INSTANCES.c.action_uuid, front.c.uuid != ACTIONS.c.uuid))
@@ -130,3 +132,36 @@ def _failures(connection: sa.Connection, limit: int) -> list[overviews.FailureOv
         request_id=row.request_id, server_uuid=row.instance_uuid, server_name=row.display_name,
         project_id=row.project_id, operation=row.action, at=row.finish_time,
         message=next((event.details for event in row.events if event.details), None)) for row in rows]
+
+
+# --- metrics -----------------------------------------------------------------------------------
+def operations_by_state(connection: sa.Connection, now: datetime.datetime) -> Counts:
+    """Return {(operation, state): number of running actions}; states as in the metric nova_actions_unfinished."""
+    groups = (sa.select(ACTIONS.c.operation.label("operation"), _state_of(now).label("state"))
+              .where(ACTIONS.c.outcome.is_(None)).subquery())
+    counts = connection.execute(
+        sa.select(groups.c.operation, groups.c.state, sa.func.count()).group_by(groups.c.operation, groups.c.state))
+    return {(operation or "none", state): count for operation, state, count in counts}
+
+
+def _state_of(now: datetime.datetime) -> sa.ColumnElement[str]:
+    """Return the state of a running action: waiting, overdue, undoing, or its executor (host, conductor)."""
+    return sa.case(
+        (ACTIONS.c.owner.is_(None), "waiting"), (ACTIONS.c.lease_until < now, "overdue"),
+        (ACTIONS.c.undoing == sa.true(), "undoing"), (ACTIONS.c.owner.like("compute@%"), "host"), else_="conductor")
+
+
+def services_by_state(connection: sa.Connection) -> Counts:
+    """Return {(binary, state): number of services}: up or down, and in addition disabled."""
+    up = sa.case((liveness.up(), 1), else_=0)
+    groups = sa.select(SERVICES.c.binary.label("binary"), SERVICES.c.disabled.label("disabled"),
+                       up.label("up")).subquery()
+    rows = connection.execute(
+        sa.select(groups.c.binary, groups.c.up, groups.c.disabled, sa.func.count())
+        .group_by(groups.c.binary, groups.c.up, groups.c.disabled))
+    counts: collections.Counter[tuple[str, ...]] = collections.Counter()
+    for binary, is_up, disabled, count in rows:
+        # Include zero: an alert on "down" must see the value return to it.
+        states = {"up": is_up, "down": not is_up, "disabled": disabled}
+        counts.update({(binary, state): count if holds else 0 for state, holds in states.items()})
+    return dict(counts)

@@ -106,7 +106,6 @@ def _start(network: Network) -> ipaddress.IPv4Address:
 
 
 def _end(network: Network) -> ipaddress.IPv4Address:
-    """Return the last address of the pool."""
     return ipaddress.IPv4Address(network.dhcp_end or ipaddress.IPv4Network(network.cidr)[-2])
 
 
@@ -297,6 +296,5 @@ def is_taken(connection: sa.Connection, network_uuid: str, address: str) -> bool
 
 
 def owner_of(connection: sa.Connection, network_uuid: str, address: str) -> str | None:
-    """Return the instance that has an address."""
     return connection.scalar(sa.select(IPS.c.instance_uuid).where(
         IPS.c.network_uuid == network_uuid, IPS.c.address == address))

@@ -1,25 +1,36 @@
-"""DNS names of floating addresses: domains, which administrators create, and the names of projects in them."""
+"""DNS names of floating addresses: domains, which administrators create, and the names of projects in them.
+
+Hosts serve the names to their guests. A public domain is for all guests; a private one for guests in its availability
+zone, or in all zones if it has none.
+"""
 
 import ipaddress
 import re
+from collections.abc import Collection, Mapping
 
 import msgspec
 import sqlalchemy as sa
 
 from nova import exception
+from nova.conf import CONF
 from nova.db import tables, versions
 from nova.db.accounts import quotas
+from nova.db.hosts import aggregates
 from nova.db.sql import rows
-from nova.objects.networks.floating_ip_dns import Domain, Entry
+from nova.objects.networks.floating_ip_dns import Domain, Entry, ServedDomain
 
 DOMAINS = tables.dns_domains
 ENTRIES = tables.dns_entries
+SERVICES = tables.services
+VERSIONS = tables.versions
 
 PUBLIC, PRIVATE = "public", "private"
 
 # Maximum number of domains, of names in a domain, and of names of a project in all domains.
 _MOST = 1000
 _OF_PROJECT = 100
+# Maximum number of domains per message to a host; each may have a thousand names.
+SERVED_AT_ONCE = 20
 _LABEL = re.compile(r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9])?")
 
 
@@ -27,11 +38,7 @@ _LABEL = re.compile(r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9])?")
 def index(connection: sa.Connection, project_id: str | None = None) -> list[Domain]:
     """Return the domains that a project may see (None: all domains), by name."""
     return rows.to_objects(Domain, connection.execute(
-        sa.select(DOMAINS).where(*_seen_by(project_id)).order_by(DOMAINS.c.domain)))
-
-
-def _seen_by(project_id: str | None) -> list[sa.ColumnElement[bool]]:
-    return [sa.or_(mine, DOMAINS.c.project_id.is_(None)) for mine in rows.equal(DOMAINS.c.project_id, project_id)]
+        sa.select(DOMAINS).where(*rows.equal_or_null(DOMAINS.c.project_id, project_id)).order_by(DOMAINS.c.domain)))
 
 
 def put_domain(connection: sa.Connection, domain: Domain) -> Domain:
@@ -81,8 +88,9 @@ def _lock(connection: sa.Connection, domain: str, project_id: str | None) -> Dom
 
 def _domain(connection: sa.Connection, statement: sa.Select[tuple[object, ...]], domain: str,
             project_id: str | None) -> Domain:
-    return rows.first(connection, Domain, statement.where(DOMAINS.c.domain == domain.lower(), *_seen_by(project_id)),
-                      exception.DnsDomainNotFound(domain=domain))
+    return rows.first(connection, Domain, statement.where(
+        DOMAINS.c.domain == domain.lower(), *rows.equal_or_null(DOMAINS.c.project_id, project_id)),
+        exception.DnsDomainNotFound(domain=domain))
 
 
 # --- names ---------------------------------------------------------------------------------------
@@ -164,3 +172,55 @@ def _name(field: str, value: str) -> str:
     if len(name) > 253 or not all(_LABEL.fullmatch(label) for label in name.split(".")):
         raise exception.InvalidInput(reason=f"{field} '{value[:255]}' is not a name in the DNS")
     return name
+
+
+# --- for hosts -----------------------------------------------------------------------------------
+def served_changes(connection: sa.Connection, domains: Collection[str]) -> dict[str, list[ServedDomain]]:
+    """Return the messages about the current state of these domains, by five statements for any number of hosts."""
+    stored_versions = dict(connection.execute(sa.select(VERSIONS.c.name, VERSIONS.c.version).where(
+        VERSIONS.c.name.in_([versions.dns(domain) for domain in domains]))).all())
+    stored_domains = {row.domain: row for row in connection.execute(
+        sa.select(DOMAINS).where(DOMAINS.c.domain.in_(domains)))}
+    names = _addresses(connection, stored_domains)
+    hosts = connection.scalars(sa.select(SERVICES.c.host).where(SERVICES.c.binary == "nova-compute")).all()
+    by_host = aggregates.host_zones(aggregates.index(connection))
+    changed_domains: dict[str, list[ServedDomain]] = {}
+    for host in sorted(set(hosts)):
+        zone = by_host.get(host, str(CONF.default_availability_zone))
+        changed_domains[host] = [
+            ServedDomain(domain=domain, version=stored_versions.get(versions.dns(domain), 0), names=names[domain])
+            if domain in stored_domains and _is_for(stored_domains[domain], zone) else
+            ServedDomain(domain=domain, version=stored_versions.get(versions.dns(domain), 0), removed=True)
+            for domain in sorted(domains)]
+    return changed_domains
+
+
+def newer_served(connection: sa.Connection, host: str, held: Mapping[str, int]) -> list[ServedDomain]:
+    """Return the domains of a host whose known version is old or absent, at most :data:`SERVED_AT_ONCE`, and the known
+    ones that the host no longer has."""
+    stored = connection.execute(sa.select(DOMAINS, VERSIONS.c.version).outerjoin(
+        VERSIONS, VERSIONS.c.name == sa.literal(versions.dns("")) + DOMAINS.c.domain).order_by(DOMAINS.c.domain)).all()
+    if not stored and not held:
+        return []
+    zone = aggregates.zone_of(connection, host) if any(row.scope == PRIVATE for row in stored) else ""
+    ours = {row.domain: row.version or 0 for row in stored if _is_for(row, zone)}
+    removed = [ServedDomain(domain=domain, version=version, removed=True) for domain, version in sorted(held.items())
+               if domain not in ours]
+    # A domain created before versions existed is sent once, too.
+    stale = [domain for domain, version in ours.items() if version > held.get(domain, -1)][:SERVED_AT_ONCE]
+    names = _addresses(connection, stale)
+    return removed + [ServedDomain(domain=domain, version=ours[domain], names=names[domain]) for domain in stale]
+
+
+def _is_for(domain: sa.Row[tuple[object, ...]], zone: str) -> bool:
+    return domain.scope != PRIVATE or domain.availability_zone in (None, zone)
+
+
+def _addresses(connection: sa.Connection, domains: Collection[str]) -> dict[str, dict[str, str]]:
+    """Return domain -> name -> address."""
+    names: dict[str, dict[str, str]] = {domain: {} for domain in domains}
+    if domains:
+        for row in connection.execute(sa.select(ENTRIES.c.domain, ENTRIES.c.name, ENTRIES.c.address).where(
+                ENTRIES.c.domain.in_(domains)).order_by(ENTRIES.c.domain, ENTRIES.c.name)):
+            names[row.domain][row.name] = row.address
+    return names

@@ -23,18 +23,14 @@ IPS = tables.fixed_ips
 def index(connection: sa.Connection, project_id: str | None = None) -> list[Network]:
     """Return the project's own and the shared networks, oldest first; None: all networks."""
     return rows.to_objects(Network, connection.execute(
-        sa.select(TABLE).where(*_usable(project_id)).order_by(TABLE.c.id)))
+        sa.select(TABLE).where(*rows.equal_or_null(TABLE.c.project_id, project_id)).order_by(TABLE.c.id)))
 
 
 def get(connection: sa.Connection, uuid: str, project_id: str | None = None) -> Network:
     """Return a network. Raises NetworkNotFound, also for a network of another project."""
-    return rows.first(connection, Network, sa.select(TABLE).where(TABLE.c.uuid == uuid, *_usable(project_id)),
-                      exception.NetworkNotFound(network_id=uuid))
-
-
-def _usable(project_id: str | None) -> list[sa.ColumnElement[bool]]:
-    """Return the condition that a project (None: any) may use a network."""
-    return [sa.or_(mine, TABLE.c.project_id.is_(None)) for mine in rows.equal(TABLE.c.project_id, project_id)]
+    return rows.first(connection, Network, sa.select(TABLE).where(
+        TABLE.c.uuid == uuid, *rows.equal_or_null(TABLE.c.project_id, project_id)),
+        exception.NetworkNotFound(network_id=uuid))
 
 
 def create(connection: sa.Connection, network: Network) -> Network:

@@ -5,12 +5,10 @@ cost of a change depends on the changed group, not on the servers in it or on th
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import NamedTuple
 
 import sqlalchemy as sa
 
 from nova.db import tables, versions
-from nova.db.hosts import services
 from nova.db.networks import security_groups
 from nova.db.servers import servers
 from nova.objects.networks.network import FilterRule, GroupFilter, RuleSet
@@ -22,11 +20,8 @@ MEMBERS = tables.security_group_members
 IPS = tables.fixed_ips
 INSTANCES = tables.instances
 MIGRATIONS = tables.migrations
-SERVICES = tables.services
 VERSIONS = tables.versions
 
-# First release of nova-compute that supports security groups.
-_KNOWS_GROUPS = 2
 _RULES, _MEMBERS = "rules:", "members:"
 
 
@@ -53,16 +48,8 @@ def moved(connection: sa.Connection, instance_uuid: str) -> set[str]:
     return {members_of(row.id) for row in groups}
 
 
-class Changed(NamedTuple):
-    """Host -> its changes; and the servers on hosts of the previous release, which need separate messages."""
-
-    hosts: dict[str, list[GroupFilter]]
-    former: dict[str, dict[str, RuleSet]]
-
-
-def changed(connection: sa.Connection, names: Collection[str]) -> Changed:
-    """Return the hosts that these changes concern, with the present state. At most seven statements (more for hosts
-    of the last release)."""
+def changed(connection: sa.Connection, names: Collection[str]) -> dict[str, list[GroupFilter]]:
+    """Return the hosts that these changes concern, with the present state, by at most six statements."""
     rules, members = (sorted(int(name.removeprefix(kind)) for name in names if name.startswith(kind))
                       for kind in (_RULES, _MEMBERS))
     namers: dict[int, set[int]] = {}
@@ -71,18 +58,14 @@ def changed(connection: sa.Connection, names: Collection[str]) -> Changed:
                 RULES.c.group_id.in_(members))):
             namers.setdefault(row.group_id, set()).add(row.parent_group_id)
     places = _places(connection, set(rules).union(*namers.values()))
-    filters = _filters(connection, rules, members)
     hosts: dict[str, list[GroupFilter]] = {}
-    concerned: dict[str, set[int]] = {}
-    for group_filter in filters:
+    for group_filter in _filters(connection, rules, members):
         groups = {group_filter.id} if group_filter.rules_version is not None else namers.get(group_filter.id, set())
         for group_id in groups:
             for host in places.get(group_id, ()):
-                concerned.setdefault(host, set()).add(group_id)
                 if group_filter not in hosts.setdefault(host, []):
                     hosts[host].append(group_filter)
-    former = _former(connection, concerned)
-    return Changed({host: changed_filters for host, changed_filters in hosts.items() if host not in former}, former)
+    return hosts
 
 
 def _places(connection: sa.Connection, group_ids: Collection[int]) -> dict[int, set[str]]:
@@ -105,45 +88,29 @@ def _places(connection: sa.Connection, group_ids: Collection[int]) -> dict[int, 
     return hosts
 
 
-def _former(connection: sa.Connection, concerned: Mapping[str, Collection[int]]) -> dict[str, dict[str, RuleSet]]:
-    """Return host of the previous release -> rules of its servers in these groups. One statement if there are none."""
-    old = connection.scalars(sa.select(SERVICES.c.host).where(
-        SERVICES.c.host.in_(list(concerned)), SERVICES.c.binary == services.COMPUTE,
-        SERVICES.c.version < _KNOWS_GROUPS)).all() if concerned else []
-    former = {}
-    for host in old:
-        there = connection.scalars(
-            sa.select(INSTANCES.c.uuid).where(servers.placed_on(host), INSTANCES.c.uuid.in_(
-                sa.select(MEMBERS.c.instance_uuid).where(MEMBERS.c.group_id.in_(concerned[host]))))).all()
-        former[host] = security_groups.rules_of_instances(connection, there)
-    return former
-
-
 # --- current state ---------------------------------------------------------------------------
-_RELEASE = sa.select(SERVICES.c.version).where(
-    SERVICES.c.host == sa.bindparam("host"), SERVICES.c.binary == services.COMPUTE).scalar_subquery()
 _GROUPS_OF = (
-    sa.select(INSTANCES.c.uuid, INSTANCES.c.network_info, MEMBERS.c.group_id, VERSIONS.c.version,
-              _RELEASE.label("release"))
+    sa.select(INSTANCES.c.uuid, INSTANCES.c.network_info, MEMBERS.c.group_id, VERSIONS.c.version)
     .outerjoin(MEMBERS, MEMBERS.c.instance_uuid == INSTANCES.c.uuid)
     .outerjoin(VERSIONS, VERSIONS.c.name == versions.rules_of(INSTANCES.c.project_id))
     .where(INSTANCES.c.uuid.in_(sa.bindparam("uuids", expanding=True))).order_by(MEMBERS.c.group_id))
 
 
-def rules_for(connection: sa.Connection, host: str, instance_uuids: Sequence[str]) -> dict[str, RuleSet]:
-    """Return the rules of each server in the form that this host reads. At most three statements for any number. The
-    version is read first: what is read after it is as new, or newer."""
+def rules_for(connection: sa.Connection, instance_uuids: Sequence[str]) -> dict[str, RuleSet]:
+    """Return the rules of each server. At most three statements for any number. The version is read first: what is read
+    after it is as new, or newer."""
     rule_sets = {uuid: RuleSet() for uuid in instance_uuids}
-    for row in connection.execute(_GROUPS_OF, {"uuids": list(instance_uuids), "host": host}) if rule_sets else ():
-        if row.release is not None and row.release < _KNOWS_GROUPS:
-            return security_groups.rules_of_instances(connection, instance_uuids)
+    for row in connection.execute(_GROUPS_OF, {"uuids": list(instance_uuids)}) if rule_sets else ():
         rule_sets[row.uuid].version = row.version or 0
         rule_sets[row.uuid].floating = {vif.id: vif.floating for vif in row.network_info if vif.floating}
         if row.group_id is not None:
             rule_sets[row.uuid].groups.append(row.group_id)
     # The version of a group is that of its project, which is that of its servers.
     versions = {group_id: rule_set.version for rule_set in rule_sets.values() for group_id in rule_set.groups}
-    filters = {group_filter.id: group_filter for group_filter in _filters_with_members(connection, versions)}
+    filters = {group_filter.id: group_filter for group_filter in _rules(connection, versions)}
+    named = {other: versions[group_filter.id] for group_filter in filters.values() for other in group_filter.named()}
+    for members in _members(connection, named):
+        filters[members.id] = filters.get(members.id, members).joined(members)
     unsent = dict(filters)
     for rule_set in rule_sets.values():
         needs = dict.fromkeys(rule_set.groups)
@@ -161,16 +128,6 @@ def _filters(connection: sa.Connection, rules: Sequence[int], members: Sequence[
         .where(GROUPS.c.id.in_({*rules, *members})))} if rules or members else {}
     return [*_rules(connection, {ident: stored_versions[ident] for ident in rules if ident in stored_versions}),
             *_members(connection, {ident: stored_versions[ident] for ident in members if ident in stored_versions})]
-
-
-def _filters_with_members(connection: sa.Connection, held: Mapping[int, int]) -> list[GroupFilter]:
-    """Return the rules of these groups (id: version), and the members of the groups that they name. At most two
-    statements."""
-    filters = {group.id: group for group in _rules(connection, held)}
-    named = {other: held[group.id] for group in filters.values() for other in group.named()}
-    for members in _members(connection, named):
-        filters[members.id] = filters.get(members.id, members).joined(members)
-    return list(filters.values())
 
 
 def _rules(connection: sa.Connection, held: Mapping[int, int]) -> list[GroupFilter]:
@@ -199,10 +156,9 @@ def _members(connection: sa.Connection, held: Mapping[int, int]) -> list[GroupFi
     return list(filters.values())
 
 
-def newer(connection: sa.Connection, held: Mapping[str, int], host: str = "",
-          grouped: bool = True) -> dict[str, RuleSet]:
+def newer(connection: sa.Connection, held: Mapping[str, int], host: str = "") -> dict[str, RuleSet]:
     """Return the rules of the servers whose known version is old. One statement if there are none. With ``host``: only
-    of servers that may be there. Not ``grouped``: in the form of the last release."""
+    of servers that may be there."""
     if not held:
         return {}
     there = servers.placed_on(host) if host else INSTANCES.c.deleted == sa.false()
@@ -210,5 +166,4 @@ def newer(connection: sa.Connection, held: Mapping[str, int], host: str = "",
         sa.select(INSTANCES.c.uuid, VERSIONS.c.version)
         .join(VERSIONS, VERSIONS.c.name == versions.rules_of(INSTANCES.c.project_id))
         .where(INSTANCES.c.uuid.in_(list(held)), there)).all()
-    old = [row.uuid for row in rows if row.version > held[row.uuid]]
-    return rules_for(connection, "", old) if grouped else security_groups.rules_of_instances(connection, old)
+    return rules_for(connection, [row.uuid for row in rows if row.version > held[row.uuid]])

@@ -4,7 +4,7 @@ A new group allows no ingress. Every project has a group ``default``, created wh
 """
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -17,18 +17,18 @@ from nova.db import tables, versions
 from nova.db.accounts import quotas
 from nova.db.sql import clock, rows
 from nova.objects.base import whole
-from nova.objects.networks.network import FilterRule, RuleSet, SecurityGroup, SecurityGroupRule
+from nova.objects.networks.network import DefaultRule, SecurityGroup, SecurityGroupRule
 
 TABLE = tables.security_groups
 RULES = tables.security_group_rules
 DEFAULT_RULES = tables.security_group_default_rules
 MEMBERS = tables.security_group_members
-IPS = tables.fixed_ips
 INSTANCES = tables.instances
-VERSIONS = tables.versions
 
 DEFAULT = "default"
 ANYWHERE = "0.0.0.0/0"
+# Maximum number of rules of new default groups: each of these groups gets all of them.
+_MOST_DEFAULT_RULES = 100
 _RULE = ("protocol", "from_port", "to_port", "cidr")
 
 
@@ -45,10 +45,8 @@ def get(connection: sa.Connection, group_id: int, project_id: str | None = None)
 
 
 def _row(connection: sa.Connection, group_id: int, project_id: str | None, lock: bool = False) -> sa.Row[Any]:
-    statement = sa.select(TABLE).where(TABLE.c.id == group_id, *rows.equal(TABLE.c.project_id, project_id))
-    row = None
-    if 0 < group_id < 2**63:
-        row = connection.execute(statement.with_for_update() if lock else statement).first()
+    statement = sa.select(TABLE).where(rows.has_id(TABLE, group_id), *rows.equal(TABLE.c.project_id, project_id))
+    row = connection.execute(statement.with_for_update() if lock else statement).first()
     if row is None:
         raise exception.SecurityGroupNotFound(security_group_id=group_id)
     return row
@@ -118,7 +116,6 @@ def update(connection: sa.Connection, group_id: int, name: str, description: str
 
 
 def _rename_on_servers(connection: sa.Connection, group_id: int, before: str, after: str) -> None:
-    """Rename a group in the rows of its servers."""
     servers = connection.execute(
         sa.select(INSTANCES.c.id, INSTANCES.c.security_groups)
         .join(MEMBERS, MEMBERS.c.instance_uuid == INSTANCES.c.uuid)
@@ -176,11 +173,9 @@ def source_of(rule: sa.Row[Any]) -> str | None:
 
 def delete_rule(connection: sa.Connection, rule_id: int, project_id: str | None = None) -> int:
     """Delete a rule; return the id of its group. Raises SecurityGroupRuleNotFound."""
-    row = None
-    if 0 < rule_id < 2**63:
-        row = connection.execute(sa.select(RULES.c.parent_group_id, TABLE.c.project_id).join(
-            TABLE, TABLE.c.id == RULES.c.parent_group_id).where(
-            RULES.c.id == rule_id, *rows.equal(TABLE.c.project_id, project_id))).first()
+    row = connection.execute(sa.select(RULES.c.parent_group_id, TABLE.c.project_id).join(
+        TABLE, TABLE.c.id == RULES.c.parent_group_id).where(
+        rows.has_id(RULES, rule_id), *rows.equal(TABLE.c.project_id, project_id))).first()
     if row is None:
         raise exception.SecurityGroupRuleNotFound(rule_id=rule_id)
     versions.bump(connection, versions.rules(row.project_id))
@@ -239,56 +234,30 @@ def remove_members(connection: sa.Connection, instance_uuid: str) -> None:
     connection.execute(sa.delete(MEMBERS).where(MEMBERS.c.instance_uuid == instance_uuid))
 
 
-# --- filters ---------------------------------------------------------------------------------
-# Filters for hosts of the previous release; nova.db.networks.security_filters serves the current one.
-_GROUPS_OF = (
-    sa.select(INSTANCES.c.uuid, MEMBERS.c.group_id, VERSIONS.c.version)
-    .outerjoin(MEMBERS, MEMBERS.c.instance_uuid == INSTANCES.c.uuid)
-    .outerjoin(VERSIONS, VERSIONS.c.name == versions.rules_of(INSTANCES.c.project_id))
-    .where(INSTANCES.c.uuid.in_(sa.bindparam("uuids", expanding=True))).order_by(MEMBERS.c.group_id))
+# --- rules of new default groups ---------------------------------------------------------------
+def default_rules(connection: sa.Connection) -> list[DefaultRule]:
+    return rows.to_objects(DefaultRule, connection.execute(sa.select(DEFAULT_RULES).order_by(DEFAULT_RULES.c.id)))
 
 
-def rules_of_instances(connection: sa.Connection, instance_uuids: Sequence[str]) -> dict[str, RuleSet]:
-    """Return the rules of each of these servers. At most three statements for any number of servers. The version is
-    read first: what is read after it is as new, or newer."""
-    groups: dict[str, list[int]] = {uuid: [] for uuid in instance_uuids}
-    versions = dict.fromkeys(instance_uuids, 0)
-    for row in connection.execute(_GROUPS_OF, {"uuids": list(instance_uuids)}) if instance_uuids else ():
-        versions[row.uuid] = row.version or 0
-        if row.group_id is not None:
-            groups[row.uuid].append(row.group_id)
-    resolved = _resolved(connection, {group_id for ids in groups.values() for group_id in ids})
-    return {uuid: RuleSet(version=versions[uuid], rules=_together(resolved, ids)) for uuid, ids in groups.items()}
+def default_rule(connection: sa.Connection, rule_id: int) -> DefaultRule:
+    """Return a rule. Raises SecurityGroupDefaultRuleNotFound."""
+    return rows.first(connection, DefaultRule, sa.select(DEFAULT_RULES).where(rows.has_id(DEFAULT_RULES, rule_id)),
+                      exception.SecurityGroupDefaultRuleNotFound(rule_id=rule_id))
 
 
-def _together(resolved: dict[int, list[FilterRule]], group_ids: Collection[int]) -> list[FilterRule]:
-    """Return the rules of these groups without duplicates."""
-    rules: dict[tuple[Any, ...], FilterRule] = {}
-    for group_id in group_ids:
-        for rule in resolved.get(group_id, []):
-            rules.setdefault((rule.protocol, rule.from_port, rule.to_port, *rule.sources), rule)
-    return list(rules.values())
+def create_default_rule(connection: sa.Connection, rule: DefaultRule) -> DefaultRule:
+    """Insert a checked rule. Raises SecurityGroupDefaultRuleExists, QuotaLimit."""
+    quotas.serialize(connection, "security_group_default_rules")
+    existing = default_rules(connection)
+    if any(msgspec.structs.replace(other, id=rule.id) == rule for other in existing):
+        raise exception.SecurityGroupDefaultRuleExists()
+    if len(existing) >= _MOST_DEFAULT_RULES:
+        raise exception.QuotaLimit("Quota exceeded, too many security group default rules.")
+    done = connection.execute(sa.insert(DEFAULT_RULES).values(rows.values_of(DEFAULT_RULES, rule)))
+    return msgspec.structs.replace(rule, id=next(iter(done.inserted_primary_key or (0,))))
 
 
-def _resolved(connection: sa.Connection, group_ids: Collection[int]) -> dict[int, list[FilterRule]]:
-    """Return group -> rules with sources. A rule whose source group has no addresses is left out."""
-    if not group_ids:
-        return {}
-    rules = connection.execute(sa.select(RULES).where(RULES.c.parent_group_id.in_(group_ids))
-                               .order_by(RULES.c.parent_group_id, RULES.c.id)).all()
-    addresses: dict[int, list[str]] = {}
-    sources = {row.group_id for row in rules if row.group_id is not None}
-    if sources:
-        for group_id, address in connection.execute(
-                sa.select(MEMBERS.c.group_id, IPS.c.address)
-                .join(IPS, IPS.c.instance_uuid == MEMBERS.c.instance_uuid)
-                .where(MEMBERS.c.group_id.in_(sources)).order_by(IPS.c.id)):
-            addresses.setdefault(group_id, []).append(f"{address}/{128 if ':' in address else 32}")
-    resolved: dict[int, list[FilterRule]] = {}
-    for row in rules:
-        source = source_of(row)
-        peers_of_rule = addresses.get(row.group_id, []) if source is None else [source]
-        if peers_of_rule:
-            resolved.setdefault(row.parent_group_id, []).append(FilterRule(
-                protocol=row.protocol, from_port=row.from_port, to_port=row.to_port, sources=peers_of_rule))
-    return resolved
+def delete_default_rule(connection: sa.Connection, rule_id: int) -> None:
+    """Delete a rule. Raises SecurityGroupDefaultRuleNotFound."""
+    if not connection.execute(sa.delete(DEFAULT_RULES).where(rows.has_id(DEFAULT_RULES, rule_id))).rowcount:
+        raise exception.SecurityGroupDefaultRuleNotFound(rule_id=rule_id)

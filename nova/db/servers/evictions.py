@@ -21,7 +21,6 @@ def add(connection: sa.Connection, instance_uuid: str, host: str, keep_disks: bo
 
 
 def remove(connection: sa.Connection, host: str, instance_uuids: Sequence[str]) -> None:
-    """Delete the evictions of these guests from the host."""
     connection.execute(sa.delete(TABLE).where(TABLE.c.host == host, TABLE.c.instance_uuid.in_(instance_uuids)))
 
 

@@ -1,7 +1,6 @@
 """Migrations of servers: the rows of os-migrations."""
 
 import datetime
-import functools
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -16,7 +15,6 @@ from nova.objects.servers.migration import Migration, MigrationQuery
 
 TABLE = tables.migrations
 SERVERS = tables.instances
-SERVICES = tables.services
 EVICTIONS = tables.evictions
 NODES = tables.compute_nodes
 
@@ -24,6 +22,8 @@ NODES = tables.compute_nodes
 _SELECTIVE = ("instance_uuid", "source_compute", "user_id", "project_id", "status", "migration_type")
 
 _GET = sa.select(TABLE).where(TABLE.c.uuid == sa.bindparam("this"))
+_OPEN_OF = sa.select(TABLE).where(TABLE.c.instance_uuid.in_(sa.bindparam("these", expanding=True)),
+                                  TABLE.c.open == sa.true()).order_by(TABLE.c.id)
 _UPDATE = sa.update(TABLE).where(TABLE.c.uuid == sa.bindparam("this"))
 # Columns that include the address of the new destination, "" if the host no longer exists.
 _UPDATE_DESTINATION = _UPDATE.values(dest_host=sa.select(sa.func.coalesce(sa.func.max(NODES.c.host_ip), "")).where(
@@ -38,10 +38,7 @@ def insert(connection: sa.Connection, migration: Migration) -> None:
 
 def get(connection: sa.Connection, uuid: str) -> Migration:
     """Return a migration. Raises MigrationNotFound."""
-    row = connection.execute(_GET, {"this": uuid}).first()
-    if row is None:
-        raise exception.MigrationNotFound(migration_id=uuid)
-    return rows.to_object(Migration, row)
+    return rows.first(connection, Migration, _GET, exception.MigrationNotFound(migration_id=uuid), {"this": uuid})
 
 
 def update(connection: sa.Connection, uuid: str, changes: dict[str, Any]) -> None:
@@ -128,14 +125,7 @@ def newest(connection: sa.Connection, instance_uuid: str, statuses: Collection[s
 
 def open_of(connection: sa.Connection, instance_uuids: Sequence[str]) -> list[Migration]:
     """Return the open migrations of these instances, oldest first."""
-    return rows.to_objects(Migration, connection.execute(_open_of(), {"these": list(instance_uuids)}))
-
-
-@functools.cache
-def _open_of() -> sa.Select[Any]:
-    return sa.select(TABLE).where(
-        TABLE.c.instance_uuid.in_(sa.bindparam("these", expanding=True)), TABLE.c.open == sa.true()
-    ).order_by(TABLE.c.id)
+    return rows.to_objects(Migration, connection.execute(_OPEN_OF, {"these": list(instance_uuids)}))
 
 
 def unconfirmed(connection: sa.Connection, before: datetime.datetime, after: int, limit: int) -> list[Migration]:

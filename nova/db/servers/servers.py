@@ -87,10 +87,7 @@ def lock(connection: sa.Connection, uuid: str, project_id: str | None = None) ->
 
 def _read(connection: sa.Connection, statement: sa.Select[Any], uuid: str, project_id: str | None) -> Instance:
     wanted = {"this": uuid} if project_id is None else {"this": uuid, "project": project_id}
-    row = connection.execute(statement, wanted).first()
-    if row is None:
-        raise exception.InstanceNotFound(instance_id=uuid)
-    return rows.to_object(Instance, row)
+    return rows.first(connection, Instance, statement, exception.InstanceNotFound(instance_id=uuid), wanted)
 
 
 def check_place(connection: sa.Connection, instance: Instance, host: str) -> Instance:

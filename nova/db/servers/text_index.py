@@ -89,7 +89,8 @@ def pack(connection: sa.Connection) -> int:
     for deleted in (False, True):
         unchanged = sa.or_(TABLE.c.updated_at.is_(None), TABLE.c.updated_at < clock.overdue(_UNCHANGED))
         unpacked, = scans.ranges(TABLE, [("id", "asc")], [{"deleted": deleted, "text_block": None}], [unchanged])
-        statement, = unpacked.selects([TABLE.c.id, TABLE.c.created_at, *_texts(INDEXED_TEXTS)])
+        texts = [sa.type_coerce(TABLE.c[name], sa.Text).label(name) for name in INDEXED_TEXTS]
+        statement, = unpacked.selects([TABLE.c.id, TABLE.c.created_at, *texts])
         # Rows that another transaction holds are changing.
         servers = connection.execute(statement.limit(SIZE).with_for_update(skip_locked=True)).all()
         if len(servers) == SIZE:
@@ -100,10 +101,6 @@ def pack(connection: sa.Connection) -> int:
 
 def _microseconds(moment: datetime.datetime) -> int:
     return (moment - _EPOCH) // datetime.timedelta(microseconds=1)
-
-
-def _texts(names: Sequence[str]) -> list[sa.ColumnElement[Any]]:
-    return [sa.type_coerce(TABLE.c[name], sa.Text).label(name) for name in names]
 
 
 def _insert(connection: sa.Connection, deleted: bool, servers: Sequence[sa.Row[Any]]) -> None:

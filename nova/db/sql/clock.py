@@ -81,7 +81,7 @@ def record(value: Any, started: float) -> None:
         previous, at = _state.sample
         elapsed = (database_time - previous).total_seconds()
         ahead = max(0.0, elapsed - (received - at)) + min(0.0, elapsed - (started - at))
-        if abs(ahead) > _tolerance():
+        if abs(ahead) > CONF.service_down_time / 10:  # clocks of a database cluster differ by up to seconds
             LOG.warning("The database's clock jumped by %+.0f s: no service is considered down for the next %d s",
                         ahead, CONF.service_down_time)
             _state.jumped = _state.grace_started = received
@@ -89,11 +89,6 @@ def record(value: Any, started: float) -> None:
         elif received - started > _MAX_ROUND_TRIP:
             return  # too inexact: keep the previous sample
     _state.sample = database_time, received
-
-
-def _tolerance() -> float:
-    """Return the largest difference that is not a jump: clocks of a database cluster differ by up to seconds."""
-    return float(CONF.service_down_time) / 10
 
 
 def now() -> datetime.datetime:

@@ -22,7 +22,7 @@ from oslo_db import exception as db_exception
 from oslo_db.sqlalchemy import exc_filters
 
 from nova import context, exception
-from nova.db.sql import clock, errors, lengths, limits, mariadb
+from nova.db.sql import clock, errors, limits, mariadb
 from nova.service.fair_semaphore import FairSemaphore
 from nova.telemetry import metrics
 
@@ -215,7 +215,7 @@ def _writers(_path: str) -> FairSemaphore:
 def _check_values(error: Exception) -> None:
     """Raise InvalidInput if the error is that of a value which the database cannot store."""
     cause = getattr(error, "inner_exception", None)
-    if isinstance(error, lengths.DoesNotFit):
+    if isinstance(error, errors.DoesNotFit):
         raise exception.InvalidInput(reason=str(cause)) from error
     if isinstance(error, _BAD_VALUE) or isinstance(cause, ValueError | OverflowError | sa.exc.DataError):
         LOG.warning("The database refused a value: %s", type(cause or error).__name__)
@@ -257,7 +257,7 @@ def _create(url: str, pool_size: int, max_overflow: int, recycle: int) -> sa.Eng
     errors.hide_values(engine)
     errors.reconnect_when_read_only(engine)
     exc_filters.register_engine(engine)
-    lengths.check_lengths(engine)
+    errors.check_lengths(engine)
     return engine
 
 

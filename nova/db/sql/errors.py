@@ -1,5 +1,6 @@
 """Classification of database errors as transient or permanent, and their texts without values of statements."""
 
+import functools
 from typing import Any
 
 import sqlalchemy as sa
@@ -142,3 +143,31 @@ def summary(error: Exception) -> str:
     """Return one line for logs: the class and the first line of the driver's error."""
     cause = driver_error(error) or error
     return f"{type(cause).__name__}: {str(cause).strip().partition(chr(10))[0]}"
+
+
+class DoesNotFit(db_exception.DBDataError):  # type: ignore[misc]
+    """Raised for a text that is longer than its column. The message is for the user and does not contain the value."""
+
+
+def check_lengths(engine: sa.Engine) -> None:
+    """Make statements of the engine raise DoesNotFit if they write a text that is longer than its column, also with
+    SQLite, which does not enforce the lengths of columns."""
+    sa.event.listen(engine, "before_cursor_execute", _check_lengths)
+
+
+def _check_lengths(_connection: Any, _cursor: Any, _statement: str, _parameters: Any, execution: Any,
+                   _many: bool) -> None:
+    if not (execution.isinsert or execution.isupdate) or execution.compiled is None:
+        return
+    lengths = _lengths(execution.compiled.statement.table)
+    for values in execution.compiled_parameters:
+        for name, length in lengths:
+            value = values.get(name)
+            if value is not None and len(value) > length:
+                raise DoesNotFit(ValueError(f"{name} may have at most {length} characters"))
+
+
+@functools.cache
+def _lengths(table: sa.Table) -> list[tuple[str, int]]:
+    return [(column.key, column.type.length) for column in table.c
+            if isinstance(column.type, sa.String) and column.type.length]

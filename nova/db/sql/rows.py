@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from oslo_db import exception as db_exception
 
 from nova import exception
+from nova.objects.base import whole
 
 T = TypeVar("T", bound=msgspec.Struct)
 U = TypeVar("U", bound=msgspec.Struct)
@@ -22,7 +23,6 @@ def to_object(object_type: type[T], row: sa.Row[Any]) -> T:
 
 
 def to_objects(object_type: type[T], result: Iterable[sa.Row[Any]]) -> list[T]:
-    """Return an object for each row of one result."""
     return list(iterate_objects(object_type, result))
 
 
@@ -69,9 +69,26 @@ def equal(column: sa.ColumnElement[Any], value: Any) -> list[sa.ColumnElement[bo
     return [] if value is None else [column == value]
 
 
-def first(connection: sa.Connection, object_type: type[T], statement: sa.Select[Any], missing: Exception) -> T:
+def equal_or_null(column: sa.ColumnElement[Any], value: Any) -> list[sa.ColumnElement[bool]]:
+    """Return the condition that the column has the value or is null, or no condition if the value is None."""
+    return [] if value is None else [sa.or_(column == value, column.is_(None))]
+
+
+def has_id(table: sa.Table, number: int) -> sa.ColumnElement[bool]:
+    """Return the condition that a row has this id; false for a number that the column cannot store."""
+    return table.c.id == number if 0 < number < 2**63 else sa.false()
+
+
+def identified(table: sa.Table, name: str) -> sa.ColumnElement[bool]:
+    """Return the condition that a row has this uuid or integer id."""
+    number = whole(name)
+    return table.c.uuid == name if number is None else table.c.id == number
+
+
+def first(connection: sa.Connection, object_type: type[T], statement: sa.Select[Any], missing: Exception,
+          parameters: dict[str, Any] | None = None) -> T:
     """Return the object of the first row. Raises ``missing`` if there is no row."""
-    row = connection.execute(statement).first()
+    row = connection.execute(statement, parameters).first()
     if row is None:
         raise missing
     return to_object(object_type, row)

@@ -12,13 +12,12 @@ from nova.db.sql.types import Json, LongText, Utc, big_id, table, text, times
 from nova.objects.accounts.flavor import Flavor
 from nova.objects.dedicated_resources.numa import GuestTopology, HostTopology
 from nova.objects.dedicated_resources.pci import GuestDevice, PciDevice
-from nova.objects.hosts.metric import Metric
+from nova.objects.hosts.node import Metric
 from nova.objects.hosts.service import WorkerStats
 from nova.objects.images.image import Image
 from nova.objects.networks.network import VIF, NetworkRequest
 from nova.objects.servers.action import Event
-from nova.objects.servers.device_address import DeviceAddress
-from nova.objects.servers.instance import BlockDevice, Fault, Key, Personality
+from nova.objects.servers.instance import BlockDevice, DeviceAddress, Fault, Key, Personality
 from nova.objects.volumes.share import ShareMapping
 
 # --- hosts ---------------------------------------------------------------------------------------

@@ -19,12 +19,8 @@ def index(connection: sa.Connection, project_id: str | None = None, limit: int |
         .limit(limit).offset(offset)))
 
 
-def get(connection: sa.Connection, uuid: str, project_id: str | None = None) -> Share:
+def get(connection: sa.Connection, uuid: str, project_id: str | None = None, lock: bool = False) -> Share:
     """Return a share. Raises ShareNotFound, also for a share of another project."""
-    return _read(connection, uuid, project_id)
-
-
-def _read(connection: sa.Connection, uuid: str, project_id: str | None = None, lock: bool = False) -> Share:
     statement = sa.select(TABLE).where(TABLE.c.uuid == uuid, *rows.equal(TABLE.c.project_id, project_id))
     return rows.first(connection, Share, statement.with_for_update() if lock else statement,
                       exception.ShareNotFound(share_id=uuid))
@@ -41,7 +37,7 @@ def create(connection: sa.Connection, share: Share) -> Share:
 
 def delete(connection: sa.Connection, uuid: str) -> Share:
     """Delete the row of a share without servers; its directory stays. Raises ShareNotFound, ShareInUse."""
-    share = _read(connection, uuid, lock=True)
+    share = get(connection, uuid, lock=True)
     used = connection.execute(sa.select(ACCESSES.c.instance_uuid).where(
         ACCESSES.c.share_id == uuid).order_by(ACCESSES.c.id).limit(1)).scalar()
     if used is not None:
@@ -53,7 +49,7 @@ def delete(connection: sa.Connection, uuid: str) -> Share:
 def bind(connection: sa.Connection, uuid: str, host: str, everywhere: bool) -> None:
     """Bind a share to the host with its directory, the first one that uses it, unless all hosts share it
     (``everywhere``). Raises ShareNotFound, ShareUnusable (bound to another host)."""
-    share = _read(connection, uuid, lock=True)
+    share = get(connection, uuid, lock=True)
     if everywhere or share.host == host:
         return
     if share.host is not None:

@@ -23,7 +23,6 @@ from nova.objects.volumes.volume import Volume, VolumeContent, VolumeRemoval
 
 TABLE = tables.volumes
 REMOVALS = tables.volume_removals
-SERVICES = tables.services
 
 _MOST_GENERATIONS = 1 << 30
 
@@ -39,20 +38,16 @@ def index(connection: sa.Connection, project_id: str | None = None, limit: int |
         .limit(limit).offset(offset)))
 
 
-def get(connection: sa.Connection, uuid: str, project_id: str | None = None) -> Volume:
+def get(connection: sa.Connection, uuid: str, project_id: str | None = None, locked: bool = False) -> Volume:
     """Return a volume. Raises VolumeNotFound, also for a volume of another project."""
-    return _read(connection, uuid, project_id)
+    statement = sa.select(TABLE).where(TABLE.c.uuid == uuid, *rows.equal(TABLE.c.project_id, project_id))
+    return rows.first(connection, Volume, statement.with_for_update() if locked else statement,
+                      exception.VolumeNotFound(volume_id=uuid))
 
 
 def lock(connection: sa.Connection, uuid: str, project_id: str | None = None) -> Volume:
     """Return a volume, locked until the transaction ends. Raises VolumeNotFound."""
-    return _read(connection, uuid, project_id, lock=True)
-
-
-def _read(connection: sa.Connection, uuid: str, project_id: str | None = None, lock: bool = False) -> Volume:
-    statement = sa.select(TABLE).where(TABLE.c.uuid == uuid, *rows.equal(TABLE.c.project_id, project_id))
-    return rows.first(connection, Volume, statement.with_for_update() if lock else statement,
-                      exception.VolumeNotFound(volume_id=uuid))
+    return get(connection, uuid, project_id, locked=True)
 
 
 def of_instance(connection: sa.Connection, instance_uuid: str) -> list[Volume]:

@@ -1,4 +1,4 @@
-"""Usage of servers for os-simple-tenant-usage."""
+"""Quotas, and usage of servers for os-simple-tenant-usage."""
 
 import datetime
 
@@ -46,3 +46,10 @@ def _before(unit: str, end: datetime.datetime) -> datetime.datetime:
     if unit == "year" or end.month == 1:
         return end.replace(year=end.year - 1, month=end.month if unit == "year" else 12)
     return end.replace(month=end.month - 1)
+
+
+class Quotas(Object, kw_only=True):
+    """The limits of a project (or of a user in it) by resource, and their current usage."""
+
+    limits: dict[str, int]
+    in_use: dict[str, int] = {}

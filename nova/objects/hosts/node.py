@@ -1,16 +1,23 @@
-"""Compute nodes and their resources: providers, inventories, allocations."""
+"""Compute nodes, their resources (providers, inventories, allocations) and metrics."""
 
+import datetime
+import re
 from typing import Any
 
 from nova.objects.base import Object
 from nova.objects.dedicated_resources.numa import HostTopology
 from nova.objects.dedicated_resources.pci import PciDevice
-from nova.objects.hosts.metric import Metric
 from nova.objects.hosts.service import Service
 
 VCPU = "VCPU"
 MEMORY_MB = "MEMORY_MB"
 DISK_GB = "DISK_GB"
+
+# Suffix of metrics in percent.
+PERCENT = ".percent"
+_METRIC_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,63}")
+_METRIC_SOURCE = 255
+_METRIC_LARGEST = 1 << 63
 
 
 class Inventory(Object, kw_only=True):
@@ -37,6 +44,25 @@ class Provider(Object, kw_only=True):
     parent_uuid: str | None = None
     inventories: dict[str, Inventory] = {}
     traits: list[str] = []
+
+
+class Metric(Object, kw_only=True):
+    """A metric, for example cpu.user.time or cpu.idle.percent. Times in ns, frequencies in MHz, percents from 0 to 100.
+    ``source``: name of the monitor; ``timestamp``: by the clock of the host."""
+
+    name: str
+    value: int
+    source: str = ""
+    timestamp: datetime.datetime
+
+
+def possible(metric: Metric) -> bool:
+    """Return True if the metric is valid for schedulers and consumers of notifications."""
+    return (_METRIC_NAME.fullmatch(metric.name) is not None and len(metric.source) <= _METRIC_SOURCE
+            and -_METRIC_LARGEST <= metric.value < _METRIC_LARGEST
+            and (not metric.name.endswith(PERCENT) or 0 <= metric.value <= 100)
+            # in UTC the year must stay in the range of datetime
+            and metric.timestamp.tzinfo is not None and 1970 <= metric.timestamp.year < 9999)
 
 
 class ComputeNode(Object, kw_only=True):

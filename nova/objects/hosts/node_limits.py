@@ -7,8 +7,7 @@ from collections.abc import Sized
 import msgspec
 
 from nova import exception
-from nova.objects.hosts.metric import possible
-from nova.objects.hosts.node import ComputeNode, Inventory, Provider
+from nova.objects.hosts.node import ComputeNode, Inventory, Provider, possible
 
 # Limits: several times the numbers of real machines.
 _CHILDREN = 1000

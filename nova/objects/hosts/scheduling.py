@@ -106,7 +106,6 @@ class RequestSpec(Object, kw_only=True):
 
     @property
     def dedicated_request(self) -> DedicatedRequest:
-        """Return the requested dedicated resources."""
         return DedicatedRequest(self.numa_topology, self.pci_requests)
 
 

@@ -22,7 +22,6 @@ def slaac_address(subnet: ipaddress.IPv6Network, mac: str) -> str:
 
 
 def link_local(mac: str) -> str:
-    """Return the link-local address for a MAC address."""
     return slaac_address(_LINK_LOCAL, mac)
 
 
@@ -161,27 +160,22 @@ class FloatingIp(Object, kw_only=True):
     fixed_address: str | None = None
 
 
-class SecurityGroupRule(Object, kw_only=True):
-    """A rule. ``protocol``: tcp, udp, icmp or None (any). At most one of ``cidr`` and ``group_id`` is set; neither: any
-    source."""
-
-    id: int = 0
-    parent_group_id: int
-    protocol: str | None = None
-    from_port: int | None = None
-    to_port: int | None = None
-    cidr: str | None = None
-    group_id: int | None = None
-
-
 class DefaultRule(Object, kw_only=True):
-    """A rule of new default security groups (os-security-group-default-rules)."""
+    """A rule of new default security groups (os-security-group-default-rules). ``protocol``: tcp, udp, icmp or None
+    (any)."""
 
     id: int = 0
     protocol: str | None = None
     from_port: int | None = None
     to_port: int | None = None
     cidr: str | None = None
+
+
+class SecurityGroupRule(DefaultRule, kw_only=True):
+    """A rule of a security group. At most one of ``cidr`` and ``group_id`` is set; neither: any source."""
+
+    parent_group_id: int
+    group_id: int | None = None
 
 
 class SecurityGroup(Object, kw_only=True):
@@ -245,7 +239,7 @@ class Peers(Object, kw_only=True):
 class RuleSet(Object, kw_only=True):
     """The packet filter rules of a server. The set with the greater ``version`` is newer.
 
-    ``rules``: for hosts of the previous release, which do not support groups. ``groups``: ids of the server's groups.
+    ``rules``: from conductors of releases without groups. ``groups``: ids of the server's groups.
     ``filters``: those groups and the groups that their rules refer to; a message contains each group once.
     ``floating``: floating IP addresses by interface id.
     """

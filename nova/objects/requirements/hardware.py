@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from nova import exception
 from nova.objects.accounts.flavor import Flavor
 from nova.objects.images.image import Image
-from nova.objects.requirements import guest_numa, resource_limits
+from nova.objects.requirements import guest_numa
 from nova.objects.requirements import hardware_values as values
 from nova.objects.requirements.cpu_topology import Topology, topology
 from nova.objects.requirements.properties import Properties, canonical_architecture, choice, number, truth
@@ -21,6 +21,16 @@ _SERIAL_PORTS_MAX = 4
 _USB_PORTS_MAX = 15
 _DISK_LIMITS = ("total_bytes_sec", "read_bytes_sec", "write_bytes_sec", "total_iops_sec", "read_iops_sec",
                 "write_iops_sec")
+# Ranges of the flavor's limits that libvirt and QEMU accept: a server with another value could start on no host. Zero
+# stands for no limit.
+_LIMIT_RANGES = {
+    "quota:cpu_shares": (2, 262_144),
+    "quota:cpu_period": (1_000, 1_000_000),
+    "quota:cpu_quota": (1_000, 17_592_186_044_415),
+    **{f"quota:disk_{limit}": (1, 10**15) for limit in _DISK_LIMITS},
+    "hw_rng:rate_bytes": (1, 2**32 - 1),
+    "hw_rng:rate_period": (1, 2**32 - 1),
+}
 _MACHINE = re.compile(r"[A-Za-z0-9._+-]{1,64}")
 # Machine types without a PCI bus, or of another hypervisor.
 _UNUSABLE_MACHINES = ("microvm", "isapc", "none", "xenfv", "xenpv")
@@ -88,7 +98,7 @@ def hardware(wishes: Properties, existing: bool = False) -> Hardware:
     machine = _machine(wishes, picked)
     if not existing:
         _check_ignored_before(wishes, picked, machine)
-        resource_limits.check(wishes)
+        _check_limits(wishes)
     firmware = picked["hw_firmware_type"] or ""
     usb_ports = _usb_ports(wishes)
     model = picked["hw_vif_model"] or "virtio"
@@ -284,6 +294,20 @@ def _rng(wishes: Properties) -> tuple[int, ...] | None:
         return None
     rate, period = wishes.spec_number("hw_rng:rate_bytes"), wishes.spec_number("hw_rng:rate_period")
     return (rate, period or 1000) if rate else ()
+
+
+def _check_limits(wishes: Properties) -> None:
+    """Check the limits of the flavor. Raises InvalidInput for one out of range, and for two that exclude each other."""
+    values = {name: wishes.spec_number(name, low=-1 if name == "quota:cpu_quota" else 0) or 0 for name in _LIMIT_RANGES}
+    for name, (low, high) in _LIMIT_RANGES.items():
+        if values[name] > 0 and not low <= values[name] <= high:
+            raise exception.InvalidInput(reason=f"{name}={values[name]} is not between {low} and {high}")
+    for what in ("bytes", "iops"):
+        total = f"quota:disk_total_{what}_sec"
+        for which in ("read", "write"):
+            part = f"quota:disk_{which}_{what}_sec"
+            if values[total] and values[part]:
+                raise exception.InvalidInput(reason=f"{total} and {part} exclude each other")
 
 
 def _given(limits: Iterator[tuple[str, int | None]] | list[tuple[str, int | None]]) -> Limits:

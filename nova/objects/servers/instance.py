@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import hashlib
 from collections.abc import Iterable
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -17,7 +17,6 @@ from nova.objects.dedicated_resources.pci import GuestDevice
 from nova.objects.images.image import Image
 from nova.objects.networks.network import VIF, NetworkRequest
 from nova.objects.servers import states
-from nova.objects.servers.device_address import DeviceAddresses
 from nova.objects.volumes.share import ACTIVE, INACTIVE, ShareMapping
 from nova.objects.volumes.volume import ConnectionInfo, VolumeConnection, VolumeEncryption
 
@@ -171,6 +170,27 @@ class ServerProperties(Object, kw_only=True):
     scheduler_hints: dict[str, Any] = {}
     trusted_certs: list[str] | None = None
     request_digest: str | None = None
+
+
+# Maximum number of characters. Hosts report these texts, and the server's row stores them.
+_Address = Annotated[str, msgspec.Meta(max_length=64)]
+
+
+class DeviceAddress(Object, kw_only=True):
+    """The bus address of a guest's device, as shown in its metadata. ``device``: MAC address of an interface (lower
+    case), or name of a disk as in disk_names().
+
+    ``bus``: pci, usb, scsi, ide or none. ``address`` in the format of that bus: "0000:00:03.0" (pci), "0:0:1:0" (scsi
+    and ide: controller, bus, target, unit), "0:1" (usb: bus, port).
+    """
+
+    device: _Address
+    bus: _Address = "none"
+    address: _Address = "none"
+
+
+# All devices of a guest.
+DeviceAddresses = Annotated[list[DeviceAddress], msgspec.Meta(max_length=512)]
 
 
 class Instance(ServerProperties, kw_only=True):

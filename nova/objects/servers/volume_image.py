@@ -14,7 +14,7 @@ from nova import exception
 from nova.objects.base import Object
 from nova.objects.images.image import Image
 from nova.objects.servers.instance import BlockDevice, Instance
-from nova.objects.volumes.volume_snapshot import VolumeSnapshot
+from nova.objects.volumes.volume import VolumeSnapshot
 
 MAPPING = "block_device_mapping"
 _VERSION, _ROOT = "bdm_v2", "root_device_name"

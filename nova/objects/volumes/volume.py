@@ -1,4 +1,4 @@
-"""Volumes, their attachments, and their connections to a hypervisor."""
+"""Volumes, their attachments and connections to a hypervisor, and their snapshots."""
 
 import datetime
 from typing import Any
@@ -183,3 +183,24 @@ class AttachmentChanges(Object, kw_only=True):
     """Changes of an attachment by a user; None: unchanged."""
 
     delete_on_termination: bool | None = None
+
+
+class VolumeSnapshot(Object, kw_only=True):
+    """A snapshot. ``status``: status of the volume service: creating, available, deleting, error and others."""
+
+    uuid: str
+    volume_id: str
+    size_gb: int
+    status: str
+    name: str = ""
+    description: str = ""
+    created_at: datetime.datetime | None = None
+
+
+class SnapshotRequest(Object, kw_only=True):
+    """Request for a snapshot. ``force``: also of an attached volume."""
+
+    volume_id: str
+    force: bool = False
+    name: str = ""
+    description: str = ""

@@ -17,7 +17,8 @@ step at :data:`CONDUCTOR` receives a :class:`~nova.operations.framework.contexts
 of a field of the operation's data that holds a host name; the step runs there and receives a
 :class:`~nova.operations.framework.contexts.HostContext`. Consecutive steps on one host travel in one message.
 
-The life of an operation (each hook states its contract in its docstring):
+The life of an operation (each hook states its contract in its docstring). Classes have their methods in this order, the
+compensations, which have no decorator, behind the steps:
 
 1. Acceptance, in the process that serves the request: ``begin``, ``prepare`` (before the transaction), ``accept`` (in
    the transaction that also checks :class:`~nova.operations.framework.rules.Rules` and writes the action).
@@ -32,6 +33,7 @@ The life of an operation (each hook states its contract in its docstring):
 
 import dataclasses
 import datetime
+import traceback
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, Final, Literal, Self, TypeVar
 
@@ -64,6 +66,10 @@ OUTSIDE = (VOLUMES, SHARES, NETWORK, IMAGES, HOST)
 
 # Default limit in seconds for a step on a host. After that time the step counts as hung.
 DEADLINE = 3600.0
+
+# Errors of the request itself, which recur on every host.
+_FINAL = (exception.Invalid, exception.NotFound, exception.Forbidden, exception.NoValidHost,
+          exception.MaxRetriesExceeded, exception.VirtualInterfaceCreateFailed)
 
 F = TypeVar("F", bound=Callable[..., None])
 
@@ -440,3 +446,14 @@ def context_of(action: Action) -> context.RequestContext:
                                  overwrite=False)
     ctx.trace = tracing.restored(action.payload.get("trace"))
     return ctx
+
+
+def failure_of(error: BaseException, host: str | None = None) -> Failure:
+    """Return the failure for an error: with the message of a NovaException, else with the class only."""
+    meant = isinstance(error, exception.NovaException)
+    inside = error.inside if isinstance(error, exception.NovaException) and error.inside != error.message else ""
+    trace = "".join(traceback.format_exception(error))
+    return Failure(code=error.code if isinstance(error, exception.NovaException) else 500,
+                   message=str(error) if meant else f"Unexpected error: {type(error).__name__}", inside=inside,
+                   kind=type(error).__name__, details=f"{inside}\n{trace}" if inside else trace, host=host,
+                   retry=not isinstance(error, _FINAL))

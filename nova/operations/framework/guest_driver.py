@@ -21,9 +21,8 @@ from nova.objects.accounts.flavor import Flavor
 from nova.objects.images.image import Image
 from nova.objects.networks.network import VIF
 from nova.objects.servers.console import ConsoleAddress
-from nova.objects.servers.device_address import DeviceAddress
 from nova.objects.servers.guest import Diagnostics, DiskImage, GuestStatus
-from nova.objects.servers.instance import BlockDevice, Instance
+from nova.objects.servers.instance import BlockDevice, DeviceAddress, Instance
 from nova.objects.servers.moves import DiskSource, MigrationProgress, MigrationSource, MigrationTarget
 
 # Seconds after which the quiesced file systems of a guest are thawed in any case: all writers in the guest are blocked

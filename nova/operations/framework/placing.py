@@ -1,11 +1,12 @@
 """Choice of a host for builds, moves and unshelving: one candidate after the other."""
 
 import logging
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
 from nova import exception
+from nova.objects.base import Object
 from nova.objects.hosts.scheduling import RequestSpec, Selection
 from nova.objects.servers.action import Failure
 from nova.objects.servers.instance import Instance
@@ -18,23 +19,22 @@ LOG = logging.getLogger(__name__)
 MAX_POLLS, POLL_INTERVAL = 30, 1.0
 
 
-class PlacementData(Protocol):
-    """Data of an operation that chooses a host. ``candidates``: the host in use first. ``selected``: the candidates are
-    the result of a scheduler. ``polls``: number of waits for a host to remove remains of the instance."""
+class PlacementData(Object, kw_only=True):
+    """Data of an operation that chooses a host. ``candidates``: the host in use first, then the alternates.
+    ``selected``: they are the result of a scheduler. ``tries``: number of hosts that failed. ``polls``: number of waits
+    for a host to remove remains of the instance. ``plugs``: interfaces that must be plugged before the guest starts."""
 
     spec: RequestSpec
-    candidates: list[Selection]
-    selected: bool
-    host: str
-    plugs: list[str]
-    polls: int
+    candidates: list[Selection] = []
+    selected: bool = False
+    host: str = ""
+    tries: int = 0
+    polls: int = msgspec.field(default=0, name="looks")
+    plugs: list[str] = []
 
 
-class RetryData(PlacementData, Protocol):
-    """Placement data with a limit of ``max_tries`` hosts; ``tries`` counts the hosts that failed."""
-
-    tries: int
-    max_tries: int
+class RetryData(PlacementData, kw_only=True):
+    max_tries: int = 3
 
 
 def empty_spec(instance: Instance) -> dict[str, Any]:
@@ -100,19 +100,6 @@ def rule_out(data: PlacementData) -> None:
     data.host, data.plugs = "", []
 
 
-def should_retry(data: RetryData, failure: Failure) -> bool:
-    """Count the failure and return True to continue with the next candidate or a new scheduler request."""
-    # A claim lost to another server does not count as a failure; each node is tried at most once.
-    if failure.kind != exception.ClaimLost.__name__:
-        data.tries += 1
-    if not failure.retry or data.tries >= data.max_tries:
-        return False
-    # No candidates left but retries are: call the scheduler again, without the nodes that failed.
-    if not data.candidates:
-        data.selected = False
-    return True
-
-
 class PlacedOperation(Operation):
     """Base of operations that place a server without a host, create its guest there, and try the next host if that
     fails. A subclass has a step ``place``."""
@@ -131,4 +118,14 @@ class PlacedOperation(Operation):
         ctl.outside_volumes.disconnect()
 
     def may_retry(self, failure: Failure) -> bool:
-        return should_retry(self.data, failure)
+        """Count the failure and return True to continue with the next candidate or a new scheduler request."""
+        data: RetryData = self.data
+        # A claim lost to another server does not count as a failure; each node is tried at most once.
+        if failure.kind != exception.ClaimLost.__name__:
+            data.tries += 1
+        if not failure.retry or data.tries >= data.max_tries:
+            return False
+        # No candidates left but retries are: call the scheduler again, without the nodes that failed.
+        if not data.candidates:
+            data.selected = False
+        return True

@@ -12,8 +12,7 @@ from nova.objects.images.image import Image
 from nova.objects.networks.network import VIF, NetworkRequest
 from nova.objects.servers.instance import BlockDevice
 from nova.objects.volumes.share import ShareMapping
-from nova.objects.volumes.volume import VolumeContent, VolumeEncryption
-from nova.objects.volumes.volume_snapshot import VolumeSnapshot
+from nova.objects.volumes.volume import VolumeContent, VolumeEncryption, VolumeSnapshot
 
 
 class Interfaces(Protocol):

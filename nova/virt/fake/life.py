@@ -7,9 +7,8 @@ from nova import exception
 from nova.objects.images.image import Image
 from nova.objects.servers import states
 from nova.objects.servers.console import ConsoleAddress
-from nova.objects.servers.device_address import DeviceAddress
 from nova.objects.servers.guest import Diagnostics, DiskImage, GuestStatus
-from nova.objects.servers.instance import Instance
+from nova.objects.servers.instance import DeviceAddress, Instance
 from nova.operations.framework import guest_driver
 from nova.operations.framework.guest_driver import BootFiles, Cancelled
 from nova.virt.fake import disks as fake_disks

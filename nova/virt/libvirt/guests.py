@@ -10,9 +10,8 @@ import libvirt
 
 from nova import exception
 from nova.conf import CONF
-from nova.objects.servers.device_address import DeviceAddress
 from nova.objects.servers.guest import Diagnostics, GuestStatus
-from nova.objects.servers.instance import BlockDevice, Instance
+from nova.objects.servers.instance import BlockDevice, DeviceAddress, Instance
 from nova.operations.framework import guest_driver
 from nova.operations.framework.guest_driver import BootFiles
 from nova.virt.libvirt import agent, diagnostics, errors, power, secrets, serial_ports

@@ -16,8 +16,7 @@ from nova.objects.base import whole
 from nova.objects.images.image import Image
 from nova.objects.servers.instance import BlockDevice
 from nova.objects.volumes import volume as volume_states
-from nova.objects.volumes.volume import ConnectionInfo, Volume, VolumeEncryption
-from nova.objects.volumes.volume_snapshot import VolumeSnapshot
+from nova.objects.volumes.volume import ConnectionInfo, Volume, VolumeEncryption, VolumeSnapshot
 from nova.operations.assisted_snapshots import ASSISTED
 from nova.operations.framework.base import Wait
 from nova.operations.framework.contexts import ServiceControl

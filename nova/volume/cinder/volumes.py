@@ -9,8 +9,7 @@ from nova import exception
 from nova.context import RequestContext
 from nova.objects.base import whole
 from nova.objects.images.image import Image
-from nova.objects.volumes.volume import Volume
-from nova.objects.volumes.volume_snapshot import SnapshotRequest, VolumeSnapshot
+from nova.objects.volumes.volume import SnapshotRequest, Volume, VolumeSnapshot
 from nova.volume.cinder.api import CinderApi, Raw, check_user, convert_missing_snapshot, time_of
 
 _IMAGE_FIELDS = {"image_id": "id", "image_name": "name", "checksum": "checksum", "container_format": "container_format",

@@ -12,8 +12,7 @@ from nova.bus.message_signing import Keys, set_keys
 from nova.conf import CONF
 from nova.db import tables, versions
 from nova.db.networks import floating_ip_dns
-from nova.objects.hosts.metric import Metric
-from nova.objects.hosts.node import VCPU, ComputeNode, Inventory, Provider
+from nova.objects.hosts.node import VCPU, ComputeNode, Inventory, Metric, Provider
 from nova.objects.images.image_cache import CacheResult
 from nova.objects.networks.floating_ip_dns import Domain
 from nova.objects.servers.action import Failure

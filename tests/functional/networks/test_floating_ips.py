@@ -64,7 +64,7 @@ def refused(client, method, path, body=None, version=OLD):
 def told(suite, uuid):
     """Return the floating IPs in the filter rules for the server's host, and the version of the rules."""
     rules = suite.conductor.core.db.read(
-        lambda connection: security_filters.rules_for(connection, suite.compute.host, [uuid]))[uuid]
+        lambda connection: security_filters.rules_for(connection, [uuid]))[uuid]
     return sorted(rules.floating.values()), rules.version
 
 

@@ -5,11 +5,11 @@ import time
 import pytest
 
 from nova import bus, context
-from nova.db import audit
 from nova.objects.base import new_uuid
 from nova.objects.networks.network import Network
 from tests.functional.client import wait_for
 from tests.functional.conftest import remove_images
+from tests.unit.databases import unfinished
 
 # Messages that services send periodically.
 BACKGROUND = ("heartbeat.", "guests.", "fleet.")
@@ -33,7 +33,7 @@ def measured(suite, client, act):
     answer = act()
     request = client.request_id
     end = time.monotonic() + 10
-    while suite.conductor.core.db.read(audit.unfinished):
+    while suite.conductor.core.db.read(unfinished):
         assert time.monotonic() < end
         time.sleep(0.05)
     time.sleep(0.6)

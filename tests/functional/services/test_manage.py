@@ -15,6 +15,7 @@ from nova.db import audit, tables
 from nova.db.maintenance import purge
 from nova.objects.base import utcnow
 from tests.functional.client import wait_for
+from tests.unit.databases import unfinished
 
 
 def eventually(condition):
@@ -193,7 +194,7 @@ def test_deleted_servers_are_counted_archived_and_purged(run, suite, admin, flav
         admin.wait(uuid, "ACTIVE")
         admin.delete(f"/servers/{uuid}")
         admin.wait_gone(uuid)
-    eventually(lambda: not suite.conductor.core.db.read(audit.unfinished))
+    eventually(lambda: not suite.conductor.core.db.read(unfinished))
     deleted_long_ago(suite, uuids[0])
     code, out, _err = run("db", "purge", "--dry-run")
     assert (code, " 1 " in out) == (0, True)

@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from nova import context
 from nova.compute.service import watch_gauges
-from nova.conductor.background.gauges import update_gauges
+from nova.conductor.service import update_gauges
 from nova.db import tables
 from nova.db.hosts import allocations
 from nova.db.servers import actions, servers

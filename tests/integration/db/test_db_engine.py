@@ -76,7 +76,7 @@ def _take_one(connection: sa.Connection) -> None:
 
 
 def _release_one(connection: sa.Connection) -> None:
-    quotas.release(connection, "p", "u", 1, 1, 1)
+    quotas.spend(connection, "p", "u", -1, -1, -1)
 
 
 @pytest.mark.parametrize(("change", "left"), [(_take_one, 3), (_release_one, 1)])
@@ -155,7 +155,7 @@ def test_transaction_is_retried_after_a_lock_timeout(start: object) -> None:
             tries.append(1)
             if len(tries) == 2:
                 held.rollback()
-            quotas.release(connection, "p", "", 1, 1, 1)
+            quotas.spend(connection, "p", "", -1, -1, -1)
 
         with holder.engine.connect() as connection:
             held = connection.begin()

@@ -25,6 +25,7 @@ from nova.objects.networks.network import Network
 from nova.rpcapi.networks import Networks
 from tests.functional.client import Client, Failed
 from tests.integration.libvirt_fixtures import PrivateLibvirt, needs_libvirt, wait_for
+from tests.unit.databases import unfinished
 
 pytestmark = needs_libvirt
 
@@ -164,7 +165,7 @@ def room(shared_room: Room) -> Iterator[Room]:
     assert shared_room.guest_files() == []
     assert shared_room.partial_images() == []
     db = shared_room.suite.conductor.core.db
-    wait_for(lambda: not db.read(audit.unfinished), 15, "all operations end")
+    wait_for(lambda: not db.read(unfinished), 15, "all operations end")
     assert [str(finding) for finding in audit.audit(db)] == []
 
 

@@ -5,7 +5,7 @@ import pytest
 from nova import exception, image
 from nova.conf import CONF
 from nova.image.base import ImageStore, check_property_count
-from nova.objects.accounts.quota import Quotas as QuotaSet
+from nova.objects.accounts.usage import Quotas as QuotaSet
 from nova.objects.images.image import Image
 from nova.rpcapi.accounts import Quotas
 from tests.unit.api.canned import stub

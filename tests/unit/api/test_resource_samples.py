@@ -12,7 +12,7 @@ import pytest
 from nova import image
 from nova.objects.accounts.flavor import Flavor
 from nova.objects.accounts.keypair import Keypair
-from nova.objects.accounts.quota import Quotas
+from nova.objects.accounts.usage import Quotas
 from nova.objects.hosts.aggregate import Aggregate
 from nova.objects.hosts.node import ComputeNode, Inventory, Provider
 from nova.objects.hosts.service import Service

@@ -12,8 +12,7 @@ from nova.compute.monitors.base import Monitor, Monitors
 from nova.compute.reports import NodeReports
 from nova.conf import CONF
 from nova.objects.base import utcnow
-from nova.objects.hosts.metric import Metric
-from nova.objects.hosts.node import ComputeNode
+from nova.objects.hosts.node import ComputeNode, Metric
 from nova.virt.driver import HostCpu
 from nova.virt.fake.driver import FakeDriver
 from nova.virt.fake.scenario import Group

@@ -48,9 +48,8 @@ from nova.objects.servers.order import StepReport
 from nova.objects.servers.server_request import ServerCreate
 from nova.objects.volumes.volume import Volume
 from nova.operations import REGISTRY
-from nova.operations.framework.base import event_key, journal
-from nova.operations.framework.failures import failure_of
-from tests.unit.databases import new_database
+from nova.operations.framework.base import event_key, failure_of, journal
+from tests.unit.databases import new_database, open_events, unfinished
 from tests.unit.engine.world import Bind, Guests, Outside, Quiet, Scheduler, StepContext, World, awaiting_plugs
 
 HOSTS = ("a", "b", "c")
@@ -424,7 +423,7 @@ class Machine(RuleBasedStateMachine):
         self.hosts_return()
         self.outside.trouble = 0.0
         for _round in range(60):
-            if (_round and not self.world.orders and not self.reports and not self.world.db.read(audit.unfinished)
+            if (_round and not self.world.orders and not self.reports and not self.world.db.read(unfinished)
                     and not self.debts()):
                 break
             self.deliver_all()
@@ -434,8 +433,8 @@ class Machine(RuleBasedStateMachine):
             for host in HOSTS:
                 self.evict(host)
                 self.compare(host)
-        assert not self.world.db.read(audit.unfinished)
-        assert not self.world.db.read(audit.open_events)
+        assert not self.world.db.read(unfinished)
+        assert not self.world.db.read(open_events)
         assert not self.debts()
         assert self.outside.things == set(), "the external service has leftovers"
         where = {}

@@ -14,9 +14,8 @@ from nova.metadata.settings import MetadataSettings
 from nova.metadata.tree import Tree, is_password
 from nova.objects.accounts.flavor import Flavor
 from nova.objects.networks.network import VIF, FixedIp
-from nova.objects.servers.device_address import DeviceAddress
 from nova.objects.servers.guest import PASSWORD_KEYS, password_items
-from nova.objects.servers.instance import BlockDevice, Instance, Key, Personality
+from nova.objects.servers.instance import BlockDevice, DeviceAddress, Instance, Key, Personality
 
 SETTINGS = MetadataSettings(dhcp_domain="novalocal", skip_versions=frozenset({"1.0", "2007-01-19"}))
 

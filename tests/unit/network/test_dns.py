@@ -35,7 +35,7 @@ def west(version: int, deleted: bool = False) -> ServedDomain:
 
 
 def conductor(*domains: ServedDomain) -> Callable[[dict[str, int]], list[ServedDomain]]:
-    """Return a query like nova/db/networks/served_names.py: newer domains, and deletions of absent domains."""
+    """Return a query like nova.db.networks.floating_ip_dns: newer domains, and deletions of absent domains."""
     def answer(versions: dict[str, int]) -> list[ServedDomain]:
         present = {domain.domain for domain in domains}
         return [ServedDomain(domain=domain, version=version, removed=True) for domain, version in versions.items()

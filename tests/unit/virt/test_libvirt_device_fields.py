@@ -17,8 +17,7 @@ from nova.metadata import openstack
 from nova.objects.networks.network import VIF
 from nova.objects.requirements import device_names
 from nova.objects.requirements.local_disks import FILE_SYSTEMS
-from nova.objects.servers.device_address import DeviceAddress
-from nova.objects.servers.instance import Instance, disk_names
+from nova.objects.servers.instance import DeviceAddress, Instance, disk_names
 from nova.objects.volumes.volume import VolumeConnection
 from nova.operations.framework.guest_driver import BootFiles
 from nova.virt.images.imagecache import ImageCache

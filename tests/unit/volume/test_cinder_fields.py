@@ -14,8 +14,7 @@ from nova.objects.accounts.flavor import Flavor
 from nova.objects.base import utcnow
 from nova.objects.images.image import Image
 from nova.objects.servers.instance import BlockDevice, Instance
-from nova.objects.volumes.volume import Volume, VolumeKey
-from nova.objects.volumes.volume_snapshot import SnapshotRequest
+from nova.objects.volumes.volume import SnapshotRequest, Volume, VolumeKey
 from nova.operations.framework.base import Wait
 from nova.volume.cinder import api
 from nova.volume.cinder.attachments import CinderAttachments

@@ -12,8 +12,7 @@ from nova.conf import CONF
 from nova.conf.volume import EMBEDDED
 from nova.objects.base import new_uuid
 from nova.objects.volumes import volume as volume_states
-from nova.objects.volumes.volume import Volume
-from nova.objects.volumes.volume_snapshot import SnapshotRequest, VolumeSnapshot
+from nova.objects.volumes.volume import SnapshotRequest, Volume, VolumeSnapshot
 
 # Maximum number of characters of a name, a description, and a key or value of metadata.
 _LONGEST = 255

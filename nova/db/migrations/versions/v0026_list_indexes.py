@@ -1,6 +1,6 @@
 """Indexes by which long lists of servers and migrations are sorted and filtered.
 
-On PostgreSQL a table with rows gets them afterwards, without a lock (nova.db.maintenance.online_indexes).
+On PostgreSQL a table with rows gets them afterwards, without a lock (nova.db.maintenance.migrate).
 """
 
 from nova.db.migrations.schema import index, is_left_for_later, no_index

@@ -7,7 +7,7 @@ import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 
 from nova import exception
-from nova.objects.servers.device_address import DeviceAddress
+from nova.objects.servers.instance import DeviceAddress
 from nova.virt.libvirt.files import disks
 from nova.virt.libvirt.xml.xmltree import attribute
 

@@ -3,7 +3,7 @@
 import pytest
 
 from nova import exception
-from nova.objects.accounts.quota import Quotas as QuotaSet
+from nova.objects.accounts.usage import Quotas as QuotaSet
 from nova.rpcapi.accounts import Quotas
 from tests.unit.api.canned import stub
 

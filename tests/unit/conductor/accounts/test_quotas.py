@@ -138,9 +138,9 @@ def test_unlimited_quota_allows_any_reservation(core: Books) -> None:
 
 def test_release_of_quota_never_makes_usage_negative(core: Books) -> None:
     _reserve(core, 2, 2)
-    core.db.write(lambda connection: quotas.release(connection, "p1", "u1", 1, 1, 512))
+    core.db.write(lambda connection: quotas.spend(connection, "p1", "u1", -1, -1, -512))
     assert _usage(core) == {"instances": 1, "cores": 1, "ram": 512} == _usage(core, "u1")
-    core.db.write(lambda connection: quotas.release(connection, "p1", "u1", 5, 5, 5000))
+    core.db.write(lambda connection: quotas.spend(connection, "p1", "u1", -5, -5, -5000))
     assert _usage(core) == {"instances": 0, "cores": 0, "ram": 0}
 
 

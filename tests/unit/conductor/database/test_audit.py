@@ -18,6 +18,7 @@ from nova.objects.servers.action import Action, Event
 from nova.objects.servers.instance import Instance
 from nova.objects.servers.migration import Migration
 from tests.unit.conductor.books import Books, at, flavor, node, server
+from tests.unit.databases import open_events, unfinished
 
 RESOURCES = {"VCPU": 1, "MEMORY_MB": 512, "DISK_GB": 1}
 
@@ -50,7 +51,7 @@ def change(core: Books, statement: Any) -> None:
 
 def test_audit_reports_nothing_for_consistent_records(core: Books, one: Instance) -> None:
     assert found(core) == []
-    assert core.db.read(audit.unfinished) == []
+    assert core.db.read(unfinished) == []
 
 
 @pytest.mark.parametrize(("table", "values", "says"), [
@@ -161,6 +162,6 @@ def test_audit_reports_unfinished_actions_and_events(core: Books, one: Instance,
                     events=[Event(event="compute_stop_instance", start_time=utcnow())])
     change(core, sa.insert(tables.actions).values({
         column.name: getattr(action, column.name) for column in tables.actions.c if column.name != "id"}))
-    assert len(core.db.read(audit.unfinished)) == (outcome is None)
-    assert len(core.db.read(audit.open_events)) == (outcome is not None)
+    assert len(core.db.read(unfinished)) == (outcome is None)
+    assert len(core.db.read(open_events)) == (outcome is not None)
     assert any("the server does not know of it" in line for line in found(core)) == (outcome is None)

@@ -74,7 +74,7 @@ class Cloud:
         def write(connection: sa.Connection) -> None:
             allocations.release(connection, server.uuid)
             fixed_ips.release(connection, server.uuid)
-            quotas.release(connection, "p1", server.user_id, 1, server.flavor.vcpus, server.flavor.memory_mb)
+            quotas.spend(connection, "p1", server.user_id, -1, -server.flavor.vcpus, -server.flavor.memory_mb)
             security_groups.remove_members(connection, server.uuid)
             servers.update(connection, server.uuid, {"deleted": True, "network_info": []})
 

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from nova.conductor.saga.isolation_guard import IsolationGuard
+from nova.conductor.service import IsolationGuard
 from nova.conf import CONF
 from nova.db import tables
 from nova.db.hosts import services
-from nova.db.maintenance import census
+from nova.db.maintenance import overview
 from nova.db.servers import actions
 from nova.db.sql import clock
 from nova.objects.base import new_uuid, utcnow
@@ -115,7 +115,7 @@ def test_host_that_dies_during_a_clock_step_is_marked_down_in_time(nova: Conduct
     assert nova.up("lives")
     assert not nova.up("dies")
     assert nova.marked() == ["dies"]
-    counts = nova.core.db.read(census.services)
+    counts = nova.core.db.read(overview.services_by_state)
     assert (counts[services.COMPUTE, "up"], counts[services.COMPUTE, "down"]) == (1, 2)
 
 
@@ -147,7 +147,7 @@ def test_slow_clock_query_is_no_step(nova: Conductor) -> None:
 def test_hosts_are_not_marked_down_after_a_database_outage(nova: Conductor) -> None:
     """After an outage of the database the first heartbeat of a host says nothing about the other hosts."""
     nova.passed += CONF.service_down_time + CONF.report_interval
-    counts = nova.core.db.read(census.services)
+    counts = nova.core.db.read(overview.services_by_state)
     assert (counts[services.COMPUTE, "up"], counts[services.COMPUTE, "down"]) == (2, 1)
     nova.beat("lives")
     assert nova.marked() == []

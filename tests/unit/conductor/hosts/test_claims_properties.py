@@ -200,7 +200,7 @@ class Claims(RuleBasedStateMachine):
         def transaction(connection: sa.Connection) -> list[str]:
             if holder is None:
                 return allocations.release(connection, consumer)
-            quotas.release(connection, holder.project, "u", 1, 1, 1)
+            quotas.spend(connection, holder.project, "u", -1, -1, -1)
             return allocations.release(connection, consumer) + allocations.release(connection, holder.migration)
 
         assert self.db.write(transaction) == (

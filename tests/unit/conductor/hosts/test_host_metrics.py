@@ -18,8 +18,7 @@ from nova.db import tables
 from nova.db.hosts import compute_nodes
 from nova.db.maintenance import outbox
 from nova.objects.base import utcnow
-from nova.objects.hosts.metric import Metric
-from nova.objects.hosts.node import ComputeNode
+from nova.objects.hosts.node import ComputeNode, Metric
 from nova.scheduler.hosts import Fleet
 from tests.unit.conductor.books import Books, node
 

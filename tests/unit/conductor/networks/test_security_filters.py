@@ -131,7 +131,7 @@ def test_order_contains_each_security_group_once(groups: SecurityGroups, core: B
     alone, _address = _member(core, network)
     core.statements()
     told = core.db.read(lambda connection: security_filters.rules_for(
-        connection, "h1", [one.uuid, two.uuid, alone.uuid, "gone"]))
+        connection, [one.uuid, two.uuid, alone.uuid, "gone"]))
     assert len(core.statements()) == 3
     assert (told[one.uuid].groups, told[two.uuid].groups) == ([web.id, app.id], [web.id])
     assert [(each.id, len(each.rules), each.members) for each in told[one.uuid].filters] == [
@@ -152,7 +152,7 @@ def test_security_group_members_are_interfaces_with_mac_addresses(core: Books, n
     one, _address = _member(core, network, app, web)
     taken = [core.db.write(lambda connection, net=net: fixed_ips.take(connection, net, one.uuid, new_uuid()))
              for net in (both, network)]
-    told = core.db.read(lambda connection: security_filters.rules_for(connection, "h1", [one.uuid]))
+    told = core.db.read(lambda connection: security_filters.rules_for(connection, [one.uuid]))
     [members] = [each for each in told[one.uuid].filters if each.id == app.id]
     found = list(zip(members.macs, members.members, strict=True))
     assert len(found) == len(set(found)) == 4
@@ -246,23 +246,3 @@ def test_security_group_changes_are_rate_limited_with_many_hosts(
     assert len(core.sent.filters) == 5, "the second change was sent without a delay"
     core.filters.flush(everything=True)
     assert len(core.sent.filters) == 10
-
-
-# --- hosts of the previous release -------------------------------------------------------------
-def test_host_of_the_previous_release_gets_rules_per_server(
-        groups: SecurityGroups, core: Books, network: Network) -> None:
-    core.db.write(lambda connection: connection.execute(sa.insert(tables.services).values(
-        uuid=new_uuid(), host="old", binary="nova-compute", topic="compute", disabled=False, forced_down=False, up=True,
-        version=1, created_at=utcnow(), updated_at=utcnow())))
-    web = groups.create(ctx(), "web", "")
-    _rule(groups, web, group_id=web.id)
-    one, address = _member(core, network, web, host="old")
-    _member(core, network, web, host="new")
-    assert sorted(core.told()) == ["new"]
-    [(host, uuid, [only])] = core.sent.rules
-    assert (host, uuid) == ("old", one.uuid)
-    assert only.group is None
-    assert f"{address}/32" in only.sources
-    order = core.db.read(lambda connection: security_filters.rules_for(connection, "old", [one.uuid]))[one.uuid]
-    assert (order.groups, order.filters) == ([], [])
-    assert [each.group for each in order.rules] == [None]

@@ -7,7 +7,7 @@ import pytest
 from nova.conductor.endpoints.by_hosts import NetworkHosts
 from nova.conductor.endpoints.networks import FloatingIpDns
 from nova.db.hosts import aggregates, services
-from nova.db.networks import served_names
+from nova.db.networks import floating_ip_dns
 from nova.objects.networks.floating_ip_dns import Domain, Entry, ServedDomain
 from tests.unit.conductor.books import Books, ctx
 
@@ -104,7 +104,7 @@ def test_host_that_changes_its_zone_gets_the_private_domains_of_the_zone(core: B
 
 def test_new_host_gets_many_dns_domains_in_pages(
         core: Books, names: FloatingIpDns, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(served_names, "MOST", 2)
+    monkeypatch.setattr(floating_ip_dns, "SERVED_AT_ONCE", 2)
     for number in range(5):
         _put(names, f"d{number}.test")
     known: dict[str, int] = {}

@@ -9,8 +9,7 @@ import time
 import pytest
 
 from nova.conductor.saga import engine as engine_module
-from nova.conductor.saga.engine import KINDS, Engine
-from nova.conductor.saga.leases import InFlightLeases
+from nova.conductor.saga.engine import KINDS, Engine, InFlightLeases
 from nova.conductor.saga.run import Run
 from nova.db.servers import actions
 from nova.db.sql import clock
