@@ -1,9 +1,10 @@
-"""The guests of a host in libvirt: queries, definition, start, removal."""
+"""The guests of a host in libvirt: queries, definition, start, removal, and a lock per guest."""
 
 import contextlib
 import dataclasses
 import logging
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 import libvirt
@@ -15,10 +16,9 @@ from nova.objects.servers.guest import Diagnostics, GuestStatus
 from nova.objects.servers.instance import BlockDevice, Instance
 from nova.operations.framework import guest_driver
 from nova.operations.framework.guest_driver import BootFiles
-from nova.virt.libvirt import agent, diagnostics, errors, power, secrets, serial_ports
+from nova.virt.libvirt import diagnostics, errors, power, secrets, serial_ports
 from nova.virt.libvirt.files import directories, disk_server, disks
 from nova.virt.libvirt.host import Host
-from nova.virt.libvirt.locks import GuestLocks
 from nova.virt.libvirt.node import traits
 from nova.virt.libvirt.node.capabilities import Capabilities, foreign, of_guests, of_host
 from nova.virt.libvirt.xml import domain_xml
@@ -33,9 +33,75 @@ T = TypeVar("T")
 
 # Seconds that a high-priority action waits for a running one.
 LOCK_TIMEOUT = 30.0
+# Seconds that the guest agent has to set a password: by default libvirt waits for ever, and agents are programs of
+# tenants.
+_AGENT_TIMEOUT = 10
 
 # Name of the file in the guest's directory with its definition on the source host.
 MOVED_DEFINITION = "domain.xml"
+
+
+class _Turns:
+    """The lock of one guest. ``lost``: another action bypassed its holder and has a lock of its own."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.users = 0
+        self.lost = False
+
+
+class GuestLocks:
+    """A lock per guest, stored while actions need it."""
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._guests: dict[str, _Turns] = {}
+        self._mine = threading.local()
+
+    @contextlib.contextmanager
+    def hold(self, uuid: str, timeout: float | None = None) -> Iterator[None]:
+        """Hold the guest's lock; with ``timeout`` (seconds) bypass a holder that does not finish. check() raises an
+        error in the bypassed action before its next change."""
+        turns = self._acquire(uuid, timeout)
+        outer = getattr(self._mine, "turns", None)
+        self._mine.turns = turns
+        try:
+            yield
+        finally:
+            self._mine.turns = outer
+            turns.lock.release()
+            self._leave(uuid, turns)
+
+    def check(self) -> None:
+        """Raise Conflict if another action bypassed this thread and owns the guest now."""
+        turns = getattr(self._mine, "turns", None)
+        if turns is not None and turns.lost:
+            raise exception.Conflict("Another action bypassed this one, which took too long.")
+
+    def _acquire(self, uuid: str, timeout: float | None) -> _Turns:
+        while True:
+            with self._guard:
+                turns = self._guests.setdefault(uuid, _Turns())
+                turns.users += 1
+            if not turns.lock.acquire(timeout=-1 if timeout is None else timeout):
+                LOG.warning("[instance: %s] An action on the guest hangs: starting the next action without waiting for "
+                            "it", uuid)
+                with self._guard:
+                    turns.lost = True
+                    if self._guests.get(uuid) is turns:
+                        del self._guests[uuid]
+                self._leave(uuid, turns)
+            elif turns.lost:
+                turns.lock.release()
+                self._leave(uuid, turns)
+            else:
+                return turns
+
+    def _leave(self, uuid: str, turns: _Turns) -> None:
+        with self._guard:
+            turns.users -= 1
+            if turns.users == 0 and self._guests.get(uuid) is turns:
+                del self._guests[uuid]
 
 
 class Guests(guest_driver.Guests):
@@ -132,7 +198,20 @@ class Guests(guest_driver.Guests):
         return super().traces() | directories.retained_servers()
 
     def set_password(self, instance: Instance, password: str) -> None:
-        self.on_domain(instance.uuid, lambda domain: agent.set_password(domain, instance, password))
+        properties = instance.image.properties if instance.image else {}
+        default = "Administrator" if properties.get("os_type") == "windows" else "root"
+
+        def change(domain: libvirt.virDomain) -> None:
+            try:
+                domain.agentSetResponseTimeout(_AGENT_TIMEOUT)
+                domain.setUserPassword(properties.get("os_admin_user") or default, password)
+            except libvirt.libvirtError as error:
+                if errors.is_disconnect(error) or errors.is_missing(error):
+                    raise
+                raise exception.InstancePasswordSetFailed(
+                    instance=instance.uuid, reason=str(error.get_error_message() or error)) from error
+
+        self.on_domain(instance.uuid, change)
 
     def actual_power_state(self, uuid: str) -> int:
         """Return the power state of a guest of this nova-compute that is on this host. Raises GuestNotFound."""

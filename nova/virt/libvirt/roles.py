@@ -23,8 +23,8 @@ from nova.objects.servers.instance import Instance
 from nova.operations.framework import guest_driver
 from nova.operations.framework.guest_driver import BootFiles
 from nova.virt.images import qemuimg
-from nova.virt.libvirt import agent, power, serial_ports
-from nova.virt.libvirt.files import console, directories, disk_making, disk_server, disks
+from nova.virt.libvirt import power, serial_ports
+from nova.virt.libvirt.files import directories, disk_making, disk_server, disks
 from nova.virt.libvirt.files.disks import LocalDisk, LocalDisks
 from nova.virt.libvirt.guests import Role, define_domain
 from nova.virt.libvirt.xml import domain_xml
@@ -99,12 +99,12 @@ class Power(Role, guest_driver.Power):
         self._guests.start(instance)
 
     def trigger_crash_dump(self, instance: Instance) -> None:
-        self._guests.on_domain(instance.uuid, lambda domain: agent.interrupt(domain, instance.uuid))
+        self._guests.on_domain(instance.uuid, power.interrupt)
 
 
 class Consoles(Role, guest_driver.Consoles):
     def output(self, instance: Instance, lines: int | None = None) -> bytes:
-        return console.read(directories.directory(instance.uuid), instance.uuid, lines)
+        return disks.console_output(instance.uuid, lines)
 
     def address(self, uuid: str, protocol: str) -> ConsoleAddress | None:
         return self._guests.on_domain(uuid, lambda domain: _address(domain, protocol))

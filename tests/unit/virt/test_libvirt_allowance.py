@@ -16,7 +16,7 @@ from nova.objects.servers.instance import BlockDevice, Instance
 from nova.objects.servers.moves import DiskFile, DiskSource, MigrationSource
 from nova.virt.libvirt.cold_migration import ColdMigration
 from nova.virt.libvirt.files import copies, disk_server
-from nova.virt.libvirt.live_target import LiveMigrationTarget
+from nova.virt.libvirt.live_migration import LiveMigrationTarget
 from nova.virt.libvirt.xml.settings import Settings
 from tests.unit.virt.guests import server
 from tests.unit.virt.test_image_formats import qcow2
