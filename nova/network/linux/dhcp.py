@@ -1,8 +1,10 @@
 """The DHCP and DNS server of a network, with router advertisements: a dnsmasq process in the network's namespace.
 
 The process continues when nova-compute stops. Its files are below /run and so exist as long as the namespaces. dnsmasq
-detects new reservation files by itself; changed or removed ones need a SIGHUP."""
+detects new reservation files by itself; changed or removed ones need a SIGHUP. The leases of removed interfaces are
+released by messages (RFC 2131, RFC 8415) on behalf of the guest, so that dnsmasq can assign their addresses again."""
 
+import binascii
 import contextlib
 import ipaddress
 import logging
@@ -10,13 +12,16 @@ import os
 import re
 import shutil
 import signal
+import socket
+import struct
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
 
 from nova import exception
 from nova.common import files, plain_ip
 from nova.conf import CONF
-from nova.network.linux import commands, dhcp_release, netns
+from nova.network.linux import commands, netns
 from nova.network.linux.filters import METADATA
 from nova.network.linux.state_files import Guest, HostNet
 from nova.objects.networks.network import DHCPV6, VIF
@@ -27,6 +32,20 @@ RUN = "/run"
 # Maximum number of reads of the lease file until the file is complete.
 _READS = 10
 _LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?")
+# Name of the interface in the namespace.
+_DEVICE = "gw"
+# Constants of DHCPv6: address of all servers, message type, and options.
+_ALL_SERVERS = "ff02::1:2"
+_RELEASE = 8
+_CLIENT_ID, _SERVER_ID, _IA_NA, _IA_ADDRESS = 1, 2, 3, 5
+
+
+class Lease6(NamedTuple):
+    """An IPv6 lease in dnsmasq's lease file. Identifiers are raw bytes."""
+
+    address: str
+    iaid: int
+    client: bytes
 
 
 def names_file(tag: str) -> str:
@@ -160,20 +179,20 @@ class DhcpServer:
             LOG.warning("[instance: %s] Cannot release the DHCP leases on network %s, they expire later: %s",
                         guest.uuid, self.net.id, error)
 
-    def _release(self, vifs: Sequence[VIF], leases: tuple[bytes, list[dhcp_release.Lease6]] | None) -> None:
+    def _release(self, vifs: Sequence[VIF], leases: tuple[bytes, list[Lease6]] | None) -> None:
         """Send DHCP release messages for a guest. Runs in the namespace of the server."""
-        dhcp_release.send(self.net.gateway, [(vif.mac, address) for vif in vifs for address in vif.addresses(4)])
+        _send_releases(self.net.gateway, [(vif.mac, address) for vif in vifs for address in vif.addresses(4)])
         if leases:
-            dhcp_release.send_v6(*leases)
+            _send_releases_v6(*leases)
 
-    def _leases_v6(self, vifs: Sequence[VIF]) -> tuple[bytes, list[dhcp_release.Lease6]] | None:
+    def _leases_v6(self, vifs: Sequence[VIF]) -> tuple[bytes, list[Lease6]] | None:
         """Return the server's identifier and the IPv6 leases of these interfaces, or None if the server has none."""
         addresses = [address for vif in vifs for address in vif.addresses(6)]
         before = None
         # dnsmasq truncates and rewrites the file at every change and at SIGHUP: two equal reads mean a complete file.
         for _attempt in range(_READS):
             text = read(self._leases) or ""
-            server, leases = dhcp_release.leases_v6(text, addresses)
+            server, leases = _leases_v6(text, addresses)
             if server is not None and text == before:
                 return server, leases
             before = text
@@ -269,3 +288,60 @@ def read(path: str) -> str | None:
             return file.read()
     except (OSError, UnicodeDecodeError):
         return None
+
+
+# --- release messages ----------------------------------------------------------------------------------
+def _release_packet(server: str, mac: str, address: str) -> bytes:
+    """Return a DHCPRELEASE message (IPv4)."""
+    hardware = bytes.fromhex(mac.replace(":", ""))
+    message = struct.pack("!BBBBIHH4s4s4s4s16s64s128s", 1, 1, len(hardware), 0, 0x4E6F7661, 0, 0,
+                          socket.inet_aton(address), bytes(4), bytes(4), bytes(4), hardware, b"", b"")
+    message += b"\x63\x82\x53\x63" + b"\x35\x01\x07" + b"\x36\x04" + socket.inet_aton(server) + b"\xff"
+    return message.ljust(300, b"\0")
+
+
+def _release_packet_v6(server: bytes, lease: Lease6) -> bytes:
+    """Return a Release message (DHCPv6)."""
+    address = _option(_IA_ADDRESS, socket.inet_pton(socket.AF_INET6, lease.address) + bytes(8))
+    return (struct.pack("!B", _RELEASE) + b"nov" + _option(_CLIENT_ID, lease.client) + _option(_SERVER_ID, server)
+            + _option(_IA_NA, struct.pack("!III", lease.iaid, 0, 0) + address))
+
+
+def _option(code: int, value: bytes) -> bytes:
+    return struct.pack("!HH", code, len(value)) + value
+
+
+def _leases_v6(text: str, addresses: Collection[str]) -> tuple[bytes | None, list[Lease6]]:
+    """Return the server's identifier and the leases of these addresses from the content of dnsmasq's lease file."""
+    server, leases = None, []
+    for line in text.splitlines():
+        words = line.split()
+        try:
+            if len(words) == 2 and words[0] == "duid":
+                server = _raw(words[1])
+            elif len(words) >= 5 and words[2] in addresses and words[1].isdecimal():
+                leases.append(Lease6(words[2], int(words[1]), _raw(words[4])))
+        except (ValueError, binascii.Error):
+            continue  # an incomplete line, while dnsmasq writes the file
+    return server, leases
+
+
+def _raw(text: str) -> bytes:
+    return bytes.fromhex(text.replace(":", ""))
+
+
+def _send_releases(server: str, leases: Collection[tuple[str, str]]) -> None:
+    """Release pairs of MAC address and IPv4 address at this server. Raises OSError."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+        # The server requires that the packet arrives from the interface of the network.
+        sender.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, _DEVICE.encode() + b"\0")
+        for mac, address in leases:
+            sender.sendto(_release_packet(server, mac, address), (server, 67))
+
+
+def _send_releases_v6(server: bytes, leases: Collection[Lease6]) -> None:
+    """Release IPv6 leases. Raises OSError."""
+    with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as sender:
+        sender.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, _DEVICE.encode() + b"\0")
+        for lease in leases:
+            sender.sendto(_release_packet_v6(server, lease), (_ALL_SERVERS, 547, 0, socket.if_nametoindex(_DEVICE)))
