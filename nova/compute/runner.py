@@ -28,8 +28,8 @@ from nova.operations import REGISTRY
 from nova.operations.framework.base import Operation, Step, journal
 from nova.operations.framework.failures import failure_of
 from nova.rpcapi.by_hosts import Engine, Guests
-from nova.service.drain import Drain
 from nova.service.fair_pool import FairThreadPool
+from nova.service.run import Drain
 from nova.telemetry import metrics, tracing, worker_stats
 
 LOG = logging.getLogger(__name__)
