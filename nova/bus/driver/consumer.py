@@ -99,7 +99,7 @@ class RabbitConsumer:
                 assert self._connection is not None
                 idle = not self._connection.handle(self._idle, self._wake)
                 if idle or self._connection.used_at < time.monotonic() - _IDLE:
-                    self._connection.heartbeat()
+                    self._connection.amqp.heartbeat_tick()
                     self._connection.used_at = time.monotonic()
             except _ERRORS as error:
                 if self._connection is not None:

@@ -229,7 +229,7 @@ class RabbitBroker:
         try:
             while connection.blocked and not self._closed.is_set():
                 connection.handle(1.0)
-                connection.heartbeat()
+                connection.amqp.heartbeat_tick()
         except ERRORS as error:
             LOG.info("The connection that the broker had blocked is lost: %s", error)
         finally:
@@ -253,7 +253,7 @@ class RabbitBroker:
                 try:
                     while publisher.connection.handle(0):
                         pass
-                    publisher.connection.heartbeat()
+                    publisher.connection.amqp.heartbeat_tick()
                 except ERRORS:
                     self._drop(publisher)
                     continue
