@@ -22,7 +22,7 @@ from nova.network.linux.dhcp import DhcpServer
 from nova.network.linux.dns import DnsRecords
 from nova.network.linux.floating import FloatingAddresses
 from nova.network.linux.groups import Groups
-from nova.network.linux.ruleset import FilterBlock, Ruleset
+from nova.network.linux.ruleset import FilterBlock, Ruleset, fixed_block
 from nova.network.linux.state_files import Guest, HostNet
 from nova.network.linux.tunnels import POLL_INTERVAL, POLL_RETRY, Tunnels
 from nova.objects.networks.floating_ip_dns import ServedDomain
@@ -279,11 +279,11 @@ class LinuxNetwork(HostNetwork):
         ports = filters.port(self._table, net.bridge_port)
         for device in plumbing.other_ports(net, self._tag):
             ports += filters.port(self._table, device, "others")
-        blocks = {net.bridge_port: _fixed_block(ports, egress_guard.port())}
+        blocks = {net.bridge_port: fixed_block(ports, egress_guard.port())}
         if net.wire_port:
             # No guard at an interface of the host that is bridged as a whole: it may carry other traffic.
             exclusive = net.vni is not None or net.vlan is not None
-            blocks[net.wire_port] = _fixed_block(filters.wire(self._table, net.wire_port, net),
+            blocks[net.wire_port] = fixed_block(filters.wire(self._table, net.wire_port, net),
                                                  egress_guard.port() if exclusive else None)
         with self._host_lock:
             self._filters.change({**blocks, _HOST: self._host_table(self._networks())})
@@ -359,7 +359,7 @@ class LinuxNetwork(HostNetwork):
     def _host_table(self, nets: Sequence[HostNet]) -> FilterBlock:
         uplink = plumbing.uplink()
         services = host_services.matches(plumbing.addresses(), uplink, nets)
-        return _fixed_block(filters.host(self._table, nets, uplink, services, host_services.unreachable(),
+        return fixed_block(filters.host(self._table, nets, uplink, services, host_services.unreachable(),
                                          self._floating.all()))
 
     def _blocks(self, net: HostNet, vifs: Sequence[VIF], rules: RuleSet, moved: bool = False) -> dict[str, FilterBlock]:
@@ -416,10 +416,6 @@ class LinuxNetwork(HostNetwork):
 def _guest_lines(table: str, vif: VIF, net: HostNet, rules: RuleSet, moved: bool, lost: bool) -> list[str]:
     # Lost flows are handled like the flows of a guest from another host.
     return guest_filters.guest(table, vif, net, rules, moved or lost)
-
-
-def _fixed_block(lines: Sequence[str], guard: egress_guard.Guard | None = None) -> FilterBlock:
-    return FilterBlock(lambda lost: lines, guard)
 
 
 def _by_network(uuid: str, vifs: Sequence[VIF], check: bool = True) -> dict[str, list[VIF]]:

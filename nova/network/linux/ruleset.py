@@ -34,6 +34,11 @@ class FilterBlock(NamedTuple):
     guard: Guard | None = None
 
 
+def fixed_block(lines: Sequence[str], guard: Guard | None = None) -> FilterBlock:
+    """Return a block without learned flows."""
+    return FilterBlock(lambda lost: lines, guard)
+
+
 class Ruleset:
     """The packet filters in the tables called ``table``. Changes are atomic and serialized."""
 

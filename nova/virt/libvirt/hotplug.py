@@ -31,30 +31,11 @@ _PASSING = frozenset({libvirt.VIR_ERR_DEVICE_MISSING, libvirt.VIR_ERR_OPERATION_
                       libvirt.VIR_ERR_OPERATION_INVALID})
 
 
-class Interfaces(Role, guest_driver.Interfaces):
-    def __init__(self, guests: Guests) -> None:
-        super().__init__(guests)
-        self._hotplug = Hotplug(guests)
+class HotplugRole(Role):
+    """A role that attaches and detaches devices; both can be repeated."""
 
-    def attach(self, instance: Instance, vif: VIF) -> None:
-        if not device_xml.is_plugged(vif):
-            return
-        config = self._guests.config(instance)
-        self._hotplug.attach(instance.uuid, f"interface {vif.mac}", lambda current: current.interface(vif.mac),
-                             lambda current: device_xml.add_interface(ET.Element("devices"), vif, config))
-
-    def detach(self, instance: Instance, vif: VIF) -> None:
-        self._hotplug.detach(instance.uuid, f"interface {vif.mac}", lambda current: current.interface(vif.mac))
-
-
-class Hotplug:
-    """Attaching and detaching of devices; both can be repeated."""
-
-    def __init__(self, guests: Guests) -> None:
-        self._guests = guests
-
-    def attach(self, uuid: str, name: str, find: Finder, build: Callable[[list[Definition]], ET.Element],
-               *volumes: BlockDevice) -> None:
+    def _attach(self, uuid: str, name: str, find: Finder, build: Callable[[list[Definition]], ET.Element],
+                *volumes: BlockDevice) -> None:
         """Attach the device that ``build`` makes for the current definitions, unless they have it. ``volumes``:
         connected volumes whose keys libvirt needs. Raises DeviceAttachFailed."""
         with self._guests.locks.hold(uuid):
@@ -74,7 +55,7 @@ class Hotplug:
                 self._guests.forget_keys(uuid)
                 raise exception.DeviceAttachFailed(device=name, reason=error.get_error_message()) from error
 
-    def detach(self, uuid: str, name: str, find: Finder) -> None:
+    def _detach(self, uuid: str, name: str, find: Finder) -> None:
         """Detach a device. Succeeds if the device or the guest is not there. Raises DeviceDetachFailed."""
         try:
             self._detach_live(uuid, name, find)
@@ -122,6 +103,18 @@ class Hotplug:
             if left <= 0:
                 return False
             wait(min(left, 1.0))
+
+
+class Interfaces(HotplugRole, guest_driver.Interfaces):
+    def attach(self, instance: Instance, vif: VIF) -> None:
+        if not device_xml.is_plugged(vif):
+            return
+        config = self._guests.config(instance)
+        self._attach(instance.uuid, f"interface {vif.mac}", lambda current: current.interface(vif.mac),
+                     lambda current: device_xml.add_interface(ET.Element("devices"), vif, config))
+
+    def detach(self, instance: Instance, vif: VIF) -> None:
+        self._detach(instance.uuid, f"interface {vif.mac}", lambda current: current.interface(vif.mac))
 
 
 def definitions(guests: Guests, uuid: str) -> tuple[Definition | None, Definition]:

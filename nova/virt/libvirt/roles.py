@@ -44,7 +44,7 @@ class Disks(Role, guest_driver.Disks):
     def replace(self, instance: Instance, files: BootFiles, token: str, keep_ephemerals: bool = False,
                 timeout: int = 0) -> None:
         uuid, guests = instance.uuid, self._guests
-        if directories.mark(uuid) == token:
+        if directories.text(uuid, directories.MARK) == token:
             return
         guests.config(instance)
         disk_server.stop(uuid)

@@ -19,7 +19,7 @@ from nova.objects.servers.instance import BlockDevice, Instance
 from nova.operations.framework import guest_driver
 from nova.operations.framework.guest_driver import Cancelled
 from nova.virt.libvirt.guests import Guests, Role
-from nova.virt.libvirt.hotplug import Hotplug, definitions, end_block_job, lasting, text_of
+from nova.virt.libvirt.hotplug import HotplugRole, definitions, end_block_job, lasting, text_of
 from nova.virt.libvirt.snapshots import Snapshots
 from nova.virt.libvirt.xml import device_xml
 from nova.virt.libvirt.xml.definition import Definition, KnownDisk
@@ -45,11 +45,7 @@ _TAKE = (libvirt.VIR_DOMAIN_SNAPSHOT_CREATE_DISK_ONLY | libvirt.VIR_DOMAIN_SNAPS
          | libvirt.VIR_DOMAIN_SNAPSHOT_CREATE_NO_METADATA)
 
 
-class Volumes(Role, guest_driver.Volumes):
-    def __init__(self, guests: Guests) -> None:
-        super().__init__(guests)
-        self._hotplug = Hotplug(guests)
-
+class Volumes(HotplugRole, guest_driver.Volumes):
     def attach(self, instance: Instance, device: BlockDevice) -> None:
         if device.connection is None:
             raise exception.InvalidDiskInfo(reason=f"volume {device.volume_id} is not connected to the host")
@@ -59,12 +55,11 @@ class Volumes(Role, guest_driver.Volumes):
             disk = volume_disk(config, device, current)
             return device_xml.add_disk(ET.Element("devices"), disk, config, self._guests.settings)
 
-        self._hotplug.attach(instance.uuid, f"volume {device.volume_id}",
-                             lambda current: current.disk(serial_of(device)), build, device)
+        self._attach(instance.uuid, f"volume {device.volume_id}", lambda current: current.disk(serial_of(device)),
+                     build, device)
 
     def detach(self, instance: Instance, device: BlockDevice) -> None:
-        self._hotplug.detach(instance.uuid, f"volume {device.volume_id}",
-                             lambda current: current.disk(serial_of(device)))
+        self._detach(instance.uuid, f"volume {device.volume_id}", lambda current: current.disk(serial_of(device)))
         with self._guests.locks.hold(instance.uuid):
             self._guests.forget_keys(instance.uuid)
 

@@ -37,14 +37,10 @@ def _cell(item: ET.Element) -> HostCell:
                     pages=[page for page in pages if page.total or page.size_kb == smallest])
 
 
-def all_cpus(topology: HostTopology) -> list[int]:
-    return sorted(cpu for cell in topology.cells for cpu in cell.cpus)
-
-
 def shared_out(topology: HostTopology) -> HostTopology:
     """Split the CPUs into shared and dedicated CPUs, and set the number of reserved huge pages. Raises InvalidInput
     naming the option."""
-    shared, dedicated = (set(cpus) for cpus in split_cpus(all_cpus(topology)))
+    shared, dedicated = (set(cpus) for cpus in split_cpus([cpu for cell in topology.cells for cpu in cell.cpus]))
     reserved = _reserved(CONF.reserved_huge_pages)
     return HostTopology(cells=[msgspec.structs.replace(
         cell, cpus=sorted(shared.intersection(cell.cpus)), pcpus=sorted(dedicated.intersection(cell.cpus)),

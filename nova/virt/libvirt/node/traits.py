@@ -6,14 +6,7 @@ import subprocess
 from collections.abc import Mapping
 
 from nova.conf import CONF
-from nova.objects.requirements.hardware_values import (
-    BANDWIDTH_LIMITS,
-    CHOICES,
-    LOCKED_MEMORY,
-    USB_REDIRECTION,
-    architecture_trait,
-    machine_trait,
-)
+from nova.objects.requirements import hardware_values
 from nova.objects.volumes.share import VIRTIO_FS
 from nova.virt.libvirt.node.capabilities import Capabilities
 from nova.virt.libvirt.xml import guest_config
@@ -42,7 +35,7 @@ _BUSES = ("fdc", "ide", "sata", "scsi", "usb", "virtio")
 def of_node(capabilities: Capabilities) -> list[str]:
     """Return the traits of the root provider, sorted."""
     traits = {"COMPUTE_NODE", "OWNER_NOVA", "COMPUTE_NET_VIRTIO_PACKED", "COMPUTE_RESCUE_BFV",
-              "COMPUTE_VOLUME_MULTI_ATTACH", LOCKED_MEMORY, *capabilities.model_traits}
+              "COMPUTE_VOLUME_MULTI_ATTACH", hardware_values.LOCKED_MEMORY, *capabilities.model_traits}
     traits |= {f"COMPUTE_IMAGE_TYPE_{name}" for name in _IMAGE_TYPES}
     traits |= {f"COMPUTE_STORAGE_BUS_{bus.upper()}" for bus in capabilities.disk_buses & set(_BUSES)}
     traits |= {f"COMPUTE_GRAPHICS_MODEL_{name.upper()}"
@@ -55,11 +48,11 @@ def of_node(capabilities: Capabilities) -> list[str]:
         traits.add("COMPUTE_SECURITY_UEFI_SECURE_BOOT")
     traits.add(f"HW_ARCH_{capabilities.arch.upper()}")
     offered = {capabilities.arch, *(architecture.name for architecture in capabilities.foreign)}
-    traits |= {architecture_trait(name) for name in offered}
-    traits |= {machine_trait(machine, arch) for arch, _path, machines in capabilities.emulators if arch in offered
-               for machine in machines}
+    traits |= {hardware_values.architecture_trait(name) for name in offered}
+    traits |= {hardware_values.machine_trait(machine, arch) for arch, _path, machines in capabilities.emulators
+               if arch in offered for machine in machines}
     if "spice" in capabilities.graphics and CONF.spice.enabled:
-        traits.add(USB_REDIRECTION)
+        traits.add(hardware_values.USB_REDIRECTION)
     if capabilities.arch in guest_config.X86:
         traits.add("COMPUTE_FIRMWARE_BIOS")
     if capabilities.arch == "x86_64":
@@ -121,7 +114,7 @@ def of_devices(devices: frozenset[str] | None, libvirt_version: int, architectur
     """Return the traits of the device models of a QEMU with these devices. None: the devices are unknown; devices of
     every QEMU of recent years count as present."""
     traits: set[str] = set()
-    for choice in CHOICES:
+    for choice in hardware_values.CHOICES:
         for value, names in _DEVICES.get(choice.name, {}).items():
             trait = choice.trait_of(value)
             usual = devices is None and value not in ("pcspk", "ibmvscsi", "igb", "virtio")
@@ -140,7 +133,7 @@ def of_devices(devices: frozenset[str] | None, libvirt_version: int, architectur
 
 def network_traits() -> set[str]:
     """Return the trait of hosts whose kernel limits the rates of interfaces, if this one does."""
-    return {BANDWIDTH_LIMITS} if _limits_rates() else set()
+    return {hardware_values.BANDWIDTH_LIMITS} if _limits_rates() else set()
 
 
 def _limits_rates() -> bool:
