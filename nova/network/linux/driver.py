@@ -1,6 +1,6 @@
 """Networks on this host with Linux bridges, namespaces, dnsmasq and nftables. Needs root.
 
-Modules: ``plumbing`` (devices), ``tunnels`` (VXLAN to other hosts), ``dhcp`` and ``dns`` (dnsmasq), ``filters`` and
+Modules: ``plumbing`` (devices), ``tunnels`` (VXLAN to other hosts), ``dhcp`` (dnsmasq), ``filters`` and
 ``guest_filters`` (packet filters), ``ruleset`` (restores the filters), ``egress_guard`` (closes ports while filters are
 missing), ``state_files`` (plugged interfaces, for the next start). Plugging a VIF into a network that is up starts one
 process, and another one when its device appears."""
@@ -18,8 +18,7 @@ from nova import context, exception
 from nova.conf import CONF
 from nova.network.base import HostNetwork
 from nova.network.linux import egress_guard, filters, guest_filters, host_services, plumbing, state_files
-from nova.network.linux.dhcp import DhcpServer
-from nova.network.linux.dns import DnsRecords
+from nova.network.linux.dhcp import DhcpServer, DnsRecords
 from nova.network.linux.floating import FloatingAddresses
 from nova.network.linux.groups import Groups
 from nova.network.linux.ruleset import FilterBlock, Ruleset, fixed_block
@@ -144,7 +143,7 @@ class LinuxNetwork(HostNetwork):
                 net, guest = self._state.network(network_id), self._state.guest(network_id, uuid)
                 if net is None or guest is None:
                     continue
-                guest.rules, guest.ingress = RuleSet(), rules
+                guest.ingress = rules
                 self._state.save_guest(network_id, guest)
                 blocks.update(self._blocks(net, guest.vifs, rules))
                 plugged.append((net, guest))
@@ -433,7 +432,7 @@ def _by_network(uuid: str, vifs: Sequence[VIF], check: bool = True) -> dict[str,
 
 
 def _newest(guests: Sequence[Guest]) -> RuleSet:
-    return max((guest.ingress_rules for guest in guests), key=lambda rules: rules.version, default=RuleSet())
+    return max((guest.ingress for guest in guests), key=lambda rules: rules.version, default=RuleSet())
 
 
 def _described(vif: VIF) -> str:

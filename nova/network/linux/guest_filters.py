@@ -121,15 +121,7 @@ def remove(table: str, device: str) -> list[str]:
     element = f'element {t} {MOVED} {{ "{device}" }}'
     return [*lines, f"add {element}", f"delete {element}",
             f"delete chain {t} sent6_{name}", f"delete chain {t} received6_{name}",
-            *(f"delete set {t} {kind}{family.suffix}_{name}" for family in (_V4, _V6) for kind in _SETS),
-            *(line for family in (_V4, _V6) for line in _former(t, name, family))]
-
-
-def _former(t: str, name: str, family: _Family) -> list[str]:
-    """Remove the sets that only the previous release used."""
-    sets = {"pings": f"typeof {family.header} daddr . {family.icmp} id", "peers": f"type {family.key} . inet_proto"}
-    return [line.format(f"set {t} {kind}{family.suffix}_{name}") for kind, what in sets.items()
-            for line in (f"add {{}} {{{{ {what}; {_DYNAMIC}; size 4096; }}}}", "delete {}")]
+            *(f"delete set {t} {kind}{family.suffix}_{name}" for family in (_V4, _V6) for kind in _SETS)]
 
 
 def _empty(table: str, name: str, family: _Family) -> list[str]:
