@@ -45,7 +45,7 @@ class LibvirtDriver(Driver):
                          volume_swaps=VolumeSwaps(guests), volume_files=VolumeFiles(guests, snapshots),
                          interfaces=Interfaces(guests), cold_migration=ColdMigration(guests),
                          live_source=LiveMigrationSource(guests), live_target=LiveMigrationTarget(guests))
-        self._events: EventReporter | None = None
+        self._events = EventReporter(guests.actual_power_state, guests.all)
 
     def start(self, on_event: EventHandler) -> None:
         if CONF.libvirt.virt_type == "lxc":
@@ -53,16 +53,14 @@ class LibvirtDriver(Driver):
         directories.make_instances_path()
         self._host.start()
         self._guests.learn()
-        self._events = EventReporter(self._guests.actual_power_state, self._guests.all, on_event)
-        self._events.start()
+        self._events.start(on_event)
         self._host.on_lifecycle = self._events.changed
         self._host.on_connected = self._reconnected
         self._host.on_unreachable = lambda error: self.on_unreachable(error)
 
     def stop(self) -> None:
         self._host.on_lifecycle = self._host.on_connected = self._host.on_unreachable = None
-        if self._events is not None:
-            self._events.stop()
+        self._events.stop()
         self._host.stop()
 
     def nodes(self) -> list[ComputeNode]:
@@ -75,8 +73,7 @@ class LibvirtDriver(Driver):
     def _reconnected(self) -> None:
         """Refresh cached state after a reconnect: libvirt may have been upgraded, and events may have been missed."""
         self._guests.forget_capabilities()
-        if self._events is not None:
-            self._events.reconnected()
+        self._events.reconnected()
 
 
 class EventReporter:
@@ -85,11 +82,10 @@ class EventReporter:
     reconnect every guest whose state differs from the last report is reported. ``power_state(uuid)`` returns the
     state of a guest (GuestNotFound: missing, or not a guest of Nova), ``list_guests()`` those of all."""
 
-    def __init__(self, power_state: Callable[[str], int], list_guests: Callable[[], list[GuestStatus]],
-                 report: Callable[[GuestStatus], None]) -> None:
+    def __init__(self, power_state: Callable[[str], int], list_guests: Callable[[], list[GuestStatus]]) -> None:
         self._power_state = power_state
         self._list_guests = list_guests
-        self._report = report
+        self._report: EventHandler = lambda _guest: None
         self._reported_states: dict[str, int] = {}
         # A uuid: the guest changed; None: any guest may have changed; _END: stop.
         self._changes: queue.SimpleQueue[str | None] = queue.SimpleQueue()
@@ -97,8 +93,9 @@ class EventReporter:
 
     _END = ""
 
-    def start(self) -> None:
-        """Record the current power states and start the thread that reports changes."""
+    def start(self, report: EventHandler) -> None:
+        """Record the current power states and start the thread that passes changes to ``report``."""
+        self._report = report
         self._reported_states = {guest.uuid: guest.power_state for guest in self._list_guests()}
         self._thread.start()
 

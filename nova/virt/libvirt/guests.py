@@ -19,7 +19,7 @@ from nova.operations.framework.guest_driver import BootFiles
 from nova.virt.libvirt import diagnostics, errors, power, secrets, serial_ports
 from nova.virt.libvirt.files import directories, disk_server, disks
 from nova.virt.libvirt.host import Host
-from nova.virt.libvirt.node import traits
+from nova.virt.libvirt.node import inventory
 from nova.virt.libvirt.node.capabilities import Capabilities, foreign, of_guests, of_host
 from nova.virt.libvirt.xml import domain_xml
 from nova.virt.libvirt.xml.definition import Definition, device_addresses
@@ -154,7 +154,8 @@ class Guests(guest_driver.Guests):
         others = self.host.call(lambda connection: foreign(connection, capabilities, chosen, FOREIGN))
         version = self.host.call(lambda connection: int(connection.getLibVersion()))
         emulator = next((path for arch, path, _machines in host.emulators if arch == host.arch), "")
-        device_traits = traits.of_devices(traits.devices_of(emulator), version, host.arch) | traits.network_traits()
+        device_traits = inventory.traits_of_devices(
+            inventory.devices_of(emulator), version, host.arch) | inventory.network_traits()
         self._settings = dataclasses.replace(chosen, foreign=others, secure_boot=capabilities.secure_boot)
         self._capabilities = dataclasses.replace(capabilities, foreign=others, model_traits=frozenset(device_traits))
 

@@ -5,7 +5,7 @@ import socket
 import threading
 import time
 import xml.etree.ElementTree as ET
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 
 from nova import exception
 from nova.conf import CONF
@@ -28,7 +28,9 @@ class SerialPorts:
             now = time.monotonic()
             self._given = {port: moment for port, moment in self._given.items() if now - moment < _ON_ITS_WAY}
             ports: list[int] = []
-            for port in _in_any_order():
+            low, high = (int(number) for number in CONF.serial_console.port_range.split(":"))
+            # In random order, so that a released port is not reused soon.
+            for port in random.sample(range(low, high), max(high - low, 0)):
                 if len(ports) == count:
                     break
                 if port not in taken and port not in self._given and _is_free(port):
@@ -44,14 +46,6 @@ def of_definition(text: str) -> tuple[int, ...]:
     devices = ET.fromstring(text)  # noqa: S314 - libvirt's own output
     sources = devices.iterfind("devices/serial[@type='tcp']/source[@mode='bind']")
     return tuple(int(port) for source in sources if (port := source.get("service", "")).isdecimal())
-
-
-def _in_any_order() -> Iterator[int]:
-    """Return the ports of the range from a random start, so that a released port is not reused soon."""
-    low, high = (int(number) for number in CONF.serial_console.port_range.split(":"))
-    size = max(high - low, 0)
-    start = random.randrange(size) if size else 0  # noqa: S311
-    return (low + (start + number) % size for number in range(size))
 
 
 def _is_free(port: int) -> bool:

@@ -12,7 +12,7 @@ from nova.objects.servers.instance import Instance
 from nova.virt.libvirt.xml.guest_parts import Parts, parts_of
 from nova.virt.libvirt.xml.settings import GuestArchitecture, Settings
 
-# Values of properties that this driver can define; node/traits.py determines which of them this QEMU supports.
+# Values of properties that this driver can define; node/inventory.py determines which of them this QEMU supports.
 DISK_BUSES = ("virtio", "scsi", "sata", "ide", "usb")
 SCSI_MODELS = ("virtio-scsi", "lsilogic", "lsisas1068", "lsisas1078", "vmpvscsi", "ibmvscsi")
 VIF_MODELS = ("virtio", "e1000", "e1000e", "rtl8139", "ne2k_pci", "pcnet", "vmxnet3", "igb")
