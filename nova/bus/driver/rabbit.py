@@ -185,7 +185,10 @@ class RabbitBroker:
             if isinstance(error, ERRORS):
                 raise NotPublished(str(error)) from error
             raise
-        self._start_checker()
+        with self._changed:
+            if self._checker is None and not self._closed.is_set():
+                self._checker = threading.Thread(target=self._check_idle, name="broker connections", daemon=True)
+                self._checker.start()
         return publisher, True
 
     def _put_back(self, publisher: _Publisher) -> None:
@@ -238,12 +241,6 @@ class RabbitBroker:
             LOG.info("The message broker accepts messages again")
 
     # --- connections that wait for use ---------------------------------------------------------------
-    def _start_checker(self) -> None:
-        with self._changed:
-            if self._checker is None and not self._closed.is_set():
-                self._checker = threading.Thread(target=self._check_idle, name="broker connections", daemon=True)
-                self._checker.start()
-
     def _check_idle(self) -> None:
         heartbeat = self._options.heartbeat
         while not self._closed.wait(min(_REST, heartbeat / 4) if heartbeat else _REST):
