@@ -363,7 +363,7 @@ class LinuxNetwork(HostNetwork):
 
     def _blocks(self, net: HostNet, vifs: Sequence[VIF], rules: RuleSet, moved: bool = False) -> dict[str, FilterBlock]:
         """Return the filter blocks of these interfaces, by device. Raises ValueError for invalid values."""
-        return {vif.devname: FilterBlock(functools.partial(_guest_lines, self._table, vif, net, rules, moved),
+        return {vif.devname: FilterBlock(functools.partial(guest_filters.guest, self._table, vif, net, rules, moved),
                                          egress_guard.guest(vif)) for vif in vifs}
 
     def _removals(self, devices: Collection[str]) -> dict[str, list[str]]:
@@ -410,11 +410,6 @@ class LinuxNetwork(HostNetwork):
     def _install_guards(self) -> None:
         links = {net.uplink_port: egress_guard.link() for net in list(self._up.values()) if net.link is not None}
         self._guards.ensure({**self._filters.guards(), **links})
-
-
-def _guest_lines(table: str, vif: VIF, net: HostNet, rules: RuleSet, moved: bool, lost: bool) -> list[str]:
-    # Lost flows are handled like the flows of a guest from another host.
-    return guest_filters.guest(table, vif, net, rules, moved or lost)
 
 
 def _by_network(uuid: str, vifs: Sequence[VIF], check: bool = True) -> dict[str, list[VIF]]:

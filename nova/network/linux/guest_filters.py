@@ -79,9 +79,9 @@ _V6 = _Family("6", "ip6", "meta l4proto", "icmpv6", "ipv6-icmp", "ipv6_addr",
               "ip6 saddr . frag id", "frag frag-off != 0", "frag frag-off 0 frag more-fragments 1")
 
 
-def guest(table: str, vif: VIF, net: HostNet, rules: RuleSet, moved: bool = False) -> list[str]:
-    """Replace the filters of a tap device, but keep learned flows. Raises ValueError for invalid values. ``moved``: the
-    guest arrives from another host with flows that are unknown here."""
+def guest(table: str, vif: VIF, net: HostNet, rules: RuleSet, moved: bool = False, lost: bool = False) -> list[str]:
+    """Replace the filters of a tap device, but keep learned flows. Raises ValueError for invalid values. The flows of
+    the guest are unknown if it has ``moved`` from another host, or if they were ``lost`` with the table."""
     if not vif.security:
         return [*remove(table, vif.devname), *port(table, vif.devname)]
     name, mac = name_of(vif.devname), mac_address(vif.mac)
@@ -105,7 +105,7 @@ def guest(table: str, vif: VIF, net: HostNet, rules: RuleSet, moved: bool = Fals
         *(f"add rule bridge {table} {chain}_{name} {rule}" for chain, chain_rules in chains.items()
           for rule in chain_rules),
         *hook(table, vif.devname, name),
-        *([f'add element bridge {table} {MOVED} {{ "{vif.devname}" timeout {_MOVED_FOR} }}'] if moved else [])]
+        *([f'add element bridge {table} {MOVED} {{ "{vif.devname}" timeout {_MOVED_FOR} }}'] if moved or lost else [])]
 
 
 def _ingress(rules: RuleSet, version: int) -> list[str]:
