@@ -172,9 +172,12 @@ class Guests(guest_driver.Guests):
         """Call ``action(domain)``, again after a restart of libvirtd. Raises GuestNotFound."""
         return self.call(lambda connection: action(connection.lookupByUUIDString(uuid)), uuid)
 
-    def on_domain_if_present(self, uuid: str, action: Callable[[libvirt.virDomain], object]) -> None:
-        with contextlib.suppress(exception.GuestNotFound):
-            self.on_domain(uuid, action)
+    def on_domain_or(self, uuid: str, action: Callable[[libvirt.virDomain], T], otherwise: T) -> T:
+        """Return the result of on_domain(), or ``otherwise`` if the guest does not exist."""
+        try:
+            return self.on_domain(uuid, action)
+        except exception.GuestNotFound:
+            return otherwise
 
     def power_state(self, uuid: str) -> int:
         def query(domain: libvirt.virDomain) -> int:
@@ -273,9 +276,7 @@ class Guests(guest_driver.Guests):
             return str(domain.XMLDesc(0)) + str(domain.XMLDesc(libvirt.VIR_DOMAIN_XML_INACTIVE))
 
         if self.call(lambda connection: secrets.of_server(connection, uuid), uuid):
-            defined = ""
-            with contextlib.suppress(exception.GuestNotFound):
-                defined = self.on_domain(uuid, query)
+            defined = self.on_domain_or(uuid, query, "")
             self.call(lambda connection: secrets.undefine(connection, uuid, defined), uuid)
 
     def with_ports(self, instance: Instance, config: GuestConfig) -> GuestConfig:
@@ -297,10 +298,7 @@ class Guests(guest_driver.Guests):
 
     def definition_now(self, uuid: str) -> str:
         """Return the guest's persistent libvirt definition, or "" if the guest does not exist."""
-        try:
-            return self.on_domain(uuid, lambda domain: str(domain.XMLDesc(libvirt.VIR_DOMAIN_XML_INACTIVE)))
-        except exception.GuestNotFound:
-            return ""
+        return self.on_domain_or(uuid, lambda domain: str(domain.XMLDesc(libvirt.VIR_DOMAIN_XML_INACTIVE)), "")
 
     def redefine(self, instance: Instance) -> None:
         """Define the guest again; a running guest uses the new definition from its next start. This host becomes the
@@ -359,7 +357,7 @@ class Guests(guest_driver.Guests):
         """Stop and undefine the guest, and remove its files unless they are retained or belong to another host."""
         directories.directory(uuid)
         with self.locks.hold(uuid, LOCK_TIMEOUT):
-            self.on_domain_if_present(uuid, lambda domain: power.remove(domain, keep_disks))
+            self.on_domain_or(uuid, lambda domain: power.remove(domain, keep_disks), None)
             self.forget_keys(uuid)
             if not keep_disks:
                 directories.remove(uuid, self.name)
@@ -382,18 +380,11 @@ class Guests(guest_driver.Guests):
 
     def exists(self, uuid: str) -> bool:
         """Return True if the guest exists in libvirt."""
-        try:
-            self.on_domain(uuid, lambda domain: None)
-        except exception.GuestNotFound:
-            return False
-        return True
+        return self.on_domain_or(uuid, lambda domain: True, False)
 
     def is_active(self, uuid: str) -> bool:
         """Return True if the guest is active. Return False if the guest does not exist."""
-        try:
-            return bool(self.on_domain(uuid, lambda domain: domain.isActive()))
-        except exception.GuestNotFound:
-            return False
+        return self.on_domain_or(uuid, lambda domain: bool(domain.isActive()), False)
 
 
 class Role:

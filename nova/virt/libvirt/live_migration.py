@@ -94,7 +94,7 @@ class LiveMigrationSource(Role, guest_driver.LiveMigrationSource):
         LOG.info("[instance: %s] Live migration completed: the guest runs on host %s", uuid, target.host)
 
     def force_complete(self, uuid: str) -> None:
-        self._guests.on_domain_if_present(uuid, _force)
+        self._guests.on_domain_or(uuid, _force, None)
 
     def _run(self, instance: Instance, target: MigrationTarget, watch: _Watch) -> libvirt.libvirtError | None:
         """Start the migration and wait for its end; return the error of libvirt, if any."""
@@ -364,10 +364,7 @@ class LiveMigrationTarget(Role, guest_driver.LiveMigrationTarget):
         def query(domain: libvirt.virDomain) -> bool:
             return bool(domain.isActive()) and not power.is_arriving(domain)
 
-        try:
-            return self._guests.on_domain(uuid, query)
-        except exception.GuestNotFound:
-            return False
+        return self._guests.on_domain_or(uuid, query, False)
 
     def _make_room(self, instance: Instance, source: MigrationSource) -> None:
         """Copy the served files, and create empty disks on top of their backing images."""

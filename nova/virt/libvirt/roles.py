@@ -53,7 +53,7 @@ class Disks(Role, guest_driver.Disks):
             if directories.is_aside(uuid) and not guests.exists(uuid):  # Left by a move that could not restore it.
                 directories.put_back(uuid, guests.name)
             disk_making.make_anew(instance, files, guests.name, token, keep_ephemerals, lambda: (
-                guests.on_domain_if_present(uuid, lambda domain: power.remove(domain, keep_nvram=False))))
+                guests.on_domain_or(uuid, lambda domain: power.remove(domain, keep_nvram=False), None)))
 
     def exist(self, instance: Instance) -> bool:
         return disks.has_any(directories.directory(instance.uuid))
@@ -158,7 +158,7 @@ class Rescue(Role, guest_driver.Rescue):
             xml = domain_xml.domain_xml(_hardware(instance, image), guests.with_ports(instance, config), local, laid,
                                         guests.settings, previous)
             name = instance.name_by(guests.settings.names)
-            guests.on_domain_if_present(uuid, power.stop)
+            guests.on_domain_or(uuid, power.stop, None)
             guests.call(lambda connection: define_domain(connection, name, xml), uuid)
             guests.on_domain(uuid, power.start)
 
@@ -167,7 +167,7 @@ class Rescue(Role, guest_driver.Rescue):
         with guests.locks.hold(uuid):
             if not os.path.exists(os.path.join(directories.directory(uuid), disks.BEFORE_RESCUE)):
                 return
-            guests.on_domain_if_present(uuid, power.stop)
+            guests.on_domain_or(uuid, power.stop, None)
             guests.redefine(instance)
 
 

@@ -116,7 +116,7 @@ class Snapshots(Role, guest_driver.Snapshots):
 
     def unquiesce(self, instance: Instance) -> None:
         self._resting.discard(instance.uuid)
-        self._guests.on_domain_if_present(instance.uuid, _thaw)
+        self._guests.on_domain_or(instance.uuid, _thaw, None)
 
     # --- copying -----------------------------------------------------------------------------------
     def _copy(self, instance: Instance, path: str, cancelled: Cancelled) -> None:

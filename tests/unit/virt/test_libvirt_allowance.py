@@ -43,8 +43,8 @@ class Nobody:
     def exists(self, _uuid: str) -> bool:
         return False
 
-    def on_domain(self, uuid: str, _what: object) -> Any:
-        raise exception.GuestNotFound(instance_uuid=uuid)
+    def on_domain_or(self, _uuid: str, _what: object, otherwise: Any) -> Any:
+        return otherwise
 
     def definition_of(self, _instance: Instance) -> str:
         return "<domain/>"

@@ -92,8 +92,13 @@ def replace(place: str, builders: Mapping[str, Callable[[str], None]], retained:
         for name in builders.keys() - {MARK}:
             os.rename(parts[name], os.path.join(place, name))
         for name in set(os.listdir(place)) - builders.keys() - set(retained) - {_OWNER}:
-            if not name.endswith(".part"):
-                _remove_whatever(os.path.join(place, name))
+            path = os.path.join(place, name)
+            if name.endswith(".part"):
+                continue
+            if os.path.isdir(path) and not os.path.islink(path):
+                _remove_tree(path)
+            else:
+                os.unlink(path)
         os.rename(parts[MARK], os.path.join(place, MARK))  # All new files are complete now.
     finally:
         files.remove(*parts.values())
@@ -112,13 +117,6 @@ def write(content: str, path: str) -> None:
 def remove_files(uuid: str, names: Iterable[str]) -> None:
     """Remove files of the guest. Missing files are ignored."""
     files.remove(*(os.path.join(directory(uuid), name) for name in names))
-
-
-def _remove_whatever(path: str) -> None:
-    if os.path.isdir(path) and not os.path.islink(path):
-        _remove_tree(path)
-    else:
-        os.unlink(path)
 
 
 # --- ownership -------------------------------------------------------------------------------------
