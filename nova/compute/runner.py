@@ -63,13 +63,12 @@ def order_pool() -> FairThreadPool:
 class Runner:
     """The runner of one compute host."""
 
-    def __init__(self, machine: Machine, engine: Engine, guests: Guests, pool: FairThreadPool | None = None,
-                 clock: ConductorClock | None = None) -> None:
+    def __init__(self, machine: Machine, engine: Engine, guests: Guests, pool: FairThreadPool | None = None) -> None:
         self.machine = machine
         self._engine = engine
         self._guests = guests
         self._pool = pool or order_pool()
-        self.clock = clock or ConductorClock()
+        self.clock = ConductorClock()
         self._mutex = threading.Lock()
         # Each of many hosts in one process stores fewer orders.
         self._newest = NewestOrders(_STORED_ORDERS if pool is None else _STORED_ORDERS // 10)

@@ -297,7 +297,7 @@ def read(path: str) -> str | None:
 
 # --- release messages ----------------------------------------------------------------------------------
 def _release_packet(server: str, mac: str, address: str) -> bytes:
-    """Return a DHCPRELEASE message (IPv4)."""
+    """Return a DHCPRELEASE message."""
     hardware = bytes.fromhex(mac.replace(":", ""))
     message = struct.pack("!BBBBIHH4s4s4s4s16s64s128s", 1, 1, len(hardware), 0, 0x4E6F7661, 0, 0,
                           socket.inet_aton(address), bytes(4), bytes(4), bytes(4), hardware, b"", b"")

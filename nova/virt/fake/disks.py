@@ -113,8 +113,7 @@ def copy_to_file(host: str, uuid: str, disk: Disk | None) -> str:
     """Write the identity of the disk to a file; return its path."""
     path = file_of(host, uuid)
     os.makedirs(os.path.dirname(path), exist_ok=True)
-    with open(path, "w", encoding="ascii") as file:
-        json.dump(disk, file)
+    files.replace(path, json.dumps(disk))
     return path
 
 

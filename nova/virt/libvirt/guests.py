@@ -3,8 +3,12 @@
 import contextlib
 import dataclasses
 import logging
+import random
+import socket
 import threading
-from collections.abc import Callable, Iterator, Sequence
+import time
+import xml.etree.ElementTree as ET
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TypeVar
 
 import libvirt
@@ -16,7 +20,7 @@ from nova.objects.servers.guest import Diagnostics, GuestStatus
 from nova.objects.servers.instance import BlockDevice, Instance
 from nova.operations.framework import guest_driver
 from nova.operations.framework.guest_driver import BootFiles
-from nova.virt.libvirt import diagnostics, errors, power, secrets, serial_ports
+from nova.virt.libvirt import diagnostics, errors, power, secrets
 from nova.virt.libvirt.files import directories, disk_server, disks
 from nova.virt.libvirt.host import Host
 from nova.virt.libvirt.node import inventory
@@ -36,6 +40,8 @@ LOCK_TIMEOUT = 30.0
 # Seconds that the guest agent has to set a password: by default libvirt waits for ever, and agents are programs of
 # tenants.
 _AGENT_TIMEOUT = 10
+# Seconds within which a guest begins to listen on an allocated port.
+_ON_ITS_WAY = 120.0
 
 # Name of the file in the guest's directory with its definition on the source host.
 MOVED_DEFINITION = "domain.xml"
@@ -104,6 +110,33 @@ class GuestLocks:
                 del self._guests[uuid]
 
 
+class SerialPorts:
+    """An allocator of TCP ports for the serial ports of guests. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._given: dict[int, float] = {}
+
+    def take(self, count: int, taken: Collection[int]) -> tuple[int, ...]:
+        """Allocate ``count`` free ports of [serial_console]port_range that are not in ``taken``. Raises
+        SocketPortRangeExhausted."""
+        with self._lock:
+            now = time.monotonic()
+            self._given = {port: moment for port, moment in self._given.items() if now - moment < _ON_ITS_WAY}
+            ports: list[int] = []
+            low, high = (int(number) for number in CONF.serial_console.port_range.split(":"))
+            # In random order, so that a released port is not reused soon.
+            for port in random.sample(range(low, high), max(high - low, 0)):
+                if len(ports) == count:
+                    break
+                if port not in taken and port not in self._given and _is_free(port):
+                    ports.append(port)
+            if len(ports) < count:
+                raise exception.SocketPortRangeExhausted(host=CONF.host)
+            self._given.update(dict.fromkeys(ports, now))
+            return tuple(ports)
+
+
 class Guests(guest_driver.Guests):
     """The guests, and what all roles of the driver share: the connection, the host's settings, and a lock per guest."""
 
@@ -113,7 +146,7 @@ class Guests(guest_driver.Guests):
         self.locks = GuestLocks()
         self._capabilities: Capabilities | None = None
         self._settings: Settings | None = None
-        self._serial_ports = serial_ports.SerialPorts()
+        self._serial_ports = SerialPorts()
 
     # --- the host ----------------------------------------------------------------------------------
     @property
@@ -399,7 +432,7 @@ def _serial_ports_of_all(connection: libvirt.virConnect) -> dict[str, tuple[bool
     ports = {}
     for domain in connection.listAllDomains():
         try:
-            ports[domain.UUIDString()] = bool(domain.isActive()), serial_ports.of_definition(domain.XMLDesc(0))
+            ports[domain.UUIDString()] = bool(domain.isActive()), serial_ports_of(domain.XMLDesc(0))
         except libvirt.libvirtError as error:
             if not errors.is_missing(error):
                 raise
@@ -413,3 +446,18 @@ def define_domain(connection: libvirt.virConnect, name: str, xml: str) -> None:
         if f"domain '{name}' already exists" in error.get_error_message():
             raise exception.Conflict(f"Another guest on the host has the name {name}.") from error
         raise
+
+
+def serial_ports_of(text: str) -> tuple[int, ...]:
+    """Return the ports that a domain's serial ports listen on."""
+    devices = ET.fromstring(text)  # noqa: S314 - libvirt's own output
+    sources = devices.iterfind("devices/serial[@type='tcp']/source[@mode='bind']")
+    return tuple(int(port) for source in sources if (port := source.get("service", "")).isdecimal())
+
+
+def _is_free(port: int) -> bool:
+    try:
+        socket.create_server((CONF.serial_console.proxyclient_address, port)).close()
+    except OSError:
+        return False
+    return True

@@ -23,10 +23,10 @@ from nova.objects.servers.instance import Instance
 from nova.operations.framework import guest_driver
 from nova.operations.framework.guest_driver import BootFiles
 from nova.virt.images import qemuimg
-from nova.virt.libvirt import power, serial_ports
+from nova.virt.libvirt import power
 from nova.virt.libvirt.files import directories, disk_making, disk_server, disks
 from nova.virt.libvirt.files.disks import LocalDisk, LocalDisks
-from nova.virt.libvirt.guests import Role, define_domain
+from nova.virt.libvirt.guests import Role, define_domain, serial_ports_of
 from nova.virt.libvirt.xml import domain_xml
 from nova.virt.libvirt.xml.guest_config import GuestConfig
 from nova.virt.libvirt.xml.layout import GuestDisk, rescue_layout
@@ -117,7 +117,7 @@ def _address(domain: libvirt.virDomain, protocol: str) -> ConsoleAddress | None:
         raise exception.GuestNotRunning(instance_uuid=domain.UUIDString())
     definition = domain.XMLDesc(0)
     if protocol == SERIAL:
-        ports = serial_ports.of_definition(definition)
+        ports = serial_ports_of(definition)
         return ConsoleAddress(host=CONF.serial_console.proxyclient_address, port=ports[0]) if ports else None
     domain_xml = ET.fromstring(definition)  # noqa: S314 - libvirt's own output
     if protocol == VNC:

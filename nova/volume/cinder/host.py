@@ -4,7 +4,6 @@ Cinder's developers maintain os-brick for this purpose. It is imported when this
 rights of this process."""
 
 import importlib
-import logging
 import os
 import re
 from typing import Any
@@ -13,8 +12,6 @@ from nova import exception
 from nova.conf import CONF
 from nova.objects.volumes.volume import ConnectionInfo, VolumeConnection, VolumeKey, VolumeRemoval
 from nova.volume.base import Fetch, HostVolumes
-
-LOG = logging.getLogger(__name__)
 
 _FORMATS = ("raw", "qcow2")
 # Suffix of a file that is written after a snapshot: the id of the snapshot. The name before is that of the volume.

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 
 import libvirt
 
+from nova.common import files
 from nova.conf import CONF
 from nova.objects.hosts.node import DISK_GB, MEMORY_MB, VCPU, ComputeNode, Inventory, Provider
 from nova.objects.requirements import hardware_values
@@ -94,11 +95,8 @@ def node_name(host: str, machine: str) -> str:
 
 def node_uuid(host: str, name: str) -> str:
     """Return the id in ``state_path``/compute_id if an operator stored one, else one derived from the names."""
-    try:
-        with open(os.path.join(CONF.state_path, "compute_id"), encoding="utf-8") as file:
-            return str(uuid.UUID(file.read().strip()))
-    except FileNotFoundError:
-        return str(uuid.uuid5(_NODES, f"{host}\n{name}"))
+    stored = files.text_of(os.path.join(CONF.state_path, "compute_id"))
+    return str(uuid.uuid5(_NODES, f"{host}\n{name}") if stored is None else uuid.UUID(stored.strip()))
 
 
 def _inventory(total: int, reserved: int, ratio: float | None, initial: float) -> Inventory:
