@@ -73,8 +73,11 @@ class FairThreadPool:
                             self._start(kind, at)
         return True
 
-    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Refuse further functions; waiting ones run unless ``cancel_futures``. ``wait`` until all threads ended."""
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False,
+                 longest: Mapping[str, float] | None = None) -> None:
+        """Refuse further functions; waiting ones run unless ``cancel_futures``. ``wait`` until all threads ended, for
+        the threads of a kind in ``longest`` at most this number of seconds."""
+        began = time.monotonic()
         cancelled: list[_Work] = []
         with self._lock:
             self._closed = True
@@ -86,8 +89,10 @@ class FairThreadPool:
         for work in cancelled:
             work.future.cancel()
         with self._lock:
-            while wait and any(at.threads for at in self._kinds.values()):
-                self._ended.wait()
+            for kind, at in self._kinds.items() if wait else ():
+                until = began + (longest or {}).get(kind, threading.TIMEOUT_MAX)
+                while at.threads and (left := until - time.monotonic()) > 0:
+                    self._ended.wait(min(left, threading.TIMEOUT_MAX))
 
     def _start(self, kind: str, at: _Kind) -> None:
         try:

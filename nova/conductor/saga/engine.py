@@ -46,6 +46,7 @@ _SERVERS_PER_REQUEST = 50
 # Number of threads that call schedulers: more than the requests that a frozen scheduler holds back
 # (rabbit_qos_prefetch_count).
 SCHEDULER_THREADS = 6
+_SCHEDULER_SECONDS = 3.0  # for which a conductor that stops waits for replies of schedulers
 _BACKGROUND = "background"  # thread pool class of calls to external services that belong to no step
 KINDS = ("database", "scheduler", *OUTSIDE, _BACKGROUND)  # thread pool classes, by the service that the threads call
 
@@ -65,8 +66,9 @@ class Engine:
         self.recovery = Recovery(core, self.executor, self._submit_taken, cleanup)
 
     def stop(self) -> None:
-        """Wait for the running conductor steps. Queued steps are left to other conductors."""
-        self._pool.shutdown(wait=True, cancel_futures=True)
+        """Wait for the running conductor steps. Queued steps are left to other conductors, and so are steps whose
+        scheduler does not answer: they have changed nothing."""
+        self._pool.shutdown(cancel_futures=True, longest={"scheduler": _SCHEDULER_SECONDS})
 
     # --- accepting ---------------------------------------------------------------------------------
     def new_action(self, ctx: context.RequestContext, operation: type[Operation], instance: Instance,

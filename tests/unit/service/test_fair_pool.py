@@ -185,6 +185,20 @@ def test_pool_shutdown_waits_for_running_functions_and_refuses_new_functions(can
     assert second.cancelled() == cancel
 
 
+def test_pool_shutdown_waits_for_a_limited_kind_only_so_long():
+    pool, gate, built = FairThreadPool({"ask": 1, "build": 1}), threading.Event(), threading.Event()
+    began = [threading.Event(), threading.Event()]
+    hangs = pool.submit("ask", "a", lambda: (began[0].set(), gate.wait(SECONDS)))
+    build = pool.submit("build", "a", lambda: (began[1].set(), built.wait(SECONDS)))
+    assert all(event.wait(SECONDS) for event in began)
+    threading.Timer(0.2, built.set).start()
+    pool.shutdown(longest={"ask": 0.05})
+    assert build.done(), "a kind without a limit was not waited for"
+    assert not hangs.done()
+    gate.set()
+    assert hangs.result(SECONDS)[1]
+
+
 def test_hanging_thread_is_replaced_and_ends_with_its_function():
     pool, gate, began = FairThreadPool({"build": 1}, "hanging"), threading.Event(), threading.Event()
     hangs = pool.submit("build", "a", lambda: (began.set(), gate.wait(SECONDS)))

@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+from nova.conductor.saga import engine as engine_module
 from nova.conductor.saga.engine import KINDS, Engine
 from nova.conductor.saga.leases import InFlightLeases
 from nova.conductor.saga.run import Run
@@ -61,6 +62,22 @@ def test_lease_of_a_queued_action_is_renewed(core: Books) -> None:
     core.statements()
     engine.renew()
     assert core.statements() == [], "the lease of a finished action was renewed"
+
+
+def test_stopping_engine_does_not_wait_for_a_scheduler_that_does_not_answer(monkeypatch: pytest.MonkeyPatch,
+                                                                            core: Books) -> None:
+    """The step has changed nothing, so another conductor repeats it; meanwhile no conductor would serve requests."""
+    monkeypatch.setattr(engine_module, "_SCHEDULER_SECONDS", 0.1)
+    pool, answer, asked = FairThreadPool(dict.fromkeys(KINDS, 1)), threading.Event(), threading.Event()
+    engine = Engine(core, pool)
+    pool.submit("scheduler", None, lambda: (asked.set(), answer.wait(30)))
+    assert asked.wait(30)
+    ending = threading.Thread(target=engine.stop)
+    ending.start()
+    ending.join(10)
+    stopped = not ending.is_alive()
+    answer.set()
+    assert stopped
 
 
 def test_in_flight_lease_taken_twice_is_dropped_twice() -> None:
