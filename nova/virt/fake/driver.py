@@ -121,12 +121,10 @@ class FakeDriver(Driver):
 
 # --- hardware of the nodes of a group ------------------------------------------------------------------
 def _cpus(group: Group) -> int:
-    """Return the number of CPUs of each node."""
     return group.vcpus or CONF.fake.vcpus
 
 
 def _inventories_of(group: Group) -> dict[str, Inventory]:
-    """Return the inventories of each node of the group."""
     dedicated = group.cells.count * group.cells.dedicated if group.cells else 0
     totals: dict[str, Any] = {VCPU: _cpus(group) - dedicated, PCPU: dedicated,
                               MEMORY_MB: group.memory_mb or CONF.fake.memory_mb,
@@ -154,7 +152,6 @@ def _traits(group: Group) -> list[str]:
 
 
 def _children(group: Group, node_uuid: str, name: str) -> list[Provider]:
-    """Return the child providers of a node."""
     return [Provider(uuid=str(uuidlib.uuid5(uuidlib.UUID(node_uuid), child)), name=f"{name}_{child}",
                      parent_uuid=node_uuid, inventories=_inventories(made.inventories), traits=sorted(made.traits))
             for child, made in sorted(group.children.items())]

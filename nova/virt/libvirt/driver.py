@@ -14,15 +14,14 @@ from nova.objects.hosts.node import ComputeNode
 from nova.objects.servers.guest import GuestStatus
 from nova.virt.driver import Driver, EventHandler, HostCpu
 from nova.virt.libvirt.cold_migration import ColdMigration
+from nova.virt.libvirt.devices import Interfaces, VolumeFiles, Volumes, VolumeSwaps
 from nova.virt.libvirt.files import directories
 from nova.virt.libvirt.guests import Guests
 from nova.virt.libvirt.host import Host
-from nova.virt.libvirt.hotplug import Interfaces
 from nova.virt.libvirt.live_migration import LiveMigrationSource, LiveMigrationTarget
 from nova.virt.libvirt.node import inventory
 from nova.virt.libvirt.roles import Consoles, Disks, Power, Rescue
 from nova.virt.libvirt.snapshots import Snapshots
-from nova.virt.libvirt.volumes import VolumeFiles, Volumes, VolumeSwaps
 
 LOG = logging.getLogger(__name__)
 
