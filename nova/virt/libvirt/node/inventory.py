@@ -23,8 +23,7 @@ from nova.objects.volumes.share import VIRTIO_FS
 from nova.virt.driver import HostCpu
 from nova.virt.images.imagecache import ImageCache
 from nova.virt.libvirt.files import disks
-from nova.virt.libvirt.node import dedicated_resources
-from nova.virt.libvirt.node.capabilities import Capabilities
+from nova.virt.libvirt.node.capabilities import Capabilities, pci_devices
 from nova.virt.libvirt.xml import guest_config
 
 LOG = logging.getLogger(__name__)
@@ -52,7 +51,7 @@ def take(connection: libvirt.virConnect, host: str, capabilities: Capabilities) 
         uuid=identity, host=host, hypervisor_hostname=name, hypervisor_type=connection.getType(),
         hypervisor_version=connection.getVersion(), host_ip=CONF.my_ip, cpu_info=capabilities.cpu_info,
         supported_instances=_supported(capabilities), uptime=_uptime(),
-        numa_topology=capabilities.cells, pci_devices=dedicated_resources.pci_devices(connection),
+        numa_topology=capabilities.cells, pci_devices=pci_devices(connection),
         disk_available_least=(usage.free - disks.promised_bytes()) // _GIB,
         provider=Provider(uuid=identity, name=name, inventories={
             resource_class: inventory for resource_class, inventory in inventories.items() if inventory.total},
