@@ -151,7 +151,7 @@ class OnFiles(OnVolumes):
         return found.status, found.progress
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("when", [pytest.param("before", marks=pytest.mark.full), "after"])
 def test_kill_during_an_assisted_snapshot_is_reported_to_cinder(
         nova: Cluster, points: Points, operate: Operate, cinder: CinderService, monkeypatch: pytest.MonkeyPatch,
         when: When) -> None:
@@ -191,7 +191,7 @@ class OnLargerFiles(OnFiles):
         return name, uuid
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("when", ["before", pytest.param("after", marks=pytest.mark.full)])
 def test_kill_during_a_volume_extension_is_reported_to_cinder(
         nova: Cluster, points: Points, operate: Operate, cinder: CinderService, monkeypatch: pytest.MonkeyPatch,
         when: When) -> None:

@@ -93,7 +93,7 @@ def _cases() -> list[Case]:
             for case in (Case(REGISTRY[name], step), *([Case(REGISTRY[name], step, undo=True)] if step.undo else ()))]
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("when", [pytest.param("before", marks=pytest.mark.full), "after"])
 def test_kill_during_neutron_calls_leaves_no_port(nova: Cluster, points: Points, operate: Operate,
                                                   neutron: NeutronServer, when: When) -> None:
     everything = Round(nova, points, _cases(), when, operate)

@@ -16,7 +16,6 @@ from tests.crash.steps import Case, Points, When, cases
 from tests.integration.cluster import Cluster
 from tests.integration.processes import eventually
 
-_PLACES = ("compute", "conductor")
 _WHENS = ("before", "after")
 
 
@@ -45,8 +44,9 @@ def taken_over(nova: Cluster) -> int:
     return sum(process.log.read_bytes().count(b"Took over ") for process in nova.processes.values())
 
 
-@pytest.mark.parametrize("when", _WHENS)
-@pytest.mark.parametrize("place", _PLACES)
+@pytest.mark.parametrize(("place", "when"), [
+    pytest.param("compute", "before", marks=pytest.mark.full), ("compute", "after"), ("conductor", "before"),
+    pytest.param("conductor", "after", marks=pytest.mark.full)])
 def test_operations_complete_after_kills_during_every_step(nova: Cluster, points: Points, operate: Operate, place: str,
                                                            when: When) -> None:
     everything = Round(nova, points, at(place), when, operate)

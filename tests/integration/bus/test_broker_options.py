@@ -43,6 +43,7 @@ def kinds_of_queues(rabbit: Rabbit, url: str, name: str) -> str:
 
 
 # --- quorum queues --------------------------------------------------------------------------------------
+@pytest.mark.slow
 def test_quorum_queues_keep_messages_when_the_broker_is_killed(rabbitmq: Rabbit) -> None:
     url = rabbitmq.new_vhost()
     with small(url, **_QUORUM) as nova:

@@ -39,11 +39,19 @@ def broker() -> Iterator[Rabbit]:
         yield started
 
 
+@pytest.fixture(scope="module")
+def url(broker: Rabbit, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Return the URL of a virtual host with a server."""
+    url = broker.new_vhost()
+    server = bus_desk.start(bus_desk.configure(tmp_path_factory.mktemp("server"), url), "one")
+    yield url
+    server.kill()
+
+
 @pytest.fixture
-def connect(broker: Rabbit, tmp_path: pathlib.Path) -> Iterator[Callable[..., Any]]:
-    """Start a server, and return a function that makes a client of the broker, after the brokers at other ports."""
-    url, made = broker.new_vhost(), []
-    server = bus_desk.start(bus_desk.configure(tmp_path, url), "one")
+def connect(url: str, tmp_path: pathlib.Path) -> Iterator[Callable[..., Any]]:
+    """Return a function that makes a client of the broker, after the brokers at other ports."""
+    made: list[Any] = []
 
     def new(*ports: int) -> Any:
         directory = tmp_path / f"client{len(made)}"
@@ -55,7 +63,6 @@ def connect(broker: Rabbit, tmp_path: pathlib.Path) -> Iterator[Callable[..., An
     yield new
     for transport in made:
         transport.cleanup()
-    server.kill()
 
 
 def refused(send: Callable[[], Any], limit: float) -> float:

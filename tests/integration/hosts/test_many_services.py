@@ -131,7 +131,7 @@ class Clients:
                     self.deleted.append(uuid)
             else:
                 self.kept.append(uuid)
-            time.sleep(0.1)
+            time.sleep(0.2)
 
     def _ask(self, clients: list[Client], turn: Iterator[int], method: str, path: str,
              body: object = None) -> requests.Response | None:
@@ -181,8 +181,8 @@ def replace(nova: ManyCluster, *names: str) -> Callable[[], None]:
 
 
 @pytest.mark.parametrize("names", [
-    ("conductor-1", "conductor-2", "conductor-1"), ("scheduler-1", "scheduler-2"), ("api", "api2"),
-    ("compute-1", "compute-2"),
+    ("conductor-1", "conductor-2", "conductor-1"), pytest.param(("scheduler-1", "scheduler-2"), marks=pytest.mark.slow),
+    pytest.param(("api", "api2"), marks=pytest.mark.slow), ("compute-1", "compute-2"),
 ], ids=lambda names: names[0].partition("-")[0])
 def test_restarting_services_in_turn_loses_no_request(nova: ManyCluster, names: tuple[str, ...]) -> None:
     with busy(nova) as clients:
@@ -211,7 +211,7 @@ def test_killed_workers_are_replaced(nova: ManyCluster) -> None:
     assert len(clients.lost) <= 2 * 4
 
 
-@pytest.mark.parametrize("name", ["api", "conductor-1", "scheduler-1"])
+@pytest.mark.parametrize("name", ["api", "conductor-1", pytest.param("scheduler-1", marks=pytest.mark.slow)])
 def test_reload_replaces_workers_without_lost_requests(nova: ManyCluster, name: str) -> None:
     before = {worker.pid for worker in nova.workers(name)}
     with busy(nova) as clients:
@@ -272,7 +272,7 @@ def test_stopped_compute_finishes_running_builds_and_resumes_the_others(nova: Ma
 
 
 @pytest.mark.usefixtures("slow_hypervisors")
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 def test_second_signal_stops_a_service_at_once(nova: ManyCluster, number: signal.Signals) -> None:
     ids = nova.boot_many(4)
     time.sleep(1)

@@ -20,7 +20,7 @@ def hosts() -> Iterator[RealHosts]:
         yield made
 
 
-@pytest.fixture(params=["own disks", "shared disks"])
+@pytest.fixture(params=["own disks", pytest.param("shared disks", marks=pytest.mark.slow)])
 def cloud(request: pytest.FixtureRequest, rabbitmq: Rabbit, hosts: RealHosts,
           guest_image: pathlib.Path) -> Iterator[RealCloud]:
     with real_cloud(rabbitmq, hosts, guest_image, shared=request.param == "shared disks") as made:

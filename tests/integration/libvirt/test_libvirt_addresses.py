@@ -57,7 +57,7 @@ def hexadecimal(address: dict[str, str]) -> str:
     return f"{domain:04x}:{bus:02x}:{slot:02x}.{function:x}"
 
 
-@pytest.mark.parametrize("machine", ["pc", "q35"])
+@pytest.mark.parametrize("machine", [pytest.param("pc", marks=pytest.mark.slow), "q35"])
 def test_metadata_contain_the_pci_addresses_of_devices(
         driver: Any, guest_image: pathlib.Path, libvirt_daemon: PrivateLibvirt, bridge: str, volume: Any,
         machine: str) -> None:

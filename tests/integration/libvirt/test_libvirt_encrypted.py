@@ -39,7 +39,7 @@ PASSPHRASE = "5eed" * 16
 # qemu-img measures the speed of key derivation, which fails at random on virtual machines.
 _TRIES = 40
 _QCOW2 = ".qcow2"
-_both = pytest.mark.parametrize("suffix", ["", _QCOW2], ids=["luks", "qcow2"])
+_both = pytest.mark.parametrize("suffix", ["", pytest.param(_QCOW2, marks=pytest.mark.slow)], ids=["luks", "qcow2"])
 # Writes at the first boot, and reads at every boot.
 WRITE = """#!/bin/sh
 echo precious > /dev/vdb
@@ -208,6 +208,7 @@ def test_encrypted_volume_is_swapped(driver: LibvirtDriver, guest_image: pathlib
     assert decrypted(other, "0dd" * 8).startswith(b"precious")
 
 
+@pytest.mark.slow
 def test_cold_migration_removes_the_key_and_revert_restores_it(
         driver: LibvirtDriver, guest_image: pathlib.Path, state: pathlib.Path, libvirt_daemon: PrivateLibvirt) -> None:
     """The host has no key of the volume while the disks are open for a move."""

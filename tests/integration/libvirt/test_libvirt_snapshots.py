@@ -122,7 +122,8 @@ def test_snapshot_is_aborted_before_the_disk_is_full(driver: Any, guest_image: p
     assert driver.snapshots.take(instance, ONE, NOBODY).format == "qcow2", "the next snapshot failed"
 
 
-@pytest.mark.parametrize("alone", [False, True], ids=["another image", "shelving image"])
+@pytest.mark.parametrize("alone", [pytest.param(False, marks=pytest.mark.slow), True],
+                         ids=["another image", "shelving image"])
 def test_guest_boots_from_a_snapshot(driver: Any, guest_image: pathlib.Path, alone: bool) -> None:
     """An unshelved server gets a disk without a backing file, because its shelved image is deleted afterwards."""
     instance = boot(driver, guest_image)

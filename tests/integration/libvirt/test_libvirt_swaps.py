@@ -75,7 +75,7 @@ def content(state: pathlib.Path, name: str, disk_format: str = "raw") -> bytes:
     return flat.read_bytes()
 
 
-@pytest.mark.parametrize("disk_format", ["raw", "qcow2"])
+@pytest.mark.parametrize("disk_format", ["raw", pytest.param("qcow2", marks=pytest.mark.slow)])
 def test_volume_swap_keeps_data_and_serial_number(
         driver: LibvirtDriver, guest_image: pathlib.Path, volume: Make, state: pathlib.Path,
         libvirt_daemon: PrivateLibvirt, disk_format: str) -> None:

@@ -93,8 +93,9 @@ def restart(nova: Cluster, *names: str) -> Callable[[], None]:
 
 
 @pytest.mark.parametrize("names", [
-    ("compute-1",), _COMPUTES, ("conductor-1",), ("conductor-1", "conductor-2"), ("scheduler-1", "scheduler-2"),
-    ("conductor-1", "scheduler-1", "compute-1", "api"),
+    *(pytest.param(names, marks=pytest.mark.slow) for names in (
+        ("compute-1",), ("conductor-1",), ("conductor-1", "conductor-2"), ("scheduler-1", "scheduler-2"))),
+    _COMPUTES, ("conductor-1", "scheduler-1", "compute-1", "api"),
 ], ids="+".join)
 def test_builds_resume_after_services_are_killed(nova: Cluster, names: tuple[str, ...]) -> None:
     settles(nova, storm(nova, restart(nova, *names)))

@@ -48,7 +48,7 @@ def try_boot(nova: Cluster, name: str) -> str | None:
     return str(answer.json()["server"]["id"]) if answer.status_code == 202 else None
 
 
-@pytest.mark.parametrize("frozen", _CONDUCTORS)
+@pytest.mark.parametrize("frozen", [pytest.param(_CONDUCTORS[0], marks=pytest.mark.slow), _CONDUCTORS[1]])
 def test_hosts_stay_up_while_one_of_two_conductors_is_frozen(nova: Cluster, frozen: str) -> None:
     nova.freeze(frozen)
     down: list[str] = []

@@ -116,6 +116,7 @@ def test_server_boots_from_the_volume_of_a_deleted_server(cloud: RealCloud) -> N
     eventually(lambda: not cloud.api.get("/os-volumes", _OLD)["volumes"], 30, "the volume is deleted with its server")
 
 
+@pytest.mark.slow
 def test_guest_data_survive_a_volume_swap(cloud: RealCloud) -> None:
     old, new = make(cloud), make(cloud)
     server = started(cloud, "guest", cloud.trio)
