@@ -11,16 +11,14 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).parents[1]
 PROTO = "nova/novad/api/novad.proto"
-MADE = ("novad_pb2.py", "novad_pb2.pyi", "novad_pb2_grpc.py")
+MADE = ("novad_pb2.py", "novad_pb2.pyi")
 
 
 def make(target: pathlib.Path) -> None:
     """Generate the files below ``target``, at the same path as in the repository."""
     from grpc_tools import protoc
 
-    arguments = ["protoc", f"-I{ROOT}", f"--python_out={target}", f"--pyi_out={target}", f"--grpc_python_out={target}",
-                 PROTO]
-    if protoc.main(arguments):
+    if protoc.main(["protoc", f"-I{ROOT}", f"--python_out={target}", f"--pyi_out={target}", PROTO]):
         raise SystemExit("protoc failed")
 
 

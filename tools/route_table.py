@@ -19,7 +19,7 @@ import sys
 from collections.abc import Iterable, Iterator
 
 from nova.api import microversion, routes
-from nova.api.legacy import removed, served
+from nova.api.legacy import routes as legacy_routes
 from nova.api.router import Route, Router
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -88,7 +88,7 @@ def module_of(operation: Operation) -> str | None:
     if operation.path == "/":
         return "nova/api/versions.py"
     route = _routes(routes.ROUTES).get(operation.shape)
-    if route is None or route.handler is removed.no_longer_available:
+    if route is None or route.handler is legacy_routes.no_longer_available:
         route = legacy_route(operation)
     if route is None:
         return None
@@ -97,7 +97,7 @@ def module_of(operation: Operation) -> str | None:
 
 def legacy_route(operation: Operation) -> Route | None:
     """Return the route that serves an operation if [api]legacy is enabled, or None."""
-    return _routes(served.ROUTES).get(operation.shape)
+    return _routes(legacy_routes.SERVED).get(operation.shape)
 
 
 def state_of(operation: Operation) -> str:

@@ -5,17 +5,17 @@
        INDEX_QUERY = Query({"limit": Field(LIMIT, since=35)}, strict=75)      # see operations.json
        THING = View([Out("name", STRING), Out("type", STRING, since=2)])      # rendered per version
 
-       @accepts(query=INDEX_QUERY, answer=Object({"things": Array(THING)}))
-       def index(req: Request) -> dict:
-           found = req.clients.things.index(req.ctx, req.scope)              # a call on the bus
-           return {"things": [THING.render(thing, req) for thing in found]}
+       @accepts(query=INDEX_QUERY, answer=listed("things", THING))            # and single("thing", THING)
+       def index(req: Request) -> list[Thing]:
+           return req.clients.things.index(req.ctx, req.scope)               # a call on the bus
 
    A handler gets a checked :class:`~nova.api.request.Request` (``params``, ``query``, ``body``, ``version``, ``ctx``,
-   ``clients``) and returns the body, None for an empty one, or a :class:`~nova.api.request.Response` for another status
-   or headers. Errors are raised as :mod:`nova.exception` (its ``code`` is the status). Microversions are minor numbers:
-   47 is 2.47. A GET without a declared query takes no parameters (unknown: dropped before 2.102, then 400);
-   ``ANY_QUERY`` ignores unknown ones for ever. POST, PUT, DELETE without a query check none. Types that many resources
-   have are in :mod:`nova.api.validation.types`.
+   ``clients``). It returns the resource of ``single`` or the resources of ``listed``; with another answer it returns
+   the body, None for an empty one, or a :class:`~nova.api.request.Response` for another status or headers. Errors are
+   raised as :mod:`nova.exception` (its ``code`` is the status). Microversions are minor numbers: 47 is 2.47. A GET
+   without a declared query takes no parameters (unknown: dropped before 2.102, then 400); ``ANY_QUERY`` ignores unknown
+   ones for ever. POST, PUT, DELETE without a query check none. Types that many resources have are in
+   :mod:`nova.api.validation.types`.
 2. ``routes.py``: one line per method and path, with policy, versions and status. Literal segments win over
    ``{parameters}``. An action is a POST on ``.../action`` with ``action="key"`` and a body ``only("key", TYPE)``. The
    policy of a line is checked with the caller's own project as target; leave it out and call

@@ -14,7 +14,7 @@ from nova.api.clients import Clients
 from nova.api.instrumentation import ROUTE, instrumented
 from nova.api.reply import JSON, Reply
 from nova.api.request import Request, Response
-from nova.api.validation import schema
+from nova.api.validation import fields, schema
 from nova.conf import CONF
 from nova.http.messages import Environ, Wsgi
 
@@ -170,6 +170,8 @@ class Dispatcher:
         if route.policy is not None:
             request.authorize(route.policy)
         answer = route.handler(request)
+        if isinstance(route.spec.answer, fields.Rendered):
+            answer = route.spec.answer.render(answer, request)
         status = route.status(request.version)
         if isinstance(answer, Response):
             reply.set_headers(answer.headers)

@@ -9,12 +9,11 @@ import dataclasses
 from collections.abc import Iterator
 
 from nova.api import versions
-from nova.api.compute import extensions
-from nova.api.compute.accounts import keypairs, limits, quota_sets, usages
-from nova.api.compute.flavors import flavor_access, flavor_extra_specs, flavors
-from nova.api.compute.hosts import aggregates, availability_zones, hosts, hypervisors, services
+from nova.api.compute import extensions, flavors
+from nova.api.compute.accounts import keypairs, quotas, usages
+from nova.api.compute.hosts import aggregates, hosts, hypervisors, services
 from nova.api.compute.images import image_metadata, images
-from nova.api.compute.networks import floating_ips, networks, security_group_rules, security_groups
+from nova.api.compute.networks import floating_ips, networks, security_groups
 from nova.api.compute.servers import (
     external_events,
     instance_actions,
@@ -34,8 +33,8 @@ from nova.api.compute.servers.subresources import (
     topology,
     volume_attachments,
 )
-from nova.api.compute.volumes import assisted_snapshots, volume_snapshots, volumes
-from nova.api.legacy import removed, served
+from nova.api.compute.volumes import assisted_snapshots, volumes
+from nova.api.legacy import routes as legacy_routes
 from nova.api.router import Route
 
 _SERVER = "/servers/{server_id}"
@@ -114,7 +113,7 @@ _ROUTES: tuple[Route, ...] = (
     Route("POST", _ACTION, server_actions.restore, success=202, action="restore"),
     Route("POST", _ACTION, server_disks.rebuild, success=202, action="rebuild"),
     Route("POST", _ACTION, server_disks.rescue, action="rescue"),
-    Route("POST", _ACTION, server_disks.unrescue, success=202, action="unrescue"),
+    Route("POST", _ACTION, server_actions.unrescue, success=202, action="unrescue"),
     Route("POST", _ACTION, server_moves.resize, success=202, action="resize"),
     Route("POST", _ACTION, server_moves.confirm_resize, success=204, action="confirmResize"),
     Route("POST", _ACTION, server_moves.revert_resize, success=202, action="revertResize"),
@@ -140,7 +139,7 @@ _ROUTES: tuple[Route, ...] = (
     Route("POST", _ACTION, server_actions.change_password, success=202, action="changePassword"),
     Route("POST", _ACTION, server_actions.trigger_crash_dump, since=17, success=202, action="trigger_crash_dump"),
     Route("POST", _ACTION, server_actions.inject_network_info, success=202, action="injectNetworkInfo"),
-    Route("POST", _ACTION, removed.no_longer_available, action="resetNetwork"),
+    Route("POST", _ACTION, legacy_routes.no_longer_available, action="resetNetwork"),
 
     # -- consoles ---------------------------------------------------------------------------------
     Route("POST", f"{_SERVER}/remote-consoles", consoles.create, since=6),
@@ -159,15 +158,15 @@ _ROUTES: tuple[Route, ...] = (
     Route("GET", _FLAVOR, flavors.show),
     Route("PUT", _FLAVOR, flavors.update, _FLAVORS + "update", since=55),
     Route("DELETE", _FLAVOR, flavors.delete, _FLAVORS + "delete", success=202),
-    Route("POST", f"{_FLAVOR}/action", flavor_access.add, f"{_ACCESS}:add_tenant_access", action="addTenantAccess"),
-    Route("POST", f"{_FLAVOR}/action", flavor_access.remove, f"{_ACCESS}:remove_tenant_access",
+    Route("POST", f"{_FLAVOR}/action", flavors.add_access, f"{_ACCESS}:add_tenant_access", action="addTenantAccess"),
+    Route("POST", f"{_FLAVOR}/action", flavors.remove_access, f"{_ACCESS}:remove_tenant_access",
           action="removeTenantAccess"),
-    Route("GET", f"{_FLAVOR}/os-flavor-access", flavor_access.index, _ACCESS),
-    Route("GET", _SPECS, flavor_extra_specs.index, _EXTRA + "index"),
-    Route("POST", _SPECS, flavor_extra_specs.create, _EXTRA + "create"),
-    Route("GET", f"{_SPECS}/{{id}}", flavor_extra_specs.show, _EXTRA + "show"),
-    Route("PUT", f"{_SPECS}/{{id}}", flavor_extra_specs.update, _EXTRA + "update"),
-    Route("DELETE", f"{_SPECS}/{{id}}", flavor_extra_specs.delete, _EXTRA + "delete"),
+    Route("GET", f"{_FLAVOR}/os-flavor-access", flavors.list_access, _ACCESS),
+    Route("GET", _SPECS, flavors.list_specs, _EXTRA + "index"),
+    Route("POST", _SPECS, flavors.create_specs, _EXTRA + "create"),
+    Route("GET", f"{_SPECS}/{{id}}", flavors.show_spec, _EXTRA + "show"),
+    Route("PUT", f"{_SPECS}/{{id}}", flavors.update_spec, _EXTRA + "update"),
+    Route("DELETE", f"{_SPECS}/{{id}}", flavors.delete_spec, _EXTRA + "delete"),
 
     # -- images -----------------------------------------------------------------------------------
     Route("GET", "/images", images.index, until=35),
@@ -182,14 +181,14 @@ _ROUTES: tuple[Route, ...] = (
     Route("DELETE", f"{_IMAGE}/{{id}}", image_metadata.delete, until=38, success=204),
 
     # -- limits and quotas (the handlers ask the policy: the project is in the URL) ---------------
-    Route("GET", "/limits", limits.index, "os_compute_api:limits"),
-    Route("GET", "/os-quota-sets/{id}", quota_sets.show),
-    Route("PUT", "/os-quota-sets/{id}", quota_sets.update),
-    Route("DELETE", "/os-quota-sets/{id}", quota_sets.delete, success=202),
-    Route("GET", "/os-quota-sets/{id}/detail", quota_sets.detail),
-    Route("GET", "/os-quota-sets/{id}/defaults", quota_sets.defaults),
-    Route("GET", "/os-quota-class-sets/{id}", quota_sets.show_class, "os_compute_api:os-quota-class-sets:show"),
-    Route("PUT", "/os-quota-class-sets/{id}", quota_sets.update_class, "os_compute_api:os-quota-class-sets:update"),
+    Route("GET", "/limits", quotas.limits, "os_compute_api:limits"),
+    Route("GET", "/os-quota-sets/{id}", quotas.show),
+    Route("PUT", "/os-quota-sets/{id}", quotas.update),
+    Route("DELETE", "/os-quota-sets/{id}", quotas.delete, success=202),
+    Route("GET", "/os-quota-sets/{id}/detail", quotas.detail),
+    Route("GET", "/os-quota-sets/{id}/defaults", quotas.defaults),
+    Route("GET", "/os-quota-class-sets/{id}", quotas.show_class, "os_compute_api:os-quota-class-sets:show"),
+    Route("PUT", "/os-quota-class-sets/{id}", quotas.update_class, "os_compute_api:os-quota-class-sets:update"),
 
     Route("GET", "/os-simple-tenant-usage", usages.index, "os_compute_api:os-simple-tenant-usage:list"),
     Route("GET", "/os-simple-tenant-usage/{id}", usages.show),
@@ -219,8 +218,8 @@ _ROUTES: tuple[Route, ...] = (
     Route("DELETE", _NODE, hosts.delete_node, until=35),
     Route("POST", f"{_NODE}/action", hosts.add_interface, until=35, action="add_interface"),
     Route("POST", f"{_NODE}/action", hosts.remove_interface, until=35, action="remove_interface"),
-    Route("GET", "/os-availability-zone", availability_zones.index, _ZONES + "list"),
-    Route("GET", "/os-availability-zone/detail", availability_zones.detail, _ZONES + "detail"),
+    Route("GET", "/os-availability-zone", services.zones, _ZONES + "list"),
+    Route("GET", "/os-availability-zone/detail", services.zones_detail, _ZONES + "detail"),
     Route("GET", "/os-aggregates", aggregates.index, _AGGREGATES + "index"),
     Route("POST", "/os-aggregates", aggregates.create, _AGGREGATES + "create"),
     Route("GET", _AGGREGATE, aggregates.show, _AGGREGATES + "show"),
@@ -267,8 +266,8 @@ _ROUTES: tuple[Route, ...] = (
     Route("GET", "/os-security-groups/{id}", security_groups.show, _SECURITY + "show", until=35),
     Route("PUT", "/os-security-groups/{id}", security_groups.update, _SECURITY + "update", until=35),
     Route("DELETE", "/os-security-groups/{id}", security_groups.delete, _SECURITY + "delete", until=35, success=202),
-    Route("POST", "/os-security-group-rules", security_group_rules.create, _SECURITY + "rule:create", until=35),
-    Route("DELETE", "/os-security-group-rules/{id}", security_group_rules.delete, _SECURITY + "rule:delete", until=35,
+    Route("POST", "/os-security-group-rules", security_groups.create_rule, _SECURITY + "rule:create", until=35),
+    Route("DELETE", "/os-security-group-rules/{id}", security_groups.delete_rule, _SECURITY + "rule:delete", until=35,
           success=202),
 
     # -- volumes (of attachments the handlers ask the policy) ------------------------------------
@@ -277,11 +276,11 @@ _ROUTES: tuple[Route, ...] = (
     Route("GET", "/os-volumes/detail", volumes.detail, _VOLUMES + "detail", until=35),
     Route("GET", "/os-volumes/{id}", volumes.show, _VOLUMES + "show", until=35),
     Route("DELETE", "/os-volumes/{id}", volumes.delete, _VOLUMES + "delete", until=35, success=202),
-    Route("GET", "/os-snapshots", volume_snapshots.index, _SNAPSHOTS + "list", until=35),
-    Route("POST", "/os-snapshots", volume_snapshots.create, _SNAPSHOTS + "create", until=35),
-    Route("GET", "/os-snapshots/detail", volume_snapshots.detail, _SNAPSHOTS + "detail", until=35),
-    Route("GET", "/os-snapshots/{id}", volume_snapshots.show, _SNAPSHOTS + "show", until=35),
-    Route("DELETE", "/os-snapshots/{id}", volume_snapshots.delete, _SNAPSHOTS + "delete", until=35, success=202),
+    Route("GET", "/os-snapshots", volumes.snapshots, _SNAPSHOTS + "list", until=35),
+    Route("POST", "/os-snapshots", volumes.create_snapshot, _SNAPSHOTS + "create", until=35),
+    Route("GET", "/os-snapshots/detail", volumes.snapshots_detail, _SNAPSHOTS + "detail", until=35),
+    Route("GET", "/os-snapshots/{id}", volumes.show_snapshot, _SNAPSHOTS + "show", until=35),
+    Route("DELETE", "/os-snapshots/{id}", volumes.delete_snapshot, _SNAPSHOTS + "delete", until=35, success=202),
     Route("POST", "/os-assisted-volume-snapshots", assisted_snapshots.create, _ASSISTED + "create"),
     Route("DELETE", "/os-assisted-volume-snapshots/{id}", assisted_snapshots.delete, _ASSISTED + "delete", success=204),
     Route("GET", _ATTACHMENTS, volume_attachments.index),
@@ -295,7 +294,7 @@ _ROUTES: tuple[Route, ...] = (
     Route("DELETE", f"{_SHARES}/{{id}}", shares.delete, since=97, success=200),
 
     # -- removed resources ------------------------------------------------------------------------
-    *removed.routes(),
+    *legacy_routes.REMOVED,
 )
 
 _BOOT_PATHS = frozenset({"/servers", "/servers/detail", _SERVER})
@@ -318,4 +317,4 @@ ROUTES: tuple[Route, ...] = (*_ROUTES, *_boot_routes())
 
 def table() -> tuple[Route, ...]:
     """The lines that count with this configuration: [api]legacy has more of them."""
-    return served.added_to(ROUTES) if served.is_on() else ROUTES
+    return legacy_routes.added_to(ROUTES) if legacy_routes.is_on() else ROUTES

@@ -16,25 +16,21 @@ COMMANDS = _table("resources", {
     "servers":
         "list, show, update, delete, meta, diagnostics, server-topology, server-tag-list, server-tag-add, "
         "server-tag-delete, server-tag-delete-all, server-tag-set",
-    "boot": "boot",
+    "boot": "boot, rebuild, rescue, resize, set-password, get-password, clear-password",
     "power":
         "start, stop, reboot, pause, unpause, suspend, resume, lock, unlock, restore, force-delete, shelve, "
         "shelve-offload, unshelve, unrescue, resize-confirm, resize-revert, reset-state, trigger-crash-dump, "
         "refresh-network, add-secgroup, remove-secgroup",
-    "rebuild": "rebuild, rescue, resize, set-password, get-password, clear-password",
     "flavors":
         "flavor-list, flavor-show, flavor-create, flavor-delete, flavor-update, flavor-key, flavor-access-list, "
         "flavor-access-add, flavor-access-remove",
     "images": "image-list, image-show, image-create, backup",
     "networks":
         "network-list, network-show, network-create, network-delete, interface-list, interface-attach, "
-        "interface-detach, list-secgroup, add-fixed-ip, remove-fixed-ip",
-    "floating_ips":
-        "floating-ip-list, floating-ip-pool-list, floating-ip-create, floating-ip-delete, floating-ip-associate, "
-        "floating-ip-disassociate, floating-ip-bulk-list, floating-ip-bulk-create, floating-ip-bulk-delete, "
-        "dns-domains, dns-create-private-domain, dns-create-public-domain, dns-delete-domain, dns-list, dns-create, "
-        "dns-delete",
-    "secgroups":
+        "interface-detach, list-secgroup, add-fixed-ip, remove-fixed-ip, floating-ip-list, floating-ip-pool-list, "
+        "floating-ip-create, floating-ip-delete, floating-ip-associate, floating-ip-disassociate, "
+        "floating-ip-bulk-list, floating-ip-bulk-create, floating-ip-bulk-delete, dns-domains, "
+        "dns-create-private-domain, dns-create-public-domain, dns-delete-domain, dns-list, dns-create, dns-delete, "
         "secgroup-list, secgroup-create, secgroup-update, secgroup-delete, secgroup-list-rules, secgroup-add-rule, "
         "secgroup-delete-rule, secgroup-add-group-rule, secgroup-delete-group-rule",
     "keypairs": "keypair-list, keypair-show, keypair-add, keypair-delete",
@@ -46,13 +42,11 @@ COMMANDS = _table("resources", {
         "migrate, live-migration, live-migration-abort, live-migration-force-complete, evacuate, migration-list, "
         "server-migration-list, server-migration-show, host-evacuate, host-evacuate-live, host-servers-migrate, "
         "host-meta",
-    "services":
+    "hosts":
         "service-list, service-enable, service-disable, service-force-down, service-delete, hypervisor-list, "
         "hypervisor-show, hypervisor-servers, hypervisor-uptime, hypervisor-stats, availability-zone-list, "
-        "version-list",
-    "aggregates":
-        "aggregate-list, aggregate-show, aggregate-create, aggregate-delete, aggregate-update, aggregate-set-metadata, "
-        "aggregate-add-host, aggregate-remove-host, aggregate-cache-images",
+        "version-list, aggregate-list, aggregate-show, aggregate-create, aggregate-delete, aggregate-update, "
+        "aggregate-set-metadata, aggregate-add-host, aggregate-remove-host, aggregate-cache-images",
     "usage":
         "quota-show, quota-defaults, quota-update, quota-delete, quota-class-show, quota-class-update, limits, usage, "
         "usage-list, instance-usage-audit-log",
@@ -64,10 +58,11 @@ COMMANDS = _table("resources", {
 
 # Commands of novad.
 PLATFORM = _table("platform", {
-    "deployments": "deploy, plan, history, rollback, restart, remove",
+    "deployments":
+        "deploy, plan, history, rollback, restart, remove, backup list, backup create, backup prune, backup restore, "
+        "secrets list, secrets rotate",
     "show": "platform-info, service-info, service-logs, info, health",
-    "daemons": "discover, nodes list, nodes accept, nodes secret, nodes forget, update",
-    "backups": "backup list, backup create, backup prune, backup restore, secrets list, secrets rotate"})
+    "daemons": "discover, nodes list, nodes accept, nodes secret, nodes forget, update"})
 
 # The first commands of ``nova help`` and their descriptions; the docstrings describe the other commands.
 DESCRIPTIONS = {

@@ -143,7 +143,7 @@ def _serve(arguments: argparse.Namespace) -> int:
         announcer = Announcer(options)
         stack.callback(announcer.stop)
         announcer.start()
-        LOG.info("novad %s serves platform %s at %s", __version__, daemon.platform.name, options.listen)
+        LOG.info("novad %s serves platform %s at %s", __version__, daemon.deployer.platform.name, options.listen)
         rounds = 0
         while not ended.wait(1.0) and not again.is_set():
             rounds += 1
@@ -188,9 +188,9 @@ def _forbid_core_dumps(libc: ctypes.CDLL) -> None:
 def _locked(directory: pathlib.Path) -> Iterator[None]:
     """Hold the lock of this data directory. Raises Refused."""
     from nova.common.errors import Refused
-    from nova.novad.secrets import private_directory
+    from nova.common.files import private_directory
 
-    private_directory(directory)
+    private_directory(directory, owned=True)
     with open(directory / "lock", "w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -18,9 +18,8 @@ from nova.conf import log_lines
 
 CONF = cfg.CONF
 
-MODULES = ("base", "api", "compute", "conductor", "database", "image", "libvirt", "network", "quota",
-           "scheduler", "volume", "share", "metadata", "console", "pci", "fake", "metrics", "notifications",
-           "tracing", "rpc")
+MODULES = ("base", "api", "compute", "conductor", "image", "libvirt", "network", "quota", "scheduler", "volume",
+           "metadata", "console", "telemetry", "notifications", "rpc")
 
 
 def groups() -> list[tuple[str | None, list[cfg.Opt]]]:

@@ -1,4 +1,6 @@
-"""Options of compute hosts: resources, intervals and limits ([DEFAULT], [compute], [image_cache])."""
+"""Options of compute hosts: resources, intervals and limits ([DEFAULT], [compute], [image_cache], [pci]), and the fake
+hypervisor driver for tests ([fake]).
+"""
 
 from oslo_config import cfg
 
@@ -118,5 +120,38 @@ OPTIONS = {
                     help="Remove unused images from the image cache during a cleanup. Read by nova-compute."),
         cfg.IntOpt("remove_unused_original_minimum_age_seconds", default=86400, min=0, help="Seconds for which an "
                    "image must have been unused before a cleanup removes it. Read by nova-compute."),
+    ],
+    "pci": [
+        cfg.MultiStrOpt("alias", default=[],
+                        help="Alias of PCI devices for the flavor extra spec pci_passthrough:alias, as a JSON object: "
+                             "name, and vendor_id, product_id, device_type (type-PCI, type-PF, type-VF), numa_policy "
+                             "(legacy, preferred, required, socket), resource_class, traits. Several aliases with one "
+                             "name are alternatives. Empty: flavors cannot request devices. Read by nova-conductor."),
+        cfg.MultiStrOpt("device_spec", default=[], help="PCI devices of this host that guests may use, as a JSON "
+                        "object or a list of them: vendor_id, product_id, address (a glob, or an object of regular "
+                        "expressions for domain, bus, slot, function) or devname, and the properties physical_network, "
+                        "trusted, remote_managed, managed, live_migratable, one_time_use, resource_class, traits. The "
+                        "first entry that matches a device applies. Empty: no devices. Read by nova-compute."),
+    ],
+    "fake": [
+        cfg.IntOpt("nodes", default=1, min=1, help="Number of virtual nodes of the host. Read by nova-compute."),
+        cfg.StrOpt("directory",
+                   help="Directory in which the state of fake guests is stored, so that guests survive a restart of "
+                        "nova-compute, as real guests do. Unset: guests exist in memory only. Read by nova-compute."),
+        cfg.BoolOpt("shared_storage", default=False,
+                    help="Let all virtual hosts share their disks, as on a shared file system. Read by nova-compute."),
+        cfg.StrOpt("scenario", help="YAML file that describes virtual hosts; one nova-compute simulates all of them in "
+                   "place of its own host. nova/virt/fake/scenario.py explains the format. Unset: one host. Read by "
+                   "nova-compute. Set it to test with thousands of hosts."),
+        cfg.IntOpt("vcpus", default=64, min=1, help="Number of CPUs of each virtual node. Read by nova-compute."),
+        cfg.IntOpt("memory_mb", default=512 * 1024, min=1,
+                   help="Memory of each virtual node in MiB. Read by nova-compute."),
+        cfg.IntOpt("disk_gb", default=10 * 1024, min=1,
+                   help="Disk space of each virtual node in GiB. Read by nova-compute."),
+        cfg.DictOpt("latency", default={},
+                    help="Seconds that a call of the driver takes, by its name, such as spawn:0.5,destroy:0.1; * "
+                         "stands for all other calls. Empty: calls return immediately. Read by nova-compute."),
+        cfg.DictOpt("failure", default={}, help="Fraction of the calls of the driver that fail, by its name, such as "
+                    "spawn:0.1; * stands for all other calls. Empty: no call fails. Read by nova-compute."),
     ],
 }

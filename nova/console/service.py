@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from nova import bus, exception
 from nova.conf import CONF
-from nova.console import rfb, vencrypt
+from nova.console import rfb
 from nova.console.authorization import TokenAuthorizer
 from nova.console.server import ConsoleServer
 from nova.console.streams import HostStream
@@ -115,12 +115,12 @@ def security_schemes(names: Collection[str]) -> Callable[[HostStream], dict[int,
 
     Raises InvalidInput for invalid options.
     """
-    secure = vencrypt.context() if "vencrypt" in names else None
+    secure = rfb.vencrypt_tls() if "vencrypt" in names else None
 
     def schemes(host: HostStream) -> dict[int, rfb.Scheme]:
         handshakes: dict[int, rfb.Scheme] = {rfb.NONE: rfb.none} if "none" in names else {}
         if secure is not None:
-            handshakes[vencrypt.TYPE] = functools.partial(vencrypt.secure, host, secure)
+            handshakes[rfb.VENCRYPT] = functools.partial(rfb.vencrypt, host, secure)
         return handshakes
 
     return schemes

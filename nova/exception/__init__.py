@@ -7,9 +7,7 @@ are sent as :class:`InternalError`; their details are in the log of the service 
 # ruff: noqa: F403
 
 from nova.exception.base import *
-from nova.exception.hosts import *
 from nova.exception.networks import *
-from nova.exception.requests import *
 from nova.exception.resources import *
 from nova.exception.servers import *
 from nova.exception.volumes import *

@@ -89,7 +89,6 @@ class Tree:
         return makers
 
 
-
 def is_password(path: str) -> bool:
     """Return True if a guest may POST its password to this path."""
     names = segments(path)

@@ -18,8 +18,8 @@ from google.protobuf import text_format
 
 from nova.common.plain_ip import on_loopback
 from nova.novad import signing
+from nova.novad.api import calls
 from nova.novad.api import novad_pb2 as pb
-from nova.novad.api import novad_pb2_grpc as grpc_api
 
 LOG = logging.getLogger(__name__)
 
@@ -86,14 +86,9 @@ class Client:
         # Outermost interceptor: calls that it refuses are never sent and have no outcome.
         if scheme == "tcp" and local is None and given:
             self._channel = grpc.intercept_channel(self._channel, _Signer(self._channel, self.address, given))
-        self.platform = grpc_api.PlatformStub(self._channel)
-        self.services = grpc_api.ServicesStub(self._channel)
-        self.logs = grpc_api.LogsStub(self._channel)
-        self.backups = grpc_api.BackupsStub(self._channel)
-        self.secrets = grpc_api.SecretStoreStub(self._channel)
-        self.daemon = grpc_api.DaemonStub(self._channel)
-        self.updates = grpc_api.UpdatesStub(self._channel)
-        self.nodes = grpc_api.NodesStub(self._channel)
+        self.platform, self.services, self.logs, self.backups, self.secrets, self.daemon, self.updates, self.nodes = (
+            calls.stub(self._channel, service) for service in (
+                "Platform", "Services", "Logs", "Backups", "SecretStore", "Daemon", "Updates", "Nodes"))
 
     def ask(self, method: Any, request: Any, timeout: float = _TIMEOUT) -> Any:
         """Return the response to a call. Raises grpc.RpcError."""

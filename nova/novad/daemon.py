@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from nova.common import files
 from nova.common.errors import Invalid, NotKnown, Refused, ReportedError
 from nova.common.structs import compile_imported
 from nova.novad.api import novad_pb2 as pb
@@ -24,7 +25,7 @@ from nova.novad.nodes.participant import Assignment, Participant
 from nova.novad.options import Options
 from nova.novad.platform import Platform
 from nova.novad.runtime.base import Runtime
-from nova.novad.secrets import Secrets, private_directory, write_private
+from nova.novad.secrets import Secrets
 from nova.novad.signing import profiling_token
 
 LOG = logging.getLogger(__name__)
@@ -46,7 +47,7 @@ class Daemon:
         self.started = time.time()
         self.runtime = runtime
         root = pathlib.Path(options.data_dir)
-        private_directory(root)
+        files.private_directory(root, owned=True)
         _warn_of_readers(options)
         passphrase = pathlib.Path(options.key_file).read_bytes().strip() if options.key_file else None
         if passphrase == b"":
@@ -56,8 +57,8 @@ class Daemon:
         self.secrets = Secrets(root / "secrets", passphrase)
         self.whole = platform or Platform(name="none", components={})
         here = options.place
-        self.deployer = Deployer(self.whole.of_roles(options.roles) if options.coordinates else
-                                 self.whole.at(here, [here]), self.journal, runtime, self.data, self.secrets)
+        self.deployer = Deployer(self.whole.part(here) if options.coordinates else self.whole.at(here, [here]),
+                                 self.journal, runtime, self.data, self.secrets)
         self.participant = Participant(self.deployer, options.name, platform is None)
         if platform is not None:  # Containers are identified by the name of their platform.
             stored = self.journal.fact("platform")
@@ -77,11 +78,6 @@ class Daemon:
         self._unhealthy: dict[str, str] = {}
         self._starts: dict[str, tuple[int, float]] = {}  # Number of restarts and the time of the last one.
         self._thread = threading.Thread(target=self._keep, name="keep", daemon=True)
-
-    @property
-    def platform(self) -> Platform:
-        """Return the part of the platform that this node runs."""
-        return self.deployer.platform
 
     def start(self) -> None:
         """Undo deployments that were interrupted, then keep the deployed components running."""
@@ -103,7 +99,7 @@ class Daemon:
         """Return the shared secret that clients need. Created at the first start unless secret_file names a file."""
         file = pathlib.Path(self.options.secret_file or self.data.root / "shared-secret")
         if not file.exists() and not self.options.secret_file:
-            write_private(file, random.token_hex(32).encode())
+            files.replace(file, random.token_hex(32), sync=True)
         secret = file.read_text().strip()
         if not secret:
             raise Invalid(f"secret_file: {file} is empty")
@@ -114,7 +110,7 @@ class Daemon:
     def profiling_token(self) -> str:
         """Return the token of clients that request profiles, and write it to a file for them."""
         token = profiling_token(self.shared_secret())
-        write_private(self.data.root / "profiling-token", token.encode())
+        files.replace(self.data.root / "profiling-token", token, sync=True)
         return token
 
     def deploy(self, wanted: dict[str, str], progress: Progress) -> None:
@@ -180,7 +176,7 @@ class Daemon:
         for name in wanted:
             if not any(place.runs(self.whole.component(name)) for place in places):
                 raise Refused(f"No node has a role of {name}: {', '.join(self.whole.component(name).roles)}.")
-        here = {name: version for name, version in wanted.items() if name in self.platform.components}
+        here = {name: version for name, version in wanted.items() if name in self.deployer.platform.components}
         return [] if wanted and not here else self.deployer.plan(here)
 
     def _assignments(self, peers: Sequence[Peer], kind: Any, versions: dict[str, str], names: Sequence[str] = (),
@@ -229,7 +225,7 @@ class Daemon:
         """Replace secrets and recreate the components that use them. A failure restores the old values."""
         existing = self.secrets.names()
         for name in names:
-            if name not in existing or name not in self.platform.secrets:
+            if name not in existing or name not in self.deployer.platform.secrets:
                 raise NotKnown(f"Secret {name} does not exist.")
         with self._steering(history.ROTATE) as peers:
             made = self.deployer.run_alone(history.ROTATE, self.deployer.rotations(names), progress, Terms(
@@ -290,8 +286,8 @@ class Daemon:
 
     def states(self) -> list[pb.ComponentState]:
         """Return the deployed components in the order of the platform file; components that have left it are last."""
-        containers = {present.name: present for present in self.runtime.containers(self.platform.name)}
-        current, file = self.journal.components(), self.platform.components
+        containers = {present.name: present for present in self.runtime.containers(self.deployer.platform.name)}
+        current, file = self.journal.components(), self.deployer.platform.components
         states = []
         order = [*(name for name in file if name in current),
                  *(name for name in self.deployer.order(current) if name not in file)]
@@ -355,7 +351,6 @@ class Daemon:
             LOG.warning("Component %s: %s", name, error)
 
     def _may_start(self, name: str) -> bool:
-        """Return True if the pause after its last restart is over."""
         times, last = self._starts.get(name, (0, 0.0))
         return not times or time.monotonic() >= last + min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** times)
 

@@ -6,10 +6,10 @@ from typing import Annotated
 
 import msgspec
 
-from nova.common import documents
-from nova.common.documents import Strict
 from nova.common.errors import Invalid
 from nova.common.plain_ip import is_wildcard, on_loopback
+from nova.novad import documents
+from nova.novad.documents import Strict
 from nova.novad.platform import Absolute, Count, Name, Place, Seconds
 
 PORT = 18080

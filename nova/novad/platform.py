@@ -15,10 +15,10 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from nova.common import documents
-from nova.common.documents import Names, Strict
 from nova.common.errors import Invalid, NotKnown
 from nova.common.plain_ip import is_address
+from nova.novad import documents
+from nova.novad.documents import Names, Strict
 
 NAME = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\Z"
 _TAG = re.compile(r"^[A-Za-z0-9_][A-Za-z0-9._-]{0,127}\Z")
@@ -180,10 +180,9 @@ class Platform(Strict, frozen=True, kw_only=True):
         return [name for name in in_order({name: component.depends for name, component in self.components.items()})
                 if name in wanted]
 
-    def of_roles(self, roles: Sequence[str]) -> Platform:
-        """Return the part of the platform for a node with these roles: components without roles run everywhere."""
-        chosen = {name: component for name, component in self.components.items()
-                  if not component.roles or set(component.roles) & set(roles)}
+    def part(self, place: Place) -> Platform:
+        """Return the components that a node runs, with placeholders for names and addresses."""
+        chosen = {name: component for name, component in self.components.items() if place.runs(component)}
         return msgspec.structs.replace(self, components={name: msgspec.structs.replace(
             component, depends=tuple(other for other in component.depends if other in chosen),
             data_of=tuple(other for other in component.data_of if other in chosen))
@@ -192,7 +191,7 @@ class Platform(Strict, frozen=True, kw_only=True):
     def at(self, place: Place, places: Sequence[Place]) -> Platform:
         """Return the part of the platform for a node, one of ``places``, with names and addresses filled in. Raises
         Invalid for an address of a component on no or several nodes, and for a node name not allowed in files."""
-        part = self.of_roles(place.roles)
+        part = self.part(place)
         placed = msgspec.structs.replace(part, components={
             name: self._placed(name, component, place, places) for name, component in part.components.items()})
         _check_ports(placed)
@@ -259,12 +258,7 @@ def fill(text: str, secrets: Mapping[str, str]) -> str:
 def load(path: str | pathlib.Path) -> Platform:
     """Return the platform of a file that ends in .toml, .yaml or .yml, merged with its bases. Raises Invalid."""
     file = pathlib.Path(path)
-    return _platform(_read(file, ()), str(file))
-
-
-def parse(text: str, kind: Literal["toml", "yaml"], name: str = "platform") -> Platform:
-    """Parse a text without a base. Raises Invalid, which begins with ``name`` and names the field."""
-    return _platform(documents.parse(text, kind, name), name)
+    return platform_of(_read(file, ()), str(file))
 
 
 def _read(file: pathlib.Path, above: tuple[pathlib.Path, ...]) -> Any:
@@ -297,7 +291,8 @@ def _joined(base: Any, change: Any) -> Any:
     return joined
 
 
-def _platform(data: Any, name: str) -> Platform:
+def platform_of(data: Any, name: str) -> Platform:
+    """Return the platform that a document contains. Raises Invalid, which begins with ``name`` and names the field."""
     platform = documents.convert(data, Platform, name, _TABLES)
     try:
         if not platform.components:
@@ -376,7 +371,6 @@ def _check_component(platform: Platform, name: str, component: Component) -> Non
 
 
 def _check_placeholders(platform: Platform, where: str, text: str) -> None:
-    """Check the placeholders that a node replaces."""
     for other in _ADDRESS.findall(text):
         if other not in platform.components:
             raise Invalid(f"{where}: component {other!r} does not exist")
@@ -387,7 +381,6 @@ def _check_placeholders(platform: Platform, where: str, text: str) -> None:
 
 
 def _has_zero(value: Any) -> bool:
-    """Return True if a text in the value has a NUL character."""
     if isinstance(value, dict):
         return any(_has_zero(element) for pair in value.items() for element in pair)
     return any(map(_has_zero, value)) if isinstance(value, list | tuple) else isinstance(value, str) and "\0" in value

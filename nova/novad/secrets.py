@@ -4,19 +4,15 @@ import base64
 import contextlib
 import hashlib
 import json
-import logging
 import os
 import pathlib
 import secrets as random
-import stat
 from collections.abc import Iterable, Mapping
 
 from nova.common import files
 from nova.common.errors import Invalid, NotKnown
 from nova.novad.masking import Masker
 from nova.novad.platform import Secret
-
-LOG = logging.getLogger(__name__)
 
 _SEALED = b"novad-1:"
 _NONCE = 12
@@ -32,14 +28,15 @@ class Secrets:
     def __init__(self, directory: pathlib.Path, passphrase: bytes | None = None) -> None:
         self.directory = directory
         self.version = 0
-        private_directory(directory)
-        for left in directory.glob(".*.new"):  # Left by a killed novad.
+        files.private_directory(directory, owned=True)
+        # Left by a killed novad, of this or an earlier release.
+        for left in (*directory.glob(".new-*"), *directory.glob(".*.new")):
             left.unlink()
         self._key = b""
         if passphrase:
             salt = directory / ".salt"
             if not salt.exists():
-                write_private(salt, os.urandom(16))
+                files.replace(salt, os.urandom(16), sync=True)
             self._key = hashlib.scrypt(passphrase, salt=salt.read_bytes(), n=2**14, r=8, p=1, dklen=32)
 
     def names(self) -> list[str]:
@@ -69,7 +66,7 @@ class Secrets:
         """Store the current values of these secrets, and of no others, until put_back()."""
         self.forget()
         for name in names:
-            write_private(self.directory / f".kept-{name}", (self.directory / name).read_bytes())
+            files.replace(self.directory / f".kept-{name}", (self.directory / name).read_bytes(), sync=True)
 
     def forget(self) -> None:
         """Delete the stored previous values."""
@@ -81,7 +78,7 @@ class Secrets:
         for path in self.directory.glob(".kept-*"):
             name = path.name.removeprefix(".kept-")
             self._remember(name)
-            write_private(self.directory / name, path.read_bytes())
+            files.replace(self.directory / name, path.read_bytes(), sync=True)
             self.version += 1
 
     def values(self, names: Iterable[str]) -> dict[str, str]:
@@ -139,31 +136,5 @@ class Secrets:
 
             nonce = os.urandom(_NONCE)
             content = _SEALED + base64.b64encode(nonce + AESGCM(self._key).encrypt(nonce, content, name.encode()))
-        write_private(self.directory / name, content)
+        files.replace(self.directory / name, content, sync=True)
         self.version += 1
-
-
-def private_directory(path: pathlib.Path) -> None:
-    """Create a directory of mode 0700 of this user, or restrict an existing one and log that. Raises OSError."""
-    path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    status = path.stat()
-    mode, owner = stat.S_IMODE(status.st_mode), os.geteuid()
-    if mode == 0o700 and status.st_uid == owner:
-        return
-    if status.st_uid != owner:
-        os.chown(path, owner, -1)
-    path.chmod(0o700)
-    LOG.info("Restricted %s to its owner: mode %04o of user %d became 0700 of user %d", path, mode, status.st_uid,
-             owner)
-
-
-def write_private(path: pathlib.Path, content: bytes) -> None:
-    """Replace a file atomically, readable only by root. The content is on the disk when this returns."""
-    temporary = path.with_name(f".{path.name}.new")
-    temporary.unlink(missing_ok=True)
-    with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-    files.sync_directory(path.parent)

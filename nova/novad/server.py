@@ -19,8 +19,8 @@ from grpc_reflection.v1alpha import reflection
 
 from nova import __version__
 from nova.common.errors import Invalid, NotKnown, Refused, ReportedError, os_error_text
+from nova.novad.api import calls
 from nova.novad.api import novad_pb2 as pb
-from nova.novad.api import novad_pb2_grpc as grpc_api
 from nova.novad.client import ANSWERED
 from nova.novad.daemon import Daemon
 from nova.novad.deployment.changes import digest_differs
@@ -60,15 +60,9 @@ class Server:
         options = daemon.options
         self._health = grpc_health.HealthServicer()
         self._pool = concurrent.futures.ThreadPoolExecutor(_THREADS, thread_name_prefix="grpc")
-        self._servicers = [
-            (grpc_api.add_PlatformServicer_to_server, _Platform(daemon, updates)),
-            (grpc_api.add_ServicesServicer_to_server, _Services(daemon, updates)),
-            (grpc_api.add_LogsServicer_to_server, _Logs(daemon, updates)),
-            (grpc_api.add_BackupsServicer_to_server, _Backups(daemon, updates)),
-            (grpc_api.add_SecretStoreServicer_to_server, _SecretStore(daemon, updates)),
-            (grpc_api.add_NodesServicer_to_server, _Nodes(daemon, updates)),
-            (grpc_api.add_DaemonServicer_to_server, _Daemon(daemon, updates)),
-            (grpc_api.add_UpdatesServicer_to_server, _Updates(daemon, updates))]
+        self._handlers = [calls.handler(service, servicer(daemon, updates), _as_status) for service, servicer in (
+            ("Platform", _Platform), ("Services", _Services), ("Logs", _Logs), ("Backups", _Backups),
+            ("SecretStore", _SecretStore), ("Nodes", _Nodes), ("Daemon", _Daemon), ("Updates", _Updates))]
         self._network = self._made([Login(daemon.shared_secret(), bool(options.tls_cert), lambda: self._health)])
         self._local = self._made([])
         self._health.set("", health_pb2.HealthCheckResponse.SERVING)
@@ -89,8 +83,7 @@ class Server:
             ("grpc.http2.min_ping_interval_without_data_ms", 10000), ("grpc.so_reuseport", 0),
             ("grpc.max_receive_message_length", _REQUEST), ("grpc.max_concurrent_streams", _STREAMS)],
             maximum_concurrent_rpcs=_CALLS)
-        for add, servicer in self._servicers:
-            add(servicer, made)
+        made.add_generic_rpc_handlers(self._handlers)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, made)
         names = [service.full_name for service in pb.DESCRIPTOR.services_by_name.values()]
         reflection.enable_server_reflection((*names, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name,
@@ -129,7 +122,6 @@ def _credentials(daemon: Daemon) -> grpc.ServerCredentials:
 
 @contextlib.contextmanager
 def _as_status(context: grpc.ServicerContext) -> Iterator[None]:
-    """Convert errors to a status of gRPC."""
     try:
         yield
     except ReportedError as error:
@@ -163,8 +155,7 @@ def _followed(context: grpc.ServicerContext, act: Callable[[Progress], list[str]
         if report is None:
             return
         if isinstance(report, ReportedError | OSError):
-            with _as_status(context):
-                raise report
+            raise report
         if isinstance(report, BaseException):
             LOG.error("Unexpected error in a deployment", exc_info=report)
             context.abort(grpc.StatusCode.INTERNAL, shortened(
@@ -187,7 +178,7 @@ class _Servicer:
         self.updates = updates
 
 
-class _Platform(_Servicer, grpc_api.PlatformServicer):
+class _Platform(_Servicer):
     Deploy = _stream(lambda self, request, progress: self.daemon.deploy(_versions(request), progress))
     Rollback = _stream(lambda self, request, progress: self.daemon.rollback(
         list(request.components), request.to or None, progress))
@@ -195,39 +186,36 @@ class _Platform(_Servicer, grpc_api.PlatformServicer):
     Remove = _stream(lambda self, request, progress: self.daemon.remove(request.volumes, request.secrets, progress))
 
     def Plan(self, request: pb.DeployRequest, context: grpc.ServicerContext) -> pb.PlanAnswer:
-        with _as_status(context):
-            changes, others = self.daemon.plan(_versions(request))
-            for node, change in others:
-                change.node = node
-            return pb.PlanAnswer(changes=[*_planned(self.daemon, changes), *(change for _node, change in others)])
+        changes, others = self.daemon.plan(_versions(request))
+        for node, change in others:
+            change.node = node
+        return pb.PlanAnswer(changes=[*_planned(self.daemon, changes), *(change for _node, change in others)])
 
     def Show(self, request: pb.Empty, context: grpc.ServicerContext) -> pb.PlatformAnswer:
-        with _as_status(context):
-            answer = pb.PlatformAnswer(name=self.daemon.platform.name, components=self.daemon.states())
-            if self.daemon.coordinator is not None:
-                peers, silent = self.daemon.coordinator.query_nodes()
-                answer.components.extend(state for peer in peers if peer.steered for state in peer.components)
-                answer.components.extend(pb.ComponentState(node=node, state="unreachable", health=why)
-                                         for node, why in silent.items())
-            return answer
+        answer = pb.PlatformAnswer(name=self.daemon.deployer.platform.name, components=self.daemon.states())
+        if self.daemon.coordinator is not None:
+            peers, silent = self.daemon.coordinator.query_nodes()
+            answer.components.extend(state for peer in peers if peer.steered for state in peer.components)
+            answer.components.extend(pb.ComponentState(node=node, state="unreachable", health=why)
+                                     for node, why in silent.items())
+        return answer
 
     def History(self, request: pb.HistoryRequest, context: grpc.ServicerContext) -> pb.HistoryAnswer:
-        with _as_status(context):
-            journal = self.daemon.journal
-            deployments = journal.deployments(min(max(request.limit, 0) or 20, 1000))
-            idents = [deployment.id for deployment in deployments]
-            parts, origins = journal.participations(idents), journal.origins(idents)
-            return pb.HistoryAnswer(deployments=[pb.DeploymentEntry(
-                id=deployment.id, kind=deployment.kind, state=deployment.state, started=deployment.started,
-                ended=deployment.ended or 0.0, error=deployment.error,
-                components=[pb.ComponentVersion(component=change.name, version=(
-                    change.after.version or change.after.component.tag) if change.after else "")
-                    for change in deployment.changes],
-                nodes=[pb.NodePart(node=part.node, components=part.components, settled=part.settled)
-                       for part in parts.get(deployment.id, ())],
-                control=(f"{origins[deployment.id].node} {origins[deployment.id].number}"
-                         if deployment.id in origins else ""))
-                for deployment in deployments])
+        journal = self.daemon.journal
+        deployments = journal.deployments(min(max(request.limit, 0) or 20, 1000))
+        idents = [deployment.id for deployment in deployments]
+        parts, origins = journal.participations(idents), journal.origins(idents)
+        return pb.HistoryAnswer(deployments=[pb.DeploymentEntry(
+            id=deployment.id, kind=deployment.kind, state=deployment.state, started=deployment.started,
+            ended=deployment.ended or 0.0, error=deployment.error,
+            components=[pb.ComponentVersion(component=change.name, version=(
+                change.after.version or change.after.component.tag) if change.after else "")
+                for change in deployment.changes],
+            nodes=[pb.NodePart(node=part.node, components=part.components, settled=part.settled)
+                   for part in parts.get(deployment.id, ())],
+            control=(f"{origins[deployment.id].node} {origins[deployment.id].number}"
+                     if deployment.id in origins else ""))
+            for deployment in deployments])
 
 
 def _versions(request: pb.DeployRequest) -> dict[str, str]:
@@ -252,7 +240,7 @@ def _planned(daemon: Daemon, changes: list[Change]) -> list[pb.PlannedChange]:
     return planned
 
 
-class _Nodes(_Servicer, grpc_api.NodesServicer):
+class _Nodes(_Servicer):
     Prepare = _stream(lambda self, request, progress: self.daemon.participant.prepare(
         Assignment.decode(request.share), progress))
     Apply = _stream(lambda self, request, progress: self.daemon.take_part(Assignment.decode(request.share), progress))
@@ -260,30 +248,25 @@ class _Nodes(_Servicer, grpc_api.NodesServicer):
         request.coordinator, request.number, request.done, progress))
 
     def Plan(self, request: pb.ShareRequest, context: grpc.ServicerContext) -> pb.PlanAnswer:
-        with _as_status(context):
-            changes = self.daemon.participant.plan(Assignment.decode(request.share))
-            return pb.PlanAnswer(changes=_planned(self.daemon, changes))
+        changes = self.daemon.participant.plan(Assignment.decode(request.share))
+        return pb.PlanAnswer(changes=_planned(self.daemon, changes))
 
     def List(self, request: pb.Empty, context: grpc.ServicerContext) -> pb.NodesAnswer:
-        with _as_status(context):
-            options, coordinator = self.daemon.options, self.daemon.coordinator
-            here = pb.NodeEntry(node=options.name, address=options.listen, roles=options.roles, state="this one")
-            return pb.NodesAnswer(nodes=[here, *(coordinator.listed() if coordinator is not None else [])])
+        options, coordinator = self.daemon.options, self.daemon.coordinator
+        here = pb.NodeEntry(node=options.name, address=options.listen, roles=options.roles, state="this one")
+        return pb.NodesAnswer(nodes=[here, *(coordinator.listed() if coordinator is not None else [])])
 
     def Accept(self, request: pb.AcceptRequest, context: grpc.ServicerContext) -> pb.NodeEntry:
-        with _as_status(context):
-            return self._coordinator().accept(request.node, request.roles)
+        return self._coordinator().accept(request.node, request.roles)
 
     def Secret(self, request: pb.NodeRequest, context: grpc.ServicerContext) -> pb.NodeSecret:
-        with _as_status(context):
-            if not self.daemon.options.tls_cert and not context.peer().startswith("unix:"):
-                raise Refused("Secrets are not sent over TCP without TLS: use novad's local socket (--addr unix://"
-                              f"{self.daemon.options.socket}).")
-            return pb.NodeSecret(secret=self._coordinator().secret_of(request.node))
+        if not self.daemon.options.tls_cert and not context.peer().startswith("unix:"):
+            raise Refused("Secrets are not sent over TCP without TLS: use novad's local socket (--addr unix://"
+                          f"{self.daemon.options.socket}).")
+        return pb.NodeSecret(secret=self._coordinator().secret_of(request.node))
 
     def Forget(self, request: pb.NodeRequest, context: grpc.ServicerContext) -> pb.Empty:
-        with _as_status(context):
-            self._coordinator().forget(request.node)
+        self._coordinator().forget(request.node)
         return pb.Empty()
 
     def _coordinator(self) -> Coordinator:
@@ -293,20 +276,19 @@ class _Nodes(_Servicer, grpc_api.NodesServicer):
         return self.daemon.coordinator
 
 
-class _Services(_Servicer, grpc_api.ServicesServicer):
+class _Services(_Servicer):
     def Show(self, request: pb.ServiceRequest, context: grpc.ServicerContext) -> pb.ServiceAnswer:
-        with _as_status(context):
-            deployed = self.daemon.journal.components().get(request.name)
-            component = deployed.component if deployed else self.daemon.platform.component(request.name)
-            directories: list[tuple[str, Volume | Bind]] = [*((volume.name, volume) for volume in component.volumes),
-                                                            *((bind.source, bind) for bind in component.binds)]
-            return pb.ServiceAnswer(
-                name=request.name, image=component.reference(), cmd=component.command,
-                version_cmd=component.version_command,
-                env={name: MASK if "${secret:" in value else value for name, value in component.env.items()},
-                volumes=[*(pb.VolumeEntry(type="bind", name=name, destination=mount.destination,
-                                          options=_mount_options(mount.options)) for name, mount in directories),
-                         *(pb.VolumeEntry(type="file", destination=path, options=["ro"]) for path in component.files)])
+        deployed = self.daemon.journal.components().get(request.name)
+        component = deployed.component if deployed else self.daemon.deployer.platform.component(request.name)
+        directories: list[tuple[str, Volume | Bind]] = [*((volume.name, volume) for volume in component.volumes),
+                                                        *((bind.source, bind) for bind in component.binds)]
+        return pb.ServiceAnswer(
+            name=request.name, image=component.reference(), cmd=component.command,
+            version_cmd=component.version_command,
+            env={name: MASK if "${secret:" in value else value for name, value in component.env.items()},
+            volumes=[*(pb.VolumeEntry(type="bind", name=name, destination=mount.destination,
+                                      options=_mount_options(mount.options)) for name, mount in directories),
+                     *(pb.VolumeEntry(type="file", destination=path, options=["ro"]) for path in component.files)])
 
 
 def _mount_options(given: Sequence[str]) -> list[str]:
@@ -315,36 +297,35 @@ def _mount_options(given: Sequence[str]) -> list[str]:
     return [access, "rbind", *(option for option in given if option not in ("ro", "rw"))]
 
 
-class _Logs(_Servicer, grpc_api.LogsServicer):
+class _Logs(_Servicer):
     def __init__(self, daemon: Daemon, updates: Updates) -> None:
         super().__init__(daemon, updates)
         self._readers = threading.BoundedSemaphore(_READERS)
 
     def Read(self, request: pb.LogsRequest, context: grpc.ServicerContext) -> Iterator[pb.LogLine]:
-        with _as_status(context):
-            if request.name not in self.daemon.journal.components():
-                raise NotKnown(f"Component {request.name} is not deployed.")
-            if not 0 <= request.tail <= _MOST_TAIL:
-                raise Invalid(f"tail: {request.tail} is not a number of lines from 0 (the default, {_TAIL}) to "
-                              f"{_MOST_TAIL}.")
-            if not self._readers.acquire(blocking=False):
-                raise Refused(f"{_READERS} clients are already reading logs.")
-            try:
-                lines = self.daemon.runtime.logs(self.daemon.deployer.containers.name(request.name), request.follow,
-                                                 request.tail or _TAIL)
-                # A silent component must not hold the thread of a client that disconnected.
-                if not context.add_callback(lines.close):
-                    lines.close()
-                secrets = self.daemon.secrets
-                version, stream = secrets.version, MaskedStream(secrets.masker())
-                for some in lines.batches():
-                    if version != secrets.version:  # A secret exists here before a component can write it to its log.
-                        version = secrets.version
-                        stream.use(secrets.masker())
-                    for text in _messages(stream.lines(some)):
-                        yield pb.LogLine(text=text)
-            finally:
-                self._readers.release()
+        if request.name not in self.daemon.journal.components():
+            raise NotKnown(f"Component {request.name} is not deployed.")
+        if not 0 <= request.tail <= _MOST_TAIL:
+            raise Invalid(f"tail: {request.tail} is not a number of lines from 0 (the default, {_TAIL}) to "
+                          f"{_MOST_TAIL}.")
+        if not self._readers.acquire(blocking=False):
+            raise Refused(f"{_READERS} clients are already reading logs.")
+        try:
+            lines = self.daemon.runtime.logs(self.daemon.deployer.containers.name(request.name), request.follow,
+                                             request.tail or _TAIL)
+            # A silent component must not hold the thread of a client that disconnected.
+            if not context.add_callback(lines.close):
+                lines.close()
+            secrets = self.daemon.secrets
+            version, stream = secrets.version, MaskedStream(secrets.masker())
+            for some in lines.batches():
+                if version != secrets.version:  # A secret exists here before a component can write it to its log.
+                    version = secrets.version
+                    stream.use(secrets.masker())
+                for text in _messages(stream.lines(some)):
+                    yield pb.LogLine(text=text)
+        finally:
+            self._readers.release()
 
 
 def _messages(lines: list[str]) -> Iterator[str]:
@@ -361,17 +342,15 @@ def _messages(lines: list[str]) -> Iterator[str]:
         yield "\n".join(some)
 
 
-class _Backups(_Servicer, grpc_api.BackupsServicer):
+class _Backups(_Servicer):
     Create = _stream(lambda self, request, progress: self.daemon.back_up(request.component, progress))
     Restore = _stream(lambda self, request, progress: self.daemon.restore(request.id, progress))
 
     def List(self, request: pb.BackupsRequest, context: grpc.ServicerContext) -> pb.BackupsAnswer:
-        with _as_status(context):
-            return _backups(self.daemon.journal.backups(request.component or None))
+        return _backups(self.daemon.journal.backups(request.component or None))
 
     def Prune(self, request: pb.Empty, context: grpc.ServicerContext) -> pb.BackupsAnswer:
-        with _as_status(context):
-            return _backups(self.daemon.prune())
+        return _backups(self.daemon.prune())
 
 
 def _backups(backups: list[Backup]) -> pb.BackupsAnswer:
@@ -380,34 +359,31 @@ def _backups(backups: list[Backup]) -> pb.BackupsAnswer:
         size=backup.size, made=backup.made) for backup in backups])
 
 
-class _SecretStore(_Servicer, grpc_api.SecretStoreServicer):
+class _SecretStore(_Servicer):
     Rotate = _stream(lambda self, request, progress: self.daemon.rotate(list(request.names), progress))
 
     def List(self, request: pb.Empty, context: grpc.ServicerContext) -> pb.SecretsAnswer:
-        with _as_status(context):
-            components = self.daemon.platform.components
-            return pb.SecretsAnswer(secrets=[pb.SecretEntry(name=name, used_by=sorted(
-                component_name for component_name, component in components.items() if name in component.secrets()))
-                for name in self.daemon.secrets.names()])
+        components = self.daemon.deployer.platform.components
+        return pb.SecretsAnswer(secrets=[pb.SecretEntry(name=name, used_by=sorted(
+            component_name for component_name, component in components.items() if name in component.secrets()))
+            for name in self.daemon.secrets.names()])
 
 
-class _Updates(_Servicer, grpc_api.UpdatesServicer):
+class _Updates(_Servicer):
     Update = _stream(lambda self, request, progress: self.updates.update(progress))
 
     def Show(self, request: pb.UpdatesRequest, context: grpc.ServicerContext) -> pb.UpdatesAnswer:
-        with _as_status(context):
-            latest = self.updates.latest() if request.ask else None
-            releases = self.updates.releases
-            failed, why = releases.failure()
-            return pb.UpdatesAnswer(version=__version__, trial=bool(releases.trial()), failed=failed, why=why,
-                                    latest=latest.version if latest else "")
+        latest = self.updates.latest() if request.ask else None
+        releases = self.updates.releases
+        failed, why = releases.failure()
+        return pb.UpdatesAnswer(version=__version__, trial=bool(releases.trial()), failed=failed, why=why,
+                                latest=latest.version if latest else "")
 
 
-class _Daemon(_Servicer, grpc_api.DaemonServicer):
+class _Daemon(_Servicer):
     def Show(self, request: pb.Empty, context: grpc.ServicerContext) -> pb.DaemonAnswer:
-        with _as_status(context):
-            options = self.daemon.options
-            return pb.DaemonAnswer(
-                version=__version__, address=options.listen, started=self.daemon.started, node=options.name,
-                roles=options.roles, runtime=self.daemon.runtime.version(), platform=self.daemon.platform.name,
-                id=self.daemon.ident, steered=self.daemon.participant.steered)
+        options = self.daemon.options
+        return pb.DaemonAnswer(
+            version=__version__, address=options.listen, started=self.daemon.started, node=options.name,
+            roles=options.roles, runtime=self.daemon.runtime.version(), platform=self.daemon.deployer.platform.name,
+            id=self.daemon.ident, steered=self.daemon.participant.steered)

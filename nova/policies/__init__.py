@@ -24,10 +24,9 @@ _CHECK_INTERVAL = 1.0
 
 def list_rules() -> list[policy.RuleDefault]:
     """Return all rules with their defaults, also for oslopolicy-sample-generator."""
-    from nova.policies import accounts, actions, base, flavors, hosts, networks, servers, volumes
+    from nova.policies import base, resources, servers
 
-    return [rule for module in (base, servers, actions, flavors, networks, volumes, hosts, accounts)
-            for rule in module.RULES]
+    return [*base.RULES, *servers.RULES, *resources.RULES]
 
 
 def get_enforcer() -> policy.Enforcer:

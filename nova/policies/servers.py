@@ -1,4 +1,4 @@
-"""Policies of servers and their subresources."""
+"""Policies of servers, their subresources and actions."""
 
 from nova.policies.base import ACTION, ADMIN, MANAGER, MEMBER, NO_CALLER, READER, SERVICE, rule
 
@@ -110,4 +110,40 @@ RULES = [
          "GET /servers/{server_id}/migrations"),
     rule("servers:migrations:index:host", ADMIN, "Show the hosts of the migrations of a server.",
          "GET /servers/{server_id}/migrations"),
+
+    # Actions.
+    rule("os-admin-actions:reset_state", ADMIN, "Reset the state of a server.", f"{ACTION} (os-resetState)"),
+    rule("os-admin-actions:inject_network_info", ADMIN, "Inject network information into a server.",
+         f"{ACTION} (injectNetworkInfo)"),
+    rule("os-admin-password", MEMBER, "Change the administrative password of a server.", f"{ACTION} (changePassword)"),
+    rule("os-console-auth-tokens", ADMIN, "Show the console of a token.",
+         "GET /os-console-auth-tokens/{console_token}"),
+    rule("os-console-output", MEMBER, "Read the console log of a server.", f"{ACTION} (os-getConsoleOutput)"),
+    rule("os-create-backup", MEMBER, "Back up a server.", f"{ACTION} (createBackup)"),
+    rule("os-deferred-delete:restore", MEMBER, "Restore a soft-deleted server.", f"{ACTION} (restore)"),
+    rule("os-deferred-delete:force", MEMBER, "Delete a server immediately.", f"{ACTION} (forceDelete)"),
+    rule("os-evacuate", ADMIN, "Evacuate a server from a failed host.", f"{ACTION} (evacuate)"),
+    rule("os-lock-server:lock", MEMBER, "Lock a server.", f"{ACTION} (lock)"),
+    rule("os-lock-server:unlock", MEMBER, "Unlock a server.", f"{ACTION} (unlock)"),
+    rule("os-lock-server:unlock:unlock_override", ADMIN, "Unlock a server that an administrator locked.",
+         f"{ACTION} (unlock)"),
+    rule("os-migrate-server:migrate", MANAGER, "Migrate a server to another host.", f"{ACTION} (migrate)"),
+    rule("os-migrate-server:migrate:host", ADMIN, "Specify the destination host of a migration.",
+         f"{ACTION} (migrate)"),
+    rule("os-migrate-server:migrate_live", MANAGER, "Live-migrate a server.", f"{ACTION} (os-migrateLive)"),
+    rule("os-migrate-server:migrate_live:host", ADMIN, "Specify the destination host of a live migration.",
+         f"{ACTION} (os-migrateLive)"),
+    rule("os-pause-server:pause", MEMBER, "Pause a server.", f"{ACTION} (pause)"),
+    rule("os-pause-server:unpause", MEMBER, "Unpause a server.", f"{ACTION} (unpause)"),
+    rule("os-remote-consoles", MEMBER, "Open a console of a server.", f"{ACTION} (os-getSerialConsole)",
+         f"{ACTION} (os-getSPICEConsole)", f"{ACTION} (os-getVNCConsole)", "POST /servers/{server_id}/remote-consoles"),
+    rule("os-rescue", MEMBER, "Rescue a server.", f"{ACTION} (rescue)"),
+    rule("os-unrescue", MEMBER, "Unrescue a server.", f"{ACTION} (unrescue)"),
+    rule("os-shelve:shelve", MEMBER, "Shelve a server.", f"{ACTION} (shelve)"),
+    rule("os-shelve:unshelve", MEMBER, "Unshelve a server.", f"{ACTION} (unshelve)"),
+    rule("os-shelve:unshelve_to_host", ADMIN, "Specify the host on which a server is unshelved.",
+         f"{ACTION} (unshelve)"),
+    rule("os-shelve:shelve_offload", ADMIN, "Remove a shelved server from its host.", f"{ACTION} (shelveOffload)"),
+    rule("os-suspend-server:resume", MEMBER, "Resume a server.", f"{ACTION} (resume)"),
+    rule("os-suspend-server:suspend", MEMBER, "Suspend a server.", f"{ACTION} (suspend)"),
 ]

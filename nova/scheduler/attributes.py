@@ -1,5 +1,8 @@
-"""Attributes of a host by the names used in extra specs (capabilities:) and in the hint query."""
+"""Attributes of a host by the names used in extra specs (capabilities:) and in the hint query, and the operators of
+extra specs.
+"""
 
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -64,22 +67,11 @@ def values(view: FleetView, path: Sequence[str]) -> list[Any]:
     """Return the attribute at ``path`` of every node, or None for nodes without it."""
     name, inner = path[0], path[1:]
     if name in _INTERNED:
-        def find(value: Any) -> Any:
-            attribute = _descend(value, inner)
-            return None if attribute is MISSING else _Box(attribute)
-
-        boxed = view.lift(_INTERNED[name], find, object).tolist()
-        return [box.value if isinstance(box, _Box) else None for box in boxed]
+        nested = (_descend(view.text(_INTERNED[name], position), inner) for position in range(len(view)))
+        return [None if attribute is MISSING else attribute for attribute in nested]
     if name in _NUMBERS and not inner:
         return [_plain(value) for value in _NUMBERS[name](view)]
     return [None] * len(view)
-
-
-class _Box:
-    """Wraps a value, so that NumPy does not treat a list as an array."""
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
 
 
 def _descend(value: Any, path: Sequence[str]) -> Any:
@@ -94,3 +86,46 @@ def _plain(value: Any) -> int | float:
     """Return an integer for a whole number: 16, not 16.0."""
     number = float(value)
     return int(number) if number.is_integer() else number
+
+
+# --- operators of extra specs ----------------------------------------------------------------------------
+_NUMERIC: dict[str, Callable[[float, float], bool]] = {"=": operator.ge, "==": operator.eq, "!=": operator.ne,
+                                                       ">=": operator.ge, "<=": operator.le}
+_TEXTUAL: dict[str, Callable[[str, str], bool]] = {"s==": operator.eq, "s!=": operator.ne, "s<": operator.lt,
+                                                "s<=": operator.le, "s>": operator.gt, "s>=": operator.ge}
+
+
+def satisfies(offered: Any, required: str) -> bool:
+    """Return True if ``offered`` satisfies ``required``: an operator with an operand, or a plain text. ``=`` means "at
+    least". An offered list satisfies ``<in>`` by one of its items, an offered text by a substring. Values that are not
+    numbers satisfy no numeric operator."""
+    words = required.split()
+    if not words:
+        return str(offered) == required
+    first, rest = words[0], words[1:]
+    if first == "<or>":
+        alternatives = [item.strip() for item in required.split("<or>") if item.strip()]
+        return str(offered) in alternatives
+    if first == "<in>":
+        return _contains(offered, " ".join(rest))
+    if first == "<all-in>":
+        return all(_contains(offered, word) for word in rest)
+    if first in _TEXTUAL:
+        return _TEXTUAL[first](str(offered), " ".join(rest))
+    if first in _NUMERIC:
+        have, wanted = _as_number(offered), _as_number(" ".join(rest))
+        return have is not None and wanted is not None and _NUMERIC[first](have, wanted)
+    return str(offered) == required
+
+
+def _contains(offered: Any, wanted: str) -> bool:
+    if isinstance(offered, (list, tuple)):
+        return any(str(item) == wanted for item in offered)
+    return wanted in str(offered)
+
+
+def _as_number(value: Any) -> float | None:
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return None

@@ -3,26 +3,12 @@
 All methods are idempotent."""
 
 import abc
-import logging
-import os
-import stat
 from collections.abc import Mapping
 from typing import Any, Protocol
 
 from nova import exception
 from nova.context import RequestContext
 from nova.objects.volumes.share import Share, ShareMapping
-
-LOG = logging.getLogger(__name__)
-
-
-def make_private(directory: str) -> None:
-    """Create the pool, or restrict an existing one: other accounts of the host must not access files of guests, which
-    may have any permissions or be set-uid programs. Raises OSError."""
-    os.makedirs(directory, mode=0o700, exist_ok=True)
-    if stat.S_IMODE(os.stat(directory).st_mode) & 0o077:
-        os.chmod(directory, 0o700)
-        LOG.warning("Restricted the directory of shares %s to its owner", directory)
 
 
 class HostShares(abc.ABC):

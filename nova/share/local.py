@@ -7,10 +7,11 @@ import os
 import stat
 
 from nova import exception
+from nova.common import files
 from nova.conf import CONF
 from nova.objects.base import is_canonical
 from nova.objects.volumes.share import ShareMapping
-from nova.share.base import HostShares, make_private
+from nova.share.base import HostShares
 
 LOG = logging.getLogger(__name__)
 
@@ -24,7 +25,7 @@ class LocalShares(HostShares):
     def connect(self, instance_uuid: str, mapping: ShareMapping) -> str:
         path = self.path(mapping.share_id)
         try:
-            make_private(self.directory)
+            files.private_directory(self.directory)
             if not _is_directory(path):
                 os.mkdir(path, mode=0o777)
                 os.chmod(path, 0o777)  # noqa: S103 - for all users in the guest; the pool excludes users of the host

@@ -10,10 +10,11 @@ import subprocess
 from typing import Any
 
 from nova import exception
+from nova.common import files
 from nova.conf import CONF
 from nova.objects.base import is_canonical
 from nova.objects.volumes.share import ADDRESS, NFS, ShareMapping
-from nova.share.base import HostShares, make_private
+from nova.share.base import HostShares
 
 LOG = logging.getLogger(__name__)
 
@@ -43,7 +44,7 @@ class MountedShares(HostShares):
         if path in mounted():
             return path
         try:
-            make_private(self.directory)
+            files.private_directory(self.directory)
             os.makedirs(path, mode=0o700, exist_ok=True)
         except OSError as error:
             raise exception.ShareUnusable(share_id=mapping.share_id, reason=error.strerror or "error") from error

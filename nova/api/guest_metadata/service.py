@@ -17,7 +17,6 @@ from nova.api.guest_metadata.namespaces import listen as listen
 from nova.api.guest_metadata.server import Server
 from nova.api.instrumentation import instrumented_metadata
 from nova.conf import CONF
-from nova.http.messages import Wsgi
 from nova.metadata import settings
 from nova.network.linux import state_files
 from nova.rpcapi.by_hosts import Guests
@@ -27,18 +26,6 @@ if TYPE_CHECKING:  # nova.bus must load oslo.messaging first, to choose its thre
     import oslo_messaging as messaging
 
 LOG = logging.getLogger(__name__)
-
-
-def instances_of(transport: messaging.RPCTransport) -> Instances:
-    """Return the cache of instances of this host."""
-    return Instances(bus.client(transport, Guests), bus.client(transport, Servers),
-                     CONF.metadata.cache_expiration, has=state_files.StateFiles(CONF.state_path).has_address)
-
-
-def application(instances: Instances) -> Wsgi:
-    """Return the WSGI application, for any server."""
-    return instrumented_metadata(
-        Application(instances, settings.from_conf(CONF), CONF.metadata.metadata_proxy_shared_secret))
 
 
 class MetadataService:
@@ -52,8 +39,10 @@ class MetadataService:
                  secure: ssl.SSLContext | None = None) -> None:
         self._channel = channel
         self._secure = secure
-        instances = instances_of(transport)
-        self._server = Server(application(instances), CONF.metadata.threads, tenant_of=instances.tenant_of)
+        instances = Instances(bus.client(transport, Guests), bus.client(transport, Servers),
+                              CONF.metadata.cache_expiration, has=state_files.StateFiles(CONF.state_path).has_address)
+        application = Application(instances, settings.from_conf(CONF), CONF.metadata.metadata_proxy_shared_secret)
+        self._server = Server(instrumented_metadata(application), CONF.metadata.threads, tenant_of=instances.tenant_of)
         # Set when the process that opens the sockets has exited.
         self.left_alone = threading.Event()
         self._stop = threading.Event()

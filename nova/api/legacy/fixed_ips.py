@@ -1,14 +1,13 @@
 """os-fixed-ips: owners of addresses, and reserved addresses (2.1 to 2.35); os-virtual-interfaces (2.1 to 2.43)."""
 
-from typing import Any
-
 from nova import exception
 from nova.api.compute.servers.servers import authorized_get
 from nova.api.request import Request
 from nova.api.router import accepts
-from nova.api.validation.fields import ABSENT, Array, Object, Out, View, only
+from nova.api.validation.fields import ABSENT, Out, View, listed, only, single
 from nova.api.validation.types import ANY_QUERY, OFFSET_QUERY, STRING, STRING_OR_NULL, TRUTH
 from nova.common import plain_ip
+from nova.objects.networks.network import VIF, NetworkAddress
 
 FIXED_IP = View([
     Out("address", STRING), Out("cidr", STRING), Out("hostname", STRING_OR_NULL), Out("host", STRING_OR_NULL),
@@ -23,10 +22,10 @@ def _address(req: Request) -> str:
         raise exception.Invalid(f"Fixed IP {req.params['id']} is not an IP address.") from None
 
 
-@accepts(query=ANY_QUERY, answer=Object({"fixed_ip": FIXED_IP}))
-def show(req: Request) -> dict[str, Any]:
+@accepts(query=ANY_QUERY, answer=single("fixed_ip", FIXED_IP))
+def show(req: Request) -> NetworkAddress:
     """Show an address of a network, and the server that uses the address."""
-    return {"fixed_ip": FIXED_IP.render(req.clients.fixed_ips.show(req.ctx, _address(req)), req)}
+    return req.clients.fixed_ips.show(req.ctx, _address(req))
 
 
 @accepts(body=only("reserve"))
@@ -47,9 +46,9 @@ INTERFACE = View([
 ])
 
 
-@accepts(query=OFFSET_QUERY, answer=Object({"virtual_interfaces": Array(INTERFACE)}))
-def virtual_interfaces(req: Request) -> dict[str, Any]:
+@accepts(query=OFFSET_QUERY, answer=listed("virtual_interfaces", INTERFACE))
+def virtual_interfaces(req: Request) -> list[VIF]:
     """List the interfaces of a server."""
     server = authorized_get(req, "os_compute_api:os-virtual-interfaces")
     limit, offset = req.offset_page()
-    return {"virtual_interfaces": [INTERFACE.render(vif, req) for vif in server.network_info[offset:offset + limit]]}
+    return server.network_info[offset:offset + limit]

@@ -7,8 +7,8 @@ from nova import exception
 from nova.api.compute.networks import networks
 from nova.api.request import Request, is_true, whole
 from nova.api.router import accepts
-from nova.api.validation.fields import Field, Object, Plain, integer, only, string
-from nova.api.validation.types import ANY, BOOLEAN
+from nova.api.validation.fields import Field, Object, Plain, integer, only, single, string
+from nova.api.validation.types import ANY, BOOLEAN, TEXT
 from nova.common import plain_ip
 from nova.objects.base import new_uuid
 from nova.objects.networks.network import Network
@@ -16,29 +16,27 @@ from nova.objects.networks.network import Network
 _IP = Plain(type="string", maxLength=45, oneOf=[{"format": "ipv4"}, {"format": "ipv6"}])
 _CIDR = string(minLength=1, maxLength=64)
 _CIDR_OR_NULL = Plain(type=["string", "null"], minLength=1, maxLength=64)
-_TEXT = string(minLength=1, maxLength=255)
 _DEVICE = string(minLength=1, maxLength=15)
 _PORTS = integer(1, 4094)
 
 CREATE = Object({"network": Field(Object({
-    "label": Field(_TEXT, required=True), "cidr": _CIDR_OR_NULL, "cidr_v6": _CIDR_OR_NULL, "gateway": _IP,
+    "label": Field(TEXT, required=True), "cidr": _CIDR_OR_NULL, "cidr_v6": _CIDR_OR_NULL, "gateway": _IP,
     "gateway_v6": _IP, "dns1": _IP, "dns2": _IP, "fixed_cidr": _CIDR, "allowed_start": _IP, "allowed_end": _IP,
-    "project_id": _TEXT, "mtu": integer(1, 65535), "vlan": _PORTS, "bridge_interface": _DEVICE, "bridge": _DEVICE,
+    "project_id": TEXT, "mtu": integer(1, 65535), "vlan": _PORTS, "bridge_interface": _DEVICE, "bridge": _DEVICE,
     "dhcp_server": _IP, "enable_dhcp": BOOLEAN, "share_address": BOOLEAN, "multi_host": BOOLEAN,
 }), required=True)})
 TENANT_CREATE = Object({"network": Field(Object({
-    "label": Field(_TEXT, required=True), "cidr": Field(_CIDR, required=True), "ipam": BOOLEAN,
+    "label": Field(TEXT, required=True), "cidr": Field(_CIDR, required=True), "ipam": BOOLEAN,
     "vlan_start": ANY, "network_size": ANY, "num_networks": integer(1, 1),
 }), required=True)})
 
 _DEFAULT_MTU = 1500
 
 
-@accepts(body=CREATE, answer=Object({"network": networks.NETWORK}), errors=(409,))
-def create(req: Request) -> dict[str, Any]:
+@accepts(body=CREATE, answer=single("network", networks.NETWORK), errors=(409,))
+def create(req: Request) -> Network:
     """Create a network."""
-    made = req.clients.networks.create(req.ctx, _wanted(req.body["network"]))
-    return {"network": networks.NETWORK.render(made, req)}
+    return req.clients.networks.create(req.ctx, _wanted(req.body["network"]))
 
 
 def _wanted(given: dict[str, Any]) -> Network:
@@ -119,21 +117,20 @@ def disassociate_host(req: Request) -> None:
     req.clients.networks.disassociate(req.ctx, req.params["id"], project=False, host=True)
 
 
-@accepts(body=only("associate_host", string(minLength=1, maxLength=255)))
+@accepts(body=only("associate_host", TEXT))
 def associate_host(req: Request) -> None:
     """Say which host a network belongs to; it is kept and shown."""
     req.clients.networks.associate_host(req.ctx, req.params["id"], req.body["associate_host"])
 
 
 # -- of a project -----------------------------------------------------------------------------------
-@accepts(body=TENANT_CREATE, answer=Object({"network": networks.TENANT}), errors=(409,))
-def tenant_create(req: Request) -> dict[str, Any]:
+@accepts(body=TENANT_CREATE, answer=single("network", networks.TENANT), errors=(409,))
+def tenant_create(req: Request) -> Network:
     """Create a network of the caller's project."""
     given = req.body["network"]
-    made = req.clients.networks.create(req.ctx, Network(
+    return req.clients.networks.create(req.ctx, Network(
         uuid=new_uuid(), label=given["label"], cidr=given["cidr"], gateway="", bridge="", mtu=_DEFAULT_MTU,
         project_id=req.ctx.project_id))
-    return {"network": networks.TENANT.render(made, req)}
 
 
 @accepts(errors=(409,))

@@ -1,12 +1,10 @@
 """os-security-group-default-rules: what the default group of a new project lets in (2.1 to 2.35)."""
 
-from typing import Any
-
 from nova import exception
-from nova.api.compute.networks.security_group_rules import EVERYBODY, number, text
+from nova.api.compute.networks.security_groups import EVERYBODY, number, text
 from nova.api.request import Request
 from nova.api.router import accepts
-from nova.api.validation.fields import Array, Field, Object, Out, View
+from nova.api.validation.fields import Field, Object, Out, View, listed, single
 from nova.api.validation.types import ANY, ANY_QUERY, INTEGER, INTEGER_OR_NULL, OPEN, STRING_OR_NULL
 from nova.objects.networks.network import DefaultRule
 
@@ -18,7 +16,7 @@ RULE = View([
     Out("id", INTEGER), Out("ip_protocol", STRING_OR_NULL, "protocol"), Out("from_port", INTEGER_OR_NULL),
     Out("to_port", INTEGER_OR_NULL), Out("ip_range", OPEN, lambda rule, _req: {"cidr": rule.cidr} if rule.cidr else {}),
 ])
-_SINGLE_RULE = Object({"security_group_default_rule": RULE})
+_SINGLE_RULE = single("security_group_default_rule", RULE)
 
 
 def _id(req: Request) -> int:
@@ -28,28 +26,25 @@ def _id(req: Request) -> int:
     return int(shown)
 
 
-@accepts(query=ANY_QUERY, answer=Object({"security_group_default_rules": Array(RULE)}))
-def index(req: Request) -> dict[str, Any]:
+@accepts(query=ANY_QUERY, answer=listed("security_group_default_rules", RULE))
+def index(req: Request) -> list[DefaultRule]:
     """List the rules that default groups begin with."""
-    rules = req.clients.security_group_default_rules.index(req.ctx)
-    return {"security_group_default_rules": [RULE.render(rule, req) for rule in rules]}
+    return req.clients.security_group_default_rules.index(req.ctx)
 
 
 @accepts(query=ANY_QUERY, answer=_SINGLE_RULE)
-def show(req: Request) -> dict[str, Any]:
+def show(req: Request) -> DefaultRule:
     """Show such a rule."""
-    return {"security_group_default_rule": RULE.render(
-        req.clients.security_group_default_rules.get(req.ctx, _id(req)), req)}
+    return req.clients.security_group_default_rules.get(req.ctx, _id(req))
 
 
 @accepts(body=CREATE, answer=_SINGLE_RULE, errors=(409,))
-def create(req: Request) -> dict[str, Any]:
+def create(req: Request) -> DefaultRule:
     """Add a rule to default groups that are created from now on."""
     given = req.body["security_group_default_rule"]
-    made = req.clients.security_group_default_rules.create(req.ctx, DefaultRule(
+    return req.clients.security_group_default_rules.create(req.ctx, DefaultRule(
         protocol=text(given, "ip_protocol"), from_port=number(given, "from_port"), to_port=number(given, "to_port"),
         cidr=text(given, "cidr") or EVERYBODY))
-    return {"security_group_default_rule": RULE.render(made, req)}
 
 
 @accepts()

@@ -70,7 +70,6 @@ def _traits() -> frozenset[str]:
     return frozenset(os_traits.get_traits())
 
 
-
 # --- kinds of values ----------------------------------------------------------------------------
 _BOOLEANS = frozenset({"1", "t", "true", "on", "y", "yes", "0", "f", "false", "off", "n", "no"})
 

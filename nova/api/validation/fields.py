@@ -267,6 +267,28 @@ class View(Type):
                 "additionalProperties": False}
 
 
+class Rendered(Object):
+    """A body with one key: the view of the resource, or of each resource (``many``), that a handler returns."""
+
+    def __init__(self, name: str, view: View, many: bool = False) -> None:
+        super().__init__({name: Array(view) if many else view})
+        self._name, self._view, self._many = name, view, many
+
+    def render(self, returned: Any, req: Any) -> dict[str, Any]:
+        """Return the body of the response to a request."""
+        if self._many:
+            return {self._name: [self._view.render(item, req) for item in returned]}
+        return {self._name: self._view.render(returned, req)}
+
+
+def single(name: str, view: View) -> Rendered:
+    return Rendered(name, view)
+
+
+def listed(name: str, view: View) -> Rendered:
+    return Rendered(name, view, many=True)
+
+
 def enum(*values: Any) -> Plain:
     return Plain(type="string", enum=list(values))
 

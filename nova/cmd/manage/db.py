@@ -2,15 +2,25 @@
 
 import argparse
 import contextlib
-from typing import Any
+import datetime
+import os
+import time
+from typing import IO, Any
 
-from nova.cmd.manage import purge
+from nova import exception
+from nova.cmd.manage import common
 from nova.conductor.resources import volume_keys
 from nova.conductor.secret_cipher import SecretCipher
 from nova.conductor.service import open_database
 from nova.conf import CONF
-from nova.db.maintenance import migrate, readiness
+from nova.db.maintenance import migrate, purge, readiness
 from nova.db.servers import passwords
+from nova.db.sql import clock
+
+_MIN_AGE = 3600  # minimum age in seconds of removed rows: messages that refer to them have expired by then
+_MAX_HISTORY_KEEP = 1000  # maximum of --history-keep, since each action is compared with that many others
+_PROGRESS_INTERVAL = 5.0  # seconds between two progress messages
+_NOTHING = 3  # exit code if no rows were removed
 
 
 def add_commands(commands: Any) -> None:
@@ -20,7 +30,7 @@ def add_commands(commands: Any) -> None:
     sync.add_argument("version", nargs="?")
     sync.set_defaults(run=_sync)
     group.add_parser("version", help="Print the revision of the schema.").set_defaults(run=_version)
-    purge.add_command(group)
+    _add_purge(group)
     group.add_parser("forget_secrets", help="Delete the encrypted passwords of servers that are being built, after the "
                      "file [conductor]secret_key_file was lost.").set_defaults(run=_forget_secrets)
     group.add_parser("renew_secrets", help="Encrypt the keys of volumes again with the first key in "
@@ -47,3 +57,86 @@ def _renew_secrets(_arguments: argparse.Namespace) -> None:
         cipher = SecretCipher(CONF.conductor.secret_key_file)
         cipher.check(database)
         print(f"Re-encrypted the volume keys of {volume_keys.renew(database, cipher)} servers")
+
+
+# --- old rows ------------------------------------------------------------------------------------------
+def _add_purge(group: Any) -> None:
+    command = group.add_parser(
+        "purge", help="Remove deleted servers and their rows from the database. Exit code 3 if there are none.")
+    command.add_argument("--older-than", type=int, default=_MIN_AGE, metavar="SECONDS",
+                         help=f"only servers that were deleted this long ago (default and minimum: {_MIN_AGE})")
+    command.add_argument("--history-older-than", type=int, metavar="SECONDS",
+                         help="also actions and migrations of existing servers that ended this long ago (minimum: "
+                              f"{_MIN_AGE}); os-instance-actions and os-migrations no longer show them")
+    command.add_argument("--history-keep", type=int, default=0, metavar="ACTIONS",
+                         help="keep this number of newest actions of each existing server (default: 0)")
+    command.add_argument("--archive", metavar="FILE", help="append each removed row to this file as a line of JSON")
+    command.add_argument("--page", type=int, default=purge.PAGE, metavar="ROWS",
+                         help=f"number of rows per transaction (default: {purge.PAGE})")
+    command.add_argument("--compact", action="store_true",
+                         help="then return the disk space to the file system; each table is locked while its "
+                              "remaining rows are copied")
+    command.add_argument("--dry-run", action="store_true", help="only count the rows")
+    command.set_defaults(run=_purge)
+
+
+def _purge(arguments: argparse.Namespace) -> int:
+    _selection(arguments)  # refuse wrong options before connecting
+    if arguments.page < 1:
+        raise exception.InvalidInput(reason="--page must be at least 1")
+    readiness.check(CONF.database.connection)
+    with contextlib.closing(open_database()) as db, contextlib.ExitStack() as stack:
+        db.read(clock.synchronize)
+        selected = _selection(arguments)
+        expected = purge.count(db, selected)
+        if arguments.dry_run:
+            common.show(("Kind", "Rows"), expected.items())
+            return 0 if expected.total() else _NOTHING
+        archive = stack.enter_context(_open(arguments.archive)) if arguments.archive else None
+        removed = purge.Removed()
+        reported = time.monotonic()
+        for page in purge.purge(db, selected, archive, arguments.page):
+            removed += page
+            if time.monotonic() - reported > _PROGRESS_INTERVAL:
+                reported = time.monotonic()
+                print(f"{_sum(removed)} removed so far, of " + ", ".join(
+                    f"{number} {kind}" for kind, number in expected.items()), flush=True)
+        print(f"{_sum(removed)} removed")
+        if arguments.compact:
+            purge.compact(db)
+            print("Returned the disk space to the file system")
+    return 0 if removed.total() else _NOTHING
+
+
+def _selection(arguments: argparse.Namespace) -> purge.What:
+    """Return the rows that the options select, by the clock of the database if it was read. Raises InvalidInput."""
+    return purge.What(_before("--older-than", arguments.older_than),
+                      None if arguments.history_older_than is None
+                      else _before("--history-older-than", arguments.history_older_than), _history_keep(arguments))
+
+
+def _before(option: str, seconds: int) -> datetime.datetime:
+    if not _MIN_AGE <= seconds <= 100 * 366 * 86400:
+        raise exception.InvalidInput(reason=f"{option} must be from {_MIN_AGE} seconds to a century")
+    return clock.after(-seconds)
+
+
+def _history_keep(arguments: argparse.Namespace) -> int:
+    keep: int = arguments.history_keep
+    if not 0 <= keep <= _MAX_HISTORY_KEEP:
+        raise exception.InvalidInput(reason=f"--history-keep must be from 0 to {_MAX_HISTORY_KEEP}")
+    if keep and arguments.history_older_than is None:
+        raise exception.InvalidInput(reason="--history-keep needs --history-older-than; otherwise all history is kept")
+    return keep
+
+
+def _open(path: str) -> IO[bytes]:
+    """Open the archive, with mode 0600 if it is new. Raises InvalidInput."""
+    try:
+        return os.fdopen(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), "ab")
+    except OSError as error:
+        raise exception.InvalidInput(reason=f"--archive {path}: {error.strerror}") from error
+
+
+def _sum(removed: purge.Removed) -> str:
+    return ", ".join(f"{number} {table}" for table, number in sorted(removed.items()) if number) or "Nothing"

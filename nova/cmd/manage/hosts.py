@@ -113,33 +113,25 @@ def account(host: str) -> str:
 
 
 def definitions(host: str, password: str, vhost: str, exchange: str) -> dict[str, Any]:
-    """Return RabbitMQ definitions of the account of a host, with the minimum of permissions for nova-compute."""
-    salt, user = secrets.token_bytes(4), account(host)
-    hashed = base64.b64encode(salt + hashlib.sha256(salt + password.encode()).digest()).decode()
-    return {
-        "users": [{"name": user, "password_hash": hashed, "hashing_algorithm": "rabbit_password_hashing_sha256",
-                   "tags": ""}],
-        "permissions": [{"user": user, "vhost": vhost, **_permissions(host, COMPUTE, exchange)}],
-        "topic_permissions": [{"user": user, "vhost": vhost, **_topic_permissions(
-            host, COMPUTE, [CONDUCTOR, HEARTBEATS, REPORTS, _PROBE], exchange)}],
-    }
-
-
-def _permissions(host: str, topic: str, exchange: str) -> dict[str, str]:
-    """Return RabbitMQ's permissions for the account of a host, as patterns of the names of queues and exchanges.
+    """Return RabbitMQ definitions of the account of a host, with the minimum of permissions for nova-compute: patterns
+    of the names of queues and exchanges, and of the topics that it may send to and receive from.
 
     A host may not declare the exchange that all services share: that right includes deleting it, and with it the
     bindings of every queue. Nova's driver uses the exchange as conductors declare it (Driver.restrict_to_host).
     """
-    own = rf"{_exactly(topic)}\.{_exactly(host)}|reply_{_exactly(host)}_[0-9a-f]{{32}}"
-    return {"configure": f"^({own})$", "write": rf"^({own}|{_exactly(exchange)}|amq\.default)$",
-            "read": f"^({own}|{_exactly(exchange)})$"}
-
-
-def _topic_permissions(host: str, topic: str, topics: list[str], exchange: str) -> dict[str, str]:
-    """Return RabbitMQ's topic permissions of a host: it may send to ``topics`` and receive from its own queue."""
-    return {"exchange": exchange, "write": f"^({'|'.join(map(_exactly, topics))})$",
-            "read": rf"^{_exactly(topic)}\.{_exactly(host)}$"}
+    salt, user = secrets.token_bytes(4), account(host)
+    hashed = base64.b64encode(salt + hashlib.sha256(salt + password.encode()).digest()).decode()
+    queue, shared = rf"{_exactly(COMPUTE)}\.{_exactly(host)}", _exactly(exchange)
+    own = rf"{queue}|reply_{_exactly(host)}_[0-9a-f]{{32}}"
+    topics = "|".join(map(_exactly, (CONDUCTOR, HEARTBEATS, REPORTS, _PROBE)))
+    return {
+        "users": [{"name": user, "password_hash": hashed, "hashing_algorithm": "rabbit_password_hashing_sha256",
+                   "tags": ""}],
+        "permissions": [{"user": user, "vhost": vhost, "configure": f"^({own})$",
+                         "write": rf"^({own}|{shared}|amq\.default)$", "read": f"^({own}|{shared})$"}],
+        "topic_permissions": [{"user": user, "vhost": vhost, "exchange": exchange, "write": f"^({topics})$",
+                               "read": f"^{queue}$"}],
+    }
 
 
 def _exactly(name: str) -> str:

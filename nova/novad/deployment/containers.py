@@ -40,8 +40,7 @@ class Containers:
         return f"{self.platform()}-{name}"
 
     def running(self, name: str) -> bool:
-        container = self.runtime.find(self.name(name))
-        return container is not None and container.running
+        return health.runs(self.runtime, self.name(name))
 
     def stop(self, deployed: Deployed) -> None:
         self._remove_renamed(deployed)
@@ -63,7 +62,6 @@ class Containers:
 
     @contextlib.contextmanager
     def _masking(self) -> Iterator[None]:
-        """Mask secrets in the messages of runtime errors."""
         try:
             yield
         except RuntimeFault as error:

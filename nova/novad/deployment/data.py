@@ -20,8 +20,8 @@ import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 
 from nova.common.errors import Refused, ReportedError
+from nova.common.files import private_directory, replace
 from nova.novad.platform import Component, Volume, fill
-from nova.novad.secrets import private_directory, write_private
 
 LOG = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ class Data:
     def __init__(self, root: pathlib.Path) -> None:
         self.root = root
         for name in ("volumes", "backups", "files"):
-            private_directory(root / name)
+            private_directory(root / name, owned=True)
 
     def volume(self, component: str, volume: str) -> pathlib.Path:
         return self.root / "volumes" / component / volume
@@ -161,7 +161,7 @@ class Data:
         place.mkdir(parents=True)
         files = {destination: place / str(number) for number, destination in enumerate(sorted(component.files))}
         for destination, file in files.items():
-            write_private(file, fill(component.files[destination], secrets).encode())
+            replace(file, fill(component.files[destination], secrets), sync=True)
             _give(file, component)
         return files
 

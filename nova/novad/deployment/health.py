@@ -1,7 +1,6 @@
 """Health checks of components: a command in the container, a URL, or a port."""
 
 import contextlib
-import functools
 import http.client
 import socket
 import threading
@@ -18,14 +17,13 @@ from nova.novad.runtime.base import Runtime
 _POLL_INTERVAL = 0.25  # Seconds between two checks of a starting container.
 _WORDS = 300  # Maximum number of characters shown of the output of a health command.
 _SETTLED = 1.0  # Seconds that a component without a health check must run.
-_NOTHING = functools.partial(Masker, ())
 
 
 class Unhealthy(ReportedError):
     """A health check failed; the message has its result."""
 
 
-def check(runtime: Runtime, container: str, health: Health | None, masker: Callable[[], Masker] = _NOTHING) -> None:
+def check(runtime: Runtime, container: str, health: Health | None, masker: Callable[[], Masker]) -> None:
     """Run the health check once. Raises RuntimeFault, Unhealthy. ``masker`` masks secrets in the output."""
     state = runtime.find(container)
     if state is None:
@@ -38,7 +36,7 @@ def check(runtime: Runtime, container: str, health: Health | None, masker: Calla
         try:
             code, output = runtime.execute(container, health.command, health.timeout)
         except RuntimeFault:
-            if _runs(runtime, container):
+            if runs(runtime, container):
                 raise
             raise Unhealthy("the container exited during the health check") from None
         if code:
@@ -55,7 +53,7 @@ def check(runtime: Runtime, container: str, health: Health | None, masker: Calla
 
 
 def wait(runtime: Runtime, container: str, component: Component, ended: Callable[[], bool],
-         masker: Callable[[], Masker] = _NOTHING) -> None:
+         masker: Callable[[], Masker]) -> None:
     """Wait until a component is healthy for the first time. Raises Cancelled when novad stops (``ended``). Raises
     Unhealthy after ``start`` seconds or when the container exits."""
     health = component.health
@@ -70,12 +68,12 @@ def wait(runtime: Runtime, container: str, component: Component, ended: Callable
             if health is not None or now - begun >= _SETTLED:
                 return
         except Unhealthy as error:
-            if now - begun >= limit or not _runs(runtime, container):
+            if now - begun >= limit or not runs(runtime, container):
                 raise Unhealthy(f"{error.message}{_last_words(runtime, container, masker)}") from None
         time.sleep(_POLL_INTERVAL)
 
 
-def _runs(runtime: Runtime, container: str) -> bool:
+def runs(runtime: Runtime, container: str) -> bool:
     state = runtime.find(container)
     return state is not None and state.running
 

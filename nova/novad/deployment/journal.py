@@ -110,13 +110,15 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Participation(msgspec.Struct, frozen=True, kw_only=True):
-    """The part of another node in a deployment. ``settled``: True if the node has received the decision."""
+    """The part of another node in a deployment. ``done``: True if the deployment is done; ``settled``: True if the node
+    has received the decision."""
 
     deployment: int
     address: str
     node: str
     components: str
     settled: bool
+    done: bool
 
 
 class Backup(msgspec.Struct, frozen=True, kw_only=True):
@@ -270,18 +272,18 @@ class Journal:
         """Return the participations of the other nodes by deployment."""
         participations: dict[int, list[Participation]] = {}
         for participation in self._structs(
-                Participation, "select deployment, address, node, components, settled from asked where deployment in "
-                "(select value from json_each(?)) order by deployment, node", _text(list(idents))):
+                Participation, "select deployment, address, node, components, settled, state = ? from asked join "
+                "deployments on id = deployment where deployment in (select value from json_each(?)) "
+                "order by deployment, node", DONE, _text(list(idents))):
             participations.setdefault(participation.deployment, []).append(participation)
         return participations
 
-    def unsettled(self) -> list[tuple[Participation, bool]]:
-        """Return the participations of nodes that have not received the decision, each with True if it is "done"."""
-        rows = self._execute("select deployment, address, node, components, state from asked join deployments "
-                             "on id = deployment where not settled and state in (?, ?) order by deployment, node",
-                             DONE, UNDONE)
-        return [(Participation(deployment=ident, address=address, node=node, components=components, settled=False),
-                 state == DONE) for ident, address, node, components, state in rows]
+    def unsettled(self) -> list[Participation]:
+        """Return the participations of nodes that have not received the decision on a finished deployment."""
+        return self._structs(
+            Participation, "select deployment, address, node, components, settled, state = ? from asked join "
+            "deployments on id = deployment where not settled and state in (?, ?) order by deployment, node",
+            DONE, DONE, UNDONE)
 
     def components(self) -> dict[str, Deployed]:
         rows = self._execute("select deployed from components order by name")

@@ -24,7 +24,7 @@ from nova.novad import signing
 from nova.novad.api import novad_pb2 as pb
 from nova.novad.client import ANSWERED, Client, Unreachable, was_lost
 from nova.novad.deployment.containers import Progress
-from nova.novad.deployment.journal import DONE, UNDONE, Journal
+from nova.novad.deployment.journal import DONE, UNDONE, Journal, Participation
 from nova.novad.errors import Busy, Cancelled, Failed
 from nova.novad.mdns import printable
 from nova.novad.nodes.discovery import Discovery, certificate_names
@@ -117,7 +117,7 @@ class Coordinator:
         if lacking := pending or silent:
             raise Refused(f"{'; '.join(lacking.values()).removesuffix('.')}. Nothing was changed.")
         self._settle_all(_ANSWER)
-        left = {participation.address: participation for participation, _done in self._journal.unsettled()}
+        left = {participation.address: participation for participation in self._journal.unsettled()}
         for peer in peers:
             if not peer.steered:
                 raise Refused(f'Node {peer.node} ({peer.url}) has a platform file of its own; with platform = "" in '
@@ -273,7 +273,7 @@ class Coordinator:
                 raise Cancelled("novad is stopping; the deployment is rolled back when novad starts again.") from None
             raise
 
-    def _send_decision(self, participation: Any, done: bool, progress: Progress, seconds: float,
+    def _send_decision(self, participation: Participation, done: bool, progress: Progress, seconds: float,
                        longest: float = _SETTLE) -> None:
         """Send the decision on a deployment to a node, for ``seconds`` seconds. Raises ReportedError."""
         end = time.monotonic() + seconds
@@ -299,8 +299,8 @@ class Coordinator:
 
     def _settle_all(self, longest: float = _SETTLE) -> None:
         """Send pending decisions to all nodes concurrently, since each node may be slow."""
-        def settle(item: tuple[Any, bool]) -> None:
-            (participation, done), node, ident = item, item[0].node, item[0].deployment
+        def settle(participation: Participation) -> None:
+            node, ident, done = participation.node, participation.deployment, participation.done
             if self._ended.is_set():
                 return
             try:

@@ -80,10 +80,6 @@ class Discovery:
         with self._lock:
             return [(entry.instance.node, entry.address) for entry in self._entries.values() if entry.address]
 
-    def size(self) -> int:
-        with self._lock:
-            return len(self._entries)
-
     def add(self, instance: Instance) -> None:
         """Add an instance or its new addresses, which are used once a confirmed address of the instance fails. A full
         table drops the instance that failed for the longest time."""
@@ -156,7 +152,6 @@ class Discovery:
                 entry.due))
 
     def _try(self, entry: Entry) -> None:
-        """Connect to one address of an instance."""
         addresses = entry.instance.addresses
         url = entry.address or addresses[entry.turn % len(addresses)]
         connected = self._connects(url, entry.instance.node, self._files)

@@ -12,12 +12,12 @@ from typing import Literal
 
 import msgspec
 
-from nova.common.documents import Strict
 from nova.common.errors import Invalid, NotKnown, Refused
 from nova.novad.deployment import history
 from nova.novad.deployment.containers import Progress
 from nova.novad.deployment.deploy import Deployer, Terms
 from nova.novad.deployment.journal import DONE, PENDING, RUNNING, STUCK, Change, Deployment, Origin
+from nova.novad.documents import Strict
 from nova.novad.errors import Failed, Nothing
 from nova.novad.platform import Name, Platform, check
 

@@ -105,13 +105,7 @@ class Releases:
         return {key: value for key, value in items if isinstance(value, str)}
 
     def _write(self, name: str, what: dict[str, str]) -> None:
-        fresh = self.place / f".{name}.new"
-        with open(fresh, "w") as file:
-            json.dump(what, file)
-            file.flush()
-            os.fsync(file.fileno())
-        fresh.replace(self.place / name)
-        files.sync_directory(self.place)
+        files.replace(self.place / name, json.dumps(what), mode=0o644, sync=True)
 
     def _drop(self, name: str) -> None:
         (self.place / name).unlink(missing_ok=True)

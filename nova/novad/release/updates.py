@@ -150,7 +150,6 @@ class Updates:
             shutil.rmtree(fresh, ignore_errors=True)
 
     def _wheel(self, wheel: Wheel, place: pathlib.Path) -> pathlib.Path:
-        """Download a wheel and verify its checksum."""
         target, digest = place / wheel.file, hashlib.sha256()
         with open(target, "wb") as file:
             for piece in self._pieces(wheel.file, wheel.size):

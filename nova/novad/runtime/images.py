@@ -218,9 +218,6 @@ def graph_root(path: str) -> pathlib.Path:
     """Return the path of the podman service's image storage. Raises RuntimeFault."""
     stream = PodmanStream(path, "its storage is unknown", "GET", "/info").expect(200)
     try:
-        info: Any = json.loads(stream.read())
-        return pathlib.Path(info["store"]["graphRoot"])
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        return pathlib.Path(stream.document()["store"]["graphRoot"])
+    except (KeyError, TypeError) as error:
         raise stream.fault(error) from None
-    finally:
-        stream.free()

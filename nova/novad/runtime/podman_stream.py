@@ -85,6 +85,18 @@ class PodmanStream:
                 break
         return content
 
+    def document(self) -> dict[str, Any]:
+        """Return the JSON object that is the response."""
+        try:
+            document = json.loads(self.read())
+        except (ValueError, RecursionError) as error:
+            raise self.fault(error) from None
+        finally:
+            self.free()
+        if not isinstance(document, dict):
+            raise self.fault("its response is not a JSON object")
+        return document
+
     def documents(self) -> Iterator[dict[str, Any]]:
         """Yield the JSON objects of a response with one object per line."""
         left = b""
@@ -179,9 +191,9 @@ def run(path: str, container: str, command: tuple[str, ...], timeout: float,
     """Run a command in a container; return its exit code, or EXPIRED after a timeout, which kills the command. ``take``
     gets its output (stream, bytes). Raises RuntimeFault and the errors of ``take``, which end the command."""
     what, deadline = f"{command[0]} cannot be run in container {container}", time.monotonic() + timeout
-    ident = _json(PodmanStream(path, what, "POST", f"/containers/{urllib.parse.quote(container)}/exec", {
+    ident = PodmanStream(path, what, "POST", f"/containers/{urllib.parse.quote(container)}/exec", {
         "Cmd": list(command), "AttachStdin": source is not None, "AttachStdout": True,
-        "AttachStderr": True}).expect(201)).get("Id")
+        "AttachStderr": True}).expect(201).document().get("Id")
     if not isinstance(ident, str) or not ident:
         raise RuntimeFault(f"podman: {what}: no id in the response")
     stream = PodmanStream(path, what, "POST", f"/exec/{ident}/start", {"Detach": False, "Tty": False}).expect(101, 200)
@@ -208,7 +220,7 @@ def run(path: str, container: str, command: tuple[str, ...], timeout: float,
 
 
 def _state(path: str, what: str, ident: str) -> dict[str, Any]:
-    return _json(PodmanStream(path, what, "GET", f"/exec/{ident}/json").expect(200))
+    return PodmanStream(path, what, "GET", f"/exec/{ident}/json").expect(200).document()
 
 
 def _kill(path: str, what: str, ident: str) -> None:
@@ -217,19 +229,6 @@ def _kill(path: str, what: str, ident: str) -> None:
         state = _state(path, what, ident)
         if state.get("Running") and int(state.get("Pid") or 0) > 1:
             os.kill(int(state["Pid"]), signal.SIGKILL)
-
-
-def _json(stream: PodmanStream) -> dict[str, Any]:
-    """Return the JSON object that is the response. Raises RuntimeFault."""
-    try:
-        document = json.loads(stream.read())
-    except (ValueError, RecursionError) as error:
-        raise stream.fault(error) from None
-    finally:
-        stream.free()
-    if not isinstance(document, dict):
-        raise stream.fault("its response is not a JSON object")
-    return document
 
 
 def _why(body: bytes) -> str:

@@ -11,11 +11,11 @@ import socket
 import subprocess
 import time
 
+from nova.common import files
 from nova.common.errors import os_error_text
 from nova.novad.errors import RuntimeFault
-from nova.novad.secrets import private_directory
 
-_START = 30.0  # seconds
+_START, _END = 30.0, 10.0  # Seconds that the service has to start, and to exit.
 # Seconds between two health checks of the service, seconds until a check fails, failed checks until it is restarted.
 _PING, _LATE, _SILENT = 10.0, 5.0, 4
 _RUN = pathlib.Path("/run/novad")  # A reboot clears it, by which podman detects the reboot; the path must be short.
@@ -71,7 +71,7 @@ class PodmanService:
 
     def _start(self) -> None:
         for place in (self.directory, self.run.parent, self.run):
-            private_directory(place)
+            files.private_directory(place, owned=True)
         conf = self.directory / "containers.conf"
         text = _CONF.format(
             runtime="runc" if shutil.which("runc") else "crun",
@@ -120,7 +120,7 @@ class PodmanService:
             return
         self._process.terminate()
         try:
-            self._process.wait(10)
+            self._process.wait(_END)
         except subprocess.TimeoutExpired:
             self._kill()
         self._process = None

@@ -1,6 +1,6 @@
 """Filters by aggregate metadata, and isolated hosts."""
 
-from nova.scheduler import operators
+from nova.scheduler import attributes
 from nova.scheduler.columns import BoolColumn
 from nova.scheduler.filters.base import Filter
 from nova.scheduler.plugin import Scope
@@ -58,13 +58,13 @@ class AggregateInstanceExtraSpecsFilter(_AggregateFilter):
 
     def fits(self, aggregates: Metadata, request: Request) -> bool:
         have = gathered(aggregates)
-        return all(any(operators.match(value, wanted) for value in have.get(key, ()))
+        return all(any(attributes.satisfies(value, wanted) for value in have.get(key, ()))
                    for key, wanted in self._wanted(request).items())
 
     def reason(self, view: FleetView, request: Request) -> str:
         have = gathered(view.text("aggregates", 0))
         refused = [key for key, wanted in self._wanted(request).items()
-                   if not any(operators.match(value, wanted) for value in have.get(key, ()))]
+                   if not any(attributes.satisfies(value, wanted) for value in have.get(key, ()))]
         return f"the host's aggregates do not offer {', '.join(sorted(refused))}"
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from nova import exception
-from nova.scheduler import attributes, operators
+from nova.scheduler import attributes
 from nova.scheduler.columns import BoolColumn
 from nova.scheduler.filters.base import Filter, everything
 from nova.scheduler.request import Request
@@ -44,13 +44,13 @@ class ComputeCapabilitiesFilter(Filter):
     def mask(self, view: FleetView, request: Request) -> BoolColumn:
         mask = everything(view)
         for _key, path, required in self._requirements(request):
-            mask &= attributes.match(view, path, functools.partial(operators.match, required=required))
+            mask &= attributes.match(view, path, functools.partial(attributes.satisfies, required=required))
         return mask
 
     def reason(self, view: FleetView, request: Request) -> str:
         for key, path, required in self._requirements(request):
             offered = attributes.values(view, path)[0]
-            if offered is None or not operators.match(offered, required):
+            if offered is None or not attributes.satisfies(offered, required):
                 return f"{key} must be '{required}', the host has {'none' if offered is None else repr(offered)}"
         return super().reason(view, request)
 

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from nova.api import routes
-from nova.api.legacy import removed
+from nova.api.legacy import routes as legacy_routes
 from tests.functional.client import Client, Failed
 from tests.functional.refusals import KEY, NIL, SHARED
 
@@ -70,7 +70,7 @@ def _object(schema):
 
 
 _ROUTES = [route for route in routes.ROUTES if route.action != "forceDelete"
-           and (route.method, route.path) not in SHARED and route.handler is not removed.no_longer_available]
+           and (route.method, route.path) not in SHARED and route.handler is not legacy_routes.no_longer_available]
 
 
 @st.composite

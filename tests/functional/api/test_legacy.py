@@ -5,7 +5,7 @@ import pytest
 
 from nova import context
 from nova.api import openapi, routes
-from nova.api.legacy import served
+from nova.api.legacy import routes as legacy_routes
 from nova.api.service import ApiService
 from nova.conf import CONF
 from nova.objects.base import new_uuid
@@ -437,7 +437,8 @@ def _body(route):
         route.path) if route.method in ("POST", "PUT") else None
 
 
-@pytest.mark.parametrize("route", served.ROUTES, ids=lambda route: f"{route.method} {route.path} {route.action or ''}")
+@pytest.mark.parametrize("route", legacy_routes.SERVED,
+                         ids=lambda route: f"{route.method} {route.path} {route.action or ''}")
 def test_legacy_route_refuses_other_roles_and_later_versions(url, route):
     nobody = Client(url, roles="other")
     expected = 404 if "server_id" in route.path else 403
@@ -445,7 +446,8 @@ def test_legacy_route_refuses_other_roles_and_later_versions(url, route):
     assert refused(Client(url), route.method, _path(route), _body(route), f"2.{route.until + 1}")[0] == 404
 
 
-@pytest.mark.parametrize("route", served.ROUTES, ids=lambda route: f"{route.method} {route.path} {route.action or ''}")
+@pytest.mark.parametrize("route", legacy_routes.SERVED,
+                         ids=lambda route: f"{route.method} {route.path} {route.action or ''}")
 def test_member_role_may_change_dns_entries_only(url, route):
     if route.method != "GET" and "/entries/" not in route.path:
         member = Client(url, roles="member,reader")
@@ -454,7 +456,7 @@ def test_member_role_may_change_dns_entries_only(url, route):
 
 def test_openapi_document_lists_legacy_routes_where_enabled(url, admin):
     with_them, without = (Client(base, version=OLD).get("/openapi")["paths"] for base in (url, admin.url))
-    assert {route.path for route in served.ROUTES} - set(with_them) == set()
+    assert {route.path for route in legacy_routes.SERVED} - set(with_them) == set()
     assert "/os-fixed-ips/{id}" not in without
     assert "post" not in without["/os-networks"]
 
@@ -462,7 +464,7 @@ def test_openapi_document_lists_legacy_routes_where_enabled(url, admin):
 def test_legacy_responses_match_the_openapi_document(old, network, domains):
     domains("doc.example.org", scope="public")
     old.put("/os-floating-ip-dns/doc.example.org/entries/a", {"dns_entry": {"ip": "192.0.2.1", "dns_type": "A"}})
-    paths = openapi.document(served.added_to(routes.ROUTES), 35, "")["paths"]
+    paths = openapi.document(legacy_routes.added_to(routes.ROUTES), 35, "")["paths"]
     entry = "/os-floating-ip-dns/doc.example.org/entries/a"
     for path, asked in (("/os-fixed-ips/{id}", "/os-fixed-ips/10.71.0.9"), ("/os-floating-ips-bulk",) * 2,
                         ("/os-floating-ip-dns",) * 2, ("/os-security-group-default-rules",) * 2,

@@ -12,7 +12,7 @@ from oslo_config import cfg
 from oslo_policy import policy
 
 from nova.api import microversion, routes, versions
-from nova.api.legacy import removed
+from nova.api.legacy import routes as legacy_routes
 from nova.conf import CONF
 from nova.image.directory import DirectoryStore
 from nova.objects.base import new_uuid
@@ -36,7 +36,7 @@ _PARTS = re.compile(r"^network:|os-extended-server-attributes|os-flavor-extra-sp
                     r"|allow_volume_backed|unshelve_to_host")
 # The image proxy uses the policy of the image service instead.
 _ROUTES = [route for route in routes.ROUTES
-           if route.handler is not removed.no_longer_available and route.handler is not versions.show
+           if route.handler is not legacy_routes.no_longer_available and route.handler is not versions.show
            and not route.path.startswith("/images")]
 _WITHOUT_RULE = {"GET /flavors": "@", "GET /flavors/detail": "@", "GET /flavors/{}": "@",
                  "POST /servers/{}/action (os-getRDPConsole)": "rule:project_member_or_admin",
@@ -246,7 +246,7 @@ def test_resources_of_another_project_are_hidden_and_unchanged(suite, owners, ro
     things.furnish()
     before, wrong, asked = things.seen(), [], set()
     for route in routes.ROUTES:
-        if not _is_anothers(route) or route.handler is removed.no_longer_available:
+        if not _is_anothers(route) or route.handler is legacy_routes.no_longer_available:
             continue
         asked.add(route.path.split("/")[1])
         answer = _ask(suite.url, things, route, project="matrix", user="matrix", roles=_ROLES[role])

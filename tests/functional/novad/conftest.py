@@ -10,9 +10,9 @@ import pytest
 
 from nova.novad.daemon import Daemon
 from nova.novad.options import Options
-from nova.novad.platform import parse
 from nova.novad.server import Server
 from tests.functional.cli.conftest import run
+from tests.unit.novad.platforms import parse
 from tests.unit.novad.runtimes import FakeRuntime
 from tests.unit.novad.test_deploy import REGISTRY, TEXT
 

@@ -15,13 +15,13 @@ from nova.novad.mdns import Announcement, Instance
 from nova.novad.nodes.discovery import Announcer
 from nova.novad.nodes.participant import Assignment
 from nova.novad.options import Options
-from nova.novad.platform import parse
 from nova.novad.server import Server
 from nova.novad.signing import node_secret
 from tests.certificates import authority
 from tests.functional.cli.conftest import run
 from tests.functional.client import wait_for
 from tests.functional.novad.conftest import free_port
+from tests.unit.novad.platforms import parse
 from tests.unit.novad.runtimes import FakeRuntime, Killed, content
 
 TEXT = """
@@ -359,7 +359,7 @@ def test_announced_node_needs_acceptance_and_a_valid_certificate(found):
         strange = Node(found.n1.data.parent, "stranger", ("compute",), tls_cert=pair.certificate, tls_key=pair.key)
         announced = Announcement(stranger, ["127.0.0.1"], strange.port, tls=True)
         try:
-            wait_for(lambda: found.n1.daemon.coordinator.discovery.size() >= 3 and found.discovered(), 60, "all")
+            wait_for(lambda: len(found.n1.daemon.coordinator.discovery._entries) >= 3 and found.discovered(), 60, "all")
             assert found.states() == {"n1": "this one", "n2": "discovered"}
             found.nova("deploy")
             assert found.n2.runs() == {}, "an announcement alone starts no components"
@@ -405,7 +405,8 @@ def kill_at(victim, node, moment):
 
 
 @pytest.mark.parametrize("moment", MOMENTS, ids="-".join)
-def test_node_killed_during_a_deployment_rolls_back_like_its_peers(nodes, moment):
+def test_node_killed_during_a_deployment_rolls_back_like_its_peers(nodes, moment, monkeypatch):
+    monkeypatch.setattr("nova.novad.nodes.coordinator._TRY", 1.0)
     nodes.nova("deploy")
     done = kill_at(nodes.n3, nodes.n3, moment)
     nodes.nova("deploy", "db=2", "compute=2", code=1)
@@ -419,7 +420,8 @@ def test_node_killed_during_a_deployment_rolls_back_like_its_peers(nodes, moment
 
 
 @pytest.mark.parametrize("moment", MOMENTS, ids="-".join)
-def test_control_node_killed_during_a_deployment_rolls_back_all_nodes(nodes, moment):
+def test_control_node_killed_during_a_deployment_rolls_back_all_nodes(nodes, moment, monkeypatch):
+    monkeypatch.setattr("nova.novad.nodes.coordinator._TRY", 1.0)
     nodes.nova("deploy")
     done = kill_at(nodes.n1, nodes.n3, moment)
     run("deploy", "db=2", "compute=2")

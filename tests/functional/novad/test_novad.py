@@ -18,9 +18,9 @@ from nova.novad import server as module
 from nova.novad.api import novad_pb2 as pb
 from nova.novad.client import Client
 from nova.novad.daemon import Daemon
-from nova.novad.platform import parse
 from nova.novad.server import Server
 from tests.functional.client import wait_for
+from tests.unit.novad.platforms import parse
 from tests.unit.novad.test_deploy import TEXT
 from tests.unit.novad.test_masking import SHOWN, longest
 

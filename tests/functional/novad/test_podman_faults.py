@@ -8,7 +8,6 @@ import pytest
 from nova.novad.daemon import Daemon
 from nova.novad.errors import ImageFault
 from nova.novad.options import Options
-from nova.novad.platform import parse
 from nova.novad.runtime import podman as podman_module
 from nova.novad.runtime import podman_stream
 from nova.novad.runtime.podman import Podman
@@ -16,6 +15,7 @@ from nova.novad.server import Server
 from tests.functional.client import wait_for
 from tests.functional.novad.conftest import Node, free_port
 from tests.functional.novad.fake_podman import FakePodman, reply
+from tests.unit.novad.platforms import parse
 
 PLATFORM = """
 name = "s"
@@ -51,6 +51,7 @@ def podman(tmp_path):
 @pytest.fixture
 def node(podman, monkeypatch):
     monkeypatch.setattr(podman_module, "_TIMEOUT", 1.0)
+    monkeypatch.setattr(Podman._client, "__defaults__", (1.0,))
     monkeypatch.setattr(podman_module, "_QUERY_TIMEOUT", 1.0)
     monkeypatch.setattr(podman_stream, "_TIMEOUT", 1.0)
     with tempfile.TemporaryDirectory() as data_dir:
@@ -255,7 +256,7 @@ def test_container_that_disappears_during_a_query_is_no_error(podman, node):
 def test_request_without_an_answer_of_podman_ends_and_blocks_no_later_change(podman, node, what):
     node.nova("deploy")
     during(podman, "GET" if what == "/json" else "POST", what, "hang")
-    assert "podman" in node.nova("deploy", "db=2", code=1).err
+    assert "Read timed out" in node.nova("deploy", "db=2", code=1).err
     podman.fault = lambda _method, _path: None
     wait_for(lambda: node.daemon.journal.unfinished() == [] and podman.named() == BOTH, 30)
     node.nova("deploy", "db=2")

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from nova.api import microversion, routes
-from nova.api.legacy import served
+from nova.api.legacy import routes as legacy_routes
 from nova.api.validation.fields import Type
 
 Schema = dict[str, Any]
@@ -23,7 +23,7 @@ def steps(declared: Type) -> list[int]:
 
 def every_schema() -> Iterator[tuple[str, Schema]]:
     """Yield (location, schema) of each body and query whose schema differs from all earlier microversions."""
-    for route in (*routes.ROUTES, *served.ROUTES):
+    for route in (*routes.ROUTES, *legacy_routes.SERVED):
         for kind, declared in (("body", route.spec.body), ("query", route.query)):
             known: list[Schema] = []
             for version in sorted({0, route.since, *(steps(declared) if declared is not None else ())}):

@@ -3,7 +3,7 @@
 import pytest
 
 from nova.api import routes
-from nova.api.legacy import served
+from nova.api.legacy import routes as legacy_routes
 from nova.api.microversion import MAX
 from tests.unit.api.declared import steps
 
@@ -28,7 +28,7 @@ def _versions(declared, route):
     return sorted({route.since, *(step for step in steps(declared) if route.since <= step <= min(route.until, MAX))})
 
 
-@pytest.mark.parametrize("route", [*routes.ROUTES, *served.ROUTES],
+@pytest.mark.parametrize("route", [*routes.ROUTES, *legacy_routes.SERVED],
                          ids=lambda route: f"{route.method} {route.path} {route.action}")
 def test_every_list_in_request_schemas_has_max_items(route):
     for declared in filter(None, (route.spec.body, route.query)):

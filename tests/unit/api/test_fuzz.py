@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from nova import image
 from nova.api import routes
-from nova.api.legacy import removed
+from nova.api.legacy import routes as legacy_routes
 from tests.unit.api.conftest import Client
 from tests.unit.api.servers.test_servers import IMAGE, MINE, NET, Conductor, Images
 
@@ -91,7 +91,8 @@ def test_random_bytes_as_a_body_never_return_5xx(cloud, raw):
 
 
 _ACTIONS = [route for route in routes.ROUTES
-            if route.action and route.path.startswith("/servers") and route.handler is not removed.no_longer_available]
+            if route.action and route.path.startswith("/servers")
+            and route.handler is not legacy_routes.no_longer_available]
 
 
 @SETTINGS

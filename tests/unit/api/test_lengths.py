@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from nova.api import routes
-from nova.api.legacy import served
+from nova.api.legacy import routes as legacy_routes
 from tests.unit.api.declared import steps
 
 _HINTS = "it is kept as JSON, and read by filters"
@@ -75,7 +75,7 @@ def _endless(schema: Any, path: str) -> Iterator[str]:
 
 def test_every_string_without_a_max_length_is_listed_with_a_reason() -> None:
     found = {f"{route.method} {route.path.replace('/os-volumes_boot', '/servers')} {path}"
-             for route in (*routes.ROUTES, *served.ROUTES) if route.spec.body is not None
+             for route in (*routes.ROUTES, *legacy_routes.SERVED) if route.spec.body is not None
              for version in {route.since, *steps(route.spec.body)} if route.since <= version <= route.until
              for path in _endless(route.spec.body.schema(version), "")}
     assert found == set(UNBOUNDED)

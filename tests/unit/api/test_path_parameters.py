@@ -12,7 +12,7 @@ import h11
 import pytest
 
 from nova.api import app, rates, routes, service
-from nova.api.legacy import served
+from nova.api.legacy import routes as legacy_routes
 from nova.api.request import Request
 from nova.http import messages
 from tests.unit.api.conftest import Behind
@@ -41,7 +41,7 @@ def test_path_parameters_may_contain_any_url_encoded_character(monkeypatch: pyte
     def handle(req: Request) -> None:
         seen.append(req.params)
 
-    real = [route for route in (*routes.ROUTES, *served.ROUTES) if "{" in route.path and route.action is None]
+    real = [route for route in (*routes.ROUTES, *legacy_routes.SERVED) if "{" in route.path and route.action is None]
     table = tuple(dataclasses.replace(route, handler=handle, policy=None, since=1, until=104, success=200)
                   for route in real)
     monkeypatch.setattr(routes, "table", lambda: table)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nova import exception, policies
-from nova.api.legacy import served
+from nova.api.legacy import routes as legacy_routes
 from nova.conf import CONF
 from nova.context import RequestContext
 from tests.paths import DATA
@@ -27,7 +27,7 @@ def ctx(*roles, user="me", project="mine", **kwargs):
 def test_policy_defaults_equal_upstream():
     found = [[rule.name, rule.check_str, *(f"{one['method']} {one['path']}" for one in getattr(rule, "operations", []))]
              for rule in policies.list_rules()]
-    legacy = {route.policy for route in served.ROUTES} | {"os_compute_api:os-virtual-interfaces"}
+    legacy = {route.policy for route in legacy_routes.SERVED} | {"os_compute_api:os-virtual-interfaces"}
     ours = [["nova:status", "rule:context_is_admin", "GET /status.json"]]
     assert sorted(rule for rule in found if rule[0] not in legacy) == sorted([*DEFAULTS, *ours])
     assert legacy < {rule[0] for rule in found} | {None}

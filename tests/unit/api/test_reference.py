@@ -10,7 +10,7 @@ from collections import defaultdict
 import pytest
 
 from nova.api import microversion, routes
-from nova.api.legacy import removed
+from nova.api.legacy import routes as legacy_routes
 from nova.api.validation import fields
 from tests.paths import DATA
 
@@ -84,7 +84,7 @@ def _reference():
 
 REFERENCE = _reference()
 ROUTES = [pytest.param(route, id=f"{route.method} {route.path} {route.action or ''}".strip())
-          for route in routes.ROUTES if route.handler is not removed.no_longer_available]
+          for route in routes.ROUTES if route.handler is not legacy_routes.no_longer_available]
 
 
 def _operation(route):

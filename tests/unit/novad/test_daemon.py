@@ -12,8 +12,8 @@ from nova.novad.deployment import deploy, history
 from nova.novad.deployment.journal import CleanupTask
 from nova.novad.errors import Busy, Failed
 from nova.novad.options import Options
-from nova.novad.platform import parse
 from tests.functional.client import wait_for
+from tests.unit.novad.platforms import parse
 from tests.unit.novad.runtimes import FakeRuntime, Killed, content
 from tests.unit.novad.test_deploy import REGISTRY, TEXT
 

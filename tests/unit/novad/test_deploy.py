@@ -13,8 +13,8 @@ from nova.novad.deployment.data import Data
 from nova.novad.deployment.deploy import Deployer, Terms
 from nova.novad.deployment.journal import DONE, STUCK, UNDONE, Change, Journal
 from nova.novad.errors import Busy, Failed, ImageFault, RuntimeFault
-from nova.novad.platform import parse
 from nova.novad.secrets import Secrets
+from tests.unit.novad.platforms import parse
 from tests.unit.novad.runtimes import FakeRuntime, Killed, content
 
 TEXT = """

@@ -76,7 +76,7 @@ def test_expected_node_is_found_at_once_among_hostile_instances(network):
         assert network.now - begun <= 2 * module.LIMIT
         network.run(0.1)
     assert network.table.trusted() == [("n2", "tls://10.0.0.1:9999")]
-    assert network.table.size() <= module.MOST
+    assert len(network.table._entries) <= module.MOST
 
 
 def test_full_table_evicts_the_longest_failing_instance_but_no_trusted_node(network):
@@ -85,7 +85,7 @@ def test_full_table_evicts_the_longest_failing_instance_but_no_trusted_node(netw
     for number in range(3 * module.MOST):
         network.add(f"s{number}", number + 2)
         network.run(module.LIMIT)
-        assert network.table.size() <= module.MOST
+        assert len(network.table._entries) <= module.MOST
     kept = set(network.table._entries)
     assert kept == {"known", *(f"s{number}" for number in range(2 * module.MOST + 1, 3 * module.MOST))}
 
@@ -112,7 +112,7 @@ def test_attempts_become_rarer_and_stop(network):
     network.run(300)
     early = len(network.tried)
     network.run(10 * module._FORGOTTEN)
-    assert (early <= 10, len(network.tried) <= 15, network.table.size()) == (True, True, 0)
+    assert (early <= 10, len(network.tried) <= 15, len(network.table._entries)) == (True, True, 0)
 
 
 def test_withdrawn_instances_and_instances_without_tls_are_removed(network):
@@ -121,7 +121,7 @@ def test_withdrawn_instances_and_instances_without_tls_are_removed(network):
     network.add("plain", 3, scheme="tcp")
     network.table.remove("n2")
     network.add("n3", 2, scheme="tcp")
-    assert network.table.size() == 0
+    assert len(network.table._entries) == 0
     network.run(20)
     assert network.tried == []
 
@@ -157,7 +157,7 @@ def test_withdrawn_instance_is_removed_once_its_confirmed_address_fails(network)
     network.table.remove("n2")
     network.good.clear()
     network.run(2 * module._FIRST_PAUSE)
-    assert network.table.size() == 0
+    assert len(network.table._entries) == 0
 
 
 def test_dropped_instance_is_offered_again_and_found_when_it_becomes_reachable(monkeypatch):

@@ -7,6 +7,7 @@ import threading
 import pytest
 
 from nova.novad.deployment import health
+from nova.novad.masking import Masker
 from nova.novad.platform import Component, Health
 from nova.novad.runtime.base import Wanted
 from tests.unit.novad.runtimes import FakeRuntime
@@ -48,10 +49,11 @@ def drip(connection):
     (lambda one: one.sendall(b"HTTP/1.1 503 No\r\n\r\n"), "answers 503"), (lambda one: None, "does not answer")])
 def test_invalid_http_response_is_unhealthy_within_the_timeout(runtime, answer, said):
     with server(answer) as port, pytest.raises(health.Unhealthy, match=said):
-        health.check(runtime, "c", Health(http=f"http://127.0.0.1:{port}/", timeout=0.3))
+        health.check(runtime, "c", Health(http=f"http://127.0.0.1:{port}/", timeout=0.3), lambda: Masker(()))
 
 
 @pytest.mark.parametrize("status", [200, 302, 404])
 def test_http_response_below_500_is_healthy(runtime, status):
     with server(lambda one: one.sendall(b"HTTP/1.1 %d So\r\nLocation: file:///etc/shadow\r\n\r\n" % status)) as port:
-        health.check(runtime, "c", Health(http=f"http://127.0.0.1:{port}/path?query", timeout=5))
+        health.check(runtime, "c", Health(http=f"http://127.0.0.1:{port}/path?query", timeout=5),
+                     lambda: Masker(()))

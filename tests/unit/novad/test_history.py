@@ -19,7 +19,7 @@ from nova.common.errors import Refused, ReportedError
 from nova.novad.daemon import Daemon
 from nova.novad.errors import Failed
 from nova.novad.options import Options
-from nova.novad.platform import parse
+from tests.unit.novad.platforms import parse
 from tests.unit.novad.runtimes import FakeRuntime, Killed
 
 TEXT = """

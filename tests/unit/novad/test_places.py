@@ -8,7 +8,8 @@ import pytest
 from nova.common.errors import Invalid
 from nova.novad.nodes.participant import Assignment
 from nova.novad.options import Options
-from nova.novad.platform import Place, parse
+from nova.novad.platform import Place
+from tests.unit.novad.platforms import parse
 
 TEXT = """
 name = "suite"

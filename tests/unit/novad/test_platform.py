@@ -6,8 +6,9 @@ import re
 import pytest
 
 from nova.common.errors import Invalid, NotKnown
-from nova.novad.platform import fill, load, parse
+from nova.novad.platform import Place, fill, load
 from tests.paths import ROOT
+from tests.unit.novad.platforms import parse
 
 GOOD = """
 name = "suite"
@@ -199,9 +200,9 @@ def test_component_order_is_deterministic_and_follows_dependencies():
     assert parse(text, "toml").order(["a", "d"]) == ["d", "a"]
 
 
-def test_platform_of_roles_contains_matching_and_unrestricted_components():
+def test_part_of_a_node_contains_components_of_its_roles_and_unrestricted_ones():
     text = GOOD.replace('image = "registry:5000/db"', 'image = "registry/db"\nroles = ["control"]')
-    platform = parse(text, "toml").of_roles(["compute"])
+    platform = parse(text, "toml").part(Place(node="n", address="", roles=("compute",)))
     assert list(platform.components) == ["api"]
     assert platform.component("api").depends == ()
     with pytest.raises(NotKnown, match="Component db does not exist in platform suite, which has api"):

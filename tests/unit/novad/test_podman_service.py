@@ -52,6 +52,7 @@ def service(node, monkeypatch):
     """Return ``service(program)``, which installs a program as podman and returns its service."""
     monkeypatch.setenv("PATH", f"{node}:{os.environ['PATH']}")
     monkeypatch.setattr(module, "_START", 2.0)
+    monkeypatch.setattr(module, "_END", 1.0)
     with tempfile.TemporaryDirectory() as short:
         monkeypatch.setattr(module, "_RUN", pathlib.Path(short) / "run")
         made = []

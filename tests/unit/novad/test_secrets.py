@@ -73,6 +73,14 @@ def test_rotation_can_be_reverted_until_old_values_are_deleted(tmp_path):
     assert again.values(["db"])["db"] != before["db"]
 
 
+def test_drafts_of_a_killed_novad_are_removed(tmp_path):
+    Secrets(tmp_path).make(WANTED)
+    for name in (".new-1", ".db.new"):  # of this release and of an earlier one
+        (tmp_path / name).write_text("a secret")
+    Secrets(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["db", "pin"]
+
+
 def test_removed_secrets_leave_no_files(tmp_path):
     secrets = Secrets(tmp_path)
     secrets.make(WANTED)

@@ -19,12 +19,12 @@ from nova.novad.deployment.deploy import Deployer
 from nova.novad.deployment.journal import Journal
 from nova.novad.errors import Busy
 from nova.novad.options import Options, load
-from nova.novad.platform import parse
 from nova.novad.release import updates
 from nova.novad.release.releases import Releases, number
 from nova.novad.release.updates import Updates
 from nova.novad.secrets import Secrets
 from tests.novad_wheels import wheel
+from tests.unit.novad.platforms import parse
 from tests.unit.novad.runtimes import FakeRuntime
 from tests.unit.novad.test_deploy import REGISTRY, TEXT
 from tools.novad_release import add, sign

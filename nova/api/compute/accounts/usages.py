@@ -19,7 +19,6 @@ _FORMATS = ("%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%S.%f", "%Y-%m-%d %H:%M:%S.%f")
 
 _PERIOD: dict[str, Field | Type] = {
     "start": STRING, "end": STRING, "limit": Field(LIMIT, since=40), "marker": Field(STRING, since=40)}
-SHOW_QUERY = Query(_PERIOD, strict=75)
 
 
 class _Period:
@@ -107,7 +106,8 @@ def index(req: Request) -> dict[str, Any]:
     return _answer(req, "tenant_usages", _PATH, _projects(servers, period), servers, limit)
 
 
-@accepts(query=SHOW_QUERY, answer=Object({"tenant_usage": USAGE, "tenant_usage_links": Field(LINKS, since=40)}))
+@accepts(query=Query(_PERIOD, strict=75), answer=Object({
+    "tenant_usage": USAGE, "tenant_usage_links": Field(LINKS, since=40)}))
 def show(req: Request) -> dict[str, Any]:
     """Show the usage of each server of a project."""
     project = req.params["id"]

@@ -1,26 +1,21 @@
 """os-aggregates: groups of hosts with metadata. Aggregates with a zone define the availability zones."""
 
-from typing import Any
-
 from nova import exception
 from nova.api.request import Request, iso_precise
 from nova.api.router import accepts
-from nova.api.validation.fields import Array, Changing, Combined, Field, Name, Object, Out, Plain, View, only, string
-from nova.api.validation.types import HOSTNAME, INTEGER, NAME, OPEN, STRING, STRING_OR_NULL, TRUTH, UUID
+from nova.api.validation.fields import Array, Changing, Combined, Field, Object, Out, Plain, View, listed, only, single
+from nova.api.validation.types import HOSTNAME, INTEGER, NAME, NAME_SPACES, OPEN, STRING, STRING_OR_NULL, TRUTH, UUID
 from nova.image import lookup
 from nova.objects.hosts.aggregate import Aggregate
 from nova.objects.images.image import Image
 
 ZONE = "availability_zone"
 
-_NULL = Plain(type="null")
-_ZONE = Changing({
-    0: Combined("oneOf", string(format="az_name_with_leading_trailing_spaces", minLength=1, maxLength=255), _NULL),
-    1: Combined("oneOf", string(format="az_name", minLength=1, maxLength=255), _NULL),
-})
-_SPACES = Name(type="string", format="name_with_leading_trailing_spaces", minLength=1, maxLength=255)
+_ZONE = Changing({since: Combined("oneOf", Plain(type="string", format=name, minLength=1, maxLength=255),
+                                  Plain(type="null"))
+                  for since, name in ((0, "az_name_with_leading_trailing_spaces"), (1, "az_name"))})
 CREATE = Object({"aggregate": Field(Object({"name": Field(NAME, required=True), ZONE: _ZONE}), required=True)})
-UPDATE = Object({"aggregate": Field(Object({"name": _SPACES, ZONE: _ZONE}, anyOf=[
+UPDATE = Object({"aggregate": Field(Object({"name": NAME_SPACES, ZONE: _ZONE}, anyOf=[
     {"required": ["name"]}, {"required": [ZONE]}]), required=True)})
 _HOST = Object({"host": Field(HOSTNAME, required=True)})
 SET_METADATA = only("set_metadata", Object({"metadata": Field(Object(patterns={
@@ -39,9 +34,8 @@ _CREATED = [
     Out("deleted_at", STRING_OR_NULL, lambda _aggregate, _req: None),
     Out("deleted", TRUTH, lambda _aggregate, _req: False),
 ]
-CREATED = View(_CREATED)
 AGGREGATE = View([*_CREATED, Out("hosts", Array(STRING)), Out("metadata", OPEN)])
-_SINGLE_AGGREGATE = Object({"aggregate": AGGREGATE})
+_SINGLE_AGGREGATE = single("aggregate", AGGREGATE)
 
 
 def _id(req: Request) -> int:
@@ -54,28 +48,23 @@ def _id(req: Request) -> int:
     return int(ident)
 
 
-def _shown(aggregate: Aggregate, req: Request) -> dict[str, Any]:
-    return {"aggregate": AGGREGATE.render(aggregate, req)}
-
-
-@accepts(answer=Object({"aggregates": Array(AGGREGATE)}))
-def index(req: Request) -> dict[str, Any]:
+@accepts(answer=listed("aggregates", AGGREGATE))
+def index(req: Request) -> list[Aggregate]:
     """List host aggregates."""
-    return {"aggregates": [AGGREGATE.render(aggregate, req) for aggregate in req.clients.aggregates.index(req.ctx)]}
+    return req.clients.aggregates.index(req.ctx)
 
 
 @accepts(answer=_SINGLE_AGGREGATE)
-def show(req: Request) -> dict[str, Any]:
+def show(req: Request) -> Aggregate:
     """Show a host aggregate."""
-    return _shown(req.clients.aggregates.get(req.ctx, _id(req)), req)
+    return req.clients.aggregates.get(req.ctx, _id(req))
 
 
-@accepts(body=CREATE, answer=Object({"aggregate": CREATED}), errors=(409,))
-def create(req: Request) -> dict[str, Any]:
+@accepts(body=CREATE, answer=single("aggregate", View(_CREATED)), errors=(409,))
+def create(req: Request) -> Aggregate:
     """Create a host aggregate."""
     wanted = req.body["aggregate"]
-    made = req.clients.aggregates.create(req.ctx, wanted["name"], _stripped(wanted.get(ZONE)))
-    return {"aggregate": CREATED.render(made, req)}
+    return req.clients.aggregates.create(req.ctx, wanted["name"], _stripped(wanted.get(ZONE)))
 
 
 def _stripped(zone: str | None) -> str | None:
@@ -83,14 +72,14 @@ def _stripped(zone: str | None) -> str | None:
 
 
 @accepts(body=UPDATE, answer=_SINGLE_AGGREGATE, errors=(409,))
-def update(req: Request) -> dict[str, Any]:
+def update(req: Request) -> Aggregate:
     """Rename a host aggregate or change its zone (null removes the zone)."""
     wanted, ident = req.body["aggregate"], _id(req)
     name, zone = wanted.get("name"), _stripped(wanted.get(ZONE))
     changed = req.clients.aggregates.update(req.ctx, ident, None if name is None else name.strip(), zone)
     if ZONE in wanted and zone is None:
         changed = req.clients.aggregates.set_metadata(req.ctx, ident, {ZONE: None})
-    return _shown(changed, req)
+    return changed
 
 
 @accepts()
@@ -100,25 +89,25 @@ def delete(req: Request) -> None:
 
 
 @accepts(body=only("add_host", _HOST), answer=_SINGLE_AGGREGATE, errors=(409,))
-def add_host(req: Request) -> dict[str, Any]:
+def add_host(req: Request) -> Aggregate:
     """Add a host to an aggregate."""
-    return _shown(req.clients.aggregates.add_host(req.ctx, _id(req), req.body["add_host"]["host"]), req)
+    return req.clients.aggregates.add_host(req.ctx, _id(req), req.body["add_host"]["host"])
 
 
 @accepts(body=only("remove_host", _HOST), answer=_SINGLE_AGGREGATE, errors=(409,))
-def remove_host(req: Request) -> dict[str, Any]:
+def remove_host(req: Request) -> Aggregate:
     """Remove a host from an aggregate."""
-    return _shown(req.clients.aggregates.remove_host(req.ctx, _id(req), req.body["remove_host"]["host"]), req)
+    return req.clients.aggregates.remove_host(req.ctx, _id(req), req.body["remove_host"]["host"])
 
 
 @accepts(body=SET_METADATA, answer=_SINGLE_AGGREGATE)
-def set_metadata(req: Request) -> dict[str, Any]:
+def set_metadata(req: Request) -> Aggregate:
     """Change the metadata of an aggregate; null deletes a key."""
     metadata = req.body["set_metadata"]["metadata"]
     zone = metadata.get(ZONE)
     if zone is not None and (not zone.strip() or ":" in zone):
         raise exception.Invalid(f"'{zone}' is not a valid availability zone name: must not be empty or contain ':'.")
-    return _shown(req.clients.aggregates.set_metadata(req.ctx, _id(req), metadata), req)
+    return req.clients.aggregates.set_metadata(req.ctx, _id(req), metadata)
 
 
 @accepts(body=CACHE_IMAGES)

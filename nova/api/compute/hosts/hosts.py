@@ -8,10 +8,11 @@ from nova.api.compute.hosts.hypervisors import RESOURCES
 from nova.api.compute.hosts.services import COMPUTE, status_of
 from nova.api.request import Request
 from nova.api.router import Handler, accepts
-from nova.api.validation.fields import Array, Object, Out, Query, View, enum
+from nova.api.validation.fields import Array, Object, Out, Query, View, enum, listed
 from nova.api.validation.types import ANY_QUERY, INTEGER, STRING, STRING_OR_NULL
 from nova.objects.accounts.flavor import Flavor
 from nova.objects.hosts.node import ComputeNode
+from nova.objects.hosts.service import Service
 from nova.objects.servers.instance import Instance
 
 _ABLE = enum("enable", "disable", "Enable", "Disable", "ENABLE", "DISABLE")
@@ -25,13 +26,12 @@ _HOST = View([
 _RESOURCE = Object({"host": STRING, "project": STRING, "cpu": INTEGER, "memory_mb": INTEGER, "disk_gb": INTEGER})
 
 
-@accepts(query=Query({"zone": STRING}, strict=None), answer=Object({"hosts": Array(_HOST)}))
-def index(req: Request) -> dict[str, Any]:
+@accepts(query=Query({"zone": STRING}, strict=None), answer=listed("hosts", _HOST))
+def index(req: Request) -> list[Service]:
     """List hosts and their services."""
     zone = req.arg("zone")
-    services = [service for service in req.clients.services.index(req.ctx)
-                if not zone or zone == service.availability_zone]
-    return {"hosts": [_HOST.render(service, req) for service in services]}
+    return [service for service in req.clients.services.index(req.ctx)
+            if not zone or zone == service.availability_zone]
 
 
 @accepts(query=ANY_QUERY, answer=Object({"host": Array(Object({"resource": _RESOURCE}))}))

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from nova import exception
-from nova.api.compute.hosts.services import check_uuid, state_of, status_of
+from nova.api.compute.hosts.services import STATE, STATUS, check_uuid, state_of, status_of
 from nova.api.request import Request
 from nova.api.router import accepts
 from nova.api.validation import formats
-from nova.api.validation.fields import ABSENT, Array, Changing, Field, Getter, Object, Out, Plain, Query, View, enum
+from nova.api.validation.fields import ABSENT, Array, Changing, Field, Object, Out, Plain, Query, View, listed, single
 from nova.api.validation.types import ANY_QUERY, BOOLEAN, HOSTNAME, INTEGER, LIMIT, LINKS, STRING, STRING_OR_NULL, UUID
 from nova.conf import CONF
 from nova.objects.hosts.node import DISK_GB, MEMORY_MB, VCPU, ComputeNode
@@ -71,7 +71,7 @@ RESOURCES: dict[str, Any] = {
 }
 
 
-def _resource(name: str) -> Getter:
+def _resource(name: str) -> Any:
     return lambda shown, _req: RESOURCES[name](shown.node)
 
 
@@ -80,8 +80,8 @@ _ID = Out("id", Changing({0: INTEGER, 53: UUID}), lambda shown, req: (
 _SERVERS = Out("servers", Array(View([Out("name", STRING), Out("uuid", STRING)])), _servers)
 _BRIEF = [
     _ID, Out("hypervisor_hostname", STRING, "node.hypervisor_hostname"),
-    Out("state", enum("up", "down"), lambda shown, _req: state_of(shown.node.service)),
-    Out("status", enum("enabled", "disabled"), lambda shown, _req: status_of(shown.node.service)),
+    Out("state", STATE, lambda shown, _req: state_of(shown.node.service)),
+    Out("status", STATUS, lambda shown, _req: status_of(shown.node.service)),
 ]
 LISTED = View([*_BRIEF, _SERVERS])
 UPTIME = View([*_BRIEF, Out("uptime", STRING, "node.uptime")])
@@ -118,13 +118,14 @@ def _list(req: Request, view: View, path: str) -> dict[str, Any]:
         if "limit" in req.query or "marker" in req.query:
             raise exception.Invalid("Paging over hypervisors with the hypervisor_hostname_pattern query parameter "
                                     "is not supported.")
-        return {"hypervisors": _render(req, view, _matching(req, pattern))}
+        return {"hypervisors": [view.render(shown, req) for shown in _shown(req, _matching(req, pattern))]}
     limit, marker = req.page()
     if marker is not None and not (formats.is_uuid(marker) if req.version >= 53 else marker.isdecimal()):
         raise exception.MarkerNotFound(marker=marker)
     hypervisors = req.clients.hypervisors.index(req.ctx, limit=limit if req.version >= 33 else None, marker=marker)
-    return req.with_next({"hypervisors": _render(req, view, hypervisors)}, "hypervisors_links", path, hypervisors,
-                         limit, "uuid" if req.version >= 53 else "id", since=33)
+    answer = {"hypervisors": [view.render(shown, req) for shown in _shown(req, hypervisors)]}
+    return req.with_next(answer, "hypervisors_links", path, hypervisors, limit, "uuid" if req.version >= 53 else "id",
+                         since=33)
 
 
 def _matching(req: Request, pattern: str) -> list[ComputeNode]:
@@ -134,13 +135,13 @@ def _matching(req: Request, pattern: str) -> list[ComputeNode]:
     return hypervisors
 
 
-def _render(req: Request, view: View, nodes: Sequence[ComputeNode], servers: bool = False) -> list[Any]:
+def _shown(req: Request, nodes: Sequence[ComputeNode], servers: bool = False) -> list[Shown]:
     by_host: Servers = None
     if servers or req.flag("with_servers"):
         by_host = defaultdict(list)
         for server in req.clients.hypervisors.servers(req.ctx, sorted({node.host for node in nodes})):
             by_host[server.host or ""].append(server)
-    return [view.render(Shown(node, by_host), req) for node in nodes]
+    return [Shown(node, by_host) for node in nodes]
 
 
 def _get(req: Request) -> ComputeNode:
@@ -160,33 +161,33 @@ def _missing(ident: str) -> exception.NotFound:
     return exception.NotFound(f"Hypervisor with ID '{ident}' could not be found.")
 
 
-@accepts(query=Query({"with_servers": _WITH_SERVERS}, strict=53), answer=Object({"hypervisor": HYPERVISOR}))
-def show(req: Request) -> dict[str, Any]:
+@accepts(query=Query({"with_servers": _WITH_SERVERS}, strict=53), answer=single("hypervisor", HYPERVISOR))
+def show(req: Request) -> Shown:
     """Show a hypervisor."""
-    return {"hypervisor": _render(req, HYPERVISOR, [_get(req)])[0]}
+    return _shown(req, [_get(req)])[0]
 
 
-@accepts(query=ANY_QUERY, answer=Object({"hypervisor": UPTIME}), errors=(501,))
-def uptime(req: Request) -> dict[str, Any]:
+@accepts(query=ANY_QUERY, answer=single("hypervisor", UPTIME), errors=(501,))
+def uptime(req: Request) -> Shown:
     """Show how long the host of a hypervisor has been up."""
     node = _get(req)
     if node.service is None or not node.service.up:
         raise exception.Invalid(f"Compute service of {node.host} is unavailable at this time.")
     if node.uptime is None:
         raise exception.NotImplementedHere(what="show the uptime")
-    return {"hypervisor": UPTIME.render(Shown(node), req)}
+    return Shown(node)
 
 
-@accepts(query=ANY_QUERY, answer=Object({"hypervisors": Array(LISTED)}))
-def search(req: Request) -> dict[str, Any]:
+@accepts(query=ANY_QUERY, answer=listed("hypervisors", LISTED))
+def search(req: Request) -> list[Shown]:
     """List the hypervisors whose hostname contains a text."""
-    return {"hypervisors": _render(req, LISTED, _matching(req, req.params["id"]))}
+    return _shown(req, _matching(req, req.params["id"]))
 
 
-@accepts(query=ANY_QUERY, answer=Object({"hypervisors": Array(LISTED)}))
-def servers(req: Request) -> dict[str, Any]:
+@accepts(query=ANY_QUERY, answer=listed("hypervisors", LISTED))
+def servers(req: Request) -> list[Shown]:
     """List the servers on hypervisors whose hostname contains a text."""
-    return {"hypervisors": _render(req, LISTED, _matching(req, req.params["id"]), servers=True)}
+    return _shown(req, _matching(req, req.params["id"]), servers=True)
 
 
 @accepts(query=ANY_QUERY, answer=Object({"hypervisor_statistics": Object(additional=True)}))

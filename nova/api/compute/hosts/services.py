@@ -1,4 +1,4 @@
-"""os-services: the processes of Nova on all hosts."""
+"""os-services: the processes of Nova on all hosts; os-availability-zone: the zones that servers can request."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,18 +7,16 @@ from nova import exception
 from nova.api.request import Request, is_true, iso_precise
 from nova.api.router import accepts
 from nova.api.validation import formats
-from nova.api.validation.fields import Array, Changing, Field, Object, Out, Query, View, enum, string
-from nova.api.validation.types import BOOLEAN, HOSTNAME, INTEGER, STRING, STRING_OR_NULL, TRUTH, UUID
+from nova.api.validation.fields import Array, Changing, Field, Object, Out, Plain, Query, View, enum, listed
+from nova.api.validation.types import BOOLEAN, HOSTNAME, INTEGER, STRING, STRING_OR_NULL, TEXT, TRUTH, UUID
 from nova.objects.hosts.service import Service
 
 COMPUTE = "nova-compute"
 
-
-_TEXT = string(minLength=1, maxLength=255)
-_STATUS = enum("enabled", "disabled")
+STATUS, STATE = enum("enabled", "disabled"), enum("up", "down")
 UPDATE = Object({
-    "host": Field(HOSTNAME, until=52, required=True), "binary": Field(_TEXT, until=52, required=True),
-    "status": Field(_STATUS, since=53), "disabled_reason": _TEXT, "forced_down": Field(BOOLEAN, since=11),
+    "host": Field(HOSTNAME, until=52, required=True), "binary": Field(TEXT, until=52, required=True),
+    "status": Field(STATUS, since=53), "disabled_reason": TEXT, "forced_down": Field(BOOLEAN, since=11),
 })
 
 
@@ -30,7 +28,7 @@ def state_of(service: Service | None) -> str:
     return "up" if service is not None and service.up else "down"
 
 
-def seen(service: Service) -> str | None:
+def _seen(service: Service) -> str | None:
     """Return the time of the last heartbeat of the service."""
     return iso_precise(service.last_seen_up or service.updated_at or service.created_at)
 
@@ -38,18 +36,17 @@ def seen(service: Service) -> str | None:
 SERVICE = View([
     Out("id", Changing({0: INTEGER, 53: UUID}), lambda service, req: service.uuid if req.version >= 53 else service.id),
     Out("binary", STRING), Out("host", STRING), Out("zone", STRING_OR_NULL, "availability_zone"),
-    Out("status", _STATUS, lambda service, _req: status_of(service)),
-    Out("state", enum("up", "down"), lambda service, _req: state_of(service)),
-    Out("updated_at", STRING_OR_NULL, lambda service, _req: seen(service)),
+    Out("status", STATUS, lambda service, _req: status_of(service)),
+    Out("state", STATE, lambda service, _req: state_of(service)),
+    Out("updated_at", STRING_OR_NULL, lambda service, _req: _seen(service)),
     Out("disabled_reason", STRING_OR_NULL), Out("forced_down", TRUTH, since=11),
 ])
 
 
-@accepts(query=Query({"host": STRING, "binary": STRING}, strict=75), answer=Object({"services": Array(SERVICE)}))
-def index(req: Request) -> dict[str, Any]:
+@accepts(query=Query({"host": STRING, "binary": STRING}, strict=75), answer=listed("services", SERVICE))
+def index(req: Request) -> list[Service]:
     """List services."""
-    services = req.clients.services.index(req.ctx, req.arg("host"), req.arg("binary"))
-    return {"services": [SERVICE.render(service, req) for service in services]}
+    return req.clients.services.index(req.ctx, req.arg("host"), req.arg("binary"))
 
 
 @accepts(body=UPDATE, answer=Object({"service": SERVICE}))
@@ -133,3 +130,43 @@ def delete(req: Request) -> None:
     elif not ident.isdecimal():
         raise exception.Invalid(f"Invalid service id {ident}")
     req.clients.services.delete(req.ctx, ident)
+
+
+# --- availability zones --------------------------------------------------------------------------------
+_ZONES = Object({"availabilityZoneInfo": Array(View([
+    Out("zoneName", STRING), Out("zoneState", Object({"available": TRUTH})),
+    Out("hosts", Plain(type=["object", "null"]))]))})
+
+
+def _zone(name: str, available: bool, hosts: dict[str, Any] | None) -> dict[str, Any]:
+    return {"zoneName": name, "zoneState": {"available": available}, "hosts": hosts}
+
+
+@accepts(answer=_ZONES)
+def zones(req: Request) -> dict[str, Any]:
+    """List availability zones."""
+    available = req.clients.zones.index(req.ctx)
+    return {"availabilityZoneInfo": [_zone(name, available[name], None) for name in _ordered(available)]}
+
+
+@accepts(answer=_ZONES)
+def zones_detail(req: Request) -> dict[str, Any]:
+    """List availability zones with the services in them."""
+    services = req.clients.zones.detail(req.ctx)
+    available = {name: any(not service.disabled for service in in_zone) for name, in_zone in services.items()}
+    return {"availabilityZoneInfo": [
+        _zone(name, available[name], _hosts(services[name]) if available[name] else None)
+        for name in _ordered(available)]}
+
+
+def _ordered(available: dict[str, bool]) -> list[str]:
+    """Return the zones, available ones first."""
+    return sorted(available, key=lambda name: (not available[name], name))
+
+
+def _hosts(services: list[Service]) -> dict[str, Any]:
+    hosts: dict[str, Any] = {}
+    for service in services:
+        hosts.setdefault(service.host, {})[service.binary] = {
+            "active": not service.disabled, "available": service.up, "updated_at": _seen(service)}
+    return hosts

@@ -8,7 +8,7 @@ from nova import exception, image
 from nova.api.request import Request, whole
 from nova.api.router import accepts
 from nova.api.validation import formats
-from nova.api.validation.fields import ABSENT, Array, Object, Out, Plain, Query, View
+from nova.api.validation.fields import ABSENT, Array, Object, Out, Plain, Query, View, single
 from nova.api.validation.types import ANY, ANY_QUERY, INTEGER, INTEGER_OR_NULL, LINKS, OPEN, STRING, STRING_OR_NULL
 from nova.conf import CONF
 from nova.objects.images.image import Image
@@ -112,10 +112,10 @@ def _time(value: str) -> str:
         raise exception.Invalid(f"Invalid changes-since filter [{value}]") from None
 
 
-@accepts(query=ANY_QUERY, answer=Object({"image": IMAGE}))
-def show(req: Request) -> dict[str, Any]:
+@accepts(query=ANY_QUERY, answer=single("image", IMAGE))
+def show(req: Request) -> Image:
     """Show an image."""
-    return {"image": IMAGE.render(get(req, req.params["id"]), req)}
+    return get(req, req.params["id"])
 
 
 def get(req: Request, ident: str) -> Image:

@@ -6,9 +6,10 @@ from nova import exception
 from nova.api.compute.servers.servers import authorize, server_id
 from nova.api.request import Request
 from nova.api.router import accepts
-from nova.api.validation.fields import Array, Field, Object, Out, View, only
+from nova.api.validation.fields import Array, Field, Object, Out, View, listed, only, single
 from nova.api.validation.types import ANY_QUERY, IP, STRING, STRING_OR_NULL, UUID
 from nova.common import plain_ip
+from nova.objects.networks.network import FloatingIp
 
 _POLICY = "os_compute_api:os-floating-ips:"
 
@@ -19,7 +20,7 @@ FLOATING_IP = View([
     Out("id", UUID, "uuid"), Out("ip", STRING, "address"), Out("pool", STRING),
     Out("instance_id", STRING_OR_NULL, "instance_uuid"), Out("fixed_ip", STRING_OR_NULL, "fixed_address"),
 ])
-_SINGLE_FLOATING_IP = Object({"floating_ip": FLOATING_IP})
+_SINGLE_FLOATING_IP = single("floating_ip", FLOATING_IP)
 
 
 @accepts(query=ANY_QUERY, answer=Object({"floating_ip_pools": Array(Object({"name": STRING}))}))
@@ -28,26 +29,22 @@ def pools(req: Request) -> dict[str, Any]:
     return {"floating_ip_pools": [{"name": name} for name in req.clients.floating_ips.pools(req.ctx)]}
 
 
-@accepts(query=ANY_QUERY, answer=Object({"floating_ips": Array(FLOATING_IP)}))
-def index(req: Request) -> dict[str, Any]:
+@accepts(query=ANY_QUERY, answer=listed("floating_ips", FLOATING_IP))
+def index(req: Request) -> list[FloatingIp]:
     """List the floating addresses of the project."""
-    floating_ips = req.clients.floating_ips.index(req.ctx, req.ctx.project_id)
-    return {"floating_ips": [FLOATING_IP.render(floating_ip, req) for floating_ip in floating_ips]}
+    return req.clients.floating_ips.index(req.ctx, req.ctx.project_id)
 
 
 @accepts(query=ANY_QUERY, answer=_SINGLE_FLOATING_IP)
-def show(req: Request) -> dict[str, Any]:
+def show(req: Request) -> FloatingIp:
     """Show a floating address of the project."""
-    floating_ip = req.clients.floating_ips.get(
-        req.ctx, req.uuid(exception.FloatingIpNotFound, "id"), req.ctx.project_id)
-    return {"floating_ip": FLOATING_IP.render(floating_ip, req)}
+    return req.clients.floating_ips.get(req.ctx, req.uuid(exception.FloatingIpNotFound, "id"), req.ctx.project_id)
 
 
 @accepts(body=CREATE, answer=_SINGLE_FLOATING_IP, errors=(403, 404))
-def create(req: Request) -> dict[str, Any]:
+def create(req: Request) -> FloatingIp:
     """Allocate a floating address from a pool."""
-    made = req.clients.floating_ips.allocate(req.ctx, req.ctx.project_id or "", (req.body or {}).get("pool"))
-    return {"floating_ip": FLOATING_IP.render(made, req)}
+    return req.clients.floating_ips.allocate(req.ctx, req.ctx.project_id or "", (req.body or {}).get("pool"))
 
 
 @accepts(errors=(409,))

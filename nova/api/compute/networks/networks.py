@@ -5,7 +5,7 @@ from typing import Any
 
 from nova.api.request import Request, iso_precise
 from nova.api.router import accepts
-from nova.api.validation.fields import Array, Object, Out, View
+from nova.api.validation.fields import Array, Object, Out, View, listed, single
 from nova.api.validation.types import ANY, ANY_QUERY, INTEGER, INTEGER_OR_NULL, STRING, STRING_OR_NULL, UUID
 from nova.objects.networks.network import Network
 
@@ -62,14 +62,13 @@ def show(req: Request) -> dict[str, Any]:
     return {"network": _view(req).render(req.clients.networks.get(req.ctx, req.params["id"], req.scope), req)}
 
 
-@accepts(query=ANY_QUERY, answer=Object({"networks": Array(TENANT)}))
-def tenant_index(req: Request) -> dict[str, Any]:
+@accepts(query=ANY_QUERY, answer=listed("networks", TENANT))
+def tenant_index(req: Request) -> list[Network]:
     """List the networks of the project."""
-    networks = req.clients.networks.index(req.ctx, req.ctx.project_id)
-    return {"networks": [TENANT.render(network, req) for network in networks]}
+    return req.clients.networks.index(req.ctx, req.ctx.project_id)
 
 
-@accepts(query=ANY_QUERY, answer=Object({"network": TENANT}))
-def tenant_show(req: Request) -> dict[str, Any]:
+@accepts(query=ANY_QUERY, answer=single("network", TENANT))
+def tenant_show(req: Request) -> Network:
     """Show a network of the project."""
-    return {"network": TENANT.render(req.clients.networks.get(req.ctx, req.params["id"], req.ctx.project_id), req)}
+    return req.clients.networks.get(req.ctx, req.params["id"], req.ctx.project_id)

@@ -1,16 +1,21 @@
-"""os-security-groups: security groups (2.1 to 2.35), and the groups of a server (all versions)."""
+"""os-security-groups and os-security-group-rules: security groups and their rules (2.1 to 2.35), and the groups of a
+server (all versions).
+"""
 
+import contextlib
+import re
 import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from nova import exception
+from nova.api.compute.servers.servers import authorized_get
 from nova.api.request import Request
 from nova.api.router import accepts
 from nova.api.validation import formats
-from nova.api.validation.fields import Array, Field, Object, Out, Query, View, string
-from nova.api.validation.types import ANY_QUERY, INTEGER_OR_NULL, LIMIT, OPEN, STRING, STRING_OR_NULL, UUID
-from nova.objects.networks.network import SecurityGroup
+from nova.api.validation.fields import Array, Field, Object, Out, Plain, Query, View, listed, single, string
+from nova.api.validation.types import ANY, ANY_QUERY, INTEGER_OR_NULL, LIMIT, OPEN, STRING, STRING_OR_NULL, UUID
+from nova.objects.networks.network import SecurityGroup, SecurityGroupRule
 
 _TEXT = string(minLength=0, maxLength=255)
 GROUP_BODY = Object({"security_group": Field(Object({
@@ -20,17 +25,15 @@ GROUP_BODY = Object({"security_group": Field(Object({
 Groups = Mapping[int, SecurityGroup]
 
 
-def shown_id(ident: int) -> str:
+def _shown_id(ident: int) -> str:
     """Return the public id (a uuid) of a group or rule, which has a number internally."""
     return str(uuid.UUID(int=ident))
 
 
-def inner_id(shown: str) -> int | None:
-    """Return the number of a public id, or None if it is not the id of a group or rule."""
-    if not formats.is_uuid(shown):
-        return None
-    number = uuid.UUID(shown).int
-    return number if number < 2**63 else None
+def _inner_id(shown: str) -> int | None:
+    """Return the number of a public id (a uuid), or None if no group or rule can have it."""
+    ident = uuid.UUID(shown).int
+    return ident if ident < 2**63 else None
 
 
 class Shown(NamedTuple):
@@ -46,71 +49,61 @@ def _group(shown: Shown, _req: Request) -> dict[str, str]:
 
 
 RULE = View([
-    Out("id", UUID, lambda shown, _req: shown_id(shown.item.id)),
-    Out("parent_group_id", UUID, lambda shown, _req: shown_id(shown.item.parent_group_id)),
+    Out("id", UUID, lambda shown, _req: _shown_id(shown.item.id)),
+    Out("parent_group_id", UUID, lambda shown, _req: _shown_id(shown.item.parent_group_id)),
     Out("ip_protocol", STRING_OR_NULL, "item.protocol"), Out("from_port", INTEGER_OR_NULL, "item.from_port"),
     Out("to_port", INTEGER_OR_NULL, "item.to_port"), Out("group", OPEN, _group),
     Out("ip_range", OPEN, lambda shown, _req: {"cidr": shown.item.cidr} if shown.item.cidr else {}),
 ])
 GROUP = View([
-    Out("id", UUID, lambda shown, _req: shown_id(shown.item.id)), Out("name", STRING, "item.name"),
+    Out("id", UUID, lambda shown, _req: _shown_id(shown.item.id)), Out("name", STRING, "item.name"),
     Out("description", STRING, "item.description"), Out("tenant_id", STRING, "item.project_id"),
     Out("rules", Array(RULE), lambda shown, req: [
         RULE.render(Shown(rule, shown.groups), req) for rule in shown.item.rules]),
 ])
-_SINGLE_GROUP = Object({"security_group": GROUP})
-_MANY = Object({"security_groups": Array(GROUP)})
+_SINGLE_GROUP, _MANY = single("security_group", GROUP), listed("security_groups", GROUP)
 
 
-def by_id(groups: Sequence[SecurityGroup]) -> Groups:
+def _by_id(groups: Sequence[SecurityGroup]) -> Groups:
     return {group.id: group for group in groups}
 
 
-def group_id(shown: str) -> int:
-    """Return the number of a group. Raises SecurityGroupNotFound, or 400 for an invalid id."""
+def _get(req: Request, shown: str) -> SecurityGroup:
+    """Return a group. Raises SecurityGroupNotFound with the public id, or 400 for an invalid id."""
     if not formats.is_uuid(shown):
         raise exception.Invalid(f"Security group id should be uuid, not '{shown}'.")
-    ident = inner_id(shown)
-    if ident is None:
-        raise exception.SecurityGroupNotFound(security_group_id=shown)
-    return ident
+    with contextlib.suppress(exception.SecurityGroupNotFound):
+        if (ident := _inner_id(shown)) is not None:
+            return req.clients.security_groups.get(req.ctx, ident, req.scope)
+    raise exception.SecurityGroupNotFound(security_group_id=shown)
 
 
-def get(req: Request, shown: str) -> SecurityGroup:
-    """Return a group. Raises SecurityGroupNotFound with the public id."""
-    try:
-        return req.clients.security_groups.get(req.ctx, group_id(shown), req.scope)
-    except exception.SecurityGroupNotFound:
-        raise exception.SecurityGroupNotFound(security_group_id=shown) from None
-
-
-def _with_peers(req: Request, group: SecurityGroup) -> dict[str, Any]:
-    """Render a group; remote groups of its rules are read if there are any."""
+def _with_peers(req: Request, group: SecurityGroup) -> Shown:
+    """Return a group with the remote groups of its rules, which are read if there are any."""
     peers: Groups = {}
     if any(rule.group_id for rule in group.rules):
-        peers = by_id(req.clients.security_groups.index(req.ctx, group.project_id))
-    return {"security_group": GROUP.render(Shown(group, peers), req)}
+        peers = _by_id(req.clients.security_groups.index(req.ctx, group.project_id))
+    return Shown(group, peers)
 
 
 @accepts(query=Query({"limit": LIMIT, "offset": LIMIT, "all_tenants": STRING}, strict=None), answer=_MANY)
-def index(req: Request) -> dict[str, Any]:
+def index(req: Request) -> list[Shown]:
     """List security groups."""
     everywhere = req.ctx.is_admin and req.arg("all_tenants", "0") in ("", "1", "True", "true")
     groups = req.clients.security_groups.index(req.ctx, None if everywhere else req.ctx.project_id)
-    groups_by_id = by_id(groups)
+    groups_by_id = _by_id(groups)
     limit, offset = req.offset_page()
-    return {"security_groups": [
-        GROUP.render(Shown(group, groups_by_id), req) for group in groups[offset:offset + limit]]}
+    return [Shown(group, groups_by_id) for group in groups[offset:offset + limit]]
 
 
 @accepts(query=ANY_QUERY, answer=_SINGLE_GROUP)
-def show(req: Request) -> dict[str, Any]:
+def show(req: Request) -> Shown:
     """Show a security group."""
     shown = req.params["id"]
     if not formats.is_uuid(shown):
         # Clients that were given a name search the list after a 404, but not after a 400.
         raise exception.SecurityGroupNotFound(security_group_id=shown)
-    return _with_peers(req, get(req, shown))
+    return _with_peers(req, _get(req, shown))
 
 
 def _texts(req: Request) -> tuple[str, str]:
@@ -125,34 +118,98 @@ def _texts(req: Request) -> tuple[str, str]:
 
 
 @accepts(body=GROUP_BODY, answer=_SINGLE_GROUP)
-def create(req: Request) -> dict[str, Any]:
+def create(req: Request) -> Shown:
     """Create a security group."""
     name, description = _texts(req)
-    made = req.clients.security_groups.create(req.ctx, name, description)
-    return {"security_group": GROUP.render(Shown(made, {}), req)}
+    return Shown(req.clients.security_groups.create(req.ctx, name, description), {})
 
 
 @accepts(body=GROUP_BODY, answer=_SINGLE_GROUP)
-def update(req: Request) -> dict[str, Any]:
+def update(req: Request) -> Shown:
     """Change the name and description of a security group."""
     name, description = _texts(req)
-    ident = get(req, req.params["id"]).id
+    ident = _get(req, req.params["id"]).id
     return _with_peers(req, req.clients.security_groups.update(req.ctx, ident, name, description, req.scope))
 
 
 @accepts()
 def delete(req: Request) -> None:
     """Delete a security group that no server is in."""
-    req.clients.security_groups.delete(req.ctx, get(req, req.params["id"]).id, req.scope)
+    req.clients.security_groups.delete(req.ctx, _get(req, req.params["id"]).id, req.scope)
 
 
 @accepts(answer=_MANY)
-def of_server(req: Request) -> dict[str, Any]:
+def of_server(req: Request) -> list[Shown]:
     """List the security groups of a server."""
-    server = req.clients.servers.get(req.ctx, req.params["server_id"], project_id=req.scope)
-    req.authorize("os_compute_api:os-security-groups:list",
-                  {"project_id": server.project_id, "user_id": server.user_id})
+    server = authorized_get(req, "os_compute_api:os-security-groups:list")
     groups = req.clients.security_groups.index(req.ctx, server.project_id)
-    groups_by_id = by_id(groups)
-    return {"security_groups": [
-        GROUP.render(Shown(group, groups_by_id), req) for group in groups if group.name in server.security_groups]}
+    groups_by_id = _by_id(groups)
+    return [Shown(group, groups_by_id) for group in groups if group.name in server.security_groups]
+
+
+# -- rules ------------------------------------------------------------------------------------------------
+RULE_BODY = Object({"security_group_rule": Field(Object({
+    "parent_group_id": Field(UUID, required=True), "group_id": Plain(type=["string", "null"], format="uuid"),
+    "ip_protocol": ANY, "from_port": ANY, "to_port": ANY, "cidr": ANY,
+}, additional=True), required=True)}, additional=True)
+
+EVERYBODY = "0.0.0.0/0"
+# The conductor checks port numbers; this limit only bounds messages.
+_HUGE = 1_000_000
+
+
+@accepts(body=RULE_BODY, answer=single("security_group_rule", RULE))
+def create_rule(req: Request) -> Shown:
+    """Add a rule that allows ingress to the servers of a group."""
+    wanted = req.body["security_group_rule"]
+    parent = _get(req, wanted["parent_group_id"])
+    rule = SecurityGroupRule(
+        parent_group_id=parent.id, protocol=text(wanted, "ip_protocol"), from_port=number(wanted, "from_port"),
+        to_port=number(wanted, "to_port"), cidr=text(wanted, "cidr"))
+    if rule.protocol is None and (rule.from_port, rule.to_port) == (-1, -1):
+        rule.from_port = rule.to_port = None
+    peers: Groups = {}
+    if wanted.get("group_id"):
+        peer = _get(req, wanted["group_id"])
+        rule.group_id = peer.id
+        peers = _by_id([peer])
+    elif rule.cidr is None:
+        rule.cidr = EVERYBODY
+    return Shown(req.clients.security_groups.add_rule(req.ctx, rule, req.scope), peers)
+
+
+def text(wanted: dict[str, Any], name: str) -> str | None:
+    """Parse an optional text. Raises Invalid naming the field."""
+    value = wanted.get(name)
+    if value is None or value == "":
+        return None
+    if not isinstance(value, str):
+        raise exception.Invalid(f"Invalid {name} {value}: a string is expected.")
+    return value
+
+
+def number(wanted: dict[str, Any], name: str) -> int | None:
+    """Parse an optional number, which may be a string. Raises Invalid naming the field."""
+    value = wanted.get(name)
+    if value is None or value == "":
+        return None
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) < _HUGE:
+        return value
+    if isinstance(value, str) and re.fullmatch("-?[0-9]{1,6}", value):
+        return int(value)
+    raise exception.Invalid(f"Invalid {name} {value}: a port is expected.")
+
+
+@accepts(errors=(409,))
+def delete_rule(req: Request) -> None:
+    """Delete a rule."""
+    shown = req.params["id"]
+    if not formats.is_uuid(shown):
+        raise exception.Invalid(f"Rule id should be uuid, not '{shown}'.")
+    ident = _inner_id(shown)
+    if ident is None:
+        raise exception.SecurityGroupRuleNotFound(rule_id=shown)
+    try:
+        req.clients.security_groups.delete_rule(req.ctx, ident, req.scope)
+    except exception.SecurityGroupRuleNotFound:
+        raise exception.SecurityGroupRuleNotFound(rule_id=shown) from None

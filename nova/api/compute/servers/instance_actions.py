@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from nova.api.request import Request, iso_precise
 from nova.api.router import accepts
-from nova.api.validation.fields import ABSENT, Array, Field, Getter, Object, Out, Query, View
+from nova.api.validation.fields import ABSENT, Array, Field, Getter, Object, Out, Query, View, single
 from nova.api.validation.types import LIMIT, LINKS, STRING, STRING_OR_NULL, TIME
 from nova.objects.servers.action import Action, Event
 from nova.objects.servers.instance import Instance
@@ -94,9 +94,8 @@ def index(req: Request) -> dict[str, Any]:
                          since=58)
 
 
-@accepts(answer=Object({"instanceAction": ACTION}))
-def show(req: Request) -> dict[str, Any]:
+@accepts(answer=single("instanceAction", ACTION))
+def show(req: Request) -> Shown:
     """Show an action of a server with its events."""
     server = _server(req, "show")
-    action = req.clients.actions.get(req.ctx, server.uuid, req.params["id"])
-    return {"instanceAction": ACTION.render(Shown(action, server.project_id), req)}
+    return Shown(req.clients.actions.get(req.ctx, server.uuid, req.params["id"]), server.project_id)

@@ -6,7 +6,7 @@ from nova import exception
 from nova.api.compute.servers.servers import authorize, server_id
 from nova.api.request import Request, is_true, iso_precise
 from nova.api.router import accepts
-from nova.api.validation.fields import ABSENT, Array, Field, Getter, Object, Out, Plain, Query, View, only
+from nova.api.validation.fields import ABSENT, Array, Field, Object, Out, Plain, Query, View, listed, only, single
 from nova.api.validation.types import INTEGER, INTEGER_OR_NULL, LIMIT, LINKS, STRING, STRING_OR_NULL, TIME
 from nova.objects.servers import migration as migration_states
 from nova.objects.servers.migration import Migration, MigrationQuery
@@ -38,9 +38,9 @@ def _time(name: str) -> Out:
     return Out(name, STRING_OR_NULL, lambda shown, _req: iso_precise(getattr(shown.item, name)))
 
 
-def _flavor(name: str) -> Getter:
+def _flavor(name: str, flavor: str) -> Out:
     """Return the number of a flavor."""
-    return lambda shown, _req: getattr(shown.item, name).id if getattr(shown.item, name) else None
+    return Out(name, INTEGER_OR_NULL, lambda shown, _req: getattr(getattr(shown.item, flavor), "id", None))
 
 
 def _links(shown: Shown, req: Request) -> Any:
@@ -60,8 +60,7 @@ _COMMON = [
 MIGRATION = View([
     *_COMMON, Out("instance_uuid", STRING, "item.instance_uuid"), Out("links", LINKS, _links, since=23),
     Out("migration_type", STRING, "item.migration_type", since=23),
-    Out("new_instance_type_id", INTEGER_OR_NULL, _flavor("new_flavor")),
-    Out("old_instance_type_id", INTEGER_OR_NULL, _flavor("old_flavor")),
+    _flavor("new_instance_type_id", "new_flavor"), _flavor("old_instance_type_id", "old_flavor"),
 ])
 SERVER_MIGRATION = View([
     *_COMMON,
@@ -100,21 +99,21 @@ def _project(req: Request) -> str | None:
 
 
 # -- migrations of a server ---------------------------------------------------------------------------
-@accepts(answer=Object({"migrations": Array(SERVER_MIGRATION)}))
-def of_server(req: Request) -> dict[str, Any]:
+@accepts(answer=listed("migrations", SERVER_MIGRATION))
+def of_server(req: Request) -> list[Shown]:
     """List the live migrations of a server that are in progress."""
     authorize(req, OF_SERVER + "index")
     migrations = req.clients.migrations.in_progress(req.ctx, server_id(req), project_id=req.scope)
     hosts = req.allowed(OF_SERVER + "index:host")
-    return {"migrations": [SERVER_MIGRATION.render(Shown(item, hosts), req) for item in migrations]}
+    return [Shown(item, hosts) for item in migrations]
 
 
-@accepts(answer=Object({"migration": SERVER_MIGRATION}))
-def show(req: Request) -> dict[str, Any]:
+@accepts(answer=single("migration", SERVER_MIGRATION))
+def show(req: Request) -> Shown:
     """Show a live migration that is in progress."""
     authorize(req, OF_SERVER + "show")
     migration = req.clients.migrations.get(req.ctx, server_id(req), _number(req), project_id=req.scope)
-    return {"migration": SERVER_MIGRATION.render(Shown(migration, hosts=True), req)}
+    return Shown(migration, hosts=True)
 
 
 @accepts(errors=(409,))

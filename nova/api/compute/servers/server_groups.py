@@ -1,12 +1,10 @@
 """os-server-groups: groups of servers with an affinity or anti-affinity policy."""
 
-from typing import Any
-
 from nova import exception
 from nova.api.request import Request, whole
 from nova.api.router import accepts
-from nova.api.validation.fields import Array, Changing, Field, Object, Out, Plain, Query, View, enum
-from nova.api.validation.types import LIMIT, OPEN, STRING, UUID
+from nova.api.validation.fields import Array, Changing, Field, Object, Out, Plain, Query, View, enum, listed, single
+from nova.api.validation.types import LIMIT, OPEN, STRICT_NAME, STRING, UUID
 from nova.objects.base import new_uuid
 from nova.objects.servers.server_group import ServerGroup
 
@@ -24,7 +22,7 @@ def _policies(names: list[str]) -> Plain:
 
 
 CREATE = Object({"server_group": Field(Object({
-    "name": Field(Plain(type="string", format="name", minLength=1, maxLength=255), required=True),
+    "name": Field(STRICT_NAME, required=True),
     "policies": Field(Changing({0: _policies(_HARD), 15: _policies(_ALL)}), until=63, required=True),
     "policy": Field(enum(*_ALL), since=64, required=True),
     "rules": Field(Object({"max_server_per_host": Plain(
@@ -37,35 +35,33 @@ GROUP = View([
     Out("rules", OPEN, since=64), Out("members", Array(UUID)), Out("metadata", OPEN, lambda _group, _req: {}, until=63),
     Out("project_id", STRING, since=13), Out("user_id", STRING, since=13),
 ])
-_SINGLE_GROUP = Object({"server_group": GROUP})
+_SINGLE_GROUP = single("server_group", GROUP)
 
 
-@accepts(query=INDEX_QUERY, answer=Object({"server_groups": Array(GROUP)}))
-def index(req: Request) -> dict[str, Any]:
+@accepts(query=INDEX_QUERY, answer=listed("server_groups", GROUP))
+def index(req: Request) -> list[ServerGroup]:
     """List server groups."""
     everywhere = "all_projects" in req.query and req.allowed("os_compute_api:os-server-groups:index:all_projects")
-    groups = req.clients.server_groups.index(req.ctx, None if everywhere else req.ctx.project_id, *req.offset_page())
-    return {"server_groups": [GROUP.render(group, req) for group in groups]}
+    return req.clients.server_groups.index(req.ctx, None if everywhere else req.ctx.project_id, *req.offset_page())
 
 
 @accepts(answer=_SINGLE_GROUP)
-def show(req: Request) -> dict[str, Any]:
+def show(req: Request) -> ServerGroup:
     """Show a server group."""
-    group = req.clients.server_groups.get(req.ctx, req.uuid(exception.ServerGroupNotFound, "group_uuid"), req.scope)
-    return {"server_group": GROUP.render(group, req)}
+    return req.clients.server_groups.get(req.ctx, req.uuid(exception.ServerGroupNotFound, "group_uuid"), req.scope)
 
 
 @accepts(body=CREATE, answer=_SINGLE_GROUP, errors=(409,))
-def create(req: Request) -> dict[str, Any]:
+def create(req: Request) -> ServerGroup:
     """Create a server group."""
     wanted = req.body["server_group"]
     policy = wanted["policy"] if req.version >= 64 else wanted["policies"][0]
     rules = {name: whole(value) for name, value in wanted.get("rules", {}).items()}
     if rules and policy != _LIMITED:
         raise exception.Invalid(f"Only the policy {_LIMITED} supports rules.")
-    group = ServerGroup(uuid=new_uuid(), name=wanted["name"], project_id=req.ctx.project_id or "",
-                        user_id=req.ctx.user_id or "", policy=policy, rules=rules)
-    return {"server_group": GROUP.render(req.clients.server_groups.create(req.ctx, group), req)}
+    return req.clients.server_groups.create(req.ctx, ServerGroup(
+        uuid=new_uuid(), name=wanted["name"], project_id=req.ctx.project_id or "", user_id=req.ctx.user_id or "",
+        policy=policy, rules=rules))
 
 
 @accepts()

@@ -122,7 +122,7 @@ def server_query(req: Request, policy: str) -> ServerQuery | None:
     """Return the query of the request; None: no server can match."""
     given = _allowed_filters(req)
     query = ServerQuery(project_id=_project(req, given, policy), sort=_sort(req))
-    query.changes_since, query.changes_before = _changes(req, given)
+    query.changes_since, query.changes_before = req.changes()
     if query.changes_since or query.changes_before:
         query.deleted = None
     if "deleted" in given:
@@ -153,14 +153,6 @@ def _project(req: Request, given: dict[str, list[str]], policy: str) -> str | No
     req.authorize(f"{policy}:get_all_tenants")
     wanted = given.get("project_id") or given.get("tenant_id")
     return wanted[-1] if wanted else None
-
-
-def _changes(req: Request, given: dict[str, list[str]]) -> tuple[Any, Any]:
-    since = req.time("changes-since") if "changes-since" in given else None
-    before = req.time("changes-before") if "changes-before" in given else None
-    if since and before and since > before:
-        raise exception.InvalidInput("The value of changes-since must be less than or equal to changes-before.")
-    return since, before
 
 
 def _by_status(req: Request, query: ServerQuery, statuses: list[str]) -> bool:

@@ -1,18 +1,19 @@
-"""os-volumes: the project's volumes, embedded or of a volume service."""
+"""os-volumes and os-snapshots: the project's volumes, embedded or of a volume service, and their snapshots."""
 
 from typing import Any
 
 from nova import exception
-from nova.api.request import Request, iso_precise, whole
+from nova.api.request import Request, is_true, iso_precise, whole
 from nova.api.router import accepts
-from nova.api.validation.fields import Array, Field, Object, Out, Plain, View
+from nova.api.validation.fields import Array, Field, Object, Out, Plain, View, listed, single
 from nova.api.validation.formats import is_uuid
-from nova.api.validation.types import ANY_QUERY, INTEGER, OFFSET_QUERY, OPEN, STRING, STRING_OR_NULL
+from nova.api.validation.types import ANY_QUERY, BOOLEAN, INTEGER, OFFSET_QUERY, OPEN, STRING, STRING_OR_NULL
 from nova.conf import CONF
 from nova.conf.volume import EMBEDDED
 from nova.objects.base import new_uuid
 from nova.objects.volumes import volume as volume_states
 from nova.objects.volumes.volume import Volume
+from nova.objects.volumes.volume_snapshot import SnapshotRequest, VolumeSnapshot
 
 # Maximum number of characters of a name, a description, and a key or value of metadata.
 _LONGEST = 255
@@ -42,36 +43,29 @@ VOLUME = View([
     Out("volumeType", STRING_OR_NULL, "volume_type"), Out("snapshotId", STRING_OR_NULL, "snapshot_id"),
     Out("metadata", OPEN), Out("attachments", Array(OPEN), _attachments),
 ])
-_LIST = Object({"volumes": Array(VOLUME)})
-_SINGLE_VOLUME = Object({"volume": VOLUME})
+_VOLUMES, _VOLUME = listed("volumes", VOLUME), single("volume", VOLUME)
 
 
-def _list(req: Request) -> dict[str, Any]:
-    volumes = req.clients.volumes.index(req.ctx, req.ctx.project_id, *req.offset_page())
-    return {"volumes": [VOLUME.render(volume, req) for volume in volumes]}
-
-
-@accepts(query=OFFSET_QUERY, answer=_LIST)
-def index(req: Request) -> dict[str, Any]:
+@accepts(query=OFFSET_QUERY, answer=_VOLUMES)
+def index(req: Request) -> list[Volume]:
     """List the volumes of the project."""
-    return _list(req)
+    return req.clients.volumes.index(req.ctx, req.ctx.project_id, *req.offset_page())
 
 
-@accepts(query=OFFSET_QUERY, answer=_LIST)
-def detail(req: Request) -> dict[str, Any]:
+@accepts(query=OFFSET_QUERY, answer=_VOLUMES)
+def detail(req: Request) -> list[Volume]:
     """List the volumes of the project with details."""
-    return _list(req)
+    return req.clients.volumes.index(req.ctx, req.ctx.project_id, *req.offset_page())
 
 
-@accepts(query=ANY_QUERY, answer=_SINGLE_VOLUME)
-def show(req: Request) -> dict[str, Any]:
+@accepts(query=ANY_QUERY, answer=_VOLUME)
+def show(req: Request) -> Volume:
     """Show a volume."""
-    volume = req.clients.volumes.get(req.ctx, req.uuid(exception.VolumeNotFound, "volume_id"), req.scope)
-    return {"volume": VOLUME.render(volume, req)}
+    return req.clients.volumes.get(req.ctx, req.uuid(exception.VolumeNotFound, "volume_id"), req.scope)
 
 
-@accepts(body=CREATE, answer=_SINGLE_VOLUME)
-def create(req: Request) -> dict[str, Any]:
+@accepts(body=CREATE, answer=_VOLUME)
+def create(req: Request) -> Volume:
     """Create an empty volume, or one of a snapshot; the data of an embedded one are made where a server first needs
     them."""
     wanted = req.body["volume"]
@@ -84,18 +78,17 @@ def create(req: Request) -> dict[str, Any]:
         raise exception.SnapshotNotFound(snapshot_id=snapshot)
     if embedded and wanted.get("volume_type"):
         raise exception.VolumeTypeNotFound(volume_type=wanted["volume_type"])
-    volume = Volume(
+    return req.clients.volumes.create(req.ctx, Volume(
         uuid=new_uuid(), project_id=req.ctx.project_id or "", user_id=req.ctx.user_id or "",
-        name=checked_text("display_name", wanted.get("display_name")),
-        description=checked_text("display_description", wanted.get("display_description")),
-        size_gb=size, snapshot_id=snapshot, volume_type=checked_text("volume_type", wanted.get("volume_type")) or None,
-        availability_zone=checked_text("availability_zone", wanted.get("availability_zone")),
-        metadata={checked_text("metadata", key): checked_text("metadata", value)
-                  for key, value in wanted.get("metadata", {}).items()})
-    return {"volume": VOLUME.render(req.clients.volumes.create(req.ctx, volume), req)}
+        name=_text("display_name", wanted.get("display_name")),
+        description=_text("display_description", wanted.get("display_description")),
+        size_gb=size, snapshot_id=snapshot, volume_type=_text("volume_type", wanted.get("volume_type")) or None,
+        availability_zone=_text("availability_zone", wanted.get("availability_zone")),
+        metadata={_text("metadata", key): _text("metadata", value)
+                  for key, value in wanted.get("metadata", {}).items()}))
 
 
-def checked_text(name: str, value: Any) -> str:
+def _text(name: str, value: Any) -> str:
     """Return a text of a volume, "" for null. Raises InvalidInput naming the field."""
     text = "" if value is None else value
     if not isinstance(text, str) or len(text) > _LONGEST:
@@ -107,3 +100,52 @@ def checked_text(name: str, value: Any) -> str:
 def delete(req: Request) -> None:
     """Delete a volume that no server has."""
     req.clients.volumes.delete(req.ctx, req.uuid(exception.VolumeNotFound, "volume_id"), req.scope)
+
+
+# -- snapshots ----------------------------------------------------------------------------------------------
+CREATE_SNAPSHOT = Object({"snapshot": Field(Object({
+    "volume_id": Field(STRING, required=True), "force": BOOLEAN, "display_name": STRING, "display_description": STRING,
+}), required=True)})
+SNAPSHOT = View([
+    Out("id", STRING, "uuid"), Out("volumeId", STRING, "volume_id"), Out("status", STRING),
+    Out("size", INTEGER, "size_gb"),
+    Out("createdAt", STRING_OR_NULL, lambda snapshot, _req: iso_precise(snapshot.created_at)),
+    Out("displayName", STRING, "name"), Out("displayDescription", STRING, "description"),
+])
+_SNAPSHOTS, _SNAPSHOT = listed("snapshots", SNAPSHOT), single("snapshot", SNAPSHOT)
+
+
+@accepts(query=OFFSET_QUERY, answer=_SNAPSHOTS)
+def snapshots(req: Request) -> list[VolumeSnapshot]:
+    """List the snapshots of the project's volumes."""
+    return req.clients.volume_snapshots.index(req.ctx, *req.offset_page())
+
+
+@accepts(query=OFFSET_QUERY, answer=_SNAPSHOTS)
+def snapshots_detail(req: Request) -> list[VolumeSnapshot]:
+    """List the snapshots of the project's volumes with details."""
+    return req.clients.volume_snapshots.index(req.ctx, *req.offset_page())
+
+
+@accepts(query=ANY_QUERY, answer=_SNAPSHOT)
+def show_snapshot(req: Request) -> VolumeSnapshot:
+    """Show a snapshot of a volume."""
+    return req.clients.volume_snapshots.get(req.ctx, req.uuid(exception.SnapshotNotFound, "snapshot_id"))
+
+
+@accepts(body=CREATE_SNAPSHOT, answer=_SNAPSHOT)
+def create_snapshot(req: Request) -> VolumeSnapshot:
+    """Create a snapshot of a volume; ``force``: also of a volume in use."""
+    wanted = req.body["snapshot"]
+    if not is_uuid(wanted["volume_id"]):
+        raise exception.VolumeNotFound(volume_id=wanted["volume_id"])
+    return req.clients.volume_snapshots.create(req.ctx, SnapshotRequest(
+        volume_id=wanted["volume_id"], force=is_true(wanted.get("force", False)),
+        name=_text("display_name", wanted.get("display_name")),
+        description=_text("display_description", wanted.get("display_description"))))
+
+
+@accepts()
+def delete_snapshot(req: Request) -> None:
+    """Delete a snapshot of a volume."""
+    req.clients.volume_snapshots.delete(req.ctx, req.uuid(exception.SnapshotNotFound, "snapshot_id"))

@@ -7,8 +7,8 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 from nova import exception
 from nova.api.compute.servers import servers
 from nova.api.request import Request
-from nova.api.router import accepts
-from nova.api.validation.fields import ABSENT, Changing, Field, Object, Out, Plain, Query, View, enum, only
+from nova.api.router import Handler, accepts
+from nova.api.validation.fields import ABSENT, Changing, Field, Object, Out, Plain, Query, View, enum, only, single
 from nova.api.validation.types import INTEGER_OR_NULL, STRING, STRING_OR_NULL
 from nova.conf import CONF
 from nova.objects.base import new_uuid
@@ -31,10 +31,6 @@ _OLD = Object({"console": Object({"type": STRING, "url": STRING})})
 _ERRORS = (409, 501)
 
 
-def _of_type(*types: str) -> Object:
-    return Object({"type": Field(enum(*types), required=True)})
-
-
 # --- a URL -----------------------------------------------------------------------------------------
 @accepts(body=Object({"remote_console": Field(_REMOTE, required=True)}), answer=_CREATED, errors=_ERRORS)
 def create(req: Request) -> dict[str, Any]:
@@ -44,22 +40,20 @@ def create(req: Request) -> dict[str, Any]:
     return {"remote_console": {"protocol": wanted["protocol"], "type": wanted["type"], "url": url}}
 
 
-@accepts(body=only("os-getVNCConsole", _of_type("novnc", "xvpvnc")), answer=_OLD, errors=_ERRORS)
-def vnc(req: Request) -> dict[str, Any]:
-    """Open a VNC console."""
-    return _opened(req, "vnc", "os-getVNCConsole")
+def _opening(protocol: str, action: str, summary: str, *types: str) -> Handler:
+    """Return an action that opens a console of one of these types."""
+    @accepts(body=only(action, Object({"type": Field(enum(*types), required=True)})), answer=_OLD, errors=_ERRORS)
+    def handler(req: Request) -> dict[str, Any]:
+        console_type = req.body[action]["type"]
+        return {"console": {"type": console_type, "url": _open(req, protocol, console_type)}}
+
+    handler.__doc__ = summary
+    return handler
 
 
-@accepts(body=only("os-getSPICEConsole", _of_type("spice-html5")), answer=_OLD, errors=_ERRORS)
-def spice(req: Request) -> dict[str, Any]:
-    """Open a SPICE console."""
-    return _opened(req, "spice", "os-getSPICEConsole")
-
-
-@accepts(body=only("os-getSerialConsole", _of_type("serial")), answer=_OLD, errors=_ERRORS)
-def serial(req: Request) -> dict[str, Any]:
-    """Open a console of the first serial port."""
-    return _opened(req, "serial", "os-getSerialConsole")
+vnc = _opening("vnc", "os-getVNCConsole", "Open a VNC console.", "novnc", "xvpvnc")
+spice = _opening("spice", "os-getSPICEConsole", "Open a SPICE console.", "spice-html5")
+serial = _opening("serial", "os-getSerialConsole", "Open a console of the first serial port.", "serial")
 
 
 @accepts(errors=_ERRORS)
@@ -67,11 +61,6 @@ def rdp(req: Request) -> dict[str, Any]:
     """Answer 400: hypervisors have no RDP consoles any more."""
     servers.authorized_get(req, _POLICY)
     raise exception.ConsoleTypeUnavailable(console_type="rdp")
-
-
-def _opened(req: Request, protocol: str, action: str) -> dict[str, Any]:
-    console_type = req.body[action]["type"]
-    return {"console": {"type": console_type, "url": _open(req, protocol, console_type)}}
 
 
 def _open(req: Request, protocol: str, console_type: str) -> str:
@@ -133,12 +122,12 @@ TOKEN = View([
 ])
 
 
-@accepts(query=Query(strict=99), answer=Object({"console": TOKEN}))
-def show_token(req: Request) -> dict[str, Any]:
+@accepts(query=Query(strict=99), answer=single("console", TOKEN))
+def show_token(req: Request) -> console.Console:
     """Show the target of a token (before 2.31 only RDP consoles had tokens)."""
     if req.version < 31:
         raise exception.ConsoleTypeUnavailable("Only the tokens of RDP consoles can be shown before 2.31.")
-    return {"console": TOKEN.render(req.clients.consoles.get(req.ctx, console.digest(req.params["id"])), req)}
+    return req.clients.consoles.get(req.ctx, console.digest(req.params["id"]))
 
 
 # --- the log ---------------------------------------------------------------------------------------

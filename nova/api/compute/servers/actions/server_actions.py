@@ -6,10 +6,11 @@ from nova import exception
 from nova.api import polling
 from nova.api.compute.servers.servers import authorize, authorized_get, get, operate, server_id, target_of
 from nova.api.compute.servers.servers_create import given_password
+from nova.api.errors import as_invalid
 from nova.api.request import Request
 from nova.api.router import Handler, accepts
-from nova.api.validation.fields import Changing, Field, Object, Plain, enum, only, string
-from nova.api.validation.types import ANY, STRING
+from nova.api.validation.fields import Changing, Field, Object, Plain, Type, enum, only, string
+from nova.api.validation.types import ANY, STRING, TEXT
 from nova.objects.servers.guest import password_items, password_of
 
 _SERVERS = "os_compute_api:servers:"
@@ -18,12 +19,14 @@ _LOCK = "os_compute_api:os-lock-server:"
 _PASSWORD_WAIT, _PASSWORD_POLL = 15.0, 0.1
 
 
-def simple(action: str, operation: str, policy: str, summary: str) -> Handler:
-    """Return an action without arguments that starts ``operation``."""
-    @accepts(body=only(action), errors=(409,))
+def simple(action: str, operation: str, policy: str, summary: str, argument: Type = ANY,
+           invalid: tuple[type[exception.NovaException], ...] = ()) -> Handler:
+    """Return an action that starts ``operation`` and ignores its argument. ``invalid``: errors that are 400."""
+    @accepts(body=only(action, argument), errors=(409,))
     def handler(req: Request) -> None:
         authorize(req, policy)
-        operate(req, operation)
+        with as_invalid(*invalid):
+            operate(req, operation)
 
     handler.__doc__ = summary
     handler.__name__ = operation
@@ -38,6 +41,10 @@ suspend = simple("suspend", "suspend", "os_compute_api:os-suspend-server:suspend
 resume = simple("resume", "resume", "os_compute_api:os-suspend-server:resume", "Resume a suspended server.")
 force_delete = simple("forceDelete", "delete", "os_compute_api:os-deferred-delete:force", "Delete a server at once.")
 restore = simple("restore", "restore", "os_compute_api:os-deferred-delete:restore", "Restore a soft-deleted server.")
+unrescue = simple("unrescue", "unrescue", "os_compute_api:os-unrescue",
+                  "Start a rescued server from its own disks again.")
+trigger_crash_dump = simple("trigger_crash_dump", "trigger_crash_dump", _SERVERS + "trigger_crash_dump",
+                            "Trigger a crash dump in a guest by a non-maskable interrupt.", Plain(type="null"))
 
 
 @accepts(body=only("reboot", Object({
@@ -48,10 +55,7 @@ def reboot(req: Request) -> None:
     operate(req, f"reboot_{req.body['reboot']['type'].lower()}")
 
 
-_REASON = Object({"locked_reason": string(minLength=1, maxLength=255)}, null=True)
-
-
-@accepts(body=only("lock", Changing({0: ANY, 73: _REASON})))
+@accepts(body=only("lock", Changing({0: ANY, 73: Object({"locked_reason": TEXT}, null=True)})))
 def lock(req: Request) -> None:
     """Lock a server against actions of others than administrators."""
     authorize(req, _LOCK + "lock")
@@ -68,13 +72,6 @@ def unlock(req: Request) -> None:
     if override:
         req.authorize(_LOCK + "unlock:unlock_override", target_of(server))
     req.clients.servers.unlock(req.ctx, server_id(req), project_id=req.scope, override=override)
-
-
-@accepts(body=only("trigger_crash_dump", Plain(type="null")), errors=(409,))
-def trigger_crash_dump(req: Request) -> None:
-    """Trigger a crash dump in a guest by a non-maskable interrupt."""
-    authorize(req, _SERVERS + "trigger_crash_dump")
-    operate(req, "trigger_crash_dump")
 
 
 @accepts(body=only("injectNetworkInfo"), errors=(409,))

@@ -1,4 +1,4 @@
-"""The actions rebuild (new disks, from the same or another image), rescue and unrescue (a rescue disk)."""
+"""The actions rebuild (new disks, from the same or another image) and rescue (a rescue disk)."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -74,10 +74,3 @@ def rescue(req: Request) -> dict[str, Any]:
         options |= {"image": msgspec.to_builtins(image), "kernel_id": kernel, "ramdisk_id": ramdisk}
     operate(req, "rescue", options)
     return {"adminPass": password} if CONF.api.enable_instance_password else {}
-
-
-@accepts(body=only("unrescue"), errors=(409,))
-def unrescue(req: Request) -> None:
-    """Start a rescued server from its own disks again."""
-    authorize(req, "os_compute_api:os-unrescue")
-    operate(req, "unrescue")

@@ -10,7 +10,7 @@ from nova.api.compute.servers.servers import authorize, get, operate, server_id
 from nova.api.request import Request, Response, whole
 from nova.api.router import accepts
 from nova.api.validation.fields import Field, Object, Plain, only
-from nova.api.validation.types import METADATA, NAME, STRING
+from nova.api.validation.types import METADATA, NAME, STRICT_NAME, STRING
 from nova.conf import CONF
 
 # Seconds that a request waits until its image is visible, so that the Location header is valid, and between two polls.
@@ -18,12 +18,11 @@ _TIMEOUT, _PAUSE = 5.0, 0.05
 # Number of polls of the image after which the action is checked for a failure.
 _CHECKS = 10
 
-_NAMED = Plain(type="string", format="name", minLength=1, maxLength=255)
 _COUNT = Plain(type=["integer", "string"], pattern="^[0-9]*$", minimum=0, minLength=1)
 _ANSWER = Object({"image_id": Field(STRING, since=45)})
 
 
-@accepts(body=only("createImage", Object({"name": Field(_NAMED, required=True), "metadata": METADATA})),
+@accepts(body=only("createImage", Object({"name": Field(STRICT_NAME, required=True), "metadata": METADATA})),
          answer=_ANSWER, errors=(409,), located=44)
 def create_image(req: Request) -> Any:
     """Create an image of a server."""

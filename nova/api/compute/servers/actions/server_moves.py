@@ -40,23 +40,12 @@ def resize(req: Request) -> None:
         operate(req, "resize", {"flavor_id": flavor_id, "disk_config": wanted.get("OS-DCF:diskConfig")})
 
 
-@accepts(body=only("confirmResize"), errors=(409,))
-def confirm_resize(req: Request) -> None:
-    """Confirm a resize or cold migration; the old guest is removed."""
-    authorize(req, _SERVERS + "confirm_resize")
-    _decide(req, "confirm_resize")
-
-
-@accepts(body=only("revertResize"), errors=(409,))
-def revert_resize(req: Request) -> None:
-    """Revert a resize or cold migration."""
-    authorize(req, _SERVERS + "revert_resize")
-    _decide(req, "revert_resize")
-
-
-def _decide(req: Request, operation: str) -> None:
-    with as_invalid(exception.MigrationNotFound):  # Not 404: the URL exists.
-        operate(req, operation)
+# Without a migration not 404: the URL exists.
+confirm_resize = simple("confirmResize", "confirm_resize", _SERVERS + "confirm_resize",
+                        "Confirm a resize or cold migration; the old guest is removed.",
+                        invalid=(exception.MigrationNotFound,))
+revert_resize = simple("revertResize", "revert_resize", _SERVERS + "revert_resize",
+                       "Revert a resize or cold migration.", invalid=(exception.MigrationNotFound,))
 
 
 # -- host ---------------------------------------------------------------------------------------------

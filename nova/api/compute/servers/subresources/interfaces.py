@@ -11,11 +11,10 @@ from nova.api.compute.servers.servers_view import addresses
 from nova.api.errors import as_invalid
 from nova.api.request import Request
 from nova.api.router import accepts
-from nova.api.validation.fields import Array, Field, Object, Out, Plain, Query, View, only
+from nova.api.validation.fields import Array, Field, Object, Out, Plain, Query, View, listed, only, single
 from nova.api.validation.types import IP, OPEN, STRING, STRING_OR_NULL, TAG, UUID
 from nova.common import plain_ip
 from nova.objects.networks.network import VIF
-from nova.objects.servers.instance import Instance
 
 # Seconds that a request waits for an external service to create an interface, and seconds between two polls.
 _TIMEOUT, _PAUSE = 60.0, 0.25
@@ -40,30 +39,26 @@ INTERFACE = View([
 ])
 
 
-def _interface(req: Request, server: Instance) -> VIF:
-    """Return the interface of the URL. Raises PortNotFound."""
-    for vif in server.network_info:
+_SINGLE_INTERFACE = single("interfaceAttachment", INTERFACE)
+
+
+@accepts(query=QUERY, answer=listed("interfaceAttachments", INTERFACE))
+def index(req: Request) -> list[VIF]:
+    """List the interfaces of a server."""
+    return authorized_get(req, POLICY + "list").network_info
+
+
+@accepts(query=QUERY, answer=_SINGLE_INTERFACE)
+def show(req: Request) -> VIF:
+    """Show an interface of a server."""
+    for vif in authorized_get(req, POLICY + "show").network_info:
         if vif.id == req.params["id"]:
             return vif
     raise exception.PortNotFound(port_id=req.params["id"])
 
 
-@accepts(query=QUERY, answer=Object({"interfaceAttachments": Array(INTERFACE)}))
-def index(req: Request) -> dict[str, Any]:
-    """List the interfaces of a server."""
-    server = authorized_get(req, POLICY + "list")
-    return {"interfaceAttachments": [INTERFACE.render(vif, req) for vif in server.network_info]}
-
-
-@accepts(query=QUERY, answer=Object({"interfaceAttachment": INTERFACE}))
-def show(req: Request) -> dict[str, Any]:
-    """Show an interface of a server."""
-    server = authorized_get(req, POLICY + "show")
-    return {"interfaceAttachment": INTERFACE.render(_interface(req, server), req)}
-
-
-@accepts(body=CREATE, answer=Object({"interfaceAttachment": INTERFACE}), errors=(409,))
-def create(req: Request) -> dict[str, Any]:
+@accepts(body=CREATE, answer=_SINGLE_INTERFACE, errors=(409,))
+def create(req: Request) -> VIF:
     """Attach an interface. The guest can use the interface when its port_state is ACTIVE."""
     authorize(req, POLICY + "create")
     wanted = req.body.get("interfaceAttachment", {})
@@ -74,12 +69,11 @@ def create(req: Request) -> dict[str, Any]:
         raise exception.Invalid("Must input net_id when fixed_ips are given.")
     try:
         with as_invalid(exception.NetworkAmbiguous, exception.NoMoreFixedIps):
-            vif = _attached(req, {
+            return _attached(req, {
                 "network_id": wanted.get("net_id"), "port_id": wanted.get("port_id"), "tag": wanted.get("tag"),
                 "fixed_ip": fixed_ips[0]["ip_address"] if fixed_ips else None})
     except exception.FixedIpInUse as error:
         raise exception.Conflict(error.message) from error
-    return {"interfaceAttachment": INTERFACE.render(vif, req)}
 
 
 def _attached(req: Request, wanted: dict[str, Any]) -> VIF:

@@ -8,7 +8,7 @@ from nova import exception
 from nova.api.compute.servers.servers import authorize, authorized_get, operate
 from nova.api.request import Request
 from nova.api.router import accepts
-from nova.api.validation.fields import Array, Field, Object, Out, Query, View, string
+from nova.api.validation.fields import Field, Object, Out, Query, View, listed, string
 from nova.api.validation.types import STRING, STRING_OR_NULL, UUID
 from nova.objects.servers.instance import Instance
 from nova.objects.volumes.share import ShareMapping
@@ -35,11 +35,10 @@ def _shown(server: Instance) -> list[ShareMapping]:
     return [msgspec.structs.replace(mapping, status=server.status_of(mapping)) for mapping in server.shares or ()]
 
 
-@accepts(query=QUERY, answer=Object({"shares": Array(BASIC)}))
-def index(req: Request) -> dict[str, Any]:
+@accepts(query=QUERY, answer=listed("shares", BASIC))
+def index(req: Request) -> list[ShareMapping]:
     """List the shares of a server."""
-    server = authorized_get(req, POLICY + "index")
-    return {"shares": [BASIC.render(mapping, req) for mapping in _shown(server)]}
+    return _shown(authorized_get(req, POLICY + "index"))
 
 
 @accepts(query=QUERY, answer=EITHER)

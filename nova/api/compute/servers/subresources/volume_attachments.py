@@ -6,7 +6,7 @@ from nova import exception
 from nova.api.compute.servers.servers import authorize, authorized_get, operate
 from nova.api.request import Request, is_true
 from nova.api.router import accepts
-from nova.api.validation.fields import Array, Field, Object, Out, Plain, Query, View
+from nova.api.validation.fields import Field, Object, Out, Plain, Query, View, listed, single
 from nova.api.validation.types import ANY_QUERY, BOOLEAN, LIMIT, STRING, STRING_OR_NULL, TAG, TRUTH, UUID
 from nova.objects.servers.instance import Instance
 from nova.objects.volumes.volume import Attachment, AttachmentChanges
@@ -55,19 +55,18 @@ def _attachment(req: Request, server: Instance) -> Attachment:
     raise exception.VolumeNotAttached(instance_uuid=server.uuid, volume_id=req.params["id"])
 
 
-@accepts(query=Query({"limit": LIMIT, "offset": LIMIT}, strict=75), answer=Object({"volumeAttachments": Array(SHOWN)}))
-def index(req: Request) -> dict[str, Any]:
+@accepts(query=Query({"limit": LIMIT, "offset": LIMIT}, strict=75), answer=listed("volumeAttachments", SHOWN))
+def index(req: Request) -> list[Attachment]:
     """List the volumes of a server."""
     attachments = _attachments(req, authorized_get(req, POLICY + "index"))
     limit, start = req.offset_page()
-    return {"volumeAttachments": [SHOWN.render(item, req) for item in attachments[start:start + limit]]}
+    return attachments[start:start + limit]
 
 
-@accepts(query=ANY_QUERY, answer=Object({"volumeAttachment": SHOWN}))
-def show(req: Request) -> dict[str, Any]:
+@accepts(query=ANY_QUERY, answer=single("volumeAttachment", SHOWN))
+def show(req: Request) -> Attachment:
     """Show a volume attachment of a server."""
-    server = authorized_get(req, POLICY + "show")
-    return {"volumeAttachment": SHOWN.render(_attachment(req, server), req)}
+    return _attachment(req, authorized_get(req, POLICY + "show"))
 
 
 @accepts(body=CREATE, answer=Object({"volumeAttachment": Field(CREATED, until=100)}), errors=(409,))

@@ -8,10 +8,9 @@ import pytest
 import yaml
 from hypothesis import strategies as st
 
-from nova.common import documents
 from nova.common.errors import Invalid
-from nova.novad import platform
-from nova.novad.platform import parse
+from nova.novad import documents, platform
+from tests.unit.novad.platforms import parse
 
 LEVELS = range(1, 9)
 LOCATED = re.compile(r"line \d+, column \d+: ")

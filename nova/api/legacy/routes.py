@@ -1,18 +1,34 @@
-"""Operations that upstream removed and [api]legacy enables again, for the embedded networks."""
+"""Operations that upstream removed: 410 in every version, unless [api]legacy enables those of the embedded networks."""
 
 import functools
+from typing import Any
 
-from nova.api.legacy import (
-    fixed_ips,
-    floating_ip_dns,
-    floating_ips_bulk,
-    networks,
-    removed,
-    security_group_default_rules,
-)
+from nova.api import errors
+from nova.api.legacy import fixed_ips, floating_ips, networks, security_group_default_rules
+from nova.api.request import Request
 from nova.api.router import Route
 from nova.conf import CONF
 
+
+def no_longer_available(_req: Request) -> Any:
+    """Answer 410: the operation is no longer part of the API."""
+    raise errors.NoLongerAvailable()
+
+
+no_longer_available.removed = True  # type: ignore[attr-defined]  # the OpenAPI document leaves these out
+
+_COLLECTIONS = (
+    "/os-agents", "/os-cells", "/os-certificates", "/os-cloudpipe", "/os-fixed-ips", "/os-floating-ip-dns",
+    "/os-floating-ips-bulk", "/os-fping", "/os-security-group-default-rules", "/servers/{server_id}/consoles")
+_BELOW = ("", "/{id}", "/{id}/{what}", "/{id}/{what}/{name}")
+REMOVED: tuple[Route, ...] = tuple(Route(method, path, no_longer_available) for method, path in (
+    *((method, path + below) for path in _COLLECTIONS for below in _BELOW
+      for method in ("GET", "POST", "PUT", "DELETE")),
+    ("GET", "/servers/{server_id}/os-virtual-interfaces"), ("POST", "/os-networks"), ("POST", "/os-networks/add"),
+    ("DELETE", "/os-networks/{id}"), ("POST", "/os-networks/{id}/action"), ("POST", "/os-tenant-networks"),
+    ("DELETE", "/os-tenant-networks/{id}")))
+
+# -- operations that [api]legacy enables --------------------------------------------------------------------
 _LAST = 35
 _NETWORKS = "os_compute_api:os-networks:"
 _ASSOCIATE = "os_compute_api:os-networks-associate:"
@@ -27,7 +43,7 @@ _DOMAIN = "/os-floating-ip-dns/{domain}"
 _ENTRY = f"{_DOMAIN}/entries/{{name}}"
 _RULE = "/os-security-group-default-rules/{id}"
 
-ROUTES: tuple[Route, ...] = (
+SERVED: tuple[Route, ...] = (
     Route("POST", "/os-networks", networks.create, _NETWORKS + "create", until=_LAST),
     Route("POST", "/os-networks/add", networks.add, _NETWORKS + "add", until=_LAST, success=202),
     Route("DELETE", _NETWORK, networks.delete, _NETWORKS + "delete", until=_LAST, success=202),
@@ -44,16 +60,16 @@ ROUTES: tuple[Route, ...] = (
     Route("GET", "/os-fixed-ips/{id}", fixed_ips.show, _FIXED + "show", until=_LAST),
     Route("POST", _ADDRESS, fixed_ips.reserve, _FIXED + "reserve", until=_LAST, success=202, action="reserve"),
     Route("POST", _ADDRESS, fixed_ips.unreserve, _FIXED + "unreserve", until=_LAST, success=202, action="unreserve"),
-    Route("GET", "/os-floating-ips-bulk", floating_ips_bulk.index, _BULK + "list", until=_LAST),
-    Route("POST", "/os-floating-ips-bulk", floating_ips_bulk.create, _BULK + "create", until=_LAST),
-    Route("GET", "/os-floating-ips-bulk/{id}", floating_ips_bulk.show, _BULK + "show", until=_LAST),
-    Route("PUT", "/os-floating-ips-bulk/{id}", floating_ips_bulk.delete, _BULK + "delete", until=_LAST),
-    Route("GET", "/os-floating-ip-dns", floating_ip_dns.index, _DNS + "list", until=_LAST),
-    Route("PUT", _DOMAIN, floating_ip_dns.put_domain, _DNS + "domain:update", until=_LAST),
-    Route("DELETE", _DOMAIN, floating_ip_dns.delete_domain, _DNS + "domain:delete", until=_LAST, success=202),
-    Route("GET", _ENTRY, floating_ip_dns.show, _DNS + "show", until=_LAST),
-    Route("PUT", _ENTRY, floating_ip_dns.put_entry, _DNS + "update", until=_LAST),
-    Route("DELETE", _ENTRY, floating_ip_dns.delete_entry, _DNS + "delete", until=_LAST, success=202),
+    Route("GET", "/os-floating-ips-bulk", floating_ips.index, _BULK + "list", until=_LAST),
+    Route("POST", "/os-floating-ips-bulk", floating_ips.create, _BULK + "create", until=_LAST),
+    Route("GET", "/os-floating-ips-bulk/{id}", floating_ips.show, _BULK + "show", until=_LAST),
+    Route("PUT", "/os-floating-ips-bulk/{id}", floating_ips.delete, _BULK + "delete", until=_LAST),
+    Route("GET", "/os-floating-ip-dns", floating_ips.domains, _DNS + "list", until=_LAST),
+    Route("PUT", _DOMAIN, floating_ips.put_domain, _DNS + "domain:update", until=_LAST),
+    Route("DELETE", _DOMAIN, floating_ips.delete_domain, _DNS + "domain:delete", until=_LAST, success=202),
+    Route("GET", _ENTRY, floating_ips.show_entry, _DNS + "show", until=_LAST),
+    Route("PUT", _ENTRY, floating_ips.put_entry, _DNS + "update", until=_LAST),
+    Route("DELETE", _ENTRY, floating_ips.delete_entry, _DNS + "delete", until=_LAST, success=202),
     Route("GET", "/os-security-group-default-rules", security_group_default_rules.index, _RULES + "list", until=_LAST),
     Route("POST", "/os-security-group-default-rules", security_group_default_rules.create, _RULES + "create",
           until=_LAST),
@@ -62,7 +78,7 @@ ROUTES: tuple[Route, ...] = (
     Route("GET", "/servers/{server_id}/os-virtual-interfaces", fixed_ips.virtual_interfaces, until=43),
 )
 _AGAIN = frozenset(route.path if route.path.startswith("/servers") else f"/{route.path.split('/')[1]}"
-                   for route in ROUTES)
+                   for route in SERVED)
 
 
 def is_on() -> bool:
@@ -74,5 +90,5 @@ def is_on() -> bool:
 def added_to(table: tuple[Route, ...]) -> tuple[Route, ...]:
     """Return the table with the legacy routes instead of the routes that answer 410 at the same URLs."""
     return (*(route for route in table
-              if route.handler is not removed.no_longer_available
-              or _AGAIN.isdisjoint({route.path, f"/{route.path.split('/')[1]}"})), *ROUTES)
+              if route.handler is not no_longer_available
+              or _AGAIN.isdisjoint({route.path, f"/{route.path.split('/')[1]}"})), *SERVED)
