@@ -57,14 +57,9 @@ def is_unavailable(error: BaseException | None) -> bool:
     return isinstance(error, KeyManagerError) and not (status and 400 <= status < 500)
 
 
-def check_configured() -> None:
-    """Raise NotConfigured unless nova.conf names a back end; castellan's default needs more configuration."""
-    _manager()
-
-
 def secret(ctx: RequestContext, ident: str) -> bytes:
     """Return the bytes of a secret, read as the caller. Raises NotConfigured, SecretDenied, KeyManagerUnavailable."""
-    manager = _manager()
+    manager = back_end()
     from castellan.common import exception as castellan
 
     if not _REQUEST_SLOTS.acquire(timeout=_SLOT_TIMEOUT):
@@ -87,7 +82,9 @@ def secret(ctx: RequestContext, ident: str) -> bytes:
     return value
 
 
-def _manager() -> Any:
+def back_end() -> Any:
+    """Return the key manager of castellan. Raises NotConfigured unless nova.conf names a back end; castellan's default
+    needs more configuration."""
     try:
         from castellan import key_manager
         from oslo_config.cfg import Locations

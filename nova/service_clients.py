@@ -135,7 +135,9 @@ class ServiceClient:
                 auth = loading.load_auth_from_conf_options(CONF, self._group) if group.auth_type else None
                 session = loading.load_session_from_conf_options(
                     CONF, self._group, auth=auth, timeout=group.timeout or TIMEOUT)
-                defaults = {name: value for name, value in self._defaults.items() if not _is_set(group, name)}
+                # An option that the operator has set replaces the default ("interface" is valid_interfaces).
+                defaults = {name: value for name, value in self._defaults.items()
+                            if not getattr(group, {"interface": "valid_interfaces"}.get(name, name), None)}
                 client = loading.load_adapter_from_conf_options(
                     CONF, self._group, session=session, auth=auth, **defaults)
                 self._adapter = os.getpid(), client
@@ -177,8 +179,3 @@ def error_message(response: requests.Response, service: str) -> str:
         return str(next(iter(response.json().values()))["message"])
     except (ValueError, AttributeError, StopIteration, KeyError, TypeError):
         return f"the {service} service responded with status {response.status_code}"
-
-
-def _is_set(group: Any, name: str) -> bool:
-    """Return True if the operator has set the option of this adapter argument ("interface" is valid_interfaces)."""
-    return bool(getattr(group, {"interface": "valid_interfaces"}.get(name, name), None))

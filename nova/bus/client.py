@@ -117,7 +117,10 @@ class _Proxy(Generic[I]):
                 self._client.prepare(fanout=True, retry=1, transport_options=Delivery(
                     seconds=_FANOUT_SECONDS, mandatory=False)).cast(outgoing, method.name, p=payload)
             else:
-                self._cast(method, ctx, payload)
+                seconds = self.seconds or method.timeout or _CAST_SECONDS
+                self._client.prepare(retry=_RETRIES, transport_options=Delivery(
+                    expires=seconds, seconds=self.bus.conf.rpc_response_timeout)).cast(
+                        transport.Outgoing(ctx, seconds, sign=self._signer(method, payload)), method.name, p=payload)
         except messaging.RemoteError as error:
             if error.exc_type not in _UNKNOWN_METHOD:
                 raise
@@ -153,12 +156,6 @@ class _Proxy(Generic[I]):
         return self._client.prepare(
             timeout=seconds, retry=_RETRIES, transport_options=Delivery(expires=lifetime, seconds=seconds)).call(
                 outgoing, method.name, p=payload)
-
-    def _cast(self, method: interface.Method, ctx: context.RequestContext, payload: str) -> None:
-        seconds = self.seconds or method.timeout or _CAST_SECONDS
-        self._client.prepare(retry=_RETRIES, transport_options=Delivery(
-            expires=seconds, seconds=self.bus.conf.rpc_response_timeout)).cast(
-                transport.Outgoing(ctx, seconds, sign=self._signer(method, payload)), method.name, p=payload)
 
     def _signer(self, method: interface.Method, payload: str) -> Callable[[dict[str, Any]], dict[str, Any] | None]:
         address = message_signing.Address(f"{self.declared.namespace}.{method.name}",

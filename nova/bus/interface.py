@@ -6,6 +6,7 @@ declared types.
 
 import base64
 import dataclasses
+import functools
 import inspect
 import typing
 import zlib
@@ -31,17 +32,14 @@ def by_hosts(function: F) -> F:
     return function
 
 
-def _mark(kind: Kind, timeout: float | None = None) -> Callable[[F], F]:
-    def mark(function: F) -> F:
-        function.__bus__ = (kind, timeout)  # type: ignore[attr-defined]
-        return function
-
-    return mark
+def _mark(function: F, kind: Kind, timeout: float | None = None) -> F:
+    function.__bus__ = (kind, timeout)  # type: ignore[attr-defined]
+    return function
 
 
 def call(function: F) -> F:
     """Declare a call: a request with a reply, for which the caller waits up to ``rpc_response_timeout``."""
-    return _mark("call")(function)
+    return _mark(function, "call")
 
 
 def with_token(function: F) -> F:
@@ -52,23 +50,23 @@ def with_token(function: F) -> F:
 
 def slow_call(timeout: float) -> Callable[[F], F]:
     """Declare a call whose reply may take up to ``timeout`` seconds."""
-    return _mark("call", timeout)
+    return functools.partial(_mark, kind="call", timeout=timeout)
 
 
 def cast(function: F) -> F:
     """Declare a cast: a message without a reply to one server of the topic. A cast may be lost or expire, so the state
     in the database must not depend on it."""
-    return _mark("cast")(function)
+    return _mark(function, "cast")
 
 
 def brief_cast(seconds: float) -> Callable[[F], F]:
     """Declare a cast that expires after ``seconds``."""
-    return _mark("cast", seconds)
+    return functools.partial(_mark, kind="cast", timeout=seconds)
 
 
 def fanout(function: F) -> F:
     """Declare a fanout: a message without a reply to every server of the topic."""
-    return _mark("fanout")(function)
+    return _mark(function, "fanout")
 
 
 @dataclasses.dataclass(frozen=True)

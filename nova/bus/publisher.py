@@ -9,10 +9,10 @@ from typing import Any
 
 import oslo_messaging as messaging
 from oslo_config import cfg
-from oslo_messaging import opts
 from stevedore import named
 
 from nova import exception
+from nova.bus.driver import options
 from nova.bus.transport import transport_url
 from nova.objects.accounts.notification import Notification
 
@@ -23,10 +23,7 @@ _RETRIES = 1
 
 def drivers(conf: cfg.ConfigOpts) -> list[str]:
     """Return the names of the configured drivers for notifications; empty if notifications are disabled."""
-    for group, options in opts.list_opts():
-        if group == _GROUP:
-            conf.register_opts(options, group=group)
-    return [name for name in conf[_GROUP].driver if name != "noop"]
+    return [name for name in options.register(conf, _GROUP).driver if name != "noop"]
 
 
 class _RecordingTransport:

@@ -22,13 +22,9 @@ from nova.telemetry import metrics, worker_stats
 LOG = logging.getLogger(__name__)
 
 
-def serve(
-    bus: messaging.RPCTransport,
-    topic: str,
-    host: str,
-    implementations: Iterable[tuple[type[interface.Interface], Any]],
-    threads: int | None = None,
-) -> messaging.RPCServer:
+def serve(bus: messaging.RPCTransport, topic: str, host: str,
+          implementations: Iterable[tuple[type[interface.Interface], Any]],
+          threads: int | None = None) -> messaging.RPCServer:
     """Start an RPC server for ``host`` on ``topic``; each implementation has the methods of its interface. At most
     ``threads`` messages are taken from the broker and handled at the same time (None:
     [DEFAULT]executor_thread_pool_size). Expired messages are dropped. To stop the server, call :func:`stop_taking`,
@@ -92,9 +88,8 @@ class Authorizer:
         return args
 
 
-def _handler(
-    authorizer: Authorizer, method: interface.Method, function: Callable[..., Any]
-) -> Callable[[context.RequestContext, str], dict[str, Any] | None]:
+def _handler(authorizer: Authorizer, method: interface.Method,
+             function: Callable[..., Any]) -> Callable[[context.RequestContext, str], dict[str, Any] | None]:
     label = authorizer.label
 
     # A plain function without functools.wraps, since the dispatcher inspects its signature.

@@ -27,8 +27,8 @@ from nova.objects.servers.order import StepOrder, StepReport
 from nova.operations import REGISTRY
 from nova.operations.framework.base import Operation, Step, failure_of, journal
 from nova.rpcapi.by_hosts import Engine, Guests
-from nova.service.drain import Drain
 from nova.service.fair_pool import FairThreadPool
+from nova.service.run import Drain
 from nova.telemetry import metrics, tracing, worker_stats
 
 LOG = logging.getLogger(__name__)
@@ -62,13 +62,12 @@ def order_pool() -> FairThreadPool:
 class Runner:
     """The runner of one compute host."""
 
-    def __init__(self, machine: Machine, engine: Engine, guests: Guests, pool: FairThreadPool | None = None,
-                 clock: ConductorClock | None = None) -> None:
+    def __init__(self, machine: Machine, engine: Engine, guests: Guests, pool: FairThreadPool | None = None) -> None:
         self.machine = machine
         self._engine = engine
         self._guests = guests
         self._pool = pool or order_pool()
-        self.clock = clock or ConductorClock()
+        self.clock = ConductorClock()
         self._mutex = threading.Lock()
         # Each of many hosts in one process stores fewer orders.
         self._newest = NewestOrders(_STORED_ORDERS if pool is None else _STORED_ORDERS // 10)

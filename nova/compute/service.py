@@ -33,9 +33,9 @@ from nova.objects.volumes.volume import VolumeRemoval
 from nova.operations.framework.base import context_of, failure_of
 from nova.rpcapi import COMPUTE, by_hosts, compute, volumes
 from nova.service import liveness
-from nova.service.drain import Drain
 from nova.service.fair_pool import FairThreadPool
 from nova.service.periodic import Periodic
+from nova.service.run import Drain
 from nova.telemetry import metrics, worker_stats
 from nova.virt.driver import Driver
 from nova.virt.images.imagecache import ImageCache

@@ -17,11 +17,11 @@ from nova.conductor.feeds.outbox import Outbox
 from nova.conductor.secret_cipher import SecretCipher
 from nova.conf import CONF
 from nova.db.sql.engine import Database
-from nova.network.allocator import Allocator
+from nova.network.base import Allocator
 from nova.rpcapi.compute import Compute
 from nova.rpcapi.scheduler import Scheduler
-from nova.share.service import ShareService
-from nova.volume.attachments import Attachments
+from nova.share.base import ShareService
+from nova.volume.base import Attachments
 
 if TYPE_CHECKING:
     import oslo_messaging as messaging

@@ -34,10 +34,10 @@ from nova.rpcapi import CONDUCTOR, HEARTBEATS, REPORTS
 from nova.rpcapi import by_hosts as by_hosts_api
 from nova.rpcapi.compute import Compute
 from nova.rpcapi.scheduler import Scheduler
-from nova.service.drain import Drain
 from nova.service.liveness import Liveness
 from nova.service.periodic import Periodic
 from nova.service.process import workers_of
+from nova.service.run import Drain
 from nova.telemetry import metrics
 
 if TYPE_CHECKING:

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 import msgspec
 
 from nova import exception
+from nova.common import files
 from nova.conf import CONF
 from nova.context import RequestContext
 from nova.image import transfer
@@ -98,8 +99,7 @@ class DirectoryStore(ImageStore):
                                                    disk_format=disk_format, container_format="bare", updated_at=_now()))
                 self._delete_partial_files(image_id)
         finally:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(partial)
+            files.remove(partial)
         LOG.info("Uploaded image %s: %d bytes", image_id, size)
 
     def delete(self, ctx: RequestContext, image_id: str, token: str | None = None) -> None:
@@ -107,9 +107,7 @@ class DirectoryStore(ImageStore):
             image = self._writable(ctx, image_id, token)
             if image.protected:
                 raise exception.ImageNotAuthorized(image_id=image_id)
-            for path in (self._meta(image_id), self._data(image_id)):
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(path)
+            files.remove(self._meta(image_id), self._data(image_id))
             self._delete_partial_files(image_id)
         LOG.info("Deleted image %s", image_id)
 
@@ -176,11 +174,8 @@ class DirectoryStore(ImageStore):
 
     def _delete_partial_files(self, image_id: str) -> None:
         """Delete the files of interrupted uploads of an image."""
-        with contextlib.suppress(FileNotFoundError):
-            for name in os.listdir(self.directory):
-                if name.startswith(f".{image_id}."):
-                    with contextlib.suppress(FileNotFoundError):
-                        os.unlink(os.path.join(self.directory, name))
+        files.remove(*(os.path.join(self.directory, name) for name in os.listdir(self.directory)
+                       if name.startswith(f".{image_id}.")))
 
     def _make_directory(self) -> None:
         if not os.path.isdir(self.directory):

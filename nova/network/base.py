@@ -1,18 +1,22 @@
-"""The interface of a network back end on a host. The conductor allocates the addresses.
+"""The interfaces of a network back end: one on hosts, one on conductors. [network]driver selects both.
 
-All methods are idempotent. A VIF contains all data of its network that a host needs."""
+The conductor allocates the addresses. A VIF contains all data of its network that a host needs."""
 
 import abc
 from collections.abc import Sequence
+from typing import Protocol
 
+from nova.context import RequestContext
 from nova.objects.networks.floating_ip_dns import ServedDomain
-from nova.objects.networks.network import VIF, GroupFilter, Peers, RuleSet
+from nova.objects.networks.network import VIF, GroupFilter, NetworkRequest, Peers, RuleSet
 from nova.objects.servers.instance import Instance
+from nova.operations.framework.contexts import ServiceControl
+from nova.operations.framework.resource_contexts import OutsideInterfaces
 from nova.rpcapi.by_hosts import NetworkHosts
 
 
 class HostNetwork(abc.ABC):
-    """The network of a host, as used by nova-compute."""
+    """The network of a host, as used by nova-compute. All methods are idempotent."""
 
     # True if start() needs the guests, of which there may be many.
     needs_guests = True
@@ -85,3 +89,26 @@ class NoNetwork(HostNetwork):
 
     def guests(self) -> set[str]:
         return set()
+
+
+class Allocator(Protocol):
+    """Checks of requests that concern interfaces, and access to the interfaces of an external service. All methods are
+    called outside of transactions, before a request is accepted. ``external``: True if an external service manages the
+    interfaces; otherwise interfaces and addresses are rows of this database."""
+
+    external: bool
+
+    def validate(self, ctx: RequestContext, project_id: str,
+                 wanted: Sequence[NetworkRequest] | None) -> list[NetworkRequest]:
+        """Validate the requested interfaces of a server with the rights of the caller, and return them completed.
+        ``wanted``: None for the network of the project. Raises NetworkAmbiguous, NetworkNotFound, PortNotFound,
+        PortInUse, PortNotSupported, PortFieldNotSupported, FixedIpInvalid, FixedIpInUse, NetworkRequiresSubnet,
+        PortRequiresFixedIp, ExternalNetworkAttachForbidden, and from an external back end NetworkServiceUnavailable,
+        Forbidden."""
+
+    # --- only of an external service -----------------------------------------------------------------------
+    def of_server(self, ctl: ServiceControl) -> OutsideInterfaces:
+        """Return the interfaces of the server of a step."""
+
+    def check_groups(self, ctx: RequestContext, project_id: str, names: Sequence[str]) -> None:
+        """Check that security groups exist. Raises SecurityGroupNotFound, NoUniqueMatch."""

@@ -15,8 +15,8 @@ from nova.scheduler.manager import SchedulerManager, load_filters, load_weighers
 from nova.scheduler.options import SchedulerOptions
 from nova.scheduler.select import Planner
 from nova.service import liveness
-from nova.service.drain import Drain
 from nova.service.periodic import Periodic
+from nova.service.run import Drain
 from nova.telemetry import metrics
 
 if TYPE_CHECKING:  # nova.bus must be the one that imports it first

@@ -1,4 +1,4 @@
-"""A thread pool with fair scheduling per project.
+"""A thread pool and a semaphore with fair scheduling per project.
 
 Each kind of work has its own threads, and within a kind projects are served round robin. So ten thousand servers of
 one project do not delay the single server of another project, and builds do not delay power actions or deletions.
@@ -12,13 +12,14 @@ import contextlib
 import functools
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Generic, ParamSpec, TypeVar
 
 # Seconds after which an idle thread ends. Few threads are needed most of the time, and each uses memory.
 _IDLE = 10.0
 # Maximum number of threads of a kind that hang and have been replaced.
 _MOST_REPLACED = 500
+_STALLED_AFTER = 0.05  # seconds after which a thread that holds a slot is assumed to be blocked
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -189,3 +190,75 @@ class _Kind(FairQueue[_Work]):
         self.running: set[concurrent.futures.Future[Any]] = set()
         self.replaced: set[concurrent.futures.Future[Any]] = set()  # whose hanging threads were replaced
         self.idle: list[threading.Event] = []
+
+
+class FairSemaphore:
+    """A semaphore with ``slots`` slots that serves waiting projects round robin, like ``FairThreadPool``. A thread that
+    holds a slot for longer than ``stalled_after`` seconds is assumed to be blocked, for example by a database lock. Its
+    slot is given to a waiting thread, so that blocked threads do not delay others. Thread-safe."""
+
+    def __init__(self, slots: int, stalled_after: float = _STALLED_AFTER) -> None:
+        self._stalled_after = stalled_after
+        self._lock = threading.Lock()
+        self._free = slots
+        self._queue: FairQueue[_Entry] = FairQueue()
+        self._holders: set[_Entry] = set()
+
+    @contextlib.contextmanager
+    def slot(self, project_id: str | None) -> Iterator[None]:
+        """Run the block with a slot, waiting for one if none is free."""
+        entry = _Entry()
+        with self._lock:
+            if self._free and not self._queue.waiting:
+                self._admit(entry)
+            else:
+                self._queue.put(project_id or "", entry)
+                entry.admitted = threading.Event()
+        while entry.admitted is not None and not entry.admitted.wait(self._stalled_after):
+            with self._lock:
+                self._release_stalled()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._release(entry)
+
+    def waiting(self) -> int:
+        """Return the number of threads that wait for a slot."""
+        with self._lock:
+            return self._queue.waiting
+
+    def free(self) -> int:
+        """Return the number of free slots."""
+        with self._lock:
+            return self._free
+
+    def _admit(self, entry: _Entry) -> None:
+        self._free -= 1
+        entry.since = time.monotonic()
+        self._holders.add(entry)
+        if entry.admitted is not None:
+            entry.admitted.set()
+
+    def _release(self, entry: _Entry) -> None:
+        if entry not in self._holders:
+            return  # its slot was already given to another thread
+        self._holders.remove(entry)
+        self._free += 1
+        if self._queue.waiting:
+            self._admit(self._queue.take())
+
+    def _release_stalled(self) -> None:
+        before = time.monotonic() - self._stalled_after
+        for entry in [entry for entry in self._holders if entry.since <= before]:
+            self._release(entry)
+
+
+class _Entry:
+    """A thread that holds or waits for a slot. ``admitted`` is set only for a thread that has to wait."""
+
+    __slots__ = ("admitted", "since")
+
+    def __init__(self) -> None:
+        self.admitted: threading.Event | None = None
+        self.since = 0.0

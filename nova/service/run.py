@@ -1,4 +1,4 @@
-"""The start of a service: configuration, worker processes and signals."""
+"""The start and the graceful shutdown of a service: configuration, worker processes and signals."""
 
 from __future__ import annotations
 
@@ -19,13 +19,33 @@ import cotyledon
 import oslo_messaging as messaging
 
 from nova import exception
-from nova.service import drain, process
+from nova.service import process
 from nova.service.process import workers_of as workers_of
 from nova.telemetry import exporters, tracing, worker_stats
 
 LOG = logging.getLogger(__name__)
 
+# Seconds after the deadline in which unfinished work is handed over to other processes; then the process is killed.
+GRACE = 10
 _START = 5.0  # seconds to wait for the start of a worker that receives SIGTERM while it starts
+
+
+class Drain:
+    """The deadline of a graceful shutdown, shared by all parts of a service. It starts when the object is made."""
+
+    def __init__(self) -> None:
+        self._until = time.monotonic() + float(conf.CONF.graceful_shutdown_timeout)
+
+    def left(self) -> float:
+        """Return the seconds until the deadline, or 0 after it."""
+        return max(0.0, self._until - time.monotonic())
+
+    def wait(self, end: Callable[[], object]) -> bool:
+        """Run ``end`` in a thread and return True if it returned before the deadline."""
+        waiting = threading.Thread(target=end, name="drain", daemon=True)
+        waiting.start()
+        waiting.join(self.left())
+        return not waiting.is_alive()
 
 
 class Service(Protocol):
@@ -68,7 +88,7 @@ def supervisor() -> cotyledon.ServiceManager:
     if LOG.isEnabledFor(logging.DEBUG):
         conf.CONF.log_opt_values(LOG, logging.DEBUG)  # secret values are logged as ****
     process.tune_runtime()
-    made = cotyledon.ServiceManager(graceful_shutdown_timeout=conf.CONF.graceful_shutdown_timeout + drain.GRACE)
+    made = cotyledon.ServiceManager(graceful_shutdown_timeout=conf.CONF.graceful_shutdown_timeout + GRACE)
     made.register_hooks(on_terminate=_kill_on_next_signal, on_reload=_reload, on_dead_worker=_log_worker_exit)
     return made
 
@@ -152,5 +172,3 @@ def _worker(name: str, make: Callable[[messaging.RPCTransport, int], Service]) -
 
     Worker.name = name
     return Worker
-
-

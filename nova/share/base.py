@@ -1,12 +1,14 @@
-"""The interface of a share back end on a host. The conductor authorizes access to shares.
+"""The interfaces of a share back end: one on hosts, one on conductors, which authorize access to shares.
 
 All methods are idempotent."""
 
 import abc
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 from nova import exception
-from nova.objects.volumes.share import ShareMapping
+from nova.context import RequestContext
+from nova.objects.volumes.share import Share, ShareMapping
 
 
 class HostShares(abc.ABC):
@@ -35,3 +37,20 @@ class NoShares(HostShares):
         raise exception.ShareUnusable(share_id=mapping.share_id, reason="the host does not support shares")
 
     def disconnect(self, instance_uuid: str, mapping: ShareMapping) -> None: ...
+
+
+class ShareService(Protocol):
+    """Lookup of shares, and access of hosts to shares. All methods raise ShareServiceUnavailable; the request may have
+    been executed then."""
+
+    def get(self, ctx: RequestContext, project_id: str, share_id: str, host: str) -> Share:
+        """Return a share of the project that the caller may use for a server on this host. Raises ShareNotFound,
+        ShareStatusIncorrect, ShareProtocolUnsupported, ShareUnusable, Forbidden."""
+
+    def allow(self, ctx: RequestContext, share_id: str, host: str, connector: Mapping[str, Any],
+              instance_uuid: str) -> None:
+        """Grant a host, with the properties ``connector``, access to a share. Raises ShareAccessGrantError."""
+
+    def deny(self, ctx: RequestContext, share_id: str, host: str, connector: Mapping[str, Any]) -> None:
+        """Revoke a host's access to a share. Succeeds if the access or the share does not exist. Raises
+        ShareAccessRemovalError."""

@@ -49,7 +49,7 @@ class _Rule(TypedDict, total=False):
 
 
 class ManilaShares:
-    """The share service "manila" (:class:`nova.share.service.ShareService`)."""
+    """The share service "manila" (:class:`nova.share.base.ShareService`)."""
 
     def __init__(self, db: Any) -> None:
         """Ignore the database: all state is in Manila and in the rows of servers."""

@@ -129,7 +129,7 @@ WALL_CLOCK = {
     "nova/volume/local.py LocalVolumes.start":
         "ages of files by the same clock; only a day after an upload has ended",
     "nova/virt/fake/guests.py GuestStore.boot": _SHOWN,
-    "nova/virt/fake/life.py _diagnostics": _SHOWN,
+    "nova/virt/fake/roles.py _diagnostics": _SHOWN,
     "nova/virt/libvirt/diagnostics.py _values": _SHOWN,
     "nova/image/directory.py _now": _SHOWN,
     "nova/api/compute/accounts/usages.py _Period.__init__": "the default period of a report",

@@ -71,7 +71,11 @@ class Driver(oslo.BaseDriver):  # type: ignore[misc]
             body = wire.with_context({**message, "_unique_id": uuid.uuid4().hex}, ctxt)
             if call is not None:
                 body.update({"_msg_id": call.id, "_reply_q": call.reply_queue, "_timeout": None})
-            exchange, key = self._address(target)
+            if target.fanout:
+                exchange, key = self._fanout(target.topic), ""
+            else:
+                exchange = self._topics(target.exchange)
+                key = f"{target.topic}.{target.server}" if target.server else target.topic
             self.broker.publish(Outgoing(
                 exchange, key, wire.encode(body), until, None if expires is None else started + expires,
                 bool(transport_options and transport_options.at_least_once), retry))
@@ -81,12 +85,6 @@ class Driver(oslo.BaseDriver):  # type: ignore[misc]
             if call is not None:
                 self.calls.end(call)
         return None
-
-    def _address(self, target: Any) -> tuple[Exchange, str]:
-        if target.fanout:
-            return self._fanout(target.topic), ""
-        key = f"{target.topic}.{target.server}" if target.server else target.topic
-        return self._topics(target.exchange), key
 
     def send_notification(self, target: Any, ctxt: dict[str, Any], message: dict[str, Any], version: float,
                           retry: int | None = None) -> None:

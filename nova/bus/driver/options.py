@@ -15,12 +15,12 @@ _GROUP = "oslo_messaging_rabbit"
 _UNSUPPORTED = ("rabbit_stream_fanout", "use_queue_manager", "kombu_compression", "rabbit_ha_queues")
 
 
-def register(conf: Any) -> Any:
-    """Register and return the option group."""
+def register(conf: Any, name: str = _GROUP) -> Any:
+    """Register and return an option group of oslo.messaging."""
     for group, options in opts.list_opts():
-        if group == _GROUP:
-            conf.register_opts(options, group=_GROUP)
-    return conf[_GROUP]
+        if group == name:
+            conf.register_opts(options, group=name)
+    return conf[name]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,18 +7,14 @@ import oslo_messaging as messaging
 from oslo_serialization import jsonutils
 
 _VERSION, _MESSAGE, _CONTEXT = "oslo.version", "oslo.message", "_context_"
-_encode = msgspec.json.Encoder(enc_hook=jsonutils.to_primitive).encode
+# Returns the body of a message without an envelope (notifications of version 1).
+encode_plain = msgspec.json.Encoder(enc_hook=jsonutils.to_primitive).encode
 _decode = msgspec.json.Decoder().decode
 
 
 def encode(message: dict[str, Any]) -> bytes:
     """Return the body of a message."""
-    return _encode({_VERSION: "2.0", _MESSAGE: _encode(message).decode()})
-
-
-def encode_plain(message: dict[str, Any]) -> bytes:
-    """Return the body of a message without an envelope (notifications of version 1)."""
-    return _encode(message)
+    return encode_plain({_VERSION: "2.0", _MESSAGE: encode_plain(message).decode()})
 
 
 def decode(body: bytes | str) -> dict[str, Any]:
@@ -52,8 +48,8 @@ def split_context(message: dict[str, Any]) -> tuple[dict[str, Any], dict[str, An
 def failure(error: BaseException) -> str:
     """Return an exception as the ``failure`` of a reply. Tracebacks stay in the server's log."""
     args = [arg if isinstance(arg, str | int | float | bool | None) else str(arg) for arg in error.args]
-    return _encode({"class": type(error).__name__, "module": type(error).__module__, "message": str(error), "tb": [],
-                    "args": args, "kwargs": {}}).decode()
+    return encode_plain({"class": type(error).__name__, "module": type(error).__module__, "message": str(error),
+                         "tb": [], "args": args, "kwargs": {}}).decode()
 
 
 def remote_error(text: Any) -> messaging.RemoteError:

@@ -18,7 +18,7 @@ from nova.objects.servers.instance import Instance
 
 
 class EmbeddedAllocator:
-    """A :class:`nova.network.allocator.Allocator` of networks in this database."""
+    """A :class:`nova.network.base.Allocator` of networks in this database."""
 
     external = False
 

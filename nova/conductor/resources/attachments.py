@@ -1,4 +1,4 @@
-"""The embedded volume back end, whose volumes are in the database (:class:`nova.volume.attachments.Attachments`)."""
+"""The embedded volume back end, whose volumes are in the database (:class:`nova.volume.base.Attachments`)."""
 
 from nova import exception
 from nova.conf import CONF

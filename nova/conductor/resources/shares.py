@@ -1,4 +1,4 @@
-"""Embedded shares, stored in the database (:class:`nova.share.service.ShareService`)."""
+"""Embedded shares, stored in the database (:class:`nova.share.base.ShareService`)."""
 
 from collections.abc import Mapping
 from typing import Any

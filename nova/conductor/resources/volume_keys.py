@@ -45,7 +45,7 @@ def check(core: Core, ctx: context.RequestContext, volume_id: str) -> None:
     """Check that a volume created from this encrypted volume is usable. Raises the errors of fetched()."""
     core.attachments.secret_of(ctx, volume_id)
     try:
-        key_manager.check_configured()
+        key_manager.back_end()
     except key_manager.NotConfigured as error:
         raise _no_key_manager(volume_id) from error
 

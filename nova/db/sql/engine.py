@@ -23,7 +23,7 @@ from oslo_db.sqlalchemy import exc_filters
 
 from nova import context, exception
 from nova.db.sql import clock, errors, limits, mariadb
-from nova.service.fair_semaphore import FairSemaphore
+from nova.service.fair_pool import FairSemaphore
 from nova.telemetry import metrics
 
 if TYPE_CHECKING:

@@ -32,12 +32,10 @@ def run(argv: Sequence[str], text: str | None = None) -> str:
     return done.stdout
 
 
-def ip(lines: Sequence[str], namespace: str | None = None) -> None:
+def ip(lines: Sequence[str]) -> None:
     """Run iproute2 commands (without the leading "ip") in one process, up to the first failure."""
-    if not lines:
-        return
-    options = ["-n", namespace] if namespace else []
-    run(["ip", *options, "-batch", "-"], "\n".join(lines) + "\n")
+    if lines:
+        run(["ip", "-batch", "-"], "\n".join(lines) + "\n")
 
 
 def bridge(lines: Sequence[str]) -> None:

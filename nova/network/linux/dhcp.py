@@ -1,24 +1,33 @@
-"""The DHCP and DNS server of a network, with router advertisements: a dnsmasq process in the network's namespace.
+"""The DHCP and DNS server of a network, with router advertisements: a dnsmasq process in the network's namespace. DNS
+records of floating addresses are in one hosts file that all processes read.
 
 The process continues when nova-compute stops. Its files are below /run and so exist as long as the namespaces. dnsmasq
-detects new reservation files by itself; changed or removed ones need a SIGHUP."""
+detects new reservation files by itself; changed or removed ones need a SIGHUP. The leases of removed interfaces are
+released by messages (RFC 2131, RFC 8415) on behalf of the guest, so that dnsmasq can assign their addresses again."""
 
+import binascii
 import contextlib
+import hashlib
 import ipaddress
 import logging
 import os
 import re
 import shutil
 import signal
+import socket
+import struct
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 from nova import exception
 from nova.common import files, plain_ip
 from nova.conf import CONF
-from nova.network.linux import commands, dhcp_release, netns
+from nova.network.linux import commands, netns, state_files
 from nova.network.linux.filters import METADATA
 from nova.network.linux.state_files import Guest, HostNet
+from nova.objects.networks.floating_ip_dns import ServedDomain
 from nova.objects.networks.network import DHCPV6, VIF
 
 LOG = logging.getLogger(__name__)
@@ -26,7 +35,22 @@ LOG = logging.getLogger(__name__)
 RUN = "/run"
 # Maximum number of reads of the lease file until the file is complete.
 _READS = 10
+_NAME = re.compile(r"[a-z0-9_]([a-z0-9_.-]{0,251}[a-z0-9])?")
 _LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?")
+# Name of the interface in the namespace.
+_DEVICE = "gw"
+# Constants of DHCPv6: address of all servers, message type, and options.
+_ALL_SERVERS = "ff02::1:2"
+_RELEASE = 8
+_CLIENT_ID, _SERVER_ID, _IA_NA, _IA_ADDRESS = 1, 2, 3, 5
+
+
+class Lease6(NamedTuple):
+    """An IPv6 lease in dnsmasq's lease file. Identifiers are raw bytes."""
+
+    address: str
+    iaid: int
+    client: bytes
 
 
 def names_file(tag: str) -> str:
@@ -41,7 +65,7 @@ class DhcpServer:
         self.net = net
         self.folder = os.path.join(RUN, f"nova-{tag}", net.id)
         self.hosts = os.path.join(self.folder, "hosts")
-        # Names of floating addresses of all networks of the host (nova.network.linux.dns).
+        # Names of floating addresses of all networks of the host (DnsRecords).
         self.names = names_file(tag)
         # DNS name -> uuid of the first guest with the name; persists across reboots.
         self._owners = os.path.join(CONF.state_path, "networks", net.id, "names")
@@ -160,20 +184,20 @@ class DhcpServer:
             LOG.warning("[instance: %s] Cannot release the DHCP leases on network %s, they expire later: %s",
                         guest.uuid, self.net.id, error)
 
-    def _release(self, vifs: Sequence[VIF], leases: tuple[bytes, list[dhcp_release.Lease6]] | None) -> None:
+    def _release(self, vifs: Sequence[VIF], leases: tuple[bytes, list[Lease6]] | None) -> None:
         """Send DHCP release messages for a guest. Runs in the namespace of the server."""
-        dhcp_release.send(self.net.gateway, [(vif.mac, address) for vif in vifs for address in vif.addresses(4)])
+        _send_releases(self.net.gateway, [(vif.mac, address) for vif in vifs for address in vif.addresses(4)])
         if leases:
-            dhcp_release.send_v6(*leases)
+            _send_releases_v6(*leases)
 
-    def _leases_v6(self, vifs: Sequence[VIF]) -> tuple[bytes, list[dhcp_release.Lease6]] | None:
+    def _leases_v6(self, vifs: Sequence[VIF]) -> tuple[bytes, list[Lease6]] | None:
         """Return the server's identifier and the IPv6 leases of these interfaces, or None if the server has none."""
         addresses = [address for vif in vifs for address in vif.addresses(6)]
         before = None
         # dnsmasq truncates and rewrites the file at every change and at SIGHUP: two equal reads mean a complete file.
         for _attempt in range(_READS):
             text = read(self._leases) or ""
-            server, leases = dhcp_release.leases_v6(text, addresses)
+            server, leases = _parse_leases_v6(text, addresses)
             if server is not None and text == before:
                 return server, leases
             before = text
@@ -269,3 +293,154 @@ def read(path: str) -> str | None:
             return file.read()
     except (OSError, UnicodeDecodeError):
         return None
+
+
+# --- release messages ----------------------------------------------------------------------------------
+def _release_packet(server: str, mac: str, address: str) -> bytes:
+    """Return a DHCPRELEASE message."""
+    hardware = bytes.fromhex(mac.replace(":", ""))
+    message = struct.pack("!BBBBIHH4s4s4s4s16s64s128s", 1, 1, len(hardware), 0, 0x4E6F7661, 0, 0,
+                          socket.inet_aton(address), bytes(4), bytes(4), bytes(4), hardware, b"", b"")
+    message += b"\x63\x82\x53\x63" + b"\x35\x01\x07" + b"\x36\x04" + socket.inet_aton(server) + b"\xff"
+    return message.ljust(300, b"\0")
+
+
+def _release_packet_v6(server: bytes, lease: Lease6) -> bytes:
+    """Return a Release message (DHCPv6)."""
+    address = _option(_IA_ADDRESS, socket.inet_pton(socket.AF_INET6, lease.address) + bytes(8))
+    return (struct.pack("!B", _RELEASE) + b"nov" + _option(_CLIENT_ID, lease.client) + _option(_SERVER_ID, server)
+            + _option(_IA_NA, struct.pack("!III", lease.iaid, 0, 0) + address))
+
+
+def _option(code: int, value: bytes) -> bytes:
+    return struct.pack("!HH", code, len(value)) + value
+
+
+def _parse_leases_v6(text: str, addresses: Collection[str]) -> tuple[bytes | None, list[Lease6]]:
+    """Return the server's identifier and the leases of these addresses from the content of dnsmasq's lease file."""
+    server, leases = None, []
+    for line in text.splitlines():
+        words = line.split()
+        try:
+            if len(words) == 2 and words[0] == "duid":
+                server = _raw(words[1])
+            elif len(words) >= 5 and words[2] in addresses and words[1].isdecimal():
+                leases.append(Lease6(words[2], int(words[1]), _raw(words[4])))
+        except (ValueError, binascii.Error):
+            continue  # an incomplete line, while dnsmasq writes the file
+    return server, leases
+
+
+def _raw(text: str) -> bytes:
+    return bytes.fromhex(text.replace(":", ""))
+
+
+def _send_releases(server: str, leases: Collection[tuple[str, str]]) -> None:
+    """Release pairs of MAC address and IPv4 address at this server. Raises OSError."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+        # The server requires that the packet arrives from the interface of the network.
+        sender.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, _DEVICE.encode() + b"\0")
+        for mac, address in leases:
+            sender.sendto(_release_packet(server, mac, address), (server, 67))
+
+
+def _send_releases_v6(server: bytes, leases: Collection[Lease6]) -> None:
+    """Release IPv6 leases. Raises OSError."""
+    with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as sender:
+        sender.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, _DEVICE.encode() + b"\0")
+        for lease in leases:
+            sender.sendto(_release_packet_v6(server, lease), (_ALL_SERVERS, 547, 0, socket.if_nametoindex(_DEVICE)))
+
+
+# --- names of floating addresses -----------------------------------------------------------------------
+class DnsRecords:
+    """The DNS records of floating addresses for the guests on this host, by domain. Thread-safe. Records are stored in
+    state_path/names, one file per domain, for the next start. The hosts file is below /run, where dnsmasq can read it
+    after it drops root privileges."""
+
+    def __init__(self, state_path: str, tag: str) -> None:
+        self._state_folder = os.path.join(state_path, "names")
+        self._path = names_file(tag)
+        self._domains: dict[str, ServedDomain] | None = None
+        # Held until the file is written, so that an older update never overwrites a newer one.
+        self._lock = threading.RLock()
+
+    def versions(self) -> dict[str, int]:
+        """Return the versions of the served domains, by domain."""
+        with self._lock:
+            return {name: domain.version for name, domain in self._all().items() if not domain.removed}
+
+    def poll(self, query: Callable[[dict[str, int]], Iterable[ServedDomain]], apply: Callable[[], None]) -> None:
+        """Call ``query`` with the present versions and apply its updates, until it returns no more updates. A deleted
+        domain may return with the same version: the host returned to its zone, or the database was restored. So the
+        record of a deletion is only compared with messages, which may be late, and not with results of a query."""
+        updated = True
+        while updated:
+            with self._lock:
+                self._domains = {name: domain for name, domain in self._all().items() if not domain.removed}
+            updated = self.update(query(self.versions()), apply)
+
+    def update(self, domains: Iterable[ServedDomain], apply: Callable[[], None]) -> bool:
+        """Store the newer ones of these domains and return True if there were any. If this host has networks, the hosts
+        file is written and ``apply`` called, which makes dnsmasq read the file. The state files are written last: a
+        process that dies before requests the domains again."""
+        with self._lock:
+            present = self._all()
+            newer = [domain for domain in domains
+                     if (old := present.get(domain.domain)) is None or domain.version > old.version
+                     or (domain.removed and not old.removed and domain.version == old.version)]
+            for domain in newer:
+                present[domain.domain] = domain
+            if newer and os.path.exists(self._path):
+                self.write_hosts_file()
+                apply()
+            for domain in newer:
+                if domain.removed:
+                    files.remove(self._state_file(domain.domain))
+                else:
+                    state_files.write(self._state_file(domain.domain), domain)
+            return bool(newer)
+
+    def write_hosts_file(self) -> None:
+        """Write the hosts file, if its content has changed."""
+        with self._lock:
+            text = "".join(sorted(self._lines()))
+            if read(self._path) != text:
+                os.makedirs(os.path.dirname(self._path), mode=0o755, exist_ok=True)
+                os.chmod(os.path.dirname(self._path), 0o755)  # noqa: S103
+                files.replace(self._path, text, mode=0o644)
+
+    def remove_hosts_file(self) -> None:
+        """Remove the hosts file, when the last network of the host is removed."""
+        with self._lock:
+            files.remove(self._path)
+
+    def _lines(self) -> Iterator[str]:
+        own = (CONF.network.dhcp_domain or "").lower()
+        for domain in self._all().values():
+            for name, address in domain.names.items():
+                full = f"{name}.{domain.domain}"
+                # Names in the host's own domain (gateway, metadata service, guests) must not be overridden.
+                if _NAME.fullmatch(full) and _is_address(address) and not (own and f".{full}".endswith(f".{own}")):
+                    yield f"{address} {full}\n"
+
+    def _all(self) -> dict[str, ServedDomain]:
+        """Return the domains by name, read from the state files at the first call."""
+        if self._domains is None:
+            names = os.listdir(self._state_folder) if os.path.isdir(self._state_folder) else []
+            domains = (state_files.read(os.path.join(self._state_folder, name), ServedDomain) for name in names
+                       if name.endswith(".json"))
+            self._domains = {domain.domain: domain for domain in domains if domain is not None}
+        return self._domains
+
+    def _state_file(self, domain: str) -> str:
+        # A hash, since a domain may be as long as a file name without the suffix.
+        return os.path.join(self._state_folder, hashlib.sha256(domain.encode()).hexdigest() + ".json")
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ipaddress.IPv4Address(text)
+    except ValueError:
+        return False
+    return True

@@ -1,6 +1,6 @@
 """Networks on this host with Linux bridges, namespaces, dnsmasq and nftables. Needs root.
 
-Modules: ``plumbing`` (devices), ``tunnels`` (VXLAN to other hosts), ``dhcp`` and ``dns`` (dnsmasq), ``filters`` and
+Modules: ``plumbing`` (devices), ``tunnels`` (VXLAN to other hosts), ``dhcp`` (dnsmasq), ``filters`` and
 ``guest_filters`` (packet filters), ``ruleset`` (restores the filters), ``egress_guard`` (closes ports while filters are
 missing), ``state_files`` (plugged interfaces, for the next start). Plugging a VIF into a network that is up starts one
 process, and another one when its device appears."""
@@ -18,11 +18,10 @@ from nova import context, exception
 from nova.conf import CONF
 from nova.network.base import HostNetwork
 from nova.network.linux import egress_guard, filters, guest_filters, host_services, plumbing, state_files
-from nova.network.linux.dhcp import DhcpServer
-from nova.network.linux.dns import DnsRecords
+from nova.network.linux.dhcp import DhcpServer, DnsRecords
 from nova.network.linux.floating import FloatingAddresses
 from nova.network.linux.groups import Groups
-from nova.network.linux.ruleset import FilterBlock, Ruleset
+from nova.network.linux.ruleset import FilterBlock, Ruleset, fixed_block
 from nova.network.linux.state_files import Guest, HostNet
 from nova.network.linux.tunnels import POLL_INTERVAL, POLL_RETRY, Tunnels
 from nova.objects.networks.floating_ip_dns import ServedDomain
@@ -144,7 +143,7 @@ class LinuxNetwork(HostNetwork):
                 net, guest = self._state.network(network_id), self._state.guest(network_id, uuid)
                 if net is None or guest is None:
                     continue
-                guest.rules, guest.ingress = RuleSet(), rules
+                guest.ingress = rules
                 self._state.save_guest(network_id, guest)
                 blocks.update(self._blocks(net, guest.vifs, rules))
                 plugged.append((net, guest))
@@ -279,11 +278,11 @@ class LinuxNetwork(HostNetwork):
         ports = filters.port(self._table, net.bridge_port)
         for device in plumbing.other_ports(net, self._tag):
             ports += filters.port(self._table, device, "others")
-        blocks = {net.bridge_port: _fixed_block(ports, egress_guard.port())}
+        blocks = {net.bridge_port: fixed_block(ports, egress_guard.port())}
         if net.wire_port:
             # No guard at an interface of the host that is bridged as a whole: it may carry other traffic.
             exclusive = net.vni is not None or net.vlan is not None
-            blocks[net.wire_port] = _fixed_block(filters.wire(self._table, net.wire_port, net),
+            blocks[net.wire_port] = fixed_block(filters.wire(self._table, net.wire_port, net),
                                                  egress_guard.port() if exclusive else None)
         with self._host_lock:
             self._filters.change({**blocks, _HOST: self._host_table(self._networks())})
@@ -359,12 +358,12 @@ class LinuxNetwork(HostNetwork):
     def _host_table(self, nets: Sequence[HostNet]) -> FilterBlock:
         uplink = plumbing.uplink()
         services = host_services.matches(plumbing.addresses(), uplink, nets)
-        return _fixed_block(filters.host(self._table, nets, uplink, services, host_services.unreachable(),
+        return fixed_block(filters.host(self._table, nets, uplink, services, host_services.unreachable(),
                                          self._floating.all()))
 
     def _blocks(self, net: HostNet, vifs: Sequence[VIF], rules: RuleSet, moved: bool = False) -> dict[str, FilterBlock]:
         """Return the filter blocks of these interfaces, by device. Raises ValueError for invalid values."""
-        return {vif.devname: FilterBlock(functools.partial(_guest_lines, self._table, vif, net, rules, moved),
+        return {vif.devname: FilterBlock(functools.partial(guest_filters.guest, self._table, vif, net, rules, moved),
                                          egress_guard.guest(vif)) for vif in vifs}
 
     def _removals(self, devices: Collection[str]) -> dict[str, list[str]]:
@@ -413,15 +412,6 @@ class LinuxNetwork(HostNetwork):
         self._guards.ensure({**self._filters.guards(), **links})
 
 
-def _guest_lines(table: str, vif: VIF, net: HostNet, rules: RuleSet, moved: bool, lost: bool) -> list[str]:
-    # Lost flows are handled like the flows of a guest from another host.
-    return guest_filters.guest(table, vif, net, rules, moved or lost)
-
-
-def _fixed_block(lines: Sequence[str], guard: egress_guard.Guard | None = None) -> FilterBlock:
-    return FilterBlock(lambda lost: lines, guard)
-
-
 def _by_network(uuid: str, vifs: Sequence[VIF], check: bool = True) -> dict[str, list[VIF]]:
     """Return the VIFs of a guest by network. Raises NetworkSetupError for a VIF that cannot be plugged."""
     networks: dict[str, list[VIF]] = collections.defaultdict(list)
@@ -437,7 +427,7 @@ def _by_network(uuid: str, vifs: Sequence[VIF], check: bool = True) -> dict[str,
 
 
 def _newest(guests: Sequence[Guest]) -> RuleSet:
-    return max((guest.ingress_rules for guest in guests), key=lambda rules: rules.version, default=RuleSet())
+    return max((guest.ingress for guest in guests), key=lambda rules: rules.version, default=RuleSet())
 
 
 def _described(vif: VIF) -> str:

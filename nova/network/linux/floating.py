@@ -51,7 +51,7 @@ class FloatingAddresses:
 
     def update(self, network_id: str, guest: Guest) -> bool:
         """Store the floating addresses of a guest of a network, and return True if they have changed."""
-        floating = guest.ingress_rules.floating
+        floating = guest.ingress.floating
         mapping = {floating[vif.id]: vif.addresses(4)[0] for vif in guest.vifs
                    if vif.id in floating and vif.addresses(4)}
         with self._lock:

@@ -3,14 +3,13 @@
 The groups that guests need are stored in files, groups/<id>.json below the state path, for the next start."""
 
 import collections
-import functools
 import os
 import threading
 from collections.abc import Collection, Iterable, Sequence
 
 from nova.common import files
-from nova.network.linux import ingress, state_files
-from nova.network.linux.ruleset import FilterBlock, Ruleset
+from nova.network.linux import guest_filters, state_files
+from nova.network.linux.ruleset import FilterBlock, Ruleset, fixed_block
 from nova.objects.networks.network import GroupFilter
 
 # Maximum number of cached groups, including groups that no guest here needs (yet).
@@ -72,7 +71,7 @@ class Groups:
             # If the filters are not empty, they may include groups of an earlier process.
             if unused and not self._filters.empty():
                 removed: dict[str, Sequence[str]] = dict.fromkeys(map(_name, unused), ())
-                removed[_name(unused[0])] = ingress.remove_groups(self._table, unused)
+                removed[_name(unused[0])] = guest_filters.remove_groups(self._table, unused)
                 self._filters.change({}, removed)
             files.remove(*map(self._file, unused))
 
@@ -82,7 +81,7 @@ class Groups:
             group = self.get(group_id)
             if state_files.read(self._file(group_id), GroupFilter) != group:
                 state_files.write(self._file(group_id), group)
-            wanted[_name(group_id)] = FilterBlock(functools.partial(_lines, self._table, group))
+            wanted[_name(group_id)] = fixed_block(guest_filters.replace_group(self._table, group))
         return self._filters.changed(wanted)
 
     def _needed(self, group_ids: Collection[int]) -> set[int]:
@@ -105,7 +104,3 @@ class Groups:
 def _name(group_id: int) -> str:
     """Return the name of the group's filter block, which is not a valid device name."""
     return f"group {group_id:d}"
-
-
-def _lines(table: str, group: GroupFilter, _lost: bool) -> list[str]:
-    return ingress.replace_group(table, group)

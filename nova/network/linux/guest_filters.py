@@ -1,20 +1,26 @@
-"""The packet filters of one guest's tap device, as nftables commands.
+"""The packet filters of guests' tap devices and of security groups, as nftables commands.
 
 Frames between guests of a host never leave the bridge, so they are filtered there. Only some kernels track connections
 on bridges (CONFIG_NF_CONNTRACK_BRIDGE), and the tracking of the IP layer (br_netfilter) cannot distinguish overlapping
 networks. So each guest has its own sets of flows. Flows that the guest opens are learned with a timeout; replies, and
 ICMP errors that quote a learned flow, are accepted. Later fragments, which have no ports, are accepted after the first
-fragment. A guest that fills its sets affects only itself."""
+fragment. A guest that fills its sets affects only itself.
+
+All guests of a security group on a host share its packet filters: the chains of a guest jump to the chains of its
+groups. The members of a group are a set, so that a new or deleted server changes elements of a set and no rule."""
 
 import dataclasses
 import ipaddress
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 from nova.common import plain_ip
-from nova.network.linux import ingress
 from nova.network.linux.filters import MOVED, hook, mac_address, name_of, port, raw_v6, remove_port, unhook
 from nova.network.linux.state_files import HostNet
-from nova.objects.networks.network import VIF, RuleSet, link_local
+from nova.objects.networks.network import VIF, FilterRule, GroupFilter, RuleSet, link_local
+
+LOG = logging.getLogger(__name__)
 
 # Maximum number of flows of a guest.
 FLOWS = 65535
@@ -27,6 +33,8 @@ _DYNAMIC = "flags dynamic,timeout"
 _ICMP_NUMBER = {"icmp": 1, "icmpv6": 58}
 # Ethernet type of the frames by which QEMU announces a migrated guest.
 _RARP = "0x8035"
+# Prefix of the names of group chains. No other chain has this prefix.
+GROUP_PREFIX = "group"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,11 +85,14 @@ _V6 = _Family("6", "ip6", "meta l4proto", "icmpv6", "ipv6-icmp", "ipv6_addr",
               ("@th,128,128", "@th,256,128", "@th,112,8", "@th,384,32", "@th,416,16"),
               "icmpv6 type { destination-unreachable, packet-too-big, time-exceeded, parameter-problem }",
               "ip6 saddr . frag id", "frag frag-off != 0", "frag frag-off 0 frag more-fragments 1")
+_FAMILIES = {4: _V4, 6: _V6}
+# IP version -> name of the chain of a group, before the id of the group.
+_CHAINS = {version: f"{GROUP_PREFIX}{family.suffix}" for version, family in _FAMILIES.items()}
 
 
-def guest(table: str, vif: VIF, net: HostNet, rules: RuleSet, moved: bool = False) -> list[str]:
-    """Replace the filters of a tap device, but keep learned flows. Raises ValueError for invalid values. ``moved``: the
-    guest arrives from another host with flows that are unknown here."""
+def guest(table: str, vif: VIF, net: HostNet, rules: RuleSet, moved: bool = False, lost: bool = False) -> list[str]:
+    """Replace the filters of a tap device, but keep learned flows. Raises ValueError for invalid values. The flows of
+    the guest are unknown if it has ``moved`` from another host, or if they were ``lost`` with the table."""
     if not vif.security:
         return [*remove(table, vif.devname), *port(table, vif.devname)]
     name, mac = name_of(vif.devname), mac_address(vif.mac)
@@ -100,16 +111,16 @@ def guest(table: str, vif: VIF, net: HostNet, rules: RuleSet, moved: bool = Fals
         chains["received6"] = [*_received_v6(name, own, net), *_ingress(rules, 6), *_drop_rest(name, _V6)]
     return [
         *port(table, vif.devname),
-        *(line for group_id in rules.groups for line in ingress.ensure_chains(table, group_id)),
+        *(line for group_id in rules.groups for line in _ensure_chains(table, group_id)),
         *(line for family in families for line in _empty(table, name, family)),
         *(f"add rule bridge {table} {chain}_{name} {rule}" for chain, chain_rules in chains.items()
           for rule in chain_rules),
         *hook(table, vif.devname, name),
-        *([f'add element bridge {table} {MOVED} {{ "{vif.devname}" timeout {_MOVED_FOR} }}'] if moved else [])]
+        *([f'add element bridge {table} {MOVED} {{ "{vif.devname}" timeout {_MOVED_FOR} }}'] if moved or lost else [])]
 
 
 def _ingress(rules: RuleSet, version: int) -> list[str]:
-    return [*ingress.accepted(rules.rules, version), *ingress.jumps(rules.groups, version)]
+    return [*accepted(rules.rules, version), *(f"jump {_CHAINS[version]}_{group_id:d}" for group_id in rules.groups)]
 
 
 def remove(table: str, device: str) -> list[str]:
@@ -121,15 +132,7 @@ def remove(table: str, device: str) -> list[str]:
     element = f'element {t} {MOVED} {{ "{device}" }}'
     return [*lines, f"add {element}", f"delete {element}",
             f"delete chain {t} sent6_{name}", f"delete chain {t} received6_{name}",
-            *(f"delete set {t} {kind}{family.suffix}_{name}" for family in (_V4, _V6) for kind in _SETS),
-            *(line for family in (_V4, _V6) for line in _former(t, name, family))]
-
-
-def _former(t: str, name: str, family: _Family) -> list[str]:
-    """Remove the sets that only the previous release used."""
-    sets = {"pings": f"typeof {family.header} daddr . {family.icmp} id", "peers": f"type {family.key} . inet_proto"}
-    return [line.format(f"set {t} {kind}{family.suffix}_{name}") for kind, what in sets.items()
-            for line in (f"add {{}} {{{{ {what}; {_DYNAMIC}; size 4096; }}}}", "delete {}")]
+            *(f"delete set {t} {kind}{family.suffix}_{name}" for family in (_V4, _V6) for kind in _SETS)]
 
 
 def _empty(table: str, name: str, family: _Family) -> list[str]:
@@ -275,3 +278,103 @@ def _replies(name: str, family: _Family) -> list[str]:
         f"{family.icmp} type echo-reply {family.sender} . {_ICMP_ID} {family.set('echoes', name)} accept",
         f"{family.protocol} != {{ {family.icmp_name}, tcp, udp }} "
         f"{family.sender} . {family.number} {family.set('spoken', name)} accept"]
+
+
+# --- rules and security groups -------------------------------------------------------------------------
+def accepted(rules: Iterable[FilterRule], version: int) -> list[str]:
+    """Return nftables rules that accept the traffic that these rules allow. A rule without sources allows all senders.
+    A rule that nftables cannot express is left out (dropped)."""
+    lines: list[str] = []
+    for rule in rules:
+        sources = _sources(rule.sources, version) if rule.group is None else (
+            f"ether saddr . {_FAMILIES[version].header} saddr @{_members(rule.group, version)}")
+        match = _match(rule, version)
+        if match is None:
+            LOG.warning("Ignoring an ingress rule that packet filters cannot express, its traffic is dropped: %s", rule)
+        elif sources is not None:
+            lines.append(" ".join(filter(None, (sources, match, "accept"))))
+    return list(dict.fromkeys(lines))
+
+
+def _members(group_id: int, version: int) -> str:
+    """Return the name of the set of a security group's interfaces: MAC address and IP address of one version. The MAC
+    address is included because networks may have the same IP addresses. MAC addresses are unique, and a guest cannot
+    forge its own."""
+    return f"interfaces{_FAMILIES[version].suffix}_{group_id:d}"
+
+
+def _sources(sources: Sequence[str], version: int) -> str | None:
+    """Return a match of the sender: "" for all senders, None if no source has this IP version."""
+    if not sources:
+        return ""
+    try:
+        parsed = [plain_ip.network(source, strict=False) for source in sources]
+    except ValueError:
+        LOG.warning("Ignoring an ingress rule with invalid sources, its traffic is dropped: %s", sources)
+        return None
+    networks: list[Any] = list(ipaddress.collapse_addresses(
+        [net for net in parsed if net.version == version]))  # type: ignore[type-var]
+    if not networks:
+        return None
+    if networks[0].prefixlen == 0:
+        return ""
+    return f"{_FAMILIES[version].header} saddr {{ {', '.join(map(str, networks))} }}"
+
+
+def _match(rule: FilterRule, version: int) -> str | None:
+    """Return a match of protocol and ports (ICMP: type and code), or None if the rule is invalid."""
+    first = rule.from_port if rule.from_port is not None and rule.from_port >= 0 else None
+    last = rule.to_port if rule.to_port is not None and rule.to_port >= 0 else None
+    protocol, family = (rule.protocol or "").lower(), _FAMILIES[version]
+    if protocol in ("", "any", "-1"):
+        return ""
+    if protocol in ("icmp", "icmpv6", "ipv6-icmp"):
+        if max(first or 0, last or 0) > 255:
+            return None
+        kind = f"{family.icmp} type {first}" if first is not None else f"{family.protocol} {family.icmp_name}"
+        return f"{kind} {family.icmp} code {last}" if first is not None and last is not None else kind
+    if protocol in ("tcp", "udp"):
+        if first is None:
+            return f"{family.protocol} {protocol}"
+        last = first if last is None else last
+        if not first <= last <= 65535:
+            return None
+        return f"{protocol} dport {first}-{last}" if last > first else f"{protocol} dport {first}"
+    if protocol.isdecimal() and int(protocol) <= 255:
+        return f"{family.protocol} {int(protocol)}"
+    return None
+
+
+# --- the packet filters of a group, shared by its guests on a host ------------------------------------
+def _ensure_chains(table: str, group_id: int) -> list[str]:
+    """Create the chains of a group, empty, unless they exist."""
+    return [f"add chain bridge {table} {chain}_{group_id:d}" for chain in _CHAINS.values()]
+
+
+def replace_group(table: str, group: GroupFilter) -> list[str]:
+    """Replace the chains and the members of a group. Raises ValueError for invalid values."""
+    t = f"bridge {table}"
+    lines = [*_ensure_chains(table, group.id), *(f"flush chain {t} {chain}_{group.id:d}" for chain in _CHAINS.values())]
+    lines += [line for other in sorted({group.id, *group.named()}) for line in _sets(table, other)]
+    interfaces = [(mac_address(mac), plain_ip.address(member))
+                  for mac, member in zip(group.macs, group.members, strict=False)]
+    for version, chain in _CHAINS.items():
+        name = _members(group.id, version)
+        elements = ", ".join(f"{mac} . {member}" for mac, member in interfaces if member.version == version)
+        lines += [f"flush set {t} {name}", *([f"add element {t} {name} {{ {elements} }}"] if elements else [])]
+        lines += [f"add rule {t} {chain}_{group.id:d} {rule}" for rule in accepted(group.rules, version)]
+    return lines
+
+
+def remove_groups(table: str, group_ids: Sequence[int]) -> list[str]:
+    """Remove the chains and sets of groups that no guest and no other group uses."""
+    t = f"bridge {table}"
+    chains = [f"{chain}_{group_id:d}" for group_id in group_ids for chain in _CHAINS.values()]
+    return [*(line for group_id in group_ids for line in (*_ensure_chains(table, group_id), *_sets(table, group_id))),
+            *(f"flush chain {t} {chain}" for chain in chains), *(f"delete chain {t} {chain}" for chain in chains),
+            *(f"delete set {t} {_members(group_id, version)}" for group_id in group_ids for version in _CHAINS)]
+
+
+def _sets(table: str, group_id: int) -> list[str]:
+    return [f"add set bridge {table} {_members(group_id, version)} {{ type ether_addr . {family.key}; }}"
+            for version, family in _FAMILIES.items()]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 from nova import exception
-from nova.network.linux import commands, filters, ingress
+from nova.network.linux import commands, filters, guest_filters
 from nova.network.linux.egress_guard import Guard
 from nova.network.linux.nfnetlink import FAMILIES, PacketFilters
 from nova.telemetry import metrics
@@ -32,6 +32,11 @@ class FilterBlock(NamedTuple):
 
     lines: Callable[[bool], Sequence[str]]
     guard: Guard | None = None
+
+
+def fixed_block(lines: Sequence[str], guard: Guard | None = None) -> FilterBlock:
+    """Return a block without learned flows."""
+    return FilterBlock(lambda lost: lines, guard)
 
 
 class Ruleset:
@@ -140,7 +145,7 @@ class Ruleset:
             if (match := _CHAIN.match(line)) is not None:
                 touched.add((match[1], match[2]))
         # The reference counts of group chains change when guests begin or cease to jump to them.
-        touched |= {chain for chain in self._marks if chain[1].startswith(ingress.PREFIX)}
+        touched |= {chain for chain in self._marks if chain[1].startswith(guest_filters.GROUP_PREFIX)}
         for family, chain in touched:
             marks = kernel.chain(family, self._table, chain) if chain else kernel.table(family, self._table)
             if marks is None:

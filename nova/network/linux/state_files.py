@@ -99,14 +99,8 @@ class Guest(Object, kw_only=True):
     uuid: str
     hostname: str = ""
     vifs: list[VIF] = []
-    # The field of the previous release, which finds it empty and requests the rules from the conductor.
-    rules: RuleSet = msgspec.field(default_factory=RuleSet)
     # Ingress rules, with only the ids of security groups; nova.network.linux.groups stores the rules of the groups.
-    ingress: RuleSet | None = None
-
-    @property
-    def ingress_rules(self) -> RuleSet:
-        return self.ingress or self.rules
+    ingress: RuleSet = msgspec.field(default_factory=RuleSet)
 
 
 def namespace(network_id: str) -> str:

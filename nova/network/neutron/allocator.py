@@ -28,7 +28,7 @@ _WITHOUT_ADDRESS = ("deferred", "none")
 
 
 class NeutronAllocator:
-    """The conductor's part of the network back end "neutron" (:class:`nova.network.allocator.Allocator`)."""
+    """The conductor's part of the network back end "neutron" (:class:`nova.network.base.Allocator`)."""
 
     external = True
 

@@ -3,7 +3,6 @@
 The hypervisor creates the ports, with the ids of the guest (vm-id) and of the Neutron port (iface-id) in the database
 of Open vSwitch. Neutron's agent or OVN identifies them by the iface-id. Needs root."""
 
-import logging
 from collections.abc import Sequence
 
 from nova import exception
@@ -11,8 +10,6 @@ from nova.network.base import HostNetwork
 from nova.network.linux import commands
 from nova.objects.networks.network import VIF, RuleSet
 from nova.objects.servers.instance import Instance
-
-LOG = logging.getLogger(__name__)
 
 # ovs-vsctl waits up to 20 seconds until the switch has applied a change.
 COMMAND = ("ovs-vsctl", "--timeout=20")

@@ -66,7 +66,7 @@ class PrecheckContext(Protocol):
     def choose_network(self, wanted: NetworkRequest) -> NetworkRequest:
         """Return the request for one more interface, completed and checked against the rights of the caller. Without a
         network in the request, the only network of the project is chosen. Raises NetworkNotFound if there is none, and
-        the errors of :meth:`nova.network.allocator.Allocator.validate`."""
+        the errors of :meth:`nova.network.base.Allocator.validate`."""
 
 
 class Control(Protocol):

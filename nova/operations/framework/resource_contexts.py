@@ -227,7 +227,7 @@ class ServerShares(Protocol):
 
 class OutsideShares(Protocol):
     """Access of hosts to shares, for external steps and for every back end: recorded in the database first, then
-    granted or revoked by :class:`nova.share.service.ShareService`; every method is idempotent. All methods raise
+    granted or revoked by :class:`nova.share.base.ShareService`; every method is idempotent. All methods raise
     ShareServiceUnavailable and the errors of the service: ShareAccessGrantError, ShareAccessRemovalError."""
 
     def allow(self, host: str, polls: int, *share_ids: str) -> None:

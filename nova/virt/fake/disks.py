@@ -36,12 +36,11 @@ class OwnDisks:
     def __init__(self, path: str | None = None) -> None:
         self._disks: dict[str, Disk] = {}
         self._lock = threading.Lock()
-        self._file = AppendOnlyFile(path, Disk) if path else None
+        self._file = AppendOnlyFile(path, Disk)
 
     def open(self) -> None:
         with self._lock:
-            if self._file is not None:
-                self._file.load_into(self._disks)
+            self._file.load_into(self._disks)
 
     def get(self, name: str) -> Disk | None:
         return self._disks.get(name)
@@ -49,12 +48,12 @@ class OwnDisks:
     def put(self, name: str, disk: Disk) -> None:
         with self._lock:
             self._disks[name] = disk
-            self._note(name, disk)
+            self._file.note(name, disk, self._disks)
 
     def remove(self, name: str) -> None:
         with self._lock:
             if self._disks.pop(name, None) is not None:
-                self._note(name, None)
+                self._file.note(name, None, self._disks)
 
     def rename(self, name: str, other: str) -> None:
         """Rename a disk. Ignored if it does not exist."""
@@ -62,16 +61,12 @@ class OwnDisks:
             disk = self._disks.pop(name, None)
             if disk is not None:
                 self._disks[other] = disk
-                self._note(other, disk)
-                self._note(name, None)
+                self._file.note(other, disk, self._disks)
+                self._file.note(name, None, self._disks)
 
     def names(self) -> list[str]:
         with self._lock:
             return list(self._disks)
-
-    def _note(self, name: str, disk: Disk | None) -> None:
-        if self._file is not None:
-            self._file.note(name, disk, self._disks)
 
 
 class SharedFiles:
@@ -118,15 +113,10 @@ def copy_to_file(host: str, uuid: str, disk: Disk | None) -> str:
     """Write the identity of the disk to a file; return its path."""
     path = file_of(host, uuid)
     os.makedirs(os.path.dirname(path), exist_ok=True)
-    with open(path, "w", encoding="ascii") as file:
-        json.dump(disk, file)
+    files.replace(path, json.dumps(disk))
     return path
 
 
-def remove_file(host: str, uuid: str) -> None:
-    """Remove the file of copy_to_file(), if it exists."""
-    files.remove(file_of(host, uuid))
-
-
 def file_of(host: str, uuid: str) -> str:
+    """Return the path of the file that copy_to_file() writes."""
     return os.path.join(CONF.state_path, "fake-snapshots", f"{uuid}.{host}")

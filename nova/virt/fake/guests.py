@@ -93,13 +93,12 @@ class GuestStore:
         self._names = names
         self._guests: dict[str, Guest] = {}
         self._lock = threading.Lock()
-        self._file = AppendOnlyFile(path, Guest) if path else None
+        self._file = AppendOnlyFile(path, Guest)
 
     def open(self) -> None:
         """Load the guests of a previous process. A repeated call does nothing."""
         with self._lock:
-            if self._file is not None:
-                self._file.load_into(self._guests)
+            self._file.load_into(self._guests)
 
     def get(self, uuid: str) -> Guest:
         """Return the guest. Raises GuestNotFound."""
@@ -144,6 +143,7 @@ class GuestStore:
             self._note(uuid, guest)
 
     def add(self, uuid: str, power_state: int) -> None:
+        """Add a guest without a definition, as if it had survived a restart of this process."""
         with self._lock:
             guest = self._guests[uuid] = Guest(power_state)
             self._note(uuid, guest)
@@ -167,8 +167,7 @@ class GuestStore:
 
     def _note(self, uuid: str, guest: Guest | None) -> None:
         self._changed(uuid, guest is not None and guest.on)
-        if self._file is not None:
-            self._file.note(uuid, guest, self._guests)
+        self._file.note(uuid, guest, self._guests)
 
 
 @functools.lru_cache(maxsize=1000)

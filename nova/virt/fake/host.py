@@ -120,7 +120,7 @@ class FakeHost:
         self.arrivals.forget(uuid, self.name)
         if not keep_disks:
             self.disks.remove(uuid)
-            fake_disks.remove_file(self.name, uuid)
+            files.remove(fake_disks.file_of(self.name, uuid))
 
     def take_over(self, uuid: str) -> None:
         """Complete the arrival of a migrated guest."""

@@ -17,16 +17,16 @@ _FEW = 1000
 
 class AppendOnlyFile(Generic[V]):
     """Keys without blanks, and values of the type ``kind`` as JSON. The newest value of a key is valid; None deletes
-    the key. Not thread-safe; the owner holds a lock."""
+    the key. Without ``path`` nothing is stored. Not thread-safe; the owner holds a lock."""
 
-    def __init__(self, path: str, kind: type[V]) -> None:
-        self._path, self._kind = path, kind
+    def __init__(self, path: str | None, kind: type[V]) -> None:
+        self._path, self._kind = path or "", kind
         self._file = -1
         self._lines = 0
 
     def load_into(self, into: dict[str, V]) -> None:
         """Load the entries of a previous process into ``into``. A repeated call does nothing."""
-        if self._file >= 0:
+        if self._file >= 0 or not self._path:
             return
         compile_once(self._kind)
         for key, value in self._entries():

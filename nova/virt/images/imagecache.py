@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import IO
 
 from nova import exception
+from nova.common import files
 from nova.conf import CONF
 from nova.objects.images.image import least_disk
 from nova.virt.images import image_formats, qemuimg
@@ -197,7 +198,7 @@ class ImageCache:
             name = os.path.basename(path)
             with self._locked(name.rpartition(".")[0], wait=False) as lock:
                 if lock is not None and _age(path) > _GRACE:
-                    _remove(path)
+                    files.remove(path)
                     LOG.info("Removed %s from the image cache to free space", name)
                     return True
         return False
@@ -284,10 +285,10 @@ class _Addition:
     @contextlib.contextmanager
     def _files(self) -> Iterator[None]:
         try:
-            _remove(self._partial, self._converted)
+            files.remove(self._partial, self._converted)
             yield
         finally:
-            _remove(self._partial, self._converted)
+            files.remove(self._partial, self._converted)
 
     def _admit(self, disk_format: str, size: int) -> None:
         self._check_size(least_disk(disk_format, size))
@@ -348,9 +349,3 @@ def _age(path: str) -> float:
         return time.time() - os.stat(path).st_mtime
     except FileNotFoundError:
         return 0
-
-
-def _remove(*paths: str) -> None:
-    for path in paths:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(path)

@@ -7,6 +7,7 @@ import logging
 import os
 
 import libvirt
+import msgspec
 
 from nova import exception
 from nova.common import files
@@ -38,12 +39,9 @@ class ColdMigration(Role, guest_driver.ColdMigration):
                 self._set_aside(uuid)
             self._guests.forget_keys(uuid)
             place = directories.aside(uuid)
-            moved, bases = copies.describe(place)
-            served = copies.serve(uuid, place, moved, bases)
-            return DiskSource(host=self._guests.name, token=directories.token(place, self._guests.name),
-                              address=served.address, port=served.port, key=served.key, files=moved,
-                              bases=list(bases.values()),
-                              definition=files.text_of(os.path.join(place, MOVED_DEFINITION)) or "")
+            source = copies.serve(uuid, place, self._guests.name, *copies.describe(place))
+            return msgspec.structs.replace(source, token=directories.token(place, self._guests.name),
+                                           definition=files.text_of(os.path.join(place, MOVED_DEFINITION)) or "")
 
     def close_disks(self, instance: Instance) -> None:
         disk_server.stop(instance.uuid)

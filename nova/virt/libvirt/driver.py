@@ -3,22 +3,27 @@
 A guest is a domain with the server's uuid and name and Nova's metadata element, and a directory with its files. Both
 are created again from the description of the server at every start."""
 
+import logging
+import queue
+import threading
+from collections.abc import Callable
+
 from nova import exception
 from nova.conf import CONF
 from nova.objects.hosts.node import ComputeNode
+from nova.objects.servers.guest import GuestStatus
 from nova.virt.driver import Driver, EventHandler, HostCpu
 from nova.virt.libvirt.cold_migration import ColdMigration
-from nova.virt.libvirt.events import EventReporter
+from nova.virt.libvirt.devices import Interfaces, VolumeFiles, Volumes, VolumeSwaps
 from nova.virt.libvirt.files import directories
 from nova.virt.libvirt.guests import Guests
 from nova.virt.libvirt.host import Host
-from nova.virt.libvirt.hotplug import Interfaces
-from nova.virt.libvirt.live_source import LiveMigrationSource
-from nova.virt.libvirt.live_target import LiveMigrationTarget
+from nova.virt.libvirt.live_migration import LiveMigrationSource, LiveMigrationTarget
 from nova.virt.libvirt.node import inventory
 from nova.virt.libvirt.roles import Consoles, Disks, Power, Rescue
 from nova.virt.libvirt.snapshots import Snapshots
-from nova.virt.libvirt.volumes import VolumeFiles, Volumes, VolumeSwaps
+
+LOG = logging.getLogger(__name__)
 
 _URIS = {"kvm": "qemu:///system", "qemu": "qemu:///system", "lxc": "lxc:///"}
 
@@ -39,7 +44,7 @@ class LibvirtDriver(Driver):
                          volume_swaps=VolumeSwaps(guests), volume_files=VolumeFiles(guests, snapshots),
                          interfaces=Interfaces(guests), cold_migration=ColdMigration(guests),
                          live_source=LiveMigrationSource(guests), live_target=LiveMigrationTarget(guests))
-        self._events: EventReporter | None = None
+        self._events = EventReporter(guests.actual_power_state, guests.all)
 
     def start(self, on_event: EventHandler) -> None:
         if CONF.libvirt.virt_type == "lxc":
@@ -47,16 +52,14 @@ class LibvirtDriver(Driver):
         directories.make_instances_path()
         self._host.start()
         self._guests.learn()
-        self._events = EventReporter(self._guests.actual_power_state, self._guests.all, on_event)
-        self._events.start()
+        self._events.start(on_event)
         self._host.on_lifecycle = self._events.changed
         self._host.on_connected = self._reconnected
         self._host.on_unreachable = lambda error: self.on_unreachable(error)
 
     def stop(self) -> None:
         self._host.on_lifecycle = self._host.on_connected = self._host.on_unreachable = None
-        if self._events is not None:
-            self._events.stop()
+        self._events.stop()
         self._host.stop()
 
     def nodes(self) -> list[ComputeNode]:
@@ -69,5 +72,76 @@ class LibvirtDriver(Driver):
     def _reconnected(self) -> None:
         """Refresh cached state after a reconnect: libvirt may have been upgraded, and events may have been missed."""
         self._guests.forget_capabilities()
-        if self._events is not None:
-            self._events.reconnected()
+        self._events.reconnected()
+
+
+class EventReporter:
+    """Converts libvirt's lifecycle events to reports of power states, in a thread of its own. An event says only that a
+    guest changed; its state is read when the event is handled, so a report is never older than the guest. After a
+    reconnect every guest whose state differs from the last report is reported. ``power_state(uuid)`` returns the
+    state of a guest (GuestNotFound: missing, or not a guest of Nova), ``list_guests()`` those of all."""
+
+    def __init__(self, power_state: Callable[[str], int], list_guests: Callable[[], list[GuestStatus]]) -> None:
+        self._power_state = power_state
+        self._list_guests = list_guests
+        self._report: EventHandler = lambda _guest: None
+        self._reported_states: dict[str, int] = {}
+        # A uuid: the guest changed; None: any guest may have changed; _END: stop.
+        self._changes: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="libvirt-guests", daemon=True)
+
+    _END = ""
+
+    def start(self, report: EventHandler) -> None:
+        """Record the current power states and start the thread that passes changes to ``report``."""
+        self._report = report
+        self._reported_states = {guest.uuid: guest.power_state for guest in self._list_guests()}
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._changes.put(self._END)
+        if self._thread.is_alive():
+            self._thread.join(timeout=10)
+
+    def changed(self, uuid: str) -> None:
+        """Queue a change of a guest (of any owner). Returns at once, since libvirt's thread calls it."""
+        self._changes.put(uuid)
+
+    def reconnected(self) -> None:
+        """Queue a check of all guests, since events may have been missed."""
+        self._changes.put(None)
+
+    def _run(self) -> None:
+        while True:
+            uuid = self._changes.get()
+            if uuid == self._END:
+                return
+            try:
+                if uuid is None:
+                    self._compare()
+                else:
+                    self._check(uuid)
+            except exception.HypervisorUnavailable:
+                LOG.info("libvirt is unavailable: the guests are compared with the database after the reconnect")
+            except Exception:
+                LOG.exception("Cannot report a change of guest %s", uuid or "(any)")
+
+    def _check(self, uuid: str) -> None:
+        try:
+            self._note(GuestStatus(uuid=uuid, power_state=self._power_state(uuid)))
+        except exception.GuestNotFound:
+            self._reported_states.pop(uuid, None)
+
+    def _compare(self) -> None:
+        guests = self._list_guests()
+        for removed in self._reported_states.keys() - {guest.uuid for guest in guests}:
+            del self._reported_states[removed]
+        for guest in guests:
+            self._note(guest)
+
+    def _note(self, guest: GuestStatus) -> None:
+        if self._reported_states.get(guest.uuid) == guest.power_state:
+            return
+        self._reported_states[guest.uuid] = guest.power_state
+        LOG.debug("Guest %s is now in power state %s", guest.uuid, guest.power_state)
+        self._report(guest)

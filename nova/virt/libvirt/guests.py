@@ -1,9 +1,14 @@
-"""The guests of a host in libvirt: queries, definition, start, removal."""
+"""The guests of a host in libvirt: queries, definition, start, removal, and a lock per guest."""
 
 import contextlib
 import dataclasses
 import logging
-from collections.abc import Callable, Sequence
+import random
+import socket
+import threading
+import time
+import xml.etree.ElementTree as ET
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TypeVar
 
 import libvirt
@@ -14,11 +19,10 @@ from nova.objects.servers.guest import Diagnostics, GuestStatus
 from nova.objects.servers.instance import BlockDevice, DeviceAddress, Instance
 from nova.operations.framework import guest_driver
 from nova.operations.framework.guest_driver import BootFiles
-from nova.virt.libvirt import agent, diagnostics, errors, power, secrets, serial_ports
+from nova.virt.libvirt import diagnostics, errors, power, secrets
 from nova.virt.libvirt.files import directories, disk_server, disks
 from nova.virt.libvirt.host import Host
-from nova.virt.libvirt.locks import GuestLocks
-from nova.virt.libvirt.node import traits
+from nova.virt.libvirt.node import inventory
 from nova.virt.libvirt.node.capabilities import Capabilities, foreign, of_guests, of_host
 from nova.virt.libvirt.xml import domain_xml
 from nova.virt.libvirt.xml.definition import Definition, device_addresses
@@ -32,9 +36,104 @@ T = TypeVar("T")
 
 # Seconds that a high-priority action waits for a running one.
 LOCK_TIMEOUT = 30.0
+# Seconds that the guest agent has to set a password: by default libvirt waits for ever, and agents are programs of
+# tenants.
+_AGENT_TIMEOUT = 10
+# Seconds within which a guest begins to listen on an allocated port.
+_ON_ITS_WAY = 120.0
 
 # Name of the file in the guest's directory with its definition on the source host.
 MOVED_DEFINITION = "domain.xml"
+
+
+class _Turns:
+    """The lock of one guest. ``lost``: another action bypassed its holder and has a lock of its own."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.users = 0
+        self.lost = False
+
+
+class GuestLocks:
+    """A lock per guest, stored while actions need it."""
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._guests: dict[str, _Turns] = {}
+        self._mine = threading.local()
+
+    @contextlib.contextmanager
+    def hold(self, uuid: str, timeout: float | None = None) -> Iterator[None]:
+        """Hold the guest's lock; with ``timeout`` (seconds) bypass a holder that does not finish. check() raises an
+        error in the bypassed action before its next change."""
+        turns = self._acquire(uuid, timeout)
+        outer = getattr(self._mine, "turns", None)
+        self._mine.turns = turns
+        try:
+            yield
+        finally:
+            self._mine.turns = outer
+            turns.lock.release()
+            self._leave(uuid, turns)
+
+    def check(self) -> None:
+        """Raise Conflict if another action bypassed this thread and owns the guest now."""
+        turns = getattr(self._mine, "turns", None)
+        if turns is not None and turns.lost:
+            raise exception.Conflict("Another action bypassed this one, which took too long.")
+
+    def _acquire(self, uuid: str, timeout: float | None) -> _Turns:
+        while True:
+            with self._guard:
+                turns = self._guests.setdefault(uuid, _Turns())
+                turns.users += 1
+            if not turns.lock.acquire(timeout=-1 if timeout is None else timeout):
+                LOG.warning("[instance: %s] An action on the guest hangs: starting the next action without waiting for "
+                            "it", uuid)
+                with self._guard:
+                    turns.lost = True
+                    if self._guests.get(uuid) is turns:
+                        del self._guests[uuid]
+                self._leave(uuid, turns)
+            elif turns.lost:
+                turns.lock.release()
+                self._leave(uuid, turns)
+            else:
+                return turns
+
+    def _leave(self, uuid: str, turns: _Turns) -> None:
+        with self._guard:
+            turns.users -= 1
+            if turns.users == 0 and self._guests.get(uuid) is turns:
+                del self._guests[uuid]
+
+
+class SerialPorts:
+    """An allocator of TCP ports for the serial ports of guests. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._given: dict[int, float] = {}
+
+    def take(self, count: int, taken: Collection[int]) -> tuple[int, ...]:
+        """Allocate ``count`` free ports of [serial_console]port_range that are not in ``taken``. Raises
+        SocketPortRangeExhausted."""
+        with self._lock:
+            now = time.monotonic()
+            self._given = {port: moment for port, moment in self._given.items() if now - moment < _ON_ITS_WAY}
+            ports: list[int] = []
+            low, high = (int(number) for number in CONF.serial_console.port_range.split(":"))
+            # In random order, so that a released port is not reused soon.
+            for port in random.sample(range(low, high), max(high - low, 0)):
+                if len(ports) == count:
+                    break
+                if port not in taken and port not in self._given and _is_free(port):
+                    ports.append(port)
+            if len(ports) < count:
+                raise exception.SocketPortRangeExhausted(host=CONF.host)
+            self._given.update(dict.fromkeys(ports, now))
+            return tuple(ports)
 
 
 class Guests(guest_driver.Guests):
@@ -46,7 +145,7 @@ class Guests(guest_driver.Guests):
         self.locks = GuestLocks()
         self._capabilities: Capabilities | None = None
         self._settings: Settings | None = None
-        self._serial_ports = serial_ports.SerialPorts()
+        self._serial_ports = SerialPorts()
 
     # --- the host ----------------------------------------------------------------------------------
     @property
@@ -87,7 +186,8 @@ class Guests(guest_driver.Guests):
         others = self.host.call(lambda connection: foreign(connection, capabilities, chosen, FOREIGN))
         version = self.host.call(lambda connection: int(connection.getLibVersion()))
         emulator = next((path for arch, path, _machines in host.emulators if arch == host.arch), "")
-        device_traits = traits.of_devices(traits.devices_of(emulator), version, host.arch) | traits.network_traits()
+        device_traits = inventory.traits_of_devices(
+            inventory.devices_of(emulator), version, host.arch) | inventory.network_traits()
         self._settings = dataclasses.replace(chosen, foreign=others, secure_boot=capabilities.secure_boot)
         self._capabilities = dataclasses.replace(capabilities, foreign=others, model_traits=frozenset(device_traits))
 
@@ -104,9 +204,12 @@ class Guests(guest_driver.Guests):
         """Call ``action(domain)``, again after a restart of libvirtd. Raises GuestNotFound."""
         return self.call(lambda connection: action(connection.lookupByUUIDString(uuid)), uuid)
 
-    def on_domain_if_present(self, uuid: str, action: Callable[[libvirt.virDomain], object]) -> None:
-        with contextlib.suppress(exception.GuestNotFound):
-            self.on_domain(uuid, action)
+    def on_domain_or(self, uuid: str, action: Callable[[libvirt.virDomain], T], otherwise: T) -> T:
+        """Return the result of on_domain(), or ``otherwise`` if the guest does not exist."""
+        try:
+            return self.on_domain(uuid, action)
+        except exception.GuestNotFound:
+            return otherwise
 
     def power_state(self, uuid: str) -> int:
         def query(domain: libvirt.virDomain) -> int:
@@ -131,7 +234,20 @@ class Guests(guest_driver.Guests):
         return super().traces() | directories.retained_servers()
 
     def set_password(self, instance: Instance, password: str) -> None:
-        self.on_domain(instance.uuid, lambda domain: agent.set_password(domain, instance, password))
+        properties = instance.image.properties if instance.image else {}
+        default = "Administrator" if properties.get("os_type") == "windows" else "root"
+
+        def change(domain: libvirt.virDomain) -> None:
+            try:
+                domain.agentSetResponseTimeout(_AGENT_TIMEOUT)
+                domain.setUserPassword(properties.get("os_admin_user") or default, password)
+            except libvirt.libvirtError as error:
+                if errors.is_disconnect(error) or errors.is_missing(error):
+                    raise
+                raise exception.InstancePasswordSetFailed(
+                    instance=instance.uuid, reason=str(error.get_error_message() or error)) from error
+
+        self.on_domain(instance.uuid, change)
 
     def actual_power_state(self, uuid: str) -> int:
         """Return the power state of a guest of this nova-compute that is on this host. Raises GuestNotFound."""
@@ -192,9 +308,7 @@ class Guests(guest_driver.Guests):
             return str(domain.XMLDesc(0)) + str(domain.XMLDesc(libvirt.VIR_DOMAIN_XML_INACTIVE))
 
         if self.call(lambda connection: secrets.of_server(connection, uuid), uuid):
-            defined = ""
-            with contextlib.suppress(exception.GuestNotFound):
-                defined = self.on_domain(uuid, query)
+            defined = self.on_domain_or(uuid, query, "")
             self.call(lambda connection: secrets.undefine(connection, uuid, defined), uuid)
 
     def with_ports(self, instance: Instance, config: GuestConfig) -> GuestConfig:
@@ -216,10 +330,7 @@ class Guests(guest_driver.Guests):
 
     def definition_now(self, uuid: str) -> str:
         """Return the guest's persistent libvirt definition, or "" if the guest does not exist."""
-        try:
-            return self.on_domain(uuid, lambda domain: str(domain.XMLDesc(libvirt.VIR_DOMAIN_XML_INACTIVE)))
-        except exception.GuestNotFound:
-            return ""
+        return self.on_domain_or(uuid, lambda domain: str(domain.XMLDesc(libvirt.VIR_DOMAIN_XML_INACTIVE)), "")
 
     def redefine(self, instance: Instance) -> None:
         """Define the guest again; a running guest uses the new definition from its next start. This host becomes the
@@ -278,7 +389,7 @@ class Guests(guest_driver.Guests):
         """Stop and undefine the guest, and remove its files unless they are retained or belong to another host."""
         directories.directory(uuid)
         with self.locks.hold(uuid, LOCK_TIMEOUT):
-            self.on_domain_if_present(uuid, lambda domain: power.remove(domain, keep_disks))
+            self.on_domain_or(uuid, lambda domain: power.remove(domain, keep_disks), None)
             self.forget_keys(uuid)
             if not keep_disks:
                 directories.remove(uuid, self.name)
@@ -301,18 +412,11 @@ class Guests(guest_driver.Guests):
 
     def exists(self, uuid: str) -> bool:
         """Return True if the guest exists in libvirt."""
-        try:
-            self.on_domain(uuid, lambda domain: None)
-        except exception.GuestNotFound:
-            return False
-        return True
+        return self.on_domain_or(uuid, lambda domain: True, False)
 
     def is_active(self, uuid: str) -> bool:
         """Return True if the guest is active. Return False if the guest does not exist."""
-        try:
-            return bool(self.on_domain(uuid, lambda domain: domain.isActive()))
-        except exception.GuestNotFound:
-            return False
+        return self.on_domain_or(uuid, lambda domain: bool(domain.isActive()), False)
 
 
 class Role:
@@ -327,7 +431,7 @@ def _serial_ports_of_all(connection: libvirt.virConnect) -> dict[str, tuple[bool
     ports = {}
     for domain in connection.listAllDomains():
         try:
-            ports[domain.UUIDString()] = bool(domain.isActive()), serial_ports.of_definition(domain.XMLDesc(0))
+            ports[domain.UUIDString()] = bool(domain.isActive()), serial_ports_of(domain.XMLDesc(0))
         except libvirt.libvirtError as error:
             if not errors.is_missing(error):
                 raise
@@ -341,3 +445,18 @@ def define_domain(connection: libvirt.virConnect, name: str, xml: str) -> None:
         if f"domain '{name}' already exists" in error.get_error_message():
             raise exception.Conflict(f"Another guest on the host has the name {name}.") from error
         raise
+
+
+def serial_ports_of(text: str) -> tuple[int, ...]:
+    """Return the ports that a domain's serial ports listen on."""
+    devices = ET.fromstring(text)  # noqa: S314 - libvirt's own output
+    sources = devices.iterfind("devices/serial[@type='tcp']/source[@mode='bind']")
+    return tuple(int(port) for source in sources if (port := source.get("service", "")).isdecimal())
+
+
+def _is_free(port: int) -> bool:
+    try:
+        socket.create_server((CONF.serial_console.proxyclient_address, port)).close()
+    except OSError:
+        return False
+    return True

@@ -152,6 +152,18 @@ def save(domain: libvirt.virDomain) -> None:
         domain.managedSave(0)
 
 
+def interrupt(domain: libvirt.virDomain) -> None:
+    """Inject a non-maskable interrupt. Raises GuestNotRunning, NotImplementedHere."""
+    try:
+        domain.injectNMI()
+    except libvirt.libvirtError as error:
+        if error.get_error_code() == libvirt.VIR_ERR_OPERATION_INVALID:
+            raise exception.GuestNotRunning(instance_uuid=domain.UUIDString()) from error
+        if error.get_error_code() in (libvirt.VIR_ERR_NO_SUPPORT, libvirt.VIR_ERR_OPERATION_UNSUPPORTED):
+            raise exception.NotImplementedHere(what="trigger crash dumps") from error
+        raise
+
+
 def forget_memory(domain: libvirt.virDomain) -> None:
     """Drop saved memory, so that the next start is a boot."""
     if domain.hasManagedSaveImage():

@@ -23,10 +23,10 @@ from nova.objects.servers.instance import Instance
 from nova.operations.framework import guest_driver
 from nova.operations.framework.guest_driver import BootFiles
 from nova.virt.images import qemuimg
-from nova.virt.libvirt import agent, power, serial_ports
-from nova.virt.libvirt.files import console, directories, disk_making, disk_server, disks
+from nova.virt.libvirt import power
+from nova.virt.libvirt.files import directories, disk_making, disk_server, disks
 from nova.virt.libvirt.files.disks import LocalDisk, LocalDisks
-from nova.virt.libvirt.guests import Role, define_domain
+from nova.virt.libvirt.guests import Role, define_domain, serial_ports_of
 from nova.virt.libvirt.xml import domain_xml
 from nova.virt.libvirt.xml.guest_config import GuestConfig
 from nova.virt.libvirt.xml.layout import GuestDisk, rescue_layout
@@ -44,7 +44,7 @@ class Disks(Role, guest_driver.Disks):
     def replace(self, instance: Instance, files: BootFiles, token: str, keep_ephemerals: bool = False,
                 timeout: int = 0) -> None:
         uuid, guests = instance.uuid, self._guests
-        if directories.mark(uuid) == token:
+        if directories.text(uuid, directories.MARK) == token:
             return
         guests.config(instance)
         disk_server.stop(uuid)
@@ -53,7 +53,7 @@ class Disks(Role, guest_driver.Disks):
             if directories.is_aside(uuid) and not guests.exists(uuid):  # Left by a move that could not restore it.
                 directories.put_back(uuid, guests.name)
             disk_making.make_anew(instance, files, guests.name, token, keep_ephemerals, lambda: (
-                guests.on_domain_if_present(uuid, lambda domain: power.remove(domain, keep_nvram=False))))
+                guests.on_domain_or(uuid, lambda domain: power.remove(domain, keep_nvram=False), None)))
 
     def exist(self, instance: Instance) -> bool:
         return disks.has_any(directories.directory(instance.uuid))
@@ -99,12 +99,12 @@ class Power(Role, guest_driver.Power):
         self._guests.start(instance)
 
     def trigger_crash_dump(self, instance: Instance) -> None:
-        self._guests.on_domain(instance.uuid, lambda domain: agent.interrupt(domain, instance.uuid))
+        self._guests.on_domain(instance.uuid, power.interrupt)
 
 
 class Consoles(Role, guest_driver.Consoles):
     def output(self, instance: Instance, lines: int | None = None) -> bytes:
-        return console.read(directories.directory(instance.uuid), instance.uuid, lines)
+        return disks.console_output(instance.uuid, lines)
 
     def address(self, uuid: str, protocol: str) -> ConsoleAddress | None:
         return self._guests.on_domain(uuid, lambda domain: _address(domain, protocol))
@@ -117,7 +117,7 @@ def _address(domain: libvirt.virDomain, protocol: str) -> ConsoleAddress | None:
         raise exception.GuestNotRunning(instance_uuid=domain.UUIDString())
     definition = domain.XMLDesc(0)
     if protocol == SERIAL:
-        ports = serial_ports.of_definition(definition)
+        ports = serial_ports_of(definition)
         return ConsoleAddress(host=CONF.serial_console.proxyclient_address, port=ports[0]) if ports else None
     domain_xml = ET.fromstring(definition)  # noqa: S314 - libvirt's own output
     if protocol == VNC:
@@ -158,7 +158,7 @@ class Rescue(Role, guest_driver.Rescue):
             xml = domain_xml.domain_xml(_hardware(instance, image), guests.with_ports(instance, config), local, laid,
                                         guests.settings, previous)
             name = instance.name_by(guests.settings.names)
-            guests.on_domain_if_present(uuid, power.stop)
+            guests.on_domain_or(uuid, power.stop, None)
             guests.call(lambda connection: define_domain(connection, name, xml), uuid)
             guests.on_domain(uuid, power.start)
 
@@ -167,7 +167,7 @@ class Rescue(Role, guest_driver.Rescue):
         with guests.locks.hold(uuid):
             if not os.path.exists(os.path.join(directories.directory(uuid), disks.BEFORE_RESCUE)):
                 return
-            guests.on_domain_if_present(uuid, power.stop)
+            guests.on_domain_or(uuid, power.stop, None)
             guests.redefine(instance)
 
 

@@ -23,7 +23,7 @@ from nova.objects.servers.instance import Instance
 from nova.operations.framework import guest_driver
 from nova.operations.framework.guest_driver import Cancelled
 from nova.virt.images import qemuimg
-from nova.virt.libvirt import agent, errors
+from nova.virt.libvirt import errors
 from nova.virt.libvirt.files import directories, disks
 from nova.virt.libvirt.guests import Guests, Role
 from nova.virt.libvirt.xml.xmltree import attribute, element
@@ -78,6 +78,8 @@ _NAME = "snapshot-"
 _FORMAT = "qcow2"
 # Seconds between two polls of a running copy.
 _POLL_INTERVAL = 0.2
+# Timeout in seconds of freezing and thawing file systems. Agents are programs of tenants.
+AGENT_TIMEOUT = 30
 
 
 class Snapshots(Role, guest_driver.Snapshots):
@@ -114,7 +116,7 @@ class Snapshots(Role, guest_driver.Snapshots):
 
     def unquiesce(self, instance: Instance) -> None:
         self._resting.discard(instance.uuid)
-        self._guests.on_domain_if_present(instance.uuid, _thaw)
+        self._guests.on_domain_or(instance.uuid, _thaw, None)
 
     # --- copying -----------------------------------------------------------------------------------
     def _copy(self, instance: Instance, path: str, cancelled: Cancelled) -> None:
@@ -173,7 +175,7 @@ class Snapshots(Role, guest_driver.Snapshots):
     def _rest(self, uuid: str) -> str:
         """Quiesce the file systems by the guest's agent; return why it failed, or ""."""
         try:
-            self._guests.on_domain(uuid, agent.freeze)
+            self._guests.on_domain(uuid, _freeze_file_systems)
             return ""
         except libvirt.libvirtError as error:
             reason = str(error.get_error_message()) or "its agent does not do it"
@@ -253,9 +255,15 @@ def _end_backup(domain: libvirt.virDomain) -> None:
         time.sleep(_POLL_INTERVAL)
 
 
+def _freeze_file_systems(domain: libvirt.virDomain) -> None:
+    domain.agentSetResponseTimeout(AGENT_TIMEOUT)
+    domain.fsFreeze()
+
+
 def _thaw(domain: libvirt.virDomain) -> None:
     try:
-        agent.thaw(domain)
+        domain.agentSetResponseTimeout(AGENT_TIMEOUT)
+        domain.fsThaw()
     except libvirt.libvirtError as error:
         if errors.is_disconnect(error):
             raise

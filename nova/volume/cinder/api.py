@@ -1,4 +1,4 @@
-"""A client of Cinder's API (v3, microversion 3.44), used by conductors."""
+"""A client of Cinder's API (v3, microversion 3.44), used by conductors, and the conversion of its objects to Nova's."""
 
 import contextlib
 import datetime
@@ -7,12 +7,16 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any, Literal, Required, TypedDict, TypeVar
 
+import msgspec
 import requests
 from msgspec import Meta
 
 from nova import exception
 from nova.conf import CONF
 from nova.context import RequestContext
+from nova.objects.base import whole
+from nova.objects.images.image import Image
+from nova.objects.volumes.volume import Volume, VolumeSnapshot
 from nova.service_clients import ServiceClient, Unreachable, decode_response, error_message
 
 GROUP = "cinder"
@@ -28,6 +32,9 @@ _INTERFACES = {"publicURL": "public", "internalURL": "internal", "adminURL": "ad
 
 # Delay in seconds of the retries of retry_now().
 _RETRY_DELAY = 1.0
+_IMAGE_FIELDS = {"image_id": "id", "image_name": "name", "checksum": "checksum", "container_format": "container_format",
+                 "disk_format": "disk_format"}
+_IMAGE_NUMBERS = ("min_disk", "min_ram", "size")
 
 Raw = dict[str, Any]
 T = TypeVar("T")
@@ -107,16 +114,6 @@ def retry_now(create: Callable[[], T]) -> T:
     return create()
 
 
-def _page(limit: int, offset: int) -> dict[str, Any]:
-    return {"limit": limit, "offset": offset, "sort": "created_at:desc"}
-
-
-def check_user(ctx: RequestContext) -> None:
-    """Raise Forbidden if the caller has no token: Nova's own credentials could read volumes of all projects."""
-    if not ctx.auth_token:
-        raise exception.Forbidden("Requests for volumes and their snapshots need a token of the project.")
-
-
 @contextlib.contextmanager
 def convert_missing_snapshot(uuid: str | None) -> Iterator[None]:
     """Convert NotFound in the block to SnapshotNotFound of this snapshot, if given."""
@@ -172,10 +169,10 @@ class CinderApi:
         return self._request(ctx, "POST", "/volumes", "volume", ctx.auth_token,  # type: ignore[no-any-return]
                            json={"volume": wanted}, waits=waits)
 
-    def volumes(self, ctx: RequestContext, limit: int, offset: int) -> list[Raw]:
-        """Return volumes of the caller's project, newest first."""
-        return self._request(ctx, "GET", "/volumes/detail", "volumes", ctx.auth_token,  # type: ignore[no-any-return]
-                           params=_page(limit, offset))
+    def page(self, ctx: RequestContext, kind: Literal["volumes", "snapshots"], limit: int, offset: int) -> list[Raw]:
+        """Return volumes or snapshots of the caller's project, newest first."""
+        return self._request(ctx, "GET", f"/{kind}/detail", kind, ctx.auth_token,  # type: ignore[no-any-return]
+                             params={"limit": limit, "offset": offset, "sort": "created_at:desc"})
 
     def delete_volume(self, ctx: RequestContext, uuid: str, token: str | None = None) -> None:
         """Delete a volume. With a ``token`` a user waits for it. Raises VolumeNotFound, InvalidVolume (in use)."""
@@ -203,11 +200,6 @@ class CinderApi:
                     json={"os-extend_volume_completion": {"error": error}})
 
     # --- snapshots, with the caller's token ----------------------------------------------------------
-    def snapshots(self, ctx: RequestContext, limit: int, offset: int) -> list[Raw]:
-        """Return snapshots of the caller's project, newest first."""
-        return self._request(ctx, "GET", "/snapshots/detail", "snapshots", ctx.auth_token,  # type: ignore[no-any-return]
-                           params=_page(limit, offset))
-
     def snapshot(self, ctx: RequestContext, uuid: str, token: str | None = None) -> Raw:
         """Return a snapshot. Raises NotFound."""
         snapshot: Raw = self._request(ctx, "GET", f"/snapshots/{uuid}", "snapshot", token)
@@ -308,3 +300,39 @@ def _check(response: requests.Response, volume: str = "") -> None:
     if status in (401, 403):
         raise exception.Forbidden(message)
     raise exception.VolumeServiceUnavailable(reason=f"the service responded with status {status}")
+
+
+# --- conversion --------------------------------------------------------------------------------------
+def to_volume(raw: Raw, project_id: str) -> Volume:
+    """Convert a volume of Cinder's API. ``project_id``: used if the response has no project."""
+    return Volume(uuid=raw["id"], project_id=raw.get("os-vol-tenant-attr:tenant_id") or project_id, size_gb=raw["size"],
+                  user_id=raw.get("user_id") or "", name=raw.get("name") or "", status=raw["status"],
+                  volume_type=raw.get("volume_type"), availability_zone=raw.get("availability_zone"),
+                  multiattach=bool(raw.get("multiattach")), bootable=raw.get("bootable") == "true",
+                  encrypted=bool(raw.get("encrypted")), image=_image(raw.get("volume_image_metadata") or {}))
+
+
+def _image(metadata: Mapping[str, Any]) -> Image | None:
+    """Convert a volume's volume_image_metadata, in which all values are strings, some written by users."""
+    if not metadata.get("image_id"):
+        return None
+    fields: dict[str, Any] = {name: str(metadata[key]) for key, name in _IMAGE_FIELDS.items() if metadata.get(key)}
+    numbers = {name: whole(str(metadata.get(name, ""))) for name in _IMAGE_NUMBERS}
+    fields.update({name: number for name, number in numbers.items() if number is not None})
+    return Image(**fields, properties={
+        key: str(value) for key, value in metadata.items() if key not in _IMAGE_FIELDS and key not in _IMAGE_NUMBERS})
+
+
+def to_snapshot(raw: Raw) -> VolumeSnapshot:
+    return VolumeSnapshot(uuid=raw["id"], volume_id=raw["volume_id"], size_gb=raw["size"], status=raw["status"],
+                          name=raw.get("name") or "", description=raw.get("description") or "",
+                          created_at=time_of(raw.get("created_at")))
+
+
+def to_full_volume(raw: Raw, ctx: RequestContext) -> Volume:
+    """Convert a volume, with its first attachment."""
+    attachment: Raw = next(iter(raw.get("attachments") or ()), {})
+    return msgspec.structs.replace(to_volume(raw, ctx.project_id or ""), description=raw.get("description") or "",
+                                   metadata={key: str(value) for key, value in (raw.get("metadata") or {}).items()},
+                                   snapshot_id=raw.get("snapshot_id"), created_at=time_of(raw.get("created_at")),
+                                   instance_uuid=attachment.get("server_id"), device_name=attachment.get("device"))

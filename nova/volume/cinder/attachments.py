@@ -1,4 +1,4 @@
-"""The volume back end "cinder" on the conductor: checks of requests, before they are accepted.
+"""The volume back end "cinder" on the conductor: requests of users, and checks of requests before they are accepted.
 
 :mod:`nova.volume.cinder.server_volumes` changes the volumes of servers."""
 
@@ -7,19 +7,77 @@ import functools
 from nova import exception
 from nova.context import RequestContext
 from nova.objects.volumes import volume as volume_states
-from nova.objects.volumes.volume import Volume
+from nova.objects.volumes.volume import SnapshotRequest, Volume, VolumeSnapshot
 from nova.operations.framework.contexts import ServiceControl
-from nova.volume.cinder.api import CinderApi
+from nova.volume.cinder.api import CinderApi, convert_missing_snapshot, to_full_volume, to_snapshot, to_volume
 from nova.volume.cinder.server_volumes import NO_MIGRATION, CinderServerVolumes
-from nova.volume.cinder.volumes import CinderSnapshots, CinderVolumes, to_volume
 
 # Names of the encryption that hypervisors support. Volume types may still have the old names.
 _LUKS = ("luks", "LuksEncryptor", "nova.volume.encryptors.luks.LuksEncryptor", "os_brick.encryptors.luks.LuksEncryptor")
 _FRONT_END = "front-end"
 
 
+class _UserRequests:
+    """Requests with the token of the caller: Nova's own credentials could read volumes of all projects."""
+
+    def __init__(self, api: CinderApi) -> None:
+        self._client = api
+
+    def _api(self, ctx: RequestContext) -> CinderApi:
+        """Return the client of Cinder. Raises Forbidden if the caller has no token."""
+        if not ctx.auth_token:
+            raise exception.Forbidden("Requests for volumes and their snapshots need a token of the project.")
+        return self._client
+
+
+class CinderVolumes(_UserRequests):
+    """:class:`nova.volume.base.UserVolumes` of Cinder."""
+
+    def index(self, ctx: RequestContext, limit: int, offset: int = 0) -> list[Volume]:
+        return [to_full_volume(raw, ctx) for raw in self._api(ctx).page(ctx, "volumes", limit, offset)]
+
+    def get(self, ctx: RequestContext, uuid: str) -> Volume:
+        return to_full_volume(self._api(ctx).volume(ctx, uuid, ctx.auth_token), ctx)
+
+    def create(self, ctx: RequestContext, volume: Volume) -> Volume:
+        wanted = {"size": volume.size_gb, "name": volume.name, "description": volume.description,
+                  "volume_type": volume.volume_type, "availability_zone": volume.availability_zone,
+                  "metadata": volume.metadata, "snapshot_id": volume.snapshot_id}
+        with convert_missing_snapshot(volume.snapshot_id):
+            return to_full_volume(self._api(ctx).create_volume(
+                ctx, {key: value for key, value in wanted.items() if value}, waits=True), ctx)
+
+    def delete(self, ctx: RequestContext, uuid: str) -> None:
+        self._api(ctx).delete_volume(ctx, uuid, ctx.auth_token)
+
+
+class CinderSnapshots(_UserRequests):
+    """:class:`nova.volume.base.Snapshots` of Cinder."""
+
+    def index(self, ctx: RequestContext, limit: int, offset: int = 0) -> list[VolumeSnapshot]:
+        return [to_snapshot(raw) for raw in self._api(ctx).page(ctx, "snapshots", limit, offset)]
+
+    def get(self, ctx: RequestContext, uuid: str) -> VolumeSnapshot:
+        with convert_missing_snapshot(uuid):
+            return to_snapshot(self._api(ctx).snapshot(ctx, uuid, ctx.auth_token))
+
+    def create(self, ctx: RequestContext, wanted: SnapshotRequest) -> VolumeSnapshot:
+        return to_snapshot(self._api(ctx).create_snapshot(ctx, wanted.volume_id, {
+            "force": wanted.force, "name": wanted.name, "description": wanted.description}, waits=True))
+
+    def delete(self, ctx: RequestContext, uuid: str) -> None:
+        with convert_missing_snapshot(uuid):
+            self._api(ctx).delete_snapshot(ctx, uuid, ctx.auth_token)
+
+    def check_room(self, ctx: RequestContext, count: int) -> None:
+        room = self._api(ctx).free_snapshot_quota(ctx)
+        if room is not None and room < count:
+            raise exception.QuotaLimit(f"Quota exceeded for snapshots of volumes: {count} are needed, and the project "
+                                       f"may have {room} more.")
+
+
 class CinderAttachments:
-    """The conductor's part of the volume back end "cinder" (:class:`nova.volume.attachments.Attachments`)."""
+    """The conductor's part of the volume back end "cinder" (:class:`nova.volume.base.Attachments`)."""
 
     external = True
 

@@ -4,7 +4,6 @@ Cinder's developers maintain os-brick for this purpose. It is imported when this
 rights of this process."""
 
 import importlib
-import logging
 import os
 import re
 from typing import Any
@@ -13,8 +12,6 @@ from nova import exception
 from nova.conf import CONF
 from nova.objects.volumes.volume import ConnectionInfo, VolumeConnection, VolumeKey, VolumeRemoval
 from nova.volume.base import Fetch, HostVolumes
-
-LOG = logging.getLogger(__name__)
 
 _FORMATS = ("raw", "qcow2")
 # Suffix of a file that is written after a snapshot: the id of the snapshot. The name before is that of the volume.
@@ -62,9 +59,12 @@ class CinderVolumes(HostVolumes):
         disk_format, name = info.get("format") or "raw", str(info["name"])
         if disk_format not in _FORMATS or "/" in name:
             raise ValueError("name or format")
+        from os_brick import exception as brick
+        from oslo_concurrency import processutils
+
         try:
             path = self._files(info).connect_volume(info)["path"]
-        except self._error as error:
+        except (brick.BrickException, processutils.ProcessExecutionError, OSError) as error:
             raise exception.VolumeUnusable(volume_id=connection.volume_id, reason=str(error)) from error
         try:
             if connection.key is not None:
@@ -116,13 +116,6 @@ class CinderVolumes(HostVolumes):
         return self._brick().InitiatorConnector.factory(
             "NFS", None, conn=info, nfs_mount_point_base=CONF.libvirt.nfs_mount_point_base,
             nfs_mount_options=CONF.libvirt.nfs_mount_options)
-
-    @property
-    def _error(self) -> tuple[type[Exception], ...]:
-        from os_brick import exception as brick
-        from oslo_concurrency import processutils
-
-        return brick.BrickException, processutils.ProcessExecutionError, OSError
 
     @staticmethod
     def _brick() -> Any:

@@ -20,8 +20,7 @@ from nova.objects.volumes.volume import ConnectionInfo, Volume, VolumeEncryption
 from nova.operations.assisted_snapshots import ASSISTED
 from nova.operations.framework.base import Wait
 from nova.operations.framework.contexts import ServiceControl
-from nova.volume.cinder.api import MOST_GIB, CinderApi, Raw, convert_missing_snapshot, retry_now
-from nova.volume.cinder.volumes import to_snapshot, to_volume
+from nova.volume.cinder.api import MOST_GIB, CinderApi, Raw, convert_missing_snapshot, retry_now, to_snapshot, to_volume
 
 LOG = logging.getLogger(__name__)
 

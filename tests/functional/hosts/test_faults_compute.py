@@ -94,7 +94,7 @@ def test_failed_build_with_failed_cleanup_is_cleaned_up_later(suite, admin, driv
     uuid = admin.boot(flavor, image_id)
     shown = admin.wait(uuid, "ERROR")
     assert shown["fault"]["message"] == "The fake hypervisor is configured to fail at spawn."
-    driver.adopt(uuid, states.SHUTDOWN)  # A real hypervisor might have left this guest.
+    driver.state.guests.add(uuid, states.SHUTDOWN)  # A real hypervisor might have left this guest.
     suite.compute.reconciler.compare()
     assert driver.guests.all() == []
 
@@ -478,7 +478,7 @@ def test_servers_of_a_rebooted_host_get_their_real_state(
         set_service(admin, SECOND, forced_down=True)
         assert admin.wait(uuid, "ACTIVE", seconds=60)["OS-EXT-STS:power_state"] == states.NOSTATE
         set_service(admin, SECOND, forced_down=False)
-    machine.driver.adopt(uuid, states.SHUTDOWN)
+    machine.driver.state.guests.add(uuid, states.SHUTDOWN)
     machine.driver.boot = "another"
     CONF.set_override("resume_guests_state_on_host_boot", resume)
     back = ComputeService(suite.transport, host=SECOND, machine=machine)

@@ -22,7 +22,7 @@ class Booted:
     def off(self, *uuids):
         self._off.stop()
         for uuid in uuids:
-            self.driver.adopt(uuid, states.SHUTDOWN)
+            self.driver.state.guests.add(uuid, states.SHUTDOWN)
 
     def start(self, booted=True):
         if booted:

@@ -45,7 +45,7 @@ def test_instance_names_of_guests_are_unique(admin, suite, flavor, image_id):
     made = [admin.boot(flavor, image_id), admin.boot(flavor, image_id)]
     named = {admin.wait(uuid, "ACTIVE")["OS-EXT-SRV-ATTR:instance_name"] for uuid in made}
     driver = suite.compute.machine.driver
-    assert {driver.name_of(uuid) for uuid in made} == named
+    assert {driver.guest(uuid).name for uuid in made} == named
     assert len(named) == 2
 
 

@@ -58,7 +58,7 @@ def test_guest_shutdown_is_shown_as_shutoff(admin, driver, flavor, image_id):
 
 def test_unknown_guest_is_retained_and_logged(suite, driver, caplog):
     unknown = "0f5c5b0e-0000-4000-8000-000000000000"
-    driver.adopt(unknown, states.RUNNING)
+    driver.state.guests.add(unknown, states.RUNNING)
     try:
         suite.compute.reconciler.compare()
         assert [guest.uuid for guest in driver.guests.all()] == [unknown]

@@ -143,7 +143,7 @@ def test_audit_repair_removes_orphaned_guests_and_retains_unknown_ones(run, suit
     admin.delete(f"/servers/{orphaned}")
     admin.wait_gone(orphaned)
     for uuid in (orphaned, unknown):
-        driver.adopt(uuid, 1)
+        driver.state.guests.add(uuid, 1)
     try:
         code, out, _err = run("audit", "--repair", "--settle", "0.1")
         assert code == 1

@@ -14,7 +14,7 @@ from nova.metadata import config_drive
 from nova.metadata.settings import MetadataSettings
 from nova.objects.servers import states
 from nova.operations.framework.guest_driver import BootFiles
-from nova.virt.libvirt import agent
+from nova.virt.libvirt import snapshots
 from tests.integration.libvirt.test_libvirt_volume_files import Share
 from tests.integration.libvirt_fixtures import (
     PrivateLibvirt,
@@ -89,7 +89,7 @@ def test_silent_guest_agent_does_not_block_snapshots(
         driver: Any, libvirt_daemon: PrivateLibvirt, guest_image: pathlib.Path, state: pathlib.Path,
         monkeypatch: pytest.MonkeyPatch) -> None:
     """The agent is a program of the project: it must not block the snapshot threads of the host."""
-    monkeypatch.setattr(agent, "REST", 2)
+    monkeypatch.setattr(snapshots, "AGENT_TIMEOUT", 2)
     instance = started(driver, libvirt_daemon, guest_image, state, properties={"os_require_quiesce": "yes"})
     ended: list[Exception] = []
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nova.network.linux import filters, guest_filters, ingress, state_files
+from nova.network.linux import filters, guest_filters, state_files
 from nova.objects.networks.network import FilterRule, GroupFilter, RuleSet
 from tests.unit.network.test_filters import vif
 
@@ -44,7 +44,7 @@ def test_nft_accepts_filters_for_arbitrary_rules(found):
         group = GroupFilter(id=7, rules=[*found, FilterRule(group=7), FilterRule(protocol="tcp", group=8)],
                             members=["10.0.0.5", "fd00::5", "10.0.0.6"],
                             macs=["fa:16:3e:00:00:05", "fa:16:3e:00:00:05", "fa:16:3e:00:00:06"])
-        lines += ingress.replace_group("nova_unit", group)
+        lines += guest_filters.replace_group("nova_unit", group)
         assert accepted([*filters.base("nova_unit"), *lines]) is True
 
 
@@ -55,7 +55,7 @@ def test_nft_accepts_all_tables():
     base = filters.base("nova_unit")
     for lines in (
         [*base, *guest_filters.remove("nova_unit", "tapaaaa-bb"), *filters.remove_port("nova_unit", "tapb")],
-        [*base, *ingress.remove_groups("nova_unit", [7, 8])],
+        [*base, *guest_filters.remove_groups("nova_unit", [7, 8])],
         [*base, *filters.wire("nova_unit", "eth9", net)], [*base, *filters.remove_wire("nova_unit", "eth9")],
         filters.host("nova_unit", [net], "eth0", ["ip daddr { 192.0.2.1 } tcp dport 22"], ["192.0.2.0/24"]),
         filters.host("nova_unit", [net], None),

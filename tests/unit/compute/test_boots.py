@@ -72,7 +72,7 @@ def _booted(core: Books, number: int) -> tuple[collections.Counter[str], int, Re
                      created_at=utcnow()) for _number in range(number)]
     core.db.write(lambda connection: servers.insert(connection, made))
     for instance in made:
-        driver.adopt(instance.uuid, states.SHUTDOWN)
+        driver.state.guests.add(instance.uuid, states.SHUTDOWN)
     driver.boot = "another"
     conductor = Counted(core)
     reconciler = Reconciler(machine, conductor, Idle())  # type: ignore[arg-type]

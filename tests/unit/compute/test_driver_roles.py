@@ -14,7 +14,7 @@ from nova.compute.job import Job, Superseded, fenced_roles
 from nova.operations.framework import guest_driver
 from nova.operations.framework.guest_driver import GuestDriver
 from nova.virt.driver import Driver
-from nova.virt.fake import life
+from nova.virt.fake import roles as fake_roles
 from nova.virt.fake.driver import FakeDriver
 
 ROLES = [role.name for role in dataclasses.fields(GuestDriver)]
@@ -67,7 +67,7 @@ def test_role_without_a_required_method_is_refused_by_name() -> None:
 
 def test_missing_optional_roles_raise_not_implemented(driver: FakeDriver) -> None:
     third = Third("h", guests=driver.guests, disks=driver.disks, power=driver.power, consoles=driver.consoles)
-    assert isinstance(third.power, life.Power)
+    assert isinstance(third.power, fake_roles.Power)
     with pytest.raises(exception.NotImplementedHere, match="Unable to attach volumes"):
         third.volumes.attach(None, None)  # type: ignore[arg-type]
     with pytest.raises(exception.NotImplementedHere, match="Unable to migrate running servers"):

@@ -46,7 +46,7 @@ def test_dnsmasq_configuration_contains_range_options_and_domain():
 def test_network_state_files_are_persistent(tmp_path):
     state = StateFiles(str(tmp_path))
     net = state_files.network_of_vif(vif())
-    guest = Guest(uuid="u1", hostname="h", vifs=[vif()], rules=RuleSet(version=3, rules=[FilterRule(protocol="tcp")]))
+    guest = Guest(uuid="u1", hostname="h", vifs=[vif()], ingress=RuleSet(version=3, rules=[FilterRule(protocol="tcp")]))
     state.save_network(net)
     state.save_guest(net.id, guest)
     again = StateFiles(str(tmp_path))

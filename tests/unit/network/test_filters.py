@@ -8,7 +8,7 @@ import pytest
 
 import nova.conf
 from nova.network.linux import driver as linuxnet
-from nova.network.linux import ingress, plumbing, state_files
+from nova.network.linux import guest_filters, plumbing, state_files
 from nova.objects.networks.network import VIF, FilterRule, FixedIp
 
 
@@ -41,7 +41,7 @@ def vif(**more):
     (FilterRule(sources=["10.0.0.5/24", "::/0"]), "ip saddr { 10.0.0.0/24 } accept"),
 ])
 def test_ipv4_rules_are_translated_to_nftables(rule, text):
-    assert ingress.accepted([rule], 4) == [text]
+    assert guest_filters.accepted([rule], 4) == [text]
 
 
 @pytest.mark.parametrize(("rule", "text"), [
@@ -55,12 +55,12 @@ def test_ipv4_rules_are_translated_to_nftables(rule, text):
     (FilterRule(sources=["fd00::/64", "fd00::5", "10.0.0.0/8"]), "ip6 saddr { fd00::/64 } accept"),
 ])
 def test_ipv6_rules_are_translated_to_nftables(rule, text):
-    assert ingress.accepted([rule], 6) == [text]
+    assert guest_filters.accepted([rule], 6) == [text]
 
 
 def test_ipv4_rules_do_not_apply_to_ipv6_and_vice_versa():
-    assert ingress.accepted([FilterRule(sources=["0.0.0.0/0"])], 6) == []
-    assert ingress.accepted([FilterRule(sources=["::/0"])], 4) == []
+    assert guest_filters.accepted([FilterRule(sources=["0.0.0.0/0"])], 6) == []
+    assert guest_filters.accepted([FilterRule(sources=["::/0"])], 4) == []
 
 
 @pytest.mark.parametrize("version", [4, 6])
@@ -71,11 +71,11 @@ def test_ipv4_rules_do_not_apply_to_ipv6_and_vice_versa():
     FilterRule(protocol="300"), FilterRule(protocol="icmp", from_port=300),
 ])
 def test_invalid_rules_open_no_ports(rule, version):
-    assert ingress.accepted([rule], version) == []
+    assert guest_filters.accepted([rule], version) == []
 
 
 def test_duplicate_filter_rules_are_merged():
-    assert ingress.accepted([FilterRule(), FilterRule(sources=["0.0.0.0/0"])], 4) == ["accept"]
+    assert guest_filters.accepted([FilterRule(), FilterRule(sources=["0.0.0.0/0"])], 4) == ["accept"]
 
 
 @pytest.mark.parametrize("more", [

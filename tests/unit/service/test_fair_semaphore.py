@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from nova.service.fair_semaphore import FairSemaphore
+from nova.service.fair_pool import FairSemaphore
 
 SECONDS = 20
 # Longer than any test, so that no thread counts as stalled.

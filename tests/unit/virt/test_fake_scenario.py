@@ -7,8 +7,7 @@ from nova import conf, exception
 from nova.conf import CONF
 from nova.objects.hosts.node import DISK_GB, MEMORY_MB, VCPU
 from nova.virt.fake import scenario as fake_scenario
-from nova.virt.fake.driver import FakeDriver
-from nova.virt.fake.machine import HARDWARE
+from nova.virt.fake.driver import HARDWARE, FakeDriver
 
 FULL = """
 groups:

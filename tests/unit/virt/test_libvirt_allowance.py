@@ -16,7 +16,7 @@ from nova.objects.servers.instance import BlockDevice, Instance
 from nova.objects.servers.moves import DiskFile, DiskSource, MigrationSource
 from nova.virt.libvirt.cold_migration import ColdMigration
 from nova.virt.libvirt.files import copies, disk_server
-from nova.virt.libvirt.live_target import LiveMigrationTarget
+from nova.virt.libvirt.live_migration import LiveMigrationTarget
 from nova.virt.libvirt.xml.settings import Settings
 from tests.unit.virt.guests import server
 from tests.unit.virt.test_image_formats import qcow2
@@ -43,8 +43,8 @@ class Nobody:
     def exists(self, _uuid: str) -> bool:
         return False
 
-    def on_domain(self, uuid: str, _what: object) -> Any:
-        raise exception.GuestNotFound(instance_uuid=uuid)
+    def on_domain_or(self, _uuid: str, _what: object, otherwise: Any) -> Any:
+        return otherwise
 
     def definition_of(self, _instance: Instance) -> str:
         return "<domain/>"

@@ -18,7 +18,7 @@ from nova.objects.dedicated_resources import pci, pci_spec
 from nova.objects.dedicated_resources.numa import GuestCell, GuestTopology, HostTopology
 from nova.objects.dedicated_resources.pci import GuestDevice, PciDevice
 from nova.objects.servers.instance import Instance
-from nova.virt.libvirt.node import dedicated_resources
+from nova.virt.libvirt.node import capabilities
 from nova.virt.libvirt.xml import migration_xml
 from nova.virt.libvirt.xml.definition import Definition
 from nova.virt.libvirt.xml.settings import Settings, with_cells
@@ -58,9 +58,9 @@ def options() -> Iterator[Any]:
 
 # --- the host --------------------------------------------------------------------------------------
 def host() -> HostTopology:
-    found = dedicated_resources.numa_topology(ET.fromstring(CAPABILITIES))
+    found = capabilities.numa_topology(ET.fromstring(CAPABILITIES))
     assert found is not None
-    return dedicated_resources.shared_out(found)
+    return capabilities.shared_out(found)
 
 
 def test_numa_cells_are_read_from_libvirt_capabilities() -> None:
@@ -68,7 +68,7 @@ def test_numa_cells_are_read_from_libvirt_capabilities() -> None:
     assert (first.cpus, first.pcpus, first.siblings) == ([0, 1, 4, 5], [], [[0, 4], [1, 5]])
     assert (first.memory_mb, second.memory_mb, first.socket, second.socket) == (4096, 2048, 0, 1)
     assert [(pages.size_kb, pages.total) for pages in first.pages] == [(4, 786432), (2048, 512)]
-    assert dedicated_resources.numa_topology(ET.fromstring("<capabilities><host/></capabilities>")) is None
+    assert capabilities.numa_topology(ET.fromstring("<capabilities><host/></capabilities>")) is None
 
 
 def test_cpu_sets_and_reserved_huge_pages_are_applied(options: Any) -> None:
@@ -109,13 +109,13 @@ NODE_DEVICES = [
 
 
 def test_pci_devices_are_read_from_libvirt() -> None:
-    found = dedicated_resources.chosen(NODE_DEVICES, pci_spec.parse(["{}"]))
+    found = capabilities.chosen(NODE_DEVICES, pci_spec.parse(["{}"]))
     assert found == [
         PciDevice(address="0000:02:00.0", vendor_id="10de", product_id="10ca"),
         PciDevice(address="0000:81:00.0", vendor_id="8086", product_id="10ca", dev_type=pci.PF, numa_node=1),
         PciDevice(address="0000:81:00.1", vendor_id="8086", product_id="10ca", dev_type=pci.VF, numa_node=1,
                   parent="0000:81:00.0")]
-    [named] = dedicated_resources.chosen(NODE_DEVICES, pci_spec.parse(['{"devname": "eth1"}']))
+    [named] = capabilities.chosen(NODE_DEVICES, pci_spec.parse(['{"devname": "eth1"}']))
     assert named.address == "0000:02:00.0"
 
 

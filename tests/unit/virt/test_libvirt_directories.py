@@ -104,7 +104,7 @@ def test_replaced_files_become_visible_after_release_of_the_old_files(place: pat
     directories.replace(str(here), {"disk": _writer("new")}, {"disk.eph0"}, "one", lambda: seen.append(_content(here)))
     assert seen == [{"disk": "old", "kernel": "old", "disk.eph0": "old", "disk.part": "new", "rebuilt.part": "one"}]
     assert _content(here) == {"disk": "new", "disk.eph0": "old", "rebuilt": "one"}
-    assert (directories.mark(ONE), directories.owner(str(here)) is not None) == ("one", True)
+    assert (directories.text(ONE, directories.MARK), directories.owner(str(here)) is not None) == ("one", True)
 
 
 @pytest.mark.parametrize(("builder", "give_up"), [(_breaks, lambda: None), (_writer("new"), _breaks)])
@@ -114,4 +114,4 @@ def test_failed_replacement_leaves_the_old_files(
     (here / "disk").write_text("old")
     with pytest.raises(exception.DiskFull):
         directories.replace(str(here), {"disk": _writer("new"), "disk.swap": builder}, (), "one", give_up)
-    assert (_content(here), directories.mark(ONE)) == ({"disk": "old"}, "")
+    assert (_content(here), directories.text(ONE, directories.MARK)) == ({"disk": "old"}, "")

@@ -106,7 +106,7 @@ def test_interface_models_are_valid(model: str, schema: etree.RelaxNG) -> None:
     ("hw_video_model", values.VIDEO_MODELS, "devices/video/model"),
     # (virtio requires a newer libvirt than in CI.)
     ("hw_sound_model", values.SOUND_MODELS[:-1], "devices/sound"),
-    ("hw_usb_model", values.USB_MODELS, "devices/controller[@type='usb']"),
+    ("hw_usb_model", ("none", "nec-xhci", "qemu-xhci"), "devices/controller[@type='usb']"),
     ("hw_watchdog_action", ("none", "pause", "poweroff", "reset"), "devices/watchdog"),
 ])
 def test_supported_device_models_are_valid(name: str, values: tuple[str, ...], where: str,

@@ -27,7 +27,7 @@ from nova.objects.requirements.hardware_values import (
 )
 from nova.objects.requirements.requested_resources import check_resize, request_spec, requested_resources
 from nova.objects.servers.instance import BlockDevice, Instance
-from nova.virt.libvirt.node import traits
+from nova.virt.libvirt.node import inventory
 from nova.virt.libvirt.node.capabilities import Capabilities
 from nova.virt.libvirt.xml.guest_config import guest_config
 from nova.virt.libvirt.xml.settings import GuestArchitecture, Settings, Spice
@@ -84,8 +84,8 @@ def host_traits() -> set[str]:
             {"fdc", "ide", "scsi", "virtio", "usb", "sata"}),
         video_models=frozenset({"vga", "cirrus", "vmvga", "qxl", "virtio", "none", "bochs", "ramfb"}), uefi=True,
         emulators=(("x86_64", "", MACHINES), ("i686", "", MACHINES)), foreign=HOST.foreign,
-        model_traits=frozenset(traits.of_devices(DEVICES, 9_000_000, "x86_64")))
-    return set(traits.of_node(found))
+        model_traits=frozenset(inventory.traits_of_devices(DEVICES, 9_000_000, "x86_64")))
+    return set(inventory.traits_of_node(found))
 
 
 def guest(specs: dict[str, str], properties: dict[str, str]) -> Instance:
@@ -380,13 +380,13 @@ def test_lun_device_type_is_refused_for_files() -> None:
 
 # --- host capabilities --------------------------------------------------------------------------------
 def test_device_model_traits_come_from_the_qemu_device_list() -> None:
-    found = traits.of_devices(DEVICES, 9_000_000, "x86_64")
+    found = inventory.traits_of_devices(DEVICES, 9_000_000, "x86_64")
     assert {"COMPUTE_NET_VIF_MODEL_E1000E", "COMPUTE_SOUND_MODEL_AC97", "COMPUTE_VIOMMU_MODEL_AUTO",
             "CUSTOM_COMPUTE_SCSI_MODEL_VMPVSCSI", "CUSTOM_COMPUTE_INPUT_BUS_VIRTIO"} <= found
     assert not {"COMPUTE_NET_VIF_MODEL_IGB", "COMPUTE_SOUND_MODEL_PCSPK", "CUSTOM_COMPUTE_SCSI_MODEL_IBMVSCSI",
                 "CUSTOM_COMPUTE_SCSI_MODEL_BUSLOGIC"} & found
-    newer = traits.of_devices(DEVICES | {"igb", "virtio-sound-pci"}, 10_004_000, "x86_64")
+    newer = inventory.traits_of_devices(DEVICES | {"igb", "virtio-sound-pci"}, 10_004_000, "x86_64")
     assert {"COMPUTE_NET_VIF_MODEL_IGB", "COMPUTE_SOUND_MODEL_VIRTIO"} <= newer
-    assert "COMPUTE_SOUND_MODEL_PCSPK" in traits.of_devices(DEVICES | {"-soundhw"}, 9_000_000, "x86_64")
-    assert "COMPUTE_NET_VIF_MODEL_VIRTIO" in traits.of_devices(None, 9_000_000, "x86_64")
-    assert traits.devices_of("/nowhere/qemu-system-x86_64") is None
+    assert "COMPUTE_SOUND_MODEL_PCSPK" in inventory.traits_of_devices(DEVICES | {"-soundhw"}, 9_000_000, "x86_64")
+    assert "COMPUTE_NET_VIF_MODEL_VIRTIO" in inventory.traits_of_devices(None, 9_000_000, "x86_64")
+    assert inventory.devices_of("/nowhere/qemu-system-x86_64") is None

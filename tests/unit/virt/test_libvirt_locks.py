@@ -9,7 +9,7 @@ import pytest
 
 from nova import exception
 from nova.virt.libvirt import power
-from nova.virt.libvirt.locks import GuestLocks
+from nova.virt.libvirt.guests import GuestLocks
 
 
 def test_guest_lock_serializes_actions_per_guest() -> None:

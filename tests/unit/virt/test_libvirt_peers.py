@@ -12,10 +12,10 @@ import pytest
 
 from nova import conf, exception
 from nova.conf import CONF
-from nova.objects.servers.moves import MigrationTarget
+from nova.objects.servers.moves import DiskSource, MigrationTarget
 from nova.virt.libvirt.files import peers
-from nova.virt.libvirt.files.disk_server import Served, fetch
-from nova.virt.libvirt.live_source import LiveMigrationSource
+from nova.virt.libvirt.files.disk_server import fetch
+from nova.virt.libvirt.live_migration import LiveMigrationSource
 from tests.unit.virt.guests import server
 
 
@@ -65,7 +65,8 @@ def test_invalid_migration_address_is_refused(said: str) -> None:
     with pytest.raises(exception.MigrationError, match="reported no valid address"):
         peers.uri(said)
     with pytest.raises(exception.MigrationError, match="reported no valid address"):
-        fetch(server().uuid, Served(said, 49300, "key"), "disk", 512, "/nonexistent/disk")
+        fetch(server().uuid, DiskSource(host="other", address=said, port=49300, key="key"), "disk", 512,
+              "/nonexistent/disk")
 
 
 @pytest.mark.parametrize(("said", "uri"), [

@@ -13,7 +13,7 @@ from lxml import etree
 
 from nova import exception
 from nova.conf import CONF, register
-from nova.virt.libvirt.serial_ports import SerialPorts, of_definition
+from nova.virt.libvirt.guests import SerialPorts, serial_ports_of
 from nova.virt.libvirt.xml import domain_xml, migration_xml
 from nova.virt.libvirt.xml.definition import Definition
 from nova.virt.libvirt.xml.guest_config import guest_config
@@ -63,7 +63,7 @@ def test_failed_serial_port_allocation_takes_no_port(few: range) -> None:
 
 def test_serial_ports_listen_on_tcp_and_the_first_is_logged() -> None:
     text = definition(10001, 10002)
-    assert of_definition(text) == (10001, 10002)
+    assert serial_ports_of(text) == (10001, 10002)
     first, second = ET.fromstring(text).findall("devices/serial")
     assert first.find("source").attrib == {"mode": "bind", "host": "10.0.0.5", "service": "10001"}  # type: ignore[union-attr]
     assert first.find("log") is not None
@@ -76,7 +76,7 @@ def test_definition_with_serial_ports_is_valid() -> None:
 
 
 def test_pty_serial_devices_have_no_tcp_ports() -> None:
-    assert of_definition(definition()) == ()
+    assert serial_ports_of(definition()) == ()
 
 
 @pytest.mark.parametrize(("here", "there"), [((10001,), (10777,)), ((), (10777,)), ((10001,), ())])
@@ -90,7 +90,7 @@ def test_migrated_guest_has_the_serial_ports_of_its_destination(here: tuple[int,
         ET.SubElement(port, "source", path="/dev/pts/7")
     ET.SubElement(ET.SubElement(devices, "console", type=port.get("type", "")), "target", type="serial", port="0")
     text = migration_xml.for_destination(ET.tostring(running, encoding="unicode"), definition(*there, log="/there/log"))
-    assert of_definition(text) == there
+    assert serial_ports_of(text) == there
     moved = ET.fromstring(text)
     assert moved.find("devices/console") is None
     assert moved.find("devices/serial/log").get("file") == "/there/log"  # type: ignore[union-attr]

@@ -9,7 +9,7 @@ import pytest
 
 from nova import exception
 from nova.conf import CONF, register
-from nova.virt.libvirt.node import inventory, traits
+from nova.virt.libvirt.node import inventory
 from nova.virt.libvirt.node.capabilities import Capabilities
 from nova.virt.libvirt.xml import settings
 
@@ -99,7 +99,7 @@ def test_node_traits_match_the_host_capabilities() -> None:
         arch="x86_64", host_uuid="", cpu_info={"topology": {"threads": 2}},
         guests=(("x86_64", "qemu", "hvm"), ("i686", "qemu", "hvm")), features=frozenset({"avx2", "pni", "unheard-of"}),
         disk_buses=frozenset({"virtio", "fdc"}), video_models=frozenset({"vga", "ramfb"}), uefi=True)
-    names = traits.of_node(capabilities)
+    names = inventory.traits_of_node(capabilities)
     assert names == sorted(set(names))
     assert {"HW_CPU_X86_AVX2", "HW_CPU_X86_SSE3", "HW_CPU_HYPERTHREADING", "COMPUTE_STORAGE_BUS_VIRTIO",
             "COMPUTE_GRAPHICS_MODEL_VGA", "COMPUTE_FIRMWARE_UEFI", "OWNER_NOVA", "COMPUTE_NODE", "COMPUTE_RESCUE_BFV",

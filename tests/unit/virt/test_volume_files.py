@@ -9,7 +9,7 @@ from nova.virt.volume_files import is_merged, merged, was_merged
 
 libvirt = pytest.importorskip("libvirt")
 
-from nova.virt.libvirt import volumes  # noqa: E402
+from nova.virt.libvirt import devices  # noqa: E402
 from nova.virt.libvirt.xml.definition import Definition  # noqa: E402
 
 FILES = ["c", "b", "a", "raw"]
@@ -63,13 +63,13 @@ def test_empty_chain_is_not_merged():
 
 def test_disk_files_are_read_from_the_domain_definition():
     disks = Definition(DISK).disks
-    assert volumes.paths_of(disks["v"].element) == ["/s/c", "/s/b", "/s/a"]
-    assert volumes.paths_of(disks["root"].element) == ["/d/root"]
-    assert volumes.paths_of(ET.fromstring('<disk><source protocol="rbd" name="x"/></disk>')) == []
+    assert devices.paths_of(disks["v"].element) == ["/s/c", "/s/b", "/s/a"]
+    assert devices.paths_of(disks["root"].element) == ["/d/root"]
+    assert devices.paths_of(ET.fromstring('<disk><source protocol="rbd" name="x"/></disk>')) == []
 
 
 def test_snapshot_xml_covers_a_single_disk():
-    root = ET.fromstring(volumes.snapshot_xml("vdb", "/s/<d>&", ["vda", "sda", "vdb"]))
+    root = ET.fromstring(devices.snapshot_xml("vdb", "/s/<d>&", ["vda", "sda", "vdb"]))
     assert [(disk.get("name"), disk.get("snapshot")) for disk in root.iterfind("disks/disk")] == [
         ("vda", "no"), ("sda", "no"), ("vdb", "external")]
     disk = root.find("disks/disk[@name='vdb']")
@@ -83,5 +83,5 @@ def test_snapshot_xml_covers_a_single_disk():
     (None, None, ("blockPull", "vdb", 0))])
 def test_merge_calls_use_the_file_names_of_libvirt(top, base, asked):
     domain = Domain()
-    volumes._merger(Definition(DISK).disks["v"], top, base)(domain)
+    devices._merger(Definition(DISK).disks["v"], top, base)(domain)
     assert domain.asked == [asked]

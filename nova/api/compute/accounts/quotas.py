@@ -10,7 +10,7 @@ from nova.api.request import Request, is_true, whole
 from nova.api.router import accepts
 from nova.api.validation.fields import Array, Field, Getter, Object, Out, Plain, Query, View, single
 from nova.api.validation.types import ANY_QUERY, BOOLEAN, INTEGER, STRING
-from nova.objects.accounts.quota import Quotas as QuotaSet
+from nova.objects.accounts.usage import Quotas as QuotaSet
 
 POLICY = "os_compute_api:os-quota-sets:"
 

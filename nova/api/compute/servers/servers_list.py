@@ -15,7 +15,7 @@ from nova.api.validation.fields import Array, Changing, Field, Object, Query, Vi
 from nova.api.validation.types import LIMIT, LINKS, REGEX, STRING, TIME
 from nova.objects.servers import states
 from nova.objects.servers.server_request import ServerPage, ServerQuery
-from nova.service.fair_semaphore import FairSemaphore
+from nova.service.fair_pool import FairSemaphore
 
 _encode = msgspec.json.Encoder().encode
 

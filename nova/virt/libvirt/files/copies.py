@@ -17,6 +17,8 @@ import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from typing import BinaryIO
 
+import msgspec
+
 from nova import exception
 from nova.common import files
 from nova.conf import CONF
@@ -27,7 +29,6 @@ from nova.virt.images.image_formats import DISK_FORMATS
 from nova.virt.images.imagecache import ImageCache
 from nova.virt.images.qemuimg import most_bytes
 from nova.virt.libvirt.files import directories, disk_making, disk_server, disks
-from nova.virt.libvirt.files.disk_server import Served
 from nova.virt.libvirt.files.disks import CONFIG_DRIVE, KERNEL, NVRAM, RAMDISK, ROOT, SWAP, ephemeral_name, is_iso
 
 LOG = logging.getLogger(__name__)
@@ -72,7 +73,7 @@ def receive(instance: Instance, place: str, file: DiskFile, source: DiskSource, 
     only files of a guest are accepted, and none refers to another file of this host."""
     check_name(file)
     copy = (functools.partial(_copy, os.path.join(seen, file.name), file.length) if seen else
-            _remote(instance.uuid, source, file.name, file.length))
+            functools.partial(disk_server.fetch, instance.uuid, source, file.name, file.length))
     base = base_of(instance, file, source)
     directories.once(place, file.name, lambda path: _copy_on_base(copy, file, base, path))
 
@@ -99,7 +100,8 @@ def base_of(instance: Instance, file: DiskFile, source: DiskSource) -> str:
     if not os.path.exists(os.path.join(cache.directory, name)):
         origin = hashlib.sha256(f"{source.host}/{name}".encode()).hexdigest()[:_ORIGIN]
         name = f"{image_id}{named['variant']}-from-{origin}.{named['format']}"
-    path = cache.adopt(name, _remote(instance.uuid, source, base_name(base.name), base.length), base.length)
+    copy = functools.partial(disk_server.fetch, instance.uuid, source, base_name(base.name), base.length)
+    path = cache.adopt(name, copy, base.length)
     if disks.virtual_size(path, file.base_format) != base.size:
         raise exception.MigrationError(reason=f"the host has another image named {base.name}")
     return path
@@ -122,10 +124,11 @@ def describe(place: str) -> tuple[list[DiskFile], dict[str, DiskFile]]:
     return moved, bases
 
 
-def serve(uuid: str, place: str, moved: list[DiskFile], bases: dict[str, DiskFile]) -> Served:
+def serve(uuid: str, place: str, host: str, moved: list[DiskFile], bases: dict[str, DiskFile]) -> DiskSource:
     """Serve these files and their backing images until disk_server.stop()."""
-    return disk_server.serve(uuid, [(file.name, os.path.join(place, file.name)) for file in moved]
-                             + [(base_name(base.name), path) for path, base in bases.items()])
+    source = disk_server.serve(uuid, [(file.name, os.path.join(place, file.name)) for file in moved]
+                               + [(base_name(base.name), path) for path, base in bases.items()], host)
+    return msgspec.structs.replace(source, files=moved, bases=list(bases.values()))
 
 
 def base_name(name: str) -> str:
@@ -139,11 +142,6 @@ def _described(path: str, kind: str, base: str = "", base_format: str = "") -> D
 
 
 # --- copying ---------------------------------------------------------------------------------------------
-def _remote(uuid: str, source: DiskSource, name: str, length: int) -> Copier:
-    served = Served(source.address, source.port, source.key)
-    return lambda path: disk_server.fetch(uuid, served, name, length, path)
-
-
 def _copy(source: str, length: int, path: str) -> None:
     """Copy a local file of ``length`` bytes. Shares blocks (reflink) if the file system can."""
     with _opened(source, length) as file:

@@ -24,7 +24,7 @@ LOG = logging.getLogger(__name__)
 _ASIDE = "_resize"
 _DELETED = ".deleted"
 _OWNER = "owner"
-_MARK = "rebuilt"
+MARK = "rebuilt"  # name of the file with the token of a guest's files
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,28 +80,28 @@ def once(place: str, name: str, build: Callable[[str], None]) -> None:
 def replace(place: str, builders: Mapping[str, Callable[[str], None]], retained: Collection[str], token: str,
             give_up: Callable[[], None]) -> None:
     """Replace the files in ``place`` by new ones, each created by ``build(path)``, except the ``retained`` ones.
-    ``give_up()`` is called when all new files exist, before an old one is removed. At the end mark() returns
-    ``token``."""
-    builders = {**builders, _MARK: functools.partial(write, token)}
+    ``give_up()`` is called when all new files exist, before an old one is removed. At the end the
+    file MARK contains ``token``."""
+    builders = {**builders, MARK: functools.partial(write, token)}
     parts = {name: os.path.join(place, f"{name}.part") for name in builders}
     try:
         for name, build in builders.items():
             build(parts[name])
             os.chmod(parts[name], 0o600)
         give_up()
-        for name in builders.keys() - {_MARK}:
+        for name in builders.keys() - {MARK}:
             os.rename(parts[name], os.path.join(place, name))
         for name in set(os.listdir(place)) - builders.keys() - set(retained) - {_OWNER}:
-            if not name.endswith(".part"):
-                _remove_whatever(os.path.join(place, name))
-        os.rename(parts[_MARK], os.path.join(place, _MARK))  # All new files are complete now.
+            path = os.path.join(place, name)
+            if name.endswith(".part"):
+                continue
+            if os.path.isdir(path) and not os.path.islink(path):
+                _remove_tree(path)
+            else:
+                os.unlink(path)
+        os.rename(parts[MARK], os.path.join(place, MARK))  # All new files are complete now.
     finally:
         files.remove(*parts.values())
-
-
-def mark(uuid: str) -> str:
-    """Return the token of a guest's files, or "" if they have none."""
-    return text(uuid, _MARK)
 
 
 def text(uuid: str, name: str) -> str:
@@ -117,13 +117,6 @@ def write(content: str, path: str) -> None:
 def remove_files(uuid: str, names: Iterable[str]) -> None:
     """Remove files of the guest. Missing files are ignored."""
     files.remove(*(os.path.join(directory(uuid), name) for name in names))
-
-
-def _remove_whatever(path: str) -> None:
-    if os.path.isdir(path) and not os.path.islink(path):
-        _remove_tree(path)
-    else:
-        os.unlink(path)
 
 
 # --- ownership -------------------------------------------------------------------------------------

@@ -4,7 +4,6 @@ One qemu-storage-daemon per guest serves all its files, read-only, over NBD with
 not a child process of nova-compute: it survives a restart and is identified by its pid file."""
 
 import contextlib
-import dataclasses
 import json
 import logging
 import os
@@ -19,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from nova import exception
 from nova.common import files
 from nova.conf import CONF
+from nova.objects.servers.moves import DiskSource
 from nova.virt.images import qemuimg
 from nova.virt.libvirt.files import peers
 
@@ -30,19 +30,11 @@ _START_TIMEOUT = 30
 _STOP_TIMEOUT = 10.0
 
 
-@dataclasses.dataclass(frozen=True)
-class Served:
-    """The address and the key of a disk server. Must not be logged."""
-
-    address: str
-    port: int
-    key: str
-
-
-def serve(uuid: str, served: Sequence[tuple[str, str]]) -> Served:
-    """Serve (name, path) pairs until stop(); a server with the same files continues. Raises MigrationError."""
+def serve(uuid: str, served: Sequence[tuple[str, str]], host: str) -> DiskSource:
+    """Serve (name, path) pairs of this host until stop(); a server with the same files continues. Raises
+    MigrationError."""
     place = _place(uuid)
-    running = _running(uuid, served)
+    running = _running(uuid, served, host)
     if running is not None:
         return running
     stop(uuid)
@@ -66,7 +58,7 @@ def serve(uuid: str, served: Sequence[tuple[str, str]]) -> Served:
             reason = str(error)
             break
         files.replace(os.path.join(place, _SERVED), json.dumps([address, port, list(served)]))
-        return Served(address, port, key)
+        return DiskSource(host=host, address=address, port=port, key=key)
     stop(uuid)
     LOG.error("[instance: %s] Cannot serve the disks on %s: %s", uuid, address, reason)
     raise exception.MigrationError(reason="the source host cannot serve the disks")
@@ -97,20 +89,20 @@ def ports() -> tuple[int, int]:
     raise exception.InvalidInput(reason=f"[libvirt]move_ports {CONF.libvirt.move_ports}: not of the form first-last")
 
 
-def fetch(uuid: str, served: Served, name: str, length: int, path: str) -> None:
+def fetch(uuid: str, source: DiskSource, name: str, length: int, path: str) -> None:
     """Copy a served file of ``length`` bytes, sparse. Raises MigrationError (also if it is longer), DiskFull."""
-    source = ",".join(["driver=nbd", f"server.host={peers.address(served.address)}", "server.type=inet",
-                       f"server.port={served.port}", f"export={name}", "tls-creds=tls", "open-timeout=10"])
+    image = ",".join(["driver=nbd", f"server.host={peers.address(source.address)}", "server.type=inet",
+                      f"server.port={source.port}", f"export={name}", "tls-creds=tls", "open-timeout=10"])
     # A disk consists of whole sectors, a file of bytes.
     whole = -(-length // 512) * 512
     with open(path, "wb") as file:
         file.truncate(whole)
     if not length:
         return
-    with _client(uuid, served.key) as credentials:
+    with _client(uuid, source.key) as credentials:
         try:
             qemuimg.run(["qemu-img", "convert", "-n", "--target-is-zero", "--object", credentials, "--image-opts",
-                         "-O", "raw", source, path], qemuimg.COPY_TIMEOUT, length=whole)
+                         "-O", "raw", image, path], qemuimg.COPY_TIMEOUT, length=whole)
         except exception.InvalidDiskInfo as error:
             raise exception.MigrationError(reason=f"{name} could not be copied: {error.kwargs['reason']}") from error
     # The tool does not wait for the device while it writes.
@@ -123,7 +115,7 @@ def _place(uuid: str) -> str:
     return os.path.join(CONF.state_path, "moves", uuid)
 
 
-def _running(uuid: str, pairs: Sequence[tuple[str, str]]) -> Served | None:
+def _running(uuid: str, pairs: Sequence[tuple[str, str]], host: str) -> DiskSource | None:
     """Return the running disk server for exactly these (name, path) pairs, or None."""
     place = _place(uuid)
     if _pid(place) is None:
@@ -135,7 +127,8 @@ def _running(uuid: str, pairs: Sequence[tuple[str, str]]) -> Served | None:
             key = file.read().strip().partition(":")[2]
     except (FileNotFoundError, ValueError):
         return None  # The server was killed before it reported its port.
-    return Served(address, port, key) if served == [list(pair) for pair in pairs] else None
+    same = served == [list(pair) for pair in pairs]
+    return DiskSource(host=host, address=address, port=port, key=key) if same else None
 
 
 def _pid(place: str) -> int | None:

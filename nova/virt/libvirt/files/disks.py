@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import glob
 import os
 from collections.abc import Iterator
 
@@ -9,7 +10,6 @@ from nova import exception
 from nova.objects.servers.instance import Instance
 from nova.virt.images import qemuimg
 from nova.virt.libvirt.files import directories
-from nova.virt.libvirt.files.console import log_path
 
 ROOT, SWAP, CONFIG_DRIVE, KERNEL, RAMDISK = "disk", "disk.swap", "disk.config", "kernel", "ramdisk"
 NVRAM = "nvram"
@@ -20,6 +20,9 @@ RENAMED = {ROOT: RESCUE, CONFIG_DRIVE: RESCUE_DRIVE, KERNEL: RESCUE_KERNEL, RAMD
 BEFORE_RESCUE = "unrescue.xml"
 OF_RESCUE = (RESCUE, RESCUE_DRIVE, RESCUE_KERNEL, RESCUE_RAMDISK, BEFORE_RESCUE)  # The last one is last in the order.
 _EPHEMERAL = "disk.eph"
+# The serial console log, which virtlogd writes, rotates and keeps across reboots, and the maximum number of bytes read
+# from its end.
+_CONSOLE_LOG, MAX_LOG_BYTES = "console.log", 100 * 1024
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,7 +84,7 @@ def inspect_disks(instance: Instance) -> LocalDisks:
     while (ephemeral := disk(ephemeral_name(len(ephemerals)))) is not None:
         ephemerals.append(ephemeral)
     kernel, ramdisk = disk(KERNEL), disk(RAMDISK)
-    return LocalDisks(console_log=log_path(place), nvram=os.path.join(place, NVRAM), root=root,
+    return LocalDisks(console_log=os.path.join(place, _CONSOLE_LOG), nvram=os.path.join(place, NVRAM), root=root,
                       ephemerals=tuple(ephemerals), swap=disk(SWAP), config_drive=drive,
                       kernel=kernel.path if kernel else None, ramdisk=ramdisk.path if ramdisk else None)
 
@@ -159,3 +162,40 @@ def promised_bytes() -> int:
 
 def _guest_disks() -> Iterator[str]:
     return (path for path in directories.all_files() if _is_disk(name := os.path.basename(path)) or name == RESCUE)
+
+
+# --- console log -------------------------------------------------------------------------------------
+def console_output(uuid: str, lines: int | None = None) -> bytes:
+    """Return the last ``lines`` of the log (None: all), at most MAX_LOG_BYTES. Raises ConsoleLogUnavailable."""
+    path = os.path.join(directories.directory(uuid), _CONSOLE_LOG)
+    # virtlogd renames a full piece to .0, the previous one to .1 and so on.
+    older = sorted((piece for piece in glob.glob(glob.escape(path) + ".*") if piece.rpartition(".")[2].isdigit()),
+                   key=lambda piece: int(piece.rpartition(".")[2]))
+    tail = b""
+    is_complete = False
+    for piece in [path, *older]:
+        try:
+            tail = _end_of(piece, MAX_LOG_BYTES - len(tail)) + tail
+            is_complete = True
+        except FileNotFoundError:
+            continue  # The log is not written yet, or is being rotated.
+        if len(tail) >= MAX_LOG_BYTES:
+            break
+    if not is_complete:
+        raise exception.ConsoleLogUnavailable(instance_id=uuid)
+    return tail if lines is None or lines < 0 else last_lines(tail, lines)
+
+
+def last_lines(text: bytes, count: int) -> bytes:
+    """Return the last ``count`` lines; a newline at the end belongs to the last one."""
+    if count <= 0:
+        return b""
+    body = text.removesuffix(b"\n")
+    return b"\n".join(body.split(b"\n")[-count:]) + text[len(body):]
+
+
+def _end_of(path: str, size: int) -> bytes:
+    with open(path, "rb") as file:
+        length = os.fstat(file.fileno()).st_size
+        file.seek(max(0, length - size))
+        return file.read(size)

@@ -1,22 +1,32 @@
-"""The report of the compute node: inventories, ratios, reservations, traits, host information."""
+"""The report of the compute node: inventories, ratios, reservations, traits, host information.
 
+Traits are names of os-traits, also of the device models of QEMU and of features of the kernel."""
+
+import logging
 import math
 import os
+import re
 import shutil
 import socket
 import subprocess
 import uuid
+from collections.abc import Mapping
 
 import libvirt
 
+from nova.common import files
 from nova.conf import CONF
 from nova.objects.hosts.node import DISK_GB, MEMORY_MB, VCPU, ComputeNode, Inventory, Provider
+from nova.objects.requirements import hardware_values
 from nova.objects.requirements.requested_resources import PCPU
+from nova.objects.volumes.share import VIRTIO_FS
 from nova.virt.driver import HostCpu
 from nova.virt.images.imagecache import ImageCache
 from nova.virt.libvirt.files import disks
-from nova.virt.libvirt.node import dedicated_resources, traits
-from nova.virt.libvirt.node.capabilities import Capabilities
+from nova.virt.libvirt.node.capabilities import Capabilities, pci_devices
+from nova.virt.libvirt.xml import guest_config
+
+LOG = logging.getLogger(__name__)
 
 _GIB = 1 << 30
 # Ids of nodes are derived from the names of host and node, so that a lost file never creates a second node.
@@ -41,11 +51,11 @@ def take(connection: libvirt.virConnect, host: str, capabilities: Capabilities) 
         uuid=identity, host=host, hypervisor_hostname=name, hypervisor_type=connection.getType(),
         hypervisor_version=connection.getVersion(), host_ip=CONF.my_ip, cpu_info=capabilities.cpu_info,
         supported_instances=_supported(capabilities), uptime=_uptime(),
-        numa_topology=capabilities.cells, pci_devices=dedicated_resources.pci_devices(connection),
+        numa_topology=capabilities.cells, pci_devices=pci_devices(connection),
         disk_available_least=(usage.free - disks.promised_bytes()) // _GIB,
         provider=Provider(uuid=identity, name=name, inventories={
             resource_class: inventory for resource_class, inventory in inventories.items() if inventory.total},
-                          traits=traits.of_node(capabilities)))
+                          traits=traits_of_node(capabilities)))
 
 
 def _supported(capabilities: Capabilities) -> list[tuple[str, str, str]]:
@@ -84,11 +94,8 @@ def node_name(host: str, machine: str) -> str:
 
 def node_uuid(host: str, name: str) -> str:
     """Return the id in ``state_path``/compute_id if an operator stored one, else one derived from the names."""
-    try:
-        with open(os.path.join(CONF.state_path, "compute_id"), encoding="utf-8") as file:
-            return str(uuid.UUID(file.read().strip()))
-    except FileNotFoundError:
-        return str(uuid.uuid5(_NODES, f"{host}\n{name}"))
+    stored = files.text_of(os.path.join(CONF.state_path, "compute_id"))
+    return str(uuid.uuid5(_NODES, f"{host}\n{name}") if stored is None else uuid.UUID(stored.strip()))
 
 
 def _inventory(total: int, reserved: int, ratio: float | None, initial: float) -> Inventory:
@@ -102,3 +109,142 @@ def _uptime() -> str | None:
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.strip("\n") if done.returncode == 0 else None
+
+
+# --- traits --------------------------------------------------------------------------------------------
+# CPU feature in libvirt -> trait.
+_CPU_FEATURES = {
+    "3dnow": "3DNOW", "abm": "ABM", "aes": "AESNI", "svm": "SVM", "vmx": "VMX", "avx": "AVX", "avx2": "AVX2",
+    "avx512bitalg": "AVX512BITALG", "avx512-bitalg": "AVX512BITALG", "avx512bw": "AVX512BW", "avx512cd": "AVX512CD",
+    "avx512dq": "AVX512DQ", "avx512er": "AVX512ER", "avx512f": "AVX512F", "gfni": "AVX512GFNI",
+    "avx512ifma": "AVX512IFMA", "avx512pf": "AVX512PF", "vaes": "AVX512VAES", "avx512vbmi": "AVX512VBMI",
+    "avx512vbmi2": "AVX512VBMI2", "avx512vl": "AVX512VL", "avx512vnni": "AVX512VNNI",
+    "vpclmulqdq": "AVX512VPCLMULQDQ", "avx512-vpopcntdq": "AVX512VPOPCNTDQ", "amx-bf16": "AMXBF16",
+    "amx-int8": "AMXINT8", "amx-tile": "AMXTILE", "bmi1": "BMI", "bmi2": "BMI2", "pclmuldq": "CLMUL",
+    "pclmulqdq": "CLMUL", "f16c": "F16C", "fma": "FMA3", "fma4": "FMA4", "mmx": "MMX", "mpx": "MPX",
+    "pdpe1gb": "PDPE1GB", "sgx": "SGX", "sha-ni": "SHA", "sse": "SSE", "sse2": "SSE2", "pni": "SSE3", "sse3": "SSE3",
+    "sse4.1": "SSE41", "sse4.2": "SSE42", "sse4a": "SSE4A", "ssse3": "SSSE3", "stibp": "STIBP", "tbm": "TBM",
+    "hle": "TSX", "rtm": "TSX", "xop": "XOP", "pcid": "INTEL_PCID", "spec-ctrl": "INTEL_SPEC_CTRL",
+    "ssbd": "INTEL_SSBD", "md-clear": "INTEL_MD_CLEAR", "ibpb": "AMD_IBPB", "amd-ssbd": "AMD_SSBD",
+    "virt-ssbd": "AMD_VIRT_SSBD", "amd-no-ssb": "AMD_NO_SSB"}
+_IMAGE_TYPES = ("AKI", "AMI", "ARI", "ISO", "QCOW2", "RAW", "VDI", "VHD", "VHDX", "VMDK")
+_BUSES = ("fdc", "ide", "sata", "scsi", "usb", "virtio")
+
+
+def traits_of_node(capabilities: Capabilities) -> list[str]:
+    """Return the traits of the root provider, sorted."""
+    traits = {"COMPUTE_NODE", "OWNER_NOVA", "COMPUTE_NET_VIRTIO_PACKED", "COMPUTE_RESCUE_BFV",
+              "COMPUTE_VOLUME_MULTI_ATTACH", hardware_values.LOCKED_MEMORY, *capabilities.model_traits}
+    traits |= {f"COMPUTE_IMAGE_TYPE_{name}" for name in _IMAGE_TYPES}
+    traits |= {f"COMPUTE_STORAGE_BUS_{bus.upper()}" for bus in capabilities.disk_buses & set(_BUSES)}
+    traits |= {f"COMPUTE_GRAPHICS_MODEL_{name.upper()}"
+               for name in capabilities.video_models & set(guest_config.VIDEO_MODELS)}
+    if capabilities.virtio_fs:
+        traits.add(VIRTIO_FS)
+    if capabilities.uefi:
+        traits.add("COMPUTE_FIRMWARE_UEFI")
+    if capabilities.secure_boot:
+        traits.add("COMPUTE_SECURITY_UEFI_SECURE_BOOT")
+    traits.add(f"HW_ARCH_{capabilities.arch.upper()}")
+    offered = {capabilities.arch, *(architecture.name for architecture in capabilities.foreign)}
+    traits |= {hardware_values.architecture_trait(name) for name in offered}
+    traits |= {hardware_values.machine_trait(machine, arch) for arch, _path, machines in capabilities.emulators
+               if arch in offered for machine in machines}
+    if "spice" in capabilities.graphics and CONF.spice.enabled:
+        traits.add(hardware_values.USB_REDIRECTION)
+    if capabilities.arch in guest_config.X86:
+        traits.add("COMPUTE_FIRMWARE_BIOS")
+    if capabilities.arch == "x86_64":
+        traits |= _cpu_traits(capabilities.features)
+    if capabilities.cpu_info.get("topology", {}).get("threads", 1) > 1:
+        traits.add("HW_CPU_HYPERTHREADING")
+    return sorted(traits)
+
+
+def _cpu_traits(features: frozenset[str]) -> set[str]:
+    traits = {f"HW_CPU_X86_{_CPU_FEATURES[name]}" for name in features if name in _CPU_FEATURES}
+    if "svm" in features:
+        traits.add("HW_CPU_X86_AMD_SVM")
+    if "vmx" in features:
+        traits.add("HW_CPU_X86_INTEL_VMX")
+    return traits
+
+
+# Property -> values -> QEMU devices of which a guest needs one.
+_VIRTIO_NETWORK = ("virtio-net-pci", "virtio-net-ccw")
+_DEVICES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
+    "hw_vif_model": {"virtio": _VIRTIO_NETWORK, **{name: (name,) for name in (
+        "e1000", "e1000e", "rtl8139", "ne2k_pci", "pcnet", "vmxnet3", "igb")}},
+    "hw_scsi_model": {"lsilogic": ("lsi53c895a", "lsi"), "lsisas1068": ("mptsas1068",), "lsisas1078": ("megasas",),
+                      "vmpvscsi": ("pvscsi",), "ibmvscsi": ("spapr-vscsi",)},
+    "hw_sound_model": {"ac97": ("AC97",), "es1370": ("ES1370",), "ich6": ("intel-hda",), "ich9": ("ich9-intel-hda",),
+                       "sb16": ("sb16",), "usb": ("usb-audio",), "pcspk": ("-soundhw",),
+                       "virtio": ("virtio-sound-pci",)},
+    "hw_usb_model": {"nec-xhci": ("nec-usb-xhci",), "qemu-xhci": ("qemu-xhci",)},
+    "hw_viommu_model": {"intel": ("intel-iommu",), "virtio": ("virtio-iommu-pci",)},
+    "hw_input_bus": {"virtio": ("virtio-tablet-pci",)}}
+# First libvirt version that supports the XML of a model.
+_LIBVIRT_SINCE = {"COMPUTE_SOUND_MODEL_VIRTIO": 10_004_000, "COMPUTE_VIOMMU_MODEL_VIRTIO": 8_003_000}
+
+# Script that limits the rates of an interface as libvirt does, for a test in a network namespace.
+_LIMITS = """set -e
+tc qdisc add dev lo root handle 1: htb default 1
+tc class add dev lo parent 1: classid 1:1 htb rate 8kbps ceil 8kbps
+tc qdisc add dev lo parent 1:1 handle 2: sfq perturb 10
+tc filter add dev lo parent 1:0 protocol all prio 1 handle 1 fw flowid 1
+tc qdisc add dev lo ingress
+tc filter add dev lo parent ffff: protocol all u32 match u32 0 0 police rate 8kbps burst 8kb mtu 64kb drop flowid :1
+"""
+
+
+def devices_of(emulator: str) -> frozenset[str] | None:
+    """Return the names of all devices of a QEMU, and -soundhw if it has that option; None if it cannot be run here."""
+    try:
+        devices = _output(emulator, "-device", "help")
+        options = _output(emulator, "-help")
+    except (OSError, subprocess.SubprocessError) as error:
+        LOG.warning("Cannot run %s to list its devices: %s. All usual device models count as present", emulator, error)
+        return None
+    names = set(re.findall(r'^name "([^"]+)"', devices, re.MULTILINE))
+    return frozenset(names | ({"-soundhw"} if re.search(r"^-soundhw\b", options, re.MULTILINE) else set()))
+
+
+def traits_of_devices(devices: frozenset[str] | None, libvirt_version: int, architecture: str) -> set[str]:
+    """Return the traits of the device models of a QEMU with these devices. None: the devices are unknown; devices of
+    every QEMU of recent years count as present."""
+    traits: set[str] = set()
+    for choice in hardware_values.CHOICES:
+        for value, names in _DEVICES.get(choice.name, {}).items():
+            trait = choice.trait_of(value)
+            usual = devices is None and value not in ("pcspk", "ibmvscsi", "igb", "virtio")
+            if trait and (usual or not set(names).isdisjoint(devices or ())):
+                traits.add(trait)
+    if devices is None:
+        traits.add("COMPUTE_NET_VIF_MODEL_VIRTIO")
+    traits -= {trait for trait, version in _LIBVIRT_SINCE.items() if libvirt_version < version}
+    prefix = "COMPUTE_VIOMMU_MODEL_"
+    if architecture == "aarch64":
+        traits = (traits - {f"{prefix}INTEL"}) | {f"{prefix}SMMUV3", f"{prefix}AUTO"}
+    elif f"{prefix}INTEL" in traits:
+        traits.add(f"{prefix}AUTO")
+    return traits
+
+
+def network_traits() -> set[str]:
+    """Return the trait of hosts whose kernel limits the rates of interfaces, if this one does."""
+    return {hardware_values.BANDWIDTH_LIMITS} if _limits_rates() else set()
+
+
+def _limits_rates() -> bool:
+    try:
+        done = subprocess.run(["unshare", "--net", "sh", "-c", _LIMITS], capture_output=True, text=True, timeout=20)
+    except (OSError, subprocess.SubprocessError) as error:
+        LOG.warning("Cannot check whether the kernel limits the rates of interfaces: %s", error)
+        return False
+    if done.returncode:
+        LOG.info("The kernel does not limit the rates of interfaces (quota:vif_*): %s", done.stderr.strip())
+    return done.returncode == 0
+
+
+def _output(*command: str) -> str:
+    return subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout

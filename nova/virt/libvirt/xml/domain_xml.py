@@ -16,6 +16,9 @@ from nova.virt.libvirt.xml.xmltree import clean, element
 # Marks a domain as Nova's; monitoring agents (ceilometer, exporters) read this element.
 NAMESPACE = "http://openstack.org/xmlns/libvirt/nova/1.1"
 
+# CPU mode -> further attributes of the CPU.
+_CPU_ATTRIBUTES = {"host-model": {"check": "partial"}, "host-passthrough": {"check": "none"},
+                   "custom": {"match": "exact", "check": "partial"}}
 _WITH_SMBIOS = ("x86_64", "i686", "aarch64")
 # The serial console under the name of the guest's kernel.
 _CONSOLES = {"aarch64": "ttyAMA0", "armv7l": "ttyAMA0", "ppc64": "hvc0", "ppc64le": "hvc0", "s390x": "ttysclp0"}
@@ -170,16 +173,7 @@ def _cpu(domain: ET.Element, config: GuestConfig, settings: Settings) -> None:
         mode, model = "custom", "qemu64" if config.architecture == "x86_64" else "qemu32"
     if mode is None and arrangement is None and not config.parts.cells:
         return
-    attributes: dict[str, str] = {}
-    if mode == "host-model":
-        attributes = {"mode": mode, "check": "partial"}
-    elif mode == "host-passthrough":
-        attributes = {"mode": mode, "check": "none"}
-    elif mode == "maximum":
-        attributes = {"mode": mode}
-    elif mode == "custom":
-        attributes = {"mode": mode, "match": "exact", "check": "partial"}
-    cpu = element(domain, "cpu", None, **attributes)
+    cpu = element(domain, "cpu", mode=mode, **_CPU_ATTRIBUTES.get(mode or "", {}))
     if mode == "custom":
         element(cpu, "model", model, fallback="forbid")
     if arrangement is not None:

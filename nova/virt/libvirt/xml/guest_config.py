@@ -12,13 +12,12 @@ from nova.objects.servers.instance import Instance
 from nova.virt.libvirt.xml.guest_parts import Parts, parts_of
 from nova.virt.libvirt.xml.settings import GuestArchitecture, Settings
 
-# Values of properties that this driver can define; node/traits.py determines which of them this QEMU supports.
+# Values of properties that this driver can define; node/inventory.py determines which of them this QEMU supports.
 DISK_BUSES = ("virtio", "scsi", "sata", "ide", "usb")
 SCSI_MODELS = ("virtio-scsi", "lsilogic", "lsisas1068", "lsisas1078", "vmpvscsi", "ibmvscsi")
 VIF_MODELS = ("virtio", "e1000", "e1000e", "rtl8139", "ne2k_pci", "pcnet", "vmxnet3", "igb")
 VIDEO_MODELS = ("cirrus", "vga", "vmvga", "qxl", "virtio", "bochs", "none")
 SOUND_MODELS = ("ac97", "es1370", "ich6", "ich9", "pcspk", "sb16", "usb", "virtio")
-USB_MODELS = ("none", "nec-xhci", "qemu-xhci")
 
 _DEFAULT_MACHINES = {"x86_64": "pc", "i686": "pc", "aarch64": "virt", "armv7l": "virt", "riscv64": "virt",
                      "s390x": "s390-ccw-virtio", "ppc64": "pseries", "ppc64le": "pseries"}

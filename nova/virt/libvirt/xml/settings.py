@@ -1,11 +1,11 @@
 """Host-wide guest settings, read from the configuration once."""
 
-import contextlib
 import dataclasses
 import uuid
 from collections.abc import Collection, Sequence
 
 from nova import exception
+from nova.common import files
 from nova.conf import CONF
 from nova.objects.dedicated_resources.numa import HostTopology
 
@@ -149,12 +149,9 @@ def _host_serial(kind: str, host_uuid: str) -> str | None:
         return None
     if kind == "none":
         return ""
-    if kind in ("os", "auto"):
-        with contextlib.suppress(OSError):
-            with open("/etc/machine-id", encoding="ascii") as file:
-                identity = file.read().strip()
-            if identity:
-                return str(uuid.UUID(identity))
+    identity = (files.text_of("/etc/machine-id") or "").strip() if kind in ("os", "auto") else ""
+    if identity:
+        return str(uuid.UUID(identity))
     if kind == "os":
         raise exception.InvalidInput(reason="[libvirt]sysinfo_serial os: the host has no /etc/machine-id")
     return host_uuid

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from nova import context, exception
 from nova.db.sql import engine
 from nova.db.sql.engine import Database
-from nova.service.fair_semaphore import FairSemaphore
+from nova.service.fair_pool import FairSemaphore
 
 SECONDS = 20
 

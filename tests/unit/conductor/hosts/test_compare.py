@@ -109,7 +109,7 @@ def _here(driver: FakeDriver) -> list[str]:
 def test_reconciliation_without_differences_only_reads_pages(
         core: Books, conductor: _Conductor, driver: FakeDriver, reconciler: Reconciler) -> None:
     for uuid in _rows(core, MANY):
-        driver.adopt(uuid, states.RUNNING)
+        driver.state.guests.add(uuid, states.RUNNING)
     core.statements()
     reconciler.compare()
     assert len(core.statements()) == 1 + 3
@@ -123,7 +123,7 @@ def test_reconciliation_reports_only_differing_power_states(
     stopped, gone = [uuids[0], uuids[499], uuids[500], uuids[-1]], [uuids[1], uuids[700]]
     for uuid in uuids:
         if uuid not in gone:
-            driver.adopt(uuid, states.CRASHED if uuid in stopped else states.RUNNING)
+            driver.state.guests.add(uuid, states.CRASHED if uuid in stopped else states.RUNNING)
     reconciler.compare()
     assert {guest.uuid: guest.power_state for guest in conductor.reported} == {
         **dict.fromkeys(stopped, states.CRASHED), **dict.fromkeys(gone, states.SHUTDOWN)}
@@ -137,7 +137,7 @@ def test_reconciliation_removes_evicted_and_deleted_guests(
     runner.held = {busy}
     core.db.write(lambda connection: evictions.add(connection, evicted, "h1", keep_disks=False))
     for uuid in [*uuids, evicted, gone, busy]:
-        driver.adopt(uuid, states.RUNNING)
+        driver.state.guests.add(uuid, states.RUNNING)
     reconciler.compare()
     assert _here(driver) == sorted([*uuids, busy])
     assert core.db.read(lambda connection: evictions.of_host(connection, "h1")) == []
@@ -149,7 +149,7 @@ def test_reconciliation_removes_networks_of_deleted_servers(
     [stays], [gone], [alone] = _rows(core, 1), _rows(core, 1, deleted=True), _rows(core, 1, deleted=True)
     network.plugged = {stays, gone, alone, "unknown"}
     for uuid in (stays, gone):
-        driver.adopt(uuid, states.RUNNING)
+        driver.state.guests.add(uuid, states.RUNNING)
     reconciler.compare()
     assert network.plugged == {stays, "unknown"}
 
@@ -160,7 +160,7 @@ def test_reconciliation_keeps_guests_unknown_to_the_database(
     [elsewhere] = _rows(core, 1, host="h2")
     unknown = ["00000000-first", uuids[499] + "-after", uuids[-1] + "-last", "zzz", elsewhere]
     for uuid in [*uuids, *unknown]:
-        driver.adopt(uuid, states.RUNNING)
+        driver.state.guests.add(uuid, states.RUNNING)
     reconciler.compare()
     assert _here(driver) == sorted([*uuids, *unknown])
     assert set(conductor.asked_for) == set(unknown)
@@ -171,7 +171,7 @@ def test_eviction_is_deferred_if_the_server_is_on_the_host_again(
         core: Books, driver: FakeDriver, reconciler: Reconciler) -> None:
     [back] = _rows(core, 1)
     core.db.write(lambda connection: evictions.add(connection, back, "h1", keep_disks=False))
-    driver.adopt(back, states.RUNNING)
+    driver.state.guests.add(back, states.RUNNING)
     reconciler.compare()
     assert _here(driver) == [back]
 
@@ -194,7 +194,7 @@ def test_unknown_guests_option_keeps_stops_or_destroys_unknown_guests(
         left: list[int]) -> None:
     choose(unknown_guests=choice, unknown_guests_age=0)
     for uuid in ("one", "two"):
-        driver.adopt(uuid, states.RUNNING)
+        driver.state.guests.add(uuid, states.RUNNING)
     reconciler.compare()
     assert [guest.power_state for guest in driver.guests.all()] == left
 
@@ -205,7 +205,7 @@ def test_recent_or_too_many_unknown_guests_are_kept(
         most: int) -> None:
     choose(unknown_guests="destroy", unknown_guests_age=age, unknown_guests_max=most)
     for uuid in ("one", "two"):
-        driver.adopt(uuid, states.RUNNING)
+        driver.state.guests.add(uuid, states.RUNNING)
     reconciler.compare()
     assert len(driver.guests.all()) == 2
 
@@ -218,7 +218,7 @@ def test_concurrent_guest_changes_are_all_reported(
     monkeypatch.setattr(threading, "excepthook", failed.append)
     uuids = _rows(core, 400)
     for uuid in uuids:
-        driver.adopt(uuid, states.SHUTDOWN)
+        driver.state.guests.add(uuid, states.SHUTDOWN)
 
     def change(some: list[str]) -> None:
         for uuid in some:
@@ -262,6 +262,6 @@ def test_reconciliation_ignores_busy_and_never_started_servers(
 
 def test_host_with_an_empty_database_keeps_its_guests_at_start(
         core: Books, driver: FakeDriver, reconciler: Reconciler) -> None:
-    driver.adopt("some", states.RUNNING)
+    driver.state.guests.add("some", states.RUNNING)
     reconciler.start(ctx())
     assert _here(driver) == ["some"]

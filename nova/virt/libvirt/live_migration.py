@@ -1,4 +1,4 @@
-"""Live migration on the source host.
+"""Live migration, on the source host and on the destination host.
 
 The libvirtd of the source executes the migration (peer to peer), so it continues when nova-compute stops, and is
 recognized afterwards."""
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import logging
 import os
 import threading
@@ -22,13 +23,13 @@ from nova import exception
 from nova.conf import CONF
 from nova.objects.servers import states
 from nova.objects.servers.instance import Instance
-from nova.objects.servers.moves import DiskSource, MigrationProgress, MigrationSource, MigrationTarget
+from nova.objects.servers.moves import DiskFile, DiskSource, MigrationProgress, MigrationSource, MigrationTarget
 from nova.operations.framework import guest_driver
 from nova.operations.framework.guest_driver import Cancelled
-from nova.virt.libvirt import errors
+from nova.virt.images import qemuimg
+from nova.virt.libvirt import errors, power
 from nova.virt.libvirt.files import copies, directories, disk_server, peers
-from nova.virt.libvirt.files.disk_server import Served
-from nova.virt.libvirt.guests import Guests, Role
+from nova.virt.libvirt.guests import LOCK_TIMEOUT, Guests, Role
 from nova.virt.libvirt.xml import migration_xml
 from nova.virt.libvirt.xml.definition import Definition
 
@@ -60,11 +61,10 @@ class LiveMigrationSource(Role, guest_driver.LiveMigrationSource):
         changing = {os.path.basename(source.get("file", "")) for source in root.findall(
             "devices/disk[@device='disk']/source")}
         still = [file for file in files if file.name not in changing]
-        served = copies.serve(uuid, place, still, bases) if still or bases else Served("", 0, "")
+        host = self._guests.name
+        served = copies.serve(uuid, place, host, still, bases) if still or bases else DiskSource(host=host)
         return MigrationSource(
-            host=self._guests.name, token=token, disks=[file for file in files if file.name in changing],
-            served=DiskSource(host=self._guests.name, address=served.address, port=served.port, key=served.key,
-                              files=still, bases=list(bases.values())),
+            host=host, token=token, disks=[file for file in files if file.name in changing], served=served,
             cpu=ET.tostring(cpu, encoding="unicode") if cpu is not None else "",
             machine=Definition(text).machine, hypervisor_version=version, memory_mb=instance.flavor.memory_mb,
             power_state=power_state, architecture=Definition(text).architecture)
@@ -94,7 +94,7 @@ class LiveMigrationSource(Role, guest_driver.LiveMigrationSource):
         LOG.info("[instance: %s] Live migration completed: the guest runs on host %s", uuid, target.host)
 
     def force_complete(self, uuid: str) -> None:
-        self._guests.on_domain_if_present(uuid, _force)
+        self._guests.on_domain_or(uuid, _force, None)
 
     def _run(self, instance: Instance, target: MigrationTarget, watch: _Watch) -> libvirt.libvirtError | None:
         """Start the migration and wait for its end; return the error of libvirt, if any."""
@@ -315,3 +315,100 @@ def _force(domain: libvirt.virDomain) -> None:
         domain.migrateStartPostCopy(0)
     elif domain.state()[0] == libvirt.VIR_DOMAIN_RUNNING:
         domain.suspend()
+
+
+# --- destination -------------------------------------------------------------------------------------
+class LiveMigrationTarget(Role, guest_driver.LiveMigrationTarget):
+    def prepare(self, instance: Instance, source: MigrationSource, block: bool | None = None) -> MigrationTarget:
+        uuid, host = instance.uuid, self._guests.name
+        with self._guests.locks.hold(uuid, LOCK_TIMEOUT), directories.full_disk():
+            self._check(source)
+            if self._runs_here(uuid):
+                raise exception.MigrationPreCheckError(reason=f"the guest is on {host} already")
+            owner = directories.owner(directories.directory(uuid))
+            shared = owner is not None and owner.token == source.token
+            if source.disks and block is not None and block == shared:
+                raise exception.MigrationPreCheckError(reason=(
+                    f"{source.host} and {host} {'share' if shared else 'do not share'} the server's disks"))
+            if not shared:
+                self._make_room(instance, source)
+            address = CONF.libvirt.live_migration_inbound_addr or CONF.my_ip
+            return MigrationTarget(host=host, uri=peers.uri(address), address=address, shared=shared,
+                                   copied=[] if shared else [disk.name for disk in source.disks], incremental=True,
+                                   definition=self._guests.definition_of(instance), network_info=instance.network_info)
+
+    def finish(self, instance: Instance) -> None:
+        uuid = instance.uuid
+        with self._guests.locks.hold(uuid):
+            if not self._guests.exists(uuid):
+                raise exception.GuestNotFound(instance_uuid=uuid)
+            directories.take(uuid, self._guests.name)
+            copies.complete(uuid)
+            self._guests.redefine(instance)
+            # The migration paused the guest in order to complete; no user paused it.
+            if instance.vm_state != states.PAUSED:
+                self._guests.on_domain(uuid, power.unpause)
+
+    def rollback(self, instance: Instance, target: MigrationTarget) -> None:
+        uuid = instance.uuid
+        with self._guests.locks.hold(uuid, LOCK_TIMEOUT):
+            if self._runs_here(uuid):
+                raise exception.MigrationError(reason=f"the guest already runs on {self._guests.name}")
+            if self._guests.exists(uuid):
+                self._guests.on_domain(uuid, lambda domain: power.remove(domain, keep_nvram=True))
+            self._guests.forget_keys(uuid)
+            if not target.shared and copies.is_incomplete(uuid):
+                directories.remove(uuid, self._guests.name)
+
+    def _runs_here(self, uuid: str) -> bool:
+        def query(domain: libvirt.virDomain) -> bool:
+            return bool(domain.isActive()) and not power.is_arriving(domain)
+
+        return self._guests.on_domain_or(uuid, query, False)
+
+    def _make_room(self, instance: Instance, source: MigrationSource) -> None:
+        """Copy the served files, and create empty disks on top of their backing images."""
+        served = msgspec.structs.replace(source.served or DiskSource(host=""), host=source.host)
+        copies.check_allowed(instance, [*served.files, *source.disks], served.bases)
+        place = copies.begin(instance.uuid, source.token, self._guests.name)
+        for file in served.files:
+            copies.receive(instance, place, file, served)
+        for disk in source.disks:
+            copies.check_name(disk)
+            base = copies.base_of(instance, disk, served)
+            directories.once(place, disk.name, functools.partial(_make_empty, disk, base))
+
+    def _check(self, source: MigrationSource) -> None:
+        """Check that the guest can run on this host. Raises MigrationPreCheckError."""
+        guest = self._guests.settings.architecture(source.architecture)
+        if guest is None:
+            raise exception.MigrationPreCheckError(
+                reason=f"{self._guests.name} has no QEMU for guests of the architecture {source.architecture}")
+        if guest.machines and source.machine not in guest.machines:
+            raise exception.MigrationPreCheckError(reason=f"{self._guests.name} has no machine type {source.machine}")
+        version = self._guests.host.call(lambda connection: connection.getVersion())
+        if version < source.hypervisor_version:
+            raise exception.MigrationPreCheckError(
+                reason=f"the hypervisor of {self._guests.name} is older than that of {source.host}")
+        if not source.cpu:
+            return
+
+        def compare(connection: libvirt.virConnect) -> int:
+            return int(connection.compareHypervisorCPU(None, guest.name, source.machine, guest.virt_type,
+                                                       source.cpu, 0))
+
+        try:
+            fits = self._guests.host.call(compare)
+        except (libvirt.libvirtError, exception.InvalidInput) as error:
+            raise exception.MigrationPreCheckError(
+                reason=f"{self._guests.name} cannot compare the guest's CPU: {error}") from error
+        if fits <= libvirt.VIR_CPU_COMPARE_INCOMPATIBLE:
+            raise exception.MigrationPreCheckError(
+                reason=f"the CPU of {self._guests.name} lacks features that the guest has on {source.host}")
+
+
+def _make_empty(disk: DiskFile, base: str, path: str) -> None:
+    if base:
+        qemuimg.create_overlay(path, base, disk.base_format, disk.size)
+    else:
+        qemuimg.create(path, disk.format, disk.size)
