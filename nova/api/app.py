@@ -276,9 +276,9 @@ def _check_values(value: Any, name: str, depth: int) -> None:
             raise exception.Invalid("Invalid input: the request body contains a NUL character.")
     elif isinstance(value, int):
         if not -_TOO_BIG <= value < _TOO_BIG:
-            raise exception.Invalid(f"Invalid input for {schema.BODY} {name[:_SHOWN]}. It has more than 64 bits.")
+            raise exception.Invalid(f"Invalid input for {schema.BODY} {name[:_SHOWN]}. The number exceeds 64 bits.")
     elif depth > _DEEPEST:
-        raise exception.Invalid(f"Invalid input for {schema.BODY} {name[:_SHOWN]}. It is nested too deep.")
+        raise exception.Invalid(f"Invalid input for {schema.BODY} {name[:_SHOWN]}. The value is nested too deeply.")
     elif isinstance(value, dict):
         for key, item in value.items():
             _check_values(key, name, depth)
@@ -298,7 +298,7 @@ def _check_project(request: Request) -> None:
     own = request.ctx.project_id
     if not own:
         # A token without a project (unscoped, of a domain or of the system): no rule applies to those.
-        raise exception.Forbidden("This API needs a token of a project.")
+        raise exception.Forbidden("This operation requires a token of a project.")
     if request.project is not None and request.project != own:
         raise ProjectMismatch(url=request.project, own=own)
 

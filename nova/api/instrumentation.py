@@ -41,7 +41,7 @@ def instrumented(serve: Callable[[Environ, Reply], None]) -> Wsgi:
 
 
 def instrumented_metadata(application: Wsgi) -> Wsgi:
-    """Return the metadata application with metrics and traces. Paths are no labels, as guests choose them."""
+    """Return the metadata application with metrics and traces, without paths as labels, since guests choose them."""
     def wrapped(environ: Environ, start_response: Callable[..., Any]) -> Iterable[bytes]:
         if not (metrics.on or tracing.on):
             return application(environ, start_response)

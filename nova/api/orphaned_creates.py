@@ -35,7 +35,7 @@ class OrphanedCreates:
         self._working = False
 
     def add(self, ctx: context.RequestContext, request: ServerCreate, until: float) -> None:
-        """Queue a request that the client saw refused and that a conductor may still execute.
+        """Queue the deletion of the servers of a create request that failed for the client but may still be executed.
 
         ``until``: the time of the monotonic clock after which no conductor executes the request.
         """

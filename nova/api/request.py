@@ -102,7 +102,7 @@ class Request:
         return formats.parse_time(value) if value else None
 
     def uuid(self, missing: type[exception.NovaException], field: str) -> str:
-        """Return the id of the URL. Raises ``missing`` with the id as its ``field`` if it is no UUID."""
+        """Return the id of the URL. Raises ``missing`` with the id as its ``field`` if it is not a UUID."""
         ident = self.params["id"]
         if not formats.is_uuid(ident):
             raise missing(**{field: ident})

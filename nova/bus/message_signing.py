@@ -111,8 +111,8 @@ class Keys:
             raise exception.CallerRefused(f"{address.method} is refused: the message is not from {sender}.")
         sent = wire[deadlines.SENT_AT]
         if self._age and not (isinstance(sent, int | float) and abs(time.time() - sent) <= self._age):
-            raise exception.CallerRefused(f"{address.method} of {sender} is refused: the message was sent long ago, "
-                                          "or the clocks of the machines differ.")
+            raise exception.CallerRefused(f"{address.method} of {sender} is refused: the message is older than "
+                                          "seal_age, or the clocks of the machines differ.")
 
     def _owner(self, host: str) -> tuple[str, int]:
         """Return the owner of the key for messages from or to ``host`` ("": none), and the generation of that key."""

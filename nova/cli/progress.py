@@ -23,7 +23,7 @@ def polls(poll: Callable[[], Any]) -> Any:
 
 
 class Line:
-    """A progress line on stderr, rewritten on a terminal; if stderr is no terminal, a line per change."""
+    """A progress line on stderr, rewritten on a terminal; if stderr is not a terminal, a line per change."""
 
     def __init__(self) -> None:
         self._last = ""

@@ -195,7 +195,7 @@ def _locked(directory: pathlib.Path) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise Refused(f"Another novad has {directory}.") from None
+            raise Refused(f"Another novad uses data directory {directory}.") from None
         yield
 
 

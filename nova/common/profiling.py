@@ -91,7 +91,7 @@ class _Server(http.server.ThreadingHTTPServer):
             sock.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        if not isinstance(sys.exception(), OSError):  # Clients that disconnect are no errors.
+        if not isinstance(sys.exception(), OSError):  # A disconnect of the client is not an error.
             LOG.exception("The request for a profile failed")
 
 

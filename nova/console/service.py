@@ -62,7 +62,7 @@ KINDS = (NOVNC, SPICE, SERIAL)
 
 
 class ConsoleProxy:
-    """A console proxy. Raises InvalidInput for invalid options."""
+    """The server of one type of console proxy, with its event loop thread. Raises InvalidInput for invalid options."""
 
     def __init__(self, transport: messaging.RPCTransport, kind: Kind) -> None:
         self._kind = kind

@@ -17,7 +17,7 @@ class InstanceNotReady(Conflict, template="Instance {instance_id} is not ready")
 
 
 class InstanceIsBusy(Conflict,
-                     template="Cannot '{method}' instance {instance_uuid} while something else is done to it"):
+                     template="Cannot '{method}' instance {instance_uuid} while another operation runs on it"):
     """A server with another running operation."""
 
 
@@ -63,7 +63,7 @@ class UnsupportedGroupPolicy(Invalid, template="ServerGroup policy is not suppor
 
 
 class ClaimLost(NovaException,
-                template="No valid host was found. One that was chosen cannot take the server: {reason}."):
+                template="No valid host was found. A selected host cannot take the server: {reason}."):
     """Resources of the selected ``node`` that another request has claimed; an alternate is tried next. Users can read
     the message if there is no other host, so the message does not name the node."""
 
@@ -82,7 +82,7 @@ class MigrationNotFoundForInstance(MigrationNotFound,
                                    template="Migration {migration_id} not found for instance {instance_id}"): ...
 class InvalidMigrationState(
         Invalid,
-        template="Migration {migration_id} of instance {instance_uuid} is {state}: it cannot be told to {method}."): ...
+        template="Cannot {method} migration {migration_id} of instance {instance_uuid} while it is {state}."): ...
 
 
 class StaleReport(Conflict, template="Action {action} is at step {step} attempt {attempt}."):

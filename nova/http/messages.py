@@ -72,7 +72,7 @@ def check_end(fields: int, raw: bytes) -> None:
 def _request_line(request: h11.Request) -> tuple[str | None, Environ]:
     """Return the host of an absolute target (RFC 9112 3.2.2; it counts instead of the Host header), and the environ."""
     if request.http_version not in (b"1.0", b"1.1"):
-        raise Refused(505, "Only HTTP/1.0 and HTTP/1.1 are spoken here.")
+        raise Refused(505, "Only HTTP/1.0 and HTTP/1.1 are supported.")
     if not _METHOD.fullmatch(request.method):
         raise Refused(400, "The request's method is malformed.")
     target = request.target.decode("latin-1")

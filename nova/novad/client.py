@@ -193,7 +193,7 @@ def _unusable(path: pathlib.Path) -> str:
     try:
         status, above = path.lstat(), path.parent.stat()
         if not stat.S_ISSOCK(status.st_mode):
-            return "it is no socket"
+            return "it is not a socket"
         if status.st_uid not in trusted or above.st_uid not in trusted or above.st_mode & 0o022:
             return "the socket, or its directory, belongs to another account"
         with socket.socket(socket.AF_UNIX) as sock:

@@ -312,7 +312,7 @@ class Daemon:
             except Cancelled:
                 return
             except Exception as error:  # The next check may succeed, whatever the error is.
-                LOG.exception("The check of components failed: %s", error)
+                LOG.exception("The check of components failed, retrying at the next interval: %s", error)
             if self.deployer.ending.wait(self.options.interval):
                 return
 
@@ -325,7 +325,7 @@ class Daemon:
             except Cancelled:
                 raise
             except ReportedError as error:
-                LOG.warning("%s", error)
+                LOG.warning("Cannot roll back an interrupted deployment, retrying at the next check: %s", error)
             return
         with contextlib.suppress(Busy), self.deployer.alone(deploy.HEALTH_CHECK):
             self.deployer.cleanup.run(_log_progress)
@@ -348,7 +348,7 @@ class Daemon:
                     time.monotonic() > self._starts[name][1] + _CALM):
                 del self._starts[name]
         except ReportedError as error:
-            LOG.warning("Component %s: %s", name, error)
+            LOG.warning("Cannot check or restart component %s, retrying at the next check: %s", name, error)
 
     def _may_start(self, name: str) -> bool:
         times, last = self._starts.get(name, (0, 0.0))

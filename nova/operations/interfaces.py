@@ -115,7 +115,7 @@ class DetachInterface(_Interface):
     answer_type = NoRequest
 
     def vif_of(self, instance: Instance) -> VIF | None:
-        """Return the requested interface from the server's row."""
+        """Return the interface to detach as stored with the instance, or None if it is not attached."""
         return next((vif for vif in instance.network_info if vif.id == self.data.port_id), None)
 
     def accept(self, ctl: Acceptance, request: DetachInterfaceRequest) -> None:

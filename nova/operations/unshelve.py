@@ -71,8 +71,8 @@ class Unshelve(placing.PlacedOperation):
             raise exception.InstanceInvalidState(method=self.rules.label, instance_uuid=instance.uuid, attr="vm_state",
                                                  state=instance.vm_state)
         if request.moves and instance.host:
-            raise exception.Conflict(f"Instance {instance.uuid} is on its host still: a zone or a host can be chosen "
-                                     "only for one in vm_state shelved_offloaded.")
+            raise exception.Conflict(f"Instance {instance.uuid} is still on its host: a zone or a host can be selected "
+                                     "only in vm_state shelved_offloaded.")
         data.drops = instance.system_metadata.get(IMAGE, "")
         data.pinned = instance.pinned_availability_zone
         data.on_host = bool(instance.host)

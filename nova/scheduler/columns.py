@@ -109,14 +109,15 @@ class Block:
             column[row] = 0
 
 
-# "known_" columns have the last values reported by the conductor; the columns without the prefix include later choices.
+# "known_" columns have the values last reported by the conductor; the columns without the prefix also count the hosts
+# selected since.
 _NODE_FIELDS: dict[str, Any] = {
     "alive": np.bool_, "up": np.bool_, "disabled": np.bool_,
     "num_instances": np.int64, "known_num_instances": np.int64,
     "num_io_ops": np.int64, "known_num_io_ops": np.int64,
     "failed_builds": np.int64, "hypervisor_version": np.int64,
     "state_generation": np.int64, "usage_generation": np.int64,
-    # Monotonic time of the last choice not yet confirmed by a usage report; 0: none.
+    # Monotonic time of the last selection not yet confirmed by a usage report; 0: none.
     "pending_since": np.float64,
 }
 
@@ -140,10 +141,10 @@ class Table:
         self.classes: dict[str, Block] = {}
         self.pools = {name: Pool() for name in POOLED}
         self.uuids: list[str] = []
-        # Dedicated resources by row: including later choices, and as last reported.
+        # Dedicated resources by row: less those of hosts selected since the last report, and as last reported.
         self.dedicated_resources: dict[int, NodeDedicatedResources] = {}
         self.reported_resources: dict[int, NodeDedicatedResources] = {}
-        # Child providers by row: including later choices, and as last reported.
+        # Child providers by row, likewise: with the selections since the last report, and as last reported.
         self.children: dict[int, list[Provider]] = {}
         self.reported_children: dict[int, list[Provider]] = {}
         self._shared: weakref.WeakValueDictionary[bytes, NodeDedicatedResources] = weakref.WeakValueDictionary()

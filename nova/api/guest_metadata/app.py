@@ -82,7 +82,7 @@ class Application:
         try:
             length = int(environ.get("CONTENT_LENGTH") or 0)
         except ValueError:
-            raise HTTPError(400, "Content-Length is no number.") from None
+            raise HTTPError(400, "Content-Length is not a number.") from None
         if not 0 <= length <= PASSWORD_MAX:  # a negative length would read everything
             raise HTTPError(400, f"The password is longer than {PASSWORD_MAX} bytes.")
         try:

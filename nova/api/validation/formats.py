@@ -57,7 +57,7 @@ def canonical_ipv6(text: str) -> str:
 
 
 def printable(text: str) -> bool:
-    """Return True for characters of the basic plane that are no controls, unassigned or line separators."""
+    """Return True for characters of the basic plane that are not controls, unassigned or line separators."""
     return all(ord(char) < 0xFFFE and _printable(char) for char in set(text))
 
 

@@ -30,22 +30,22 @@ def nodes_list(novad: Novad, args: argparse.Namespace) -> Any:
         (node.node, node.state, ", ".join(node.roles), node.address, node.error) for node in answer.nodes]
 
 
-@doing(arg("node", metavar="NODE", help="its name or address"))
+@doing(arg("node", metavar="NODE", help="name or address of the node"))
 def nodes_forget(novad: Novad, args: argparse.Namespace) -> None:
     """Stop deploying to an accepted node."""
     novad.ask(novad.client.nodes.Forget, pb.NodeRequest(node=args.node))
 
 
-@doing(arg("node", metavar="NODE", help="its name or address, as nova nodes list shows it"),
+@doing(arg("node", metavar="NODE", help="name or address of the node, as nova nodes list shows it"),
        arg("--role", action="append", default=[], metavar="ROLE", dest="roles",
-           help="default: compute; may be repeated"))
+           help="role of the node in the platform (default: compute); may be repeated"))
 def nodes_accept(novad: Novad, args: argparse.Namespace) -> None:
     """Accept a discovered node with roles, and deploy to the node from now on."""
     node = novad.ask(novad.client.nodes.Accept, pb.AcceptRequest(node=args.node, roles=args.roles))
     print(f"{node.node} at {node.address} is {node.state}, with roles {', '.join(node.roles)}")
 
 
-@doing(arg("node", metavar="NODE", help="its name"))
+@doing(arg("node", metavar="NODE", help="name of the node"))
 def nodes_secret(novad: Novad, args: argparse.Namespace) -> None:
     """Print the shared secret that another node needs (secret_file in its novad.toml)."""
     print(novad.ask(novad.client.nodes.Secret, pb.NodeRequest(node=args.node)).secret)

@@ -116,7 +116,7 @@ def _image(nova: Nova, args: argparse.Namespace) -> str | None:
         str({**image, **image.get("metadata", {})}.get(name)) == value for name, value in args.image_with)]
     if not fitting:
         wanted = ", ".join("=".join(pair) for pair in args.image_with)
-        raise CommandError(f"No image has {wanted}; nova image-list lists the images")
+        raise CommandError(f"No image has the properties {wanted}; nova image-list lists the images")
     return str(fitting[0]["id"])
 
 

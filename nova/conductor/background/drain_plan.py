@@ -37,7 +37,7 @@ def plan(drain: Drain, server: Candidate, cold_now: bool = False) -> Plan:
     waits = server.task_state == states.DELETING or server.vm_state == states.BUILDING
     if waits or (server.busy and drain.kind == drain_types.DRAIN):
         what = f"its task is {server.task_state}" if server.task_state else "an operation has it"
-        return Plan(how=proposed.how, reason=f"something else is done with it: {what}", later=True)
+        return Plan(how=proposed.how, reason=f"another operation runs on it: {what}", later=True)
     return proposed
 
 

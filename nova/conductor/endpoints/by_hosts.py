@@ -260,7 +260,7 @@ class Heartbeat(by_hosts_api.Heartbeat):
 def _check_binary(ctx: RequestContext, binary: str) -> None:
     """Raise CallerRefused if a compute host calls as a service of the control plane."""
     if ctx.calling_host and binary != services.COMPUTE:
-        raise exception.CallerRefused(f"Host {ctx.calling_host} may not pass itself off as {binary}.")
+        raise exception.CallerRefused(f"Host {ctx.calling_host} must not register {binary}.")
 
 
 class EngineReports(by_hosts_api.Engine):
@@ -329,7 +329,7 @@ def _end_of_tunnels(text: str) -> str:
     except ValueError:
         address = None
     if address is None or address.is_multicast or address.is_unspecified:
-        raise exception.InvalidInput(reason=f"tunnels cannot end at {text[:100]!a}")
+        raise exception.InvalidInput(reason=f"invalid tunnel address {text[:100]!a}")
     return str(address)
 
 

@@ -183,7 +183,7 @@ def check_rule(rule: SecurityGroupRule) -> SecurityGroupRule:
     if protocol is None and (low, high) != (None, None):
         raise exception.InvalidInput(reason="from_port and to_port need an ip_protocol")
     if (low is None) != (high is None):
-        raise exception.InvalidInput(reason="from_port and to_port belong together")
+        raise exception.InvalidInput(reason="from_port and to_port require each other")
     if protocol == "icmp":
         if low is not None and high is not None and not (-1 <= low <= 255 and -1 <= high <= 255):
             raise exception.InvalidInput(reason="from_port (icmp type) and to_port (icmp code) must be -1 to 255")

@@ -114,7 +114,7 @@ class Shares(Endpoint, volumes_api.Shares):
     @property
     def _db(self) -> Database:
         if CONF.share.driver != "local":
-            raise exception.NotSupported("Nova keeps no shares itself here ([share]driver).")
+            raise exception.NotSupported("This deployment has no embedded shares ([share]driver).")
         return self.core.db
 
     def index(self, ctx: RequestContext, project_id: str | None = None, limit: int | None = None,

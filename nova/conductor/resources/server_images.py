@@ -40,7 +40,7 @@ class ServerImages:
         ctx, instance = self._transaction.ctx, self._transaction.instance
         for key in more:
             if key in _CORE or key.startswith(_RESERVED):
-                raise exception.InvalidInput(reason=f"metadata: {key} is no property of an image that users set")
+                raise exception.InvalidInput(reason=f"metadata: users cannot set the image property {key}")
         base, owner = instance.image, ctx.project_id or instance.project_id
         foreign = owner != instance.project_id
         return Image(

@@ -30,7 +30,7 @@ class ServerInterfaces:
         self._transaction.effects.append(self._mark_groups)
         return vif
 
-    # --- written with the step -------------------------------------------------------------------------
+    # --- changes in the transaction of the step --------------------------------------------------------
     def take(self, host: str) -> None:
         instance = self._transaction.instance
         if instance.network_info or instance.requested_networks == [] or self._outside:

@@ -20,7 +20,7 @@ class EmbeddedShares:
     def get(self, ctx: RequestContext, project_id: str, share_id: str, host: str) -> Share:
         share = self._db.read(lambda connection: shares.get(connection, share_id, project_id))
         if share.host not in (None, host) and not CONF.share.shared:
-            raise exception.Conflict(f"Share {share_id} can only be used on another host than that of the server.")
+            raise exception.Conflict(f"Share {share_id} is on another host than the server.")
         return share
 
     def allow(self, ctx: RequestContext, share_id: str, host: str, connector: Mapping[str, Any],

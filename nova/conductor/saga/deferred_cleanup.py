@@ -88,7 +88,7 @@ class DeferredCleanup:
             actions.update(connection, stored, attempt=stored.attempt + 1, owner=None, lease_until=clock.now(),
                            payload=msgspec.to_builtins(content))
         except exception.StaleReport as error:
-            raise db_exception.RetryRequest(exception.ServiceUnavailable("The action has advanced.")) from error
+            raise db_exception.RetryRequest(exception.ServiceUnavailable("The action is at a later step.")) from error
 
     def run_due(self) -> None:
         """Run the cleanups that are due, in the background."""

@@ -34,7 +34,7 @@ _COMPUTE = "nova-compute"
 @dataclasses.dataclass
 class TransitionNotifications:
     """The notifications of one transaction. ``open_events``: the events that are open after it, with their publishers.
-    ``makers`` return the notifications that are no events of the server."""
+    ``makers`` return the notifications that are not events of the server."""
 
     open_events: dict[str, str]
     server_events: list[ServerEvent] = dataclasses.field(default_factory=list)

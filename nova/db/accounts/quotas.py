@@ -215,7 +215,7 @@ def room(connection: sa.Connection, project_id: str, user_id: str, cores: int, r
 
 
 def take(connection: sa.Connection, reserved: Room) -> None:
-    """Spend quota for the servers of a room. If other transactions have spent it meanwhile, the transaction runs again.
+    """Spend the reserved quota. If concurrent transactions have spent it meanwhile, the transaction runs again.
 
     Both rows stay locked until the transaction ends, which should be at once: all requests of a project need the first.
     """
@@ -227,7 +227,7 @@ def take(connection: sa.Connection, reserved: Room) -> None:
             limit = limits_of.get(name, -1)
             values[f"{whose}_{name}"] = limit if limit >= 0 and amount > 0 else _UNLIMITED
     if connection.execute(_take(), values).rowcount != len({"", reserved.user_id}):
-        raise db_exception.RetryRequest(exception.OverQuota("Others have spent the quota meanwhile."))
+        raise db_exception.RetryRequest(exception.OverQuota("Concurrent requests have used the quota."))
 
 
 @functools.cache

@@ -70,7 +70,7 @@ def release(connection: sa.Connection, consumer: str, root: str | None = None) -
         if resources:
             connection.execute(_give_back(tuple(resources)), _amounts(provider, resources))
     if held and connection.execute(sa.delete(ALLOCATIONS).where(these)).rowcount != len(held):
-        raise db_exception.RetryRequest(exception.ServiceUnavailable("What is claimed has changed meanwhile."))
+        raise db_exception.RetryRequest(exception.ServiceUnavailable("The claimed resources have changed meanwhile."))
     return roots
 
 

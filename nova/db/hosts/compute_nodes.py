@@ -110,17 +110,17 @@ def _check_distinct(connection: sa.Connection, nodes: Sequence[ComputeNode], sto
     uuids += [child.uuid for node in nodes for child in node.children]
     for reported in (uuids, [node.hypervisor_hostname for node in nodes]):
         if len(reported) != len(set(reported)):
-            raise exception.InvalidInput(reason="two nodes or providers of a report are the same")
+            raise exception.InvalidInput(reason="a report contains a node or provider twice")
     new = set(uuids) - stored.providers.keys()
     if new and connection.scalar(sa.select(PROVIDERS.c.uuid).where(PROVIDERS.c.uuid.in_(new)).limit(1)) is not None:
-        raise exception.InvalidInput(reason="a provider of the report is another host's")
+        raise exception.InvalidInput(reason="a provider of the report belongs to another host")
 
 
 def _check_taken_over(connection: sa.Connection, row: Any, node: ComputeNode, host: str, trusted: bool) -> None:
     """Check that a host may take over a node of another host: the node must have no claims, and the other host must not
     be up unless the report is ``trusted``."""
     if row.hypervisor_hostname != node.hypervisor_hostname:
-        raise exception.InvalidInput(reason=f"node {node.uuid} of host {host} is already known as "
+        raise exception.InvalidInput(reason=f"node {node.uuid} of host {host} is already registered as "
                                             f"{row.hypervisor_hostname} of host {row.host}")
     _hold(connection, [row.uuid])
     on_it = sa.or_(ALLOCATIONS.c.root_uuid == row.uuid, ALLOCATIONS.c.provider_uuid == row.uuid)

@@ -67,7 +67,7 @@ def _check_free(connection: sa.Connection, domain: str) -> None:
                 ENTRIES.c.name == above[parent],
                 ENTRIES.c.name.endswith(f".{above[parent]}", autoescape=True))).order_by(ENTRIES.c.name))
         if name is not None:
-            raise exception.Conflict(f"The name {name} in {parent} is in the way, which a project has.")
+            raise exception.Conflict(f"The name {name} of a project in {parent} would be inside the new domain.")
 
 
 def delete_domain(connection: sa.Connection, domain: str) -> None:
@@ -82,7 +82,7 @@ def _lock(connection: sa.Connection, domain: str, project_id: str | None) -> Dom
     """Lock a domain against changes until the commit: its names are created and deleted with it."""
     stored = _domain(connection, sa.select(DOMAINS).with_for_update(), domain, project_id)
     if project_id is not None and stored.scope == PRIVATE:
-        raise exception.Forbidden(f"The names in {stored.domain} are the administrators'.")
+        raise exception.Forbidden(f"Only administrators may change names in {stored.domain}, a private domain.")
     return stored
 
 
@@ -110,8 +110,8 @@ def entries_of(connection: sa.Connection, domain: str, address: str, project_id:
 
 
 def put_entry(connection: sa.Connection, entry: Entry, project_id: str | None = None) -> Entry:
-    """Create a name or assign it to another address. Raises DnsDomainNotFound, InvalidInput, QuotaLimit, Forbidden (the
-    domain or name belongs to another project)."""
+    """Create a name or assign it to another address. Raises DnsDomainNotFound, InvalidInput, QuotaLimit, Forbidden (for
+    a project: the domain is private, or the name belongs to another project or to a subdomain)."""
     stored = _lock(connection, entry.domain, project_id)
     try:
         address = str(ipaddress.IPv4Address(entry.address))
@@ -145,11 +145,12 @@ def _check_inside(connection: sa.Connection, name: str, domain: str) -> None:
     inside = connection.scalar(sa.select(DOMAINS.c.domain).where(
         DOMAINS.c.domain.in_(longer)).order_by(DOMAINS.c.domain))
     if inside is not None:
-        raise exception.Forbidden(f"The name {name} in {domain} is one of the domain {inside}.")
+        raise exception.Forbidden(f"The name {name} in {domain} belongs to the domain {inside}.")
 
 
 def delete_entry(connection: sa.Connection, domain: str, name: str, project_id: str | None = None) -> None:
-    """Delete a name. Raises DnsDomainNotFound, DnsEntryNotFound, Forbidden (the domain is not for projects)."""
+    """Delete a name. Raises DnsDomainNotFound, DnsEntryNotFound, Forbidden (for a project: the domain is
+    private, or the name belongs to another project)."""
     stored = _lock(connection, domain, project_id)
     if not _is_there(connection, stored.domain, name.lower(), project_id):
         raise exception.DnsEntryNotFound(domain=domain, name=name)
@@ -162,7 +163,7 @@ def _is_there(connection: sa.Connection, domain: str, name: str, project_id: str
     row = connection.execute(sa.select(ENTRIES.c.project_id).where(
         ENTRIES.c.domain == domain, ENTRIES.c.name == name)).first()
     if row is not None and project_id not in (None, row.project_id):
-        raise exception.Forbidden(f"The name {name} in {domain} is another project's.")
+        raise exception.Forbidden(f"The name {name} in {domain} belongs to another project.")
     return row is not None
 
 
@@ -170,7 +171,7 @@ def _name(field: str, value: str) -> str:
     """Normalize a name. Raises InvalidInput for an invalid DNS name."""
     name = value.lower()
     if len(name) > 253 or not all(_LABEL.fullmatch(label) for label in name.split(".")):
-        raise exception.InvalidInput(reason=f"{field} '{value[:255]}' is not a name in the DNS")
+        raise exception.InvalidInput(reason=f"{field} '{value[:255]}' is not a valid DNS name")
     return name
 
 

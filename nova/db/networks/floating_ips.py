@@ -63,7 +63,8 @@ def _addresses(cidr: str) -> list[str]:
         raise exception.InvalidInput(reason=f"ip_range '{cidr}' has more than {_MOST} addresses")
     if any(network.overlaps(ipaddress.IPv4Network(special)) for special in (
             "0.0.0.0/8", "127.0.0.0/8", "169.254.0.0/16", "224.0.0.0/3")):
-        raise exception.InvalidInput(reason=f"ip_range '{cidr}' has addresses that are not for hosts")
+        raise exception.InvalidInput(
+            reason=f"ip_range '{cidr}' has reserved, loopback, link-local or multicast addresses")
     return [str(address) for address in network.hosts()]
 
 
@@ -150,7 +151,7 @@ def give(connection: sa.Connection, instance: Instance, address: str, fixed_addr
             raise exception.InvalidInput("Specified fixed address not assigned to instance")
     vif = next((vif for vif in usable if vif.floating is None), None)
     if vif is None:
-        raise exception.InvalidInput("Every such fixed address of the instance has a floating IP already")
+        raise exception.InvalidInput("The fixed addresses of the instance have floating IPs already")
     done = connection.execute(
         sa.update(TABLE).where(TABLE.c.address == address, TABLE.c.project_id == instance.project_id,
                                TABLE.c.instance_uuid.is_(None))

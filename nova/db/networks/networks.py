@@ -210,7 +210,8 @@ def parse_cidr_v6(value: str) -> ipaddress.IPv6Network:
         raise exception.InvalidInput(reason=f"cidr_v6 '{value}' must have a prefix length from /64 to /120")
     if any(cidr.overlaps(plain_ip.v6_network(special)) for special in (
             "::/32", "64:ff9b::/96", "fe80::/10", "fec0::/10", "ff00::/8")):
-        raise exception.InvalidInput(reason=f"cidr_v6 '{value}' has addresses that are not for hosts")
+        raise exception.InvalidInput(
+            reason=f"cidr_v6 '{value}' has reserved, loopback, link-local or multicast addresses")
     return cidr
 
 
@@ -224,7 +225,7 @@ def parse_cidr(value: str) -> ipaddress.IPv4Network:
         raise exception.InvalidInput(reason=f"cidr '{value}' must have a prefix length from /8 to /30")
     if cidr.is_multicast or cidr.is_reserved or any(cidr.overlaps(ipaddress.IPv4Network(special)) for special in (
             "0.0.0.0/8", "127.0.0.0/8", "169.254.0.0/16")):
-        raise exception.InvalidInput(reason=f"cidr '{value}' has addresses that are not for hosts")
+        raise exception.InvalidInput(reason=f"cidr '{value}' has reserved, loopback, link-local or multicast addresses")
     return cidr
 
 

@@ -136,7 +136,7 @@ def _after(table: sa.Table, sort: list[tuple[str, str]], marker: sa.Row[Any]) ->
             behind = column.is_not(None) if direction == "asc" else sa.false()
             further = sa.or_(behind, sa.and_(column.is_(None), further))
         elif direction == "asc":
-            # This form lets every database start in the middle of an index.
+            # The additional ``column >= value`` lets every database start in the middle of an index.
             further = sa.and_(column >= value, sa.or_(column > value, further))
         elif table.c[name].nullable:
             further = sa.or_(column < value, column.is_(None), sa.and_(column == value, further))

@@ -83,7 +83,7 @@ def _check_quota(connection: sa.Connection, volume: Volume) -> None:
         raise exception.QuotaLimit(f"Quota exceeded: the project may have {most} volumes.")
     if 0 <= most_gb < int(size) + volume.size_gb:
         raise exception.QuotaLimit(f"Quota exceeded: the project may have {most_gb} GiB of volumes, {int(size)} are "
-                                   f"in use and {volume.size_gb} were asked for.")
+                                   f"in use and {volume.size_gb} were requested.")
 
 
 def delete(connection: sa.Connection, uuid: str, project_id: str | None = None) -> VolumeRemoval | None:

@@ -118,7 +118,7 @@ class Data:
         current data are removed before the copy if the disk has no room for both. Raises ReportedError, OSError."""
         source = self.root / place
         if not source.is_dir():
-            raise ReportedError(f"The backup {source} is not there.")
+            raise ReportedError(f"The backup {source} does not exist.")
         for copy in sorted(source / volume for volume in self.volumes_in(place)):
             target = self.volume(name, copy.name).resolve()
             if target.is_mount():

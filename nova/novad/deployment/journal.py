@@ -216,7 +216,7 @@ class Journal:
         return next(iter(self._deployments("select * from deployments where id = ?", ident)), None)
 
     def unfinished(self) -> list[Deployment]:
-        """Return the deployments that a killed daemon left or could not undo, the newest first."""
+        """Return the deployments that were interrupted or whose rollback failed, the newest first."""
         return self._deployments("select * from deployments where state in (?, ?) order by id desc", RUNNING, STUCK)
 
     def states(self, component: str) -> list[State]:
@@ -374,7 +374,7 @@ class Journal:
     def _transaction(self) -> Iterator[sqlite3.Connection]:
         with self._lock:
             if self._closed:  # SQLite itself would crash
-                raise JournalFault(f"The journal {self.path} is closed: novad ends.")
+                raise JournalFault(f"The journal {self.path} is closed: novad is stopping.")
             try:
                 self._adjust_reserve()
                 self._connection.execute("begin immediate")

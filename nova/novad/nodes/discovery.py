@@ -37,7 +37,8 @@ _CHECK_INTERVAL = 30.0  # Seconds between two checks of the addresses of the mac
 
 @dataclasses.dataclass
 class Entry:
-    """An instance. ``failing``: since when it fails (monotonic; None: confirmed); ``due``: time of its next attempt."""
+    """An announced novad instance. ``failing``: since when it fails (monotonic; None: confirmed); ``due``: time of the
+    next attempt to connect to it."""
 
     instance: Instance
     failing: float | None

@@ -142,7 +142,7 @@ class PodmanStream:
             if parts:
                 yield parts
         if left and not self._closed:
-            raise self.fault("the answer broke off")
+            raise self.fault("the response ended early")
 
     def _pieces(self, deadline: float | None = None) -> Iterator[bytes]:
         """Yield the content as it arrives. Raises TimeoutError at the monotonic ``deadline``."""
@@ -160,7 +160,7 @@ class PodmanStream:
             except OSError as error:
                 if self._closed:
                     return
-                raise self.fault(f"the answer broke off: {error}") from error
+                raise self.fault(f"the response ended early: {error}") from error
             if not piece:
                 return
             yield piece
@@ -256,7 +256,7 @@ class PodmanLines:
         self._tail = tail
         self._rests: dict[int, bytes] = {}  # Beginning of an incomplete line, by output stream.
         self._stream = PodmanStream(
-            path, f"there is no log of container {container}", "GET",
+            path, f"container {container} has no log", "GET",
             f"/containers/{urllib.parse.quote(container)}/logs?{query}", timeout=None if follow else 60.0).expect(200)
 
     def batches(self) -> Iterator[list[Line]]:

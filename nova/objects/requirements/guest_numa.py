@@ -148,7 +148,7 @@ def _page_size(key: str, value: str | None) -> str:
         if match["bits"] in ("b", "bit"):
             size //= 8
     if size < 1:
-        raise _refuse(f"{key}: '{value}' is no size of memory pages.")
+        raise _refuse(f"{key}: '{value}' is not a memory page size.")
     return str(size)
 
 

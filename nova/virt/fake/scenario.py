@@ -178,7 +178,7 @@ def _check(scenario: Scenario, path: str) -> None:
     for index, group in enumerate(scenario.groups):
         for host in group.host_names():
             if host in seen:
-                raise _bad(path, f"the host {host} is there twice - at `groups[{index}].name`")
+                raise _bad(path, f"the host {host} is described twice - at `groups[{index}].name`")
             seen.add(host)
         for name in group.aggregates:
             if name not in scenario.aggregates:
@@ -191,14 +191,14 @@ def _check(scenario: Scenario, path: str) -> None:
         _check_cells(group, index, path)
         for name, size in group.inventories.items():
             if isinstance(size, Size) and size.reserved > size.total:
-                raise _bad(path, f"more is reserved than there is - at `groups[{index}].inventories.{name}.reserved`")
+                raise _bad(path, f"reserved is more than total - at `groups[{index}].inventories.{name}.reserved`")
 
 
 def _check_cells(group: Group, index: int, path: str) -> None:
     count = group.cells.count if group.cells else 0
     for number, devices in enumerate(group.devices):
         if any(cell >= count for cell in devices.cells):
-            raise _bad(path, f"there is no such cell - at `groups[{index}].devices[{number}].cells`")
+            raise _bad(path, f"a cell that the node does not have - at `groups[{index}].devices[{number}].cells`")
     if group.cells is None:
         return
     cpus, memory = group.vcpus or CONF.fake.vcpus, group.memory_mb or CONF.fake.memory_mb

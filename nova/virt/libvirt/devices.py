@@ -445,7 +445,7 @@ def snapshot_xml(target: str, path: str, targets: Iterable[str]) -> str:
 
 
 def paths_of(disk: ET.Element) -> list[str]:
-    """Return the files of a disk in libvirt's list from the active one on, up to the first entry that is no file."""
+    """Return the files of a disk in libvirt's list from the active one on, up to the first entry that is not a file."""
     paths: list[str] = []
     item: ET.Element | None = disk
     while item is not None and (source := item.find("source")) is not None and source.get("file"):

@@ -28,7 +28,7 @@ NUMBERS = [2**31, 2**32, 2**63 - 1, 2**63, 2**64 - 1, 2**64, -2**31 - 1, -2**63,
                                   lambda number: {"colour": [{"deep": [number]}]}])
 def test_scheduler_hint_with_a_number_over_64_bits_is_refused(admin, shelf, nothing_left, number, wrap):
     server = {"name": "s", "flavorRef": shelf["flavor"], "imageRef": shelf["image"], "networks": "none"}
-    refused(admin, "POST", "/servers", 400, "It has more than 64 bits",
+    refused(admin, "POST", "/servers", 400, "The number exceeds 64 bits",
             body={"server": server, "os:scheduler_hints": wrap(number)})
 
 
@@ -42,7 +42,7 @@ def test_too_deeply_nested_scheduler_hint_is_refused(admin, shelf, nothing_left,
         "Content-Type": "application/json", "OpenStack-API-Version": "compute 2.96"})
     assert answer.status_code == 400
     assert answer.json()["badRequest"]["message"].startswith(
-        "Invalid input for field/attribute colour. It is nested too deep.")
+        "Invalid input for field/attribute colour. The value is nested too deeply.")
 
 
 def _bodies(number, shelf, flavor, server):

@@ -180,7 +180,7 @@ def test_forced_host_without_free_devices_is_refused_by_the_claim(suite, admin, 
         assert admin.server(boot(gpu, **forced))["status"] == "ACTIVE"
     fault = admin.server(boot(gpu, **forced))["fault"]
     assert (fault["code"], fault["message"]) == (
-        500, "No valid host was found. One that was chosen cannot take the server: "
+        500, "No valid host was found. A selected host cannot take the server: "
         "not enough free NUMA cells or PCI devices for the server.")
 
 

@@ -144,7 +144,7 @@ def test_image_deleted_during_snapshot_is_not_recreated(admin, server, hold):
 def test_create_image_with_reserved_metadata_names_is_refused(member, server, name):
     before = images(member)
     code, text = refused(lambda: member.action(server, "createImage", {"name": "s", "metadata": {name: "public"}}))
-    assert (code, text) == (400, f"Invalid input received: metadata: {name} is no property of an image that users set")
+    assert (code, text) == (400, f"Invalid input received: metadata: users cannot set the image property {name}")
     assert images(member) == before
 
 

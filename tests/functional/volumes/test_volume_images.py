@@ -249,7 +249,7 @@ def test_create_image_during_another_action_is_refused(admin, member, served, ci
     made = create(member, server)
     assert asked.wait(20)
     assert refused(lambda: create(member, server, name="second")) == (
-        409, f"Cannot 'createImage' instance {server} while something else is done to it")
+        409, f"Cannot 'createImage' instance {server} while another operation runs on it")
     release()
     wait_for(lambda: image_of(member, made)["status"] == "ACTIVE", 60)
     assert [each.volume.id for each in cinder.snapshots.values()] == [root]

@@ -157,7 +157,7 @@ def test_documents_of_instances_with_hostile_values_are_served() -> None:
 
 
 def test_mutated_vendor_data_files_are_served_or_ignored(tmp_path: pathlib.Path) -> None:
-    """A file that is no JSON is ignored; all documents stay valid JSON."""
+    """A file that is not JSON is ignored; all documents stay valid JSON."""
     path, found, rng = tmp_path / "vendor.json", collections.Counter[str](), random.Random(9)
     CONF.set_override("vendordata_jsonfile_path", str(path), group="metadata")
     known = [json.dumps({"a": [1, 1.5, None, True, "é"], "_b": {"c": {}}}).encode(), b"[NaN, Infinity, -Infinity]",

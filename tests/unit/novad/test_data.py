@@ -44,7 +44,7 @@ def test_backup_contains_all_volumes_with_backup_enabled(data):
     assert (data.volume("db", "cache") / "file").read_text() == "cold"
     assert (data.root / "backups").stat().st_mode & 0o777 == 0o700
     data.drop_backup(place)
-    with pytest.raises(ReportedError, match="is not there"):
+    with pytest.raises(ReportedError, match="does not exist"):
         data.restore("db", place)
 
 

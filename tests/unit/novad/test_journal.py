@@ -95,7 +95,7 @@ def test_use_of_a_closed_journal_raises_journal_fault(tmp_path):
     for thread in threads:
         thread.join()
     assert len(faults) == 4
-    assert all("novad ends" in fault for fault in faults)
+    assert all("novad is stopping" in fault for fault in faults)
 
 
 def test_concurrent_first_reads_do_not_crash(tmp_path):

@@ -286,7 +286,7 @@ class OddMemory(HostFilter):
         return host.inventories["MEMORY_MB"].total % 2 == 1 and host.up
 
 
-def test_host_filter_is_converted_to_a_mask():
+def test_host_filter_is_applied_to_each_node():
     assert passing(OddMemory(), [node("a", ram=7), node("b", ram=8), node("c", ram=9, up=False)], spec()) == ["a"]
 
 

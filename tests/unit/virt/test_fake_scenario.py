@@ -115,9 +115,9 @@ def test_aggregates_contain_the_hosts_of_their_groups():
     ("groups: [{name: a, inventories: {custom: 2}}]", "`groups[0].inventories`", "matching regex"),
     ("groups: [{name: a, inventories: {FPGA: {totl: 2}}}]", "`groups[0].inventories[...]`", "field `tot"),
     ("groups: [{name: a, inventories: {FPGA: {total: 2, reserved: 3}}}]",
-     "`groups[0].inventories.FPGA.reserved`", "more is reserved than there is"),
+     "`groups[0].inventories.FPGA.reserved`", "reserved is more than total"),
     ("groups: [{name: a, traits: [avx]}]", "`groups[0].traits[0]`", "matching regex"),
-    ("groups: [{name: a}, {name: a}]", "`groups[1].name`", "the host a is there twice"),
+    ("groups: [{name: a}, {name: a}]", "`groups[1].name`", "the host a is described twice"),
     ("groups: [{name: a, aggregates: [x]}]", "`groups[0].aggregates`", "aggregate x is not described"),
     ("groups: [{name: a, aggregates: [x, y]}]\n"
      "aggregates: {x: {availability_zone: e}, y: {availability_zone: w}}",

@@ -104,7 +104,7 @@ TOO_LARGE = [
 def test_files_larger_than_the_allowance_are_refused_before_creation(
         fetched: list[str], tmp_path: pathlib.Path, come: Any, file: DiskFile) -> None:
     good = [disk()] if file.name != "disk" else []
-    with pytest.raises(exception.MigrationError, match=r"than the server may have|is no file of the server"):
+    with pytest.raises(exception.MigrationError, match=r"than the server may have|is not a file of the server"):
         come(server(flavor=FLAVOR), DiskSource(host="hostile", token="t", files=[*good, file]))
     assert fetched == []
     assert made(tmp_path) == []
@@ -138,7 +138,7 @@ def test_swap_disk_is_not_copied(fetched: list[str], tmp_path: pathlib.Path) -> 
 
 def test_root_disk_of_a_volume_backed_server_is_refused(fetched: list[str], tmp_path: pathlib.Path) -> None:
     volume = BlockDevice(source="volume", destination="volume", volume_id="v", boot_index=0)
-    with pytest.raises(exception.MigrationError, match="is no file of the server"):
+    with pytest.raises(exception.MigrationError, match="is not a file of the server"):
         move(server(flavor=FLAVOR, image_ref="", image=None, block_devices=[volume]),
              DiskSource(host="hostile", token="t", files=[disk()]))
     assert made(tmp_path) == []

@@ -68,9 +68,9 @@ def test_symbolic_link_on_shared_storage_is_refused(state: pathlib.Path) -> None
 
 @pytest.mark.parametrize("name", ["../disk", "/etc/cron.d/evil", "disk.part", "owner", "", "disk.eph", "nova.conf"])
 def test_file_name_that_is_no_guest_file_is_refused(state: pathlib.Path, name: str) -> None:
-    with pytest.raises(exception.MigrationError, match="is no file of a server"):
+    with pytest.raises(exception.MigrationError, match="is not a file of a server"):
         receive(state, qcow2(), name=name)
-    with pytest.raises(exception.MigrationError, match="is no file of a server"):
+    with pytest.raises(exception.MigrationError, match="is not a file of a server"):
         receive(state, qcow2(), format="raw")
 
 

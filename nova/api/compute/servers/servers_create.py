@@ -135,8 +135,8 @@ def _request(req: Request, wanted: Mapping[str, Any], hints: dict[str, Any]) -> 
     zone, host, node = _zone(wanted)
     networks = _networks(wanted.get("networks"), most)
     if most > 1 and len(f"{wanted['name']}-{most}") > _LONGEST:
-        raise exception.InvalidInput("Invalid input for field/attribute name. With the number that each of several "
-                                     f"servers adds to it, it may have at most {_LONGEST} characters.")
+        raise exception.InvalidInput("Invalid input for field/attribute name. With the number appended for each "
+                                     f"server, the name may have at most {_LONGEST} characters.")
     if wanted.get("hostname") and most > 1:
         raise exception.InvalidInput("A hostname can be given to a single server only, not with max_count > 1.")
     # Before 2.19 there was no description to give; it was the name.
@@ -262,7 +262,7 @@ def personality_of(wanted: Mapping[str, Any]) -> list[Personality]:
 def _find_images(req: Request, request: ServerCreate, image_ref: str | None) -> None:
     """Fill in the images that the server and its volumes are made from.
 
-    If the server boots from a volume that is no copy of an image, only the properties and the minimum sizes of the
+    If the server boots from a volume that is not a copy of an image, only the properties and the minimum sizes of the
     named image are used, not its data, kernel and described volumes.
     """
     root = root_volume(request.block_devices)

@@ -156,7 +156,7 @@ def _project(req: Request, given: dict[str, list[str]], policy: str) -> str | No
 
 
 def _by_status(req: Request, query: ServerQuery, statuses: list[str]) -> bool:
-    """Filter the query by the states of these statuses. Return False if no server can have them."""
+    """Filter the query by the vm_states and task_states of API statuses. Return False if no server can have them."""
     vm_states: list[str] = []
     task_states: list[str] = []
     by_default = False

@@ -32,7 +32,7 @@ def create(req: Request) -> dict[str, Any]:
     wanted = req.body["snapshot"]
     volume, create_info = wanted["volume_id"], wanted["create_info"]
     if not is_uuid(create_info["snapshot_id"]):
-        raise exception.InvalidInput(reason="snapshot_id is no UUID.")
+        raise exception.InvalidInput(reason="snapshot_id is not a UUID.")
     request = {"volume_id": volume, "snapshot_id": create_info["snapshot_id"],
                "new_file": _name("new_file", create_info["new_file"])}
     _operate(req, volume, "volume_snapshot_create", request)
@@ -63,9 +63,9 @@ def _delete_info(text: str | None) -> dict[str, Any]:
     try:
         info = msgspec.json.decode(text or "")  # Rejects characters that cannot be encoded in a response.
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-        raise exception.InvalidInput(reason="delete_info is no JSON.") from error
+        raise exception.InvalidInput(reason="delete_info is not JSON.") from error
     if not isinstance(info, dict) or not isinstance(info.get("volume_id"), str):
-        raise exception.InvalidInput(reason="delete_info names no volume_id.")
+        raise exception.InvalidInput(reason="delete_info has no volume_id.")
     if info.get("type", _TYPE) != _TYPE:
         raise exception.InvalidInput(reason=f"type in delete_info is not {_TYPE}.")
     top, base = (_name(name, info[name]) if info.get(name) is not None else None

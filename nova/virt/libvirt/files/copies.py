@@ -81,7 +81,7 @@ def receive(instance: Instance, place: str, file: DiskFile, source: DiskSource, 
 def check_name(file: DiskFile) -> None:
     """Raise MigrationError unless the name is that of a file which moves with a guest."""
     if disks.format_to_copy(file.name) != file.format:
-        raise exception.MigrationError(reason=f"{file.name} ({file.format}) is no file of a server")
+        raise exception.MigrationError(reason=f"{file.name} ({file.format}) is not a file of a server")
 
 
 def base_of(instance: Instance, file: DiskFile, source: DiskSource) -> str:
@@ -212,7 +212,7 @@ def check_allowed(instance: Instance, files: Sequence[DiskFile], bases: Sequence
     for file in files:
         most = allowed.get(file.name)
         if most is None:
-            raise exception.MigrationError(reason=f"{file.name} is no file of the server")
+            raise exception.MigrationError(reason=f"{file.name} is not a file of the server")
         if file.name == ROOT:
             base = _base(file, bases)
             _check_base(instance, file, base)

@@ -174,7 +174,7 @@ def test_migration_errors_of_the_conductor_reach_the_client(api, found):
     found.answers["interrupt"] = exception.InvalidMigrationState(
         migration_id=7, instance_uuid=SERVER, state="completed", method="cancel")
     assert api("DELETE", f"{PATH}/7", version="2.24").error == (
-        "badRequest", 400, f"Migration 7 of instance {SERVER} is completed: it cannot be told to cancel.")
+        "badRequest", 400, f"Cannot cancel migration 7 of instance {SERVER} while it is completed.")
     found.answers["interrupt"] = exception.MigrationNotFoundForInstance(migration_id=7, instance_id=SERVER)
     assert api("DELETE", f"{PATH}/7", version="2.24").error == (
         "itemNotFound", 404, f"Migration 7 not found for instance {SERVER}")

@@ -210,7 +210,7 @@ def test_driver_chooses_node_uuid_but_existing_node_keeps_its_uuid(hosts: Books)
 def test_node_moves_to_another_host_only_under_its_name(hosts: Books) -> None:
     chosen = new_uuid()
     _report(hosts, node("h1", "metal", uuid=chosen))
-    with pytest.raises(exception.InvalidInput, match="already known as metal of host h1"):
+    with pytest.raises(exception.InvalidInput, match="already registered as metal of host h1"):
         _report(hosts, node("h2", "h2", uuid=chosen), host="h2")
     [moved] = _report(hosts, node("h2", "metal", uuid=chosen), host="h2")
     assert _state(hosts, moved.uuid).host == "h2"

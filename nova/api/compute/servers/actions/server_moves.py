@@ -124,7 +124,7 @@ def _forced(req: Request, wanted: dict[str, Any], since: int) -> bool:
         return wanted.get("host") is not None
     force = is_true(wanted.get("force"))
     if force and wanted.get("host") is None:
-        raise exception.InvalidInput("A move can be forced only to a host that is named.")
+        raise exception.InvalidInput("force requires a destination host.")
     return force
 
 
