@@ -15,7 +15,7 @@ from nova.service.rates import limiter
 
 
 class Rates:
-    """The limits of one API; make it before forking. Raises InvalidInput for options that say nothing."""
+    """The rate limits of the API. Created before forking. Raises InvalidInput for invalid options."""
 
     def __init__(self) -> None:
         self._project, self._user, self._address = (

@@ -75,7 +75,7 @@ class Request:
 
     @property
     def scope(self) -> str | None:
-        """``project_id`` for calls that take one: None (every project) for administrators."""
+        """Return the project to filter by: None (all projects) for administrators."""
         return None if self.ctx.is_admin else self.ctx.project_id
 
     # -- query -----------------------------------------------------------------------------------
@@ -122,7 +122,7 @@ class Request:
         return (most if not value else min(whole(value), most)), self.arg("marker")
 
     def offset_page(self) -> tuple[int, int]:
-        """Return the number of items and the offset, of a list without markers, where a limit of 0 is no limit."""
+        """Return the limit (0: no limit) and the offset of a list that is paged without markers."""
         return self.page()[0] or CONF.api.max_limit, whole(self.arg("offset") or 0)
 
     # -- links -----------------------------------------------------------------------------------
@@ -178,10 +178,10 @@ def _utc(value: datetime.datetime) -> datetime.datetime:
 
 
 def iso(value: datetime.datetime | None) -> str | None:
-    """2026-01-01T00:00:00Z"""
+    """Return a UTC time like 2026-01-01T00:00:00Z."""
     return None if value is None else _utc(value).isoformat(timespec="seconds")[:19] + "Z"
 
 
 def iso_precise(value: datetime.datetime | None) -> str | None:
-    """2026-01-01T00:00:00.000000, in UTC."""
+    """Return a UTC time like 2026-01-01T00:00:00.000000."""
     return None if value is None else _utc(value).isoformat(timespec="microseconds")[:26]

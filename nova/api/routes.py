@@ -316,5 +316,5 @@ ROUTES: tuple[Route, ...] = (*_ROUTES, *_boot_routes())
 
 
 def table() -> tuple[Route, ...]:
-    """The lines that count with this configuration: [api]legacy has more of them."""
+    """Return the routes of this configuration; [api]legacy adds some."""
     return legacy_routes.added_to(ROUTES) if legacy_routes.is_on() else ROUTES

@@ -46,9 +46,9 @@ def serve(shared: socket.socket, application: Wsgi, threads: int, linger: float 
 
 
 class ApiService:
-    """The API inside a process that has other things to do (nova-allinone, tests).
+    """The API in a thread of a process with other services (nova-allinone, tests).
 
-    ``port`` 0 takes a free one; ``url`` is where it answers once started.
+    ``port`` 0: a free port; ``url``: the URL of the API.
     """
 
     def __init__(self, bus_transport: Any, address: str = "127.0.0.1", port: int = 0) -> None:
@@ -59,11 +59,11 @@ class ApiService:
         self.url = f"{'https' if CONF.api.tls_cert_file else 'http'}://{host}:{self._socket.getsockname()[1]}"
 
     def start(self) -> None:
-        """Answer from now on."""
+        """Start to serve requests."""
         self._server.prepare()
         self._thread.start()
 
     def stop(self) -> None:
-        """Take no new requests, finish those in flight."""
+        """Refuse new requests and finish running ones."""
         self._server.stop()
         self._thread.join(CONF.graceful_shutdown_timeout)

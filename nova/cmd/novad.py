@@ -169,7 +169,7 @@ def _leave_out() -> None:
 
 
 def _few_heaps() -> ctypes.CDLL:
-    """The C library, whose threads share a heap: with one for each a daemon that does little would weigh far more."""
+    """Return the C library, after limiting it to one heap: a heap per thread would use far more memory."""
     libc = ctypes.CDLL(None)
     with contextlib.suppress(AttributeError):
         libc.mallopt(_M_ARENA_MAX, 1)

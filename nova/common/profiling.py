@@ -243,7 +243,7 @@ def speedscope(stacks: Stacks, name: str, unit: str) -> dict[str, Any]:
 
 
 def pprof(stacks: Stacks, name: str, unit: str, seconds: float) -> bytes:
-    """A message of profile.proto (https://github.com/google/pprof)."""
+    """Return a profile as a message of profile.proto (https://github.com/google/pprof)."""
     texts, functions, places = _Numbers({"": 0}), _Numbers({None: 0}), _Numbers({None: 0})  # Ids begin at 1.
     kind = _number(1, texts[name]) + _number(2, texts[unit])
     parts = [_bytes(1, kind)]

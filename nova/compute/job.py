@@ -107,7 +107,7 @@ class Job:
 
     @property
     def step_name(self) -> str:
-        """The name of the running step, or of the first one."""
+        """Return the name of the running step, or of the first step."""
         return self._step.name if self._step else self.order.step
 
     def enter(self, step: Step) -> None:

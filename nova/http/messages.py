@@ -85,7 +85,7 @@ def _request_line(request: h11.Request) -> tuple[str | None, Environ]:
     if not target.startswith("/") or "#" in target:
         raise Refused(400, "The request's target must be a path.")
     path, _mark, query = target.partition("?")
-    # An encoded slash is part of a name and no separator.
+    # An encoded slash is part of a name, not a separator.
     path = "%2F".join(urllib.parse.unquote(part, "latin-1") for part in _SLASH.split(path)) if "%" in path else path
     return host, {"REQUEST_METHOD": request.method.decode("ascii"), "SCRIPT_NAME": "", "PATH_INFO": path,
                   "QUERY_STRING": query, "REQUEST_URI": target,

@@ -43,7 +43,7 @@ class Expression(NamedTuple):
 
 
 def check(pattern: str, longest: int = LONGEST) -> str:
-    """Return the pattern. Raises ValueError, with a sentence for the user, for a text that is too long or no text."""
+    """Return the pattern. Raises ValueError, with a message for the user, if it is too long or not valid text."""
     if len(pattern) > longest:
         raise ValueError(f"A regular expression may have at most {longest} characters.")
     if "\0" in pattern:

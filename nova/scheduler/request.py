@@ -42,7 +42,7 @@ class Request:
 
     @property
     def policy(self) -> str | None:
-        """The policy of the server group."""
+        """Return the policy of the server group, or None without a group."""
         return self.spec.group.policy if self.spec.group else None
 
     def place(self, host: str) -> None:

@@ -148,7 +148,7 @@ UNKNOWN_GUESTS = Gauge("nova_compute_unknown_guests", "Guests on this host witho
 FILTERS_RESTORED = Counter("nova_network_filters_restored_total", "Repairs of the packet filters of guests after "
                            "another program changed or flushed them.")
 IMAGE_CACHE = Gauge("nova_compute_image_cache_bytes", "Disk space used by cached images of this host.")
-IMAGE_CACHE_LIMIT = Gauge("nova_compute_image_cache_limit_bytes", "Maximum of that disk space; 0: no limit.")
+IMAGE_CACHE_LIMIT = Gauge("nova_compute_image_cache_limit_bytes", "Maximum disk space of cached images; 0: no limit.")
 
 BUILD_INFO = Gauge("nova_build_info", "Always 1; the labels name the version and the service.", ("version", "service"))
 

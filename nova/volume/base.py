@@ -136,11 +136,11 @@ class Attachments(Protocol):
 
     @property
     def volumes(self) -> UserVolumes | None:
-        """The volumes of the external service, or None if the back end is not external."""
+        """Return the volumes of the external service, or None if the back end is not external."""
 
     @property
     def snapshots(self) -> Snapshots:
-        """The snapshots of volumes."""
+        """Return the snapshot service of the back end."""
 
     def secret_of(self, ctx: RequestContext, volume_id: str, own_rights: bool = False) -> str:
         """Return the id of the volume's encryption key in the key manager, or "" if the volume is not encrypted.

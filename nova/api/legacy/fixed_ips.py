@@ -1,4 +1,4 @@
-"""os-fixed-ips: owners of addresses, and reserved addresses (2.1 to 2.35); os-virtual-interfaces (2.1 to 2.43)."""
+"""os-fixed-ips: servers of addresses, and reserved addresses (2.1 to 2.35); os-virtual-interfaces (2.1 to 2.43)."""
 
 from nova import exception
 from nova.api.compute.servers.servers import authorized_get
@@ -36,7 +36,7 @@ def reserve(req: Request) -> None:
 
 @accepts(body=only("unreserve"))
 def unreserve(req: Request) -> None:
-    """Let servers have an address again."""
+    """Cancel the reservation of an address, so that servers can get it."""
     req.clients.fixed_ips.reserve(req.ctx, _address(req), False)
 
 

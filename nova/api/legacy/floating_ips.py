@@ -37,7 +37,7 @@ def index(req: Request) -> list[FloatingIp]:
 
 @accepts(query=ANY_QUERY, answer=_MANY)
 def show(req: Request) -> list[FloatingIp]:
-    """List the floating addresses that lead to servers of a host."""
+    """List the floating addresses of the servers on a host."""
     floating_ips = req.clients.floating_ips.on_host(req.ctx, req.params["id"])
     if not floating_ips:
         raise exception.FloatingIpNotFoundForHost(host=req.params["id"])
@@ -46,7 +46,7 @@ def show(req: Request) -> list[FloatingIp]:
 
 @accepts(body=CREATE, answer=_MADE, errors=(409,))
 def create(req: Request) -> dict[str, Any]:
-    """Put the addresses of a range into a pool."""
+    """Add the addresses of a range to a pool."""
     given = req.body["floating_ips_bulk_create"]
     ours, pool = CONF.network.uplink_interface, given.get("pool", _POOL)
     if ours and given.get("interface", ours) != ours:
@@ -60,7 +60,7 @@ def create(req: Request) -> dict[str, Any]:
 @accepts(body=DELETE, answer=Object({"floating_ips_bulk_delete": STRING}), errors=(409,))
 def delete(req: Request) -> dict[str, Any]:
     """Remove the unallocated addresses of a range from their pools."""
-    if req.params["id"] != "delete":  # the only thing that can be done with a PUT
+    if req.params["id"] != "delete":  # the only action of this PUT
         raise RouteNotFound()
     req.clients.floating_ips.delete(req.ctx, req.body["ip_range"])
     return {"floating_ips_bulk_delete": req.body["ip_range"]}
@@ -86,13 +86,13 @@ ENTRY = View([
 
 @accepts(query=ANY_QUERY, answer=listed("domain_entries", DOMAIN))
 def domains(req: Request) -> list[Domain]:
-    """List the domains that the project may have names in."""
+    """List the DNS domains in which the project may create names."""
     return req.clients.floating_ip_dns.index(req.ctx, req.scope)
 
 
 @accepts(body=DOMAIN_BODY, answer=single("domain_entry", DOMAIN), errors=(409,))
 def put_domain(req: Request) -> Domain:
-    """Create a domain, or say anew whose it is."""
+    """Create a DNS domain, or change its project or availability zone."""
     given = req.body["domain_entry"]
     wrong = "availability_zone" if given["scope"] == "public" else "project"
     if given.get(wrong):
@@ -104,13 +104,13 @@ def put_domain(req: Request) -> Domain:
 
 @accepts()
 def delete_domain(req: Request) -> None:
-    """Delete a domain and all names in it."""
+    """Delete a DNS domain and all names in it."""
     req.clients.floating_ip_dns.delete_domain(req.ctx, req.params["domain"])
 
 
 @accepts(query=ANY_QUERY, answer=Object({"dns_entry": ENTRY, "dns_entries": Array(ENTRY)}))
 def show_entry(req: Request) -> dict[str, Any]:
-    """Show a name of a domain, or all names of an address there."""
+    """Show a DNS name of a domain, or all names of an address in the domain."""
     domain, name = req.params["domain"], req.params["name"]
     try:
         plain_ip.address(name)
@@ -124,7 +124,7 @@ def show_entry(req: Request) -> dict[str, Any]:
 
 @accepts(body=ENTRY_BODY, answer=single("dns_entry", ENTRY))
 def put_entry(req: Request) -> Entry:
-    """Create a name, or have it be that of another address."""
+    """Create a DNS name, or assign it to another address."""
     given = req.body["dns_entry"]
     return req.clients.floating_ip_dns.put_entry(req.ctx, Entry(
         domain=req.params["domain"], name=req.params["name"], address=given["ip"], type=given["dns_type"]), req.scope)
@@ -132,5 +132,5 @@ def put_entry(req: Request) -> Entry:
 
 @accepts()
 def delete_entry(req: Request) -> None:
-    """Delete a name."""
+    """Delete a DNS name."""
     req.clients.floating_ip_dns.delete_entry(req.ctx, req.params["domain"], req.params["name"], req.scope)

@@ -1,4 +1,4 @@
-"""Making and removing networks, and saying whose they are: os-networks and os-tenant-networks (2.1 to 2.35)."""
+"""Creation, deletion and assignment of networks: os-networks and os-tenant-networks (2.1 to 2.35)."""
 
 import ipaddress
 from typing import Any
@@ -89,7 +89,7 @@ def _check_dhcp_server(wanted: Network, address: str | None) -> None:
 
 @accepts(errors=(409,))
 def delete(req: Request) -> None:
-    """Delete a network that no server is on."""
+    """Delete a network without servers."""
     req.clients.networks.delete(req.ctx, req.params["id"])
 
 
@@ -101,25 +101,25 @@ def add(req: Request) -> None:
 
 @accepts(body=only("disassociate"), errors=(409,))
 def disassociate(req: Request) -> None:
-    """Take a network from its project and from its host."""
+    """Remove the project and the host of a network."""
     req.clients.networks.disassociate(req.ctx, req.params["id"], project=True, host=True)
 
 
 @accepts(body=only("disassociate_project"), errors=(409,))
 def disassociate_project(req: Request) -> None:
-    """Take a network from its project: it is everybody's."""
+    """Remove the project of a network, which all projects can use from then on."""
     req.clients.networks.disassociate(req.ctx, req.params["id"], project=True, host=False)
 
 
 @accepts(body=only("disassociate_host"))
 def disassociate_host(req: Request) -> None:
-    """Take a network from its host."""
+    """Remove the host of a network."""
     req.clients.networks.disassociate(req.ctx, req.params["id"], project=False, host=True)
 
 
 @accepts(body=only("associate_host", TEXT))
 def associate_host(req: Request) -> None:
-    """Say which host a network belongs to; it is kept and shown."""
+    """Assign a network to a host. The host is stored and shown, without effect."""
     req.clients.networks.associate_host(req.ctx, req.params["id"], req.body["associate_host"])
 
 
@@ -135,7 +135,7 @@ def tenant_create(req: Request) -> Network:
 
 @accepts(errors=(409,))
 def tenant_delete(req: Request) -> None:
-    """Delete a network of the caller's project that no server is on."""
+    """Delete a network of the caller's project that has no servers."""
     network = req.clients.networks.get(req.ctx, req.params["id"], req.ctx.project_id)
     if network.project_id is None:
         raise exception.NetworkNotFound(network_id=network.uuid)

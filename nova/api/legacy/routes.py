@@ -82,7 +82,7 @@ _AGAIN = frozenset(route.path if route.path.startswith("/servers") else f"/{rout
 
 
 def is_on() -> bool:
-    """Return True if the configuration enables them and has embedded networks."""
+    """Return True if [api]legacy is set and the networks are embedded."""
     return bool(CONF.api.legacy) and CONF.network.driver != "neutron"
 
 

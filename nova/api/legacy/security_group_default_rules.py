@@ -1,4 +1,4 @@
-"""os-security-group-default-rules: what the default group of a new project lets in (2.1 to 2.35)."""
+"""os-security-group-default-rules: ingress rules of the default group of a new project (2.1 to 2.35)."""
 
 from nova import exception
 from nova.api.compute.networks.security_groups import EVERYBODY, number, text
@@ -28,19 +28,19 @@ def _id(req: Request) -> int:
 
 @accepts(query=ANY_QUERY, answer=listed("security_group_default_rules", RULE))
 def index(req: Request) -> list[DefaultRule]:
-    """List the rules that default groups begin with."""
+    """List the rules of new default security groups."""
     return req.clients.security_group_default_rules.index(req.ctx)
 
 
 @accepts(query=ANY_QUERY, answer=_SINGLE_RULE)
 def show(req: Request) -> DefaultRule:
-    """Show such a rule."""
+    """Show a rule of new default security groups."""
     return req.clients.security_group_default_rules.get(req.ctx, _id(req))
 
 
 @accepts(body=CREATE, answer=_SINGLE_RULE, errors=(409,))
 def create(req: Request) -> DefaultRule:
-    """Add a rule to default groups that are created from now on."""
+    """Add a rule to default security groups that are created from now on."""
     given = req.body["security_group_default_rule"]
     return req.clients.security_group_default_rules.create(req.ctx, DefaultRule(
         protocol=text(given, "ip_protocol"), from_port=number(given, "from_port"), to_port=number(given, "to_port"),
@@ -49,5 +49,5 @@ def create(req: Request) -> DefaultRule:
 
 @accepts()
 def delete(req: Request) -> None:
-    """Remove a rule from default groups that are created from now on; existing groups keep it."""
+    """Remove a rule of new default security groups; existing groups keep it."""
     req.clients.security_group_default_rules.delete(req.ctx, _id(req))

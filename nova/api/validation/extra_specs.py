@@ -101,7 +101,7 @@ def _choice(*values: str) -> Check:
 
 
 def _matching(pattern: str, expected: str) -> Check:
-    """RE2 finds the pattern when the first value is checked: Python needs exponential time for some values."""
+    """Return a check by RE2, since Python's regular expressions need exponential time for some values."""
     return lambda value: None if matcher((f"^(?:{pattern})$",))(value) else expected
 
 

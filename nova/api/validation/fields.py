@@ -35,7 +35,7 @@ ABSENT: Any = object()
 
 
 class Type:
-    """Base of all declarations."""
+    """Base of the types that declare the properties of bodies and queries."""
 
     def schema(self, version: int) -> dict[str, Any]:
         """Return the JSON schema (2020-12) in this version."""
@@ -69,7 +69,7 @@ def _validator(kind: Type, version: int) -> Validator:
 
 
 class Plain(Type):
-    """A type that is the same in every version: a JSON schema as it is."""
+    """A type that is the same in every microversion, declared as a JSON schema."""
 
     def __init__(self, **keywords: Any) -> None:
         self._schema = keywords
@@ -86,7 +86,7 @@ class Name(Plain):
 
 
 class Changing(Type):
-    """A type that differs between versions: the version from which it counts -> the type."""
+    """A type that differs between microversions: first microversion -> type."""
 
     def __init__(self, types: Mapping[int, Type]) -> None:
         self._types = sorted(types.items(), key=operator.itemgetter(0))
@@ -133,9 +133,9 @@ def _fields(properties: Properties) -> dict[str, Field]:
 
 
 class Object(Type):
-    """An object with these properties and no others (unless ``additional``).
+    """A JSON object with these properties and, if ``additional``, any further ones.
 
-    ``patterns`` are properties by regular expression; further keywords go into the schema as they are.
+    ``patterns``: types of properties whose names match a regular expression. Other keywords are added to the schema.
     """
 
     def __init__(self, properties: Properties | None = None, additional: bool = False, null: bool = False,
@@ -223,9 +223,9 @@ class Query(Type):
 
 
 class Out:
-    """A key of a response: ``get(object, request)`` gives its value; ABSENT leaves it out.
+    """A key of a response. ``get(object, request)`` returns its value, or ABSENT to omit the key.
 
-    Without ``get`` it is the attribute of the same name.
+    Without ``get`` the value is the attribute of the same name.
     """
 
     __slots__ = ("get", "name", "since", "type", "until")
@@ -249,7 +249,7 @@ class View(Type):
         self._rows: dict[int, list[tuple[str, Getter]]] = {}
 
     def render(self, item: Any, req: Any) -> dict[str, Any]:
-        """``item`` as the request's microversion shows it."""
+        """Return the representation of ``item`` in the microversion of the request."""
         version = req.version
         rows = self._rows.get(version)
         if rows is None:
@@ -298,7 +298,7 @@ def string(**keywords: Any) -> Plain:
 
 
 def integer(minimum: int | None = None, maximum: int | None = None) -> Plain:
-    """An integer or a string of digits (use ``int()`` in the handler)."""
+    """Return the type of an integer or a string of digits; the handler converts it with ``int()``."""
     limits = {name: value for name, value in (("minimum", minimum), ("maximum", maximum)) if value is not None}
     return Plain(type=["integer", "string"], pattern="^[0-9]+$", **limits)
 

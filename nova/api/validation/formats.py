@@ -18,7 +18,7 @@ _ZONE_RULE = "printable characters except :. Can not start or end with whitespac
 
 
 def parse_time(text: str) -> datetime.datetime:
-    """An ISO 8601 time as an aware UTC time; without a zone it is UTC. Raises ValueError."""
+    """Parse an ISO 8601 time (by default in UTC); return an aware UTC time. Raises ValueError."""
     # "+" of a time zone arrives as a space when a client forgets to quote it in a URL.
     try:
         value = datetime.datetime.fromisoformat(text)
@@ -33,7 +33,7 @@ def parse_time(text: str) -> datetime.datetime:
 
 
 def decode_base64(text: str) -> bytes:
-    """Raises ValueError for anything but base64 (line breaks are fine)."""
+    """Decode base64, in which line breaks are allowed. Raises ValueError."""
     try:
         return base64.b64decode("".join(text.split()).encode("ascii"), validate=True)
     except (binascii.Error, UnicodeEncodeError) as error:
@@ -41,7 +41,7 @@ def decode_base64(text: str) -> bytes:
 
 
 def is_uuid(text: object) -> bool:
-    """A uuid with or without hyphens, in any case."""
+    """Return True for a uuid, with or without hyphens, in upper or lower case."""
     if not isinstance(text, str):
         return False
     try:
@@ -52,7 +52,7 @@ def is_uuid(text: object) -> bool:
 
 
 def canonical_ipv6(text: str) -> str:
-    """The shortest spelling of an IPv6 address (RFC 5952). Raises ValueError."""
+    """Return the canonical text of an IPv6 address (RFC 5952). Raises ValueError."""
     return str(plain_ip.v6_address(text))
 
 

@@ -20,7 +20,7 @@ _LONGEST_BACKTRACKING = 255
 
 
 class Failure:
-    """A value that does not fit a keyword. ``path``: the names and indexes that lead to the value.
+    """A value that violates a keyword of its schema. ``path``: the names and indexes that lead to the value.
 
     ``alternatives``: where ``oneOf`` or ``anyOf`` failed, the failure of each alternative, with paths from the value.
     """
@@ -35,7 +35,7 @@ class Failure:
 
     @property
     def message(self) -> str:
-        """The value and why it does not fit; written only when it is read, as values are long."""
+        """Return the value with the reason of its failure. Formatted on demand, since values are long."""
         return self._reason()
 
     def inside(self, name: Any) -> Failure:
@@ -106,7 +106,7 @@ def _size(kind: type[str | list[Any] | dict[str, Any]], fits: Callable[[int, int
           special: tuple[int, str]) -> Any:
     """Return the maker of a keyword that limits the length of strings, lists or objects.
 
-    ``special``: a limit and the words of its own that a message has for it.
+    ``words``: text of the error message; ``special``: a limit with another text.
     """
     def make(limit: int, _schema: dict[str, Any]) -> Check:
         said = special[1] if limit == special[0] else words
@@ -260,7 +260,7 @@ def _properties(schemas: dict[str, dict[str, Any]], _schema: dict[str, Any]) -> 
 
 
 def _names(schema: dict[str, Any]) -> Check:
-    """``patternProperties`` and ``additionalProperties``, in one pass over the names."""
+    """Return the check of ``patternProperties`` and ``additionalProperties``, in one pass over the names."""
     declared = schema.get("properties", {}).keys()
     patterns = schema.get("patternProperties", {})
     checks = [compiled(inner) for inner in patterns.values()]

@@ -19,7 +19,7 @@ _LONGEST = 4096
 
 
 class SchemaError(exception.Invalid):
-    """A request that does not fit its schema; ``field`` is what the message names."""
+    """A request that violates its schema. ``field``: the field that the message names."""
 
 
 class Validator:
@@ -30,7 +30,7 @@ class Validator:
         self._check: Check = compiled(schema)
 
     def check(self, value: Any, what: str = BODY) -> None:
-        """Raise SchemaError that names the first field that does not fit. ``what``: BODY or QUERY."""
+        """Raise SchemaError, which names the first invalid field. ``what``: BODY or QUERY."""
         failure = self._check(value)
         if failure is None:
             return

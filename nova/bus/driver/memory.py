@@ -103,7 +103,7 @@ class MemoryBroker:
             return True
 
     def check(self) -> None:
-        """Never raises: this broker takes every message."""
+        """Do nothing: this broker never blocks its publishers."""
 
     def close(self) -> None:
         """Do nothing: there are no connections."""

@@ -196,7 +196,7 @@ class ServerVolumes:
 
     def _change(self, devices: Collection[BlockDevice],
                 change: Callable[[sa.Connection, BlockDevice], BlockDevice | None]) -> None:
-        """``change`` these volumes of the server; None removes a device from the server."""
+        """Apply ``change`` to these volumes of the server; if it returns None, the volume is removed."""
         only = {device.uuid for device in devices}
 
         def changed(connection: sa.Connection, stored: list[BlockDevice]) -> list[BlockDevice]:
@@ -207,7 +207,7 @@ class ServerVolumes:
         self._change_all(changed)
 
     def _change_all(self, change: Callable[[sa.Connection, list[BlockDevice]], list[BlockDevice]]) -> None:
-        """``change`` the devices of the server, as its row has them when the step is written."""
+        """Apply ``change`` to the devices in the server's row, in the transaction of the step."""
         transaction = self._transaction
         if transaction.instance.volume_devices:
             transaction.effects.append(lambda connection: servers.change(

@@ -117,7 +117,7 @@ def _failed(run: Run, event: Failed) -> Transition:
 
 
 def _compensation_failed(run: Run, event: Failed) -> Transition:
-    """A failed compensation does not stop the others. Those of the same order are given up with it."""
+    """Continue with the compensations of earlier orders; those of the same order are given up."""
     operation, step = run.operation.copy(), event.step
     operation.compensation_failed(step)
     # Before a retry, which may change the data.

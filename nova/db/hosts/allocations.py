@@ -1,6 +1,6 @@
-"""Claims: conditional updates that cannot oversell a provider, whoever else is claiming.
+"""Claims of resources: conditional updates, so that concurrent claims cannot exceed the capacity of a provider.
 
-Locks are taken in one order by all who write them: the rows of nodes (by uuid), their inventories, allocations.
+All transactions lock rows in the same order: nodes (by uuid), their inventories, allocations.
 """
 
 import functools
@@ -30,12 +30,11 @@ ROOT = sa.func.coalesce(ALLOCATIONS.c.root_uuid, ALLOCATIONS.c.provider_uuid)
 def claim(connection: sa.Connection, consumer: str, selection: Selection, resources: dict[str, int],
           project_id: str, user_id: str, service: Usable = "any",
           choose: Callable[[], Allocation] | None = None) -> None:
-    """Take ``resources`` at ``selection`` for ``consumer`` (an instance or a migration): all of them or ClaimLost.
+    """Claim ``resources`` on the node of ``selection`` for ``consumer`` (an instance or a migration).
 
-    They come from the providers that ``selection.allocations`` names, each in an amount that its inventory hands out;
-    from the node's root provider if it names none. The node counts one instance and one heavy operation more. The
-    transaction that claims also moves its operation on, so a step that runs twice claims once. ``service``: what the
-    nova-compute of the host must be. ``choose`` says which providers give what, once the node is locked.
+    The providers are those of ``selection.allocations`` or, if it is empty, the root provider of the node; ``choose``
+    selects them instead once the node is locked. Also counts an instance and a heavy operation on the node.
+    ``service``: required state of the nova-compute of the host. Raises ClaimLost if a resource is not available.
     """
     root = selection.node_uuid
     # The node's row is always locked first: its holder has the whole node, so two transactions never wait for each
@@ -55,8 +54,7 @@ def claim(connection: sa.Connection, consumer: str, selection: Selection, resour
 
 
 def release(connection: sa.Connection, consumer: str, root: str | None = None) -> list[str]:
-    """Give back all that ``consumer`` holds (of one node, if ``root`` is given). Returns the roots (uuids of nodes)
-    that it was on."""
+    """Release the claims of ``consumer`` (on one node, if ``root`` is given). Return the uuids of their nodes."""
     these = ALLOCATIONS.c.consumer_uuid == consumer
     if root is not None:
         these &= ROOT.in_([root])
@@ -75,8 +73,8 @@ def release(connection: sa.Connection, consumer: str, root: str | None = None) -
 
 
 def hold(connection: sa.Connection, nodes: Collection[str], consumers: Collection[str], moving: str = "") -> None:
-    """Lock these nodes and those of which these consumers hold something: for who is about to write several.
-    ``moving``: an instance whose open migrations are consumers, too."""
+    """Lock these nodes and the nodes with claims of these consumers, in order, before several of them are written.
+    ``moving``: an instance whose open migrations are also consumers."""
     who: sa.ColumnElement[bool] = ALLOCATIONS.c.consumer_uuid.in_(consumers)
     if moving:
         who |= ALLOCATIONS.c.consumer_uuid.in_(sa.select(MIGRATIONS.c.uuid).where(
@@ -99,12 +97,12 @@ def finish_io(connection: sa.Connection, node_uuid: str, failed: bool | None) ->
 
 
 def root_of(connection: sa.Connection, consumer: str) -> str | None:
-    """The root provider (the node's uuid) of what a consumer holds; None: it holds nothing."""
+    """Return the root provider (the uuid of the node) of the claim of a consumer, or None without a claim."""
     root: str | None = connection.scalar(_ROOT_OF, {"consumer": consumer})
     return root
 
 
-# --- statements: built once, since building one anew costs several times what running it does -----
+# --- statements, built once, since building costs several times as much as executing -------------
 _ROOT_OF = sa.select(ROOT).where(ALLOCATIONS.c.consumer_uuid == sa.bindparam("consumer")).limit(1)
 
 
@@ -135,7 +133,7 @@ def _finish_io(failed: bool | None) -> sa.Update:
 
 @functools.lru_cache(64)
 def _take(classes: tuple[str, ...]) -> sa.Update:
-    """Update one row per class, each only if the inventory has room for the amount and permits it."""
+    """Return an UPDATE that increases the usage of these classes, where capacity and unit limits allow the amount."""
     room = (INVENTORIES.c.total - INVENTORIES.c.reserved) * INVENTORIES.c.ratio
     amount, step = _amount(classes), INVENTORIES.c.step_size
     after = INVENTORIES.c.used + amount
@@ -153,7 +151,7 @@ def _give_back(classes: tuple[str, ...]) -> sa.Update:
 
 
 def _amount(classes: tuple[str, ...]) -> sa.ColumnElement[Any]:
-    """The amount that belongs to the row's resource class."""
+    """Return the parameter with the amount of the row's resource class."""
     return sa.case(*((INVENTORIES.c.resource_class == name, sa.bindparam(f"amount{index}", type_=sa.BigInteger))
                      for index, name in enumerate(classes)), else_=0)
 
@@ -164,8 +162,8 @@ def _amounts(provider: str, resources: dict[str, int]) -> dict[str, Any]:
 
 def _count(connection: sa.Connection, node_uuid: str, instances: int, io_ops: int = 0, service: Usable = "any",
            limits: tuple[int, int] = (0, 0)) -> bool:
-    """Lock the node's row; return False if it has no such service or has reached one of the ``limits``: numbers of
-    instances and of heavy operations, 0: unlimited."""
+    """Lock the node and change its counters. Return False if its service is not in the required state, or a limit is
+    reached. ``limits``: maximum numbers of instances and of heavy operations (0: unlimited)."""
     values = {"node": node_uuid, "instances": instances, "io_ops": io_ops}
     if any(limits):
         values.update(max_instances=limits[0], max_io_ops=limits[1])
@@ -173,12 +171,12 @@ def _count(connection: sa.Connection, node_uuid: str, instances: int, io_ops: in
 
 
 def _why_not(connection: sa.Connection, node_uuid: str) -> str:
-    """Return why a claim cannot count an instance on the node."""
+    """Return the reason why :func:`_count` refused a claim."""
     row = connection.execute(sa.select(SERVICES.c.disabled, SERVICES.c.up, SERVICES.c.forced_down).join(
         NODES, NODES.c.service_id == SERVICES.c.id).where(NODES.c.uuid == node_uuid)).first()
     if row is None:
-        return "it is gone"
+        return "it was removed"
     if row.disabled:
         return "its compute service is disabled"
-    return "it has as many servers or operations as it may" if row.up and not row.forced_down else (
+    return "it has reached its limit of servers or operations" if row.up and not row.forced_down else (
         "its compute service is down")

@@ -1,6 +1,6 @@
-"""Claims: what a scheduler chose is looked at once more, where nobody else can change it, and taken.
+"""Claims of servers: the selection of a scheduler is checked again under locks, and its resources are claimed.
 
-The order of the locks is the same everywhere: the server group, the nodes, their inventories, allocations, quotas.
+The order of locks is the same everywhere: the server group, the nodes, their inventories, allocations, quotas.
 """
 
 import functools
@@ -22,11 +22,11 @@ PROVIDERS = tables.providers
 
 def claim(connection: sa.Connection, instance: Instance, selection: Selection, spec: RequestSpec,
           consumer: str = "") -> GuestDedicatedResources:
-    """Take what ``spec`` asks for at ``selection`` for ``instance`` (held by ``consumer``, if that is given).
+    """Claim the resources of ``spec`` at ``selection`` for ``instance``, or for ``consumer`` (a migration).
 
-    The service must be enabled and up, the policy of the server group hold, and the traits, the zone and (where
-    they had a say) the aggregates be as the scheduler saw them; a host that was forced needs only the first and the
-    second, and may be down. Returns the cells and devices that it has for itself. Raises ClaimLost.
+    Checks the state of the compute service, the policy of the server group, traits, zone, hints and, if the scheduler
+    used them, aggregates. The service of a forced host must be enabled, but may be down. Returns the assigned NUMA
+    cells and devices. Raises ClaimLost.
     """
     named = bool(spec.forced or spec.requested_host or spec.requested_node)
     why = server_groups.admit(connection, spec.group, instance.uuid, selection.host, only=named) if spec.group else ""
@@ -59,7 +59,7 @@ def _from_tree(connection: sa.Connection, selection: Selection, spec: RequestSpe
 
 
 def _traits(connection: sa.Connection, selection: Selection, spec: RequestSpec) -> str:
-    """Return why the traits of the node do not fit, or ""."""
+    """Return the reason why the traits of the node do not fit the request, or ""."""
     if not spec.required_traits and not spec.forbidden_traits:
         return ""
     have = set(connection.scalar(sa.select(PROVIDERS.c.traits).where(PROVIDERS.c.uuid == selection.node_uuid)) or ())
@@ -67,31 +67,31 @@ def _traits(connection: sa.Connection, selection: Selection, spec: RequestSpec) 
 
 
 def _release(connection: sa.Connection, selection: Selection, spec: RequestSpec) -> str:
-    """Return why the release of nova-compute on the host cannot run the server, or ""."""
+    """Return the reason why the release of nova-compute on the host cannot run the server, or ""."""
     version = services.compute_version(connection, selection.host) if spec.release else None
-    return f"its nova-compute is of service version {version}" if version is not None and version < spec.release else ""
+    return f"its nova-compute has service version {version}" if version is not None and version < spec.release else ""
 
 
 def _hints(connection: sa.Connection, selection: Selection, spec: RequestSpec) -> str:
-    """Return which hint the host does not satisfy any more, since other servers moved, or ""."""
+    """Return the reason why the host no longer satisfies a hint (other servers have moved), or ""."""
     for hint in selection.hints:
         hosts = servers.hosts_of(connection, spec.project_id, spec.hint(hint))
         if hint == SAME_HOST and selection.host not in hosts.values():
-            return "no server of the hint same_host is there any more"
+            return "it no longer has a server of the hint same_host"
         if hint == DIFFERENT_HOST and selection.host in (*hosts.values(), *(
                 migration.dest_compute for migration in server_migrations.open_of(connection, list(hosts)))):
-            return "a server of the hint different_host was placed there"
+            return "a server of the hint different_host was placed on it"
     return ""
 
 
 def _place(connection: sa.Connection, selection: Selection, spec: RequestSpec) -> str:
-    """Return why the zone or the aggregates of the host do not fit, or ""."""
+    """Return the reason why the zone or the aggregates of the host do not fit the request, or ""."""
     zone = None if spec.forced else spec.availability_zone
     if not zone and not selection.aggregates:
         return ""
     aggregates_of_host = aggregates.of_host(connection, selection.host)
     if zone and aggregates.host_zones(aggregates_of_host).get(selection.host, CONF.default_availability_zone) != zone:
-        return "it is in another availability zone now"
+        return "its availability zone has changed"
     digest = metadata_digest([aggregate.metadata for aggregate in aggregates_of_host])
     if selection.aggregates and digest != selection.aggregates:
         return "its aggregates have changed"

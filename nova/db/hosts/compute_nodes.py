@@ -57,14 +57,14 @@ class _Stored:
 # --- reports ---------------------------------------------------------------------------------
 def report(connection: sa.Connection, host: str, nodes: Sequence[ComputeNode], after: str = "",
            upto: str | None = None, trusted: bool = True) -> Report:
-    """Make the rows of a host say what its driver reports; writes (and counts) only what differs.
+    """Update the nodes of a host from a report of its driver; only differences are written.
 
-    ``nodes`` are all that it has with uuids after ``after`` and up to ``upto`` (None: the rest). Those of them that
-    are reported no more are removed, unless something is claimed on them. The number of statements grows with the
-    nodes that changed, not with the nodes, nor with those that are new.
-    Raises HostBinaryNotFound (the compute never registered), InvalidInput (a node of another host, which is a different
-    one; a provider of another host, or twice the same; more than nova.objects.hosts.node_limits lets in) and
-    NodeOfAnotherHost (a node of another host that has claims or, unless ``trusted``, belongs to a host that is up).
+    ``nodes``: all nodes of the host with uuids after ``after`` and up to ``upto`` (None: to the end). Stored nodes in
+    this range that are missing in the report are removed, unless they have claims. The number of statements grows
+    with the number of changed nodes only.
+    Raises HostBinaryNotFound (nova-compute never registered), InvalidInput (a node uuid with another name, a provider
+    of another host, duplicates, or a violation of nova.objects.hosts.node_limits) and NodeOfAnotherHost (a node of
+    another host that has claims or, unless ``trusted``, whose host is up).
     """
     service_id = connection.scalar(sa.select(SERVICES.c.id).where(
         SERVICES.c.host == host, SERVICES.c.binary == services.COMPUTE))

@@ -44,7 +44,7 @@ def shown(row: sa.Row[Any], zones: dict[str, str], now: datetime.datetime) -> Se
 
 
 def effective(service: Service, up: bool) -> ServiceFlags:
-    """Return what schedulers know of a service; ``up``: whether it is alive."""
+    """Return the state of a service for schedulers. ``up``: True if the service is alive."""
     return ServiceFlags(up=up and not service.forced_down, disabled=service.disabled, generation=service.generation)
 
 
@@ -130,7 +130,7 @@ def compute_exists(connection: sa.Connection, host: str) -> bool:
 
 
 def flags(connection: sa.Connection, hosts: Collection[str]) -> dict[str, ServiceFlags]:
-    """Return what schedulers know of the hosts among these that have a compute service."""
+    """Return the state for schedulers of those of these hosts that have a compute service."""
     if not hosts:
         return {}
     services = connection.execute(sa.select(TABLE).where(TABLE.c.host.in_(hosts), TABLE.c.binary == COMPUTE))

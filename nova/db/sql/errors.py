@@ -131,7 +131,7 @@ def _shorten(context: sa.engine.ExceptionContext) -> None:
     if not primary:
         return
     original = str(error)
-    # oslo.db parses the detail of a duplicate key, which contains names only.
+    # Keep the detail of a duplicate key error (23505): oslo.db parses it, and the keys contain no secrets.
     shortened = f"{primary}\nDETAIL:  {detail}\n" if error.pgcode == "23505" else primary
     error.args = (shortened,)
     if context.sqlalchemy_exception is not None:

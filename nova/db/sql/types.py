@@ -68,7 +68,7 @@ class Utc(_Type):
 
 
 def text(length: int = 255) -> Any:
-    """A short string; longer ones (user data, keys) are LongText."""
+    """Return the type of a short string; long strings (user data, keys) are LongText."""
     return sa.String(length)
 
 
@@ -89,7 +89,7 @@ class LongBytes(_Type):
 
 
 def big_id() -> Any:
-    """A growing integer key (SQLite only counts plain INTEGER keys up)."""
+    """Return the type of an autoincrement key (SQLite increments only plain INTEGER keys)."""
     return sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
 

@@ -55,22 +55,22 @@ class HostNet(Object, kw_only=True):
 
     @property
     def short(self) -> str:
-        """The part of device names that identifies the network. Device names have at most 15 characters."""
+        """Return the part of device names that identifies the network. Device names have at most 15 characters."""
         return self.id.replace("-", "")[:11]
 
     @property
     def bridge_port(self) -> str:
-        """The end of the veth pair to the namespace that is a port of the bridge."""
+        """Return the end of the veth pair to the namespace that is a port of the bridge."""
         return f"nvp{self.short}"
 
     @property
     def uplink_port(self) -> str:
-        """The root namespace's end of the veth pair that connects guests with external networks."""
+        """Return the root namespace's end of the veth pair that connects guests with external networks."""
         return f"nvu{self.short}"
 
     @property
     def wire_port(self) -> str | None:
-        """The port towards other hosts: a tunnel, a VLAN of the host's interface, or the interface itself."""
+        """Return the port towards other hosts: a tunnel, a VLAN of the host's interface, or the interface itself."""
         if self.vni is not None:
             return f"nvx{self.short}"
         if not self.bridge_interface:
@@ -83,13 +83,13 @@ class HostNet(Object, kw_only=True):
 
     @property
     def gateway_mac(self) -> str:
-        """The MAC address of the gateway, the same on every host. MAC addresses of guests have another prefix."""
+        """Return the MAC address of the gateway, the same on every host. Guests have other prefixes."""
         digest = hashlib.sha256(self.id.encode()).hexdigest()
         return f"fa:16:3f:{digest[:2]}:{digest[2:4]}:{digest[4:6]}"
 
     @property
     def router(self) -> str:
-        """The link-local address of the gateway, the source of router advertisements and DHCPv6 replies."""
+        """Return the link-local address of the gateway, the source of router advertisements and DHCPv6 replies."""
         return link_local(self.gateway_mac)
 
 

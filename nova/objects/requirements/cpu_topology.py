@@ -17,10 +17,10 @@ class Topology:
 
 
 def topology(wishes: Properties) -> Topology | None:
-    """The arrangement that fits the limits and agrees best with the preferences (flavor before image).
+    """Return the CPU topology within the limits that fulfils most preferences (flavor before image).
 
-    None: nothing is wished (the hypervisor makes every CPU a socket). Raises InvalidInput when the image
-    wants more than the flavor allows or no arrangement has exactly the flavor's number of CPUs.
+    None: nothing is requested, and the hypervisor makes every CPU a socket. Raises InvalidInput if the image
+    requests more than the flavor allows, or no topology has exactly the flavor's number of CPUs.
     """
     limits = [_limit(wishes, part) for part in _PARTS]
     preferred = [_preferred(wishes, part) for part in _PARTS]

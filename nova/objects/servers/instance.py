@@ -125,8 +125,7 @@ def with_current_keys(devices: Iterable[BlockDevice], current: Iterable[BlockDev
 
 
 def without_secrets(instance: Instance) -> Instance:
-    """The server for those who have no use for what only conductors can read: its password and the keys of its volumes.
-    """
+    """Return the instance without the secrets that only conductors can decrypt: its password and volume keys."""
     if instance.encrypted_pass is None and not any(device.encryption for device in instance.block_devices):
         return instance
     return msgspec.structs.replace(instance, encrypted_pass=None, block_devices=[

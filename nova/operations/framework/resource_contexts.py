@@ -37,7 +37,7 @@ class ServerInterfaces(Interfaces, Protocol):
         """Mark the interfaces with these ids as plugged into the guest."""
 
     def change(self, change: Callable[[list[VIF]], list[VIF]]) -> None:
-        """``change`` the interfaces as the instance's row has them when the step is written."""
+        """Apply ``change`` to the interfaces in the instance's row, in the transaction of the step."""
 
 
 class OutsideInterfaces(Interfaces, Protocol):

@@ -60,7 +60,7 @@ def serve(uuid: str, served: Sequence[tuple[str, str]], host: str) -> DiskSource
         files.replace(os.path.join(place, _SERVED), json.dumps([address, port, list(served)]))
         return DiskSource(host=host, address=address, port=port, key=key)
     stop(uuid)
-    LOG.error("[instance: %s] Cannot serve the disks on %s: %s", uuid, address, reason)
+    LOG.error("[instance: %s] Cannot serve the disks on %s, the migration fails: %s", uuid, address, reason)
     raise exception.MigrationError(reason="the source host cannot serve the disks")
 
 
