@@ -1,4 +1,4 @@
-"""Every documented image property and extra spec is read, refused by name, or listed in doc/properties.md as ignored.
+"""Every documented image property and extra spec is supported, refused by name, or listed in doc/properties.md as ignored.
 tests/data/documented_properties.json has the names with a meaning in the public documentation of Glance and Nova."""
 
 import ast
@@ -31,7 +31,7 @@ DOCUMENTED = {
 # Modules that read properties without an effect on servers: validation and views.
 _WITHOUT_EFFECT = ("nova/cli/", "nova/novad/", "nova/notifications/", "nova/api/validation/extra_specs.py",
                    "nova/api/compute/servers/servers_view.py")
-_ROW = re.compile(r"\| `([^`]+)` \| (read|refused|ignored) \|")
+_ROW = re.compile(r"\| `([^`]+)` \| (supported|refused|ignored) \|")
 # Objects with image properties or extra specs, in the code that reads a name from them.
 _SOURCES, _SOURCES_OF_GLANCE = re.compile(r"propert|\bspecs$|extra_specs|image$"), re.compile(r"^raw$")
 _READERS = {"get", "image_flag", "image_number", "bounded_number", "spec_number"}
