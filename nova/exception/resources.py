@@ -43,7 +43,7 @@ class ComputeHostNotFound(NotFound, template="Compute host {host} could not be f
 
 
 class HostIdentityMismatch(Conflict, template="Host {host} must not start: {reason}"):
-    """A service that must not start, since its host name belongs to another machine."""
+    """A service that must not start, since its host name, machine or database does not match the registered one."""
 
 
 class NodeOfAnotherHost(Conflict):

@@ -384,7 +384,7 @@ class Daemon:
 
 
 def _log_progress(name: str, what: str) -> None:
-    LOG.info("%s: %s", name, what)
+    LOG.info("Recovery or cleanup of %s: %s", name or "the platform", what)
 
 
 def _warn_of_readers(options: Options) -> None:

@@ -151,7 +151,7 @@ class Evacuate(Move):
         ctl.set(host=data.source, node=data.source_node, availability_zone=data.source_zone)
 
     def keeps_disks(self, host: str) -> bool:
-        return True  # the progress is unknown: they may be the source's disks
+        return True  # the guest may already use the disks of the source (shared storage)
 
     def succeeded(self, ctl: Control) -> None:
         self.arrive(ctl, migration_states.DONE)

@@ -74,7 +74,7 @@ class Meter:
 
 
 class WorkerStatistics:
-    """The statistics of all workers of a service, in shared memory. Make it before the workers fork."""
+    """The statistics of all workers of a service, in shared memory. Created before the workers fork."""
 
     def __init__(self, workers: int) -> None:
         self._workers = workers

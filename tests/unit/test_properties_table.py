@@ -1,4 +1,4 @@
-"""Every documented image property and extra spec is supported, refused by name, or listed in doc/properties.md as ignored.
+"""Every documented image property and extra spec is supported, refused by name or ignored, as in doc/properties.md.
 tests/data/documented_properties.json has the names with a meaning in the public documentation of Glance and Nova."""
 
 import ast

@@ -41,7 +41,7 @@ def add_commands(group: Any) -> None:
 
 
 def _add_options(command: argparse.ArgumentParser) -> None:
-    command.add_argument("host", help="[DEFAULT]host of its nova-compute")
+    command.add_argument("host", help="name of the compute host ([DEFAULT]host)")
     command.add_argument("--parallel", type=_positive, default=2, metavar="N",
                          help="number of servers that move at the same time (default: 2)")
     command.add_argument("--to", default="", metavar="HOST", help="destination host (default: the scheduler selects)")

@@ -33,13 +33,13 @@ def add_commands(commands: Any) -> None:
     master.add_argument("file", help="new file for the key (mode 0600)")
     master.set_defaults(run=_make_master_key)
     enrol = group.add_parser("enrol", help="Create the key, the broker account and the configuration of a host.")
-    enrol.add_argument("host", help="[DEFAULT]host of its nova-compute")
+    enrol.add_argument("host", help="name of the compute host ([DEFAULT]host)")
     enrol.add_argument("--output", default=".", metavar="DIRECTORY",
                        help="directory for HOST.key, HOST.conf and, without [rpc]broker_api, HOST.definitions.json "
                             "(mode 0600; default: the current directory)")
     enrol.set_defaults(run=_enrol)
     revoke = group.add_parser("revoke", help="Delete the broker account of a host.")
-    revoke.add_argument("host", help="[DEFAULT]host of its nova-compute")
+    revoke.add_argument("host", help="name of the compute host ([DEFAULT]host)")
     revoke.set_defaults(run=_revoke)
     drains.add_commands(group)
 

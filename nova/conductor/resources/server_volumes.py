@@ -97,7 +97,7 @@ class ServerVolumes:
             now if existing is device else existing for existing in transaction.instance.block_devices])
         return before
 
-    # --- written with the step -------------------------------------------------------------------------
+    # --- changes in the transaction of the step ----------------------------------------------------------
     def bind(self, host: str) -> None:
         if not self._outside:
             self._change((), lambda connection, device: _bound(connection, device, host))

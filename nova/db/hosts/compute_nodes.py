@@ -333,7 +333,7 @@ def _remove_idle_providers(connection: sa.Connection, uuids: Sequence[str]) -> l
     return idle
 
 
-# --- what the API shows ------------------------------------------------------------------------
+# --- reads for the API ------------------------------------------------------------------------
 def index(connection: sa.Connection, pattern: str | None = None, limit: int | None = None,
           marker: str | None = None, host: str | None = None) -> list[ComputeNode]:
     """Return nodes (of a host) by id, with their service. ``pattern``: a part of the hypervisor hostname. Raises
@@ -404,7 +404,7 @@ def provider_trees(connection: sa.Connection, node_uuids: Sequence[str]) -> dict
     return trees
 
 
-# --- what schedulers see -----------------------------------------------------------------------
+# --- reads for schedulers -----------------------------------------------------------------------
 def states(connection: sa.Connection, after_uuid: str | None, limit: int) -> list[HostState]:
     """Return a page of the states of all nodes in the order of uuids, by four statements."""
     return _states(connection, TABLE.c.uuid > (after_uuid or ""), limit)

@@ -46,7 +46,7 @@ _AT_ONCE = 32
 _BATCH = 1000
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
-# Columns, and what finds a text in one.
+# Columns, each with a function that finds a text in its lines.
 Finders = Sequence[tuple[str, Finder]]
 # The creation time of a server in microseconds, negative for lists that begin with the newest, and its id.
 Place = tuple[int, int]

@@ -142,13 +142,13 @@ server_groups = table(
     Column("user_id", text(), nullable=False),
     Column("policy", text(32), nullable=False),
     Column("rules", Json(dict[str, Any]), nullable=False),
-    # Counts what had to hold the row (claims, new members): a write holds it on every node of a database cluster.
+    # Incremented to lock the row (by claims and new members): in a database cluster only a write locks it on all nodes.
     Column("held", sa.BigInteger, nullable=False, server_default="0"),
     Column("created_at", Utc, nullable=False),
     Index("ix_server_groups_project_id", "project_id"),
 )
 
-# --- what users choose from ------------------------------------------------------------------------
+# --- flavors, key pairs, quotas ----------------------------------------------------------------------
 flavors = table(
     "flavors",
     Column("id", big_id(), primary_key=True),
@@ -253,7 +253,7 @@ instances = table(
     # Unencrypted password of the previous release; conductors encrypt it.
     Column("admin_pass", text()),
     Column("encrypted_pass", LongText),
-    # Of the request that it was made by, if that had a name (Idempotency-Key).
+    # Digest of the create request, if the request had an Idempotency-Key.
     Column("request_digest", text(64)),
     Column("trusted_certs", Json(list[str])),
     Column("scheduler_hints", Json(dict[str, Any]), nullable=False),
@@ -268,7 +268,7 @@ instances = table(
     Column("terminated_at", Utc),
     Column("soft_deleted_at", Utc),
     Column("deleted", sa.Boolean, nullable=False),
-    # Block of the text index; null: the texts of the server are not indexed, or changed since.
+    # Block of the text index; null: the texts of the server are not indexed yet, or have changed since.
     Column("text_block", sa.BigInteger),
     Index("ix_instances_project", "project_id", "deleted", "created_at", "uuid"),
     Index("ix_instances_created", "deleted", "created_at", "uuid"),
@@ -283,7 +283,7 @@ instances = table(
     *(Index(f"ix_instances_by_{name}", "deleted", name, "created_at", "uuid") for name in SORTED),
 )
 
-# One row by which conductors recognize the keys that secrets are encrypted with.
+# One row with a check value, by which conductors verify that they have the keys of the encrypted secrets.
 key_check = table("key_check", Column("id", big_id(), primary_key=True), Column("encrypted", LongText, nullable=False))
 
 actions = table(
@@ -308,9 +308,9 @@ actions = table(
     Column("updated_at", Utc),
     Column("message", text()),
     Column("events", Json(list[Event]), nullable=False),
-    # Accepted, and waiting until the operations of the instance that came before have ended.
+    # True while the action waits for earlier operations of the instance.
     Column("queued", sa.Boolean, nullable=False, server_default=sa.false()),
-    # The external events that wake it, between commas; null: it does not wait.
+    # Keys of the external events that wake the parked action, between commas; null: the action is not parked.
     Column("waits_for", text(1024)),
     Index("ix_actions_instance", "instance_uuid", "id"),
     Index("ix_actions_lease", "outcome", "lease_until"),
@@ -324,7 +324,7 @@ migrations = table(
     Column("instance_uuid", text(36), nullable=False),
     Column("migration_type", text(32), nullable=False),
     Column("status", text(32), nullable=False),
-    # While it is open both its hosts are places of the guest.
+    # True while the migration is open: then both its hosts are possible hosts of the guest.
     Column("open", sa.Boolean, nullable=False),
     Column("source_compute", text(), nullable=False),
     Column("source_node", text(), nullable=False),
@@ -401,7 +401,7 @@ precached_images = table(
     Index("ix_precached_images_host", "host", "image_id"),
 )
 
-# The word by which a host removes the guest of an instance that it was given up with.
+# Requests to a host to remove the guest of an instance that was deleted or moved while the host was unavailable.
 evictions = table(
     "evictions",
     Column("instance_uuid", text(36), primary_key=True),
@@ -423,7 +423,7 @@ external_events = table(
 )
 
 # --- consoles --------------------------------------------------------------------------------------
-# What lets a browser reach a guest's console through a proxy: of the token itself only its digest.
+# Tokens that give a browser access to a console through a proxy. Only the digest of a token is stored.
 console_tokens = table(
     "console_tokens",
     Column("id", big_id(), primary_key=True),
@@ -437,7 +437,7 @@ console_tokens = table(
     Column("port", sa.Integer, nullable=False),
     Column("tls_port", sa.Integer),
     Column("access_url_base", text(1024), nullable=False),
-    # The newest action of the instance when the token was made.
+    # The newest action of the instance when the token was created.
     Column("since", sa.BigInteger, nullable=False),
     Column("expires_at", Utc, nullable=False),
     Index("ix_console_tokens_instance", "instance_uuid", "user_id", "id"),
@@ -474,7 +474,7 @@ volumes = table(
     Index("ix_volumes_instance", "instance_uuid"),
 )
 
-# The word by which a host removes the data of a volume; host "": any host, from the shared pool.
+# Requests to a host to remove the data of a volume; host "": any host may remove them, from the shared pool.
 volume_removals = table(
     "volume_removals",
     Column("id", big_id(), primary_key=True),

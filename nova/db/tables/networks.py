@@ -32,19 +32,19 @@ networks = table(
     Index("uq_networks_vni", "vni", unique=True),
 )
 
-# The hosts that have a network of kind VXLAN, and where their tunnels end.
+# The hosts of each VXLAN network, with the addresses of their tunnels.
 network_hosts = table(
     "network_hosts", Column("network_uuid", text(36), primary_key=True), Column("host", text(), primary_key=True),
     Column("address", text(64), nullable=False), Index("ix_network_hosts_host", "host"))
 
-# Addresses are rows before they are given out; instance_uuid null: free.
+# Fixed addresses of networks, inserted before they are allocated; instance_uuid null: free.
 fixed_ips = table(
     "fixed_ips",
     Column("id", big_id(), primary_key=True),
     Column("network_uuid", text(36), nullable=False),
     Column("address", text(64), nullable=False),
     Column("version", sa.SmallInteger, nullable=False, server_default="4"),
-    # The MAC address of an interface with this address (of version 4); None until one is needed.
+    # MAC address of an interface with this IPv4 address; null until the address is allocated for the first time.
     Column("mac", text(17)),
     Column("instance_uuid", text(36)),
     Column("vif_id", text(36)),
@@ -57,7 +57,7 @@ fixed_ips = table(
     Index("uq_fixed_ips_mac", "mac", unique=True),
 )
 
-# Addresses of pools by which servers are reached from outside; project_id null: free.
+# Floating addresses, by which external networks reach servers; project_id null: free.
 floating_ips = table(
     "floating_ips",
     Column("id", big_id(), primary_key=True),
@@ -107,7 +107,7 @@ security_group_default_rules = table(
     Column("cidr", text(64)),
 )
 
-# Names of floating addresses (os-floating-ip-dns): domains, and the names in them.
+# DNS domains and names of floating addresses (os-floating-ip-dns).
 dns_domains = table(
     "dns_domains",
     Column("domain", text(), primary_key=True),

@@ -5,7 +5,7 @@ from sqlalchemy import Column
 
 from nova.db.sql.types import LongBytes, Utc, big_id, table, text
 
-# Blocks of servers that were indexed together; all of them were deleted, or none was.
+# Blocks of the text index: servers that were indexed together. Either all of them were deleted, or none.
 text_blocks = table(
     "text_blocks",
     Column("id", big_id(), primary_key=True),

@@ -14,14 +14,14 @@ shares = table(
     Column("uuid", text(36), nullable=False, unique=True),
     Column("project_id", text(), nullable=False),
     Column("name", text(), nullable=False),
-    # The only host that has its directory; null: none has it yet, or all reach the same.
+    # The only host with the directory of the share; null: not created yet, or all hosts share it.
     Column("host", text()),
     Column("created_at", Utc, nullable=False),
     Index("ix_shares_project", "project_id", "id"),
 )
 
-# Written before the access is requested from the service, and deleted after it is revoked. Servers of one host with the
-# same share have one access there, and a row each.
+# Accesses of hosts to shares. A row is written before the access is requested from the share service, and deleted after
+# it is revoked. Servers of one host with the same share have a row each, and one access at the service.
 share_accesses = table(
     "share_accesses",
     Column("id", big_id(), primary_key=True),

@@ -305,7 +305,8 @@ class Coordinator:
                 return
             try:
                 self._send_decision(
-                    participation, done, lambda name, what: LOG.info("%s: %s", name, what), 0.0, longest)
+                    participation, done, lambda name, what: LOG.info("Applying a decision: %s: %s", name, what), 0.0,
+                    longest)
                 LOG.info("Node %s received the decision: deployment %d is %s", node, ident, DONE if done else UNDONE)
             except ReportedError as error:
                 LOG.debug("Cannot send the decision to node %s on deployment %d, retrying: %s", node, ident, error)

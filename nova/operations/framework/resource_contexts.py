@@ -108,7 +108,7 @@ class ServerVolumes(Volumes, Protocol):
     def bound_elsewhere(self, host: str) -> list[str]:
         """Return the ids of the instance's volumes that are not accessible from this host."""
 
-    # --- written with the step ---------------------------------------------------------------------------
+    # --- changes in the transaction of the step ------------------------------------------------------------
     def bind(self, host: str) -> None:
         """Bind embedded volumes to this host, where new volumes are created. Raises InvalidVolume."""
 

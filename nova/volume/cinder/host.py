@@ -58,7 +58,7 @@ class CinderVolumes(HostVolumes):
     def _nfs(self, connection: VolumeConnection, info: ConnectionInfo) -> VolumeConnection:
         disk_format, name = info.get("format") or "raw", str(info["name"])
         if disk_format not in _FORMATS or "/" in name:
-            raise ValueError("name or format")
+            raise ValueError(f"invalid name {name!r} or format {disk_format!r}")
         from os_brick import exception as brick
         from oslo_concurrency import processutils
 

@@ -69,7 +69,7 @@ def test_second_evacuation_leaves_the_server_only_on_the_third_host(booted):
 
 @pytest.mark.parametrize(("name", "vm_state"), [
     ("stop", states.STOPPED), ("pause", states.PAUSED), ("reboot_hard", states.ACTIVE)])
-def test_request_during_reset_state_is_executed_on_the_new_host(booted, name, vm_state):
+def test_request_during_reset_state_of_a_migrated_server_is_executed_on_its_current_host(booted, name, vm_state):
     _source, destination = came_over(booted)
     start(booted.engine, CTX, booted.uuids[0], "reset_state", {"state": states.ACTIVE})
     start(booted.engine, CTX, booted.uuids[0], name, {})
@@ -79,7 +79,7 @@ def test_request_during_reset_state_is_executed_on_the_new_host(booted, name, vm
 
 
 @pytest.mark.parametrize("name", ["migrate", "live_migrate"])
-def test_move_requested_during_reset_state_starts_from_the_new_host(booted, name):
+def test_move_requested_during_reset_state_of_a_migrated_server_starts_on_its_current_host(booted, name):
     _source, destination = came_over(booted)
     start(booted.engine, CTX, booted.uuids[0], "reset_state", {"state": states.ACTIVE})
     start(booted.engine, CTX, booted.uuids[0], name, {})
