@@ -1,4 +1,4 @@
-"""The documents that say which versions of the API there are; they need no token."""
+"""The version documents of the API, which are served without a token."""
 
 from typing import Any
 

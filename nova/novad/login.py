@@ -34,7 +34,7 @@ class Login(grpc.ServerInterceptor):
                                                        "$NOVA_SHARED_SECRET.")
 
     def _checked(self, _requests: Any, context: grpc.ServicerContext) -> Iterator[Any]:
-        """Answer the health of novad as a whole."""
+        """Answer a health check of novad as a whole."""
         yield self._health().Check(health_pb2.HealthCheckRequest(), context)
 
     def intercept_service(self, continuation: Callable[[Any], Any], details: Any) -> Any:

@@ -74,7 +74,7 @@ class VolumeSnapshots(Interface, topic=CONDUCTOR, namespace="volume_snapshots"):
 
 
 class Shares(Interface, topic=CONDUCTOR, namespace="shares"):
-    """Embedded shares. ``project_id`` None means all projects. With an external service all raise NotSupported."""
+    """Embedded shares. ``project_id`` None means all projects. With external shares all methods raise NotSupported."""
 
     @call
     def index(self, ctx: RequestContext, project_id: str | None = None, limit: int | None = None,

@@ -1,4 +1,4 @@
-"""The commands nova-manage host drain and evacuate, which start the emptying of a host by conductors and watch it."""
+"""The commands nova-manage host drain and evacuate, which start a drain of a host by conductors and watch it."""
 
 import argparse
 import functools

@@ -154,7 +154,7 @@ class DeferredCleanup:
             return True
         ctx = context_of(action)
         ctx.update_store()
-        if server.deleted:  # its row no longer names the external resources
+        if server.deleted:  # the row of a deleted server no longer has the external resources
             server.block_devices, server.network_info = cleanup.block_devices, cleanup.network_info
         try:
             operation = REGISTRY[cleanup.operation](server, cleanup.data)

@@ -105,7 +105,8 @@ class Recovery:
             try:
                 self.core.db.write(lambda connection: self._postpone(connection, action))
             except exception.NovaException as error:
-                LOG.warning("[instance: %s] Cannot postpone the takeover: %s", action.instance_uuid, error)
+                LOG.warning("[instance: %s] Cannot postpone the takeover, the next check tries it again: %s",
+                            action.instance_uuid, error)
 
     @staticmethod
     def _postpone(connection: sa.Connection, action: Action) -> None:

@@ -1,6 +1,6 @@
-"""The tables of shares: the embedded ones, and which hosts may reach which share for whom.
+"""Tables of embedded shares, and of the accesses of hosts to shares.
 
-How a server has its shares is on its own row (instances.shares).
+The shares of a server are in its row (instances.shares).
 """
 
 import sqlalchemy as sa

@@ -59,7 +59,7 @@ def take(connection: libvirt.virConnect, host: str, capabilities: Capabilities) 
 
 
 def _supported(capabilities: Capabilities) -> list[tuple[str, str, str]]:
-    """Return what guests of this host may be: KVM's only where the driver uses KVM, of architectures it offers."""
+    """Return the guest types that this host supports; KVM only if the driver uses KVM."""
     offered = {capabilities.arch, *(architecture.name for architecture in capabilities.foreign)}
     kinds = {"kvm", "qemu"} if CONF.libvirt.virt_type == "kvm" else {CONF.libvirt.virt_type}
     return [triple for triple in capabilities.guests if triple[0] in offered and triple[1] in kinds]
