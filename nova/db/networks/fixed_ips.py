@@ -255,7 +255,7 @@ def reserve(connection: sa.Connection, address: str, reserved: bool) -> None:
     FixedIpNotFoundForAddress, InvalidInput (outside of the pool, or not an IPv4 address)."""
     network = _network_of(connection, address)
     if ":" in address:  # The IPv6 address follows from the IPv4 address.
-        raise exception.InvalidInput(reason=f"address {address}: reserve the IPv4 address of this IPv6 address")
+        raise exception.InvalidInput(reason=f"{address} is an IPv6 address: reserve the related IPv4 address")
     if not _given_out(network, address):
         raise exception.InvalidInput(reason=f"address {address} is not in the range for servers")
     _lock(connection, network)  # Only one transaction at a time creates rows.

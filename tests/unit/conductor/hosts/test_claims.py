@@ -120,7 +120,7 @@ def test_claim_enforces_the_limits_of_the_node_that_filters_enforced(core: Books
     limited = msgspec.structs.replace(hosts["a"], **{limit: 2})
     claim(core, limited, asking())
     claim(core, limited, asking())
-    assert "as many servers or operations" in refused(core, limited, asking())
+    assert "its limit of servers or operations" in refused(core, limited, asking())
     claim(core, hosts["a"], asking())  # a selection without limits, such as that of a host that an administrator named
     set_columns(core, tables.services, tables.services.c.host == "a", up=False)
     assert "down" in refused(core, limited, asking())

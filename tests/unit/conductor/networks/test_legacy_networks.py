@@ -75,7 +75,7 @@ def test_fixed_ip_is_reserved_before_its_first_allocation(core: Books) -> None:
 def test_ipv6_fixed_ip_cannot_be_reserved(core: Books) -> None:
     _network(core, cidr_v6="fd00::/64")
     assert FixedIps(core).show(ctx(), "fd00::5").cidr == "fd00::/64"
-    with pytest.raises(exception.InvalidInput, match="version 4"):
+    with pytest.raises(exception.InvalidInput, match="reserve the related IPv4 address"):
         FixedIps(core).reserve(ctx(), "fd00::5", True)
 
 
