@@ -59,7 +59,7 @@ OPTIONS = {
         *_proxy("nova-novncproxy", "novncproxy", 6080),
         cfg.ListOpt("auth_schemes", default=["none"], item_type=types.String(choices=["none", "vencrypt"]),
                     help="Authentication between nova-novncproxy and QEMU: none, or vencrypt (TLS with certificates on "
-                         "both sides). The first listed type that QEMU offers is used. Read by nova-novncproxy."),
+                         "both sides). The first offer of QEMU in this list is used. Read by nova-novncproxy."),
         cfg.StrOpt("vencrypt_client_key", help="File with the private key of vencrypt_client_cert (PEM). Read by "
                    "nova-novncproxy."),
         cfg.StrOpt("vencrypt_client_cert", help="File with the certificate (PEM) that nova-novncproxy presents to "

@@ -141,10 +141,10 @@ class Table:
         self.classes: dict[str, Block] = {}
         self.pools = {name: Pool() for name in POOLED}
         self.uuids: list[str] = []
-        # Dedicated resources by row: less those of hosts selected since the last report, and as last reported.
+        # Free dedicated resources by row: after the selections since the last report, and as last reported.
         self.dedicated_resources: dict[int, NodeDedicatedResources] = {}
         self.reported_resources: dict[int, NodeDedicatedResources] = {}
-        # Child providers by row, likewise: with the selections since the last report, and as last reported.
+        # Child providers by row: with the usage of the selections since the last report, and as last reported.
         self.children: dict[int, list[Provider]] = {}
         self.reported_children: dict[int, list[Provider]] = {}
         self._shared: weakref.WeakValueDictionary[bytes, NodeDedicatedResources] = weakref.WeakValueDictionary()
