@@ -78,7 +78,7 @@ class Job:
         return self._superseded_at is not None or self.abandoned
 
     def supersede(self) -> None:
-        """Note that a newer order arrived; this one ends at its next effect."""
+        """Note that a newer order arrived; this one ends before its next effect."""
         if self._superseded_at is None:
             self._superseded_at = time.monotonic()
         self.cancelled.set()

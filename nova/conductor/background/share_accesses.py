@@ -42,6 +42,6 @@ def _settle_all(core: Core, uuids: Sequence[str]) -> None:
             if instance.deleted or instance.action_uuid is None:
                 ConductorControl(core, context.admin(), instance).outside_shares.reconcile()
         except exception.InstanceNotFound:
-            LOG.warning("[instance: %s] The server is deleted, but a host still has access to a share for it", uuid)
+            LOG.warning("[instance: %s] A host has access to a share for a purged server: revoke it in Manila", uuid)
         except exception.NovaException as error:
             LOG.warning("[instance: %s] Cannot revoke the accesses to shares, retrying later: %s", uuid, error)

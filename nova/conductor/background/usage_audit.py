@@ -34,7 +34,7 @@ def audit(core: Core) -> None:
 
 
 def _page(core: Core, begin: datetime.datetime, ending: datetime.datetime) -> tuple[int, bool]:
-    """Notify of a page of servers; return their number, and whether more remain that no other conductor has."""
+    """Send the notifications of a page of servers; return their number, and True if this conductor must continue."""
     def notify_page(connection: sa.Connection) -> tuple[int, bool]:
         marker = usages.begin_audit(connection, ending)
         if marker is None:

@@ -67,7 +67,8 @@ class Services(Endpoint, hosts_api.Services):
             for uuid in uuids:
                 self.core.compute_at(host).reap(ctx, uuid)
         except exception.ServiceUnavailable as error:  # it just stopped; HostEvacuated names the missing evictions
-            LOG.warning("Cannot request the removal of evacuated guests from host %s: %s", host, error)
+            LOG.warning("Cannot request the removal of evacuated guests from host %s, waiting for its own check: %s",
+                        host, error)
 
     def delete(self, ctx: RequestContext, service_id: str) -> None:
         def transaction(connection: sa.Connection) -> tuple[Service, list[str], bool]:
