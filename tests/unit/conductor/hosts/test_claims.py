@@ -128,7 +128,7 @@ def test_claim_enforces_the_limits_of_the_node_that_filters_enforced(core: Books
 
 def test_claim_on_a_deleted_node_is_refused(core: Books, hosts: dict[str, Selection]) -> None:
     nowhere = Selection(node_uuid=new_uuid(), host="a", node="a")
-    assert "gone" in refused(core, nowhere, asking())
+    assert "was removed" in refused(core, nowhere, asking())
 
 
 @pytest.mark.parametrize("spec", [{"required_traits": ["CUSTOM_FAST"]}, {"forbidden_traits": ["HW_ARCH_X86_64"]}])
