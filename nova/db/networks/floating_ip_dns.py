@@ -67,7 +67,7 @@ def _check_free(connection: sa.Connection, domain: str) -> None:
                 ENTRIES.c.name == above[parent],
                 ENTRIES.c.name.endswith(f".{above[parent]}", autoescape=True))).order_by(ENTRIES.c.name))
         if name is not None:
-            raise exception.Conflict(f"The name {name} of a project in {parent} would be inside the new domain.")
+            raise exception.Conflict(f"A project has the name {name} in {parent}, inside the new domain.")
 
 
 def delete_domain(connection: sa.Connection, domain: str) -> None:
