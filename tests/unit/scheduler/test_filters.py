@@ -194,8 +194,9 @@ class TestCapabilities:
     def test_json_filter_finds_an_attribute_once_for_all_hosts_with_the_same_value(self, monkeypatch):
         accesses = []
         monkeypatch.setattr(FleetView, "text", lambda *_args: accesses.append("text of a single host"))
-        query = json.dumps(["=", "$cpu_info.arch", "aarch64"])
-        assert passing(JsonFilter(), self.states, spec(hints={"query": query})) == ["b"]
+        query = request(spec(hints={"query": json.dumps(["=", "$cpu_info.arch", "aarch64"])}))
+        with fleet(*self.states).view() as view:
+            assert JsonFilter().mask(view, query).tolist() == [False, True]
         assert accesses == []
 
     @pytest.mark.parametrize("query", [
