@@ -113,13 +113,12 @@ trap stop INT TERM
 # group stops after its first kind of tests that fails. One process runs all tests of a file, because they share fixtures.
 group_without_services() {
     in_parallel lint in_memory tests tests/unit -n 3 --dist worksteal --timeout 120 &&
-        in_memory tests_with_retry tests/functional -n 4 --dist loadfile --no-loadscope-reorder -m 'not slow' &&
-        tests tests/fuzz --quick -n 2
+        in_memory tests_with_retry tests/functional -n 4 --dist loadfile --no-loadscope-reorder -m 'not slow'
 }
 
 group_with_services() {
     tests_with_retry tests/integration tests/bench -n 4 --dist loadfile --no-loadscope-reorder -m 'not slow' &&
-        tests_with_retry tests/crash --quick -n 3 --dist loadfile
+        tests_with_retry tests/crash --quick -n 3 --dist loadfile && tests tests/fuzz --quick -n 2
 }
 
 install_packages

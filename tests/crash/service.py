@@ -156,9 +156,9 @@ def _hold_conductor() -> None:
 
 # --- the journal of guests ---------------------------------------------------------------------------------
 # The methods that create or remove guests, by class.
-_MAKERS = {"life.Guests": ("spawn",), "life.Power": ("on",), "moves.ColdMigration": ("finish", "revert"),
+_MAKERS = {"roles.Guests": ("spawn",), "roles.Power": ("on",), "moves.ColdMigration": ("finish", "revert"),
            "moves.LiveMigrationTarget": ("finish",), "host.FakeHost": ("take_over",)}
-_REMOVERS = {"life.Guests": ("destroy", "remove_orphan"), "life.Disks": ("replace",),
+_REMOVERS = {"roles.Guests": ("destroy", "remove_orphan"), "roles.Disks": ("replace",),
              "moves.ColdMigration": ("open_disks",), "moves.LiveMigrationSource": ("migrate",)}
 
 

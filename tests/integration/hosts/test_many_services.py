@@ -283,7 +283,8 @@ def test_second_signal_stops_a_service_at_once(nova: ManyCluster, number: signal
     time.sleep(0.5)
     assert process.running()
     os.kill(process.pid, number)
-    assert psutil.wait_procs(family, 2)[1] == []
+    left = psutil.wait_procs(family, 2)[1]  # a worker that has ended may wait for init, its new parent
+    assert [worker for worker in left if worker.is_running() and worker.status() != psutil.STATUS_ZOMBIE] == []
     nova.start("compute-1")
     nova.all_active(ids, _SETTLE)
 
