@@ -65,7 +65,7 @@ def private_directory(path: str | os.PathLike[str], owned: bool = False) -> None
     if foreign:
         os.chown(path, user, -1)
     os.chmod(path, 0o700)
-    LOG.info("Restricted %s to its owner: mode %04o of user %d became 0700 of user %d", path, mode, status.st_uid,
+    LOG.warning("Restricted %s to its owner: mode %04o of user %d became 0700 of user %d", path, mode, status.st_uid,
              user if foreign else status.st_uid)
 
 

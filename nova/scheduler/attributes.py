@@ -67,17 +67,17 @@ def values(view: FleetView, path: Sequence[str]) -> list[Any]:
     """Return the attribute at ``path`` of every node, or None for nodes without it."""
     name, inner = path[0], path[1:]
     if name in _INTERNED:
-        nested = (_descend(view.text(_INTERNED[name], position), inner) for position in range(len(view)))
-        return [None if attribute is MISSING else attribute for attribute in nested]
+        nested: list[Any] = view.lift(_INTERNED[name], lambda value: _descend(value, inner, None), object).tolist()
+        return nested
     if name in _NUMBERS and not inner:
         return [_plain(value) for value in _NUMBERS[name](view)]
     return [None] * len(view)
 
 
-def _descend(value: Any, path: Sequence[str]) -> Any:
+def _descend(value: Any, path: Sequence[str], missing: Any = MISSING) -> Any:
     for key in path:
         if not isinstance(value, dict) or key not in value:
-            return MISSING
+            return missing
         value = value[key]
     return value
 

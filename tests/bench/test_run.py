@@ -105,6 +105,7 @@ def test_novad_is_measured_without_lost_log_lines(results):
     assert 0 < results["novad_rss_mb"] < 100
 
 
+@pytest.mark.slow
 def test_every_list_of_many_servers_is_measured():
     found = {}
     measure(parse(["--only", "million", "--api-workers", "1", "--conductor-workers", "1"]), TINY, found)

@@ -11,6 +11,6 @@ from tests.unit.conductor.database.test_list_pages import (  # noqa: F401
 )
 
 
-@pytest.fixture(scope="module", params=["postgresql", "mariadb"])
+@pytest.fixture(scope="module", params=["postgresql", pytest.param("mariadb", marks=pytest.mark.slow)])
 def page_url(request: pytest.FixtureRequest) -> str:
     return str(request.getfixturevalue(request.param).new_database())

@@ -36,6 +36,7 @@ from nova.scheduler.filters.service import (
     MetricsFilter,
     NumInstancesFilter,
 )
+from nova.scheduler.view import FleetView
 from tests.unit.scheduler.builders import fleet, node, passing, request, spec
 
 
@@ -180,6 +181,7 @@ class TestCapabilities:
         (["not", ["=", "$host", "a"]], ["b"]),
         (["and", [">=", "$free_ram_mb", 1], ["=", "$cpu_info.arch", "x86_64"]], ["a"]),
         (["or", ["=", "$host", "a"], ["=", "$host", "b"]], ["a", "b"]),
+        (["=", "$cpu_info.features", ["aes", "vmx"]], ["a"]),
         (["<=", 1024, "$free_ram_mb"], ["a", "b"]),
         (["=", "$nothing", 1], []),
         (["<", "$hypervisor_type", 5], []),
@@ -188,6 +190,14 @@ class TestCapabilities:
     ])
     def test_json_filter_evaluates_queries(self, query, expected):
         assert passing(JsonFilter(), self.states, spec(hints={"query": json.dumps(query)})) == expected
+
+    def test_json_filter_finds_an_attribute_once_for_all_hosts_with_the_same_value(self, monkeypatch):
+        accesses = []
+        monkeypatch.setattr(FleetView, "text", lambda *_args: accesses.append("text of a single host"))
+        query = request(spec(hints={"query": json.dumps(["=", "$cpu_info.arch", "aarch64"])}))
+        with fleet(*self.states).view() as view:
+            assert JsonFilter().mask(view, query).tolist() == [False, True]
+        assert accesses == []
 
     @pytest.mark.parametrize("query", [
         "{", '"text"', '{"a": 1}', '["eval", "x"]', '[["="]]', '["and", []]', "[" * 100000,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -79,6 +80,19 @@ def test_machine_type_and_cache_mode_options_are_parsed() -> None:
 def test_sysinfo_serial_option_sets_the_host_serial(kind: str, serial: str | None) -> None:
     CONF.set_override("sysinfo_serial", kind, "libvirt")
     assert found().host_serial == serial
+
+
+@pytest.mark.parametrize(("kind", "content", "serial"), [
+    ("auto", "1b1e6f2c8f0c4c0b9f530d3c8e0c9a11\n", "1b1e6f2c-8f0c-4c0b-9f53-0d3c8e0c9a11"), ("auto", "", "host-uuid"),
+    ("auto", None, "host-uuid"), ("os", None, None)])
+def test_host_serial_is_the_machine_id_if_it_can_be_read(kind: str, content: str | None, serial: str | None,
+                                                         tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "machine-id"
+    path.mkdir() if content is None else path.write_text(content)
+    monkeypatch.setattr(settings, "_MACHINE_ID", str(path))
+    CONF.set_override("sysinfo_serial", kind, "libvirt")
+    with contextlib.nullcontext() if serial else pytest.raises(exception.InvalidInput, match="machine-id"):
+        assert found().host_serial == serial
 
 
 def test_node_uuid_is_stable_and_unique(tmp_path: Any) -> None:

@@ -1,5 +1,6 @@
 """Host-wide guest settings, read from the configuration once."""
 
+import contextlib
 import dataclasses
 import uuid
 from collections.abc import Collection, Sequence
@@ -8,6 +9,8 @@ from nova import exception
 from nova.common import files
 from nova.conf import CONF
 from nova.objects.dedicated_resources.numa import HostTopology
+
+_MACHINE_ID = "/etc/machine-id"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -149,9 +152,10 @@ def _host_serial(kind: str, host_uuid: str) -> str | None:
         return None
     if kind == "none":
         return ""
-    identity = (files.text_of("/etc/machine-id") or "").strip() if kind in ("os", "auto") else ""
-    if identity:
-        return str(uuid.UUID(identity))
+    if kind in ("os", "auto"):
+        with contextlib.suppress(OSError):  # in a container it may be a directory
+            if identity := (files.text_of(_MACHINE_ID) or "").strip():
+                return str(uuid.UUID(identity))
     if kind == "os":
         raise exception.InvalidInput(reason="[libvirt]sysinfo_serial os: the host has no /etc/machine-id")
     return host_uuid
