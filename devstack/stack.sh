@@ -14,6 +14,7 @@ check_machine() {
     require_root
     [ "$(. /etc/os-release && echo "$ID $VERSION_ID")" = "debian 12" ] || warn "this script supports Debian 12 only; continuing anyway"
     export PATH=$PATH:/usr/sbin:/sbin LC_ALL=C.UTF-8
+    unset PYTHONDONTWRITEBYTECODE # without byte code, each start of a service would compile all modules
 }
 
 install_everything() {
@@ -26,7 +27,7 @@ install_everything() {
     note "Debian packages: done"
     start_task guest-image build_guest_image
     finish_task python "Nova, Keystone, Glance and their libraries"
-    finish_task guest-image "kernel, ramdisk, machine image and disk image"
+    start_task byte-code compile_byte_code # ends with this script
 }
 
 start_infrastructure() {
@@ -68,6 +69,7 @@ start_identity_and_images() {
     create_accounts
     note "projects admin, demo and service; users admin, demo, nova and glance"
     wait_for_glance
+    finish_task guest-image "kernel, ramdisk, machine image and disk image"
     upload_images
 }
 

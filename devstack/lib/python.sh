@@ -14,8 +14,6 @@ install_python() {
         echo "up to date"
         return 0
     fi
-    # Write byte code once. Otherwise each service would compile all modules at each start.
-    unset PYTHONDONTWRITEBYTECODE
     [ -x "$VENV/bin/pip" ] || "$PYTHON" -m venv "$VENV"
     link_libvirt_binding
     local packages
@@ -25,10 +23,12 @@ install_python() {
     grep -v '^libvirt-python==' "$REPO/constraints.txt" > "$DATA_DIR/constraints.txt"
     # One call, so that the resolver considers all requirements.
     "$REPO/tools/install-python.sh" "$VENV/bin/python" -c "$DATA_DIR/constraints.txt" "${packages[@]}"
-    echo "compiling byte code"
-    "$VENV/bin/python" -m compileall -q -j 0 "$VENV/lib" > /dev/null || true  # some packages contain code templates that do not compile
     set_stamp python "$wanted"
 }
+
+# Compile byte code at the lowest priority. Services compile the modules that they import and that this has not reached. One
+# process, because workers would outlive it when stack.sh ends.
+compile_byte_code() { exec nice -n 19 "$VENV/bin/python" -m compileall -q -j 1 "$VENV/lib"; }
 
 link_libvirt_binding() { # link Debian's libvirt-python and its metadata, so that pip does not install it
     local site file
