@@ -207,7 +207,7 @@ def nodes_of_others(evil):
                 uuid=stolen.uuid, host=CONF.host, hypervisor_hostname=name, hypervisor_type="x",
                 hypervisor_version=1, provider=Provider(uuid=stolen.uuid, name=name, inventories={
                     VCPU: Inventory(total=1)}))])
-    with pytest.raises(exception.InvalidInput, match="another host's"):
+    with pytest.raises(exception.InvalidInput, match="belongs to another host"):
         evil.proxy(Guests).report_nodes(CTX, SECOND, [ComputeNode(
             host=SECOND, hypervisor_hostname="mine", hypervisor_type="x", hypervisor_version=1,
             provider=Provider(uuid="", name="mine"), children=[Provider(uuid=stolen.uuid, name="mine")])],
