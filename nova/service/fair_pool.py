@@ -90,9 +90,8 @@ class FairThreadPool:
             work.future.cancel()
         with self._lock:
             for kind, at in self._kinds.items() if wait else ():
-                until = began + (longest or {}).get(kind, threading.TIMEOUT_MAX)
-                while at.threads and (left := until - time.monotonic()) > 0:
-                    self._ended.wait(min(left, threading.TIMEOUT_MAX))
+                limit = (longest or {}).get(kind)
+                self._ended.wait_for(at.has_ended, None if limit is None else began + limit - time.monotonic())
 
     def _start(self, kind: str, at: _Kind) -> None:
         try:
@@ -190,6 +189,10 @@ class _Kind(FairQueue[_Work]):
         self.running: set[concurrent.futures.Future[Any]] = set()
         self.replaced: set[concurrent.futures.Future[Any]] = set()  # whose hanging threads were replaced
         self.idle: list[threading.Event] = []
+
+    def has_ended(self) -> bool:
+        """Return True if no thread is left, except those that were replaced."""
+        return not self.threads
 
 
 class FairSemaphore:

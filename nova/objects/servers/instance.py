@@ -188,7 +188,7 @@ class DeviceAddress(Object, kw_only=True):
     address: _Address = "none"
 
 
-# All devices of a guest.
+# Addresses of all devices of a guest.
 DeviceAddresses = Annotated[list[DeviceAddress], msgspec.Meta(max_length=512)]
 
 

@@ -124,8 +124,10 @@ class SerialPorts:
             self._given = {port: moment for port, moment in self._given.items() if now - moment < _ON_ITS_WAY}
             ports: list[int] = []
             low, high = (int(number) for number in CONF.serial_console.port_range.split(":"))
-            # In random order, so that a released port is not reused soon.
-            for port in random.sample(range(low, high), max(high - low, 0)):
+            size = max(high - low, 0)
+            start = random.randrange(max(size, 1))  # noqa: S311 - a released port is not reused soon
+            for number in range(size):
+                port = low + (start + number) % size
                 if len(ports) == count:
                     break
                 if port not in taken and port not in self._given and _is_free(port):

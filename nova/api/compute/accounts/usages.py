@@ -28,7 +28,7 @@ class _Period:
         self.version, self.detailed, self.now = req.version, detailed, utcnow()
         begin, end = req.arg("start"), req.arg("end")
         self.begin = _parsed(begin) if begin else self.now
-        # Without start and end the period is the current moment.
+        # The period is the current moment if neither start nor end is given.
         self.end = _parsed(end) if end else self.now + datetime.timedelta(microseconds=0 if begin else 1)
         if self.begin >= self.end:
             raise exception.InvalidInput("Invalid start time. The start time cannot occur after the end time.")

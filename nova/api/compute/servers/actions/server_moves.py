@@ -40,7 +40,7 @@ def resize(req: Request) -> None:
         operate(req, "resize", {"flavor_id": flavor_id, "disk_config": wanted.get("OS-DCF:diskConfig")})
 
 
-# Without a migration not 404: the URL exists.
+# A missing migration is 400, not 404, because the URL exists.
 confirm_resize = simple("confirmResize", "confirm_resize", _SERVERS + "confirm_resize",
                         "Confirm a resize or cold migration; the old guest is removed.",
                         invalid=(exception.MigrationNotFound,))
