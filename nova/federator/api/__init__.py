@@ -1,0 +1,1 @@
+"""Names, resources and selectors of the federator's Kubernetes API."""

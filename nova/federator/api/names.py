@@ -1,0 +1,44 @@
+"""Names of labels, annotations, groups and namespaces that users and agents see."""
+
+import hashlib
+import re
+
+VERSION = "v1alpha1"
+CLUSTER_GROUP = "cluster.elotl.co"
+POLICY_GROUP = "policy.elotl.co"
+SCHEDULE_GROUP = "schedule.elotl.co"
+
+# Set by users on any object.
+PIN = "nova.elotl.co/cluster"
+SPREAD_ONTO = "nova.elotl.co/spread-onto"
+ADOPT = "nova.elotl.co/adopt"  # "true": an object of this name that exists in the cluster is taken over
+REPLICAS_PATH = "nova.elotl.co/replicas-path"  # field of a custom resource with its number of replicas
+# Set by Nova.
+TARGET = "nova.elotl.co/target-cluster"
+MATCHING_POLICY = "nova.elotl.co/matching-policy"
+ORIGINAL_NAME = "nova.elotl.co/cluster.original-name"
+CREATED_FOR = "nova.elotl.co/created-for"  # on namespaces that an agent created
+MANAGED_BY = "nova.elotl.co/managed-by"  # on copies in a workload cluster: the schedule that lists them
+BACKPROPAGATED = "nova.elotl.co/backpropagated"
+BACKPROPAGATED_ORIGIN = "nova.elotl.co/backpropagated.origin"
+CLUSTER_LABELS = "nova.elotl.co/cluster."  # followed by provider, region, zone, version, novacreated
+NAME_LABEL = "kubernetes.io/metadata.name"
+
+SCHEDULER, AGENT = "nova-scheduler", "nova-agent"  # sources of events, field managers
+FINALIZER = "nova.elotl.co/agent"  # on schedules: the agent removes it once the copies are deleted
+DRAIN_FINALIZER = "nova.elotl.co/drain"  # on clusters: the scheduler removes it once no workload is left
+AGENTS_GROUP, AGENT_USER = "nova:agents", "nova:agent:"  # identity of agents, followed by the cluster's name
+SIGNER = "nova.elotl.co/agent"  # signerName of the certificate requests of agents
+HEARTBEAT = "heartbeat"  # name of the Lease in the namespace of a cluster
+REPORT = "report"  # name of the ClusterReport in the namespace of a cluster
+NAMESPACE = "elotl"
+
+_LABEL_LIMIT = 63
+
+
+def cluster_namespace(cluster: str) -> str:
+    """Return the namespace of a cluster's schedules. A name that is too long, or not a label, is replaced by a digest."""
+    plain = f"nova-cluster-{cluster}"
+    if len(plain) <= _LABEL_LIMIT and re.fullmatch(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?", plain):
+        return plain
+    return f"nova-cluster-{hashlib.sha256(cluster.encode()).hexdigest()[:32]}"

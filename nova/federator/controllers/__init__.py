@@ -1,0 +1,1 @@
+"""Control loops of the scheduler."""

@@ -1,0 +1,1 @@
+"""A client of the Kubernetes API: requests, watches, caches and credentials."""

@@ -1,0 +1,1 @@
+"""Kubernetes control planes on this machine, for novactl up and for tests."""

@@ -1,0 +1,1 @@
+"""Decisions on clusters: pure functions over a snapshot."""

@@ -1,0 +1,153 @@
+"""Inputs and results of scheduling decisions. All quantities are integers in thousandths (cpu 1 = 1000, memory 1Ki =
+1,024,000), so that sums are exact."""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import msgspec
+
+Quantities = Mapping[str, int]  # resource name -> thousandths
+Failover = Literal["Fenced", "AvailabilityFirst", "Never"]
+
+
+class Ref(msgspec.Struct, frozen=True, order=True):
+    """An object of the control plane. ``group`` and ``namespace`` are empty for core kinds and cluster-scoped objects."""
+
+    group: str
+    version: str
+    kind: str
+    namespace: str
+    name: str
+
+    @property
+    def key(self) -> str:
+        """Return the identity of the object in all versions of its group, such as Deployment.apps/shop/web."""
+        kind = f"{self.kind}.{self.group}" if self.group else self.kind
+        return f"{kind}/{self.namespace}/{self.name}"
+
+
+class Taint(msgspec.Struct, frozen=True):
+    key: str
+    value: str
+    effect: str
+
+
+class Node(msgspec.Struct, frozen=True):
+    """A schedulable, ready node. ``available``: allocatable minus the requests of its pods; "pods" is a resource."""
+
+    name: str
+    available: Quantities
+    labels: Mapping[str, str] = {}
+    taints: tuple[Taint, ...] = ()
+
+
+class Cluster(msgspec.Struct, frozen=True):
+    """A cluster with its report. ``reachable``: its agent renews its Lease. ``ready``: new work may be placed there."""
+
+    name: str
+    labels: Mapping[str, str]
+    ready: bool
+    reachable: bool
+    standby: bool = False
+    autoscaled: bool = False
+    nodes: tuple[Node, ...] = ()
+    sequence: int = 0  # of the report; claims that the report includes are not counted again
+    kinds: frozenset[str] | None = None  # "Kind.group" that its API server has; None: unknown, accept all
+
+
+class PodNeeds(msgspec.Struct, frozen=True):
+    """Requirements of one pod. ``node_affinity``: requiredDuringScheduling terms in the form of the Kubernetes API."""
+
+    requests: Quantities
+    tolerations: tuple[Mapping[str, Any], ...] = ()
+    node_selector: Mapping[str, str] = {}
+    node_affinity: tuple[Mapping[str, Any], ...] = ()
+    every_node: bool = False  # a DaemonSet: capacity is not checked
+
+
+class Item(msgspec.Struct, frozen=True):
+    """An object to place. ``replicas``: None if the object cannot be divided. ``pod``: None if it runs no pods."""
+
+    ref: Ref
+    labels: Mapping[str, str] = {}
+    replicas: int | None = None
+    pod: PodNeeds | None = None
+    completions: int | None = None  # Jobs
+    break_first: bool = False  # never run in two clusters at a time, not even during a move
+
+
+class Group(msgspec.Struct, frozen=True):
+    """Objects that are placed together. ``key``: unique, stable. One object without groupBy is a group of its own."""
+
+    key: str
+    items: tuple[Item, ...]
+    policy: str = ""
+
+
+class Selector(msgspec.Struct, frozen=True):
+    """A compiled LabelSelector; see nova.federator.api.selectors."""
+
+    equal: tuple[tuple[str, frozenset[str]], ...] = ()  # In, matchLabels
+    unequal: tuple[tuple[str, frozenset[str]], ...] = ()  # NotIn
+    present: frozenset[str] = frozenset()  # Exists
+    absent: frozenset[str] = frozenset()  # DoesNotExist
+
+
+class Override(msgspec.Struct, frozen=True):
+    """A change of one field of an object's copies in the clusters of a topology value."""
+
+    topology_value: str
+    kind: str
+    api_version: str
+    name: str
+    namespace: str
+    path: tuple[str | int, ...]
+    value: Any
+
+
+class Spread(msgspec.Struct, frozen=True):
+    """Copies in several clusters, which are put into buckets by the value of their label ``topology_key``."""
+
+    topology_key: str
+    duplicate: bool = False
+    percentages: Mapping[str, int] | None = None  # topology value -> percentage; None: evenly
+    overrides: tuple[Override, ...] = ()
+
+
+class Policy(msgspec.Struct, frozen=True):
+    """A SchedulePolicy, parsed. ``ordered``: selectors by priority (fill and spill), or None."""
+
+    name: str
+    created: str
+    uid: str
+    namespaces: Selector | None  # None: all
+    labels: tuple[Selector, ...]  # ORed
+    kinds: frozenset[tuple[str, str]] | None  # (kind, group); None: all
+    clusters: Selector | None  # None: all
+    ordered: tuple[Selector, ...] | None = None
+    group_by: str = ""
+    spread: Spread | None = None
+    failover: Failover = "AvailabilityFirst"
+    fence_after: int = 60  # seconds
+
+
+class Rejection(msgspec.Struct, frozen=True):
+    """A cluster that was not chosen. ``wait_for``: what would change it: "capacity", "labels", "ready", "kind", or "" if
+    only a change of the object or the policy helps. ``message``: the first failing check with its numbers, and what would
+    change it."""
+
+    cluster: str
+    check: str
+    message: str
+    wait_for: str = ""
+
+
+class Decision(msgspec.Struct, frozen=True):
+    """The desired placement of a group: cluster -> key of item -> replicas (None: the whole object).
+
+    Items with a share of 0 replicas are left out. Without targets the group is not placed now. ``warnings``: for events.
+    """
+
+    targets: Mapping[str, Mapping[str, int | None]]
+    rejections: tuple[Rejection, ...] = ()
+    warnings: tuple[str, ...] = ()

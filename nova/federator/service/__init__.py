@@ -1,0 +1,1 @@
+"""Processes: options, metrics, signals."""

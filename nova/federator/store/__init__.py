@@ -1,0 +1,1 @@
+"""Schedules: the objects through which the scheduler and the agents communicate."""
