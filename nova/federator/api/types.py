@@ -85,7 +85,7 @@ class Group(msgspec.Struct, frozen=True):
 
 
 class Selector(msgspec.Struct, frozen=True):
-    """A compiled LabelSelector; see nova.federator.api.selectors."""
+    """A compiled LabelSelector; see selectors.py."""
 
     equal: tuple[tuple[str, frozenset[str]], ...] = ()  # In, matchLabels
     unequal: tuple[tuple[str, frozenset[str]], ...] = ()  # NotIn
