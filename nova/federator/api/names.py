@@ -37,7 +37,7 @@ _LABEL_LIMIT = 63
 
 
 def cluster_namespace(cluster: str) -> str:
-    """Return the namespace of a cluster's schedules. A name that is too long, or not a label, is replaced by a digest."""
+    """Return the namespace of a cluster's schedules. A name that is no label, or too long, is replaced by a digest."""
     plain = f"nova-cluster-{cluster}"
     if len(plain) <= _LABEL_LIMIT and re.fullmatch(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?", plain):
         return plain

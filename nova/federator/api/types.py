@@ -11,7 +11,7 @@ Failover = Literal["Fenced", "AvailabilityFirst", "Never"]
 
 
 class Ref(msgspec.Struct, frozen=True, order=True):
-    """An object of the control plane. ``group`` and ``namespace`` are empty for core kinds and cluster-scoped objects."""
+    """An object of the control plane. ``group`` is empty for core kinds, ``namespace`` for cluster-scoped objects."""
 
     group: str
     version: str
@@ -132,9 +132,9 @@ class Policy(msgspec.Struct, frozen=True):
 
 
 class Rejection(msgspec.Struct, frozen=True):
-    """A cluster that was not chosen. ``wait_for``: what would change it: "capacity", "labels", "ready", "kind", or "" if
-    only a change of the object or the policy helps. ``message``: the first failing check with its numbers, and what would
-    change it."""
+    """A cluster that was not chosen. ``wait_for``: what would change that: "capacity", "labels", "ready", "kind", or ""
+    if only a change of the object or the policy helps. ``message``: the first failing check with its numbers, and what
+    would change it."""
 
     cluster: str
     check: str
@@ -145,7 +145,7 @@ class Rejection(msgspec.Struct, frozen=True):
 class Decision(msgspec.Struct, frozen=True):
     """The desired placement of a group: cluster -> key of item -> replicas (None: the whole object).
 
-    Items with a share of 0 replicas are left out. Without targets the group is not placed now. ``warnings``: for events.
+    Items with a share of 0 replicas are left out. Without targets the group is not placed. ``warnings``: for events.
     """
 
     targets: Mapping[str, Mapping[str, int | None]]

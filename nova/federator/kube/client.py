@@ -1,0 +1,273 @@
+"""A thin asyncio client of the Kubernetes API: requests with deadlines, apply, watch, and discovery of kinds."""
+
+import asyncio
+import contextlib
+import random
+from collections.abc import AsyncIterator, Mapping
+from types import TracebackType
+from typing import Any, Literal, Self
+from urllib.parse import quote, urlencode
+
+import aiohttp
+import msgspec
+
+from nova.common.errors import ReportedError
+from nova.federator.kube.config import Kubeconfig
+
+Object = dict[str, Any]
+_REQUEST_TIMEOUT = 15.0  # seconds of a request, including retries
+_LIST_TIMEOUT = 60.0
+_WATCH_SECONDS = 300  # the server ends a watch after about this time
+_WATCH_SILENCE = 90.0  # seconds without an event or bookmark after which a watch is given up: a dead connection
+_EVENT_LIMIT = 4 << 20  # bytes of one watch event
+_PAGE = 500  # objects of one page of a list
+_RETRIES = 4  # of requests that the server certainly has not executed (429, connection refused)
+
+
+class ApiError(ReportedError):
+    """A request failed. ``status``: the HTTP status, 0 if no response arrived. ``reason``: as in metav1.Status."""
+
+    def __init__(self, message: str, status: int = 0, reason: str = "",
+                 details: Mapping[str, Any] | None = None) -> None:
+        super().__init__(message)
+        self.status, self.reason, self.details = status, reason, details or {}
+
+    @property
+    def missing(self) -> bool:
+        return self.status == 404
+
+    @property
+    def conflict(self) -> bool:
+        """Return True if the object changed meanwhile, exists already, or its fields belong to another manager."""
+        return self.status == 409
+
+    @property
+    def expired(self) -> bool:
+        """Return True if the resource version is too old to watch or list from."""
+        return self.status == 410
+
+
+class Resource(msgspec.Struct, frozen=True):
+    """A kind as an API server serves it."""
+
+    group: str
+    version: str
+    kind: str
+    plural: str
+    namespaced: bool
+    verbs: frozenset[str] = frozenset()
+    scalable: bool = False  # has the subresource scale
+
+    @property
+    def api_version(self) -> str:
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    @property
+    def prefix(self) -> str:
+        return f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
+
+    def path(self, namespace: str = "", name: str = "", subresource: str = "") -> str:
+        """Return the path of an object, or of a collection: of one namespace, or of the whole server."""
+        middle = f"/namespaces/{quote(namespace, safe='')}" if namespace and self.namespaced else ""
+        tail = "".join(f"/{quote(part, safe='')}" for part in (name, subresource) if part)
+        return f"{self.prefix}{middle}/{self.plural}{tail}"
+
+
+class Event(msgspec.Struct, frozen=True):
+    """A change that a watch reports. ``object`` is the last state of a deleted object."""
+
+    type: Literal["ADDED", "MODIFIED", "DELETED", "BOOKMARK"]
+    object: Object
+
+
+class _Line(msgspec.Struct):
+    type: str
+    object: Object
+
+
+_decode_line = msgspec.json.Decoder(_Line).decode
+_decode = msgspec.json.Decoder().decode
+_encode = msgspec.json.Encoder().encode
+
+
+class Api:
+    """A connection pool to one API server. Use as an async context manager.
+
+    Methods raise :class:`ApiError`, also if the server is unreachable or its response is not JSON. ``counts``: requests
+    sent, by method, for metrics and tests.
+    """
+
+    def __init__(self, config: Kubeconfig, agent: str = "nova-federator", connections: int = 64,
+                 timeout: float = _REQUEST_TIMEOUT) -> None:
+        self.config, self.timeout = config, timeout
+        self.counts: dict[str, int] = {}
+        self._agent, self._connections = agent, connections
+        self._session: aiohttp.ClientSession | None = None
+        self._resources: dict[str, dict[str, Resource]] = {}  # group/version -> kind -> resource
+
+    async def __aenter__(self) -> Self:
+        headers = {"User-Agent": self._agent, "Accept": "application/json"}
+        if self.config.token:
+            headers["Authorization"] = f"Bearer {self.config.token}"
+        connector = aiohttp.TCPConnector(ssl=self.config.tls() or False, limit=self._connections, keepalive_timeout=60)
+        self._session = aiohttp.ClientSession(connector=connector, headers=headers, auto_decompress=True)
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                        trace: TracebackType | None) -> None:
+        if self._session:
+            await self._session.close()
+
+    async def get(self, path: str, **query: str) -> Object:
+        return await self._request("GET", path, query)
+
+    async def list(self, path: str, **query: str) -> Object:
+        """Return a whole collection: ``items`` and ``metadata.resourceVersion``. Fetches it in pages."""
+        items: list[Object] = []
+        more = ""
+        while True:
+            position = {"limit": str(_PAGE), **({"continue": more} if more else {})}
+            page = await self._request("GET", path, {**query, **position}, timeout=_LIST_TIMEOUT)
+            metadata = page.get("metadata")
+            if not isinstance(metadata, dict) or not isinstance(page.get("items", []), list):
+                raise ApiError(f"{self.config.server}{path} returned no list.", 502)
+            items += page.get("items") or []
+            more = metadata.get("continue") or ""
+            if not more:
+                return {**page, "items": items}
+
+    async def create(self, path: str, body: Mapping[str, Any], **query: str) -> Object:
+        return await self._request("POST", path, query, body)
+
+    async def replace(self, path: str, body: Mapping[str, Any], **query: str) -> Object:
+        """Replace an object. Fails with 409 if the resourceVersion of ``body`` is not the present one."""
+        return await self._request("PUT", path, query, body)
+
+    async def patch(self, path: str, body: Mapping[str, Any], **query: str) -> Object:
+        """Apply a merge patch. A resourceVersion in its metadata makes it conditional."""
+        return await self._request("PATCH", path, query, body, "application/merge-patch+json")
+
+    async def apply(self, path: str, body: Mapping[str, Any], manager: str, force: bool = False,
+                    **query: str) -> Object:
+        """Apply an object as field manager ``manager``. Without ``force``, fields of other managers are a conflict."""
+        query = {"fieldManager": manager, "force": "true" if force else "false", **query}
+        return await self._request("PATCH", path, query, body, "application/apply-patch+yaml")
+
+    async def delete(self, path: str, propagation: str = "Background", uid: str = "", version: str = "",
+                     **query: str) -> Object:
+        """Delete an object. ``uid``, ``version``: only if the object still has them (409 otherwise)."""
+        conditions = {key: value for key, value in (("uid", uid), ("resourceVersion", version)) if value}
+        body = {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": propagation,
+                **({"preconditions": conditions} if conditions else {})}
+        return await self._request("DELETE", path, query, body)
+
+    async def resource(self, api_version: str, kind: str) -> Resource | None:
+        """Return the resource of a kind, or None if the server does not serve it. Discovery is cached per version."""
+        if kind not in self._resources.get(api_version, {}):
+            await self.discover(api_version)
+        return self._resources.get(api_version, {}).get(kind)
+
+    async def discover(self, api_version: str) -> Mapping[str, Resource]:
+        """Return the kinds of a group and version by name; empty if the server does not have the version."""
+        group, _slash, version = api_version.rpartition("/")
+        try:
+            page = await self.get(f"/apis/{api_version}" if group else f"/api/{version}")
+        except ApiError as error:
+            if not error.missing:
+                raise
+            page = {}
+        kinds: dict[str, Resource] = {}
+        scalable = {entry["name"].removesuffix("/scale") for entry in page.get("resources", ())
+                    if entry["name"].endswith("/scale")}
+        for entry in page.get("resources", ()):
+            if "/" not in entry["name"]:
+                kinds[entry["kind"]] = Resource(group, version, entry["kind"], entry["name"], entry["namespaced"],
+                                                frozenset(entry.get("verbs") or ()), entry["name"] in scalable)
+        self._resources[api_version] = kinds
+        return kinds
+
+    async def watch(self, path: str, version: str, **query: str) -> AsyncIterator[Event]:
+        """Yield the changes of a collection after a resource version, and bookmarks, until the server ends the watch.
+        Raises ApiError: ``expired`` if a new list is needed."""
+        query = {**query, "watch": "1", "resourceVersion": version, "allowWatchBookmarks": "true",
+                 "timeoutSeconds": str(_WATCH_SECONDS + random.randint(0, 60))}  # noqa: S311
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=self.timeout, sock_read=_WATCH_SILENCE)
+        self._count("WATCH")
+        try:
+            async with self._open().get(f"{self.config.server}{path}?{urlencode(query)}", timeout=timeout,
+                                        read_bufsize=_EVENT_LIMIT,
+                                        server_hostname=self.config.tls_server_name or None) as response:
+                if response.status != 200:
+                    raise self._error("WATCH", path, response.status, await response.read())
+                while line := await response.content.readline():
+                    yield self._event(path, line)
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+            raise ApiError(f"The watch of {self.config.server}{path} broke: {_text(error)}") from None
+
+    def _event(self, path: str, line: bytes) -> Event:
+        try:
+            decoded = _decode_line(line)
+        except msgspec.MsgspecError as error:
+            raise ApiError(f"The watch of {self.config.server}{path} sent an unreadable event: {error}") from None
+        if decoded.type == "ERROR":
+            code = decoded.object.get("code")
+            raise ApiError(f"The watch of {self.config.server}{path} ended: {decoded.object.get('message')}",
+                           code if isinstance(code, int) else 500, str(decoded.object.get("reason") or ""))
+        if decoded.type not in ("ADDED", "MODIFIED", "DELETED", "BOOKMARK"):
+            raise ApiError(f"The watch of {self.config.server}{path} sent an event of type {decoded.type!r}.")
+        return Event(decoded.type, decoded.object)  # type: ignore[arg-type]
+
+    async def _request(self, method: str, path: str, query: Mapping[str, str], body: Mapping[str, Any] | None = None,
+                       content_type: str = "application/json", timeout: float = 0) -> Object:
+        url = f"{self.config.server}{path}{'?' + urlencode(query) if query else ''}"
+        data = None if body is None else _encode(body)
+        try:
+            async with asyncio.timeout(timeout or self.timeout):
+                for attempt in range(_RETRIES + 1):
+                    self._count(method)
+                    try:
+                        async with self._open().request(
+                                method, url, data=data, headers={"Content-Type": content_type},
+                                server_hostname=self.config.tls_server_name or None) as response:
+                            content, status = await response.read(), response.status
+                            delay = response.headers.get("Retry-After", "")
+                    except aiohttp.ClientConnectorError:  # not sent
+                        if attempt == _RETRIES:
+                            raise
+                        await asyncio.sleep(0.1 * 2 ** attempt)
+                        continue
+                    if status != 429 or attempt == _RETRIES:
+                        return self._result(method, path, status, content)
+                    await asyncio.sleep(min(float(delay), 5.0) if delay.isdigit() else 0.2 * 2 ** attempt)
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise ApiError(f"{method} {self.config.server}{path} failed: {_text(error)}") from None
+        raise AssertionError
+
+    def _result(self, method: str, path: str, status: int, content: bytes) -> Object:
+        if status >= 300:
+            raise self._error(method, path, status, content)
+        with contextlib.suppress(msgspec.MsgspecError):
+            if isinstance(result := _decode(content), dict):
+                return result
+        raise ApiError(f"{method} {self.config.server}{path} returned no JSON object.", 502)
+
+    def _error(self, method: str, path: str, status: int, content: bytes) -> ApiError:
+        message, reason = content[:300].decode(errors="replace"), ""
+        details: Mapping[str, Any] = {}
+        with contextlib.suppress(msgspec.MsgspecError):
+            if isinstance(body := _decode(content), dict):
+                message, reason = str(body.get("message") or message), str(body.get("reason") or "")
+                details = body["details"] if isinstance(body.get("details"), dict) else {}
+        return ApiError(f"{method} {path}: {status} {message}", status, reason, details)
+
+    def _open(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            raise RuntimeError("The client is used outside its context.")
+        return self._session
+
+    def _count(self, method: str) -> None:
+        self.counts[method] = self.counts.get(method, 0) + 1
+
+
+def _text(error: BaseException) -> str:
+    return str(error) or ("no response in time" if isinstance(error, TimeoutError) else type(error).__name__)

@@ -1,0 +1,98 @@
+"""A cache of a collection that follows its watch: list once, resume after interruptions, list again only if needed."""
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Mapping
+
+from nova.federator.kube.client import Api, ApiError, Object
+
+LOG = logging.getLogger(__name__)
+# The key of an object, its new state or None if it was deleted, and its previous state or None if it is new.
+Handler = Callable[[str, Object | None, Object | None], None]
+_LONGEST_DELAY = 30.0  # seconds between two attempts to list or watch
+
+
+def key_of(obj: Object) -> str:
+    """Return namespace/name of an object, or its name if it has no namespace."""
+    metadata = obj["metadata"]
+    return f"{metadata['namespace']}/{metadata['name']}" if metadata.get("namespace") else str(metadata["name"])
+
+
+class Informer:
+    """The objects of a collection by key, kept current by :meth:`run`.
+
+    ``handler`` is called for each change, also for differences between two lists. ``strip``: reduces an object to what
+    is needed before it is stored. Objects in the cache must not be changed.
+    """
+
+    def __init__(self, api: Api, path: str, handler: Handler | None = None,
+                 strip: Callable[[Object], Object] | None = None, **query: str) -> None:
+        self.api, self.path, self.handler, self.strip, self.query = api, path, handler, strip, query
+        self.objects: dict[str, Object] = {}
+        self.synced = asyncio.Event()  # set after the first complete list
+        self.version = ""  # resource version up to which the cache is current
+        self.lists = 0
+
+    async def run(self) -> None:
+        """Follow the collection until cancelled."""
+        failures = 0
+        while True:
+            try:
+                if not self.version:
+                    await self._list()
+                failures = 0
+                async for event in self.api.watch(self.path, self.version, **self.query):
+                    failures = 0
+                    if event.type != "BOOKMARK":
+                        self._store(key_of(event.object), None if event.type == "DELETED" else event.object)
+                    self.version = str(event.object["metadata"]["resourceVersion"])
+            except (ApiError, KeyError, TypeError) as error:
+                if not isinstance(error, ApiError) or error.expired:
+                    self.version = ""  # unreadable or too old: list again
+                failures += 1
+                delay = min(0.2 * 2 ** min(failures, 10), _LONGEST_DELAY) * random.uniform(0.5, 1)  # noqa: S311
+                LOG.log(logging.WARNING if failures in (3, 30) else logging.DEBUG,
+                        "The watch of %s failed %d times and is repeated: %s", self.path, failures, error)
+                await asyncio.sleep(delay)
+
+    async def _list(self) -> None:
+        page = await self.api.list(self.path, **self.query)
+        self.lists += 1
+        current = {key_of(item): item for item in page["items"]}
+        api_version, kind = page.get("apiVersion"), str(page.get("kind", "")).removesuffix("List")
+        for key in self.objects.keys() - current.keys():
+            self._store(key, None)
+        for key, obj in current.items():
+            obj.setdefault("apiVersion", api_version)  # items of a list lack both
+            obj.setdefault("kind", kind)
+            old = self.objects.get(key)
+            if old is None or old["metadata"].get("resourceVersion") != obj["metadata"].get("resourceVersion"):
+                self._store(key, obj)
+        self.version = str(page["metadata"]["resourceVersion"])
+        self.synced.set()
+
+    def _store(self, key: str, obj: Object | None) -> None:
+        old = self.objects.get(key)
+        if obj is None:
+            if self.objects.pop(key, None) is None:
+                return
+        else:
+            obj = self.strip(obj) if self.strip else obj
+            self.objects[key] = obj
+        if self.handler:
+            try:
+                self.handler(key, obj, old)
+            except Exception:  # a malformed object must not stop the watch of the others
+                LOG.exception("Cannot process the change of %s %s", self.path, key)
+
+
+async def wait_synced(informers: Mapping[str, Informer], timeout: float) -> None:
+    """Wait until all informers have listed. Raises TimeoutError that names one that has not."""
+    try:
+        async with asyncio.timeout(timeout):
+            for informer in informers.values():
+                await informer.synced.wait()
+    except TimeoutError:
+        late = [name for name, informer in informers.items() if not informer.synced.is_set()]
+        raise TimeoutError(f"not listed within {timeout:.0f} s: {', '.join(late)}") from None
