@@ -4,12 +4,15 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Mapping
+from typing import Any, Generic, TypeVar
 
+from nova.common.errors import ReportedError
 from nova.federator.kube.client import Api, ApiError, Object
 
 LOG = logging.getLogger(__name__)
+T = TypeVar("T")
 # The key of an object, its new state or None if it was deleted, and its previous state or None if it is new.
-Handler = Callable[[str, Object | None, Object | None], None]
+Handler = Callable[[str, T | None, T | None], None]
 _LONGEST_DELAY = 30.0  # seconds between two attempts to list or watch
 
 
@@ -19,20 +22,22 @@ def key_of(obj: Object) -> str:
     return f"{metadata['namespace']}/{metadata['name']}" if metadata.get("namespace") else str(metadata["name"])
 
 
-class Informer:
+class Informer(Generic[T]):
     """The objects of a collection by key, kept current by :meth:`run`.
 
-    ``handler`` is called for each change, also for differences between two lists. ``strip``: reduces an object to what
-    is needed before it is stored. Objects in the cache must not be changed.
+    ``decode``: makes of a raw object what is stored; an object for which it raises ValueError or Invalid is logged and
+    treated as absent. ``handler``: called for each change, also for differences between two lists. Stored objects must
+    not be changed.
     """
 
-    def __init__(self, api: Api, path: str, handler: Handler | None = None,
-                 strip: Callable[[Object], Object] | None = None, **query: str) -> None:
-        self.api, self.path, self.handler, self.strip, self.query = api, path, handler, strip, query
-        self.objects: dict[str, Object] = {}
+    def __init__(self, api: Api, path: str, decode: Callable[[Object], T], handler: Handler[T] | None = None,
+                 **query: str) -> None:
+        self.api, self.path, self.decode, self.handler, self.query = api, path, decode, handler, query
+        self.objects: dict[str, T] = {}
         self.synced = asyncio.Event()  # set after the first complete list
         self.version = ""  # resource version up to which the cache is current
         self.lists = 0
+        self._versions: dict[str, str] = {}  # key -> resource version
 
     async def run(self) -> None:
         """Follow the collection until cancelled."""
@@ -61,33 +66,34 @@ class Informer:
         self.lists += 1
         current = {key_of(item): item for item in page["items"]}
         api_version, kind = page.get("apiVersion"), str(page.get("kind", "")).removesuffix("List")
-        for key in self.objects.keys() - current.keys():
+        for key in self._versions.keys() - current.keys():
             self._store(key, None)
         for key, obj in current.items():
             obj.setdefault("apiVersion", api_version)  # items of a list lack both
             obj.setdefault("kind", kind)
-            old = self.objects.get(key)
-            if old is None or old["metadata"].get("resourceVersion") != obj["metadata"].get("resourceVersion"):
+            if self._versions.get(key) != obj["metadata"].get("resourceVersion"):
                 self._store(key, obj)
         self.version = str(page["metadata"]["resourceVersion"])
         self.synced.set()
 
-    def _store(self, key: str, obj: Object | None) -> None:
-        old = self.objects.get(key)
-        if obj is None:
-            if self.objects.pop(key, None) is None:
-                return
-        else:
-            obj = self.strip(obj) if self.strip else obj
-            self.objects[key] = obj
-        if self.handler:
-            try:
-                self.handler(key, obj, old)
-            except Exception:  # a malformed object must not stop the watch of the others
-                LOG.exception("Cannot process the change of %s %s", self.path, key)
+    def _store(self, key: str, raw: Object | None) -> None:
+        new, old = None, self.objects.pop(key, None)
+        self._versions.pop(key, None)
+        try:
+            if raw is not None:
+                self._versions[key] = str(raw["metadata"].get("resourceVersion"))
+                new = self.objects[key] = self.decode(raw)
+            if self.handler and (new is not None or old is not None):
+                self.handler(key, new, old)
+        except (ReportedError, ValueError) as error:
+            LOG.warning("Ignoring %s %s, which is invalid: %s", self.path, key, error)
+            if self.handler and old is not None:
+                self.handler(key, None, old)
+        except Exception:  # a malformed object must not stop the watch of the others
+            LOG.exception("Cannot process the change of %s %s", self.path, key)
 
 
-async def wait_synced(informers: Mapping[str, Informer], timeout: float) -> None:
+async def wait_synced(informers: Mapping[str, Informer[Any]], timeout: float) -> None:
     """Wait until all informers have listed. Raises TimeoutError that names one that has not."""
     try:
         async with asyncio.timeout(timeout):

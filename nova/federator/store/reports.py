@@ -1,0 +1,60 @@
+"""ClusterReports: an agent's report on its cluster. The scheduler copies it into the Cluster object."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from nova.federator.api.names import REPORT, SCHEDULE_GROUP, VERSION
+
+API_VERSION = f"{SCHEDULE_GROUP}/{VERSION}"
+REPORTS = f"/apis/{API_VERSION}/clusterreports"
+_NODES = 10_000
+_TEXT = 253  # characters of a name or version
+
+
+class NodeReport(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A node of a workload cluster. Quantities are texts, as in Kubernetes. ``schedulable``: ready, uncordoned."""
+
+    name: str
+    available: dict[str, str] = {}
+    capacity: dict[str, str] = {}
+    labels: dict[str, str] = {}
+    taints: list[dict[str, str]] = []
+    schedulable: bool = True
+
+
+class ClusterReport(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """A report. ``sequence``: increases with each report of an epoch. ``applied``: the generation of each schedule, by
+    name, whose pods the figures of the nodes include. ``kinds``: "Kind.group" that the cluster serves."""
+
+    epoch: int = 0
+    sequence: int = 0
+    version: str = ""  # as the server reports it, such as v1.25.4
+    clusterName: str = ""  # at its provider
+    provider: str = ""
+    region: str = ""
+    zone: str = ""
+    autoscaled: bool = False
+    nodes: list[NodeReport] = []
+    kinds: list[str] = []
+    applied: dict[str, int] = {}
+    nodeGroups: dict[str, dict[str, Any]] = {}
+
+
+def path_of(namespace: str, name: str = REPORT) -> str:
+    return f"/apis/{API_VERSION}/namespaces/{namespace}/clusterreports{f'/{name}' if name else ''}"
+
+
+def render(namespace: str, report: ClusterReport) -> dict[str, Any]:
+    """Return the object that the agent stores."""
+    return {"apiVersion": API_VERSION, "kind": "ClusterReport", "metadata": {"name": REPORT, "namespace": namespace},
+            "report": msgspec.to_builtins(report)}
+
+
+def decode(obj: Mapping[str, Any]) -> ClusterReport:
+    """Return a stored report. Agents are less trusted: sizes are bounded. Raises msgspec.ValidationError."""
+    report = msgspec.convert(obj.get("report") or {}, ClusterReport)
+    if len(report.nodes) > _NODES or len(report.version) > _TEXT:
+        raise msgspec.ValidationError(f"more than {_NODES} nodes, or a version of more than {_TEXT} characters")
+    return report
