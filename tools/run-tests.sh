@@ -112,7 +112,7 @@ trap stop INT TERM
 # Two groups of tests run in parallel, because most tests spend half of their time waiting for processes and timeouts. A
 # group stops after its first kind of tests that fails. One process runs all tests of a file, because they share fixtures.
 group_without_services() {
-    in_parallel lint in_memory tests tests/unit -n 3 --dist worksteal --timeout 120 &&
+    in_parallel lint in_memory tests_with_retry tests/unit -n 3 --dist worksteal --timeout 120 &&
         in_memory tests_with_retry tests/functional -n 4 --dist loadfile --no-loadscope-reorder -m 'not slow'
 }
 
