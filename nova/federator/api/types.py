@@ -127,7 +127,7 @@ class Policy(msgspec.Struct, frozen=True):
     ordered: tuple[Selector, ...] | None = None
     group_by: str = ""
     spread: Spread | None = None
-    failover: Failover = "AvailabilityFirst"
+    failover: Failover = "Never"
     fence_after: int = 60  # seconds
 
 

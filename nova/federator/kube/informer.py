@@ -25,12 +25,12 @@ def key_of(obj: Object) -> str:
 class Informer(Generic[T]):
     """The objects of a collection by key, kept current by :meth:`run`.
 
-    ``decode``: makes of a raw object what is stored; an object for which it raises ValueError or Invalid is logged and
-    treated as absent. ``handler``: called for each change, also for differences between two lists. Stored objects must
-    not be changed.
+    ``decode``: makes of a raw object what is stored. An object for which it returns None is treated as absent; also
+    one for which it raises ValueError or Invalid, which is logged. ``handler``: called for each change, also for
+    differences between two lists. Stored objects must not be changed.
     """
 
-    def __init__(self, api: Api, path: str, decode: Callable[[Object], T], handler: Handler[T] | None = None,
+    def __init__(self, api: Api, path: str, decode: Callable[[Object], T | None], handler: Handler[T] | None = None,
                  **query: str) -> None:
         self.api, self.path, self.decode, self.handler, self.query = api, path, decode, handler, query
         self.objects: dict[str, T] = {}
@@ -82,7 +82,9 @@ class Informer(Generic[T]):
         try:
             if raw is not None:
                 self._versions[key] = str(raw["metadata"].get("resourceVersion"))
-                new = self.objects[key] = self.decode(raw)
+                new = self.decode(raw)
+                if new is not None:
+                    self.objects[key] = new
             if self.handler and (new is not None or old is not None):
                 self.handler(key, new, old)
         except (ReportedError, ValueError) as error:

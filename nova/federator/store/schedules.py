@@ -64,7 +64,7 @@ class Schedule(msgspec.Struct, frozen=True):
     report: Report
     part: int = 0
     policy: str = ""
-    failover: str = "AvailabilityFirst"
+    failover: str = "Never"
     fence_after: int = 60
     retiring: bool = False
     deleting: bool = False
@@ -140,7 +140,7 @@ def partition(manifests: Sequence[Mapping[str, Any]]) -> list[list[int]]:
 
 
 def render_spec(group: str, entries: Iterable[Entry], packed: str, part: int = 0, policy: str = "",
-                failover: str = "AvailabilityFirst", fence_after: int = 60, retiring: bool = False) -> dict[str, Any]:
+                failover: str = "Never", fence_after: int = 60, retiring: bool = False) -> dict[str, Any]:
     """Return the spec of a schedule as it is stored."""
     objects = [{**msgspec.to_builtins(entry.ref), "uid": entry.uid, "digest": entry.digest,
                 **({} if entry.replicas is None else {"replicas": entry.replicas})} for entry in entries]
@@ -210,7 +210,7 @@ class _Spec(msgspec.Struct, kw_only=True):
     group: str
     part: int = 0
     policy: str = ""
-    failover: str = "AvailabilityFirst"
+    failover: str = "Never"
     fenceAfterSeconds: int = 60
     retiring: bool = False
     objects: list[_Entry] = []

@@ -1,0 +1,197 @@
+"""Kinds that are placed, and what scheduling needs to know of an object."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+
+from nova.common.errors import Invalid
+from nova.federator.api import quantity
+from nova.federator.api.names import NAMESPACE, REPLICAS_PATH
+from nova.federator.api.types import Item, PodNeeds, Ref
+
+_REPLICAS = 1_000_000  # largest number of replicas that is accepted
+
+
+class Kind(msgspec.Struct, frozen=True):
+    """A kind of objects that policies and annotations can place. ``order``: position in which objects are applied."""
+
+    group: str
+    version: str
+    kind: str
+    plural: str
+    namespaced: bool
+    order: int
+
+    def path(self, namespace: str = "", name: str = "") -> str:
+        """Return the path of an object, or of a collection."""
+        prefix = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
+        middle = f"/namespaces/{quote(namespace, safe='')}" if self.namespaced and namespace else ""
+        return f"{prefix}{middle}/{self.plural}{'/' + quote(name, safe='') if name else ''}"
+
+
+_RBAC, _NETWORK = "rbac.authorization.k8s.io", "networking.k8s.io"
+KINDS = (
+    Kind("", "v1", "Namespace", "namespaces", False, 0),
+    Kind("apiextensions.k8s.io", "v1", "CustomResourceDefinition", "customresourcedefinitions", False, 1),
+    Kind("", "v1", "ServiceAccount", "serviceaccounts", True, 2),
+    Kind(_RBAC, "v1", "ClusterRole", "clusterroles", False, 3),
+    Kind(_RBAC, "v1", "ClusterRoleBinding", "clusterrolebindings", False, 4),
+    Kind(_RBAC, "v1", "Role", "roles", True, 3),
+    Kind(_RBAC, "v1", "RoleBinding", "rolebindings", True, 4),
+    Kind("", "v1", "ConfigMap", "configmaps", True, 5),
+    Kind("", "v1", "Secret", "secrets", True, 5),
+    Kind("", "v1", "PersistentVolumeClaim", "persistentvolumeclaims", True, 6),
+    Kind("", "v1", "Service", "services", True, 7),
+    Kind(_NETWORK, "v1", "IngressClass", "ingressclasses", False, 7),
+    Kind(_NETWORK, "v1", "NetworkPolicy", "networkpolicies", True, 7),
+    Kind("apps", "v1", "DaemonSet", "daemonsets", True, 9),
+    Kind("apps", "v1", "Deployment", "deployments", True, 9),
+    Kind("apps", "v1", "ReplicaSet", "replicasets", True, 9),
+    Kind("apps", "v1", "StatefulSet", "statefulsets", True, 9),
+    Kind("", "v1", "Pod", "pods", True, 9),
+    Kind("batch", "v1", "Job", "jobs", True, 9),
+    Kind("batch", "v1beta1", "CronJob", "cronjobs", True, 9),
+    Kind(_NETWORK, "v1", "Ingress", "ingresses", True, 10),
+    Kind("autoscaling", "v1", "HorizontalPodAutoscaler", "horizontalpodautoscalers", True, 11),
+    Kind("policy", "v1beta1", "PodDisruptionBudget", "poddisruptionbudgets", True, 11))
+_BY_NAME = {(kind.group, kind.kind): kind for kind in KINDS}
+_CUSTOM_ORDER = 8  # objects of custom resources, before workloads
+# Objects that API servers create by themselves.
+_BUILT_IN = {("Namespace", ""): ("default", NAMESPACE), ("ConfigMap", ""): ("kube-root-ca.crt",),
+             ("ServiceAccount", ""): ("default",), ("Service", ""): ("kubernetes",)}
+
+
+def kind_of(ref: Ref) -> Kind | None:
+    """Return the kind of an object, or None for a custom resource."""
+    return _BY_NAME.get((ref.group, ref.kind))
+
+
+def apply_order(ref: Ref) -> int:
+    """Return the position in which an object is applied: what others need comes first."""
+    kind = kind_of(ref)
+    return kind.order if kind else _CUSTOM_ORDER
+
+
+def internal(obj: Mapping[str, Any]) -> bool:
+    """Return True for objects that an API server or Nova creates for itself: they are never placed."""
+    metadata, kind = obj["metadata"], str(obj.get("kind"))
+    name = str(metadata["name"])
+    group = str(obj.get("apiVersion")).rpartition("/")[0]
+    return (name in _BUILT_IN.get((kind, group), ()) or name.startswith("system:") or (kind == "Secret" and obj.get(
+        "type") == "kubernetes.io/service-account-token") or (kind == "CustomResourceDefinition" and name.endswith(
+        ".elotl.co")))
+
+
+def ref_of(obj: Mapping[str, Any]) -> Ref:
+    """Return the reference of an object."""
+    group, _slash, version = str(obj.get("apiVersion")).rpartition("/")
+    metadata = obj["metadata"]
+    return Ref(group, version, str(obj.get("kind")), str(metadata.get("namespace") or ""), str(metadata["name"]))
+
+
+def item_of(obj: Mapping[str, Any]) -> Item:
+    """Return what scheduling needs to know of an object. Raises Invalid that names the field."""
+    ref = ref_of(obj)
+    metadata = _mapping(obj.get("metadata"), "metadata")
+    labels = {str(key): str(value) for key, value in _mapping(metadata.get("labels"), "metadata.labels").items()}
+    spec = _mapping(obj.get("spec"), "spec") if isinstance(obj.get("spec"), Mapping) else {}
+    match (ref.group, ref.kind):
+        case ("apps", "Deployment" | "ReplicaSet" | "StatefulSet"):
+            strategy = _mapping(spec.get("strategy"), "spec.strategy").get("type")
+            return Item(ref, labels, _count(spec.get("replicas"), "spec.replicas"), _pod(spec, "spec.template.spec"),
+                        break_first=strategy == "Recreate" or bool(spec.get("volumeClaimTemplates")))
+        case ("apps", "DaemonSet"):
+            return Item(ref, labels, None, _pod(spec, "spec.template.spec", every_node=True))
+        case ("batch", "Job"):
+            parallelism = _count(spec.get("parallelism"), "spec.parallelism")
+            completions = _count(spec.get("completions"), "spec.completions")
+            return Item(ref, labels, None, _pod(spec, "spec.template.spec"), min(parallelism, completions),
+                        break_first=True)
+        case ("", "Pod"):
+            return Item(ref, labels, None, _needs(spec, "spec"), 1, break_first=True)
+        case _ if kind_of(ref) is None:
+            return Item(ref, labels, _custom_replicas(obj, metadata))
+    return Item(ref, labels)
+
+
+def _custom_replicas(obj: Mapping[str, Any], metadata: Mapping[str, Any]) -> int | None:
+    path = _mapping(metadata.get("annotations"), "metadata.annotations").get(REPLICAS_PATH)
+    if not path:
+        return None
+    value: Any = obj
+    for part in str(path)[:253].split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    if value is None:
+        raise Invalid(f"metadata.annotations[{REPLICAS_PATH}]: the object has no field {path!r:.80}.")
+    return _count(value, str(path))
+
+
+def _pod(spec: Mapping[str, Any], field: str, every_node: bool = False) -> PodNeeds:
+    template = _mapping(spec.get("template"), "spec.template")
+    return _needs(_mapping(template.get("spec"), field), field, every_node)
+
+
+def _needs(spec: Mapping[str, Any], field: str, every_node: bool = False) -> PodNeeds:
+    requests: dict[str, int] = {}
+    for number, container in enumerate(_sequence(spec.get("containers"), f"{field}.containers")):
+        for resource, amount in _requests(container, f"{field}.containers[{number}]").items():
+            requests[resource] = requests.get(resource, 0) + amount
+    for number, container in enumerate(_sequence(spec.get("initContainers"), f"{field}.initContainers")):
+        for resource, amount in _requests(container, f"{field}.initContainers[{number}]").items():
+            requests[resource] = max(requests.get(resource, 0), amount)
+    for resource, value in _mapping(spec.get("overhead"), f"{field}.overhead").items():
+        requests[resource] = requests.get(resource, 0) + _amount(value, f"{field}.overhead.{resource}")
+    requests["pods"] = 1000
+    affinity = _mapping(_mapping(spec.get("affinity"), f"{field}.affinity").get("nodeAffinity"),
+                        f"{field}.affinity.nodeAffinity")
+    required = _mapping(affinity.get("requiredDuringSchedulingIgnoredDuringExecution"),
+                        f"{field}.affinity.nodeAffinity")
+    selector = _mapping(spec.get("nodeSelector"), f"{field}.nodeSelector")
+    return PodNeeds(
+        requests, tuple(_mapping(entry, f"{field}.tolerations") for entry in _sequence(
+            spec.get("tolerations"), f"{field}.tolerations")),
+        {str(key): str(value) for key, value in selector.items()},
+        tuple(_mapping(term, f"{field}.affinity.nodeAffinity") for term in _sequence(
+            required.get("nodeSelectorTerms"), f"{field}.affinity.nodeAffinity")), every_node)
+
+
+def _requests(container: object, field: str) -> dict[str, int]:
+    """Return the requests of a container; a limit without a request is its request."""
+    resources = _mapping(_mapping(container, field).get("resources"), f"{field}.resources")
+    merged = {**_mapping(resources.get("limits"), f"{field}.resources.limits"),
+              **_mapping(resources.get("requests"), f"{field}.resources.requests")}
+    return {str(name): _amount(value, f"{field}.resources.{name}") for name, value in merged.items()}
+
+
+def _amount(value: object, field: str) -> int:
+    try:
+        return quantity.parse(value)
+    except Invalid as error:
+        raise Invalid(f"{field}: {error.message}") from None
+
+
+def _count(value: object, field: str) -> int:
+    """Return a number of replicas; the default is 1."""
+    if value is None:
+        return 1
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _REPLICAS:
+        raise Invalid(f"{field}: {value!r:.80} is not an integer from 0 to {_REPLICAS}.")
+    return value
+
+
+def _mapping(value: object, field: str) -> Mapping[str, Any]:
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise Invalid(f"{field}: not an object.")
+    return value
+
+
+def _sequence(value: object, field: str) -> Iterable[Any]:
+    if value is None:
+        return ()
+    if not isinstance(value, list):
+        raise Invalid(f"{field}: not a list.")
+    return value

@@ -1,0 +1,213 @@
+"""The users' objects that may be placed, the policies, and the groups that follow from both."""
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from nova.common.errors import Invalid
+from nova.federator.api import objects
+from nova.federator.api.names import (
+    BACKPROPAGATED,
+    NAME_LABEL,
+    PIN,
+    POLICY_GROUP,
+    SPREAD_ONTO,
+    TARGET,
+    VERSION,
+)
+from nova.federator.api.types import Group, Item, Policy, Ref
+from nova.federator.kube.client import Api, Object
+from nova.federator.kube.informer import Informer
+from nova.federator.scheduling import policy as policies
+from nova.federator.store import schedules
+
+LOG = logging.getLogger(__name__)
+POLICIES = f"/apis/{POLICY_GROUP}/{VERSION}/schedulepolicies"
+_LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
+_SERVER_FIELDS = ("uid", "resourceVersion", "generation", "creationTimestamp", "managedFields", "selfLink",
+                  "ownerReferences", "finalizers", "deletionTimestamp", "deletionGracePeriodSeconds")
+# Namespaces of the control plane itself: their objects are never placed.
+_OWN_NAMESPACES = ("kube-", "nova-cluster-")
+
+
+class Template(msgspec.Struct, frozen=True):
+    """A user's object. ``body``: JSON of what is applied in clusters, before shares and overrides. ``target``: its
+    label target-cluster. ``status``: digest of its status, to write only changes."""
+
+    item: Item
+    uid: str
+    body: bytes
+    digest: str
+    target: str
+    status: str
+    pin: str = ""
+    spread_onto: str = ""
+    deleting: bool = False
+    problem: str = ""  # why it cannot be placed
+
+    def manifest(self) -> dict[str, Any]:
+        return msgspec.json.decode(self.body, type=dict[str, Any])
+
+
+class Placement(msgspec.Struct, frozen=True):
+    """Why an object belongs to a group. ``others``: further policies that match and are ignored."""
+
+    group: str
+    policy: Policy | None
+    others: tuple[str, ...] = ()
+    label: str = ""  # value of the policy's groupBy label
+    problem: str = ""  # of the annotations
+
+
+class Catalog:
+    """All templates by key (:attr:`Ref.key`), and their groups. ``changed``: called with each group to place again."""
+
+    def __init__(self, changed: Callable[[str], None]) -> None:
+        self.changed = changed
+        self.templates: dict[str, Template] = {}
+        self.placements: dict[str, Placement] = {}  # key of a template -> its group
+        self.members: dict[str, set[str]] = {}  # group -> keys of templates
+        self.policies = policies.PolicySet()
+        self.invalid_policies: dict[str, str] = {}  # name -> problem
+        self.namespace_labels: dict[str, dict[str, str]] = {}
+        self._in_namespace: dict[str, set[str]] = {}
+
+    def informers(self, api: Api, kinds: Iterable[objects.Kind]) -> dict[str, Informer[Any]]:
+        """Return informers that fill the catalog: of each kind, and of the policies."""
+        result: dict[str, Informer[Any]] = {
+            "schedulepolicies": Informer(api, POLICIES, lambda obj: obj, self._policy_changed)}
+        for kind in kinds:
+            prefix = f"/apis/{kind.group}/{kind.version}" if kind.group else f"/api/{kind.version}"
+            result[f"{kind.plural}.{kind.group}"] = Informer(
+                api, f"{prefix}/{kind.plural}", template_of, self._template_changed)
+        return result
+
+    def group(self, name: str) -> Group:
+        """Return a group with its placeable members, in the order in which they are applied."""
+        templates = [self.templates[key] for key in sorted(self.members.get(name, ()))]
+        items = sorted((template.item for template in templates if not template.problem and not template.deleting),
+                       key=lambda item: (objects.apply_order(item.ref), item.ref))
+        policy = self.policy_of(name)
+        return Group(key=name, items=tuple(items), policy=policy.name if policy else "")
+
+    def policy_of(self, group: str) -> Policy | None:
+        """Return the policy of a group, or None if it has no members or its members are not selected any more."""
+        for key in self.members.get(group, ()):
+            return self.placements[key].policy
+        return None
+
+    def _template_changed(self, _key: str, new: Template | None, old: Template | None) -> None:
+        template = new or old
+        if template is None:
+            return
+        ref = template.item.ref
+        if ref.kind == "Namespace" and not ref.group:
+            self._namespace_changed(ref.name, new)
+        if new is None:
+            del self.templates[ref.key]
+            self._in_namespace.get(ref.namespace, set()).discard(ref.key)
+        else:
+            if old is not None and msgspec.structs.replace(old, status=new.status, target=new.target) == new:
+                self.templates[ref.key] = new
+                return  # only what Nova wrote has changed
+            self.templates[ref.key] = new
+            self._in_namespace.setdefault(ref.namespace, set()).add(ref.key)
+        self._assign(ref.key)
+        if placement := self.placements.get(ref.key):
+            self.changed(placement.group)
+
+    def _namespace_changed(self, name: str, new: Template | None) -> None:
+        before = self.namespace_labels.get(name)
+        if new is None:
+            self.namespace_labels.pop(name, None)
+        else:
+            self.namespace_labels[name] = {**new.item.labels, NAME_LABEL: name}
+        if before != self.namespace_labels.get(name):
+            for key in list(self._in_namespace.get(name, ())):
+                self._assign(key)
+
+    def _policy_changed(self, key: str, new: Object | None, _old: Object | None) -> None:
+        parsed = None
+        self.invalid_policies.pop(key, None)
+        if new is not None:
+            try:
+                parsed = policies.parse(new)
+            except Invalid as error:
+                LOG.warning("SchedulePolicy %s is invalid and not used: %s", key, error.message)
+                self.invalid_policies[key] = error.message
+        affected = {member for group, members in self.members.items() for member in members
+                    if (policy := self.placements[member].policy) is not None and policy.name == key}
+        self.policies.remove(key)
+        if parsed is not None:
+            self.policies.add(parsed)
+            affected |= {item_key for item_key, template in self.templates.items()
+                         if policies.selects(parsed, template.item, self.namespace_labels.get(
+                             template.item.ref.namespace, {}))}
+        for item_key in affected:
+            before = self.placements.get(item_key)
+            self._assign(item_key)
+            after = self.placements.get(item_key)
+            if after is not None and before is not None and after.group == before.group:
+                self.changed(after.group)
+
+    def _assign(self, key: str) -> None:
+        """Compute the group of a template again, and report its old and its new group if they differ."""
+        template, before = self.templates.get(key), self.placements.get(key)
+        after = None if template is None else self._placement(template)
+        if after == before:
+            return
+        if before is not None:
+            self.members[before.group].discard(key)
+            if not self.members[before.group]:
+                del self.members[before.group]
+            del self.placements[key]
+        if after is not None:
+            self.placements[key] = after
+            self.members.setdefault(after.group, set()).add(key)
+        for group in {placement.group for placement in (before, after) if placement is not None}:
+            self.changed(group)
+
+    def _placement(self, template: Template) -> Placement | None:
+        """Return the group of a template. A deleted policy leaves its groups frozen: see Placer."""
+        item = template.item
+        if template.pin or template.spread_onto:
+            try:
+                return Placement(item.ref.key, policies.of_annotations(template.pin, template.spread_onto))
+            except Invalid as error:
+                return Placement(item.ref.key, policies.nowhere(), problem=error.message)
+        policy, others = self.policies.match(item, self.namespace_labels.get(item.ref.namespace, {}))
+        if policy is None:
+            return None
+        label = item.labels.get(policy.group_by, "") if policy.group_by else ""
+        group = f"ScheduleGroup/{policy.name}/{label}" if label else item.ref.key
+        return Placement(group, policy, tuple(others), label)
+
+
+def template_of(obj: Object) -> Template | None:
+    """Return what the catalog stores of a user's object, or None if it is never placed: it belongs to another object or
+    to the control plane, or backpropagation shows it."""
+    metadata: Mapping[str, Any] = obj["metadata"]
+    namespace, annotations = metadata.get("namespace") or "", metadata.get("annotations") or {}
+    labels = metadata.get("labels") or {}
+    own = (namespace or metadata["name"]).startswith(_OWN_NAMESPACES) or objects.internal(obj)
+    if own or metadata.get("ownerReferences") or BACKPROPAGATED in labels:
+        return None
+    manifest = {key: value for key, value in obj.items() if key not in ("metadata", "status")}
+    manifest["metadata"] = {key: value for key, value in metadata.items() if key not in _SERVER_FIELDS}
+    manifest["metadata"]["labels"] = {key: value for key, value in labels.items() if key != TARGET}
+    manifest["metadata"]["annotations"] = {key: value for key, value in annotations.items()
+                                           if key not in (_LAST_APPLIED, PIN, SPREAD_ONTO)}
+    problem = ""
+    try:
+        item = objects.item_of(obj)
+    except Invalid as error:
+        problem = error.message
+        group, _slash, version = str(obj.get("apiVersion")).rpartition("/")
+        item = Item(Ref(group, version, str(obj.get("kind")), namespace, metadata["name"]), labels=labels)
+    return Template(
+        item=item, uid=str(metadata.get("uid", "")), body=msgspec.json.encode(manifest),
+        digest=schedules.digest_of(manifest), target=str(labels.get(TARGET, "")),
+        status=schedules.digest_of(obj.get("status") or {}), pin=str(annotations.get(PIN) or ""),
+        spread_onto=str(annotations.get(SPREAD_ONTO) or ""), deleting="deletionTimestamp" in metadata, problem=problem)

@@ -1,0 +1,273 @@
+"""Clusters: liveness by Leases, the reports of agents, and the Cluster objects that users see."""
+
+import asyncio
+import datetime
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from nova.common.errors import Invalid
+from nova.federator.api import quantity
+from nova.federator.api.names import (
+    CLUSTER_LABELS,
+    HEARTBEAT,
+    NAME_LABEL,
+    ORIGINAL_NAME,
+    cluster_namespace,
+)
+from nova.federator.api.types import Cluster, Node, Taint
+from nova.federator.controllers.joining import CLUSTERS
+from nova.federator.kube.client import Api, ApiError, Object
+from nova.federator.kube.informer import Informer
+from nova.federator.store import reports
+from nova.federator.store.reports import ClusterReport
+
+LOG = logging.getLogger(__name__)
+UNREACHABLE_AFTER = 40.0  # seconds without a renewal of the Lease
+_CHECK = 2.0  # seconds between two checks of the Leases
+_HEARTBEAT_WRITES = 300.0  # seconds after which an unchanged status is written again, with its heartbeat times
+# Called with the name of a cluster and what changed: "ready", "labels", "capacity", "kind" or "removed".
+Listener = Callable[[str, str], None]
+
+
+class _Lease(msgspec.Struct):
+    """The heartbeat of an agent. ``seen``: when its last renewal arrived, by the monotonic clock of this process."""
+
+    renewed: str
+    epoch: int
+    seen: float
+
+
+class Clusters:
+    """The state of all clusters, by name."""
+
+    def __init__(self, api: Api, listener: Listener) -> None:
+        self.api, self.listener = api, listener
+        self.leases: dict[str, _Lease] = {}  # namespace -> heartbeat
+        self.reports: dict[str, ClusterReport] = {}  # namespace -> report
+        self._nodes: dict[str, tuple[Node, ...]] = {}  # namespace -> nodes of the report
+        self._reachable: dict[str, bool] = {}  # as listeners were notified
+        self._busy: dict[str, int] = {}  # cluster -> number of its schedules that consume resources
+        self._written: dict[str, tuple[bytes, float]] = {}  # cluster -> status and when it was written
+        self._dirty: set[str] = set()
+        self._wake = asyncio.Event()
+        self.objects = Informer(api, CLUSTERS, lambda obj: obj, self._cluster_changed)
+        self._leases = Informer(api, "/apis/coordination.k8s.io/v1/leases", _lease_of, self._renewed,
+                                fieldSelector=f"metadata.name={HEARTBEAT}")
+        self._reports = Informer(api, reports.REPORTS, reports.decode, self._reported)
+        self.informers: dict[str, Informer[Any]] = {
+            "clusters": self.objects, "heartbeats": self._leases, "cluster reports": self._reports}
+
+    def names(self) -> list[str]:
+        return sorted(self.objects.objects)
+
+    def cluster(self, name: str) -> Cluster | None:
+        """Return a cluster for a scheduling decision, or None if it does not exist."""
+        obj = self.objects.objects.get(name)
+        if obj is None:
+            return None
+        namespace = cluster_namespace(name)
+        report = self.reports.get(namespace)
+        reachable = self.reachable(name)
+        deleting = "deletionTimestamp" in obj["metadata"]
+        return Cluster(
+            name=name, labels={**(obj["metadata"].get("labels") or {}), NAME_LABEL: name},
+            ready=reachable and report is not None and not deleting, reachable=reachable,
+            autoscaled=report.autoscaled if report else False, nodes=self._nodes.get(namespace, ()),
+            sequence=report.sequence if report else 0,
+            kinds=frozenset(report.kinds) if report and report.kinds else None)
+
+    def snapshot(self) -> list[Cluster]:
+        return [cluster for name in self.objects.objects if (cluster := self.cluster(name)) is not None]
+
+    def reachable(self, name: str) -> bool:
+        """Return True if the agent renewed its Lease within the last UNREACHABLE_AFTER seconds, as observed here."""
+        lease = self.leases.get(cluster_namespace(name))
+        return lease is not None and time.monotonic() - lease.seen < UNREACHABLE_AFTER
+
+    def silent_for(self, name: str) -> float:
+        """Return the seconds since the last renewal that this process observed."""
+        lease = self.leases.get(cluster_namespace(name))
+        return float("inf") if lease is None else time.monotonic() - lease.seen
+
+    def applied(self, name: str) -> Mapping[str, int]:
+        """Return the generations of schedules whose pods the report of a cluster includes."""
+        report = self.reports.get(cluster_namespace(name))
+        return report.applied if report else {}
+
+    def count_busy(self, name: str, change: int) -> None:
+        """Count schedules of a cluster that run pods; without any, the cluster is idle."""
+        before = self._busy.get(name, 0)
+        self._busy[name] = before + change
+        if (before == 0) != (before + change == 0):
+            self._mark(name)
+
+    def _mark(self, name: str) -> None:
+        self._dirty.add(name)
+        self._wake.set()
+
+    def _cluster_changed(self, key: str, new: Object | None, old: Object | None) -> None:
+        if new is None:
+            self._written.pop(key, None)
+            self.listener(key, "removed")
+            return
+        if old is None or old["metadata"].get("labels") != new["metadata"].get("labels"):
+            self.listener(key, "labels")
+        if ("deletionTimestamp" in new["metadata"]) != ("deletionTimestamp" in (old or new)["metadata"]):
+            self.listener(key, "ready")
+        if old is None or old.get("spec") != new.get("spec") or old["metadata"].get("labels") != new["metadata"].get(
+                "labels"):
+            self._mark(key)
+
+    def _renewed(self, key: str, new: _Lease | None, old: _Lease | None) -> None:
+        namespace = key.partition("/")[0]
+        if new is None:
+            self.leases.pop(namespace, None)
+        elif old is None or (old.renewed, old.epoch) != (new.renewed, new.epoch):
+            self.leases[namespace] = new
+        if name := self._name_of(namespace):
+            self._check(name)
+
+    def _reported(self, key: str, new: ClusterReport | None, old: ClusterReport | None) -> None:
+        namespace = key.partition("/")[0]
+        if new is None:
+            self.reports.pop(namespace, None)
+            self._nodes.pop(namespace, None)
+        else:
+            self.reports[namespace] = new
+            self._nodes[namespace] = tuple(node for report in new.nodes if (node := _node(report)) is not None)
+        name = self._name_of(namespace)
+        if name is None:
+            return
+        self._mark(name)
+        if (new is None) != (old is None):
+            self.listener(name, "ready")
+        elif new is not None and old is not None:
+            if new.kinds != old.kinds:
+                self.listener(name, "kind")
+            self.listener(name, "capacity")
+
+    def _name_of(self, namespace: str) -> str | None:
+        plain = namespace.removeprefix("nova-cluster-")
+        if plain in self.objects.objects:
+            return plain
+        return next((name for name in self.objects.objects if cluster_namespace(name) == namespace), None)
+
+    def _check(self, name: str) -> None:
+        reachable = self.reachable(name)
+        if self._reachable.get(name) is not reachable:
+            self._reachable[name] = reachable
+            LOG.info("Cluster %s is %s", name, "reachable" if reachable else "unreachable: no heartbeat")
+            self._mark(name)
+            self.listener(name, "ready")
+
+    async def run(self) -> None:
+        """Detect silent agents and write the status of Cluster objects until cancelled."""
+        while True:
+            for name in list(self.objects.objects):
+                self._check(name)
+                written = self._written.get(name)
+                if written and time.monotonic() - written[1] > _HEARTBEAT_WRITES and self.reachable(name):
+                    self._dirty.add(name)
+            dirty, self._dirty = self._dirty, set()
+            for name in dirty:
+                try:
+                    await self._write(name)
+                except ApiError as error:
+                    if not error.missing:
+                        LOG.warning("The status of cluster %s was not written and is tried again: %s", name, error)
+                        self._dirty.add(name)
+            self._wake.clear()
+            try:
+                async with asyncio.timeout(_CHECK):
+                    await self._wake.wait()
+                await asyncio.sleep(0.1)  # collect changes that arrive together
+            except TimeoutError:
+                pass
+
+    async def _write(self, name: str) -> None:
+        obj = self.objects.objects.get(name)
+        report = self.reports.get(cluster_namespace(name))
+        if obj is None or report is None:
+            return
+        spec = {"name": name, "kubernetescluster": report.clusterName, "provider": report.provider,
+                "kubernetesversion": ".".join(report.version.removeprefix("v").split(".")[:2]),
+                "region": report.region, "zone": report.zone}
+        novacreated = bool((obj.get("spec") or {}).get("novacreated"))
+        labels = {NAME_LABEL: name, **{f"{CLUSTER_LABELS}{key}": _label(value) for key, value in (
+            ("provider", report.provider), ("region", report.region), ("zone", report.zone),
+            ("version", report.version), ("novacreated", "true" if novacreated else "false"))}}
+        status = self._status(name, report, obj)
+        content = msgspec.json.encode((spec, labels, _without_times(status)), order="sorted")
+        written = self._written.get(name)
+        if written and written[0] == content and time.monotonic() - written[1] < _HEARTBEAT_WRITES:
+            return
+        await self.api.patch(f"{CLUSTERS}/{name}", {"metadata": {"labels": labels}, "spec": spec, "status": status})
+        self._written[name] = content, time.monotonic()
+
+    def _status(self, name: str, report: ClusterReport, obj: Object) -> dict[str, Any]:
+        now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")  # shown only
+        reachable, idle = self.reachable(name), not self._busy.get(name)
+        states = (
+            ("Ready", "True" if reachable else "Unknown", "AgentReporting" if reachable else "AgentSilent",
+             "The agent renews its lease." if reachable else "The agent has not renewed its lease in time."),
+            ("Idle", str(idle), "NoWorkload" if idle else "Workload",
+             "No workload that consumes resources runs here." if idle else "Workloads run here."),
+            ("Standby", "False", "Active", "The cluster is not in standby."))
+        previous = {entry.get("type"): entry for entry in (obj.get("status") or {}).get("conditions") or ()}
+        conditions = []
+        for kind, state, reason, message in states:
+            old = previous.get(kind) or {}
+            changed = old.get("lastTransitionTime") if old.get("status") == state else None
+            conditions.append({"type": kind, "status": state, "reason": reason, "message": message,
+                               "lastHeartbeatTime": now, "lastTransitionTime": changed or now})
+        return {"conditions": conditions, "lastUpdateTime": now, "autoscaled": report.autoscaled,
+                "availableResources": _replaced(obj, "availableResources", {n.name: n.available for n in report.nodes}),
+                "capacityResources": _replaced(obj, "capacityResources", {n.name: n.capacity for n in report.nodes}),
+                "nodeTaints": _replaced(obj, "nodeTaints", {n.name: n.taints for n in report.nodes if n.taints}),
+                "nodeGroupsConfigs": _replaced(obj, "nodeGroupsConfigs", report.nodeGroups)}
+
+
+def _replaced(obj: Object, field: str, new: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a merge patch that makes a map of the status equal to ``new``: old keys are removed by null."""
+    old = (obj.get("status") or {}).get(field) or {}
+    return {**dict.fromkeys(old.keys() - new.keys()), **new}
+
+
+def _without_times(status: Mapping[str, Any]) -> dict[str, Any]:
+    conditions = [(entry["type"], entry["status"]) for entry in status["conditions"]]
+    return {**status, "conditions": conditions, "lastUpdateTime": ""}
+
+
+def _label(value: str) -> str:
+    """Return a text as a label value: invalid characters become hyphens."""
+    plain = "".join(char if char.isascii() and (char.isalnum() or char in "-_.") else "-" for char in value[:63])
+    return plain.strip("-_.")
+
+
+def _lease_of(obj: Object) -> _Lease:
+    spec = obj.get("spec") or {}
+    epoch = spec.get("leaseTransitions")
+    return _Lease(str(spec.get("renewTime")), epoch if isinstance(epoch, int) else 0, time.monotonic())
+
+
+def _node(report: reports.NodeReport) -> Node | None:
+    """Return a node for scheduling, or None if it takes no pods or its figures are invalid."""
+    if not report.schedulable:
+        return None
+    try:
+        available = {resource: quantity.parse(value) for resource, value in report.available.items()}
+    except Invalid:
+        return None
+    taints = tuple(Taint(str(taint.get("key")), str(taint.get("value", "")), str(taint.get("effect")))
+                   for taint in report.taints)
+    return Node(report.name, available, report.labels, taints)
+
+
+def cluster_of(namespace: Object) -> str:
+    """Return the cluster of a namespace of Schedules."""
+    annotations = namespace["metadata"].get("annotations") or {}
+    return str(annotations.get(ORIGINAL_NAME, ""))

@@ -1,0 +1,167 @@
+"""Registration of workload clusters: certificate requests are checked against their requester, then the Cluster, its
+namespace and the rights of its agent are created and the certificate is signed."""
+
+import asyncio
+import base64
+import datetime
+import logging
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from nova.common.errors import Invalid
+from nova.federator.api.names import (
+    AGENT_USER,
+    CLUSTER_GROUP,
+    HEARTBEAT,
+    NAME_LABEL,
+    ORIGINAL_NAME,
+    REPORT,
+    SCHEDULE_GROUP,
+    SIGNER,
+    VERSION,
+    cluster_namespace,
+)
+from nova.federator.controllers.signing import Authority, requested_cluster
+from nova.federator.kube.client import Api, ApiError, Object
+from nova.federator.kube.informer import Informer
+
+LOG = logging.getLogger(__name__)
+REQUESTS = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
+CLUSTERS = f"/apis/{CLUSTER_GROUP}/{VERSION}/clusters"
+TOKENS = "/api/v1/namespaces/kube-system/secrets"
+_RBAC = "/apis/rbac.authorization.k8s.io/v1"
+BOUND_TO = "nova.elotl.co/cluster"  # annotation of a bootstrap token: the only cluster that may join with it, once
+_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
+
+
+class Joining:
+    """Decides on the certificate requests of agents. A request that cannot be decided now is tried again."""
+
+    def __init__(self, api: Api, authority: Authority) -> None:
+        self.api, self.authority = api, authority
+        self.requests = Informer(api, REQUESTS, lambda obj: obj, self._changed,
+                                 fieldSelector=f"spec.signerName={SIGNER}")
+        self._open: asyncio.Queue[str] = asyncio.Queue()
+
+    def _changed(self, key: str, new: Object | None, _old: Object | None) -> None:
+        if new is not None and not (new.get("status") or {}).get("conditions"):
+            self._open.put_nowait(key)
+
+    async def run(self) -> None:
+        """Decide on requests until cancelled."""
+        while True:
+            name = await self._open.get()
+            request = self.requests.objects.get(name)
+            if request is None:
+                continue
+            try:
+                await self._decide(request)
+            except ApiError as error:
+                if not (error.missing or error.conflict):
+                    LOG.warning("The certificate request %s could not be decided and is tried again: %s", name, error)
+                    asyncio.get_running_loop().call_later(2.0, self._open.put_nowait, name)
+
+    async def _decide(self, request: Object) -> None:
+        spec, path = request["spec"], f"{REQUESTS}/{request['metadata']['name']}"
+        try:
+            cluster, parsed = requested_cluster(spec)
+            if not _NAME.fullmatch(cluster):
+                raise Invalid(f"The name of the cluster {cluster[:80]!r} is not a DNS name.")
+            token = await self._authorize(str(spec.get("username") or ""), cluster)
+        except Invalid as error:
+            LOG.warning("The certificate request %s of %s was denied: %s", request["metadata"]["name"],
+                        spec.get("username"), error.message)
+            await self._condition(request, "Denied", error.message)
+            return
+        await prepare(self.api, cluster)
+        approved = await self._condition(request, "Approved", f"The agent of cluster {cluster} may join.")
+        certificate = self.authority.sign(parsed)
+        approved["status"]["certificate"] = base64.b64encode(certificate).decode()
+        await self.api.replace(f"{path}/status", approved)
+        if token:  # used once
+            await self.api.delete(f"{TOKENS}/{token}")
+        LOG.info("Cluster %s: the certificate of its agent was signed", cluster)
+
+    async def _authorize(self, user: str, cluster: str) -> str:
+        """Return the name of the Secret of a token to remove after its use, or an empty text. Raises Invalid if the
+        user may not become the agent of the cluster."""
+        if user == f"{AGENT_USER}{cluster}":
+            return ""  # a renewal
+        prefix, _colon, token = user.rpartition(":")
+        if prefix != "system:bootstrap":
+            raise Invalid(f"User {user} may not request the certificate of cluster {cluster}.")
+        try:
+            secret = await self.api.get(f"{TOKENS}/bootstrap-token-{token}")
+        except ApiError as error:
+            if error.missing:
+                raise Invalid(f"The bootstrap token {token} does not exist any more.") from None
+            raise
+        bound = (secret["metadata"].get("annotations") or {}).get(BOUND_TO)
+        if bound is not None:
+            if bound != cluster:
+                raise Invalid(f"The bootstrap token {token} is for cluster {bound}, not for {cluster}.")
+            return f"bootstrap-token-{token}"
+        if await self._joined(cluster):
+            raise Invalid(f"{cluster} already exists in Nova, please choose another name, or join again with a token of"
+                          f" 'novactl join-command {cluster}'.")
+        return ""
+
+    async def _joined(self, cluster: str) -> bool:
+        """Return True if an agent has joined under the name before."""
+        try:
+            await self.api.get(f"{CLUSTERS}/{cluster}")
+        except ApiError as error:
+            if error.missing:
+                return False
+            raise
+        return True
+
+    async def _condition(self, request: Object, kind: str, message: str) -> Object:
+        now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")  # shown only
+        condition = {"type": kind, "status": "True", "reason": f"Nova{kind}", "message": message[:1000],
+                     "lastUpdateTime": now, "lastTransitionTime": now}
+        body = {**request, "apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest",
+                "status": {**(request.get("status") or {}), "conditions": [condition]}}
+        return await self.api.replace(f"{REQUESTS}/{request['metadata']['name']}/approval", body)
+
+
+async def prepare(api: Api, cluster: str) -> None:
+    """Create what the agent of a cluster needs in the control plane: its Cluster, its namespace and its rights there.
+    Repeatable."""
+    namespace = cluster_namespace(cluster)
+    await _create(api, "/api/v1/namespaces", {
+        "apiVersion": "v1", "kind": "Namespace",
+        "metadata": {"name": namespace, "labels": {NAME_LABEL: namespace}, "annotations": {ORIGINAL_NAME: cluster}}})
+    await _create(api, f"{_RBAC}/namespaces/{namespace}/roles", {
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role",
+        "metadata": {"name": "nova-agent", "namespace": namespace}, "rules": agent_rules()})
+    await _create(api, f"{_RBAC}/namespaces/{namespace}/rolebindings", {
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding",
+        "metadata": {"name": "nova-agent", "namespace": namespace},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "nova-agent"},
+        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": f"{AGENT_USER}{cluster}"}]})
+    await _create(api, CLUSTERS, {
+        "apiVersion": f"{CLUSTER_GROUP}/{VERSION}", "kind": "Cluster",
+        "metadata": {"name": cluster, "labels": {NAME_LABEL: cluster}}, "spec": {"name": cluster}})
+
+
+def agent_rules() -> list[dict[str, Any]]:
+    """Return the rights of an agent in the namespace of its cluster; it has no others."""
+    return [
+        {"apiGroups": [SCHEDULE_GROUP], "resources": ["schedules"], "verbs": ["get", "list", "watch", "patch"]},
+        {"apiGroups": [SCHEDULE_GROUP], "resources": ["schedules/status"], "verbs": ["patch", "update"]},
+        {"apiGroups": [SCHEDULE_GROUP], "resources": ["clusterreports"], "verbs": ["create"]},
+        {"apiGroups": [SCHEDULE_GROUP], "resources": ["clusterreports"], "resourceNames": [REPORT],
+         "verbs": ["get", "update", "patch"]},
+        {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["create"]},
+        {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "resourceNames": [HEARTBEAT],
+         "verbs": ["get", "update", "patch"]}]
+
+
+async def _create(api: Api, path: str, body: Mapping[str, Any]) -> None:
+    try:
+        await api.create(path, body)
+    except ApiError as error:
+        if not (error.conflict and error.reason == "AlreadyExists"):
+            raise

@@ -1,0 +1,345 @@
+"""Placement: makes the schedules of a group equal to the decision on it, one group at a time.
+
+New shares are created first; old ones are removed once the new ones are ready (make before break), except for objects
+that must never run twice. Everything is derived from the stored schedules, so a restarted scheduler continues.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from nova.common.errors import Invalid
+from nova.federator.api import objects
+from nova.federator.api.names import TARGET, cluster_namespace
+from nova.federator.api.types import Decision, Group, Policy, Ref
+from nova.federator.controllers.catalog import Catalog
+from nova.federator.controllers.clusters import Clusters
+from nova.federator.controllers.events import Recorder
+from nova.federator.kube.client import Api, ApiError
+from nova.federator.scheduling import overrides
+from nova.federator.scheduling.capacity import Claims
+from nova.federator.scheduling.decide import decide
+from nova.federator.store import schedules
+from nova.federator.store.schedules import Entry, Schedule
+
+LOG = logging.getLogger(__name__)
+_WORKERS = 16
+_LONGEST_DELAY = 60.0  # seconds between two tries of a group whose writes fail
+_READY_DEADLINE = 300.0  # Seconds after which a share that is not ready moves to another cluster.
+_AVOID = 600.0  # seconds for which a cluster where a group did not become ready is not chosen for it
+
+
+class Placer:
+    """Places groups. ``enqueue`` is the only entry: groups are processed once, however often they were enqueued."""
+
+    def __init__(self, api: Api, catalog: Catalog, clusters: Clusters, recorder: Recorder) -> None:
+        self.api, self.catalog, self.clusters, self.recorder = api, catalog, clusters, recorder
+        self.claims = Claims()
+        self.schedules: dict[str, dict[str, dict[int, Schedule]]] = {}  # group -> cluster -> part -> schedule
+        self.decisions: dict[str, Decision] = {}  # group -> last decision, for explain and for retries
+        self.waiting: dict[str, set[str]] = {}  # cause or "cluster/cause" -> groups that wait for it
+        self.placed = 0
+        self._since: dict[tuple[str, str], float] = {}  # group, cluster -> when a share began to wait for readiness
+        self._avoid: dict[tuple[str, str], float] = {}  # group, cluster -> until when it is avoided
+        self._queue: asyncio.Queue[str] = asyncio.Queue()
+        self._queued: set[str] = set()
+        self._active: set[str] = set()
+        self._again: set[str] = set()
+        self._failures: dict[str, int] = {}
+        self._cluster_of: dict[str, str] = {}  # namespace -> cluster
+
+    def enqueue(self, group: str) -> None:
+        if group in self._active:
+            self._again.add(group)
+        elif group not in self._queued:
+            self._queued.add(group)
+            self._queue.put_nowait(group)
+
+    def wake(self, cluster: str, cause: str) -> None:
+        """Enqueue the groups for which a change of a cluster may matter: those that wait for it, and for all causes but
+        capacity those that run there."""
+        for key in (f"{cluster}/{cause}", cause):
+            for group in self.waiting.pop(key, ()):
+                self.enqueue(group)
+        if cause != "capacity":
+            for group, placed in self.schedules.items():
+                if cluster in placed:
+                    self.enqueue(group)
+
+    def schedule_changed(self, _key: str, new: Schedule | None, old: Schedule | None) -> None:
+        """Record a stored schedule and its claims; handler of the informer of schedules."""
+        current = new or old
+        if current is None:
+            return
+        cluster = self._cluster(current.cluster_namespace)
+        if cluster is None:
+            return
+        parts = self.schedules.setdefault(current.group, {}).setdefault(cluster, {})
+        if new is not None:
+            parts[new.part] = new
+        else:
+            parts.pop(current.part, None)
+            if not parts:
+                del self.schedules[current.group][cluster]
+                if not self.schedules[current.group]:
+                    del self.schedules[current.group]
+        if old is None or new is None:
+            self.clusters.count_busy(cluster, 1 if new is not None else -1)
+        self._claim(current.group, cluster)
+        if new is None:
+            self.wake(cluster, "capacity")
+        if new is None or old is None or new.ready != old.ready or new.generation != old.generation \
+                or _phases(new) != _phases(old):
+            self.enqueue(current.group)
+
+    def _cluster(self, namespace: str) -> str | None:
+        if namespace not in self._cluster_of:
+            for name in self.clusters.names():
+                self._cluster_of[cluster_namespace(name)] = name
+        return self._cluster_of.get(namespace)
+
+    def _claim(self, group: str, cluster: str) -> None:
+        """Book what the schedules of a group need in a cluster. The claim is included in the report of the cluster once
+        the agent has applied this generation."""
+        parts = self.schedules.get(group, {}).get(cluster, {})
+        if not parts:
+            self.claims.release(cluster, group)
+            return
+        shares = {entry.ref.key: entry.replicas for part in parts.values() for entry in part.entries}
+        applied = self.clusters.applied(cluster)
+        included = all(applied.get(part.name, -1) >= part.generation for part in parts.values())
+        items = [(template.item, replicas) for key, replicas in shares.items()
+                 if (template := self.catalog.templates.get(key)) is not None]
+        self.claims.claim(cluster, group, items, included)
+
+    async def run(self) -> None:
+        """Process enqueued groups until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._watch_deadlines())
+            for _number in range(_WORKERS):
+                tasks.create_task(self._work())
+
+    async def _work(self) -> None:
+        while True:
+            group = await self._queue.get()
+            self._queued.discard(group)
+            self._active.add(group)
+            try:
+                await self._place(group)
+                self._failures.pop(group, None)
+            except ApiError as error:
+                failures = self._failures[group] = self._failures.get(group, 0) + 1
+                delay = 0.05 if error.conflict else min(0.5 * 2 ** failures, _LONGEST_DELAY)
+                LOG.log(logging.DEBUG if error.conflict else logging.WARNING,
+                        "Group %s was not placed and is tried again in %.1f s: %s", group, delay, error)
+                asyncio.get_running_loop().call_later(delay, self.enqueue, group)
+            except Exception:  # a group that cannot be processed must not stop the others
+                LOG.exception("Group %s cannot be processed; it is tried again when it changes", group)
+            finally:
+                self._active.discard(group)
+                if group in self._again:
+                    self._again.discard(group)
+                    self.enqueue(group)
+
+    async def _watch_deadlines(self) -> None:
+        """Enqueue groups with a share that is not ready in time, and groups whose avoided clusters are free again."""
+        while True:
+            await asyncio.sleep(5.0)
+            now = time.monotonic()
+            for (group, cluster), since in list(self._since.items()):
+                if now - since > _READY_DEADLINE:
+                    del self._since[group, cluster]
+                    if len(self.clusters.names()) > 1:
+                        self._avoid[group, cluster] = now + _AVOID
+                        self.enqueue(group)
+            for key in [key for key, until in self._avoid.items() if now > until]:
+                del self._avoid[key]
+                self.enqueue(key[0])
+
+    async def _place(self, name: str) -> None:
+        current = self.schedules.get(name, {})
+        members = self.catalog.members.get(name)
+        policy = self.catalog.policy_of(name)
+        if not members or policy is None:
+            if current and not await self._frozen(name, current):
+                await self._remove(name, current)
+            self._forget(name)
+            return
+        group = self.catalog.group(name)
+        shares = {cluster: {entry.ref.key: entry.replicas for part in parts.values() for entry in part.entries}
+                  for cluster, parts in current.items() if not _retiring(parts)}
+        avoided = {cluster for (avoiding, cluster) in self._avoid if avoiding == name}
+        decision = decide(group, policy, self.clusters.snapshot(), self.claims, shares, avoided)
+        self._remember(name, decision)
+        self._emit(group, policy, decision)
+        await self._execute(group, policy, decision, current)
+
+    def _forget(self, name: str) -> None:
+        self.decisions.pop(name, None)
+        for key in [key for key in self._since if key[0] == name]:
+            del self._since[key]
+
+    def _remember(self, name: str, decision: Decision) -> None:
+        self.decisions[name] = decision
+        if not decision.targets or decision.rejections:
+            for rejection in decision.rejections:
+                if rejection.wait_for:
+                    self.waiting.setdefault(f"{rejection.cluster}/{rejection.wait_for}", set()).add(name)
+        for cause in ("labels", "ready"):  # a new cluster may be better, or the only one
+            self.waiting.setdefault(cause, set()).add(name)
+        for cluster in decision.targets:
+            items = [(item, decision.targets[cluster][item.ref.key]) for item in self.catalog.group(name).items
+                     if item.ref.key in decision.targets[cluster]]
+            self.claims.claim(cluster, name, items, included=False)
+
+    async def _frozen(self, name: str, current: Mapping[str, Mapping[int, Schedule]]) -> bool:
+        """Return True if the schedules of a group stay: its policy was deleted, and its objects still exist."""
+        policies = {part.policy for parts in current.values() for part in parts.values()}
+        if any(policy and policy not in self.catalog.policies and policy not in self.catalog.invalid_policies
+               for policy in policies):
+            keys = {entry.ref.key for parts in current.values() for part in parts.values() for entry in part.entries}
+            return any(key in self.catalog.templates for key in keys)
+        return bool(policies & self.catalog.invalid_policies.keys())
+
+    async def _execute(self, group: Group, policy: Policy, decision: Decision,
+                       current: Mapping[str, Mapping[int, Schedule]]) -> None:
+        """Write the schedules of a decision: additions, then, once these are ready, removals."""
+        leaving = [cluster for cluster in current if cluster not in decision.targets]
+        broken_first = any(item.break_first for item in group.items) or policy.failover == "Fenced"
+        if not decision.targets:
+            return  # nothing fits: what runs stays where it is
+        if broken_first and any(cluster not in current for cluster in decision.targets) and leaving:
+            await self._remove(group.key, {cluster: current[cluster] for cluster in leaving})
+            return  # continues when the copies are gone
+        for cluster, shares in decision.targets.items():
+            await self._write(group, policy, cluster, shares, current.get(cluster, {}), decision)
+        pending = [cluster for cluster in decision.targets
+                   if not all(part.ready for part in self.schedules.get(group.key, {}).get(cluster, {}).values())]
+        now = time.monotonic()
+        for cluster in decision.targets:
+            if cluster in pending:
+                self._since.setdefault((group.key, cluster), now)
+            else:
+                self._since.pop((group.key, cluster), None)
+        if not leaving:
+            await self._label(group, decision)
+            return
+        if pending:
+            for cluster in leaving:
+                await self._retire(current[cluster])
+        else:
+            await self._remove(group.key, {cluster: current[cluster] for cluster in leaving})
+        await self._label(group, decision)
+
+    async def _write(self, group: Group, policy: Policy, cluster: str, shares: Mapping[str, int | None],
+                     stored: Mapping[int, Schedule], decision: Decision) -> None:
+        """Create or update the schedules of a group in a cluster, if they differ from the decision."""
+        state = self.clusters.cluster(cluster)
+        labels = state.labels if state else {}
+        manifests, entries = [], []
+        for item in group.items:
+            if item.ref.key not in shares:
+                continue
+            template, replicas = self.catalog.templates[item.ref.key], shares[item.ref.key]
+            manifest = template.manifest()
+            if replicas is not None and item.replicas is not None:
+                manifest.setdefault("spec", {})["replicas"] = replicas
+            if policy.spread:
+                try:
+                    manifest = overrides.apply(manifest, item.ref, policy.spread, labels)
+                except Invalid as error:
+                    self.recorder.emit(item.ref, template.uid, "OverrideFailed", error.message, "Warning")
+            manifests.append(manifest)
+            entries.append(Entry(item.ref, template.uid, schedules.digest_of(manifest), replicas))
+        parts = schedules.partition(manifests) if manifests else []
+        for number, indexes in enumerate(parts):
+            chosen = tuple(entries[index] for index in indexes)
+            old = stored.get(number)
+            if old is not None and old.entries == chosen and not old.retiring and not old.deleting and (
+                    old.policy, old.failover, old.fence_after) == (policy.name, policy.failover, policy.fence_after):
+                continue
+            if old is not None and old.deleting:
+                raise ApiError(f"the copies of {group.key} in {cluster} are still being deleted", 409)
+            spec = schedules.render_spec(
+                group.key, chosen, schedules.pack([manifests[index] for index in indexes]), number, policy.name,
+                policy.failover, policy.fence_after)
+            await self._store(cluster, spec, old)
+        for number, old in stored.items():
+            if number >= len(parts):
+                await self._delete(old)
+
+    async def _store(self, cluster: str, spec: dict[str, Any], old: Schedule | None) -> None:
+        if old is None:
+            body = schedules.render(cluster, spec)
+            result = await self.api.create(schedules.path_of(body["metadata"]["namespace"]), body)
+            self.placed += 1
+        else:
+            result = await self.api.patch(old.path, {"metadata": {"resourceVersion": old.version}, "spec": spec})
+        stored = schedules.decode(result)  # do not wait for the watch
+        self.schedules.setdefault(stored.group, {}).setdefault(cluster, {})[stored.part] = stored
+
+    async def _retire(self, parts: Mapping[int, Schedule]) -> None:
+        for part in parts.values():
+            if not part.retiring and not part.deleting:
+                await self.api.patch(part.path, {"metadata": {"resourceVersion": part.version},
+                                                 "spec": {"retiring": True}})
+
+    async def _remove(self, group: str, clusters: Mapping[str, Mapping[int, Schedule]]) -> None:
+        """Delete schedules whose objects are not placed there any more. An object that seems deleted is confirmed by a
+        request first, because nothing is deleted on stale knowledge."""
+        for parts in clusters.values():
+            for part in parts.values():
+                if not part.deleting:
+                    await self._delete(part)
+
+    async def _delete(self, part: Schedule) -> None:
+        try:
+            await self.api.delete(part.path, uid=part.uid, version=part.version)
+        except ApiError as error:
+            if not error.missing:
+                raise
+
+    async def _label(self, group: Group, decision: Decision) -> None:
+        """Write the label target-cluster of the members; copies in several clusters have none."""
+        target = next(iter(decision.targets)) if len(decision.targets) == 1 else ""
+        for item in group.items:
+            template = self.catalog.templates.get(item.ref.key)
+            if template is None or template.target == target:
+                continue
+            try:
+                await self.api.patch(object_path(item.ref), {"metadata": {"labels": {TARGET: target or None}}})
+            except ApiError as error:
+                if not error.missing:
+                    raise
+
+    def _emit(self, group: Group, policy: Policy, decision: Decision) -> None:
+        for item in group.items:
+            placement, template = self.catalog.placements[item.ref.key], self.catalog.templates[item.ref.key]
+            if policy.name:
+                self.recorder.emit(item.ref, template.uid, "SchedulePolicyMatched",
+                                   f"schedule policy {policy.name} will be used to determine target cluster")
+            if placement.others:
+                self.recorder.emit(item.ref, template.uid, "SchedulePolicyConflict", f"schedule policy {policy.name} is"
+                                   f" used; also matching: {', '.join(placement.others)}", "Warning")
+            for warning in decision.warnings:
+                self.recorder.emit(item.ref, template.uid, "SchedulingWarning", warning, "Warning")
+            if not decision.targets:
+                reasons = "; ".join(f"{r.cluster}: {r.message}" for r in decision.rejections) or "no cluster matches"
+                self.recorder.emit(item.ref, template.uid, "FailedScheduling", reasons, "Warning")
+
+
+def object_path(ref: Ref) -> str:
+    """Return the path of a user's object in the control plane. The plural of a custom resource is derived."""
+    kind = objects.kind_of(ref) or objects.Kind(ref.group, ref.version, ref.kind, f"{ref.kind.lower()}s",
+                                                bool(ref.namespace), 0)
+    return kind.path(ref.namespace, ref.name)
+
+
+def _retiring(parts: Mapping[int, Schedule]) -> bool:
+    return any(part.retiring or part.deleting for part in parts.values())
+
+
+def _phases(schedule: Schedule) -> Iterable[str]:
+    return [observed.phase for observed in schedule.report.objects]
