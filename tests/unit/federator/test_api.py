@@ -21,7 +21,8 @@ json_values: Any = st.recursive(
 
 @pytest.mark.parametrize(("text", "thousandths"), [
     ("100m", 100), ("1", 1000), (2, 2000), ("1.5", 1500), ("1Ki", 1_024_000), ("2Gi", 2 * 1024**3 * 1000),
-    ("1e3", 10**6), ("1E", 10**21), ("5E-1", 500), ("0.0001", 1), ("1n", 1), ("2498615680", 2498615680000), (0.5, 500), ("1k", 10**6)])
+    ("1e3", 10**6), ("1E", 10**21), ("5E-1", 500), ("0.0001", 1), ("1n", 1), ("2498615680", 2498615680000), (0.5, 500),
+    ("1k", 10**6)])
 def test_quantities_are_exact_and_rounded_up(text: Any, thousandths: int) -> None:
     """Facts chapter 2.1: values in any notation, such as 399m, 2332068Ki, 2498615680."""
     assert quantity.parse(text) == thousandths
