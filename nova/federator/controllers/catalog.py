@@ -46,6 +46,8 @@ class Template(msgspec.Struct, frozen=True):
     spread_onto: str = ""
     deleting: bool = False
     problem: str = ""  # why it cannot be placed
+    generation: int = 0
+    status_fields: tuple[str, ...] = ()
 
     def manifest(self) -> dict[str, Any]:
         return msgspec.json.decode(self.body, type=dict[str, Any])
@@ -71,6 +73,7 @@ class Catalog:
         self.members: dict[str, set[str]] = {}  # group -> keys of templates
         self.policies = policies.PolicySet()
         self.invalid_policies: dict[str, str] = {}  # name -> problem
+        self.kinds: dict[tuple[str, str], objects.Kind] = {}
         self.namespace_labels: dict[str, dict[str, str]] = {}
         self._in_namespace: dict[str, set[str]] = {}
 
@@ -79,10 +82,13 @@ class Catalog:
         result: dict[str, Informer[Any]] = {
             "schedulepolicies": Informer(api, POLICIES, lambda obj: obj, self._policy_changed)}
         for kind in kinds:
-            prefix = f"/apis/{kind.group}/{kind.version}" if kind.group else f"/api/{kind.version}"
-            result[f"{kind.plural}.{kind.group}"] = Informer(
-                api, f"{prefix}/{kind.plural}", template_of, self._template_changed)
+            self.kinds[kind.group, kind.kind] = kind
+            result[f"{kind.plural}.{kind.group}"] = Informer(api, kind.path(), template_of, self._template_changed)
         return result
+
+    def kind(self, ref: Ref) -> objects.Kind:
+        """Return the kind of an object as the control plane serves it."""
+        return self.kinds[ref.group, ref.kind]
 
     def group(self, name: str) -> Group:
         """Return a group with its placeable members, in the order in which they are applied."""
@@ -98,6 +104,10 @@ class Catalog:
             return self.placements[key].policy
         return None
 
+    def label_of(self, group: str) -> str:
+        """Return the value of the policy's groupBy label, or an empty text for a group of one object."""
+        return next((self.placements[key].label for key in self.members.get(group, ())), "")
+
     def _template_changed(self, _key: str, new: Template | None, old: Template | None) -> None:
         template = new or old
         if template is None:
@@ -109,7 +119,8 @@ class Catalog:
             del self.templates[ref.key]
             self._in_namespace.get(ref.namespace, set()).discard(ref.key)
         else:
-            if old is not None and msgspec.structs.replace(old, status=new.status, target=new.target) == new:
+            if old is not None and msgspec.structs.replace(old, status=new.status, target=new.target,
+                                                           status_fields=new.status_fields) == new:
                 self.templates[ref.key] = new
                 return  # only what Nova wrote has changed
             self.templates[ref.key] = new
@@ -210,4 +221,6 @@ def template_of(obj: Object) -> Template | None:
         item=item, uid=str(metadata.get("uid", "")), body=msgspec.json.encode(manifest),
         digest=schedules.digest_of(manifest), target=str(labels.get(TARGET, "")),
         status=schedules.digest_of(obj.get("status") or {}), pin=str(annotations.get(PIN) or ""),
-        spread_onto=str(annotations.get(SPREAD_ONTO) or ""), deleting="deletionTimestamp" in metadata, problem=problem)
+        spread_onto=str(annotations.get(SPREAD_ONTO) or ""), deleting="deletionTimestamp" in metadata,
+        problem=problem, generation=int(metadata.get("generation") or 0),
+        status_fields=tuple(obj.get("status") or ()))

@@ -11,12 +11,12 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from nova.common.errors import Invalid
-from nova.federator.api import objects
 from nova.federator.api.names import TARGET, cluster_namespace
-from nova.federator.api.types import Decision, Group, Policy, Ref
+from nova.federator.api.types import Decision, Group, Policy
 from nova.federator.controllers.catalog import Catalog
 from nova.federator.controllers.clusters import Clusters
 from nova.federator.controllers.events import Recorder
+from nova.federator.controllers.groups import ScheduleGroups
 from nova.federator.kube.client import Api, ApiError
 from nova.federator.scheduling import overrides
 from nova.federator.scheduling.capacity import Claims
@@ -28,14 +28,16 @@ LOG = logging.getLogger(__name__)
 _WORKERS = 16
 _LONGEST_DELAY = 60.0  # seconds between two tries of a group whose writes fail
 _READY_DEADLINE = 300.0  # Seconds after which a share that is not ready moves to another cluster.
+_STOP_TIME = 45.0  # Seconds that pods of a fenced cluster may need to end, and the error of both clocks.
 _AVOID = 600.0  # seconds for which a cluster where a group did not become ready is not chosen for it
 
 
 class Placer:
     """Places groups. ``enqueue`` is the only entry: groups are processed once, however often they were enqueued."""
 
-    def __init__(self, api: Api, catalog: Catalog, clusters: Clusters, recorder: Recorder) -> None:
-        self.api, self.catalog, self.clusters, self.recorder = api, catalog, clusters, recorder
+    def __init__(self, api: Api, catalog: Catalog, clusters: Clusters, recorder: Recorder,
+                 groups: ScheduleGroups) -> None:
+        self.api, self.catalog, self.clusters, self.recorder, self.groups = api, catalog, clusters, recorder, groups
         self.claims = Claims()
         self.schedules: dict[str, dict[str, dict[int, Schedule]]] = {}  # group -> cluster -> part -> schedule
         self.decisions: dict[str, Decision] = {}  # group -> last decision, for explain and for retries
@@ -56,6 +58,18 @@ class Placer:
         elif group not in self._queued:
             self._queued.add(group)
             self._queue.put_nowait(group)
+
+    def cluster_changed(self, cluster: str, cause: str) -> None:
+        """Take over a new report of a cluster, and enqueue the groups for which the change may matter."""
+        state = self.clusters.cluster(cluster)
+        if state is None:
+            self.claims.forget(cluster)
+        elif cause in ("capacity", "ready"):
+            applied = self.clusters.applied(cluster)
+            self.claims.report(state, lambda group: all(
+                applied.get(part.name, -1) >= part.generation
+                for part in self.schedules.get(group, {}).get(cluster, {}).values()))
+        self.wake(cluster, cause)
 
     def wake(self, cluster: str, cause: str) -> None:
         """Enqueue the groups for which a change of a cluster may matter: those that wait for it, and for all causes but
@@ -148,6 +162,9 @@ class Placer:
         while True:
             await asyncio.sleep(5.0)
             now = time.monotonic()
+            for group, placed in self.schedules.items():
+                if any(self._released(cluster, parts) for cluster, parts in placed.items()):
+                    self.enqueue(group)
             for (group, cluster), since in list(self._since.items()):
                 if now - since > _READY_DEADLINE:
                     del self._since[group, cluster]
@@ -157,6 +174,13 @@ class Placer:
             for key in [key for key, until in self._avoid.items() if now > until]:
                 del self._avoid[key]
                 self.enqueue(key[0])
+
+    def _released(self, cluster: str, parts: Mapping[int, Schedule]) -> bool:
+        """Return True if an unreachable cluster has stopped the workloads of fenced schedules by now: its agent scales
+        them down after the fence time, and pods end within _STOP_TIME."""
+        return bool(parts) and not self.clusters.reachable(cluster) and all(
+            part.failover == "Fenced" and not part.deleting
+            and self.clusters.silent_for(cluster) > part.fence_after + _STOP_TIME for part in parts.values())
 
     async def _place(self, name: str) -> None:
         current = self.schedules.get(name, {})
@@ -171,10 +195,14 @@ class Placer:
         shares = {cluster: {entry.ref.key: entry.replicas for part in parts.values() for entry in part.entries}
                   for cluster, parts in current.items() if not _retiring(parts)}
         avoided = {cluster for (avoiding, cluster) in self._avoid if avoiding == name}
-        decision = decide(group, policy, self.clusters.snapshot(), self.claims, shares, avoided)
+        released = {cluster for cluster, parts in current.items() if self._released(cluster, parts)}
+        decision = decide(group, policy, self.clusters.snapshot(), self.claims, shares, avoided, released)
         self._remember(name, decision)
         self._emit(group, policy, decision)
         await self._execute(group, policy, decision, current)
+        label = self.catalog.label_of(name)
+        if label:
+            await self.groups.write(group, policy, label, decision)
 
     def _forget(self, name: str) -> None:
         self.decisions.pop(name, None)
@@ -208,9 +236,10 @@ class Placer:
         """Write the schedules of a decision: additions, then, once these are ready, removals."""
         leaving = [cluster for cluster in current if cluster not in decision.targets]
         broken_first = any(item.break_first for item in group.items) or policy.failover == "Fenced"
+        stopping = [cluster for cluster in leaving if self.clusters.reachable(cluster)]
         if not decision.targets:
             return  # nothing fits: what runs stays where it is
-        if broken_first and any(cluster not in current for cluster in decision.targets) and leaving:
+        if broken_first and any(cluster not in current for cluster in decision.targets) and stopping:
             await self._remove(group.key, {cluster: current[cluster] for cluster in leaving})
             return  # continues when the copies are gone
         for cluster, shares in decision.targets.items():
@@ -309,7 +338,8 @@ class Placer:
             if template is None or template.target == target:
                 continue
             try:
-                await self.api.patch(object_path(item.ref), {"metadata": {"labels": {TARGET: target or None}}})
+                path = self.catalog.kind(item.ref).path(item.ref.namespace, item.ref.name)
+                await self.api.patch(path, {"metadata": {"labels": {TARGET: target or None}}})
             except ApiError as error:
                 if not error.missing:
                     raise
@@ -328,13 +358,6 @@ class Placer:
             if not decision.targets:
                 reasons = "; ".join(f"{r.cluster}: {r.message}" for r in decision.rejections) or "no cluster matches"
                 self.recorder.emit(item.ref, template.uid, "FailedScheduling", reasons, "Warning")
-
-
-def object_path(ref: Ref) -> str:
-    """Return the path of a user's object in the control plane. The plural of a custom resource is derived."""
-    kind = objects.kind_of(ref) or objects.Kind(ref.group, ref.version, ref.kind, f"{ref.kind.lower()}s",
-                                                bool(ref.namespace), 0)
-    return kind.path(ref.namespace, ref.name)
 
 
 def _retiring(parts: Mapping[int, Schedule]) -> bool:

@@ -21,7 +21,8 @@ def decide(group: Group, policy: Policy, clusters: Iterable[Cluster], claims: Cl
     rejections: list[Rejection] = []
     candidates = []
     for name in sorted(by_name):
-        rejection = _rejected(group, policy, by_name[name], name in current, name in avoided)
+        held = name in current and policy.failover != "AvailabilityFirst" and name not in released
+        rejection = _rejected(group, policy, by_name[name], name in current, held, name in avoided)
         if rejection is None:
             candidates.append(by_name[name])
         else:
@@ -35,12 +36,14 @@ def decide(group: Group, policy: Policy, clusters: Iterable[Cluster], claims: Cl
     return _single(group, policy, candidates, claims, current, rejections, avoided)
 
 
-def _rejected(group: Group, policy: Policy, cluster: Cluster, present: bool, avoided: bool) -> Rejection | None:
-    """Return why a cluster cannot run a group whatever its capacity is, or None."""
+def _rejected(group: Group, policy: Policy, cluster: Cluster, present: bool, held: bool,
+              avoided: bool) -> Rejection | None:
+    """Return why a cluster cannot run a group whatever its capacity is, or None. ``present``: the group runs there;
+    ``held``: also while the cluster is unreachable."""
     selectors = policy.ordered if policy.ordered is not None else (policy.clusters,) if policy.clusters else None
     if selectors is not None and not any(matches(selector, cluster.labels) for selector in selectors):
         return Rejection(cluster.name, "selector", "the labels of the cluster do not match the policy", "labels")
-    if not cluster.reachable and not (present and policy.failover != "AvailabilityFirst"):
+    if not cluster.reachable and not held:
         return Rejection(cluster.name, "ready", "the agent of the cluster does not report", "ready")
     if not cluster.ready and not present:
         return Rejection(cluster.name, "ready", "the cluster is not ready: it is new or being deleted", "ready")

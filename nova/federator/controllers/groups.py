@@ -1,0 +1,58 @@
+"""ScheduleGroup objects: what users see of groups by label."""
+
+import datetime
+import hashlib
+
+from nova.federator.api.names import MATCHING_POLICY, POLICY_GROUP, TARGET, VERSION
+from nova.federator.api.types import Decision, Group, Policy
+from nova.federator.kube.client import Api, ApiError, Object
+from nova.federator.kube.informer import Informer
+from nova.federator.store.schedules import digest_of
+
+GROUPS = f"/apis/{POLICY_GROUP}/{VERSION}/schedulegroups"
+
+
+def group_name(policy: str, label: str) -> str:
+    """Return the name of a ScheduleGroup: the policy and eight hexadecimal digits."""
+    return f"{policy[:244]}-{hashlib.sha256(f'{policy}/{label}'.encode()).hexdigest()[:8]}"
+
+
+class ScheduleGroups:
+    """Keeps ScheduleGroup objects equal to the groups that policies make by a label."""
+
+    def __init__(self, api: Api) -> None:
+        self.api = api
+        self.objects: Informer[Object] = Informer(api, GROUPS, lambda obj: obj)
+
+    async def write(self, group: Group, policy: Policy, label: str, decision: Decision) -> None:
+        """Create or replace the object of a group, if it differs."""
+        name = group_name(policy.name, label)
+        labels = {policy.group_by: label, MATCHING_POLICY: policy.name[:63]}
+        if len(decision.targets) == 1:
+            labels[TARGET] = next(iter(decision.targets))
+        refs = [{"group": item.ref.group, "version": item.ref.version, "kind": item.ref.kind,
+                 "namespace": item.ref.namespace, "name": item.ref.name} for item in group.items]
+        content = {"policy": {"name": policy.name, "namespace": ""}, "objectRefs": refs,
+                   "scheduled": bool(decision.targets)}
+        old = self.objects.objects.get(name)
+        if old is not None and old["metadata"].get("labels") == labels and digest_of(content) == digest_of(
+                {field: old.get(field) for field in content}):
+            return
+        stamp = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")  # shown only
+        body = {"apiVersion": f"{POLICY_GROUP}/{VERSION}", "kind": "ScheduleGroup", **content,
+                "metadata": {"name": name, "labels": labels}, "lastStatusUpdate": stamp}
+        if old is None:
+            await self.api.create(GROUPS, body)
+        else:
+            body["metadata"]["resourceVersion"] = old["metadata"]["resourceVersion"]  # type: ignore[index]
+            await self.api.replace(f"{GROUPS}/{name}", body)
+
+    async def remove(self, policy: str, label: str) -> None:
+        """Delete the object of a group without members."""
+        name = group_name(policy, label)
+        if name in self.objects.objects:
+            try:
+                await self.api.delete(f"{GROUPS}/{name}")
+            except ApiError as error:
+                if not error.missing:
+                    raise
