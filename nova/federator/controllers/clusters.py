@@ -119,6 +119,12 @@ class Clusters:
         lease = self.leases.get(cluster_namespace(name))
         return float("inf") if lease is None else time.monotonic() - lease.seen
 
+    def assume_silent(self, name: str) -> None:
+        """Treat a cluster as unreachable until its Lease is observed to be renewed."""
+        if lease := self.leases.get(cluster_namespace(name)):
+            lease.seen = float("-inf")
+        self._check(name)
+
     def applied(self, name: str) -> Mapping[str, int]:
         """Return the generations of schedules whose pods the report of a cluster includes."""
         report = self.reports.get(cluster_namespace(name))

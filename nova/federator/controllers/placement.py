@@ -221,6 +221,18 @@ class Placer:
         released = {cluster for cluster, parts in current.items() if self._released(cluster, parts)}
         return decide(group, policy, self.clusters.snapshot(), self.claims, shares, avoided, released)
 
+    def simulate(self, name: str) -> dict[str, dict[str, int | None]]:
+        """Return where the members of a group would run by now: key -> cluster -> replicas. Books their resources."""
+        policy, result = self.catalog.policy_of(name), dict[str, dict[str, int | None]]()
+        if policy is not None:
+            group = self.catalog.group(name)
+            decision = self.decide(group, policy)
+            self._remember(group, policy, decision)
+            for cluster, shares in decision.targets.items():
+                for key, replicas in shares.items():
+                    result.setdefault(key, {})[cluster] = replicas
+        return result
+
     async def _confirmed(self, current: Mapping[str, Mapping[int, Schedule]]) -> bool:
         """Return True if the objects of schedules do not exist, or are not selected any more. Nothing is deleted
         because a watch is late. Raises ApiError if an object exists that the catalog does not have yet."""

@@ -45,7 +45,7 @@ class Informer(Generic[T]):
         while True:
             try:
                 if not self.version:
-                    await self._list()
+                    await self.refresh()
                 failures = 0
                 async for event in self.api.watch(self.path, self.version, **self.query):
                     failures = 0
@@ -61,7 +61,8 @@ class Informer(Generic[T]):
                         "The watch of %s failed %d times and is repeated: %s", self.path, failures, error)
                 await asyncio.sleep(delay)
 
-    async def _list(self) -> None:
+    async def refresh(self) -> None:
+        """List the collection and handle the differences. Raises ApiError."""
         page = await self.api.list(self.path, **self.query)
         self.lists += 1
         current = {key_of(item): item for item in page["items"]}
