@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from nova.federator.api import objects
 from nova.federator.api.names import ADOPT, AGENT, CREATED_FOR, MANAGED_BY, NAME_LABEL, TARGET
 from nova.federator.api.types import Ref
 from nova.federator.kube.client import Api, ApiError, Object, Resource
@@ -168,6 +169,14 @@ class Copies:
         if copy is None or (copy["metadata"].get("labels") or {}).get(MANAGED_BY) != schedule:
             return True
         if "deletionTimestamp" not in copy["metadata"]:
+            if ref.kind == "Namespace" and not ref.group:
+                foreign, own = await self._content(ref.name)
+                if own:
+                    return False  # until these are removed, too
+                if foreign:
+                    LOG.warning("Namespace %s stays in the cluster: it has %s, which is not Nova's", ref.name, foreign)
+                    await self._disown(path, copy)
+                    return True
             await self._delete(path, copy)
         try:
             await self._gone(path, copy["metadata"]["uid"])
@@ -183,11 +192,33 @@ class Copies:
             return
         if any(key.startswith(f"{name}/") for informer in self._informers.values() for key in informer.objects):
             return
-        for plural in ("pods", "configmaps", "services", "persistentvolumeclaims"):
-            page = await self.api.list(f"{path}/{plural}")
-            if any(item["metadata"]["name"] != "kube-root-ca.crt" for item in page["items"]):
-                return
-        await self._delete(path, copy)
+        if await self._content(name) == ("", ""):
+            await self._delete(path, copy)
+
+    async def _content(self, namespace: str) -> tuple[str, str]:
+        """Return an object in a namespace that Nova did not create and one that Nova did, or empty texts. Objects that
+        clusters create by themselves do not count, nor do objects that belong to others."""
+        foreign = own = ""
+        for kind in objects.KINDS:
+            if not kind.namespaced or await self.api.resource(
+                    f"{kind.group}/{kind.version}" if kind.group else kind.version, kind.kind) is None:
+                continue
+            page = await self.api.list(kind.path(namespace))
+            for item in page["items"]:
+                obj = {"apiVersion": page.get("apiVersion"), "kind": kind.kind, **item}
+                metadata = item["metadata"]
+                if objects.internal(obj) or metadata.get("ownerReferences"):
+                    continue
+                if MANAGED_BY in (metadata.get("labels") or {}):
+                    own = f"{kind.kind} {metadata['name']}"
+                elif "deletionTimestamp" not in metadata:
+                    foreign = f"{kind.kind} {metadata['name']}"
+        return foreign, own
+
+    async def _disown(self, path: str, copy: Object) -> None:
+        await self.api.patch(path, {"metadata": {
+            "labels": {MANAGED_BY: None, TARGET: None}, "annotations": {DIGEST: None, ORIGIN: None},
+            "uid": copy["metadata"]["uid"]}})
 
     async def _delete(self, path: str, copy: Object) -> None:
         try:

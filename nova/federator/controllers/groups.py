@@ -47,10 +47,11 @@ class ScheduleGroups:
             body["metadata"]["resourceVersion"] = old["metadata"]["resourceVersion"]  # type: ignore[index]
             await self.api.replace(f"{GROUPS}/{name}", body)
 
-    async def remove(self, policy: str, label: str) -> None:
-        """Delete the object of a group without members."""
-        name = group_name(policy, label)
-        if name in self.objects.objects:
+    async def remove(self, group: str) -> None:
+        """Delete the object of a group without members, if the group has one."""
+        kind, _slash, rest = group.partition("/")
+        name = group_name(*rest.partition("/")[::2])
+        if kind == "ScheduleGroup" and name in self.objects.objects:
             try:
                 await self.api.delete(f"{GROUPS}/{name}")
             except ApiError as error:

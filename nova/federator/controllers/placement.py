@@ -16,7 +16,7 @@ from nova.federator.api.types import Decision, Group, Policy
 from nova.federator.controllers.catalog import Catalog
 from nova.federator.controllers.clusters import Clusters
 from nova.federator.controllers.events import Recorder
-from nova.federator.controllers.groups import ScheduleGroups
+from nova.federator.controllers.groups import ScheduleGroups, group_name
 from nova.federator.kube.client import Api, ApiError
 from nova.federator.scheduling import overrides
 from nova.federator.scheduling.capacity import Claims
@@ -187,8 +187,10 @@ class Placer:
         members = self.catalog.members.get(name)
         policy = self.catalog.policy_of(name)
         if not members or policy is None:
-            if current and not await self._frozen(name, current):
+            if current and not self._frozen(name, current):
                 await self._remove(name, current)
+            if not members:
+                await self.groups.remove(name)
             self._forget(name)
             return
         group = self.catalog.group(name)
@@ -222,7 +224,7 @@ class Placer:
                      if item.ref.key in decision.targets[cluster]]
             self.claims.claim(cluster, name, items, included=False)
 
-    async def _frozen(self, name: str, current: Mapping[str, Mapping[int, Schedule]]) -> bool:
+    def _frozen(self, name: str, current: Mapping[str, Mapping[int, Schedule]]) -> bool:
         """Return True if the schedules of a group stay: its policy was deleted, and its objects still exist."""
         policies = {part.policy for parts in current.values() for part in parts.values()}
         if any(policy and policy not in self.catalog.policies and policy not in self.catalog.invalid_policies
@@ -347,6 +349,10 @@ class Placer:
     def _emit(self, group: Group, policy: Policy, decision: Decision) -> None:
         for item in group.items:
             placement, template = self.catalog.placements[item.ref.key], self.catalog.templates[item.ref.key]
+            if placement.label:
+                self.recorder.emit(item.ref, template.uid, "AddedToScheduleGroup", f"added to ScheduleGroup"
+                                   f" {group_name(policy.name, placement.label)} which contains objects with"
+                                   f" groupBy.labelKey {policy.group_by}={placement.label}")
             if policy.name:
                 self.recorder.emit(item.ref, template.uid, "SchedulePolicyMatched",
                                    f"schedule policy {policy.name} will be used to determine target cluster")

@@ -53,7 +53,7 @@ def whole_clusters(binaries: Binaries, cluster_directory: pathlib.Path) -> Itera
     """Yield two clusters that run pods, whole-1 and whole-2. Tests with this fixture are slow and need root."""
     try:
         whole = [WholeCluster(cluster_directory / name, name, index, clusters.WHOLE_OPTIONS)
-                   for name, index in clusters.WHOLE.items()]
+                 for name, index in clusters.WHOLE.items()]
     except Invalid as error:
         pytest.skip(error.message)
     started = clusters.start(whole)

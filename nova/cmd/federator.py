@@ -1,0 +1,97 @@
+"""The command nova-federator: the scheduler of the federator, or the agent of a workload cluster."""
+
+import argparse
+import asyncio
+import contextlib
+import logging
+import pathlib
+import signal
+import sys
+from collections.abc import Coroutine, Sequence
+from typing import Any
+
+from nova import __version__
+from nova.common.errors import ReportedError
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a role until SIGTERM or SIGINT. Return 0 after a requested end, 1 if it cannot run. Raises SystemExit(2) for
+    bad usage."""
+    options = _parser().parse_args(argv)
+    logging.basicConfig(level=logging.DEBUG if options.verbose else logging.INFO, stream=sys.stderr,
+                        format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    try:
+        return asyncio.run(_run(options.role(options)))
+    except ReportedError as error:
+        print(f"nova-federator: {error.message}", file=sys.stderr)
+        return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="nova-federator", description="Run a process of the federator.")
+    parser.add_argument("--version", action="version", version=f"nova-federator {__version__}")
+    roles = parser.add_subparsers(required=True, metavar="ROLE")
+    scheduler = roles.add_parser("scheduler", help="place workloads on clusters")
+    scheduler.add_argument("--kubeconfig", type=pathlib.Path, help="of the control plane (default: $KUBECONFIG)")
+    scheduler.add_argument("--ca-cert", type=pathlib.Path, help="certificate that signs agents' certificates")
+    scheduler.add_argument("--ca-key", type=pathlib.Path, help="key of --ca-cert; without it no cluster can join")
+    scheduler.set_defaults(role=_scheduler)
+    agent = roles.add_parser("agent", help="carry out placements in a workload cluster")
+    agent.add_argument("--cluster-name", required=True, help="name of this cluster in the control plane")
+    agent.add_argument("--control-plane-kubeconfig", type=pathlib.Path, required=True,
+                       help="kubeconfig with a bootstrap token of the control plane")
+    agent.add_argument("--kubeconfig", type=pathlib.Path,
+                       help="of the workload cluster (default: the service account of the pod)")
+    agent.add_argument("--namespace", default="elotl",
+                       help="namespace of the agent in the workload cluster (default: %(default)s)")
+    agent.set_defaults(role=_agent)
+    for role in (scheduler, agent):
+        role.add_argument("-v", "--verbose", action="store_true", help="log debug messages")
+    return parser
+
+
+async def _scheduler(options: argparse.Namespace) -> None:
+    from nova.federator.controllers.signing import Authority
+    from nova.federator.kube.client import Api
+    from nova.federator.kube.config import load
+    from nova.federator.service.scheduler import Scheduler
+
+    authority = None
+    if options.ca_key:
+        if not options.ca_cert:
+            raise ReportedError("--ca-key needs --ca-cert.")
+        try:
+            authority = Authority(options.ca_cert.read_bytes(), options.ca_key.read_bytes())
+        except OSError as error:
+            raise ReportedError(f"Cannot read the certificate authority: {error}") from None
+    async with Api(load([options.kubeconfig] if options.kubeconfig else None), agent="nova-scheduler") as api:
+        await Scheduler(api, authority).run()
+
+
+async def _agent(options: argparse.Namespace) -> None:
+    from nova.federator.kube.config import in_cluster, load
+    from nova.federator.service.agent import run_agent
+
+    member = load([options.kubeconfig]) if options.kubeconfig else in_cluster()
+    await run_agent(load([options.control_plane_kubeconfig]), member, options.cluster_name, options.namespace)
+
+
+async def _run(role: Coroutine[Any, Any, None]) -> int:
+    """Run a role until a signal. Return 0 after a signal, 1 if the role ended by itself."""
+    task = asyncio.ensure_future(role)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, task.cancel)
+    try:
+        await task
+    except asyncio.CancelledError:
+        return 0
+    except ExceptionGroup as group:
+        for error in group.exceptions:
+            logging.getLogger("nova.federator").error("nova-federator ends: %s", error)
+    return 1
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(KeyboardInterrupt):
+        sys.exit(main())

@@ -1,0 +1,129 @@
+"""Registration of an agent: a key pair and a certificate of its own, requested with a bootstrap token and kept in a
+Secret of the workload cluster."""
+
+import asyncio
+import base64
+import binascii
+import datetime
+import logging
+import time
+
+import msgspec
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from nova.common.errors import Invalid, Refused
+from nova.federator.api.names import AGENT_USER, AGENTS_GROUP, NAME_LABEL, SIGNER
+from nova.federator.kube.client import Api, ApiError
+from nova.federator.kube.config import Kubeconfig
+
+LOG = logging.getLogger(__name__)
+_REQUESTS = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
+_SECRET = "nova-agent-credentials"  # noqa: S105
+_WAIT = 300.0  # seconds within which the control plane must sign
+_RENEW_AT = 2 / 3  # part of the validity after which a certificate is renewed
+
+
+class Credentials:
+    """The credentials of an agent in the control plane, stored in the workload cluster."""
+
+    def __init__(self, member: Api, namespace: str, cluster: str) -> None:
+        self.member, self.cluster, self.namespace = member, cluster, namespace
+        self._collection = f"/api/v1/namespaces/{namespace}/secrets"
+
+    async def obtain(self, bootstrap: Kubeconfig) -> Kubeconfig:
+        """Return the stored credentials, or join with the bootstrap credentials and store what the control plane signs.
+        Raises Refused if the control plane denies the request, ApiError if it does not decide in time."""
+        stored = await self._stored()
+        if stored is not None:
+            key, certificate = stored
+            return msgspec.structs.replace(bootstrap, token="", certificate=certificate, key=key)
+        return await self._request(bootstrap)
+
+    async def renew(self, current: Kubeconfig) -> Kubeconfig:
+        """Return new credentials, requested with the present ones. Raises as :meth:`obtain`."""
+        return await self._request(current)
+
+    async def _stored(self) -> tuple[bytes, bytes] | None:
+        try:
+            secret = await self.member.get(f"{self._collection}/{_SECRET}")
+        except ApiError as error:
+            if error.missing:
+                return None
+            raise
+        try:
+            data = secret.get("data") or {}
+            key, certificate = base64.b64decode(data["tls.key"]), base64.b64decode(data["tls.crt"])
+            name = x509.load_pem_x509_certificate(certificate).subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+        except (KeyError, ValueError, binascii.Error):
+            LOG.warning("The Secret %s/%s is damaged; joining again", self.namespace, _SECRET)
+            return None
+        if not name or name[0].value != f"{AGENT_USER}{self.cluster}" or remaining(certificate) <= 0:
+            LOG.warning("The certificate in the Secret %s/%s is for another cluster or expired; joining again",
+                        self.namespace, _SECRET)
+            return None
+        return key, certificate
+
+    async def _request(self, login: Kubeconfig) -> Kubeconfig:
+        private = ec.generate_private_key(ec.SECP256R1())
+        key = private.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8,
+                                    serialization.NoEncryption())
+        subject = x509.Name([x509.NameAttribute(NameOID.ORGANIZATION_NAME, AGENTS_GROUP),
+                             x509.NameAttribute(NameOID.COMMON_NAME, f"{AGENT_USER}{self.cluster}")])
+        request = x509.CertificateSigningRequestBuilder().subject_name(subject).sign(private, hashes.SHA256())
+        pem = request.public_bytes(serialization.Encoding.PEM)
+        async with Api(login) as nova:
+            created = await nova.create(_REQUESTS, {
+                "apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest",
+                "metadata": {"generateName": f"nova-agent-{self.cluster[:200]}-"},
+                "spec": {"request": base64.b64encode(pem).decode(), "signerName": SIGNER, "usages": ["client auth"]}})
+            certificate = await self._wait(nova, str(created["metadata"]["name"]))
+        await self._store(key, certificate)
+        return msgspec.structs.replace(login, token="", certificate=certificate, key=key)
+
+    async def _wait(self, nova: Api, name: str) -> bytes:
+        deadline, delay = time.monotonic() + _WAIT, 0.1
+        while time.monotonic() < deadline:
+            request = await nova.get(f"{_REQUESTS}/{name}")
+            status = request.get("status") or {}
+            for condition in status.get("conditions") or ():
+                if condition.get("type") in ("Denied", "Failed"):
+                    raise Refused(f"The control plane refused the agent: {condition.get('message')}")
+            if status.get("certificate"):
+                return base64.b64decode(status["certificate"])
+            await asyncio.sleep(delay)
+            delay = min(delay * 1.5, 5.0)
+        raise ApiError(f"The control plane did not sign the request {name} within {_WAIT:.0f} s:"
+                       " is nova-scheduler running?")
+
+    async def _store(self, key: bytes, certificate: bytes) -> None:
+        data = {"tls.key": base64.b64encode(key).decode(), "tls.crt": base64.b64encode(certificate).decode()}
+        body = {"apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/tls", "data": data,
+                "metadata": {"name": _SECRET, "namespace": self.namespace}}
+        try:
+            await self.member.create("/api/v1/namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": {
+                "name": self.namespace, "labels": {NAME_LABEL: self.namespace}}})
+        except ApiError as error:
+            if error.status not in (403, 409):  # exists, or is created by the installation
+                raise
+        try:
+            await self.member.create(self._collection, body)
+        except ApiError as error:
+            if not error.conflict:
+                raise
+            await self.member.patch(f"{self._collection}/{_SECRET}", {"data": data})
+
+
+def remaining(certificate: bytes) -> float:
+    """Return the seconds until a certificate must be renewed; 0 or less if it has expired. Raises Invalid."""
+    try:
+        parsed = x509.load_pem_x509_certificate(certificate)
+    except ValueError as error:
+        raise Invalid(f"The certificate is unreadable: {error}") from None
+    start, end = parsed.not_valid_before_utc, parsed.not_valid_after_utc
+    now = datetime.datetime.now(datetime.UTC)  # certificates are valid by the wall clock
+    if now >= end:
+        return 0.0
+    return max(1.0, (start + (end - start) * _RENEW_AT - now).total_seconds())
