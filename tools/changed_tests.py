@@ -32,6 +32,7 @@ _GROUPS = {
     ".metadata": ["tests/integration/metadata"], ".guest_metadata": ["tests/integration/metadata"],
     ".novad": ["tests/unit/novad", "tests/functional/novad"], ".cli": ["tests/unit/cli", "tests/functional/cli"],
     ".common": ["tests/unit/common", "tests/unit/novad"], ".saga": ["tests/unit/engine"],
+    ".federator": ["tests/unit/federator", "tests/integration/federator"],
     ".console": ["tests/functional/servers/test_consoles.py", "tests/functional/servers/test_console_proxies.py"],
 }
 

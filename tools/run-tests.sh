@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Installs the requirements of the tests (once), then runs linters and tests.
 #   tools/run-tests.sh                     linters and all tests that are not marked slow
-#   tools/run-tests.sh KIND [ARGUMENT…]    KIND: lint, unit, functional, integration, crash, fuzz, bench (arguments: pytest)
+#   tools/run-tests.sh KIND [ARGUMENT…]    KIND: lint, unit, functional, integration, federator, crash, fuzz, bench
+#                                          (arguments: pytest)
 #   tools/run-tests.sh changed [COMMIT]    linters, and the tests of files that differ from COMMIT (default: HEAD)
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -14,7 +15,8 @@ PACKAGES=(python3-venv python3-dev gcc pkg-config libvirt-dev libvirt-daemon lib
     novnc spice-html5 chromium chromium-driver # browser tests of the status page and the consoles
     haproxy nginx-light apache2-bin # front ends of the API and the metadata service
     podman runc netavark aardvark-dns catatonit iptables docker-registry # containers and registry for novad
-    busybox-static dropbear-bin e2fsprogs fdisk syslinux syslinux-common mtools cpio kmod) # the guest image
+    busybox-static dropbear-bin e2fsprogs fdisk syslinux syslinux-common mtools cpio kmod # the guest image
+    rsync jq make xz-utils patch debian-archive-keyring) # the build of Kubernetes
 
 say() { printf '\n=== %s\n' "$*"; }
 
@@ -109,6 +111,16 @@ stop() {
 }
 trap stop INT TERM
 
+# Builds the programs of Kubernetes unless the cache has them: minutes, once per machine. Runs beside other tests.
+build_kubernetes() {
+    nice -n 10 tools/kubernetes/build.sh
+}
+
+# A single process runs all tests of the federator, because they share clusters.
+federator() {
+    in_memory tests_with_retry tests/integration/federator -m 'not slow' "$@"
+}
+
 # Two groups of tests run in parallel, because most tests spend half of their time waiting for processes and timeouts. A
 # group stops after its first kind of tests that fails. One process runs all tests of a file, because they share fixtures.
 group_without_services() {
@@ -116,8 +128,13 @@ group_without_services() {
         in_memory tests_with_retry tests/functional -n 4 --dist loadfile --no-loadscope-reorder -m 'not slow'
 }
 
+group_without_services_and_federator() {
+    in_parallel build_kubernetes group_without_services && federator
+}
+
 group_with_services() {
-    tests_with_retry tests/integration tests/bench -n 4 --dist loadfile --no-loadscope-reorder -m 'not slow' &&
+    tests_with_retry tests/integration tests/bench --ignore tests/integration/federator -n 4 --dist loadfile \
+        --no-loadscope-reorder -m 'not slow' &&
         tests_with_retry tests/crash --quick -n 3 --dist loadfile && tests tests/fuzz --quick -n 2
 }
 
@@ -128,7 +145,8 @@ case "${1:-all}" in
     lint) lint ;;
     unit) in_memory tests tests/unit -n 3 --timeout 120 "${@:2}" ;;
     functional) in_memory tests tests/functional "${@:2}" ;;
-    integration) tests tests/integration tests/bench "${@:2}" ;;
+    integration) tests tests/integration tests/bench --ignore tests/integration/federator "${@:2}" ;;
+    federator) build_kubernetes && in_memory tests tests/unit/federator tests/integration/federator "${@:2}" ;;
     crash) tests tests/crash "${@:2}" ;;
     fuzz) tests tests/fuzz "${@:2}" ;;
     bench) "$VENV/bin/python" -m tools.bench "${@:2}" ;;
@@ -141,6 +159,9 @@ case "${1:-all}" in
             tests -n 2 --dist loadfile -m 'not slow' $(grep ^tests/integration <<< "$selected")
         fi
         ;;
-    all) in_parallel group_with_services group_without_services ;; # "run-tests.sh functional" also runs tests marked slow
-    *) echo "usage: $0 [all|lint|unit|functional|integration|crash|fuzz|bench] [pytest options] | changed [COMMIT]" >&2; exit 2 ;;
+    all) in_parallel group_with_services group_without_services_and_federator ;; # other kinds also run tests marked slow
+    *)
+        echo "usage: $0 [all|lint|unit|functional|integration|federator|crash|fuzz|bench] [pytest options] | changed [COMMIT]" >&2
+        exit 2
+        ;;
 esac

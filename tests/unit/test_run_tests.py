@@ -36,6 +36,9 @@ def script(tmp_path: pathlib.Path) -> pathlib.Path:
     for name in ("setup.cfg", "constraints.txt"):
         (tmp_path / name).touch()
     (tmp_path / ".venv/.stamp").touch()
+    (tmp_path / "tools/kubernetes").mkdir()
+    (tmp_path / "tools/kubernetes/build.sh").write_text(PROGRAM)
+    (tmp_path / "tools/kubernetes/build.sh").chmod(0o755)
     return pathlib.Path(shutil.copy(ROOT / "tools/run-tests.sh", tmp_path / "tools"))
 
 
@@ -53,12 +56,14 @@ def test_all_tests_and_linters_run(script: pathlib.Path) -> None:
     output, _ = process.communicate(timeout=30)
     assert process.returncode == 0, output
     for call in ("ruff check", "mypy nova", "lint-imports", "pytest tests/unit", "pytest tests/functional",
-                 "pytest tests/integration tests/bench", "pytest tests/crash", "pytest tests/fuzz"):
+                 "pytest tests/integration tests/bench", "pytest tests/crash", "pytest tests/fuzz", "build.sh",
+                 "pytest tests/integration/federator"):
         assert f"called: {call}" in output
 
 
 @pytest.mark.parametrize("call", ["ruff check", "mypy nova", "lint-imports", "pytest tests/unit",
-                                  "pytest tests/functional", "pytest tests/integration", "pytest tests/crash",
+                                  "pytest tests/functional", "pytest tests/integration tests/bench",
+                                  "pytest tests/integration/federator", "build.sh", "pytest tests/crash",
                                   "pytest tests/fuzz"])
 def test_one_failure_fails_the_run(script: pathlib.Path, call: str) -> None:
     process = start(script, fail=call)

@@ -108,7 +108,7 @@ class LocalCluster:
                     async with asyncio.timeout(timeout):
                         await self._start(started)
                 except BaseException:
-                    await self.processes.stop(started, kill=new)
+                    await self._undo(started, new)
                     raise
         except BaseException as error:
             if new and not isinstance(error, Refused):
@@ -173,14 +173,14 @@ class LocalCluster:
         self._waiting_for = "No process was started"
         self.pki.mkdir(mode=0o700, exist_ok=True)
         self._choose_ports()
+        await self._prepare()
         self._write_credentials()
         parts = self._parts()
         servers = ("etcd", "kube-apiserver")
         for name in servers:
             await self._start_part(name, parts[name], started)
         await self._wait_for_api(servers)
-        for name in parts.keys() - servers:
-            await self._start_part(name, parts[name], started)
+        await self._start_others({name: part for name, part in parts.items() if name not in servers}, started)
         async with Api(self.config) as api:
             if self.options.controllers and not self.options.nova:
                 await self._wait_for(api, "/api/v1/namespaces/default/serviceaccounts/default", parts)
@@ -188,6 +188,18 @@ class LocalCluster:
                 for number in range(self.options.nodes.count):
                     await self._wait_for(api, f"/api/v1/nodes/{self.options.nodes.prefix}{number}", parts)
         self._check_running(parts)
+
+    async def _prepare(self) -> None:
+        """Prepare what processes need before they start. Idempotent."""
+
+    async def _start_others(self, parts: Mapping[str, Part], started: list[str]) -> None:
+        """Start the clients of the API server."""
+        for name, part in parts.items():
+            await self._start_part(name, part, started)
+
+    async def _undo(self, started: list[str], new: bool) -> None:
+        """Stop the parts that a failed start has started. ``new``: the directory will be removed."""
+        await self.processes.stop(started, kill=new)
 
     async def _start_part(self, name: str, part: Part, started: list[str]) -> None:
         if self.processes.current(name, part.command, part.environment):

@@ -21,6 +21,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _TAIL = 2000  # bytes of a log that an error message shows
 _LOG_LIMIT = 32 << 20  # bytes of a log; its previous part is NAME.log.1
+_children: dict[int, subprocess.Popen[bytes]] = {}  # by process id; an ended child is a zombie until it is waited for
 
 
 class Record(msgspec.Struct, frozen=True):
@@ -49,7 +50,6 @@ class Processes:
     def __init__(self, directory: pathlib.Path, prefix: Sequence[str] = ()) -> None:
         self.directory, self._prefix = directory, tuple(prefix)
         self._run, self._logs = directory / "run", directory / "log"
-        self._children: dict[str, subprocess.Popen[bytes]] = {}
 
     def start(self, name: str, command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
         """Start a process in its own session, and record it. Raises OSError if the program cannot be executed."""
@@ -60,7 +60,7 @@ class Processes:
             child = subprocess.Popen(
                 [*self._prefix, *command], stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, cwd="/",
                 start_new_session=True, env={**os.environ, **extra, _MARK: self._mark(name)})
-        self._children[name] = child
+        _children[child.pid] = child
         self._record(name, child.pid, tuple(command), extra)
         LOG.debug("Started %s: process %d", name, child.pid)
 
@@ -78,8 +78,6 @@ class Processes:
 
     def record(self, name: str) -> Record | None:
         """Return the record of a process that is alive, or None."""
-        if child := self._children.get(name):
-            child.poll()  # an ended child stays in the process table until its parent has read its result
         try:
             record = msgspec.json.decode((self._run / f"{name}.json").read_bytes(), type=Record)
         except (FileNotFoundError, msgspec.MsgspecError):
@@ -106,16 +104,15 @@ class Processes:
         for record in records:
             _send(record, signal.SIGKILL if kill else signal.SIGTERM)
             _send(record, signal.SIGCONT)  # a frozen process receives SIGTERM only then
-        if not await self._ended(records, timeout):
+        if not await _ended(records, timeout):
             for record in records:
                 if _send(record, signal.SIGKILL):
                     LOG.warning("Process %d of %s ignored SIGTERM for %.0f s: killed", record.pid, self.directory,
                                 timeout)
-            if not await self._ended(records, timeout):
+            if not await _ended(records, timeout):
                 LOG.error("Processes of %s survive SIGKILL: %s", self.directory, [record.pid for record in records])
         for name in names:
             self.forget(name)
-            self._children.pop(name, None)
 
     def usage(self, name: str) -> Usage | None:
         """Return the resources of a process, or None if it has ended."""
@@ -151,13 +148,6 @@ class Processes:
     def _mark(self, name: str) -> str:
         return f"{self.directory.resolve()}/{name}"
 
-    async def _ended(self, records: Sequence[Record], timeout: float) -> bool:
-        def ended() -> bool:
-            for child in self._children.values():
-                child.poll()
-            return all(_start_time(record.pid) != record.started for record in records)
-        return await until(ended, timeout)
-
 
 async def until(condition: Callable[[], bool], timeout: float, interval: float = 0.02) -> bool:
     """Return True as soon as the condition holds, and False if it does not hold within ``timeout`` seconds."""
@@ -167,6 +157,10 @@ async def until(condition: Callable[[], bool], timeout: float, interval: float =
             return False
         await asyncio.sleep(interval)
     return True
+
+
+async def _ended(records: Sequence[Record], timeout: float) -> bool:
+    return await until(lambda: all(_start_time(record.pid) != record.started for record in records), timeout)
 
 
 def _send(record: Record, number: int) -> bool:
@@ -192,7 +186,11 @@ def _fields(pid: int) -> list[str] | None:
         fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
         return None
-    return None if fields[0] in "ZX" else fields
+    if fields[0] not in "ZX":
+        return fields
+    if child := _children.pop(pid, None):
+        child.wait()
+    return None
 
 
 def _start_time(pid: int) -> int | None:

@@ -1,4 +1,4 @@
-"""Real Kubernetes clusters of tests: a control plane of Nova, and members with fake nodes."""
+"""Real Kubernetes clusters of tests: a control plane of Nova, members with fake nodes, whole clusters with pods."""
 
 from __future__ import annotations
 
@@ -11,28 +11,35 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+import msgspec
+
 from nova.federator.kube.config import Kubeconfig
 from nova.federator.local.cluster import ClusterOptions, LocalCluster
 from nova.federator.local.fake_nodes import NodeOptions
+from nova.federator.local.whole import WholeCluster
 from tests.paths import ROOT
 
 # The processes end with the process of the tests, even if it is killed.
 END_WITH_TESTS = ("setpriv", "--pdeathsig", "KILL")
-CONTROL_PLANE = ClusterOptions(nova=True, fsync=False, small=True, prefix=END_WITH_TESTS)
+WHOLE = {"whole-1": 11, "whole-2": 12}  # name -> index, which is part of its addresses
+# Whole clusters reach the control plane at an address of this machine in their network.
+CONTROL_PLANE = ClusterOptions(nova=True, fsync=False, small=True, prefix=END_WITH_TESTS, address="0.0.0.0",
+                               hosts=tuple(f"10.200.{index}.1" for index in WHOLE.values()))
 MEMBER = ClusterOptions(controllers=True, scheduler=True, nodes=NodeOptions(count=2), fsync=False, small=True,
                         prefix=END_WITH_TESTS)
+WHOLE_OPTIONS = ClusterOptions(fsync=False, small=True, prefix=END_WITH_TESTS)
 CRDS = [ROOT / "nova/federator/install/base/control-plane" / name for name in ("nova_crds.yaml", "schedule_crds.yaml")]
 RUNNING: list[Cluster] = []
 _START = 180.0  # seconds, on a machine with a load of 20 to 40
 
 
 class Cluster:
-    """A cluster, with the verbs that tests need. ``cut`` and ``heal`` freeze its API server and let it continue."""
+    """A cluster, with the verbs that tests need."""
 
     def __init__(self, local: LocalCluster) -> None:
         self.local = local
         self.name, self.kubeconfig = local.name, local.kubeconfig
-        self.frozen = False
+        self.separated = False
 
     @property
     def config(self) -> Kubeconfig:
@@ -56,13 +63,32 @@ class Cluster:
         self.kubectl("apply", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}))
 
     def cut(self) -> None:
-        """Freeze the API server: connections stay open, and no request is answered."""
-        assert self.local.processes.signal("kube-apiserver", signal.SIGSTOP)
-        self.frozen = True
+        """Freeze the API server: connections stay open, and no request is answered. Of a whole cluster, drop all
+        packets from and to the machine instead, while its parts and pods go on."""
+        if isinstance(self.local, WholeCluster):
+            asyncio.run(self.local.cut())
+        else:
+            assert self.local.processes.signal("kube-apiserver", signal.SIGSTOP)
+        self.separated = True
 
     def heal(self) -> None:
-        assert self.local.processes.signal("kube-apiserver", signal.SIGCONT)
-        self.frozen = False
+        if isinstance(self.local, WholeCluster):
+            asyncio.run(self.local.heal())
+        else:
+            assert self.local.processes.signal("kube-apiserver", signal.SIGCONT)
+        self.separated = False
+
+    def config_inside(self, cluster: Cluster) -> Kubeconfig:
+        """Return the credentials of this cluster with the address at which a whole cluster reaches it."""
+        assert isinstance(cluster.local, WholeCluster)
+        port = self.config.server.rpartition(":")[2]
+        return msgspec.structs.replace(self.config, server=f"https://{cluster.local.gateway}:{port}")
+
+    def run_inside(self, *command: str, timeout: int = 30) -> str:
+        """Run a command in the network namespace of a whole cluster and return its output, also if it fails."""
+        assert isinstance(self.local, WholeCluster)
+        return subprocess.run(["nsenter", f"--net=/run/netns/{self.local.namespace}", *command], check=False, text=True,
+                              capture_output=True, timeout=timeout).stdout
 
     def kill(self, part: str = "kube-apiserver") -> None:
         assert self.local.processes.signal(part, signal.SIGKILL)

@@ -14,6 +14,7 @@ import pytest
 from nova.common.errors import Invalid
 from nova.federator.local.binaries import Binaries
 from nova.federator.local.cluster import LocalCluster
+from nova.federator.local.whole import WholeCluster
 from tests.integration.federator import clusters
 
 
@@ -47,12 +48,25 @@ def members(binaries: Binaries, cluster_directory: pathlib.Path) -> Iterator[lis
     clusters.remove(started)
 
 
+@pytest.fixture(scope="session")
+def whole_clusters(binaries: Binaries, cluster_directory: pathlib.Path) -> Iterator[list[clusters.Cluster]]:
+    """Yield two clusters that run pods, whole-1 and whole-2. Tests with this fixture are slow and need root."""
+    try:
+        whole = [WholeCluster(cluster_directory / name, name, index, clusters.WHOLE_OPTIONS)
+                 for name, index in clusters.WHOLE.items()]
+    except Invalid as error:
+        pytest.skip(error.message)
+    started = clusters.start(whole)
+    yield started
+    clusters.remove(started)
+
+
 @pytest.fixture(autouse=True)
 def _heal() -> Iterator[None]:
     """Heal the clusters that a test has cut, also after its failure."""
     yield
     for cluster in clusters.RUNNING:
-        if cluster.frozen:
+        if cluster.separated:
             cluster.heal()
 
 
