@@ -4,7 +4,8 @@ import re
 
 from nova.common.errors import Invalid
 
-_FORM = re.compile(r"\+?(\d{1,30})(?:\.(\d{0,30}))?(?:(Ki|Mi|Gi|Ti|Pi|Ei|n|u|m|k|M|G|T|P|E)|[eE]([+-]?\d{1,2}))?")
+_FORM = re.compile(
+    r"\+?(\d{1,30})(?:\.(\d{0,30}))?(?:(Ki|Mi|Gi|Ti|Pi|Ei|n|u|m|k|M|G|T|P|E)|[eE]([+-]?\d{1,2}))?", re.ASCII)
 _FACTORS: dict[str | None, tuple[int, int]] = {"n": (1, 10**9), "u": (1, 10**6), "m": (1, 1000), None: (1, 1), **{
     unit: (1000**power, 1) for power, unit in enumerate("kMGTPE", 1)}, **{
     f"{unit}i": (1024**power, 1) for power, unit in enumerate("KMGTPE", 1)}}

@@ -12,10 +12,12 @@ from typing import Any
 from nova.common.errors import Invalid
 from nova.federator.api.names import (
     AGENT_USER,
+    AGENTS_GROUP,
     CLUSTER_GROUP,
     HEARTBEAT,
     NAME_LABEL,
     ORIGINAL_NAME,
+    PIN,
     REPORT,
     SCHEDULE_GROUP,
     SIGNER,
@@ -31,7 +33,7 @@ REQUESTS = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
 CLUSTERS = f"/apis/{CLUSTER_GROUP}/{VERSION}/clusters"
 TOKENS = "/api/v1/namespaces/kube-system/secrets"
 _RBAC = "/apis/rbac.authorization.k8s.io/v1"
-BOUND_TO = "nova.elotl.co/cluster"  # annotation of a bootstrap token: the only cluster that may join with it, once
+JOINERS = "system:bootstrappers:nova"  # the group of bootstrap tokens of agents
 _NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 
 
@@ -50,6 +52,7 @@ class Joining:
 
     async def run(self) -> None:
         """Decide on requests until cancelled."""
+        await self._grant()
         while True:
             name = await self._open.get()
             request = self.requests.objects.get(name)
@@ -61,6 +64,26 @@ class Joining:
                 if not (error.missing or error.conflict):
                     LOG.warning("The certificate request %s could not be decided and is tried again: %s", name, error)
                     asyncio.get_running_loop().call_later(2.0, self._open.put_nowait, name)
+
+    async def _grant(self) -> None:
+        """Let holders of bootstrap tokens and agents request certificates. Repeated until it succeeds."""
+        rules = [{"apiGroups": ["certificates.k8s.io"], "resources": ["certificatesigningrequests"],
+                  "verbs": ["create", "get"]}]
+        role = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "rules": rules,
+                "metadata": {"name": "nova-joiner"}}
+        binding = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding",
+                   "metadata": {"name": "nova-joiner"},
+                   "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "nova-joiner"},
+                   "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": name}
+                                for name in (JOINERS, AGENTS_GROUP)]}
+        while True:
+            try:
+                await _create(self.api, f"{_RBAC}/clusterroles", role)
+                await _create(self.api, f"{_RBAC}/clusterrolebindings", binding)
+                return
+            except ApiError as error:
+                LOG.warning("The rights of joining agents were not created and are tried again: %s", error)
+                await asyncio.sleep(2.0)
 
     async def _decide(self, request: Object) -> None:
         spec, path = request["spec"], f"{REQUESTS}/{request['metadata']['name']}"
@@ -97,7 +120,7 @@ class Joining:
             if error.missing:
                 raise Invalid(f"The bootstrap token {token} does not exist any more.") from None
             raise
-        bound = (secret["metadata"].get("annotations") or {}).get(BOUND_TO)
+        bound = (secret["metadata"].get("annotations") or {}).get(PIN)
         if bound is not None:
             if bound != cluster:
                 raise Invalid(f"The bootstrap token {token} is for cluster {bound}, not for {cluster}.")

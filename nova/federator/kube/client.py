@@ -165,10 +165,12 @@ class Api:
         return await self._request("PATCH", path, query, body, "application/apply-patch+yaml")
 
     async def delete(self, path: str, propagation: str = "Background", uid: str = "", version: str = "",
-                     **query: str) -> Object:
-        """Delete an object. ``uid``, ``version``: only if the object still has them (409 otherwise)."""
+                     grace: int | None = None, **query: str) -> Object:
+        """Delete an object. ``uid``, ``version``: only if the object still has them (409 otherwise). ``grace``:
+        seconds that a pod may take to stop, instead of its own value."""
         conditions = {key: value for key, value in (("uid", uid), ("resourceVersion", version)) if value}
         body = {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": propagation,
+                **({} if grace is None else {"gracePeriodSeconds": grace}),
                 **({"preconditions": conditions} if conditions else {})}
         return await self._request("DELETE", path, query, body)
 

@@ -1,1 +1,1 @@
-"""Kubernetes control planes on this machine, for novactl up and for tests."""
+"""Kubernetes control planes and clusters on this machine, for novactl up and for tests."""

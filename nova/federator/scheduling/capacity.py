@@ -190,7 +190,7 @@ def _unfit(states: list[_State], needs: PodNeeds, pods: int, fitting: int) -> Fi
     if len(obstacles) == len(states):
         return Fit(False, 0, "nodes", f"0 of {len(states)} nodes accept the pod, for example: {obstacles[0]}")
     usable = [state for state in states if not obstacle(state.node, needs)]
-    for resource, amount in needs.requests.items():
+    for resource, amount in needs.requests.items() if not fitting else ():
         largest = max(state.free.get(resource, 0) for state in usable)
         if largest < amount:
             return Fit(False, 0, resource, f"{pods} pods need {quantity.text(resource, amount)} of {resource} each, the"

@@ -1,0 +1,135 @@
+"""Real Kubernetes clusters of tests: a control plane of Nova, and members with fake nodes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import pathlib
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from nova.federator.kube.config import Kubeconfig
+from nova.federator.local.cluster import ClusterOptions, LocalCluster
+from nova.federator.local.fake_nodes import NodeOptions
+from tests.paths import ROOT
+
+# The processes end with the process of the tests, even if it is killed.
+END_WITH_TESTS = ("setpriv", "--pdeathsig", "KILL")
+CONTROL_PLANE = ClusterOptions(nova=True, fsync=False, small=True, prefix=END_WITH_TESTS)
+MEMBER = ClusterOptions(controllers=True, scheduler=True, nodes=NodeOptions(count=2), fsync=False, small=True,
+                        prefix=END_WITH_TESTS)
+CRDS = [ROOT / "nova/federator/install/base/control-plane" / name for name in ("nova_crds.yaml", "schedule_crds.yaml")]
+RUNNING: list[Cluster] = []
+_START = 180.0  # seconds, on a machine with a load of 20 to 40
+
+
+class Cluster:
+    """A cluster, with the verbs that tests need. ``cut`` and ``heal`` freeze its API server and let it continue."""
+
+    def __init__(self, local: LocalCluster) -> None:
+        self.local = local
+        self.name, self.kubeconfig = local.name, local.kubeconfig
+        self.frozen = False
+
+    @property
+    def config(self) -> Kubeconfig:
+        return self.local.config
+
+    def kubectl(self, *arguments: str, stdin: str | None = None, check: bool = True, timeout: int = 60) -> str:
+        """Run kubectl and return its output. ``check=False``: return errors instead of raising AssertionError."""
+        command = [self.local.binaries.path("kubectl"), f"--kubeconfig={self.kubeconfig}", "--request-timeout=30s",
+                   f"--cache-dir={self.local.directory / 'discovery'}", *arguments]
+        result = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=timeout, check=False)
+        if check:
+            assert result.returncode == 0, f"kubectl {' '.join(arguments)}: {result.stderr}"
+        return result.stdout if check else result.stdout + result.stderr
+
+    def get(self, *arguments: str) -> dict[str, Any]:
+        """Return the JSON that ``kubectl get`` prints."""
+        result: dict[str, Any] = json.loads(self.kubectl("get", *arguments, "-o", "json"))
+        return result
+
+    def apply(self, *objects: dict[str, Any]) -> None:
+        self.kubectl("apply", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}))
+
+    def cut(self) -> None:
+        """Freeze the API server: connections stay open, and no request is answered."""
+        assert self.local.processes.signal("kube-apiserver", signal.SIGSTOP)
+        self.frozen = True
+
+    def heal(self) -> None:
+        assert self.local.processes.signal("kube-apiserver", signal.SIGCONT)
+        self.frozen = False
+
+    def kill(self, part: str = "kube-apiserver") -> None:
+        assert self.local.processes.signal(part, signal.SIGKILL)
+
+    def logs(self) -> Iterator[tuple[str, str]]:
+        for name in self.local.processes.names():
+            yield f"{name} of cluster {self.name}", self.local.processes.log_tail(name)
+
+
+def start(clusters: Sequence[LocalCluster]) -> list[Cluster]:
+    """Start clusters in parallel; if a cluster fails, remove all of them."""
+    async def start_all() -> None:
+        results = await asyncio.gather(*(local.start(_START) for local in clusters), return_exceptions=True)
+        if errors := [result for result in results if result is not None]:
+            await asyncio.gather(*(local.remove() for local in clusters))
+            raise errors[0]
+    asyncio.run(start_all())
+    started = [Cluster(local) for local in clusters]
+    RUNNING.extend(started)
+    return started
+
+
+def remove(clusters: Sequence[Cluster]) -> None:
+    async def remove_all() -> None:
+        await asyncio.gather(*(cluster.local.remove() for cluster in clusters))
+    asyncio.run(remove_all())
+    for cluster in clusters:
+        RUNNING.remove(cluster)
+
+
+def start_control_plane(directory: pathlib.Path) -> Cluster:
+    """Start a control plane of Nova and install the custom resources."""
+    cluster, = start([LocalCluster(directory, "nova", CONTROL_PLANE)])
+    if files := [path for path in CRDS if path.exists()]:
+        cluster.kubectl("apply", *(f"--filename={path}" for path in files))
+        cluster.kubectl("wait", "--for=condition=Established", "customresourcedefinition", "--all")
+    return cluster
+
+
+def deployment(name: str, replicas: int = 1, namespace: str = "default", labels: dict[str, str] | None = None,
+               annotations: dict[str, str] | None = None, pod_annotations: dict[str, str] | None = None,
+               cpu: str = "10m", memory: str = "16Mi") -> dict[str, Any]:
+    """Return a Deployment of the image lab.local/web:1, which whole clusters have."""
+    container = {"name": "web", "image": "lab.local/web:1", "ports": [{"containerPort": 8080}],
+                 "resources": {"requests": {"cpu": cpu, "memory": memory}}}
+    selector = {"app": name}
+    return {"apiVersion": "apps/v1", "kind": "Deployment",
+            "metadata": {"name": name, "namespace": namespace, "labels": {**selector, **(labels or {})},
+                         "annotations": annotations or {}},
+            "spec": {"replicas": replicas, "selector": {"matchLabels": selector},
+                     "template": {"metadata": {"labels": selector, "annotations": pod_annotations or {}},
+                                  "spec": {"terminationGracePeriodSeconds": 1, "containers": [container]}}}}
+
+
+def job(name: str, namespace: str = "default", pod_annotations: dict[str, str] | None = None,
+        retries: int = 0) -> dict[str, Any]:
+    container = {"name": "job", "image": "lab.local/web:1", "command": ["true"]}
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name, "namespace": namespace},
+            "spec": {"backoffLimit": retries,
+                     "template": {"metadata": {"annotations": pod_annotations or {}},
+                                  "spec": {"restartPolicy": "Never", "containers": [container]}}}}
+
+
+def until(condition: Callable[[], Any], timeout: float = 60.0, interval: float = 0.1) -> Any:
+    """Return the first true result of the condition. Raises AssertionError after ``timeout`` seconds."""
+    deadline = time.monotonic() + timeout
+    while not (result := condition()):
+        assert time.monotonic() < deadline, f"no result within {timeout} s"
+        time.sleep(interval)
+    return result

@@ -1,0 +1,96 @@
+"""A federation of tests: the scheduler and the agents as processes, joined as users join them."""
+
+from __future__ import annotations
+
+import asyncio
+import pathlib
+import signal
+import subprocess
+import sys
+from typing import Any
+
+from nova.federator.client.tokens import bootstrap_config, create_token
+from nova.federator.kube.client import Api
+from tests.integration.federator.clusters import END_WITH_TESTS, Cluster, until
+
+
+class Process:
+    """A nova-federator process that can be killed, frozen and started again."""
+
+    def __init__(self, log: pathlib.Path, *arguments: str) -> None:
+        self.log, self._arguments = log, arguments
+        self.start()
+
+    def start(self) -> None:
+        with self.log.open("ab") as output:
+            self._process = subprocess.Popen(
+                [*END_WITH_TESTS, sys.executable, "-m", "nova.cmd.federator", *self._arguments],
+                stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
+
+    def send(self, number: int) -> None:
+        self._process.send_signal(number)
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        """End the process and return its exit code."""
+        self._process.send_signal(signal.SIGCONT)
+        self._process.send_signal(number)
+        return self._process.wait(20)
+
+    def output(self) -> str:
+        return self.log.read_text(errors="replace")
+
+
+class Federation:
+    """A control plane with a scheduler, and members with agents."""
+
+    def __init__(self, nova: Cluster, members: list[Cluster], directory: pathlib.Path) -> None:
+        self.nova, self.members, self.directory = nova, members, directory
+        directory.mkdir(exist_ok=True)
+        self.scheduler = Process(directory / "scheduler.log", "scheduler", f"--kubeconfig={nova.kubeconfig}",
+                                 f"--ca-cert={nova.local.pki / 'ca.crt'}", f"--ca-key={nova.local.pki / 'ca.key'}")
+        self.agents = {member.name: self.agent(member) for member in members}
+
+    def agent(self, member: Cluster, name: str = "", token: str = "") -> Process:
+        """Start an agent with a token of its own. Its log is NAME.log."""
+        name = name or member.name
+        path = self.directory / f"{name}.kubeconfig"
+        path.write_text(bootstrap_config(self.nova.config, token or self.token()).render("init"))
+        return Process(self.directory / f"{name}.log", "agent", f"--cluster-name={name}",
+                       f"--control-plane-kubeconfig={path}", f"--kubeconfig={member.kubeconfig}")
+
+    def token(self, cluster: str = "") -> str:
+        async def create() -> str:
+            async with Api(self.nova.config) as api:
+                return await create_token(api, cluster)
+        return asyncio.run(create())
+
+    def ready(self, name: str) -> str:
+        """Return the status of the condition Ready of a cluster, or an empty text."""
+        for cluster in self.nova.get("clusters")["items"]:
+            if cluster["metadata"]["name"] == name:
+                conditions = cluster.get("status", {}).get("conditions", ())
+                return next((entry["status"] for entry in conditions if entry["type"] == "Ready"), "")
+        return ""
+
+    def wait_ready(self) -> None:
+        for member in self.members:
+            until(lambda name=member.name: self.ready(name) == "True", 60)
+
+    def stop(self) -> None:
+        for process in (*self.agents.values(), self.scheduler):
+            process.stop(signal.SIGKILL)
+
+
+def policy(name: str, labels: dict[str, str], clusters: Any = None, **spec: Any) -> dict[str, Any]:
+    """Return a SchedulePolicy for objects with these labels. ``clusters``: names, or None for all."""
+    if clusters is not None:
+        spec["clusterSelector"] = {"matchExpressions": [
+            {"key": "kubernetes.io/metadata.name", "operator": "In", "values": list(clusters)}]}
+    selectors = {"labelSelectors": [{"matchLabels": labels}]}
+    return {"apiVersion": "policy.elotl.co/v1alpha1", "kind": "SchedulePolicy", "metadata": {"name": name},
+            "spec": {"namespaceSelector": {}, "resourceSelectors": selectors, **spec}}
+
+
+def names(cluster: Cluster, kind: str, namespace: str) -> set[str]:
+    """Return the names of objects in a namespace."""
+    return set(cluster.kubectl("get", kind, "-n", namespace, "-o", "jsonpath={.items[*].metadata.name}").split())

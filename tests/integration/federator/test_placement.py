@@ -1,0 +1,256 @@
+"""Placement of real objects into real API servers, by mode: facts chapters 3, 4 and 5."""
+
+from __future__ import annotations
+
+import base64
+import json
+import pathlib
+import zlib
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.integration.federator.clusters import Cluster, deployment, job, until
+from tests.integration.federator.federation import Federation, names, policy
+
+TARGET = "nova.elotl.co/target-cluster"
+PIN = "nova.elotl.co/cluster"
+
+
+@pytest.fixture(scope="module")
+def federation(control_plane: Cluster, members: list[Cluster], tmp_path_factory: pytest.TempPathFactory,
+               ) -> Iterator[Federation]:
+    federation = Federation(control_plane, members, tmp_path_factory.mktemp("federation"))
+    try:
+        federation.wait_ready()
+        yield federation
+    finally:
+        federation.stop()
+
+
+@pytest.fixture
+def namespace(federation: Federation, request: pytest.FixtureRequest) -> Iterator[str]:
+    """Yield a namespace of the control plane that only this test uses; its objects are removed afterwards."""
+    name = f"t{zlib.crc32(request.node.name.encode())}"
+    federation.nova.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+    yield name
+    federation.nova.kubectl("delete", "namespace", name, timeout=90)
+    federation.nova.kubectl("delete", "schedulepolicies", "--all")
+
+
+def where(federation: Federation, namespace: str, name: str, kind: str = "deployment") -> dict[str, int]:
+    """Return the replicas of an object per member that has it; 0 for objects without replicas."""
+    result = {}
+    for member in federation.members:
+        if name in names(member, kind, namespace):
+            result[member.name] = member.get(kind, name, "-n", namespace).get("spec", {}).get("replicas", 0)
+    return result
+
+
+def status(federation: Federation, namespace: str, name: str, kind: str = "deployment") -> dict[str, Any]:
+    return federation.nova.get(kind, name, "-n", namespace).get("status", {})
+
+
+def events(federation: Federation, namespace: str, name: str) -> dict[str, str]:
+    """Return the messages of an object's events by reason."""
+    items = federation.nova.get("events", "-n", namespace, "--field-selector", f"involvedObject.name={name}")["items"]
+    return {event["reason"]: event["message"] for event in items}
+
+
+def marker(federation: Federation, namespace: str) -> None:
+    """Place an object, and wait for it: what was requested before has been processed then."""
+    federation.nova.apply(deployment("marker", 1, namespace, annotations={PIN: "member-1"}))
+    until(lambda: where(federation, namespace, "marker"))
+
+
+def test_annotation_places_moves_and_status_comes_back(federation: Federation, namespace: str) -> None:
+    """Mode annotation: X; changing the value moves it; the status is copied back; scaling and deleting follow."""
+    web = deployment("web", 2, namespace, annotations={PIN: "member-1"})
+    federation.nova.apply(web)
+    until(lambda: where(federation, namespace, "web") == {"member-1": 2})
+    until(lambda: status(federation, namespace, "web").get("readyReplicas") == 2)
+    assert federation.nova.get("deployment", "web", "-n", namespace)["metadata"]["labels"][TARGET] == "member-1"
+    web["metadata"]["annotations"][PIN] = "member-2"
+    federation.nova.apply(web)
+    until(lambda: where(federation, namespace, "web") == {"member-2": 2})
+    federation.nova.kubectl("scale", "deployment/web", "--replicas=3", "-n", namespace)
+    until(lambda: where(federation, namespace, "web") == {"member-2": 3})
+    federation.nova.kubectl("delete", "deployment", "web", "-n", namespace)
+    until(lambda: where(federation, namespace, "web") == {})
+
+
+def test_policy_places_and_reports_it_by_event(federation: Federation, namespace: str) -> None:
+    """Mode policy, one cluster selected; event SchedulePolicyMatched; the rest stays in the control plane, inert."""
+    federation.nova.apply(policy("one", {"app": "one"}, ["member-3"]), deployment("one", 1, namespace),
+                          deployment("other", 1, namespace))
+    until(lambda: where(federation, namespace, "one") == {"member-3": 1})
+    until(lambda: "SchedulePolicyMatched" in events(federation, namespace, "one"))
+    message = events(federation, namespace, "one")["SchedulePolicyMatched"]
+    assert message == "schedule policy one will be used to determine target cluster"
+    assert where(federation, namespace, "other") == {}
+
+
+def test_policy_edit_moves_and_policy_deletion_freezes(federation: Federation, namespace: str) -> None:
+    """Facts chapter 4: an edit of a policy re-schedules; chapter 11: deleting it leaves placements where they are."""
+    federation.nova.apply(policy("edit", {"app": "edit"}, ["member-1"]), deployment("edit", 1, namespace))
+    until(lambda: where(federation, namespace, "edit") == {"member-1": 1})
+    federation.nova.apply(policy("edit", {"app": "edit"}, ["member-2"]))
+    until(lambda: where(federation, namespace, "edit") == {"member-2": 1})
+    federation.nova.kubectl("delete", "schedulepolicy", "edit")
+    marker(federation, namespace)
+    assert list(where(federation, namespace, "edit")) == ["member-2"]
+
+
+def test_a_group_runs_in_one_cluster(federation: Federation, namespace: str) -> None:
+    """Mode group: all objects of a group in one cluster, with a ScheduleGroup that lists them, and its event."""
+    labels = {"app": "gang", "color": "green"}
+    conf = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "conf", "namespace": namespace,
+                                                                  "labels": labels}}
+    federation.nova.apply(policy("gang", {"color": "green"}, groupBy={"labelKey": "color"}),
+                          deployment("front", 1, namespace, labels=labels),
+                          deployment("back", 1, namespace, labels=labels), conf)
+
+    def clusters() -> set[str]:
+        places = [where(federation, namespace, *entry) for entry in (
+            ("front", "deployment"), ("back", "deployment"), ("conf", "configmap"))]
+        return set().union(*places) if all(len(place) == 1 for place in places) else set()
+    until(lambda: len(clusters()) == 1)
+
+    def group() -> Any:
+        items = federation.nova.get("schedulegroups")["items"]
+        return items[0] if len(items) == 1 and len(items[0]["objectRefs"]) == 3 else None
+    content = until(group)
+    assert content["metadata"]["name"].startswith("gang-")
+    assert content["metadata"]["labels"]["nova.elotl.co/matching-policy"] == "gang"
+    assert content["metadata"]["labels"]["color"] == "green"
+    assert content["policy"] == {"name": "gang", "namespace": ""}
+    until(lambda: "AddedToScheduleGroup" in events(federation, namespace, "front"))
+    assert events(federation, namespace, "front")["AddedToScheduleGroup"] == (
+        f"added to ScheduleGroup {content['metadata']['name']} which contains objects with"
+        " groupBy.labelKey color=green")
+    federation.nova.kubectl("delete", "deployment,configmap", "-l", "color=green", "-n", namespace)
+    until(lambda: not federation.nova.get("schedulegroups")["items"])
+
+
+def test_spread_divides_by_percentages_and_merges_the_status(federation: Federation, namespace: str) -> None:
+    """Mode spread, Divide with percentageSplit; statuses are summed; an edit of the percentages re-balances."""
+    def split(first: int, second: int) -> dict[str, Any]:
+        return policy("spread", {"app": "spread"}, groupBy={"labelKey": "app"}, spreadConstraints={
+            "topologyKey": "kubernetes.io/metadata.name", "spreadMode": "Divide", "percentageSplit": [
+                {"topologyValue": "member-1", "percentage": first},
+                {"topologyValue": "member-2", "percentage": second}]})
+    federation.nova.apply(split(30, 70), deployment("spread", 10, namespace))
+    until(lambda: where(federation, namespace, "spread") == {"member-1": 3, "member-2": 7})
+    until(lambda: status(federation, namespace, "spread").get("readyReplicas") == 10)
+    assert federation.nova.get("deployment", "spread", "-n", namespace)["spec"]["replicas"] == 10
+    federation.nova.apply(split(50, 50))
+    until(lambda: where(federation, namespace, "spread") == {"member-1": 5, "member-2": 5})
+
+
+def test_spread_onto_duplicates_and_overrides_change_copies(federation: Federation, namespace: str) -> None:
+    """Annotation spread-onto with ::Duplicate; overrides change the copies of one cluster, and may create a key."""
+    override = {"topologyValue": "member-2", "resources": [{
+        "kind": "Deployment", "apiVersion": "apps/v1", "name": "over", "override": [
+            {"fieldPath": "metadata.labels['topology.istio.io/network']", "value": {"staticValue": "net-2"}},
+            {"fieldPath": "spec.template.spec.containers[0].image", "value": {"staticValue": "lab.local/web:2"}}]}]}
+    federation.nova.apply(
+        policy("over", {"app": "over"}, spreadConstraints={
+            "spreadMode": "Duplicate", "topologyKey": "kubernetes.io/metadata.name", "overrides": [override]}),
+        deployment("both", 2, namespace, annotations={"nova.elotl.co/spread-onto": "member-1,member-3::Duplicate"}),
+        deployment("over", 1, namespace))
+    until(lambda: where(federation, namespace, "both") == {"member-1": 2, "member-3": 2})
+    until(lambda: where(federation, namespace, "over") == {"member-1": 1, "member-2": 1, "member-3": 1})
+    images = {}
+    for member in federation.members:
+        copy = member.get("deployment", "over", "-n", namespace)
+        images[member.name] = (copy["spec"]["template"]["spec"]["containers"][0]["image"],
+                               copy["metadata"]["labels"].get("topology.istio.io/network"))
+    assert images == {"member-1": ("lab.local/web:1", None), "member-2": ("lab.local/web:2", "net-2"),
+                      "member-3": ("lab.local/web:1", None)}
+
+
+def test_a_job_runs_once_and_its_completion_comes_back(federation: Federation, namespace: str) -> None:
+    """Facts chapter 5: condition Complete comes back."""
+    work = job("work", namespace)
+    work["metadata"]["annotations"] = {PIN: "member-1"}
+    federation.nova.apply(work)
+    federation.nova.kubectl("wait", "--for=condition=complete", "job/work", "-n", namespace, "--timeout=50s")
+    uid = federation.members[0].get("job", "work", "-n", namespace)["metadata"]["uid"]
+    federation.nova.kubectl("label", "job/work", "x=y", "-n", namespace)
+    marker(federation, namespace)
+    assert federation.members[0].get("job", "work", "-n", namespace)["metadata"]["uid"] == uid
+
+
+def test_a_foreign_object_is_a_conflict_until_it_is_adopted(federation: Federation, namespace: str) -> None:
+    """Facts chapter 11: an object that Nova did not create is neither changed nor deleted without the annotation."""
+    member = federation.members[0]
+
+    def configmap(value: str, **annotations: str) -> dict[str, Any]:
+        return {"apiVersion": "v1", "kind": "ConfigMap", "data": {"a": value},
+                "metadata": {"name": "mine", "namespace": namespace, "annotations": annotations}}
+
+    def phase() -> tuple[str, str]:
+        for item in federation.nova.get("schedules", "-n", "nova-cluster-member-1")["items"]:
+            for entry in item.get("status", {}).get("objects", ()):
+                if (entry["name"], entry["namespace"]) == ("mine", namespace):
+                    return entry["phase"], entry["message"]
+        return "", ""
+    member.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}, configmap("old"))
+    federation.nova.apply(configmap("new", **{PIN: "member-1"}))
+    until(lambda: phase()[0] == "Conflict")
+    assert "kubectl" in phase()[1]
+    assert member.get("configmap", "mine", "-n", namespace)["data"] == {"a": "old"}
+    federation.nova.kubectl("delete", "configmap", "mine", "-n", namespace)
+    until(lambda: not phase()[0])
+    assert member.get("configmap", "mine", "-n", namespace)["data"] == {"a": "old"}
+    federation.nova.apply(configmap("new", **{PIN: "member-1", "nova.elotl.co/adopt": "true"}))
+    until(lambda: member.get("configmap", "mine", "-n", namespace)["data"] == {"a": "new"})
+    member.kubectl("delete", "namespace", namespace)
+
+
+def test_unplaceable_objects_get_a_reason_per_cluster_and_are_retried(federation: Federation, namespace: str) -> None:
+    """Promise P4: the first failing check per cluster, with numbers; promise P5: placed as soon as there is room."""
+    federation.nova.apply(policy("huge", {"app": "huge"}), deployment("huge", 1, namespace, cpu="9"))
+    until(lambda: "FailedScheduling" in events(federation, namespace, "huge"))
+    assert "member-1: 1 pods need 9 of cpu each, the largest free node has" in events(
+        federation, namespace, "huge")["FailedScheduling"]
+    member = federation.members[1]
+    node = member.get("node", "fake-0")
+    for field in ("capacity", "allocatable"):
+        node["status"][field]["cpu"] = "16"
+    member.kubectl("replace", "--raw", "/api/v1/nodes/fake-0/status", "-f", "-", stdin=json.dumps(node))
+    until(lambda: where(federation, namespace, "huge") == {"member-2": 1})
+
+
+def test_the_scheduler_continues_after_a_kill(federation: Federation, namespace: str) -> None:
+    """A restarted scheduler derives everything from the control plane: nothing is lost, moved or placed twice."""
+    federation.nova.apply(deployment("before", 1, namespace, annotations={PIN: "member-1"}))
+    until(lambda: where(federation, namespace, "before") == {"member-1": 1})
+    federation.scheduler.stop(9)
+    federation.nova.apply(deployment("during", 1, namespace, annotations={PIN: "member-2"}))
+    federation.nova.kubectl("delete", "deployment", "before", "-n", namespace)
+    federation.scheduler.start()
+    until(lambda: where(federation, namespace, "during") == {"member-2": 1})
+    until(lambda: where(federation, namespace, "before") == {})
+
+
+def test_agents_have_rights_in_their_own_namespace_only(federation: Federation, namespace: str,
+                                                        tmp_path: pathlib.Path) -> None:
+    """Promise P8: an agent sees its own cluster's objects only."""
+    secret = federation.members[0].get("secret", "nova-agent-credentials", "-n", "elotl")["data"]
+    path = tmp_path / "agent"
+    path.write_text(msgspec.structs.replace(
+        federation.nova.config, certificate=base64.b64decode(secret["tls.crt"]),
+        key=base64.b64decode(secret["tls.key"])).render())
+
+    def may(verb: str, resource: str, place: str) -> list[str]:
+        return federation.nova.kubectl(f"--kubeconfig={path}", "auth", "can-i", verb, resource, "-n", place,
+                                       check=False).split()
+    own = "nova-cluster-member-1"
+    assert "yes" in may("get", "schedules", own)
+    for verb, resource, place in (("get", "schedules", "nova-cluster-member-2"), ("get", "secrets", "elotl"),
+                                  ("create", "schedules", own), ("get", "deployments", namespace),
+                                  ("delete", "schedules", own), ("patch", "clusters.cluster.elotl.co", "default")):
+        assert "no" in may(verb, resource, place), (verb, resource, place)

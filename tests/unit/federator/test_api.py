@@ -1,0 +1,145 @@
+"""Quantities, selectors, and what scheduling reads of objects."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nova.common.errors import Invalid
+from nova.federator.api import objects, quantity, selectors
+from nova.federator.api.names import cluster_namespace
+from nova.federator.api.types import Selector
+
+json_values: Any = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(-2**70, 2**70), st.floats(), st.text(max_size=5)),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=5), inner, max_size=3)))
+
+
+@pytest.mark.parametrize(("text", "thousandths"), [
+    ("100m", 100), ("1", 1000), (2, 2000), ("1.5", 1500), ("1Ki", 1_024_000), ("2Gi", 2 * 1024**3 * 1000),
+    ("1e3", 10**6), ("1E", 10**21), ("5E-1", 500), ("0.0001", 1), ("1n", 1), ("2498615680", 2498615680000), (0.5, 500),
+    ("1k", 10**6)])
+def test_quantities_are_exact_and_rounded_up(text: Any, thousandths: int) -> None:
+    """Facts chapter 2.1: values in any notation, such as 399m, 2332068Ki, 2498615680."""
+    assert quantity.parse(text) == thousandths
+
+
+@given(st.integers(0, 10**12), st.sampled_from(["", "m", "Ki", "M"]))
+def test_quantities_equal_exact_arithmetic(number: int, unit: str) -> None:
+    factor = {"": Fraction(1), "m": Fraction(1, 1000), "Ki": Fraction(1024), "M": Fraction(10**6)}[unit]
+    assert quantity.parse(f"{number}{unit}") == number * factor * 1000
+
+
+@pytest.mark.parametrize("text", ["", "-1", "1.2.3", "abc", "1 Ki", None, True, [], "9" * 40, "1e999", "١", "nan",
+                                  "1Zi"])
+def test_other_texts_are_no_quantities(text: Any) -> None:
+    with pytest.raises(Invalid, match="not a quantity"):
+        quantity.parse(text)
+
+
+@pytest.mark.parametrize(("selector", "labels", "matching"), [
+    ({}, {}, True), ({"matchExpressions": []}, {"a": "b"}, True),
+    ({"matchLabels": {"a": "b"}}, {"a": "b", "c": "d"}, True),
+    ({"matchLabels": {"a": "b"}}, {"a": "c"}, False),
+    ({"matchExpressions": [{"key": "a", "operator": "In", "values": ["b", "c"]}]}, {"a": "c"}, True),
+    ({"matchExpressions": [{"key": "a", "operator": "NotIn", "values": ["b"]}]}, {}, True),
+    ({"matchExpressions": [{"key": "a", "operator": "NotIn", "values": ["b"]}]}, {"a": "b"}, False),
+    ({"matchExpressions": [{"key": "a", "operator": "Exists"}]}, {"a": ""}, True),
+    ({"matchExpressions": [{"key": "a", "operator": "DoesNotExist"}]}, {"a": ""}, False),
+    ({"matchLabels": {"a": "b"}, "matchExpressions": [{"key": "c", "operator": "Exists"}]}, {"a": "b"}, False)])
+def test_selectors_match_as_kubernetes_documents(selector: Any, labels: dict[str, str], matching: bool) -> None:
+    assert selectors.matches(selectors.compile_selector(selector, "spec"), labels) is matching
+
+
+@pytest.mark.parametrize(("selector", "field"), [
+    (None, "spec"), ([], "spec"), ({"matchlabels": {}}, "spec.matchlabels"),
+    ({"matchLabels": {"a": 1}}, "spec.matchLabels"),
+    ({"matchExpressions": [{"operator": "In", "values": ["a"]}]}, r"matchExpressions\[0\].key"),
+    ({"matchExpressions": [{"key": "a", "operator": "in", "values": ["a"]}]}, "operator"),
+    ({"matchExpressions": [{"key": "a", "operator": "In"}]}, "values: required"),
+    ({"matchExpressions": [{"key": "a", "operator": "Exists", "values": ["a"]}]}, "values: not allowed")])
+def test_errors_of_selectors_name_the_field(selector: Any, field: str) -> None:
+    with pytest.raises(Invalid, match=field):
+        selectors.compile_selector(selector, "spec")
+
+
+labels_of = st.dictionaries(st.sampled_from("abc"), st.sampled_from("xyz"), max_size=3)
+terms: Any = st.lists(st.one_of(
+    st.fixed_dictionaries({"key": st.sampled_from("abc"), "operator": st.sampled_from(["In", "NotIn"]),
+                           "values": st.lists(st.sampled_from("xyz"), min_size=1, max_size=2)}),
+    st.fixed_dictionaries({"key": st.sampled_from("abc"), "operator": st.sampled_from(["Exists", "DoesNotExist"])})),
+    max_size=3)
+
+
+@given(st.lists(terms, max_size=6), labels_of)
+def test_the_index_misses_no_selector(expressions: list[Any], labels: dict[str, str]) -> None:
+    compiled = [selectors.compile_selector({"matchExpressions": entry}, "spec") for entry in expressions]
+    index: selectors.SelectorIndex[int] = selectors.SelectorIndex()
+    for number, selector in enumerate(compiled):
+        index.add(number, [selector])
+    matching = {number for number, selector in enumerate(compiled) if selectors.matches(selector, labels)}
+    assert matching <= index.candidates(labels)
+    for number, selector in enumerate(compiled):
+        index.remove(number, [selector])
+    assert index.candidates(labels) == set()
+
+
+def test_the_index_finds_few_candidates_among_many_policies() -> None:
+    """Promise P10: matching an object costs its labels, not the number of policies."""
+    index: selectors.SelectorIndex[int] = selectors.SelectorIndex()
+    for number in range(10_000):
+        index.add(number, [Selector(((f"app-{number % 100}", frozenset([str(number)])),))])
+    assert index.candidates({"app-7": "107", "tier": "web"}) == {107}
+
+
+def deployment(**spec: Any) -> dict[str, Any]:
+    return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web", "namespace": "shop"},
+            "spec": spec}
+
+
+def test_requests_of_a_pod_are_summed() -> None:
+    """Containers add up, an init container needs its own maximum, a limit without a request is a request, and overhead
+    counts."""
+    pod = {"containers": [{"resources": {"requests": {"cpu": "100m"}, "limits": {"cpu": "1", "memory": "1Ki"}}},
+                          {"resources": {"requests": {"cpu": "200m"}}}],
+           "initContainers": [{"resources": {"requests": {"cpu": "250m", "memory": "2Ki"}}}],
+           "overhead": {"cpu": "10m"}}
+    item = objects.item_of(deployment(replicas=3, template={"spec": pod}))
+    assert item.pod is not None
+    assert item.pod.requests == {"cpu": 310, "memory": 2_048_000, "pods": 1000}
+    assert (item.replicas, item.break_first) == (3, False)
+
+
+@pytest.mark.parametrize(("obj", "break_first"), [
+    (deployment(strategy={"type": "Recreate"}), True), (deployment(), False),
+    ({**deployment(volumeClaimTemplates=[{}]), "kind": "StatefulSet"}, True),
+    ({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "namespace": "n"}, "spec": {}}, True)])
+def test_objects_that_must_not_run_twice(obj: dict[str, Any], break_first: bool) -> None:
+    """Promise make-before-break, with its exceptions: Recreate, StatefulSets with claims, bare pods."""
+    assert objects.item_of(obj).break_first is break_first
+
+
+@given(st.dictionaries(st.sampled_from(["replicas", "template", "strategy", "parallelism", "containers", "affinity",
+                                        "tolerations", "nodeSelector"]), json_values, max_size=4),
+       st.sampled_from([kind.kind for kind in objects.KINDS]))
+def test_malformed_objects_are_invalid_and_break_nothing(spec: dict[str, Any], name: str) -> None:
+    kind = next(kind for kind in objects.KINDS if kind.kind == name)
+    obj = {"apiVersion": f"{kind.group}/{kind.version}" if kind.group else kind.version, "kind": name,
+           "metadata": {"name": "x", "namespace": "n"}, "spec": {**spec, "template": {"spec": spec}}}
+    error = None
+    try:
+        objects.item_of(obj)
+    except Invalid as invalid:
+        error = invalid.message
+    assert error is None or "spec" in error  # the field is named
+
+
+def test_namespaces_of_clusters_are_valid_labels() -> None:
+    assert cluster_namespace("kind-workload-1") == "nova-cluster-kind-workload-1"
+    for name in ("a" * 100, "a.b", "A"):
+        assert len(cluster_namespace(name)) <= 63
+        assert "." not in cluster_namespace(name)
