@@ -12,7 +12,7 @@ import msgspec
 
 from nova.federator.api.names import AGENT
 from nova.federator.clusters.copies import Copies, Unapplied
-from nova.federator.clusters.lease import Heartbeat
+from nova.federator.clusters.lease import RENEW, Heartbeat
 from nova.federator.clusters.observe import FENCED, Copy, workload
 from nova.federator.kube.client import Api, ApiError
 
@@ -41,8 +41,9 @@ class Fence:
         """Stop and release workloads until cancelled."""
         while True:
             await asyncio.sleep(_CHECK)
-            due = []
+            due, shortest = [], 4 * RENEW
             for copy in self.copies:
+                shortest = min(shortest, copy.fence_after or shortest)
                 if not self.closed(copy.fence_after):
                     if copy.fenced and self.heartbeat.held:
                         self._closed.add(copy.schedule)
@@ -50,6 +51,7 @@ class Fence:
                     self._closed.add(copy.schedule)
                     if not copy.deleting and (change := _stop(copy)) is not None:
                         due.append(self._stop(copy, change))
+            self.heartbeat.interval = shortest / 4
             await asyncio.gather(*due)
             for name in [name for name in self._closed if self.heartbeat.held and not any(
                     self.closed(copy.fence_after) for copy in self.copies.of(name).values())]:

@@ -19,7 +19,8 @@ _GRACE = 8.0  # seconds after the start of the process in which the control plan
 class Heartbeat:
     """A Lease that this agent renews. ``epoch``: raised by each new agent; reports of an older one are ignored.
     ``renewed``: monotonic time of the start of the last successful renewal, None before the first. ``held``: True if
-    the last renewal is still valid. ``resumed``: monotonic time at which renewals began, or began again after a gap."""
+    the last renewal is still valid. ``resumed``: monotonic time at which renewals began, or began again after a gap.
+    ``interval``: seconds between two renewals."""
 
     def __init__(self, nova: Api, cluster: str, identity: str) -> None:
         self.nova, self.cluster, self.identity = nova, cluster, identity
@@ -27,6 +28,7 @@ class Heartbeat:
         self.epoch = 0
         self.renewed: float | None = None
         self.resumed = 0.0
+        self.interval = RENEW
         self._started, self._answered = time.monotonic(), False
         self._lease: Object | None = None  # as stored by the last renewal
         self._seen: tuple[str, float] = ("", 0.0)  # resource version of a foreign Lease, when it was first observed
@@ -65,18 +67,18 @@ class Heartbeat:
 
     async def run(self) -> None:
         """Renew until cancelled. Raises RuntimeError if another agent has taken over."""
-        delay = RENEW
         while True:
-            await asyncio.sleep(delay)
+            await asyncio.sleep(min(1.0, self.interval))
+            if time.monotonic() - (self.renewed or 0.0) < self.interval:
+                continue
             try:
                 async with asyncio.timeout(_REQUEST):
                     if not await self._renew(taking=False):
                         raise RuntimeError("Another agent of this cluster took over; this one ends.")
-                delay = RENEW
             except (ApiError, TimeoutError) as error:
-                delay = _RETRY
                 LOG.warning("The lease of cluster %s was not renewed for %.0f s: %s", self.cluster, self.silence(),
-                            error or "no response in time")
+                            str(error) or "no response in time")
+                await asyncio.sleep(min(_RETRY, self.interval))
 
     async def _renew(self, taking: bool) -> bool:
         """Renew or acquire the Lease. Return False if another agent holds it."""
