@@ -4,6 +4,7 @@ import argparse
 import asyncio
 import contextlib
 import logging
+import os
 import pathlib
 import signal
 import sys
@@ -35,6 +36,10 @@ def _parser() -> argparse.ArgumentParser:
     scheduler.add_argument("--kubeconfig", type=pathlib.Path, help="of the control plane (default: $KUBECONFIG)")
     scheduler.add_argument("--ca-cert", type=pathlib.Path, help="certificate that signs agents' certificates")
     scheduler.add_argument("--ca-key", type=pathlib.Path, help="key of --ca-cert; without it no cluster can join")
+    scheduler.add_argument("--hosting-kubeconfig", type=pathlib.Path,
+                           help="of the hosting cluster (default: the service account of the pod, if there is one)")
+    scheduler.add_argument("--hosting-namespace", default=os.environ.get("POD_NAMESPACE") or "elotl",
+                           help="namespace of the control plane in the hosting cluster (default: $POD_NAMESPACE)")
     scheduler.set_defaults(role=_scheduler)
     agent = roles.add_parser("agent", help="carry out placements in a workload cluster")
     agent.add_argument("--cluster-name", required=True, help="name of this cluster in the control plane")
@@ -55,7 +60,8 @@ def _parser() -> argparse.ArgumentParser:
 async def _scheduler(options: argparse.Namespace) -> None:
     from nova.federator.controllers.signing import Authority
     from nova.federator.kube.client import Api
-    from nova.federator.kube.config import load
+    from nova.federator.kube.config import in_cluster, load
+    from nova.federator.service.hosting import Hosting
     from nova.federator.service.scheduler import Scheduler
 
     authority = None
@@ -66,8 +72,15 @@ async def _scheduler(options: argparse.Namespace) -> None:
             authority = Authority(options.ca_cert.read_bytes(), options.ca_key.read_bytes())
         except OSError as error:
             raise ReportedError(f"Cannot read the certificate authority: {error}") from None
-    async with Api(load([options.kubeconfig] if options.kubeconfig else None), agent="nova-scheduler") as api:
-        await Scheduler(api, authority).run()
+    async with contextlib.AsyncExitStack() as stack:
+        api = await stack.enter_async_context(Api(load([options.kubeconfig] if options.kubeconfig else None),
+                                                  agent="nova-scheduler"))
+        hosting = None
+        if options.hosting_kubeconfig or os.environ.get("KUBERNETES_SERVICE_HOST"):
+            config = load([options.hosting_kubeconfig]) if options.hosting_kubeconfig else in_cluster()
+            cluster = await stack.enter_async_context(Api(config, agent="nova-scheduler"))
+            hosting = Hosting(cluster, api, options.hosting_namespace)
+        await Scheduler(api, authority, hosting).run()
 
 
 async def _agent(options: argparse.Namespace) -> None:

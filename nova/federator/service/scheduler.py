@@ -7,23 +7,29 @@ import socket
 from collections.abc import Coroutine
 from typing import Any
 
-from nova.federator.api.names import NAMESPACE
+from nova.federator.api.names import CLUSTER_GROUP, NAMESPACE, POLICY_GROUP, SCHEDULE_GROUP, VERSION
 from nova.federator.controllers.federation import Federation
 from nova.federator.controllers.joining import Joining
 from nova.federator.controllers.signing import Authority
 from nova.federator.kube.client import Api, ApiError
 from nova.federator.kube.informer import wait_synced
+from nova.federator.service.hosting import Hosting, keep_init_kubeconfig
 from nova.federator.service.leader import Leader
 
 LOG = logging.getLogger(__name__)
 _SYNC_TIMEOUT = 120.0  # seconds for the first lists
+_WAIT = 1.0  # seconds between two checks of a control plane that is not ready
+_REQUIRED = {CLUSTER_GROUP: {"Cluster"}, POLICY_GROUP: {"SchedulePolicy", "ScheduleGroup"},
+             SCHEDULE_GROUP: {"Schedule", "ClusterReport"}}
 
 
 class Scheduler:
-    """A scheduler process. ``authority``: None if this process signs no certificates."""
+    """A scheduler process. ``authority``: None if it signs no certificates. ``hosting``: None if the control plane runs
+    in no cluster."""
 
-    def __init__(self, api: Api, authority: Authority | None, identity: str = "") -> None:
-        self.api = api
+    def __init__(self, api: Api, authority: Authority | None, hosting: Hosting | None = None,
+                 identity: str = "") -> None:
+        self.api, self.hosting = api, hosting
         self.identity = identity or f"{socket.gethostname()}-{os.getpid()}"
         self.federation = Federation(api)
         self.joining = Joining(api, authority) if authority else None
@@ -31,7 +37,7 @@ class Scheduler:
     async def run(self) -> None:
         """Follow the control plane, and decide while this process leads. Ends with Lost when another one leads."""
         leader = Leader(self.api, NAMESPACE, "nova-scheduler", self.identity)
-        await self._ensure_namespace()
+        await self._wait_for_control_plane()
         informers = await self.federation.informers()
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -43,13 +49,39 @@ class Scheduler:
                     leader.keep(), *(part.run() for part in (self.federation.clusters, self.federation.placer,
                                                              self.federation.statuses, self.federation.recorder))]
                 if self.joining:
-                    loops += [self.joining.requests.run(), self.joining.run()]
+                    loops += [self.joining.requests.run(), self.joining.run(),
+                              keep_init_kubeconfig(self.api, self.hosting)]
+                if self.hosting:
+                    await self.hosting.report("NovaControlPlaneReady", "The Nova control plane is ready.")
+                    loops.append(self.hosting.run())
                 for loop in loops:
                     tasks.create_task(loop)
         finally:
             await asyncio.shield(leader.release())
 
-    async def _ensure_namespace(self) -> None:
+    async def _wait_for_control_plane(self) -> None:
+        """Wait until the API server is reachable and serves the custom resources. An installation creates these after
+        the event NovaAPIServerEndpointReady."""
+        warned, announced = False, self.hosting is None
+        while True:
+            try:
+                await self._create_namespace()
+                if not announced and self.hosting:
+                    await self.hosting.report("NovaAPIServerEndpointReady", "The Nova API server is reachable.")
+                    announced = True
+                missing = [group for group, kinds in _REQUIRED.items()
+                           if not kinds <= (await self.api.discover(f"{group}/{VERSION}")).keys()]
+                if not missing:
+                    return
+                problem = f"the custom resources of {', '.join(missing)} are not installed"
+            except ApiError as error:
+                problem = error.message
+            if not warned:
+                LOG.warning("Waiting for the control plane: %s", problem)
+                warned = True
+            await asyncio.sleep(_WAIT)
+
+    async def _create_namespace(self) -> None:
         try:
             await self.api.create("/api/v1/namespaces", {
                 "apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})

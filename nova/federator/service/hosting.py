@@ -1,0 +1,83 @@
+"""The scheduler's part in the hosting cluster: events for which installations wait, and the kubeconfig of agents."""
+
+import asyncio
+import base64
+import datetime
+import logging
+import time
+
+from nova.federator.api.names import NAMESPACE, SCHEDULER
+from nova.federator.client.tokens import bootstrap_config, create_token
+from nova.federator.kube.client import Api, ApiError
+
+LOG = logging.getLogger(__name__)
+_INIT = "nova-cluster-init-kubeconfig"
+_RETRY = 2.0  # seconds between two tries
+_EVENT_INTERVAL = 1200.0  # seconds after which events are written again: API servers delete them after an hour
+_TOKEN_HOURS = 168  # validity of the token of the kubeconfig for agents; it is replaced at half of it
+
+
+class Hosting:
+    """Writes to the hosting cluster. ``namespace``: of the control plane there."""
+
+    def __init__(self, hosting: Api, nova: Api, namespace: str) -> None:
+        self.hosting, self.nova, self.namespace = hosting, nova, namespace
+        self._events: dict[str, str] = {}
+
+    async def report(self, reason: str, message: str) -> None:
+        """Write an event whose name is its reason, so that ``kubectl wait event/REASON`` finds it. Repeated until it
+        succeeds, and then by :meth:`run`."""
+        while True:
+            try:
+                await self._write(reason, message)
+                self._events[reason] = message
+                return
+            except ApiError as error:
+                LOG.warning("The event %s was not written and is tried again: %s", reason, error)
+                await asyncio.sleep(_RETRY)
+
+    async def run(self) -> None:
+        """Keep events alive until cancelled."""
+        while True:
+            await asyncio.sleep(_EVENT_INTERVAL)
+            for reason, message in list(self._events.items()):
+                await self.report(reason, message)
+
+    async def _write(self, reason: str, message: str) -> None:
+        now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")  # shown only
+        await self.hosting.apply(f"/api/v1/namespaces/{self.namespace}/events/{reason}", {
+            "apiVersion": "v1", "kind": "Event", "metadata": {"name": reason, "namespace": self.namespace},
+            "involvedObject": {"apiVersion": "v1", "kind": "Service", "name": "apiserver", "namespace": self.namespace},
+            "reason": reason, "message": message, "type": "Normal", "count": 1, "source": {"component": SCHEDULER},
+            "firstTimestamp": now, "lastTimestamp": now}, SCHEDULER, force=True)
+
+    async def public_server(self) -> str:
+        """Return the address of the Nova API server for agents, from the load balancer of its Service. Raises ApiError
+        while the Service has no address."""
+        service = await self.hosting.get(f"/api/v1/namespaces/{self.namespace}/services/apiserver")
+        for entry in ((service.get("status") or {}).get("loadBalancer") or {}).get("ingress") or ():
+            if host := entry.get("ip") or entry.get("hostname"):
+                port = service["spec"]["ports"][0]["port"]
+                host = f"[{host}]" if ":" in host else host
+                return f"https://{host}" if port == 443 else f"https://{host}:{port}"
+        raise ApiError(f"Service {self.namespace}/apiserver has no address of a load balancer.")
+
+
+async def keep_init_kubeconfig(nova: Api, hosting: Hosting | None) -> None:
+    """Keep the Secret elotl/nova-cluster-init-kubeconfig, with which agents of new clusters join, until cancelled. Its
+    token is replaced before it expires."""
+    due = 0.0
+    while True:
+        try:
+            if time.monotonic() >= due:
+                server = await hosting.public_server() if hosting else ""
+                config = bootstrap_config(nova.config, await create_token(nova, hours=_TOKEN_HOURS), server)
+                body = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": _INIT, "namespace": NAMESPACE},
+                        "type": "Opaque",
+                        "data": {"kubeconfig": base64.b64encode(config.render("nova-agent").encode()).decode()}}
+                path = f"/api/v1/namespaces/{NAMESPACE}/secrets/{_INIT}"
+                await nova.apply(path, body, SCHEDULER, force=True)
+                due = time.monotonic() + _TOKEN_HOURS * 1800
+        except ApiError as error:
+            LOG.warning("The kubeconfig for new agents was not written and is tried again: %s", error)
+        await asyncio.sleep(_RETRY if time.monotonic() >= due else 60.0)
