@@ -47,7 +47,7 @@ def imports_of(config):
 def test_import_contracts_hold():
     result = imports_of(ROOT / "pyproject.toml")
     assert result.returncode == 0, result.stdout
-    assert "22 kept, 0 broken" in result.stdout
+    assert "23 kept, 0 broken" in result.stdout
 
 
 def test_violation_of_an_import_contract_is_detected(tmp_path):
@@ -91,13 +91,15 @@ def test_source_files_have_at_most_600_lines():
 
 
 # Maximum number of lines of Python code of a package, without generated code.
-PACKAGE_LIMITS = {"nova/cli": 4_500, "nova/common": 500, "nova/novad": 6_650}
+PACKAGE_LIMITS = {"nova/cli": 4_500, "nova/cli/federation": 900, "nova/common": 500, "nova/novad": 6_650}
 
 
 @pytest.mark.parametrize(("package", "limit"), PACKAGE_LIMITS.items())
 def test_packages_have_at_most_their_number_of_lines(package, limit):
-    lines = sum(len(path.read_text().splitlines()) for path in SOURCES
-                if path.suffix == ".py" and ROOT / package in path.parents)
+    """A package inside another one that has a limit of its own does not count for the outer one."""
+    inner = [ROOT / name for name in PACKAGE_LIMITS if name.startswith(f"{package}/")]
+    lines = sum(len(path.read_text().splitlines()) for path in SOURCES if path.suffix == ".py"
+                and ROOT / package in path.parents and not set(inner).intersection(path.parents))
     assert 100 < lines <= limit
 
 
@@ -141,6 +143,7 @@ WALL_CLOCK = {
     "nova/cli/platform/daemons.py discover": _SHOWN,
     "nova/cli/platform/show.py info": _SHOWN,
     "nova/cli/resources/usage.py _range": "the default period of a report",
+    "nova/federator/client/certificates.py _builder": "validity of a certificate, which others judge by their clocks",
     "nova/federator/local/fake_nodes.py FakeNodes._renew": "the lease of a node, of which only changes are observed",
     "nova/federator/local/fake_nodes.py _now": _SHOWN,
     "nova/federator/local/pki.py Authority._builder": "validity of a certificate, which others judge by their clocks",

@@ -69,19 +69,31 @@ def load(paths: list[pathlib.Path] | None = None, context: str = "") -> Kubeconf
     """Return a context of kubeconfig files (default: :func:`default_paths`), merged as kubectl merges them: the first
     file with an entry wins. ``context``: default is the current context, or the only one. Raises Invalid."""
     files = default_paths() if paths is None else paths
-    entries: dict[str, dict[str, tuple[dict[str, Any], pathlib.Path]]] = {"clusters": {}, "users": {}, "contexts": {}}
+    documents: list[tuple[dict[str, Any], pathlib.Path | None]] = [
+        (_read(path, optional=len(files) > 1), path.parent) for path in files]
+    return _choose(documents, f"The kubeconfig {':'.join(map(str, files))}", context)
+
+
+def decode(content: bytes, source: str) -> Kubeconfig:
+    """Return the current context of a kubeconfig with inline data, such as that of a Secret. ``source`` names it in
+    errors. Raises Invalid, also if it refers to files."""
+    return _choose([(_parse(content, source), None)], source, "")
+
+
+def _choose(documents: list[tuple[dict[str, Any], pathlib.Path | None]], source: str, context: str) -> Kubeconfig:
+    entries: dict[str, dict[str, tuple[dict[str, Any], pathlib.Path | None]]] = {
+        "clusters": {}, "users": {}, "contexts": {}}
     current = ""
-    for path in files:
-        document = _read(path, optional=len(files) > 1)
+    for document, directory in documents:
         current = current or str(document.get("current-context") or "")
         for section, values in entries.items():
             for entry in document.get(section) or ():
                 if isinstance(entry, dict) and isinstance(entry.get(section[:-1]), dict):
-                    values.setdefault(str(entry.get("name")), (entry[section[:-1]], path.parent))
+                    values.setdefault(str(entry.get("name")), (entry[section[:-1]], directory))
     contexts = entries["contexts"]
     name = context or current or (next(iter(contexts)) if len(contexts) == 1 else "")
     if name not in contexts:
-        raise Invalid(f"The kubeconfig {':'.join(map(str, files))} has no context {name!r}."
+        raise Invalid(f"{source} has no context {name!r}."
                       f" It has: {', '.join(sorted(contexts)) or 'none'}.")
     chosen, _directory = contexts[name]
     for field in ("cluster", "user"):
@@ -94,7 +106,7 @@ def load(paths: list[pathlib.Path] | None = None, context: str = "") -> Kubeconf
         raise Invalid(f"Context {name!r} of the kubeconfig: server {server!r} is not an http or https address.")
     token = user.get("token") or ""
     if not token and user.get("tokenFile"):
-        token = _content(user_directory / user["tokenFile"]).decode().strip()
+        token = _content(_path(user_directory, user["tokenFile"])).decode().strip()
     return Kubeconfig(
         server=server.rstrip("/"), context=name, token=token, tls_server_name=cluster.get("tls-server-name") or "",
         ca=_data(cluster, "certificate-authority", cluster_directory),
@@ -114,22 +126,32 @@ def in_cluster(directory: str = "/var/run/secrets/kubernetes.io/serviceaccount")
 def _read(path: pathlib.Path, optional: bool) -> dict[str, Any]:
     if optional and not path.exists():
         return {}
+    return _parse(_content(path), f"The kubeconfig {path}")
+
+
+def _parse(content: bytes, source: str) -> dict[str, Any]:
     try:
-        document = yaml.safe_load(_content(path))
+        document = yaml.safe_load(content)
     except yaml.YAMLError as error:
-        raise Invalid(f"The kubeconfig {path} is not YAML: {str(error)[:300]}") from None
+        raise Invalid(f"{source} is not YAML: {str(error)[:300]}") from None
     if not isinstance(document, dict):
-        raise Invalid(f"The kubeconfig {path} is not a mapping.")
+        raise Invalid(f"{source} is not a mapping.")
     return document
 
 
-def _data(entry: dict[str, Any], field: str, directory: pathlib.Path) -> bytes:
+def _path(directory: pathlib.Path | None, file: object) -> pathlib.Path:
+    if directory is None:
+        raise Invalid(f"The kubeconfig refers to the file {str(file)[:200]}; its data must be inline.")
+    return directory / str(file)
+
+
+def _data(entry: dict[str, Any], field: str, directory: pathlib.Path | None) -> bytes:
     if inline := entry.get(f"{field}-data"):
         try:
             return base64.b64decode(inline, validate=True)
         except (binascii.Error, TypeError, ValueError):
             raise Invalid(f"{field}-data of the kubeconfig is not base64.") from None
-    return _content(directory / entry[field]) if entry.get(field) else b""
+    return _content(_path(directory, entry[field])) if entry.get(field) else b""
 
 
 def _content(path: pathlib.Path) -> bytes:

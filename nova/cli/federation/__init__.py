@@ -1,0 +1,1 @@
+"""Command line of the federator: novactl, also installed as the kubectl plugin kubectl-nova."""

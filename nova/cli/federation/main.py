@@ -1,0 +1,148 @@
+"""The program novactl: arguments and dispatch. Modules of the commands are imported when a command runs."""
+
+import argparse
+import os
+import pathlib
+import sys
+import time
+from collections.abc import Sequence
+
+from nova import __version__
+
+_NAMESPACE = "elotl"
+_EPILOG = "Environment: KUBECONFIG names the kubeconfig files, as for kubectl."
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command and return the exit code: 1 after an error or a broken status. Raises SystemExit(2) for bad
+    usage."""
+    arguments = sys.argv[1:] if argv is None else list(argv)
+    program = "kubectl-nova" if pathlib.Path(sys.argv[0]).name.startswith("kubectl-nova") else "novactl"
+    if arguments in (["--version"], ["version"]):
+        print(version_line(program))
+        return 0
+    options = parser(program).parse_args(arguments)
+    from nova.cli.federation import commands
+    from nova.common.errors import ReportedError
+
+    try:
+        return commands.run(options)
+    except ReportedError as error:
+        print(f"{program}: {error.message}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+def version_line(program: str) -> str:
+    """Return the version, the commit and the time of the build."""
+    root = pathlib.Path(__file__).parents[3]
+    commit, built = "unknown", ""
+    if (root / ".git").exists():
+        import subprocess
+
+        command = ["git", "-C", str(root), "log", "-1", "--format=%h %cd", "--abbrev=8", "--date=format:%Y%m%d%H%M%S"]
+        try:
+            output = subprocess.run(command, capture_output=True, text=True, timeout=5, check=False).stdout.split()
+            commit, built = output if len(output) == 2 else (commit, built)
+        except (OSError, subprocess.TimeoutExpired):
+            pass
+    built = built or time.strftime("%Y%m%d%H%M%S", time.gmtime(os.stat(__file__).st_mtime))
+    return f"{program} version v{__version__} (git: {commit}) built: {built}"
+
+
+def parser(program: str) -> argparse.ArgumentParser:
+    """Return the parser of all commands."""
+    top = argparse.ArgumentParser(
+        prog="kubectl nova" if program == "kubectl-nova" else program, epilog=_EPILOG, allow_abbrev=False,
+        description="Install, inspect and operate Nova, which runs workloads in many Kubernetes clusters.")
+    top.add_argument("--version", action="store_true", help="print the version")
+    _add_contexts(top, defaults=True)
+    commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    _leaf(commands, "kubectl-install", "install this program as the kubectl plugin kubectl-nova").add_argument(
+        "--directory", type=pathlib.Path, default=pathlib.Path("/usr/local/bin"),
+        help="directory on PATH (default: %(default)s)")
+    _add_install(commands)
+    get = _group(commands, "get", "print a kubeconfig or a table")
+    _leaf(get, "kubeconfig", "print the administrator's kubeconfig of the control plane (--context: hosting cluster)")
+    _leaf(get, "schedulegroups", "list schedule groups with their clusters and policies (--context: Nova)")
+    _leaf(commands, "status", "check the control plane, its custom resources and its clusters (--context: Nova)")
+    join = _leaf(commands, "join-command", "create a one-time token and print the command with which a cluster joins")
+    join.add_argument("name", metavar="CLUSTER", help="name of the workload cluster in Nova")
+    join.add_argument("--server", default="", help="address of the Nova API server for agents, such as"
+                                                   " https://nova.example.com (default: that of the context)")
+    join.add_argument("--hours", type=_hours, default=24, help="validity of the token (default: %(default)s)")
+    certs = _group(commands, "certs", "manage certificates")
+    _leaf(certs, "renew", "renew all certificates, with new authorities (--context: hosting cluster)").add_argument(
+        "--finish", action="store_true", help="stop trusting the previous authorities, when all agents have renewed")
+    completion = _leaf(commands, "completion", "print a script that completes commands in a shell")
+    completion.add_argument("shell", choices=("bash", "zsh"))
+    return top
+
+
+def _add_install(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    for verb, help_text in (("install", "install a control plane, an agent or certificates"),
+                            ("uninstall", "remove a control plane or an agent")):
+        group = _group(commands, verb, help_text)
+        plane = _leaf(group, "control-plane", f"{verb} the control plane (--context: hosting cluster)", ["cp"])
+        plane.add_argument("name", metavar="NAME", help="name of the control plane: folder below ~/.nova")
+        agent = _leaf(group, "agent", f"{verb} the agent of a workload cluster (--context: workload cluster)")
+        agent.add_argument("name", metavar="CLUSTER", help="name of the workload cluster in Nova")
+        if verb == "uninstall":
+            continue
+        plane.add_argument("--replicas", type=int, choices=(1, 3), default=1,
+                           help="replicas of each component; 3 needs nodes in three zones (default: %(default)s)")
+        agent.add_argument("--nova-context", default="nova", help="context of Nova in the kubeconfig"
+                                                                  " (default: %(default)s)")
+        agent.add_argument("--init-kubeconfig", default="", metavar="TEXT",
+                           help="credentials that join-command printed (default: created in --nova-context)")
+        for command in (plane, agent):
+            command.add_argument("--image-repository", default="", help="repository of Nova's image, without a tag")
+            command.add_argument("--image-tag", default="", help="tag of Nova's image")
+        certs = _leaf(group, "certs", "print the Secrets with the certificates of a new control plane")
+        certs.add_argument("--apiserver-public-endpoint", required=True, metavar="HOST",
+                           help="IP address or DNS name of the Nova API server for users and agents")
+        certs.add_argument("--nova-node-ip", default="", metavar="HOST", help="further address of the API server")
+
+
+def _group(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", name: str, help_text: str,
+           ) -> "argparse._SubParsersAction[argparse.ArgumentParser]":
+    group = commands.add_parser(name, help=help_text, description=f"{help_text[0].upper()}{help_text[1:]}.",
+                                allow_abbrev=False)
+    _add_contexts(group)
+    return group.add_subparsers(dest="subject", metavar="SUBJECT", required=True)
+
+
+def _leaf(commands: "argparse._SubParsersAction[argparse.ArgumentParser]", name: str, help_text: str,
+          aliases: Sequence[str] = ()) -> argparse.ArgumentParser:
+    leaf = commands.add_parser(name, aliases=list(aliases), help=help_text, allow_abbrev=False,
+                               description=f"{help_text[0].upper()}{help_text[1:]}.")
+    _add_contexts(leaf)
+    return leaf
+
+
+def _add_contexts(command: argparse.ArgumentParser, defaults: bool = False) -> None:
+    """Add the options that are valid before and after the command."""
+    def default(value: str) -> str:
+        return value if defaults else argparse.SUPPRESS
+
+    group = command.add_argument_group("clusters")
+    group.add_argument("--kubeconfig", default=default(""), metavar="FILE", help="kubeconfig file instead of"
+                                                                                  " $KUBECONFIG")
+    group.add_argument("--context", default=default(""), help="context of the kubeconfig")
+    group.add_argument("-n", "--namespace", default=default(""), help=f"namespace of Nova (default: {_NAMESPACE})")
+    group.add_argument("--hosting-cluster-context", default=default(""), metavar="CONTEXT",
+                       help="context of the hosting cluster")
+    group.add_argument("--hosting-cluster-nova-namespace", default=default(""), metavar="NAMESPACE",
+                       help=f"namespace of the control plane in the hosting cluster (default: {_NAMESPACE})")
+
+
+def _hours(text: str) -> int:
+    hours = int(text)
+    if not 1 <= hours <= 8760:
+        raise argparse.ArgumentTypeError(f"{text} is not a number of hours from 1 to 8760")
+    return hours
+
+
+if __name__ == "__main__":
+    sys.exit(main())

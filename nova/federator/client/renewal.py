@@ -1,0 +1,179 @@
+"""Renewal of all certificates with new authorities, in stages. Between the stages both authorities are trusted.
+
+Stage 1 creates the new authorities (Secret nova-ca-next) and adds them to all lists of trusted certificates, also to
+those of agents. Stage 2 replaces the certificates of servers and clients, and the authority that signs agents'
+certificates. Stage 3, a separate call, removes the old authorities, once all agents have new certificates. The state is
+in the Secrets alone, so each stage can be interrupted and repeated.
+"""
+
+import base64
+import hashlib
+from collections.abc import Callable, Mapping
+
+import msgspec
+from cryptography import x509
+
+from nova.common.errors import Invalid, Refused
+from nova.federator.api.names import AGENT_USER, AGENTS_GROUP, SIGNER
+from nova.federator.client import certificates, manifests
+from nova.federator.client.certificates import AUTHORITIES, Authority, Files
+from nova.federator.client.installation import CLUSTERS, INIT, Reporter
+from nova.federator.kube.client import Api
+from nova.federator.kube.config import Kubeconfig, decode
+
+NEXT = "nova-ca-next"  # the Secret with the new authorities, between stage 1 and the end of stage 2
+PUBLISHED = "nova-ca"  # ConfigMap in kube-public of the control plane: ca.crt, the certificates that agents trust
+DIGEST = "nova.elotl.co/certificates"  # annotation of pods: a change restarts them
+_TIMEOUT = 600.0  # seconds for the restart of a component
+_REQUESTS = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
+# Lists of trusted certificates, by Secret and file: of which authority.
+_BUNDLES = {(certificates.CONTROL_PLANE, "ca.crt"): "kubernetes-ca",
+            (certificates.CONTROL_PLANE, "front-proxy-ca.crt"): "kubernetes-front-proxy-ca",
+            (certificates.ETCD, "ca.crt"): "etcd-ca"}
+
+
+class Renewal:
+    """The renewal of a control plane. ``connect``: opens the Nova API server with an administrator's credentials, of
+    which it may replace the address. Methods raise ReportedError and can be repeated."""
+
+    def __init__(self, hosting: Api, namespace: str, connect: Callable[[Kubeconfig], Api], report: Reporter) -> None:
+        self.hosting, self.namespace, self.connect, self.report = hosting, namespace, connect, report
+        self._collection = f"/api/v1/namespaces/{namespace}/secrets"
+
+    async def renew(self) -> None:
+        """Run stages 1 and 2, or complete them. Raises Refused if an earlier renewal was not finished."""
+        stored = await self._files(NEXT)
+        if not stored:
+            files = await self._files(certificates.CONTROL_PLANE)
+            if len(certificates.split_bundle(files.get("ca.crt", b""))) > 1:
+                raise Refused("The certificates were renewed, and the previous authorities are still trusted. Run"
+                              " 'novactl certs renew --finish' first.")
+            self.report("Creating new certificate authorities")
+            created = certificates.create_authorities()
+            stored = {f"{name}{suffix}": content for name, authority in created.items()
+                      for suffix, content in ((".crt", authority.pem), (".key", authority.key_pem))}
+            await self.hosting.create(self._collection, certificates.secret(NEXT, self.namespace, stored))
+        following = {name: Authority.load(stored.get(f"{name}.crt", b""), stored.get(f"{name}.key", b""))
+                     for name in AUTHORITIES}
+        self.report("Adding the new authorities to the trusted certificates")
+        for (secret, file), name in _BUNDLES.items():
+            await self._trust(secret, file, following[name].pem)
+        await self._publish()
+        await self._restart()
+        self.report("Replacing the certificates of servers and clients")
+        await self._issue(following)
+        await self._restart()
+        await manifests.delete(self.hosting, [certificates.secret(NEXT, self.namespace, {})])
+        self.report("Certificates renewed. Write new kubeconfig files with 'novactl get kubeconfig'. When all agents"
+                    " have new certificates, run 'novactl certs renew --finish'.")
+
+    async def finish(self) -> None:
+        """Run stage 3. Raises Refused while stage 2 is incomplete or agents use certificates of the old authority."""
+        if await self._files(NEXT):
+            raise Refused("The renewal is incomplete. Run 'novactl certs renew' first.")
+        signing = await self._files(certificates.SIGNING)
+        current = signing.get("ca.crt", b"")
+        files = await self._files(certificates.CONTROL_PLANE)
+        if len(certificates.split_bundle(files.get("ca.crt", b""))) > 1:
+            late = await self._agents_of_other_authorities(current)
+            if late:
+                raise Refused(f"These clusters use certificates of the previous authority: {', '.join(late)}. Their"
+                              " agents request new ones by themselves; repeat the command later.")
+        self.report("Removing the previous authorities")
+        for (secret, file), name in _BUNDLES.items():
+            await self._distrust(secret, file, current if name == "kubernetes-ca" else b"")
+        await self._publish()
+        await self._restart()
+        self.report("The previous authorities are no longer trusted.")
+
+    async def _files(self, name: str) -> Files:
+        stored = await manifests.exists(self.hosting, f"{self._collection}/{name}")
+        return certificates.files_of(stored) if stored else {}
+
+    async def _write(self, name: str, files: Mapping[str, bytes]) -> None:
+        data = certificates.secret(name, self.namespace, files)["data"]
+        await self.hosting.patch(f"{self._collection}/{name}", {"data": data})
+
+    async def _trust(self, secret: str, file: str, authority: bytes) -> None:
+        bundle = certificates.split_bundle((await self._files(secret)).get(file, b""))
+        if authority not in bundle:
+            await self._write(secret, {file: b"".join([*bundle, authority])})
+
+    async def _distrust(self, secret: str, file: str, current: bytes) -> None:
+        """Keep the authority that issued the present certificates: ``current``, or the last of the list."""
+        bundle = certificates.split_bundle((await self._files(secret)).get(file, b""))
+        remaining = certificates.split_bundle(current)[0] if current else bundle[-1]
+        if remaining not in bundle:
+            raise Invalid(f"Secret {secret}: {file} does not contain the authority that signs agents' certificates.")
+        if bundle != [remaining]:
+            await self._write(secret, {file: remaining})
+
+    async def _issue(self, following: Mapping[str, Authority]) -> None:
+        """Issue the certificates that the new authorities have not issued yet."""
+        files = await self._files(certificates.CONTROL_PLANE)
+        options = certificates.options_of(files.get("apiserver.crt", b""), self.namespace)
+        if not certificates.issued_by(files["apiserver.crt"], following["kubernetes-ca"].pem):
+            keys = {name: files[name] for name in ("sa.key", "sa.pub")}  # tokens of service accounts stay valid
+            issued = certificates.control_plane_files(options, following, keys)
+            await self._write(certificates.CONTROL_PLANE, {name: content for name, content in issued.items()
+                                                           if (certificates.CONTROL_PLANE, name) not in _BUNDLES})
+        etcd = await self._files(certificates.ETCD)
+        if not certificates.issued_by(etcd.get("server.crt", b""), following["etcd-ca"].pem):
+            issued = certificates.etcd_files(options, following)
+            await self._write(certificates.ETCD, {name: issued[name] for name in ("server.crt", "server.key")})
+        authority = following["kubernetes-ca"]
+        await self._write(certificates.SIGNING, {"ca.crt": authority.pem, "ca.key": authority.key_pem})
+
+    async def _restart(self) -> None:
+        """Restart the components whose Secrets changed, one after the other, and wait for each."""
+        for plural, name, title in manifests.COMPONENTS:
+            secrets = ((certificates.ETCD,) if name == "etcd" else
+                       (certificates.CONTROL_PLANE, certificates.ETCD) if name == "apiserver" else
+                       (certificates.CONTROL_PLANE, certificates.SIGNING))
+            files = [sorted((await self._files(secret)).items()) for secret in secrets]
+            digest = hashlib.sha256(msgspec.json.encode(files)).hexdigest()[:20]
+            path = f"/apis/apps/v1/namespaces/{self.namespace}/{plural}/{name}"
+            template = (await self.hosting.get(path))["spec"]["template"]
+            if (template["metadata"].get("annotations") or {}).get(DIGEST) != digest:
+                self.report(f"Restarting {title}")
+                await self.hosting.patch(path, {"spec": {"template": {"metadata": {"annotations": {DIGEST: digest}}}}})
+            await manifests.wait_ready(self.hosting, self.namespace, plural, name, _TIMEOUT)
+
+    async def _publish(self) -> None:
+        """Store the trusted certificates where agents read them, and in the credentials with which new clusters
+        join."""
+        stored = await self.hosting.get(f"{self._collection}/{certificates.CONTROL_PLANE}")
+        config = certificates.administrator(stored, "")
+        labels = {"name": PUBLISHED, "namespace": "kube-public"}
+        async with self.connect(config) as nova:
+            await manifests.apply(nova, [
+                {"apiVersion": "v1", "kind": "ConfigMap", "metadata": labels, "data": {"ca.crt": config.ca.decode()}},
+                {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": labels, "rules": [
+                    {"apiGroups": [""], "resources": ["configmaps"], "resourceNames": [PUBLISHED],
+                     "verbs": ["get", "list", "watch"]}]},
+                {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding", "metadata": labels,
+                 "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": PUBLISHED},
+                 "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": AGENTS_GROUP}]}])
+            path = f"/api/v1/namespaces/{self.namespace}/secrets/{INIT}"
+            if init := await manifests.exists(nova, path):
+                old = decode(certificates.files_of(init).get("kubeconfig", b""), f"Secret {self.namespace}/{INIT}")
+                content = msgspec.structs.replace(old, ca=config.ca).render("nova-agent").encode()
+                await nova.patch(path, {"data": {"kubeconfig": base64.b64encode(content).decode()}})
+
+    async def _agents_of_other_authorities(self, current: bytes) -> list[str]:
+        """Return the clusters whose agents have not received a certificate of the current authority."""
+        stored = await self.hosting.get(f"{self._collection}/{certificates.CONTROL_PLANE}")
+        async with self.connect(certificates.administrator(stored, "")) as nova:
+            clusters = {str(item["metadata"]["name"]) for item in (await nova.list(CLUSTERS))["items"]}
+            requests = (await nova.list(_REQUESTS, fieldSelector=f"spec.signerName={SIGNER}"))["items"]
+        for request in requests:
+            if signed := (request.get("status") or {}).get("certificate"):
+                certificate = base64.b64decode(signed)
+                if certificates.issued_by(certificate, current):
+                    clusters.discard(_cluster_of(certificate))
+        return sorted(clusters)
+
+
+def _cluster_of(certificate: bytes) -> str:
+    names = x509.load_pem_x509_certificate(certificate).subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME)
+    return str(names[0].value).removeprefix(AGENT_USER) if names else ""
