@@ -27,7 +27,7 @@ _WORKERS = 16
 _AT_ONCE = 8  # objects of a schedule that are applied at the same time
 _LONGEST_DELAY = 60.0  # seconds between two tries of a schedule
 _INTERVAL = 1.0  # seconds between two reports on a schedule
-_STUCK = 6  # tries of a deletion after which it is reported
+_STUCK = 5  # tries of a deletion after which it is reported
 _CACHED_BYTES = 8 << 20  # packed manifests of which the unpacked form is cached
 
 
@@ -53,7 +53,7 @@ class Agent:
         self._active: set[str] = set()
         self._again: set[str] = set()
         self._timers: dict[str, asyncio.TimerHandle] = {}
-        self._failures: dict[str, int] = {}
+        self._failures: dict[str, tuple[int, float]] = {}  # schedule -> failed tries, time of the next
         self._manifests: collections.OrderedDict[tuple[str, int], tuple[int, list[dict[str, Any]]]]
         self._manifests = collections.OrderedDict()
 
@@ -149,12 +149,17 @@ class Agent:
                     self._copy_changed(name)
 
     def _retry(self, name: str, problem: str) -> None:
-        self.failures += 1
-        failures = self._failures[name] = self._failures.get(name, 0) + 1
-        delay = min(0.25 * 2 ** min(failures, 10), _LONGEST_DELAY)
-        LOG.log(logging.WARNING if failures in (3, 10) else logging.DEBUG,
-                "Schedule %s failed %d times and is tried again in %.1f s: %s", name, failures, delay, problem)
-        self._later(name, delay)
+        """Queue a schedule again with growing delays. Tries that changes of its copies cause are not counted."""
+        now = time.monotonic()
+        failures, due = self._failures.get(name, (0, 0.0))
+        if due <= now:
+            self.failures += 1
+            failures += 1
+            due = now + min(0.25 * 2 ** min(failures, 10), _LONGEST_DELAY)
+            self._failures[name] = failures, due
+            LOG.log(logging.WARNING if failures in (4, 10) else logging.DEBUG,
+                    "Schedule %s failed %d times and is tried again in %.1f s: %s", name, failures, due - now, problem)
+        self._later(name, due - now)
 
     async def _reconcile(self, schedule: Schedule) -> str:
         """Carry out a schedule. Return why it must be tried again, or an empty text."""
@@ -295,7 +300,7 @@ class Agent:
         remaining = await self._remove(schedule.name, refs.values())
         if remaining:
             problem = f"still being deleted: {', '.join(ref.key for ref in remaining)}"[:500]
-            if self._failures.get(schedule.name, 0) >= _STUCK:
+            if self._failures.get(schedule.name, (0, 0.0))[0] >= _STUCK:
                 await self._report(fresh, [Observed(ref, "Applied", "", "The copy is being deleted.")
                                            for ref in remaining])
             return problem

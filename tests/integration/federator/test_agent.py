@@ -130,7 +130,7 @@ def configmap(name: str, namespace: str, value: str = "1", **annotations: str) -
 
 
 def test_copies_are_applied_reported_updated_pruned_and_removed(bed: Bed, namespace: str) -> None:
-    """Facts chapter 5: create, update, delete follow; chapter 11: the agent makes a missing namespace and removes it."""
+    """Facts chapter 5: create, update, delete follow; chapter 11: a missing namespace is made, and removed again."""
     manifests = [configmap("conf", namespace), deployment("web", 2, namespace)]
     name = bed.schedule(f"{namespace}/all", *manifests)
     until(lambda: bed.phase(name, "web") == "Ready")
@@ -256,7 +256,7 @@ def test_objects_move_between_schedules_without_a_gap(bed: Bed, namespace: str) 
 
 
 def test_missing_kinds_fail_and_are_retried_when_they_appear(bed: Bed, namespace: str) -> None:
-    """Facts chapter 5: instances of any CRD that the target has; a missing one is a clear message, not a stuck state."""
+    """Facts chapter 5: instances of any CRD that the target has; a missing one is a clear message and retried."""
     manifest = {"apiVersion": "example.com/v1", "kind": "Gadget", "metadata": {"name": "g", "namespace": namespace},
                 "spec": {"size": 1}}
     name = bed.schedule(f"{namespace}/gadget", manifest, configmap("conf", namespace))
@@ -424,8 +424,8 @@ def test_fenced_workloads_stop_without_the_control_plane_and_return(bed: Bed, na
 
 
 def test_a_restarted_agent_fences_without_the_control_plane(bed: Bed, namespace: str) -> None:
-    """Promise P2: all that fencing needs is in the member: an agent that starts during a partition fences, too; what was
-    moved away meanwhile does not run again after the partition."""
+    """Promise P2: all that fencing needs is in the member, so an agent that starts during a partition fences, too; what
+    was moved away meanwhile does not run again after the partition."""
     name = fenced_bed(bed, namespace)
     bed.agent.stop(signal.SIGKILL)
     bed.delete(name, wait=False)
