@@ -44,6 +44,8 @@ def _parser() -> argparse.ArgumentParser:
                        help="of the workload cluster (default: the service account of the pod)")
     agent.add_argument("--namespace", default="elotl",
                        help="namespace of the agent in the workload cluster (default: %(default)s)")
+    agent.add_argument("--metrics-address", default="", metavar="HOST:PORT",
+                       help="serve Prometheus metrics at this address (default: do not)")
     agent.set_defaults(role=_agent)
     for role in (scheduler, agent):
         role.add_argument("-v", "--verbose", action="store_true", help="log debug messages")
@@ -73,7 +75,8 @@ async def _agent(options: argparse.Namespace) -> None:
     from nova.federator.service.agent import run_agent
 
     member = load([options.kubeconfig]) if options.kubeconfig else in_cluster()
-    await run_agent(load([options.control_plane_kubeconfig]), member, options.cluster_name, options.namespace)
+    await run_agent(load([options.control_plane_kubeconfig]), member, options.cluster_name, options.namespace,
+                    options.metrics_address)
 
 
 async def _run(role: Coroutine[Any, Any, None]) -> int:

@@ -19,6 +19,7 @@ MATCHING_POLICY = "nova.elotl.co/matching-policy"
 ORIGINAL_NAME = "nova.elotl.co/cluster.original-name"
 CREATED_FOR = "nova.elotl.co/created-for"  # on namespaces that an agent created
 MANAGED_BY = "nova.elotl.co/managed-by"  # on copies in a workload cluster: the schedule that lists them
+ORPHAN = "nova.elotl.co/orphan"  # on a Cluster, "true": its copies stay when it is deleted
 BACKPROPAGATED = "nova.elotl.co/backpropagated"
 BACKPROPAGATED_ORIGIN = "nova.elotl.co/backpropagated.origin"
 CLUSTER_LABELS = "nova.elotl.co/cluster."  # followed by provider, region, zone, version, novacreated

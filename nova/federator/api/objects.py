@@ -91,6 +91,31 @@ def ref_of(obj: Mapping[str, Any]) -> Ref:
     return Ref(group, version, str(obj.get("kind")), str(metadata.get("namespace") or ""), str(metadata["name"]))
 
 
+def portable(manifest: dict[str, Any]) -> dict[str, Any]:
+    """Remove fields that the control plane's API server has set and that each cluster sets for itself."""
+    kind, spec = manifest.get("kind"), manifest.get("spec")
+    if not isinstance(spec, dict):
+        if kind == "ServiceAccount":
+            manifest.pop("secrets", None)
+        return manifest
+    if kind == "Job" and not spec.get("manualSelector"):
+        spec.pop("selector", None)
+        labels = _mapping(_mapping(_mapping(spec.get("template"), "").get("metadata"), "").get("labels"), "")
+        if isinstance(labels, dict):
+            for label in ("controller-uid", "job-name"):
+                labels.pop(label, None)
+    removed = {"Namespace": ("finalizers",), "PersistentVolumeClaim": ("volumeName",), "Pod": ("nodeName",),
+               "Service": ("healthCheckNodePort", *(("clusterIP", "clusterIPs") if spec.get("clusterIP") != "None"
+                                                    else ()))}
+    for field in removed.get(str(kind), ()):
+        spec.pop(field, None)
+    if kind == "Service":
+        for port in spec.get("ports") or ():
+            if isinstance(port, dict):
+                port.pop("nodePort", None)
+    return manifest
+
+
 def item_of(obj: Mapping[str, Any]) -> Item:
     """Return what scheduling needs to know of an object. Raises Invalid that names the field."""
     ref = ref_of(obj)

@@ -49,6 +49,7 @@ class Cluster(msgspec.Struct, frozen=True):
     ready: bool
     reachable: bool
     standby: bool = False
+    draining: bool = False  # being deleted: everything moves away
     autoscaled: bool = False
     nodes: tuple[Node, ...] = ()
     sequence: int = 0  # of the report; claims that the report includes are not counted again
@@ -145,9 +146,11 @@ class Rejection(msgspec.Struct, frozen=True):
 class Decision(msgspec.Struct, frozen=True):
     """The desired placement of a group: cluster -> key of item -> replicas (None: the whole object).
 
-    Items with a share of 0 replicas are left out. Without targets the group is not placed. ``warnings``: for events.
+    Items with a share of 0 replicas are left out. ``placed``: False if no cluster meets the policy; the targets are
+    then the present ones, or none. ``warnings``: for events.
     """
 
     targets: Mapping[str, Mapping[str, int | None]]
     rejections: tuple[Rejection, ...] = ()
+    placed: bool = True
     warnings: tuple[str, ...] = ()

@@ -1,159 +1,341 @@
 """The agent of a workload cluster: carries out the schedules of its namespace and reports on them."""
 
 import asyncio
+import collections
+import itertools
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 from nova.common.errors import Invalid
+from nova.federator.api import objects
 from nova.federator.api.names import FINALIZER, cluster_namespace
 from nova.federator.api.types import Ref
-from nova.federator.clusters.copies import Copies
+from nova.federator.clusters.apply import Applier, fence_after
+from nova.federator.clusters.copies import Copies, Unapplied
+from nova.federator.clusters.fence import Fence
+from nova.federator.clusters.lease import Heartbeat
+from nova.federator.clusters.observe import finished, workload
 from nova.federator.kube.client import Api, ApiError
 from nova.federator.kube.informer import Informer
 from nova.federator.store import schedules
-from nova.federator.store.schedules import Observed, Report, Schedule
+from nova.federator.store.schedules import Entry, Observed, Report, Schedule
 
 LOG = logging.getLogger(__name__)
 _WORKERS = 16
+_AT_ONCE = 8  # objects of a schedule that are applied at the same time
 _LONGEST_DELAY = 60.0  # seconds between two tries of a schedule
 _INTERVAL = 1.0  # seconds between two reports on a schedule
+_STUCK = 6  # tries of a deletion after which it is reported
+_CACHED_BYTES = 8 << 20  # packed manifests of which the unpacked form is cached
 
 
 class Agent:
-    """Reconciles schedules: each name is queued once, however often it changed."""
+    """Reconciles schedules: each name is queued once, however often it changed.
 
-    def __init__(self, nova: Api, member: Api, cluster: str, epoch: int = 0) -> None:
-        self.nova, self.member, self.cluster, self.epoch = nova, member, cluster, epoch
+    ``run_locally`` watches and fences the copies, and needs no control plane. ``run`` carries out schedules.
+    """
+
+    def __init__(self, nova: Api, member: Api, cluster: str, heartbeat: Heartbeat) -> None:
+        self.nova, self.member, self.cluster, self.heartbeat = nova, member, cluster, heartbeat
         self.namespace = cluster_namespace(cluster)
-        self.copies = Copies(member, cluster, self.enqueue)
+        self.copies = Copies(member, self._copy_changed)
+        self.applier = Applier(member, cluster, self.copies, self._released)
+        self.fence = Fence(member, self.copies, heartbeat, self.enqueue)
         self.informer = Informer(nova, schedules.path_of(self.namespace), schedules.decode, self._changed)
         self.applied: dict[str, int] = {}  # schedule -> generation that was applied
+        self.reports = self.failures = 0  # written statuses and failed tries, for metrics
         self._reported: dict[str, tuple[Report, float]] = {}  # schedule -> last report and when it was written
+        self._confirmed: dict[str, float] = {}  # schedule -> when it was read from the API server
         self._queue: asyncio.Queue[str] = asyncio.Queue()
         self._queued: set[str] = set()
         self._active: set[str] = set()
         self._again: set[str] = set()
+        self._timers: dict[str, asyncio.TimerHandle] = {}
         self._failures: dict[str, int] = {}
+        self._manifests: collections.OrderedDict[tuple[str, int], tuple[int, list[dict[str, Any]]]]
+        self._manifests = collections.OrderedDict()
+
+    @property
+    def pending(self) -> int:
+        """Return the number of schedules that wait for a worker."""
+        return len(self._queued)
 
     def _changed(self, _key: str, new: Schedule | None, old: Schedule | None) -> None:
         current = new or old
         if current is None:
             return
         if new is None:
-            self.applied.pop(current.name, None)
-            self._reported.pop(current.name, None)
-        elif old is None or new.generation != old.generation or new.deleting != old.deleting:
+            for state in (self.applied, self._reported, self._confirmed, self._failures):
+                state.pop(current.name, None)
+            if timer := self._timers.pop(current.name, None):
+                timer.cancel()
+        elif old is None or new.generation != old.generation or new.deleting != old.deleting or new.uid != old.uid:
+            if old is not None and new.uid != old.uid:
+                self._reported.pop(new.name, None)
+            self._failures.pop(new.name, None)
             self.enqueue(current.name)
 
+    def _copy_changed(self, name: str) -> None:
+        """Process a schedule whose copies changed, at most once per interval unless it is being deleted."""
+        schedule = self.informer.objects.get(f"{self.namespace}/{name}")
+        if schedule is None:
+            return
+        wait = self._reported.get(name, (None, 0.0))[1] + _INTERVAL - time.monotonic()
+        if wait > 0 and not schedule.deleting:
+            self._later(name, wait)
+        else:
+            self.enqueue(name)
+
+    def _later(self, name: str, delay: float) -> None:
+        """Queue a schedule after a delay, unless it is queued sooner."""
+        loop = asyncio.get_running_loop()
+        if (timer := self._timers.get(name)) is not None:
+            if timer.when() <= loop.time() + delay and not timer.cancelled():
+                return
+            timer.cancel()
+        self._timers[name] = loop.call_later(delay, self.enqueue, name)
+
     def enqueue(self, name: str) -> None:
+        if timer := self._timers.pop(name, None):
+            timer.cancel()
         if name in self._active:
             self._again.add(name)
         elif name not in self._queued:
             self._queued.add(name)
             self._queue.put_nowait(name)
 
+    async def run_locally(self) -> None:
+        """Watch the copies in the cluster, and stop fenced ones in time, until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.copies.run())
+            tasks.create_task(self.fence.run())
+
     async def run(self) -> None:
         """Carry out schedules until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self.copies.run())
             tasks.create_task(self.informer.run())
+            await self.copies.ready.wait()
+            await self.informer.synced.wait()
             for _number in range(_WORKERS):
                 tasks.create_task(self._work())
 
     async def _work(self) -> None:
-        loop = asyncio.get_running_loop()
         while True:
             name = await self._queue.get()
             self._queued.discard(name)
             self._active.add(name)
             try:
+                problem = ""
                 if (schedule := self.informer.objects.get(f"{self.namespace}/{name}")) is not None:
-                    await self._reconcile(schedule)
-                self._failures.pop(name, None)
-            except (ApiError, TimeoutError) as error:
-                failures = self._failures[name] = self._failures.get(name, 0) + 1
-                delay = min(0.25 * 2 ** failures, _LONGEST_DELAY)
-                LOG.warning("Schedule %s failed %d times and is tried again in %.1f s: %s",
-                            name, failures, delay, error)
-                loop.call_later(delay, self.enqueue, name)
+                    problem = await self._reconcile(schedule)
+            except (ApiError, Unapplied, TimeoutError) as error:
+                problem = str(error) or "no response in time"
             except Exception:  # a schedule that cannot be processed must not stop the others
-                LOG.exception("Schedule %s cannot be processed; it is tried again when it changes", name)
+                LOG.exception("Schedule %s cannot be processed", name)
+                problem = "internal error"
             finally:
                 self._active.discard(name)
-                if name in self._again:
-                    self._again.discard(name)
+            if not problem:
+                self._failures.pop(name, None)
+            else:
+                self._retry(name, problem)
+            if name in self._again:
+                self._again.discard(name)
+                if schedule is not None and self._last_report(schedule).generation != schedule.generation:
                     self.enqueue(name)
+                else:
+                    self._copy_changed(name)
 
-    async def _reconcile(self, schedule: Schedule) -> None:
+    def _retry(self, name: str, problem: str) -> None:
+        self.failures += 1
+        failures = self._failures[name] = self._failures.get(name, 0) + 1
+        delay = min(0.25 * 2 ** min(failures, 10), _LONGEST_DELAY)
+        LOG.log(logging.WARNING if failures in (3, 10) else logging.DEBUG,
+                "Schedule %s failed %d times and is tried again in %.1f s: %s", name, failures, delay, problem)
+        self._later(name, delay)
+
+    async def _reconcile(self, schedule: Schedule) -> str:
+        """Carry out a schedule. Return why it must be tried again, or an empty text."""
         if schedule.deleting:
-            await self._finish(schedule)
-            return
+            return await self._finish(schedule)
+        previous = {observed.ref.key: observed for observed in self._last_report(schedule).objects}
+        if self.fence.closed(fence_after(schedule)):
+            return await self._report(schedule, [
+                Observed(entry.ref, "Fenced", "", "The control plane was not reached in time.", uid=entry.uid)
+                if workload(entry.ref) else previous.get(entry.ref.key, Observed(entry.ref))
+                for entry in schedule.entries]) or "fenced"
         try:
-            manifests = schedule.manifests()
-            if len(manifests) != len(schedule.entries):
-                raise Invalid(f"{len(manifests)} manifests for {len(schedule.entries)} objects")
+            manifests = self._unpack(schedule)
         except Invalid as error:
-            await self._report(schedule, [Observed(entry.ref, "Failed", "", error.message)
-                                          for entry in schedule.entries])
-            return
-        observed = [await self.copies.apply(schedule, entry, manifest)
-                    for entry, manifest in zip(schedule.entries, manifests, strict=True)]
-        listed = {entry.ref.key for entry in schedule.entries}
-        previous, _at = self._reported.get(schedule.name, (schedule.report, 0.0))
-        surplus = [old.ref for old in previous.objects if old.ref.key not in listed]
-        if surplus:
-            await self._remove(schedule, surplus)
+            return await self._report(schedule, [Observed(entry.ref, "Failed", "", error.message, uid=entry.uid)
+                                                 for entry in schedule.entries])
+        if fence_after(schedule) is not None or any(copy.fenced for copy in self.copies.of(schedule.name).values()):
+            if not await self._confirm(schedule):
+                return "changed meanwhile"
+            await self._release(schedule, manifests)
+        observed = await self._apply(schedule, manifests, previous)
+        observed += await self._prune(schedule, previous.values())
         self.applied[schedule.name] = schedule.generation
         await self._report(schedule, observed)
-        if any(entry.phase == "Failed" for entry in observed):  # a kind or a namespace may appear later
-            raise ApiError("; ".join(entry.message for entry in observed if entry.phase == "Failed")[:500])
+        return "; ".join(entry.message for entry in observed if entry.phase in ("Failed", "Conflict", "Pending")
+                         and not finished(entry.ref, entry.status))[:500]
 
-    async def _finish(self, schedule: Schedule) -> None:
-        """Delete the copies of a deleted schedule, then let the schedule go."""
-        refs = [entry.ref for entry in schedule.entries]
-        refs += [old.ref for old in schedule.report.objects if old.ref.key not in {ref.key for ref in refs}]
-        if FINALIZER not in schedule.finalizers:
-            return
-        await self._remove(schedule, refs)
-        rest = [entry for entry in schedule.finalizers if entry != FINALIZER]
-        try:
-            await self.nova.patch(schedule.path, {"metadata": {"finalizers": rest or None, "uid": schedule.uid}})
-        except ApiError as error:
-            if not error.missing:
-                raise
+    def _unpack(self, schedule: Schedule) -> list[dict[str, Any]]:
+        """Return the manifests of a schedule; those of recently processed schedules are cached. Raises Invalid."""
+        key = (schedule.uid, schedule.generation)
+        if key in self._manifests:
+            self._manifests.move_to_end(key)
+            return self._manifests[key][1]
+        manifests = schedule.manifests()
+        if len(manifests) != len(schedule.entries):
+            raise Invalid(f"spec.manifests: {len(manifests)} manifests for {len(schedule.entries)} objects.")
+        for entry, manifest in zip(schedule.entries, manifests, strict=True):
+            if (problem := _mismatch(entry, manifest)):
+                raise Invalid(f"spec.manifests: {problem}.")
+        self._manifests[key] = len(schedule.packed), manifests
+        while sum(size for size, _manifests in self._manifests.values()) > _CACHED_BYTES:
+            self._manifests.popitem(last=False)
+        return manifests
 
-    async def _remove(self, schedule: Schedule, refs: Iterable[Ref]) -> None:
-        """Delete copies, the last applied first. The schedule is read again before, because nothing is deleted on stale
-        knowledge. Raises ApiError if a copy still exists."""
+    async def _confirm(self, schedule: Schedule) -> bool:
+        """Read a schedule again if the heartbeat was interrupted since its last read. Return False if it changed."""
+        if not self.heartbeat.held:
+            raise ApiError("waiting for the lease before fenced workloads run")
+        if self._confirmed.get(schedule.name, 0.0) > self.heartbeat.resumed:
+            return True
+        started = time.monotonic()
+        fresh = await self._read(schedule)
+        if fresh is None or fresh.deleting or fresh.generation != schedule.generation:
+            return False
+        self._confirmed[schedule.name] = started
+        return True
+
+    async def _read(self, schedule: Schedule) -> Schedule | None:
+        """Return a schedule as the API server has it, or None if it does not exist any more."""
         try:
             fresh = schedules.decode(await self.nova.get(schedule.path))
         except ApiError as error:
             if error.missing:
-                return
+                return None
             raise
-        listed = set() if fresh.deleting else {entry.ref.key for entry in fresh.entries}
-        doomed = [ref for ref in reversed(list(refs)) if ref.key not in listed]
-        remaining = [ref.key for ref in doomed if not await self.copies.remove(ref, schedule.name)]
-        if remaining:
-            raise ApiError(f"still being deleted: {', '.join(remaining)[:500]}")
-        for namespace in {ref.namespace for ref in doomed if ref.namespace}:
-            await self.copies.remove_namespace(namespace)
+        return fresh if fresh.uid == schedule.uid else None
 
-    async def _report(self, schedule: Schedule, observed: list[Observed]) -> None:
-        """Write the status of a schedule if it changed, at most once per interval."""
-        report = Report(schedule.generation, self.epoch, tuple(observed))
+    async def _release(self, schedule: Schedule, manifests: Sequence[dict[str, Any]]) -> None:
+        """Let the copies of a confirmed schedule run again that the fence stopped."""
+        copies = self.copies.of(schedule.name)
+        for entry, manifest in zip(schedule.entries, manifests, strict=True):
+            copy = copies.get(entry.ref.key)
+            if copy is not None and copy.fenced:
+                spec = manifest.get("spec")
+                replicas = spec.get("replicas") if isinstance(spec, dict) else None
+                await self.fence.restore(copy, None if self.copies.autoscaled(entry.ref) else replicas)
+
+    async def _apply(self, schedule: Schedule, manifests: Sequence[dict[str, Any]],
+                     previous: dict[str, Observed]) -> list[Observed]:
+        """Apply the objects of a schedule in their order; objects of the same position at the same time."""
+        observed: list[Observed] = []
+        limit = asyncio.Semaphore(_AT_ONCE)
+
+        async def apply(entry: Entry, manifest: dict[str, Any]) -> Observed:
+            async with limit:
+                return await self.applier.apply(schedule, entry, manifest, previous.get(entry.ref.key))
+
+        for _order, tier in itertools.groupby(zip(schedule.entries, manifests, strict=True),
+                                              key=lambda pair: objects.apply_order(pair[0].ref)):
+            observed += await asyncio.gather(*(apply(entry, manifest) for entry, manifest in tier))
+        return observed
+
+    def _released(self, name: str, ref: Ref) -> bool:
+        """Return True if no schedule of this name claims an object: it may go over to another schedule."""
+        schedule = self.informer.objects.get(f"{self.namespace}/{name}")
+        return schedule is None or schedule.deleting or all(entry.ref.key != ref.key for entry in schedule.entries)
+
+    async def _prune(self, schedule: Schedule, previous: Iterable[Observed]) -> list[Observed]:
+        """Delete copies that the schedule does not list any more. Return reports on those that still exist."""
+        listed = {entry.ref.key for entry in schedule.entries}
+        surplus = {observed.ref.key: observed.ref for observed in previous}
+        surplus |= {key: copy.ref for key, copy in self.copies.of(schedule.name).items()}
+        surplus = {key: ref for key, ref in surplus.items() if key not in listed}
+        if not surplus:
+            return []
+        fresh = await self._read(schedule)  # nothing is deleted on stale knowledge
+        if fresh is None or fresh.generation != schedule.generation:
+            raise ApiError("the schedule changed meanwhile")
+        remaining = await self._remove(schedule.name, surplus.values())
+        return [Observed(ref, "Applied", "", "The copy is being deleted.") for ref in remaining]
+
+    async def _remove(self, name: str, refs: Iterable[Ref]) -> list[Ref]:
+        """Delete copies, the last applied first; what others need is deleted after these have ended. Return the copies
+        that still exist."""
+        waiting = sorted(refs, key=objects.apply_order, reverse=True)
+        namespaces = {ref.namespace for ref in waiting if ref.namespace}
+        while waiting:
+            order = objects.apply_order(waiting[0])
+            tier = [ref for ref in waiting if objects.apply_order(ref) == order]
+            remaining = [ref for ref in tier if not await self.applier.remove(ref, name)]
+            waiting = waiting[len(tier):]
+            if remaining:
+                return remaining + waiting
+        for namespace in namespaces:
+            await self.applier.remove_namespace(namespace)
+        return []
+
+    async def _finish(self, schedule: Schedule) -> str:
+        """Delete the copies of a deleted schedule, then remove its finalizer."""
+        if FINALIZER not in schedule.finalizers:
+            return ""
+        fresh = await self._read(schedule)
+        if fresh is None or not fresh.deleting:
+            return ""
+        refs = {entry.ref.key: entry.ref for entry in fresh.entries}
+        refs |= {observed.ref.key: observed.ref for observed in fresh.report.objects}
+        refs |= {key: copy.ref for key, copy in self.copies.of(schedule.name).items()}
+        remaining = await self._remove(schedule.name, refs.values())
+        if remaining:
+            problem = f"still being deleted: {', '.join(ref.key for ref in remaining)}"[:500]
+            if self._failures.get(schedule.name, 0) >= _STUCK:
+                await self._report(fresh, [Observed(ref, "Applied", "", "The copy is being deleted.")
+                                           for ref in remaining])
+            return problem
+        rest = [entry for entry in fresh.finalizers if entry != FINALIZER]
+        try:
+            await self.nova.patch(fresh.path, {"metadata": {
+                "finalizers": rest or None, "uid": fresh.uid, "resourceVersion": fresh.version}})
+        except ApiError as error:
+            if not error.missing:
+                raise
+        return ""
+
+    def _last_report(self, schedule: Schedule) -> Report:
+        return self._reported.get(schedule.name, (schedule.report, 0.0))[0]
+
+    async def _report(self, schedule: Schedule, observed: list[Observed]) -> str:
+        """Write the status of a schedule if it changed, at most once per interval. Return an empty text."""
+        report = Report(schedule.generation, self.heartbeat.epoch, tuple(observed))
         previous, at = self._reported.get(schedule.name, (schedule.report, 0.0))
-        if report == previous:
-            return
+        if (report.generation, report.objects) == (previous.generation, previous.objects):
+            return ""
         wait = at + _INTERVAL - time.monotonic()
         if wait > 0 and report.generation == previous.generation:
-            asyncio.get_running_loop().call_later(wait, self.enqueue, schedule.name)
-            return
+            self._later(schedule.name, wait)
+            return ""
         path = schedules.path_of(self.namespace, schedule.name, "status")
         try:
-            await self.nova.patch(path, {"status": schedules.render_report(report)})
+            await self.nova.patch(path, {"metadata": {"uid": schedule.uid}, "status": schedules.render_report(report)})
+            self.reports += 1
         except ApiError as error:
             if not error.missing:
                 raise
         self._reported[schedule.name] = report, time.monotonic()
+        return ""
+
+
+def _mismatch(entry: Entry, manifest: dict[str, Any]) -> str:
+    """Return how a manifest differs from the object that its schedule names, or an empty text."""
+    try:
+        ref = objects.ref_of(manifest)
+    except (KeyError, TypeError, AttributeError):
+        return f"the manifest of {entry.ref.key} has no metadata.name"
+    return "" if ref.key == entry.ref.key else f"the manifest of {entry.ref.key} is of {ref.key}"

@@ -1,26 +1,24 @@
-"""Copies of users' objects in a workload cluster: applied, observed, and removed again.
-
-Objects that Nova did not create are never changed or deleted. Before something is deleted, its label is checked on the
-server, and the deletion names its uid.
-"""
+"""Copies of users' objects in a workload cluster: watches of the kinds in use, and an index by schedule."""
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import msgspec
+
 from nova.federator.api import objects
-from nova.federator.api.names import ADOPT, AGENT, CREATED_FOR, MANAGED_BY, NAME_LABEL, TARGET
+from nova.federator.api.names import MANAGED_BY
 from nova.federator.api.types import Ref
+from nova.federator.clusters.observe import Copy, content_of, copy_of
 from nova.federator.kube.client import Api, ApiError, Object, Resource
-from nova.federator.kube.informer import Informer
-from nova.federator.store.schedules import Entry, Observed, Phase, Schedule
+from nova.federator.kube.informer import Informer, key_of
+from nova.federator.store.schedules import Phase
 
 LOG = logging.getLogger(__name__)
-DIGEST = "nova.elotl.co/digest"  # annotation of a copy: the manifest that was applied
-ORIGIN = "nova.elotl.co/uid"  # annotation of a copy: the uid of the user's object
-_GONE_TIMEOUT = 300.0  # seconds to wait for the end of a copy before the next try
-_ONCE = {"Job", "Pod"}  # kinds that are not changed after their creation: a new uid makes a new object
+_SYNC_TIMEOUT = 30.0  # seconds for the first list of a kind
+_RETRY = 2.0  # seconds after which the search for the copies of an earlier agent is repeated
+_DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 
 
 class Unapplied(Exception):
@@ -31,253 +29,215 @@ class Unapplied(Exception):
         self.phase, self.message = phase, message
 
 
-class Copies:
-    """The copies of one cluster. ``changed``: called with the name of a schedule when a copy of it changed."""
+class Definition(msgspec.Struct, frozen=True):
+    """A custom resource definition of the cluster: its group, kind and served versions."""
 
-    def __init__(self, api: Api, cluster: str, changed: Callable[[str], None]) -> None:
-        self.api, self.cluster, self.changed = api, cluster, changed
-        self._informers: dict[tuple[str, str], Informer[Object]] = {}
-        self._autoscalers: Informer[Object] | None = None
+    group: str
+    kind: str
+    versions: tuple[str, ...]
+    established: bool
+
+
+class Copies:
+    """The copies of one cluster. ``changed``: called with the name of a schedule when a copy of it changed.
+
+    ``ready``: set once the copies of an earlier agent are in the index. Kinds without copies are not watched.
+    """
+
+    def __init__(self, api: Api, changed: Callable[[str], None]) -> None:
+        self.api, self.changed = api, changed
+        self.ready = asyncio.Event()
+        self.verified: dict[str, str] = {}  # uid -> Copy.owned after the last apply
+        self.autoscalers = Informer(api, "/apis/autoscaling/v1/horizontalpodautoscalers", _target, self._scaled)
+        self.definitions = Informer(api, _DEFINITIONS, _definition, self._defined)
+        self._classes = Informer(api, "/apis/storage.k8s.io/v1/storageclasses", lambda obj: obj)
+        self._by_schedule: dict[str, dict[str, Copy]] = {}  # schedule -> key of Ref -> copy
+        self._informers: dict[tuple[str, str], tuple[Informer[Copy], asyncio.Task[None]]] = {}
+        self._waiting: dict[tuple[str, str], set[str]] = {}  # missing group, kind -> schedules
+        self._stale: set[str] = set()  # groups whose definitions changed since their discovery
         self._tasks: asyncio.TaskGroup | None = None
 
     async def run(self) -> None:
         """Run the watches of copies until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
-            self._autoscalers = Informer(self.api, "/apis/autoscaling/v1/horizontalpodautoscalers", lambda obj: obj)
-            tasks.create_task(self._autoscalers.run())
-            await asyncio.get_running_loop().create_future()
+            for informer in (self.autoscalers, self.definitions):
+                tasks.create_task(informer.run())
+            while True:
+                try:
+                    await self._scan()
+                    break
+                except (ApiError, TimeoutError) as error:
+                    LOG.warning("The copies in the cluster were not listed, next try in %.0f s: %s", _RETRY, error)
+                    await asyncio.sleep(_RETRY)
+            self.ready.set()
 
-    def _noticed(self, _key: str, new: Object | None, old: Object | None) -> None:
-        labels = ((new or old or {}).get("metadata") or {}).get("labels") or {}
-        if name := labels.get(MANAGED_BY):
-            self.changed(name)
+    async def _scan(self) -> None:
+        """Watch the kinds of which an earlier agent left copies."""
+        await asyncio.wait_for(self.autoscalers.synced.wait(), _SYNC_TIMEOUT)
+        await asyncio.wait_for(self.definitions.synced.wait(), _SYNC_TIMEOUT)
+        refs = [Ref(kind.group, kind.version, kind.kind, "", "") for kind in objects.KINDS]
+        refs += [Ref(definition.group, definition.versions[0], definition.kind, "", "")
+                 for definition in self.definitions.objects.values() if definition.versions]
+        for ref in refs:
+            try:
+                resource = await self.resource(ref)
+                page = await self.api.get(resource.path(), labelSelector=MANAGED_BY, limit="1")
+            except Unapplied:
+                continue
+            except ApiError as error:
+                if error.status not in (403, 404, 405):
+                    raise
+                LOG.info("The copies of kind %s are not listed: %s", ref.kind, error)
+                continue
+            if page.get("items"):
+                await self._informer(resource)
 
-    async def _informer(self, resource: Resource) -> Informer[Object]:
+    def of(self, schedule: str) -> Mapping[str, Copy]:
+        """Return the copies of a schedule, by the key of their Ref."""
+        return self._by_schedule.get(schedule, {})
+
+    def __iter__(self) -> Iterator[Copy]:
+        return iter([copy for copies in self._by_schedule.values() for copy in copies.values()])
+
+    async def resource(self, ref: Ref, schedule: str = "") -> Resource:
+        """Return the resource of an object, in another version of its group if the cluster does not serve the given
+        one. Raises Unapplied if there is none; ``schedule`` is then notified when the kind appears."""
+        versions = [ref.version]
+        if ref.group in self._stale:
+            self._stale.discard(ref.group)
+            await self.api.discover(f"{ref.group}/{ref.version}")
+        if resource := await self.api.resource(_api_version(ref.group, ref.version), ref.kind):
+            return resource
+        if ref.group:
+            try:
+                group = await self.api.get(f"/apis/{ref.group}")
+                versions += [str(entry["version"]) for entry in group.get("versions") or ()]
+            except ApiError as error:
+                if not error.missing:
+                    raise
+        for version in versions[1:]:
+            if version != ref.version and (resource := await self.api.resource(
+                    _api_version(ref.group, version), ref.kind)):
+                return resource
+        if schedule:
+            self._waiting.setdefault((ref.group, ref.kind), set()).add(schedule)
+        raise Unapplied("Failed", f"The cluster does not have the kind {ref.kind} of {ref.group or 'core'}.")
+
+    async def cached(self, ref: Ref, schedule: str) -> tuple[Resource, Copy | None]:
+        """Return the resource of an object and its copy, or None. Raises Unapplied, ApiError."""
+        resource = await self.resource(ref, schedule)
+        informer = await self._informer(resource)
+        return resource, informer.objects.get(f"{ref.namespace}/{ref.name}" if resource.namespaced else ref.name)
+
+    def put(self, resource: Resource, obj: Object, applied: bool = True) -> Copy:
+        """Store the result of a write. ``applied``: False if it was no apply, so that fields may have lost Nova as
+        their owner."""
+        obj = {"apiVersion": resource.api_version, "kind": resource.kind, **obj}
+        copy = copy_of(obj)
+        if applied:
+            self.verified[copy.uid] = copy.owned
+        informer, _task = self._informers[resource.api_version, resource.kind]
+        self._index(copy, informer.objects.get(key_of(obj)))
+        informer.put(obj)
+        return copy
+
+    def changed_later(self, delay: float, schedule: str) -> None:
+        asyncio.get_running_loop().call_later(delay, self.changed, schedule)
+
+    def autoscaled(self, ref: Ref) -> bool:
+        """Return True if a HorizontalPodAutoscaler of the cluster sets the replicas of the object."""
+        target = (ref.kind, ref.namespace, ref.name)
+        return any(scaled == target for scaled in self.autoscalers.objects.values())
+
+    def binds_late(self, copy: Copy) -> bool:
+        """Return True for a claim whose volume is bound when its first pod is scheduled."""
+        storage_class = self._classes.objects.get(copy.storage_class) or {}
+        return storage_class.get("volumeBindingMode") == "WaitForFirstConsumer"
+
+    async def _informer(self, resource: Resource) -> Informer[Copy]:
         """Return the cache of the copies of a kind; start its watch at the first use."""
         key = (resource.api_version, resource.kind)
         if key not in self._informers:
             assert self._tasks is not None
-            informer = Informer(self.api, resource.path(), lambda obj: obj, self._noticed, labelSelector=MANAGED_BY)
-            self._informers[key] = informer
-            self._tasks.create_task(informer.run())
-        informer = self._informers[key]
-        await asyncio.wait_for(informer.synced.wait(), 30.0)
+            informer: Informer[Copy] = Informer(
+                self.api, resource.path(), self._decode, self._noticed, labelSelector=MANAGED_BY)
+            self._informers[key] = informer, self._tasks.create_task(self._follow(informer))
+            if resource.kind == "PersistentVolumeClaim":
+                self._tasks.create_task(self._classes.run())
+        informer = self._informers[key][0]
+        try:
+            await asyncio.wait_for(informer.synced.wait(), _SYNC_TIMEOUT)
+        except TimeoutError:
+            raise ApiError(f"The cluster did not list {resource.plural} within {_SYNC_TIMEOUT:.0f} s.") from None
         return informer
 
-    async def _resource(self, ref: Ref) -> Resource:
-        resource = await self.api.resource(f"{ref.group}/{ref.version}" if ref.group else ref.version, ref.kind)
-        if resource is None:
-            raise Unapplied("Failed", f"The cluster does not have the kind {ref.kind} of {ref.group or 'core'}.")
-        return resource
-
-    async def _cached(self, ref: Ref) -> tuple[Resource, Object | None]:
-        resource = await self._resource(ref)
-        informer = await self._informer(resource)
-        return resource, informer.objects.get(f"{ref.namespace}/{ref.name}" if ref.namespace else ref.name)
-
-    async def apply(self, schedule: Schedule, entry: Entry, manifest: dict[str, Any]) -> Observed:
-        """Make a copy equal to its manifest and return its state. Nothing is sent if it is equal already. Raises
-        ApiError for failures that a repetition may heal."""
-        ref = entry.ref
+    async def _follow(self, informer: Informer[Copy]) -> None:
+        """Run a watch, which ends alone if its kind is removed."""
         try:
-            resource, copy = await self._cached(ref)
-            if copy is None or not _current(copy, entry, schedule):
-                copy = await self._apply(schedule, entry, manifest, resource, copy)
-            phase, message = phase_of(copy)
-            return Observed(ref, phase, entry.digest, message, dict(copy.get("status") or {}))
-        except Unapplied as error:
-            return Observed(ref, error.phase, "", error.message)
-        except ApiError as error:
-            if error.status in (400, 403, 409, 422):
-                return Observed(ref, "Conflict" if error.conflict else "Failed", "", error.message[:1000])
-            raise
-
-    async def _apply(self, schedule: Schedule, entry: Entry, manifest: dict[str, Any], resource: Resource,
-                     copy: Object | None) -> Object:
-        ref = entry.ref
-        path = resource.path(ref.namespace, ref.name)
-        if copy is None:
-            copy = await self._existing(path)
-            if copy is not None and not _owned(copy, schedule):
-                self._check_foreign(copy, manifest)
-        elif not _owned(copy, schedule):
-            self._check_foreign(copy, manifest)
-        if copy is not None and ref.kind in _ONCE:
-            if _annotation(copy, ORIGIN) == entry.uid:
-                return copy
-            await self._delete(path, copy)
-            await self._gone(path)
-        if ref.namespace:
-            await self._ensure_namespace(ref.namespace, schedule)
-        body = self._body(schedule, entry, manifest)
-        if self._autoscaled(ref) and isinstance(body.get("spec"), dict):
-            body["spec"] = {key: value for key, value in body["spec"].items() if key != "replicas"}
-        return await self.api.apply(path, body, AGENT, force=copy is not None)
-
-    def _check_foreign(self, copy: Object, manifest: Mapping[str, Any]) -> None:
-        """Raise Unapplied if an object belongs to somebody else and the user has not asked to take it over."""
-        annotations = (manifest.get("metadata") or {}).get("annotations") or {}
-        if annotations.get(ADOPT) == "true" or (copy["metadata"].get("labels") or {}).get(CREATED_FOR):
-            return
-        managers = sorted({str(entry.get("manager")) for entry in copy["metadata"].get("managedFields") or ()})
-        raise Unapplied("Conflict", f"The cluster has an object of this name that Nova did not create (field managers:"
-                        f" {', '.join(managers) or 'unknown'}). Set the annotation {ADOPT}=true to take it over.")
-
-    def _body(self, schedule: Schedule, entry: Entry, manifest: dict[str, Any]) -> dict[str, Any]:
-        metadata = dict(manifest.get("metadata") or {})
-        metadata["labels"] = {**(metadata.get("labels") or {}), MANAGED_BY: schedule.name, TARGET: self.cluster[:63]}
-        metadata["annotations"] = {**(metadata.get("annotations") or {}), DIGEST: entry.digest, ORIGIN: entry.uid}
-        return {**manifest, "metadata": metadata}
-
-    def _autoscaled(self, ref: Ref) -> bool:
-        """Return True if a HorizontalPodAutoscaler of the cluster sets the replicas of the object."""
-        autoscalers = self._autoscalers.objects.values() if self._autoscalers else ()
-        return any((target := (scaler.get("spec") or {}).get("scaleTargetRef") or {}).get("kind") == ref.kind
-                   and target.get("name") == ref.name and scaler["metadata"].get("namespace") == ref.namespace
-                   for scaler in autoscalers)
-
-    async def _existing(self, path: str) -> Object | None:
-        try:
-            return await self.api.get(path)
-        except ApiError as error:
-            if error.missing:
-                return None
-            raise
-
-    async def _ensure_namespace(self, name: str, schedule: Schedule) -> None:
-        if any(entry.ref.kind == "Namespace" and entry.ref.name == name for entry in schedule.entries):
-            return
-        path = f"/api/v1/namespaces/{name}"
-        if await self._existing(path) is not None:
-            return
-        try:
-            await self.api.create("/api/v1/namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": {
-                "name": name, "labels": {CREATED_FOR: schedule.name, NAME_LABEL: name}}})
-        except ApiError as error:
-            if not error.conflict:
+            await informer.run()
+        except asyncio.CancelledError:
+            if any(current is informer for current, _task in self._informers.values()):
                 raise
 
-    async def remove(self, ref: Ref, schedule: str) -> bool:
-        """Delete a copy if this schedule owns it. Return True once the copy does not exist any more."""
-        try:
-            resource = await self._resource(ref)
-        except Unapplied:
-            return True
-        path = resource.path(ref.namespace, ref.name)
-        copy = await self._existing(path)
-        if copy is None or (copy["metadata"].get("labels") or {}).get(MANAGED_BY) != schedule:
-            return True
-        if "deletionTimestamp" not in copy["metadata"]:
-            if ref.kind == "Namespace" and not ref.group:
-                foreign, own = await self._content(ref.name)
-                if own:
-                    return False  # until these are removed, too
-                if foreign:
-                    LOG.warning("Namespace %s stays in the cluster: it has %s, which is not Nova's", ref.name, foreign)
-                    await self._disown(path, copy)
-                    return True
-            await self._delete(path, copy)
-        try:
-            await self._gone(path, copy["metadata"]["uid"])
-        except TimeoutError:
-            return False
-        return True
+    def _decode(self, obj: Object) -> Copy:
+        copy = copy_of(obj)
+        return copy if copy.uid in self.verified else msgspec.structs.replace(copy, content=content_of(obj))
 
-    async def remove_namespace(self, name: str) -> None:
-        """Delete a namespace that an agent created, if no copy is left in it."""
-        path = f"/api/v1/namespaces/{name}"
-        copy = await self._existing(path)
-        if copy is None or CREATED_FOR not in (copy["metadata"].get("labels") or {}):
+    def _noticed(self, _key: str, new: Copy | None, old: Copy | None) -> None:
+        self._index(new, old)
+        if new is None and old is not None:
+            self.verified.pop(old.uid, None)
+        if new != old:
+            for name in {copy.schedule for copy in (old, new) if copy is not None and copy.schedule}:
+                self.changed(name)
+
+    def _index(self, new: Copy | None, old: Copy | None) -> None:
+        if old is not None and (new is None or new.schedule != old.schedule):
+            copies = self._by_schedule.get(old.schedule, {})
+            copies.pop(old.ref.key, None)
+            if not copies:
+                self._by_schedule.pop(old.schedule, None)
+        if new is not None and new.schedule:
+            self._by_schedule.setdefault(new.schedule, {})[new.ref.key] = new
+
+    def _scaled(self, _key: str, new: tuple[str, str, str] | None, old: tuple[str, str, str] | None) -> None:
+        """Process the schedules whose replicas an autoscaler began or ceased to set."""
+        if new == old:
             return
-        if any(key.startswith(f"{name}/") for informer in self._informers.values() for key in informer.objects):
-            return
-        if await self._content(name) == ("", ""):
-            await self._delete(path, copy)
+        for copy in self:
+            if (copy.ref.kind, copy.ref.namespace, copy.ref.name) in (new, old):
+                self.changed(copy.schedule)
 
-    async def _content(self, namespace: str) -> tuple[str, str]:
-        """Return an object in a namespace that Nova did not create and one that Nova did, or empty texts. Objects that
-        clusters create by themselves do not count, nor do objects that belong to others."""
-        foreign = own = ""
-        for kind in objects.KINDS:
-            if not kind.namespaced or await self.api.resource(
-                    f"{kind.group}/{kind.version}" if kind.group else kind.version, kind.kind) is None:
-                continue
-            page = await self.api.list(kind.path(namespace))
-            for item in page["items"]:
-                obj = {"apiVersion": page.get("apiVersion"), "kind": kind.kind, **item}
-                metadata = item["metadata"]
-                if objects.internal(obj) or metadata.get("ownerReferences"):
-                    continue
-                if MANAGED_BY in (metadata.get("labels") or {}):
-                    own = f"{kind.kind} {metadata['name']}"
-                elif "deletionTimestamp" not in metadata:
-                    foreign = f"{kind.kind} {metadata['name']}"
-        return foreign, own
-
-    async def _disown(self, path: str, copy: Object) -> None:
-        await self.api.patch(path, {"metadata": {
-            "labels": {MANAGED_BY: None, TARGET: None}, "annotations": {DIGEST: None, ORIGIN: None},
-            "uid": copy["metadata"]["uid"]}})
-
-    async def _delete(self, path: str, copy: Object) -> None:
-        try:
-            await self.api.delete(path, propagation="Foreground", uid=copy["metadata"]["uid"])
-        except ApiError as error:
-            if not error.missing:
-                raise
-
-    async def _gone(self, path: str, uid: str = "") -> None:
-        """Wait until an object does not exist any more, or exists with another uid. Raises TimeoutError."""
-        delay = 0.05
-        async with asyncio.timeout(_GONE_TIMEOUT):
-            while True:
-                copy = await self._existing(path)
-                if copy is None or (uid and copy["metadata"]["uid"] != uid):
-                    return
-                await asyncio.sleep(delay)
-                delay = min(delay * 1.6, 2.0)
+    def _defined(self, _key: str, new: Definition | None, old: Definition | None) -> None:
+        """Process the schedules that waited for a kind; forget the copies of a removed kind."""
+        for definition in (new, old):
+            if definition is not None:
+                self._stale.add(definition.group)
+        if new is not None and new.established:
+            for name in self._waiting.pop((new.group, new.kind), ()):
+                self.changed(name)
+        if new is None and old is not None:
+            for version in old.versions:
+                informer, task = self._informers.pop((f"{old.group}/{version}", old.kind), (None, None))
+                if informer is not None and task is not None:
+                    task.cancel()
+                    for key, copy in list(informer.objects.items()):
+                        self._noticed(key, None, copy)
 
 
-def _annotation(copy: Object, name: str) -> str:
-    return str((copy["metadata"].get("annotations") or {}).get(name, ""))
+def _api_version(group: str, version: str) -> str:
+    return f"{group}/{version}" if group else version
 
 
-def _owned(copy: Object, schedule: Schedule) -> bool:
-    return (copy["metadata"].get("labels") or {}).get(MANAGED_BY) == schedule.name
+def _target(obj: Object) -> tuple[str, str, str]:
+    target: Any = (obj.get("spec") or {}).get("scaleTargetRef") or {}
+    return str(target.get("kind")), str(obj["metadata"].get("namespace")), str(target.get("name"))
 
 
-def _current(copy: Object, entry: Entry, schedule: Schedule) -> bool:
-    """Return True if a copy has the manifest of the entry, and nobody changed fields that Nova set since."""
-    return (_owned(copy, schedule) and _annotation(copy, DIGEST) == entry.digest
-            and _annotation(copy, ORIGIN) == entry.uid and "deletionTimestamp" not in copy["metadata"])
-
-
-def phase_of(copy: Object) -> tuple[Phase, str]:
-    """Return the phase of a copy and a message that explains a phase other than Ready."""
-    status, spec = copy.get("status") or {}, copy.get("spec") or {}
-    current = int(status.get("observedGeneration") or 0) >= int(copy["metadata"].get("generation") or 0)
-    match copy.get("kind"):
-        case "Deployment" | "ReplicaSet" | "StatefulSet":
-            wanted = spec.get("replicas", 1)
-            ready = status.get("availableReplicas" if copy["kind"] != "StatefulSet" else "readyReplicas") or 0
-            updated = status.get("updatedReplicas", wanted if copy["kind"] == "ReplicaSet" else 0) or 0
-            if current and ready >= wanted and (updated >= wanted or copy["kind"] == "StatefulSet"):
-                return "Ready", ""
-            return "Applied", f"{ready} of {wanted} replicas are available"
-        case "DaemonSet":
-            wanted, ready = status.get("desiredNumberScheduled") or 0, status.get("numberReady") or 0
-            return ("Ready", "") if current and ready >= wanted else ("Applied", f"{ready} of {wanted} pods are ready")
-        case "Pod":
-            conditions = {entry.get("type"): entry.get("status") for entry in status.get("conditions") or ()}
-            if status.get("phase") == "Succeeded" or conditions.get("Ready") == "True":
-                return "Ready", ""
-            return ("Failed" if status.get("phase") == "Failed" else "Applied"), f"the pod is {status.get('phase')}"
-        case "Job":
-            conditions = {entry.get("type"): entry.get("status") for entry in status.get("conditions") or ()}
-            if conditions.get("Failed") == "True":
-                return "Failed", "the job failed"
-            return "Ready", ""  # running or complete
-        case "PersistentVolumeClaim" if status.get("phase") == "Lost":
-            return "Failed", "the volume of the claim is lost"
-    return "Ready", ""
+def _definition(obj: Object) -> Definition:
+    spec = obj["spec"]
+    established = any(entry.get("type") == "Established" and entry.get("status") == "True"
+                      for entry in (obj.get("status") or {}).get("conditions") or ())
+    return Definition(str(spec["group"]), str(spec["names"]["kind"]), tuple(
+        str(entry["name"]) for entry in spec.get("versions") or () if entry.get("served")), established)

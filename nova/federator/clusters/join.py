@@ -33,10 +33,10 @@ class Credentials:
         self.member, self.cluster, self.namespace = member, cluster, namespace
         self._collection = f"/api/v1/namespaces/{namespace}/secrets"
 
-    async def obtain(self, bootstrap: Kubeconfig) -> Kubeconfig:
+    async def obtain(self, bootstrap: Kubeconfig, ignore_stored: bool = False) -> Kubeconfig:
         """Return the stored credentials, or join with the bootstrap credentials and store what the control plane signs.
         Raises Refused if the control plane denies the request, ApiError if it does not decide in time."""
-        stored = await self._stored()
+        stored = None if ignore_stored else await self._stored()
         if stored is not None:
             key, certificate = stored
             return msgspec.structs.replace(bootstrap, token="", certificate=certificate, key=key)
@@ -74,29 +74,46 @@ class Credentials:
                              x509.NameAttribute(NameOID.COMMON_NAME, f"{AGENT_USER}{self.cluster}")])
         request = x509.CertificateSigningRequestBuilder().subject_name(subject).sign(private, hashes.SHA256())
         pem = request.public_bytes(serialization.Encoding.PEM)
-        async with Api(login) as nova:
+        LOG.info("Cluster %s: requesting a certificate from %s", self.cluster, login.server)
+        async with Api(login, agent="nova-agent") as nova:
             created = await nova.create(_REQUESTS, {
                 "apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest",
                 "metadata": {"generateName": f"nova-agent-{self.cluster[:200]}-"},
                 "spec": {"request": base64.b64encode(pem).decode(), "signerName": SIGNER, "usages": ["client auth"]}})
-            certificate = await self._wait(nova, str(created["metadata"]["name"]))
+            certificate = await self._wait(nova, str(created["metadata"]["name"]), private.public_key())
         await self._store(key, certificate)
         return msgspec.structs.replace(login, token="", certificate=certificate, key=key)
 
-    async def _wait(self, nova: Api, name: str) -> bytes:
+    async def _wait(self, nova: Api, name: str, public: ec.EllipticCurvePublicKey) -> bytes:
         deadline, delay = time.monotonic() + _WAIT, 0.1
         while time.monotonic() < deadline:
-            request = await nova.get(f"{_REQUESTS}/{name}")
+            try:
+                request = await nova.get(f"{_REQUESTS}/{name}")
+            except ApiError as error:
+                if 400 <= error.status < 500 and error.status != 429:
+                    raise
+                LOG.info("The certificate request %s was not read and is tried again: %s", name, error)
+                request = {}
             status = request.get("status") or {}
             for condition in status.get("conditions") or ():
                 if condition.get("type") in ("Denied", "Failed"):
                     raise Refused(f"The control plane refused the agent: {condition.get('message')}")
             if status.get("certificate"):
-                return base64.b64decode(status["certificate"])
+                return self._checked(status["certificate"], public)
             await asyncio.sleep(delay)
             delay = min(delay * 1.5, 5.0)
         raise ApiError(f"The control plane did not sign the request {name} within {_WAIT:.0f} s:"
                        " is nova-scheduler running?")
+
+    def _checked(self, encoded: str, public: ec.EllipticCurvePublicKey) -> bytes:
+        """Return a signed certificate. Raises Invalid if it is not for this key."""
+        try:
+            certificate = base64.b64decode(encoded)
+            if x509.load_pem_x509_certificate(certificate).public_key() != public:
+                raise ValueError("it is for another key")
+        except ValueError as error:
+            raise Invalid(f"The control plane signed an unusable certificate for {self.cluster}: {error}") from None
+        return certificate
 
     async def _store(self, key: bytes, certificate: bytes) -> None:
         data = {"tls.key": base64.b64encode(key).decode(), "tls.crt": base64.b64encode(certificate).decode()}

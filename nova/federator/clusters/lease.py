@@ -11,74 +11,112 @@ from nova.federator.kube.client import Api, ApiError, Object
 LOG = logging.getLogger(__name__)
 RENEW = 10.0  # seconds between two renewals
 DURATION = 40  # seconds for which a renewal is valid
+_RETRY = 2.0  # seconds after a failed renewal
+_REQUEST = 4.0  # seconds for the requests of a renewal
+_GRACE = 8.0  # seconds after the start of the process in which the control plane must answer
 
 
 class Heartbeat:
     """A Lease that this agent renews. ``epoch``: raised by each new agent; reports of an older one are ignored.
-    ``renewed``: monotonic time of the start of the last successful renewal."""
+    ``renewed``: monotonic time of the start of the last successful renewal, None before the first. ``held``: True if
+    the last renewal is still valid. ``resumed``: monotonic time at which renewals began, or began again after a gap.
+    ``interval``: seconds between two renewals."""
 
     def __init__(self, nova: Api, cluster: str, identity: str) -> None:
-        self.nova, self.identity = nova, identity
+        self.nova, self.cluster, self.identity = nova, cluster, identity
         self._collection = f"/apis/coordination.k8s.io/v1/namespaces/{cluster_namespace(cluster)}/leases"
-        self.epoch, self.renewed = 0, time.monotonic()
+        self.epoch = 0
+        self.renewed: float | None = None
+        self.resumed = 0.0
+        self.interval = RENEW
+        self._started, self._answered = time.monotonic(), False
+        self._lease: Object | None = None  # as stored by the last renewal
         self._seen: tuple[str, float] = ("", 0.0)  # resource version of a foreign Lease, when it was first observed
 
+    @property
+    def held(self) -> bool:
+        return self.renewed is not None and time.monotonic() - self.renewed < DURATION
+
+    def silence(self) -> float:
+        """Return the seconds since the last renewal. Before the first one they are unknown: an agent that starts while
+        the control plane does not answer assumes the worst."""
+        now = time.monotonic()
+        if self.renewed is not None:
+            return now - self.renewed
+        if self._answered:
+            return now - self._started
+        return float("inf") if now - self._started > _GRACE else 0.0
+
     async def acquire(self) -> None:
-        """Wait until this agent holds the Lease: another agent's must not have changed for its duration."""
+        """Wait until this agent holds the Lease: another agent's must not have changed for its duration. Raises
+        ApiError with status 401 if the credentials are not accepted."""
         warned = False
         while True:
             try:
-                if await self._renew(taking=True):
-                    return
+                async with asyncio.timeout(_REQUEST):
+                    if await self._renew(taking=True):
+                        return
                 if not warned:
                     warned = True
-                    LOG.warning("Another agent of this cluster holds the lease; waiting until it expires")
-            except ApiError as error:
-                LOG.warning("The lease cannot be acquired and is tried again: %s", error)
-            await asyncio.sleep(2.0)
+                    LOG.warning("Another agent of cluster %s holds the lease; waiting until it expires", self.cluster)
+            except (ApiError, TimeoutError) as error:
+                if isinstance(error, ApiError) and error.status == 401:
+                    raise
+                LOG.warning("The lease of cluster %s was not acquired and is tried again: %s", self.cluster, error)
+            await asyncio.sleep(_RETRY)
 
     async def run(self) -> None:
         """Renew until cancelled. Raises RuntimeError if another agent has taken over."""
         while True:
-            await asyncio.sleep(RENEW)
+            await asyncio.sleep(min(1.0, self.interval))
+            if time.monotonic() - (self.renewed or 0.0) < self.interval:
+                continue
             try:
-                async with asyncio.timeout(RENEW - 1):
+                async with asyncio.timeout(_REQUEST):
                     if not await self._renew(taking=False):
                         raise RuntimeError("Another agent of this cluster took over; this one ends.")
             except (ApiError, TimeoutError) as error:
-                LOG.warning("The lease was not renewed for %.0f s: %s", time.monotonic() - self.renewed, error)
+                LOG.warning("The lease of cluster %s was not renewed for %.0f s: %s", self.cluster, self.silence(),
+                            str(error) or "no response in time")
+                await asyncio.sleep(min(_RETRY, self.interval))
 
     async def _renew(self, taking: bool) -> bool:
+        """Renew or acquire the Lease. Return False if another agent holds it."""
         started = time.monotonic()
         path = f"{self._collection}/{HEARTBEAT}"
         try:
-            lease = await self.nova.get(path)
+            lease = self._lease or await self.nova.get(path)
+            self._answered = True
+            if (lease.get("spec") or {}).get("holderIdentity") != self.identity and not self._may_take(
+                    lease, taking, started):
+                return False
+            epoch = self.epoch or int((lease.get("spec") or {}).get("leaseTransitions") or 0) + 1
+            stored = await self.nova.replace(path, self._spec(lease, epoch))
         except ApiError as error:
+            previous, self._lease = self._lease, None
+            if error.conflict and previous is not None:
+                return await self._renew(taking)  # changed meanwhile: decided by its present state
+            if error.conflict:
+                return not taking
             if not error.missing:
                 raise
-            lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": HEARTBEAT}}
-            await self.nova.create(self._collection, self._spec(lease, 1))
-            self.epoch, self.renewed = 1, started
-            return True
-        spec, version = lease.get("spec") or {}, lease["metadata"]["resourceVersion"]
-        epoch = int(spec.get("leaseTransitions") or 0)
-        if spec.get("holderIdentity") != self.identity:
-            if not taking:
-                return False
-            if self._seen[0] != version:
-                self._seen = version, started
-            duration = int(spec.get("leaseDurationSeconds") or DURATION)
-            if spec.get("holderIdentity") and started - self._seen[1] < duration:
-                return False
-            epoch += 1
-        try:
-            await self.nova.replace(path, self._spec(lease, epoch))
-        except ApiError as error:
-            if error.conflict:
-                return not taking  # changed meanwhile: decided at the next try
-            raise
-        self.epoch, self.renewed = epoch, started
+            self._answered, epoch = True, max(1, self.epoch)
+            stored = await self.nova.create(self._collection, self._spec({
+                "apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": HEARTBEAT}}, epoch))
+        if self.renewed is None or started - self.renewed > 2 * RENEW:
+            self.resumed = time.monotonic()
+        self._lease, self.epoch, self.renewed = stored, epoch, started
         return True
+
+    def _may_take(self, lease: Object, taking: bool, now: float) -> bool:
+        """Return True if the holder released the Lease, or did not renew it for its duration as observed here."""
+        spec, version = lease.get("spec") or {}, lease["metadata"]["resourceVersion"]
+        if not taking:
+            return False
+        if self._seen[0] != version:
+            self._seen = version, now
+        return not spec.get("holderIdentity") or now - self._seen[1] >= int(
+            spec.get("leaseDurationSeconds") or DURATION)
 
     async def release(self) -> None:
         """Let a new agent start at once."""

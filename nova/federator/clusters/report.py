@@ -6,9 +6,13 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import msgspec
+
 from nova.common.errors import Invalid
 from nova.federator.api import objects, quantity
 from nova.federator.api.names import cluster_namespace
+from nova.federator.clusters.copies import Copies
+from nova.federator.clusters.observe import Copy
 from nova.federator.kube.client import Api, ApiError, Object
 from nova.federator.kube.informer import Informer
 from nova.federator.store import reports
@@ -17,35 +21,67 @@ from nova.federator.store.reports import ClusterReport, NodeReport
 LOG = logging.getLogger(__name__)
 _INTERVAL = 10.0  # seconds between two reports
 _CHANGE = 0.01  # part of a resource of a node that must have changed for a new report
-_KINDS_INTERVAL = 60.0  # seconds between two lists of the kinds of the cluster
+_DETAILS_INTERVAL = 60.0  # seconds between two requests for version, kinds and autoscalers of the cluster
+_RUNNING = "status.phase!=Succeeded,status.phase!=Failed,spec.nodeName!="  # pods that use resources of a node
 _PROVIDERS = {"gce": "gce", "aws": "aws", "azure": "azure", "openstack": "openstack", "kind": "kind"}
-_AUTOSCALERS = ("cluster-autoscaler", "luna-manager")  # names of Deployments
+_AUTOSCALERS = ("cluster-autoscaler", "luna-manager")  # in names of Deployments
+
+
+class _Pod(msgspec.Struct, frozen=True):
+    """A pod that uses resources. ``owners``: the objects to whose number of pods it counts."""
+
+    node: str
+    requests: dict[str, int]
+    owners: tuple[tuple[str, str, str], ...]  # namespace, kind, name
+
+
+class _Details(msgspec.Struct, frozen=True):
+    """Properties of a cluster that rarely change."""
+
+    version: str
+    kinds: list[str]
+    autoscaled: bool
 
 
 class Reporter:
-    """Counts the requests of pods per node, and writes a report when something relevant changed."""
+    """Counts the requests of pods per node, and writes a report when something relevant changed.
 
-    def __init__(self, nova: Api, member: Api, cluster: str, epoch: int,
-                 applied: Callable[[], Mapping[str, int]]) -> None:
-        self.nova, self.member, self.cluster, self.epoch, self.applied = nova, member, cluster, epoch, applied
-        self.nodes: Informer[Object] = Informer(member, "/api/v1/nodes", lambda obj: obj, self._changed)
-        self.pods: Informer[tuple[str, dict[str, int]]] = Informer(member, "/api/v1/pods", _pod, self._pod_changed)
+    ``applied``: returns the generations of schedules that were applied. A generation is reported once all of its pods
+    run on nodes, so that the figures of the nodes include them.
+    """
+
+    def __init__(self, nova: Api, member: Api, cluster: str, epoch: int, applied: Callable[[], Mapping[str, int]],
+                 copies: Copies) -> None:
+        self.nova, self.member, self.cluster, self.epoch = nova, member, cluster, epoch
+        self.applied, self.copies = applied, copies
+        self.nodes: Informer[Object] = Informer(member, "/api/v1/nodes", _node_of, self._changed)
+        self.pods: Informer[_Pod] = Informer(member, "/api/v1/pods", _pod_of, self._pod_changed, fieldSelector=_RUNNING)
         self.sequence = 0
         self._used: dict[str, dict[str, int]] = {}  # node -> resource -> thousandths
+        self._running: dict[tuple[str, str, str], int] = {}  # owner -> pods on nodes
+        self._included: dict[str, int] = {}  # schedule -> generation whose pods run
         self._wake = asyncio.Event()
         self._last: ClusterReport | None = None
-        self._kinds: tuple[list[str], float] = ([], -_KINDS_INTERVAL)
+        self._details = _Details("", [], False)
 
     def _changed(self, _key: str, _new: Any, _old: Any) -> None:
         self._wake.set()
 
-    def _pod_changed(self, _key: str, new: tuple[str, dict[str, int]] | None,
-                     old: tuple[str, dict[str, int]] | None) -> None:
+    def _pod_changed(self, _key: str, new: _Pod | None, old: _Pod | None) -> None:
+        if new == old:
+            return
         for pod, sign in ((old, -1), (new, 1)):
-            if pod is not None:
-                used = self._used.setdefault(pod[0], {})
-                for resource, amount in pod[1].items():
-                    used[resource] = used.get(resource, 0) + sign * amount
+            if pod is None:
+                continue
+            used = self._used.setdefault(pod.node, {})
+            for resource, amount in pod.requests.items():
+                used[resource] = used.get(resource, 0) + sign * amount
+            if not any(used.values()):
+                del self._used[pod.node]
+            for owner in pod.owners:
+                self._running[owner] = self._running.get(owner, 0) + sign
+                if not self._running[owner]:
+                    del self._running[owner]
         self._wake.set()
 
     async def run(self) -> None:
@@ -55,27 +91,30 @@ class Reporter:
             tasks.create_task(self.pods.run())
             await self.nodes.synced.wait()
             await self.pods.synced.wait()
+            due = 0.0
             while True:
                 self._wake.clear()
                 try:
+                    if time.monotonic() >= due:
+                        self._details = await self._inspect()
+                        due = time.monotonic() + _DETAILS_INTERVAL
                     await self._write()
                 except ApiError as error:
-                    LOG.warning("The report on the cluster was not written and is tried again: %s", error)
+                    LOG.warning("The report on cluster %s was not written and is tried again: %s", self.cluster, error)
                 await asyncio.sleep(_INTERVAL)
                 try:
-                    async with asyncio.timeout(_KINDS_INTERVAL):
+                    async with asyncio.timeout(_INTERVAL if self._last is None else _DETAILS_INTERVAL):
                         await self._wake.wait()
                 except TimeoutError:
                     pass
 
     async def _write(self) -> None:
-        report = await self._report()
+        report = self._report()
         if self._last is not None and not _differs(self._last, report):
             return
         namespace = cluster_namespace(self.cluster)
+        body = reports.render(namespace, msgspec.structs.replace(report, sequence=self.sequence + 1))
         self.sequence += 1
-        body = reports.render(namespace, ClusterReport(**{
-            **{field: getattr(report, field) for field in report.__struct_fields__}, "sequence": self.sequence}))
         try:
             current = await self.nova.get(reports.path_of(namespace))
             body["metadata"]["resourceVersion"] = current["metadata"]["resourceVersion"]
@@ -86,20 +125,28 @@ class Reporter:
             await self.nova.create(reports.path_of(namespace, ""), body)
         self._last = report
 
-    async def _report(self) -> ClusterReport:
-        applied = dict(self.applied())  # before the figures: they include at least these
-        version = (await self.member.get("/version")).get("gitVersion") if self._last is None else self._last.version
-        if time.monotonic() - self._kinds[1] > _KINDS_INTERVAL:
-            self._kinds = await self._served(), time.monotonic()
+    def _report(self) -> ClusterReport:
+        """Return the present report. The applied generations and the figures of the nodes are of the same moment."""
+        details = self._details
         nodes = sorted(self.nodes.objects.values(), key=lambda node: str(node["metadata"]["name"]))
         labels = nodes[0]["metadata"].get("labels") or {} if nodes else {}
         provider = str((nodes[0].get("spec") or {}).get("providerID") or "").partition(":")[0] if nodes else ""
-        autoscaled = await self._autoscaled() if self._last is None or self._wake.is_set() else self._last.autoscaled
+        applied = self.applied()
+        for name in self._included.keys() - applied.keys():
+            del self._included[name]
+        for name, generation in applied.items():
+            if self._included.get(name) != generation and all(map(self._runs, self.copies.of(name).values())):
+                self._included[name] = generation
         return ClusterReport(
-            epoch=self.epoch, version=str(version or ""), clusterName=self.cluster.removeprefix("kind-"),
+            epoch=self.epoch, version=details.version, clusterName=self.cluster.removeprefix("kind-"),
             provider=_PROVIDERS.get(provider, provider), region=labels.get("topology.kubernetes.io/region", ""),
-            zone=labels.get("topology.kubernetes.io/zone", ""), autoscaled=autoscaled,
-            nodes=[self._node(node) for node in nodes], kinds=self._kinds[0], applied=applied)
+            zone=labels.get("topology.kubernetes.io/zone", ""), autoscaled=details.autoscaled,
+            nodes=[self._node(node) for node in nodes], kinds=details.kinds, applied=dict(self._included))
+
+    def _runs(self, copy: Copy) -> bool:
+        """Return True if all pods of a copy run on nodes."""
+        owner = (copy.ref.namespace, copy.ref.kind, copy.ref.name)
+        return bool(copy.fenced) or (copy.settled and self._running.get(owner, 0) >= copy.pods)
 
     def _node(self, node: Object) -> NodeReport:
         metadata, spec, status = node["metadata"], node.get("spec") or {}, node.get("status") or {}
@@ -117,34 +164,53 @@ class Reporter:
             status.get("capacity") or {}).items()}, metadata.get("labels") or {}, taints,
             ready and not spec.get("unschedulable"))
 
-    async def _served(self) -> list[str]:
-        """Return the kinds of objects that the cluster can have."""
-        kinds = set()
-        for kind in objects.KINDS:
-            api_version = f"{kind.group}/{kind.version}" if kind.group else kind.version
-            if kind.kind in await self.member.discover(api_version):
-                kinds.add(f"{kind.kind}.{kind.group}" if kind.group else kind.kind)
-        definitions = await self.member.list("/apis/apiextensions.k8s.io/v1/customresourcedefinitions")
-        for definition in definitions["items"]:
-            spec = definition["spec"]
-            kinds.add(f"{spec['names']['kind']}.{spec['group']}")
-        return sorted(kinds)
+    async def _inspect(self) -> _Details:
+        """Return version, kinds and autoscalers of the cluster."""
+        versions = {kind.version for kind in objects.KINDS} | {"v2"}
+        groups = {kind.group for kind in objects.KINDS}
+        page = await self.member.get("/apis")
+        served = ["v1"] + [str(version["groupVersion"]) for group in page.get("groups") or () if group["name"] in groups
+                           for version in group["versions"] if version["version"] in versions]
+        present = {(version.rpartition("/")[0], kind) for version in served
+                   for kind in await self.member.discover(version)}
+        kinds = {(kind.group, kind.kind) for kind in objects.KINDS} & present
+        kinds |= {(item.group, item.kind) for item in self.copies.definitions.objects.values() if item.established}
+        return _Details(str((await self.member.get("/version")).get("gitVersion") or ""),
+                        sorted(f"{kind}.{group}" if group else kind for group, kind in kinds), await self._autoscaled())
 
     async def _autoscaled(self) -> bool:
-        page = await self.member.list("/apis/apps/v1/deployments", fieldSelector="metadata.namespace=kube-system")
-        return any(name in item["metadata"]["name"] for item in page["items"] for name in _AUTOSCALERS)
+        page = await self.member.list("/apis/apps/v1/namespaces/kube-system/deployments")
+        names = [str(item["metadata"]["name"]) for item in page["items"]]
+        for name in _AUTOSCALERS:
+            page = await self.member.list("/apis/apps/v1/deployments", fieldSelector=f"metadata.name={name}")
+            names += [name for _item in page["items"]]
+        return any(part in name for name in names for part in _AUTOSCALERS)
 
 
-def _pod(obj: Object) -> tuple[str, dict[str, int]] | None:
+def _node_of(obj: Object) -> Object:
+    """Return the part of a node that a report contains."""
+    status = obj.get("status") or {}
+    return {"metadata": {key: obj["metadata"].get(key) for key in ("name", "labels")}, "spec": obj.get("spec") or {},
+            "status": {key: status.get(key) for key in ("allocatable", "capacity", "conditions")}}
+
+
+def _pod_of(obj: Object) -> _Pod | None:
     """Return the node and the requests of a pod that uses resources, or None."""
-    spec, status = obj.get("spec") or {}, obj.get("status") or {}
+    metadata, spec, status = obj["metadata"], obj.get("spec") or {}, obj.get("status") or {}
     if not spec.get("nodeName") or status.get("phase") in ("Succeeded", "Failed"):
         return None
     try:
         item = objects.item_of({"apiVersion": "v1", "kind": "Pod", **obj})
     except Invalid:
         return None
-    return (str(spec["nodeName"]), dict(item.pod.requests)) if item.pod else None
+    namespace, owners = str(metadata.get("namespace")), []
+    for owner in metadata.get("ownerReferences") or ():
+        if owner.get("controller") and "deletionTimestamp" not in metadata:
+            kind, name = str(owner.get("kind")), str(owner.get("name"))
+            owners.append((namespace, kind, name))
+            if kind == "ReplicaSet":  # named after its Deployment and a hash
+                owners.append((namespace, "Deployment", name.rpartition("-")[0]))
+    return _Pod(str(spec["nodeName"]), dict(item.pod.requests) if item.pod else {}, tuple(owners))
 
 
 def _text(thousandths: int) -> str:
@@ -154,7 +220,8 @@ def _text(thousandths: int) -> str:
 def _differs(old: ClusterReport, new: ClusterReport) -> bool:
     """Return True if a report has relevant news: other nodes, labels, taints or kinds, newly applied schedules, or a
     change of a resource by more than _CHANGE."""
-    if (old.version, old.autoscaled, old.kinds, old.applied) != (new.version, new.autoscaled, new.kinds, new.applied):
+    if any(getattr(old, field) != getattr(new, field) for field in (
+            "version", "autoscaled", "kinds", "applied", "provider", "region", "zone")):
         return True
     if len(old.nodes) != len(new.nodes):
         return True

@@ -139,6 +139,14 @@ class Catalog:
             for key in list(self._in_namespace.get(name, ())):
                 self._assign(key)
 
+    def change_policy(self, obj: Object) -> None:
+        """Act as if a policy was created or changed, for plans. Raises Invalid for an invalid policy."""
+        policies.parse(obj)
+        name = str(obj["metadata"]["name"])
+        old = self.policies.get(name)
+        created = {"creationTimestamp": old.created} if old else {}
+        self._policy_changed(name, {**obj, "metadata": {**obj["metadata"], **created}}, None)
+
     def _policy_changed(self, key: str, new: Object | None, _old: Object | None) -> None:
         parsed = None
         self.invalid_policies.pop(key, None)
@@ -210,6 +218,7 @@ def template_of(obj: Object) -> Template | None:
     manifest["metadata"]["labels"] = {key: value for key, value in labels.items() if key != TARGET}
     manifest["metadata"]["annotations"] = {key: value for key, value in annotations.items()
                                            if key not in (_LAST_APPLIED, PIN, SPREAD_ONTO)}
+    manifest = objects.portable(msgspec.json.decode(msgspec.json.encode(manifest)))
     problem = ""
     try:
         item = objects.item_of(obj)

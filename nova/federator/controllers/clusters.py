@@ -13,9 +13,10 @@ from nova.common.errors import Invalid
 from nova.federator.api import quantity
 from nova.federator.api.names import (
     CLUSTER_LABELS,
+    DRAIN_FINALIZER,
     HEARTBEAT,
     NAME_LABEL,
-    ORIGINAL_NAME,
+    ORPHAN,
     cluster_namespace,
 )
 from nova.federator.api.types import Cluster, Node, Taint
@@ -53,6 +54,7 @@ class Clusters:
         self._busy: dict[str, int] = {}  # cluster -> number of its schedules that consume resources
         self._written: dict[str, tuple[bytes, float]] = {}  # cluster -> status and when it was written
         self._dirty: set[str] = set()
+        self._snapshot: list[Cluster] | None = None
         self._wake = asyncio.Event()
         self.objects = Informer(api, CLUSTERS, lambda obj: obj, self._cluster_changed)
         self._leases = Informer(api, "/apis/coordination.k8s.io/v1/leases", _lease_of, self._renewed,
@@ -72,26 +74,56 @@ class Clusters:
         namespace = cluster_namespace(name)
         report = self.reports.get(namespace)
         reachable = self.reachable(name)
-        deleting = "deletionTimestamp" in obj["metadata"]
+        draining = "deletionTimestamp" in obj["metadata"]
         return Cluster(
             name=name, labels={**(obj["metadata"].get("labels") or {}), NAME_LABEL: name},
-            ready=reachable and report is not None and not deleting, reachable=reachable,
+            ready=reachable and report is not None, reachable=reachable, draining=draining,
             autoscaled=report.autoscaled if report else False, nodes=self._nodes.get(namespace, ()),
             sequence=report.sequence if report else 0,
             kinds=frozenset(report.kinds) if report and report.kinds else None)
 
     def snapshot(self) -> list[Cluster]:
-        return [cluster for name in self.objects.objects if (cluster := self.cluster(name)) is not None]
+        """Return all clusters. The list is made again only after a change."""
+        if self._snapshot is None:
+            self._snapshot = [cluster for name in self.names() if (cluster := self.cluster(name)) is not None]
+        return self._snapshot
 
     def reachable(self, name: str) -> bool:
         """Return True if the agent renewed its Lease within the last UNREACHABLE_AFTER seconds, as observed here."""
         lease = self.leases.get(cluster_namespace(name))
         return lease is not None and time.monotonic() - lease.seen < UNREACHABLE_AFTER
 
+    def draining(self) -> list[str]:
+        """Return the names of deleted clusters that still exist."""
+        return [name for name, obj in self.objects.objects.items() if "deletionTimestamp" in obj["metadata"]]
+
+    def orphan(self, name: str) -> bool:
+        """Return True if the copies of a deleted cluster shall stay."""
+        annotations = self.objects.objects[name]["metadata"].get("annotations") or {}
+        return annotations.get(ORPHAN) == "true"
+
+    async def finish(self, name: str) -> None:
+        """Remove a drained cluster: its namespace, with the rights of its agent, and the Cluster object."""
+        try:
+            await self.api.delete(f"/api/v1/namespaces/{cluster_namespace(name)}")
+        except ApiError as error:
+            if not error.missing:
+                raise
+        rest = [entry for entry in self.objects.objects[name]["metadata"].get("finalizers") or ()
+                if entry != DRAIN_FINALIZER]
+        await self.api.patch(f"{CLUSTERS}/{name}", {"metadata": {"finalizers": rest or None}})
+        LOG.info("Cluster %s is drained and removed", name)
+
     def silent_for(self, name: str) -> float:
         """Return the seconds since the last renewal that this process observed."""
         lease = self.leases.get(cluster_namespace(name))
         return float("inf") if lease is None else time.monotonic() - lease.seen
+
+    def assume_silent(self, name: str) -> None:
+        """Treat a cluster as unreachable until its Lease is observed to be renewed."""
+        if lease := self.leases.get(cluster_namespace(name)):
+            lease.seen = float("-inf")
+        self._check(name)
 
     def applied(self, name: str) -> Mapping[str, int]:
         """Return the generations of schedules whose pods the report of a cluster includes."""
@@ -110,14 +142,15 @@ class Clusters:
         self._wake.set()
 
     def _cluster_changed(self, key: str, new: Object | None, old: Object | None) -> None:
+        self._snapshot = None
         if new is None:
             self._written.pop(key, None)
             self.listener(key, "removed")
             return
         if old is None or old["metadata"].get("labels") != new["metadata"].get("labels"):
             self.listener(key, "labels")
-        if ("deletionTimestamp" in new["metadata"]) != ("deletionTimestamp" in (old or new)["metadata"]):
-            self.listener(key, "ready")
+        if "deletionTimestamp" in new["metadata"] and (old is None or "deletionTimestamp" not in old["metadata"]):
+            self.listener(key, "draining")
         if old is None or old.get("spec") != new.get("spec") or old["metadata"].get("labels") != new["metadata"].get(
                 "labels"):
             self._mark(key)
@@ -133,6 +166,7 @@ class Clusters:
 
     def _reported(self, key: str, new: ClusterReport | None, old: ClusterReport | None) -> None:
         namespace = key.partition("/")[0]
+        self._snapshot = None
         if new is None:
             self.reports.pop(namespace, None)
             self._nodes.pop(namespace, None)
@@ -160,6 +194,7 @@ class Clusters:
         reachable = self.reachable(name)
         if self._reachable.get(name) is not reachable:
             self._reachable[name] = reachable
+            self._snapshot = None
             LOG.info("Cluster %s is %s", name, "reachable" if reachable else "unreachable: no heartbeat")
             self._mark(name)
             self.listener(name, "ready")
@@ -266,8 +301,3 @@ def _node(report: reports.NodeReport) -> Node | None:
                    for taint in report.taints)
     return Node(report.name, available, report.labels, taints)
 
-
-def cluster_of(namespace: Object) -> str:
-    """Return the cluster of a namespace of Schedules."""
-    annotations = namespace["metadata"].get("annotations") or {}
-    return str(annotations.get(ORIGINAL_NAME, ""))

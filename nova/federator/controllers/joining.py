@@ -14,6 +14,7 @@ from nova.federator.api.names import (
     AGENT_USER,
     AGENTS_GROUP,
     CLUSTER_GROUP,
+    DRAIN_FINALIZER,
     HEARTBEAT,
     NAME_LABEL,
     ORIGINAL_NAME,
@@ -166,7 +167,8 @@ async def prepare(api: Api, cluster: str) -> None:
         "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": f"{AGENT_USER}{cluster}"}]})
     await _create(api, CLUSTERS, {
         "apiVersion": f"{CLUSTER_GROUP}/{VERSION}", "kind": "Cluster",
-        "metadata": {"name": cluster, "labels": {NAME_LABEL: cluster}}, "spec": {"name": cluster}})
+        "metadata": {"name": cluster, "labels": {NAME_LABEL: cluster}, "finalizers": [DRAIN_FINALIZER]},
+        "spec": {"name": cluster}})
 
 
 def agent_rules() -> list[dict[str, Any]]:

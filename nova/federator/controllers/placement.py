@@ -89,7 +89,7 @@ class Placer:
             return
         cluster = self._cluster(current.cluster_namespace)
         if cluster is None:
-            return
+            return  # its Cluster object was deleted before its namespace
         parts = self.schedules.setdefault(current.group, {}).setdefault(cluster, {})
         if new is not None:
             parts[new.part] = new
@@ -162,18 +162,48 @@ class Placer:
         while True:
             await asyncio.sleep(5.0)
             now = time.monotonic()
+            await self._finish_drains()
             for group, placed in self.schedules.items():
                 if any(self._released(cluster, parts) for cluster, parts in placed.items()):
                     self.enqueue(group)
             for (group, cluster), since in list(self._since.items()):
                 if now - since > _READY_DEADLINE:
                     del self._since[group, cluster]
-                    if len(self.clusters.names()) > 1:
-                        self._avoid[group, cluster] = now + _AVOID
-                        self.enqueue(group)
+                    self._avoid[group, cluster] = now + _AVOID
+                    self._report_late(group, cluster)
+                    self.enqueue(group)
             for key in [key for key, until in self._avoid.items() if now > until]:
                 del self._avoid[key]
                 self.enqueue(key[0])
+
+    async def _finish_drains(self) -> None:
+        """Let deleted clusters go: at once if their copies shall stay, otherwise when no schedule is left. Schedules of
+        an unreachable cluster are given up after its workloads are stopped, or may run on by policy."""
+        for name in self.clusters.draining():
+            placed = [part for clusters in self.schedules.values() for part in clusters.get(name, {}).values()]
+            orphan = self.clusters.orphan(name)
+            silent = not self.clusters.reachable(name) and self.clusters.silent_for(name) > _STOP_TIME + max(
+                (part.fence_after for part in placed), default=0)
+            try:
+                for part in placed:
+                    if orphan or (silent and part.deleting):
+                        await self.api.patch(part.path, {"metadata": {"finalizers": None, "uid": part.uid}})
+                        await self._delete(part)
+                if not placed:
+                    await self.clusters.finish(name)
+            except ApiError as error:
+                if not error.missing:
+                    LOG.warning("The deletion of cluster %s is tried again: %s", name, error)
+
+    def _report_late(self, group: str, cluster: str) -> None:
+        """Emit the event that a group is rescheduled because it did not become ready."""
+        for part in self.schedules.get(group, {}).get(cluster, {}).values():
+            for observed in part.report.objects:
+                template = self.catalog.templates.get(observed.ref.key)
+                if observed.phase != "Ready" and template is not None:
+                    name = f"{observed.ref.kind.lower()} {observed.ref.namespace}/{observed.ref.name}"
+                    self.recorder.emit(observed.ref, template.uid, "ReschedulingTriggered",
+                                       f"{name} does not have minimum replicas available", "Warning")
 
     def _released(self, cluster: str, parts: Mapping[int, Schedule]) -> bool:
         """Return True if an unreachable cluster has stopped the workloads of fenced schedules by now: its agent scales
@@ -182,49 +212,85 @@ class Placer:
             part.failover == "Fenced" and not part.deleting
             and self.clusters.silent_for(cluster) > part.fence_after + _STOP_TIME for part in parts.values())
 
-    async def _place(self, name: str) -> None:
-        current = self.schedules.get(name, {})
-        members = self.catalog.members.get(name)
-        policy = self.catalog.policy_of(name)
-        if not members or policy is None:
-            if current and not self._frozen(name, current):
-                await self._remove(name, current)
-            if not members:
-                await self.groups.remove(name)
-            self._forget(name)
-            return
-        group = self.catalog.group(name)
+    def decide(self, group: Group, policy: Policy) -> Decision:
+        """Return the decision on a group, without acting on it."""
+        current = self.schedules.get(group.key, {})
         shares = {cluster: {entry.ref.key: entry.replicas for part in parts.values() for entry in part.entries}
                   for cluster, parts in current.items() if not _retiring(parts)}
-        avoided = {cluster for (avoiding, cluster) in self._avoid if avoiding == name}
+        avoided = {cluster for (avoiding, cluster) in self._avoid if avoiding == group.key}
         released = {cluster for cluster, parts in current.items() if self._released(cluster, parts)}
-        decision = decide(group, policy, self.clusters.snapshot(), self.claims, shares, avoided, released)
-        self._remember(name, decision)
+        return decide(group, policy, self.clusters.snapshot(), self.claims, shares, avoided, released)
+
+    def simulate(self, name: str) -> dict[str, dict[str, int | None]]:
+        """Return where the members of a group would run by now: key -> cluster -> replicas. Books their resources."""
+        policy, result = self.catalog.policy_of(name), dict[str, dict[str, int | None]]()
+        if policy is not None:
+            group = self.catalog.group(name)
+            decision = self.decide(group, policy)
+            self._remember(group, policy, decision)
+            for cluster, shares in decision.targets.items():
+                for key, replicas in shares.items():
+                    result.setdefault(key, {})[cluster] = replicas
+        return result
+
+    async def _confirmed(self, current: Mapping[str, Mapping[int, Schedule]]) -> bool:
+        """Return True if the objects of schedules do not exist, or are not selected any more. Nothing is deleted
+        because a watch is late. Raises ApiError if an object exists that the catalog does not have yet."""
+        refs = {entry.ref.key: entry.ref for parts in current.values() for part in parts.values()
+                for entry in part.entries}
+        for key, ref in refs.items():
+            if key in self.catalog.templates or (ref.group, ref.kind) not in self.catalog.kinds:
+                continue
+            try:
+                await self.api.get(self.catalog.kind(ref).path(ref.namespace, ref.name))
+            except ApiError as error:
+                if error.missing:
+                    continue
+                raise
+            raise ApiError(f"{key} exists, but is not known yet", 409)
+        return True
+
+    async def _place(self, name: str) -> None:
+        current = self.schedules.get(name, {})
+        policy = self.catalog.policy_of(name)
+        if policy is None:
+            if current and not self._frozen(current) and await self._confirmed(current):
+                await self._remove(current)
+            await self.groups.remove(name)
+            self._forget(name, current)
+            return
+        group = self.catalog.group(name)
+        decision = self.decide(group, policy)
+        self._remember(group, policy, decision)
         self._emit(group, policy, decision)
         await self._execute(group, policy, decision, current)
         label = self.catalog.label_of(name)
         if label:
             await self.groups.write(group, policy, label, decision)
 
-    def _forget(self, name: str) -> None:
-        self.decisions.pop(name, None)
+    def _forget(self, name: str, current: Mapping[str, Mapping[int, Schedule]]) -> None:
+        decision = self.decisions.pop(name, None)
+        for cluster in decision.targets if decision else ():
+            if cluster not in current:
+                self.claims.release(cluster, name)
         for key in [key for key in self._since if key[0] == name]:
             del self._since[key]
 
-    def _remember(self, name: str, decision: Decision) -> None:
-        self.decisions[name] = decision
-        if not decision.targets or decision.rejections:
+    def _remember(self, group: Group, policy: Policy, decision: Decision) -> None:
+        """Book the resources of a decision, and note the changes for which the group waits: those that its rejections
+        name, and new clusters if one may be better than the present ones."""
+        self.decisions[group.key] = decision
+        if not decision.placed or policy.spread is not None or policy.ordered is not None:
             for rejection in decision.rejections:
                 if rejection.wait_for:
-                    self.waiting.setdefault(f"{rejection.cluster}/{rejection.wait_for}", set()).add(name)
-        for cause in ("labels", "ready"):  # a new cluster may be better, or the only one
-            self.waiting.setdefault(cause, set()).add(name)
-        for cluster in decision.targets:
-            items = [(item, decision.targets[cluster][item.ref.key]) for item in self.catalog.group(name).items
-                     if item.ref.key in decision.targets[cluster]]
-            self.claims.claim(cluster, name, items, included=False)
+                    self.waiting.setdefault(f"{rejection.cluster}/{rejection.wait_for}", set()).add(group.key)
+            for cause in ("labels", "ready"):
+                self.waiting.setdefault(cause, set()).add(group.key)
+        for cluster, shares in decision.targets.items():
+            items = [(item, shares[item.ref.key]) for item in group.items if item.ref.key in shares]
+            self.claims.claim(cluster, group.key, items, included=False)
 
-    def _frozen(self, name: str, current: Mapping[str, Mapping[int, Schedule]]) -> bool:
+    def _frozen(self, current: Mapping[str, Mapping[int, Schedule]]) -> bool:
         """Return True if the schedules of a group stay: its policy was deleted, and its objects still exist."""
         policies = {part.policy for parts in current.values() for part in parts.values()}
         if any(policy and policy not in self.catalog.policies and policy not in self.catalog.invalid_policies
@@ -236,36 +302,39 @@ class Placer:
     async def _execute(self, group: Group, policy: Policy, decision: Decision,
                        current: Mapping[str, Mapping[int, Schedule]]) -> None:
         """Write the schedules of a decision: additions, then, once these are ready, removals."""
-        leaving = [cluster for cluster in current if cluster not in decision.targets]
+        leaving = {cluster: parts for cluster, parts in current.items() if cluster not in decision.targets}
         broken_first = any(item.break_first for item in group.items) or policy.failover == "Fenced"
         stopping = [cluster for cluster in leaving if self.clusters.reachable(cluster)]
         if not decision.targets:
-            return  # nothing fits: what runs stays where it is
+            return
         if broken_first and any(cluster not in current for cluster in decision.targets) and stopping:
-            await self._remove(group.key, {cluster: current[cluster] for cluster in leaving})
+            await self._remove(leaving)
             return  # continues when the copies are gone
+        shrinking = [cluster for cluster in decision.targets if _shrinks(current.get(cluster, {}),
+                                                                         decision.targets[cluster])]
         for cluster, shares in decision.targets.items():
-            await self._write(group, policy, cluster, shares, current.get(cluster, {}), decision)
-        pending = [cluster for cluster in decision.targets
-                   if not all(part.ready for part in self.schedules.get(group.key, {}).get(cluster, {}).values())]
+            if cluster not in shrinking:
+                await self._write(group, policy, cluster, shares, current.get(cluster, {}))
+        pending = [cluster for cluster in decision.targets if cluster not in shrinking and not all(
+            part.ready for part in self.schedules.get(group.key, {}).get(cluster, {}).values())]
+        if not pending or broken_first or not decision.placed:
+            for cluster in shrinking:
+                await self._write(group, policy, cluster, decision.targets[cluster], current[cluster])
         now = time.monotonic()
         for cluster in decision.targets:
             if cluster in pending:
                 self._since.setdefault((group.key, cluster), now)
             else:
                 self._since.pop((group.key, cluster), None)
-        if not leaving:
-            await self._label(group, decision)
-            return
         if pending:
-            for cluster in leaving:
-                await self._retire(current[cluster])
+            for parts in leaving.values():
+                await self._retire(parts)
         else:
-            await self._remove(group.key, {cluster: current[cluster] for cluster in leaving})
+            await self._remove(leaving)
         await self._label(group, decision)
 
     async def _write(self, group: Group, policy: Policy, cluster: str, shares: Mapping[str, int | None],
-                     stored: Mapping[int, Schedule], decision: Decision) -> None:
+                     stored: Mapping[int, Schedule]) -> None:
         """Create or update the schedules of a group in a cluster, if they differ from the decision."""
         state = self.clusters.cluster(cluster)
         labels = state.labels if state else {}
@@ -317,9 +386,8 @@ class Placer:
                 await self.api.patch(part.path, {"metadata": {"resourceVersion": part.version},
                                                  "spec": {"retiring": True}})
 
-    async def _remove(self, group: str, clusters: Mapping[str, Mapping[int, Schedule]]) -> None:
-        """Delete schedules whose objects are not placed there any more. An object that seems deleted is confirmed by a
-        request first, because nothing is deleted on stale knowledge."""
+    async def _remove(self, clusters: Mapping[str, Mapping[int, Schedule]]) -> None:
+        """Delete the schedules of a group in clusters; their agents delete the copies."""
         for parts in clusters.values():
             for part in parts.values():
                 if not part.deleting:
@@ -347,6 +415,10 @@ class Placer:
                     raise
 
     def _emit(self, group: Group, policy: Policy, decision: Decision) -> None:
+        for key in self.catalog.members.get(group.key, ()):
+            invalid = self.catalog.templates[key]
+            if problem := invalid.problem or self.catalog.placements[key].problem:
+                self.recorder.emit(invalid.item.ref, invalid.uid, "InvalidObject", problem, "Warning")
         for item in group.items:
             placement, template = self.catalog.placements[item.ref.key], self.catalog.templates[item.ref.key]
             if placement.label:
@@ -361,9 +433,15 @@ class Placer:
                                    f" used; also matching: {', '.join(placement.others)}", "Warning")
             for warning in decision.warnings:
                 self.recorder.emit(item.ref, template.uid, "SchedulingWarning", warning, "Warning")
-            if not decision.targets:
+            if not decision.placed:
                 reasons = "; ".join(f"{r.cluster}: {r.message}" for r in decision.rejections) or "no cluster matches"
                 self.recorder.emit(item.ref, template.uid, "FailedScheduling", reasons, "Warning")
+
+
+def _shrinks(parts: Mapping[int, Schedule], shares: Mapping[str, int | None]) -> bool:
+    """Return True if an object has fewer replicas in the shares than in the stored schedules."""
+    return any((entry.replicas or 0) > (shares.get(entry.ref.key) or 0)
+               for part in parts.values() for entry in part.entries)
 
 
 def _retiring(parts: Mapping[int, Schedule]) -> bool:

@@ -106,12 +106,23 @@ class Api:
         self._resources: dict[str, dict[str, Resource]] = {}  # group/version -> kind -> resource
 
     async def __aenter__(self) -> Self:
+        self._connect()
+        return self
+
+    async def use(self, config: Kubeconfig) -> None:
+        """Continue with other credentials. Running requests and watches are interrupted, and fail as if the connection
+        broke."""
+        previous, self.config = self._session, config
+        self._connect()
+        if previous:
+            await previous.close()
+
+    def _connect(self) -> None:
         headers = {"User-Agent": self._agent, "Accept": "application/json"}
         if self.config.token:
             headers["Authorization"] = f"Bearer {self.config.token}"
         connector = aiohttp.TCPConnector(ssl=self.config.tls() or False, limit=self._connections, keepalive_timeout=60)
         self._session = aiohttp.ClientSession(connector=connector, headers=headers, auto_decompress=True)
-        return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None,
                         trace: TracebackType | None) -> None:

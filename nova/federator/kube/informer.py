@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import random
+import time
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, TypeVar
 
@@ -14,6 +15,7 @@ T = TypeVar("T")
 # The key of an object, its new state or None if it was deleted, and its previous state or None if it is new.
 Handler = Callable[[str, T | None, T | None], None]
 _LONGEST_DELAY = 30.0  # seconds between two attempts to list or watch
+_SHORTEST_WATCH = 1.0  # seconds; if a server ends watches sooner, the next one waits as long
 
 
 def key_of(obj: Object) -> str:
@@ -43,25 +45,28 @@ class Informer(Generic[T]):
         """Follow the collection until cancelled."""
         failures = 0
         while True:
+            started = time.monotonic()
             try:
                 if not self.version:
-                    await self._list()
-                failures = 0
+                    await self.refresh()
                 async for event in self.api.watch(self.path, self.version, **self.query):
                     failures = 0
                     if event.type != "BOOKMARK":
                         self._store(key_of(event.object), None if event.type == "DELETED" else event.object)
                     self.version = str(event.object["metadata"]["resourceVersion"])
+                if time.monotonic() - started < _SHORTEST_WATCH:
+                    await asyncio.sleep(_SHORTEST_WATCH)
             except (ApiError, KeyError, TypeError) as error:
-                if not isinstance(error, ApiError) or error.expired:
-                    self.version = ""  # unreadable or too old: list again
-                failures += 1
+                if not isinstance(error, ApiError) or error.expired or error.missing:
+                    self.version = ""  # unreadable, too old, or the kind was removed: list again
+                failures = 1 if time.monotonic() - started > _LONGEST_DELAY else failures + 1
                 delay = min(0.2 * 2 ** min(failures, 10), _LONGEST_DELAY) * random.uniform(0.5, 1)  # noqa: S311
                 LOG.log(logging.WARNING if failures in (3, 30) else logging.DEBUG,
                         "The watch of %s failed %d times and is repeated: %s", self.path, failures, error)
                 await asyncio.sleep(delay)
 
-    async def _list(self) -> None:
+    async def refresh(self) -> None:
+        """List the collection and handle the differences. Raises ApiError."""
         page = await self.api.list(self.path, **self.query)
         self.lists += 1
         current = {key_of(item): item for item in page["items"]}
@@ -75,6 +80,14 @@ class Informer(Generic[T]):
                 self._store(key, obj)
         self.version = str(page["metadata"]["resourceVersion"])
         self.synced.set()
+
+    def put(self, obj: Object) -> None:
+        """Store the result of a write, without a call of the handler, so that the next reader need not wait for the
+        watch."""
+        decoded = self.decode(obj)
+        if decoded is not None and self._versions.get(key_of(obj)) != obj["metadata"].get("resourceVersion"):
+            self._versions[key_of(obj)] = str(obj["metadata"].get("resourceVersion"))
+            self.objects[key_of(obj)] = decoded
 
     def _store(self, key: str, raw: Object | None) -> None:
         new, old = None, self.objects.pop(key, None)

@@ -2,6 +2,8 @@
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
+import msgspec
+
 from nova.federator.api.selectors import matches
 from nova.federator.api.types import Cluster, Decision, Group, Policy, Rejection
 from nova.federator.scheduling.capacity import Claims
@@ -16,7 +18,25 @@ def decide(group: Group, policy: Policy, clusters: Iterable[Cluster], claims: Cl
 
     ``current``: where it runs now, without placements that are being removed. ``avoided``: clusters in which it did not
     become ready. ``released``: unreachable clusters that certainly run nothing any more (their fence time is over).
+    A group that no cluster can take stays where it is.
     """
+    decision = _decide(group, policy, clusters, claims, current, avoided, released)
+    if decision.targets:
+        return decision
+    keys = {item.ref.key: item.replicas for item in group.items}
+    stays: dict[str, dict[str, int | None]] = {}
+    for name, shares in current.items():
+        if name not in released:
+            stays[name] = {key: shares[key] if policy.spread and key in shares else replicas
+                           for key, replicas in keys.items() if key in shares or not policy.spread}
+            if not policy.spread:
+                break
+    return msgspec.structs.replace(decision, targets={name: shares for name, shares in stays.items() if shares},
+                                   placed=False)
+
+
+def _decide(group: Group, policy: Policy, clusters: Iterable[Cluster], claims: Claims, current: Shares,
+            avoided: Collection[str], released: Collection[str]) -> Decision:
     by_name = {cluster.name: cluster for cluster in clusters}
     rejections: list[Rejection] = []
     candidates = []
@@ -43,10 +63,12 @@ def _rejected(group: Group, policy: Policy, cluster: Cluster, present: bool, hel
     selectors = policy.ordered if policy.ordered is not None else (policy.clusters,) if policy.clusters else None
     if selectors is not None and not any(matches(selector, cluster.labels) for selector in selectors):
         return Rejection(cluster.name, "selector", "the labels of the cluster do not match the policy", "labels")
+    if cluster.draining:
+        return Rejection(cluster.name, "draining", "the cluster is being deleted")
     if not cluster.reachable and not held:
         return Rejection(cluster.name, "ready", "the agent of the cluster does not report", "ready")
     if not cluster.ready and not present:
-        return Rejection(cluster.name, "ready", "the cluster is not ready: it is new or being deleted", "ready")
+        return Rejection(cluster.name, "ready", "the agent of the cluster has not reported yet", "ready")
     if avoided:
         return Rejection(cluster.name, "deadline", "the group did not become ready there in time; the cluster is tried"
                                                    " again later", "capacity")
@@ -129,7 +151,8 @@ def _spread(group: Group, policy: Policy, candidates: Sequence[Cluster], claims:
             if share or not item.replicas:
                 targets[name][item.ref.key] = share
     chosen = {name: shares for name, shares in targets.items() if shares}
-    return Decision(chosen, tuple(sorted(rejections, key=lambda rejection: rejection.cluster)), tuple(warnings))
+    return Decision(chosen, tuple(sorted(rejections, key=lambda rejection: rejection.cluster)),
+                    warnings=tuple(warnings))
 
 
 def _divide(key: str, replicas: int, buckets: Mapping[str, Sequence[Cluster]], weights: Mapping[str, int],

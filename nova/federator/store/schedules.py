@@ -36,13 +36,15 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Observed(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The agent's report on one object. ``digest``: of the manifest that was applied. ``status``: of the copy."""
+    """The agent's report on one object. ``digest``: of the manifest that was applied. ``status``: of the copy.
+    ``uid``: of the user's object."""
 
     ref: Ref
     phase: Phase = "Pending"
     digest: str = ""
     message: str = ""
     status: dict[str, Any] = {}
+    uid: str = ""
 
 
 class Report(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -160,7 +162,7 @@ def render_report(report: Report) -> dict[str, Any]:
     """Return the status of a schedule as it is stored."""
     return {"observedGeneration": report.generation, "epoch": report.epoch, "objects": [
         {**msgspec.to_builtins(observed.ref), "phase": observed.phase, "digest": observed.digest,
-         "message": observed.message, "status": observed.status} for observed in report.objects]}
+         "message": observed.message, "status": observed.status, "uid": observed.uid} for observed in report.objects]}
 
 
 def decode(obj: Mapping[str, Any]) -> Schedule:
@@ -179,7 +181,8 @@ def decode(obj: Mapping[str, Any]) -> Schedule:
         policy=spec.policy, failover=spec.failover, fence_after=spec.fenceAfterSeconds, retiring=spec.retiring,
         entries=tuple(Entry(_ref(entry), entry.uid, entry.digest, entry.replicas) for entry in spec.objects),
         report=Report(status.observedGeneration, status.epoch, tuple(
-            Observed(_ref(entry), entry.phase, entry.digest, entry.message, entry.status) for entry in status.objects)),
+            Observed(_ref(entry), entry.phase, entry.digest, entry.message, entry.status, entry.uid)
+            for entry in status.objects)),
         deleting="deletionTimestamp" in metadata, generation=metadata.get("generation", 0),
         version=metadata.get("resourceVersion", ""), uid=metadata.get("uid", ""),
         finalizers=tuple(metadata.get("finalizers") or ()), packed=spec.manifests)
@@ -204,6 +207,7 @@ class _Observed(_Named, kw_only=True):
     digest: str = ""
     message: str = ""
     status: dict[str, Any] = {}
+    uid: str = ""
 
 
 class _Spec(msgspec.Struct, kw_only=True):

@@ -90,7 +90,3 @@ def policy(name: str, labels: dict[str, str], clusters: Any = None, **spec: Any)
     return {"apiVersion": "policy.elotl.co/v1alpha1", "kind": "SchedulePolicy", "metadata": {"name": name},
             "spec": {"namespaceSelector": {}, "resourceSelectors": selectors, **spec}}
 
-
-def names(cluster: Cluster, kind: str, namespace: str) -> set[str]:
-    """Return the names of objects in a namespace."""
-    return set(cluster.kubectl("get", kind, "-n", namespace, "-o", "jsonpath={.items[*].metadata.name}").split())

@@ -1,0 +1,142 @@
+"""Fencing: workloads that must never run in two clusters stop if the control plane is not reached for a time.
+
+All that is needed is stored in the copies themselves, so that an agent that starts during a partition fences, too.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from nova.federator.api.names import AGENT
+from nova.federator.clusters.copies import Copies, Unapplied
+from nova.federator.clusters.lease import RENEW, Heartbeat
+from nova.federator.clusters.observe import FENCED, Copy, workload
+from nova.federator.kube.client import Api, ApiError
+
+LOG = logging.getLogger(__name__)
+_CHECK = 0.5  # seconds between two checks
+FENCE_MANAGER = "nova-agent-fence"
+_NOWHERE = {"nova.elotl.co/fenced": "true"}  # node selector of stopped DaemonSets
+
+
+class Fence:
+    """Stops fenced workloads by the monotonic clock, and lets them run again after the heartbeat was renewed.
+
+    ``changed``: called with the name of a schedule whose copies were stopped, once they may run again.
+    """
+
+    def __init__(self, api: Api, copies: Copies, heartbeat: Heartbeat, changed: Callable[[str], None]) -> None:
+        self.api, self.copies, self.heartbeat, self.changed = api, copies, heartbeat, changed
+        self.stopped = 0  # copies stopped by this agent, for metrics
+        self._closed: set[str] = set()  # schedules that were stopped
+
+    def closed(self, fence_after: float | None) -> bool:
+        """Return True if workloads with this fence time must not run now."""
+        return fence_after is not None and self.heartbeat.silence() >= fence_after
+
+    async def run(self) -> None:
+        """Stop and release workloads until cancelled."""
+        while True:
+            await asyncio.sleep(_CHECK)
+            due, shortest = [], 4 * RENEW
+            for copy in self.copies:
+                shortest = min(shortest, copy.fence_after or shortest)
+                if not self.closed(copy.fence_after):
+                    if copy.fenced and self.heartbeat.held:
+                        self._closed.add(copy.schedule)
+                elif workload(copy.ref):
+                    self._closed.add(copy.schedule)
+                    if not copy.deleting and (change := _stop(copy)) is not None:
+                        due.append(self._stop(copy, change))
+            self.heartbeat.interval = shortest / 4
+            await asyncio.gather(*due)
+            for name in [name for name in self._closed if self.heartbeat.held and not any(
+                    self.closed(copy.fence_after) for copy in self.copies.of(name).values())]:
+                self._closed.discard(name)
+                self.changed(name)
+
+    async def _stop(self, copy: Copy, change: dict[str, Any]) -> None:
+        try:
+            resource = await self.copies.resource(copy.ref)
+            if not (change or resource.scalable or copy.ref.kind == "Pod"):
+                return  # a custom resource that cannot be stopped
+            path = resource.path(copy.ref.namespace, copy.ref.name)
+            LOG.warning("%s is stopped: the control plane was not reached for %.0f s", copy.ref.key,
+                        self.heartbeat.silence())
+            if copy.ref.kind == "Pod":
+                await self.api.delete(path, uid=copy.uid)
+            else:
+                before = copy.fenced or msgspec.json.encode(await self._fields(copy, path)).decode()
+                await self.api.patch(path, {"metadata": {"uid": copy.uid, "annotations": {FENCED: before}}, **change},
+                                     fieldManager=FENCE_MANAGER)
+                if not change:
+                    await self.api.patch(f"{path}/scale", {"spec": {"replicas": 0}}, fieldManager=FENCE_MANAGER)
+                if copy.ref.kind == "CronJob":
+                    await self._end_jobs(copy)
+            self.stopped += 1
+        except (ApiError, Unapplied) as error:
+            LOG.error("%s could not be stopped and is tried again: %s", copy.ref.key, error)
+
+    async def _fields(self, copy: Copy, path: str) -> dict[str, Any]:
+        """Return the fields that :meth:`restore` sets again."""
+        obj = await self.api.get(path)
+        spec = obj.get("spec") or {}
+        match copy.ref.kind:
+            case "Job":
+                return {"spec": {"parallelism": spec.get("parallelism", 1)}}
+            case "CronJob":
+                return {"spec": {"suspend": bool(spec.get("suspend"))}}
+            case "DaemonSet":
+                return {"spec": {"template": {"spec": {"nodeSelector": dict.fromkeys(_NOWHERE)}}}}
+            case "Deployment" | "ReplicaSet" | "StatefulSet":
+                return {"spec": {"replicas": spec.get("replicas", 1)}}
+        scale = await self.api.get(f"{path}/scale")
+        return {"scale": int((scale.get("spec") or {}).get("replicas") or 0)}
+
+    async def _end_jobs(self, copy: Copy) -> None:
+        """Delete the running Jobs of a CronJob; its next ones start after its release."""
+        jobs = f"/apis/batch/v1/namespaces/{copy.ref.namespace}/jobs"
+        for job in (await self.api.list(jobs))["items"]:
+            metadata = job["metadata"]
+            if any(owner.get("uid") == copy.uid for owner in metadata.get("ownerReferences") or ()) and (
+                    job.get("status") or {}).get("active"):
+                await self.api.delete(f"{jobs}/{metadata['name']}", uid=metadata["uid"])
+
+    async def restore(self, copy: Copy, replicas: int | None) -> None:
+        """Let a stopped copy run again. ``replicas``: of its present manifest, None for the number before the stop. The
+        caller has read its schedule again. Raises ApiError, Unapplied."""
+        resource = await self.copies.resource(copy.ref)
+        path = resource.path(copy.ref.namespace, copy.ref.name)
+        try:
+            fields: dict[str, Any] = msgspec.json.decode(copy.fenced, type=dict[str, Any])
+        except msgspec.MsgspecError:
+            LOG.warning("%s: the annotation %s is damaged; the manifest is applied", copy.ref.key, FENCED)
+            fields = {}
+        scale = fields.pop("scale", None)
+        if replicas is not None and "replicas" in (fields.get("spec") or {}):
+            fields["spec"]["replicas"] = replicas
+        if isinstance(scale, int):
+            await self.api.patch(f"{path}/scale", {"spec": {"replicas": scale}}, fieldManager=AGENT)
+        obj = await self.api.patch(path, {**fields, "metadata": {"uid": copy.uid, "annotations": {FENCED: None}}},
+                                   fieldManager=FENCE_MANAGER)
+        self.copies.put(resource, obj, applied=False)
+        LOG.info("%s runs again: the control plane confirmed it", copy.ref.key)
+
+
+def _stop(copy: Copy) -> dict[str, Any] | None:
+    """Return the change that stops a copy, an empty one if its scale is set, or None if it does not run."""
+    match copy.ref.kind:
+        case "Deployment" | "ReplicaSet" | "StatefulSet":
+            return {"spec": {"replicas": 0}} if copy.replicas != 0 else None
+        case "Job":
+            return {"spec": {"parallelism": 0}} if copy.replicas != 0 and not copy.finished else None
+        case "Pod":
+            return None if copy.finished else {}
+        case "CronJob":
+            return None if copy.fenced else {"spec": {"suspend": True}}
+        case "DaemonSet":
+            return None if copy.fenced else {"spec": {"template": {"spec": {"nodeSelector": _NOWHERE}}}}
+    return None if copy.fenced else {}

@@ -1,0 +1,78 @@
+"""The controllers of a federation, wired together: what the scheduler runs, and what explanations and plans ask."""
+
+import asyncio
+import logging
+from typing import Any
+
+import msgspec
+
+from nova.federator.api import objects
+from nova.federator.controllers.catalog import Catalog
+from nova.federator.controllers.clusters import Clusters
+from nova.federator.controllers.events import Recorder
+from nova.federator.controllers.groups import ScheduleGroups
+from nova.federator.controllers.placement import Placer
+from nova.federator.controllers.statuses import Statuses
+from nova.federator.kube.client import Api
+from nova.federator.kube.informer import Informer
+from nova.federator.store import schedules
+from nova.federator.store.schedules import Schedule
+
+LOG = logging.getLogger(__name__)
+# Versions of kinds that replace the ones of objects.KINDS on newer API servers.
+_NEWER = {"CronJob": "v1", "PodDisruptionBudget": "v1", "HorizontalPodAutoscaler": "v2"}
+
+
+class Federation:
+    """The state of a control plane and the controllers that act on it."""
+
+    def __init__(self, api: Api) -> None:
+        self.api = api
+        self.recorder = Recorder(api)
+        self.clusters = Clusters(api, self._cluster_changed)
+        self.catalog = Catalog(self._group_changed)
+        self.groups = ScheduleGroups(api)
+        self.placer = Placer(api, self.catalog, self.clusters, self.recorder, self.groups)
+        self.statuses = Statuses(api, self.catalog, self.clusters, self.placer.schedules)
+
+    def _group_changed(self, group: str) -> None:
+        self.placer.enqueue(group)
+
+    def _cluster_changed(self, cluster: str, cause: str) -> None:
+        self.placer.cluster_changed(cluster, cause)
+        if cause == "ready":
+            self.statuses.cluster_changed(cluster)
+
+    def _schedule_changed(self, key: str, new: Schedule | None, old: Schedule | None) -> None:
+        self.placer.schedule_changed(key, new, old)
+        self.statuses.schedule_changed(key, new, old)
+
+    async def informers(self) -> dict[str, Informer[Any]]:
+        """Return the informers that keep the state current, by what they follow. Clusters come first, because schedules
+        are counted per cluster. Raises ApiError."""
+        kinds = []
+        for kind in objects.KINDS:
+            for version in dict.fromkeys((kind.version, _NEWER.get(kind.kind, kind.version))):
+                api_version = f"{kind.group}/{version}" if kind.group else version
+                if await self.api.resource(api_version, kind.kind):
+                    kinds.append(msgspec.structs.replace(kind, version=version))
+                    break
+            else:
+                LOG.info("The control plane does not serve %s %s; such objects are not placed", kind.group, kind.kind)
+        stored = Informer(self.api, schedules.SCHEDULES, schedules.decode, self._schedule_changed)
+        return {**self.clusters.informers, "schedulegroups": self.groups.objects,
+                **self.catalog.informers(self.api, kinds), "schedules": stored}
+
+    async def load(self) -> None:
+        """Read the present state once. Whether clusters are reachable is taken from their objects, because there is no
+        time to observe their leases. Raises ApiError."""
+        informers = await self.informers()
+        for name in self.clusters.informers:
+            await informers.pop(name).refresh()
+        stored = informers.pop("schedules")
+        await asyncio.gather(*(informer.refresh() for informer in informers.values()))
+        await stored.refresh()
+        for name, obj in self.clusters.objects.objects.items():
+            conditions = (obj.get("status") or {}).get("conditions") or ()
+            if not any(entry.get("type") == "Ready" and entry.get("status") == "True" for entry in conditions):
+                self.clusters.assume_silent(name)
