@@ -44,8 +44,8 @@ class Authority:
             key = serialization.load_pem_private_key(path.read_bytes(), None)
             certificate = x509.load_pem_x509_certificate(self.path.read_bytes())
         except (FileNotFoundError, ValueError, TypeError) as error:
-            raise Invalid(f"{self.path} or {path} is unreadable: {error}. Restore both, or remove the cluster."
-                          ) from None
+            raise Invalid(f"{self.path} or {path} is unreadable: {error}."
+                          " Restore both, or remove the cluster.") from None
         if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != certificate.public_key():
             raise Invalid(f"{path} is not the key of {self.path}. Restore both, or remove the cluster.")
         return key, certificate
