@@ -251,12 +251,11 @@ class LocalCluster:
     def _choose_ports(self) -> None:
         """Choose free ports at the first start. Clients have kubeconfig files with the port, so it stays."""
         path = self.directory / "ports.json"
-        with contextlib.suppress(FileNotFoundError, msgspec.MsgspecError):
-            self._ports = msgspec.json.decode(path.read_bytes(), type=Ports)
-            if self.options.port in (0, self._ports.api):
-                return
-        free = _free_ports(3)
-        self._ports = Ports(self.options.port or free[0], free[1], free[2])
+        try:
+            ports = msgspec.json.decode(path.read_bytes(), type=Ports)
+        except (FileNotFoundError, msgspec.MsgspecError):
+            ports = Ports(*_free_ports(3))
+        self._ports = msgspec.structs.replace(ports, api=self.options.port or ports.api)
         files.replace(path, msgspec.json.encode(self._ports))
 
     def _write_credentials(self) -> None:

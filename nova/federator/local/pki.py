@@ -1,6 +1,5 @@
 """Certificate authorities, certificates and keys of a local cluster. Elliptic-curve keys, which take a millisecond."""
 
-import contextlib
 import datetime
 import pathlib
 from collections.abc import Iterable
@@ -11,6 +10,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from nova.common import files, plain_ip
+from nova.common.errors import Invalid
 
 _DAYS = 3650
 _SKEW = datetime.timedelta(minutes=5)  # a clock of a client may be behind
@@ -18,16 +18,17 @@ _PRIVATE = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, seria
 
 
 class Authority:
-    """A certificate authority, stored as DIRECTORY/NAME.crt and NAME.key. Created if it is missing or incomplete."""
+    """A certificate authority, stored as DIRECTORY/NAME.crt and NAME.key.
+
+    Created if NAME.crt is missing, which is written last. Raises Invalid if the files do not fit together: clients
+    trust the authority, so a damaged one is not replaced.
+    """
 
     def __init__(self, directory: pathlib.Path, name: str, subject: str) -> None:
         self.directory, self.path = directory, directory / f"{name}.crt"
-        with contextlib.suppress(FileNotFoundError, ValueError):
-            key = serialization.load_pem_private_key((directory / f"{name}.key").read_bytes(), None)
-            certificate = x509.load_pem_x509_certificate(self.path.read_bytes())
-            if isinstance(key, ec.EllipticCurvePrivateKey) and key.public_key() == certificate.public_key():
-                self._key, self.certificate = key, certificate
-                return
+        if self.path.exists():
+            self._key, self.certificate = self._load(directory / f"{name}.key")
+            return
         self._key = ec.generate_private_key(ec.SECP256R1())
         subject_name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, subject)])
         self.certificate = (
@@ -37,6 +38,17 @@ class Authority:
             .sign(self._key, hashes.SHA256()))
         files.replace(directory / f"{name}.key", self._key.private_bytes(*_PRIVATE))
         files.replace(self.path, self.pem)
+
+    def _load(self, path: pathlib.Path) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
+        try:
+            key = serialization.load_pem_private_key(path.read_bytes(), None)
+            certificate = x509.load_pem_x509_certificate(self.path.read_bytes())
+        except (FileNotFoundError, ValueError, TypeError) as error:
+            raise Invalid(f"{self.path} or {path} is unreadable: {error}."
+                          " Restore both, or remove the cluster.") from None
+        if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != certificate.public_key():
+            raise Invalid(f"{path} is not the key of {self.path}. Restore both, or remove the cluster.")
+        return key, certificate
 
     @property
     def pem(self) -> bytes:
