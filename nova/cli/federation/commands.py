@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
+from nova.cli.federation import operations
 from nova.cli.federation.completion import script
 from nova.common import files
 from nova.common.errors import Invalid, ReportedError, os_error_text
@@ -180,7 +181,9 @@ _COMMANDS: Mapping[str, Callable[[argparse.Namespace], Coroutine[Any, Any, int |
     "uninstall control-plane": uninstall_control_plane, "install agent": install_agent,
     "uninstall agent": uninstall_agent, "install certs": install_certs, "get kubeconfig": get_kubeconfig,
     "get schedulegroups": get_schedulegroups, "status": status, "join-command": join_command,
-    "certs renew": certs_renew, "completion": completion}
+    "certs renew": certs_renew, "completion": completion, "explain": operations.explain, "plan": operations.plan,
+    "drain": operations.drain, "up": operations.up, "down": operations.down, "backup": operations.backup,
+    "restore": operations.restore}
 
 
 def _report(line: str) -> None:

@@ -75,9 +75,40 @@ def parser(program: str) -> argparse.ArgumentParser:
     certs = _group(commands, "certs", "manage certificates")
     _leaf(certs, "renew", "renew all certificates, with new authorities (--context: hosting cluster)").add_argument(
         "--finish", action="store_true", help="stop trusting the previous authorities, when all agents have renewed")
+    _add_operations(commands)
     completion = _leaf(commands, "completion", "print a script that completes commands in a shell")
     completion.add_argument("shell", choices=("bash", "zsh"))
     return top
+
+
+def _add_operations(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    explain = _leaf(commands, "explain", "explain per cluster why an object runs there or not (--context: Nova)")
+    explain.add_argument("object", metavar="KIND/NAME", help="an object of the control plane, such as deploy/web")
+    explain.add_argument("--object-namespace", default="default", metavar="NAMESPACE",
+                         help="namespace of the object (default: %(default)s)")
+    plan = _leaf(commands, "plan", "print the moves that a policy would cause, and change nothing (--context: Nova)")
+    plan.add_argument("-f", "--file", required=True, help="YAML file with SchedulePolicies, or - for standard input")
+    drain = _leaf(commands, "drain", "move all workloads out of a cluster and remove it (--context: Nova)")
+    drain.add_argument("name", metavar="CLUSTER", help="name of the workload cluster in Nova")
+    drain.add_argument("--orphan", action="store_true", help="leave the copies of workloads in the cluster")
+    drain.add_argument("--timeout", type=float, default=600.0, metavar="SECONDS",
+                       help="time to wait; the removal continues afterwards (default: %(default).0f)")
+    local = []
+    up = _leaf(commands, "up", "run Nova on this machine: etcd, API server, controller manager and scheduler")
+    up.add_argument("--demo", type=int, default=0, metavar="N", help="also run N workload clusters")
+    up.add_argument("--whole", action="store_true", help="new workload clusters run real pods (needs root)")
+    up.add_argument("--port", type=int, default=0, help="port of the API server (default: a free one, then the same)")
+    up.add_argument("--supervise", action="store_true", help="restart ended processes until SIGTERM (internal)")
+    down = _leaf(commands, "down", "stop what 'up' has started")
+    down.add_argument("--delete", action="store_true", help="also delete all clusters and their objects")
+    for name, text in (("backup", "store the data of the control plane that 'up' runs in a file"),
+                       ("restore", "replace the data of the control plane that 'up' runs by a backup")):
+        command = _leaf(commands, name, text)
+        command.add_argument("file", type=pathlib.Path, help="file of the backup")
+        local.append(command)
+    for command in (up, down, *local):
+        command.add_argument("--directory", type=pathlib.Path, default=pathlib.Path("~/.nova/local"),
+                             help="directory of all data (default: %(default)s)")
 
 
 def _add_install(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:

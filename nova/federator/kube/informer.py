@@ -14,6 +14,7 @@ LOG = logging.getLogger(__name__)
 T = TypeVar("T")
 # The key of an object, its new state or None if it was deleted, and its previous state or None if it is new.
 Handler = Callable[[str, T | None, T | None], None]
+_SILENT = 80.0  # seconds of a watch without an event or bookmark that make it suspect
 _LONGEST_DELAY = 30.0  # seconds between two attempts to list or watch
 _SHORTEST_WATCH = 1.0  # seconds; if a server ends watches sooner, the next one waits as long
 
@@ -53,12 +54,16 @@ class Informer(Generic[T]):
                     failures = 0
                     if event.type != "BOOKMARK":
                         self._store(key_of(event.object), None if event.type == "DELETED" else event.object)
-                    self.version = str(event.object["metadata"]["resourceVersion"])
+                    version = str(event.object["metadata"]["resourceVersion"])
+                    if _earlier(version, self.version):
+                        raise ApiError("the server has older data than before: it was restored from a backup", 410)
+                    self.version = version
                 if time.monotonic() - started < _SHORTEST_WATCH:
                     await asyncio.sleep(_SHORTEST_WATCH)
             except (ApiError, KeyError, TypeError) as error:
-                if not isinstance(error, ApiError) or error.expired or error.missing:
-                    self.version = ""  # unreadable, too old, or the kind was removed: list again
+                silent = time.monotonic() - started > _SILENT
+                if not isinstance(error, ApiError) or error.status or (silent and failures):
+                    self.version = ""  # unreadable, too old, unknown after a restored backup: list again
                 failures = 1 if time.monotonic() - started > _LONGEST_DELAY else failures + 1
                 delay = min(0.2 * 2 ** min(failures, 10), _LONGEST_DELAY) * random.uniform(0.5, 1)  # noqa: S311
                 LOG.log(logging.WARNING if failures in (3, 30) else logging.DEBUG,
@@ -106,6 +111,11 @@ class Informer(Generic[T]):
                 self.handler(key, None, old)
         except Exception:  # a malformed object must not stop the watch of the others
             LOG.exception("Cannot process the change of %s %s", self.path, key)
+
+
+def _earlier(version: str, previous: str) -> bool:
+    """Return True if a resource version is older. Versions that are no numbers are not compared."""
+    return version.isdecimal() and previous.isdecimal() and int(version) < int(previous)
 
 
 async def wait_synced(informers: Mapping[str, Informer[Any]], timeout: float) -> None:

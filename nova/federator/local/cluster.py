@@ -89,6 +89,18 @@ class LocalCluster:
         self._waiting_for = ""
 
     @property
+    def etcd_client(self) -> str:
+        """Return the address of etcd for clients."""
+        self._choose_ports()
+        return f"https://127.0.0.1:{self._ports.etcd}"
+
+    @property
+    def etcd_peer(self) -> str:
+        """Return the address of etcd for other members."""
+        self._choose_ports()
+        return f"https://127.0.0.1:{self._ports.peer}"
+
+    @property
     def config(self) -> Kubeconfig:
         """Return the credentials of an administrator. Raises Invalid before the first start."""
         return load([self.kubeconfig])
