@@ -218,7 +218,7 @@ def template_of(obj: Object) -> Template | None:
     manifest["metadata"]["labels"] = {key: value for key, value in labels.items() if key != TARGET}
     manifest["metadata"]["annotations"] = {key: value for key, value in annotations.items()
                                            if key not in (_LAST_APPLIED, PIN, SPREAD_ONTO)}
-    manifest = objects.portable(msgspec.json.decode(msgspec.json.encode(manifest)))
+    manifest = objects.portable(msgspec.json.decode(msgspec.json.encode(manifest)), metadata.get("managedFields"))
     problem = ""
     try:
         item = objects.item_of(obj)
