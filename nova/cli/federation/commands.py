@@ -58,7 +58,7 @@ async def install_control_plane(options: argparse.Namespace) -> None:
             raise ReportedError(f"Cannot store the kubeconfig: {os_error_text(error)}") from None
 
     settings = Settings(namespace=_namespace(options), repository=options.image_repository, tag=options.image_tag,
-                        replicas=options.replicas)
+                        replicas=options.replicas, timeout=options.timeout)
     async with _api(_hosting(options)) as hosting:
         await install(hosting, options.name, settings, _api, _report, save)
     print(f"Kubeconfig: {path}")

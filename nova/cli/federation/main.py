@@ -123,6 +123,8 @@ def _add_install(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
             continue
         plane.add_argument("--replicas", type=int, choices=(1, 3), default=1,
                            help="replicas of each component; 3 needs nodes in three zones (default: %(default)s)")
+        plane.add_argument("--timeout", type=_seconds, default=360, metavar="SECONDS",
+                           help="time for an address, and for each component (default: %(default)s)")
         agent.add_argument("--nova-context", default="nova", help="context of Nova in the kubeconfig"
                                                                   " (default: %(default)s)")
         agent.add_argument("--init-kubeconfig", default="", metavar="TEXT",
@@ -166,6 +168,13 @@ def _add_contexts(command: argparse.ArgumentParser, defaults: bool = False) -> N
                        help="context of the hosting cluster")
     group.add_argument("--hosting-cluster-nova-namespace", default=default(""), metavar="NAMESPACE",
                        help=f"namespace of the control plane in the hosting cluster (default: {_NAMESPACE})")
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 1 <= seconds <= 86400:
+        raise argparse.ArgumentTypeError(f"{text} is not a number of seconds from 1 to 86400")
+    return seconds
 
 
 def _hours(text: str) -> int:

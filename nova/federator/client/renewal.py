@@ -122,7 +122,8 @@ class Renewal:
             issued = certificates.etcd_files(options, following)
             await self._write(certificates.ETCD, {name: issued[name] for name in ("server.crt", "server.key")})
         authority = following["kubernetes-ca"]
-        await self._write(certificates.SIGNING, {"ca.crt": authority.pem, "ca.key": authority.key_pem})
+        if (await self._files(certificates.SIGNING)).get("ca.key") != authority.key_pem:
+            await self._write(certificates.SIGNING, {"ca.crt": authority.pem, "ca.key": authority.key_pem})
 
     async def _restart(self) -> None:
         """Restart the components whose Secrets changed, one after the other, and wait for each."""
