@@ -16,7 +16,7 @@ say() { printf '[%d:%02d] %s\n' $(((SECONDS - START) / 60)) $(((SECONDS - START)
 
 if [ "${1:-}" = --down ]; then
     [ ! -x "$VENV/bin/novactl" ] || [ ! -d "$DIR" ] || "$VENV/bin/novactl" down --delete --directory "$DIR"
-    rm -rf "$VENV"
+    rm -rf "$VENV" "$DIR-build.log"
     exit
 fi
 [ $# = 0 ] || { echo "usage: $0 [--down]" >&2; exit 2; }
