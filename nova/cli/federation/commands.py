@@ -68,12 +68,12 @@ async def install_control_plane(options: argparse.Namespace) -> None:
 
 
 async def uninstall_control_plane(options: argparse.Namespace) -> None:
-    from nova.federator.client.installation import uninstall_control_plane as uninstall
+    from nova.federator.client.installation import uninstall_control_plane as remove_control_plane
     from nova.federator.client.manifests import Settings
 
     folder = pathlib.Path.home() / ".nova" / _folder(options.name)
     async with _api(_hosting(options)) as hosting:
-        complete = await uninstall(hosting, Settings(namespace=_namespace(options)))
+        complete = await remove_control_plane(hosting, Settings(namespace=_namespace(options)))
     files.remove(str(folder / "nova-kubeconfig"))
     print(f"Nova Control Plane {options.name} uninstalled.")
     if not complete:
@@ -101,11 +101,11 @@ async def install_agent(options: argparse.Namespace) -> None:
 
 
 async def uninstall_agent(options: argparse.Namespace) -> None:
-    from nova.federator.client.installation import uninstall_agent as uninstall
+    from nova.federator.client.installation import uninstall_agent as remove_agent
     from nova.federator.client.manifests import Settings
 
     async with _api(_load(options, options.context)) as workload:
-        await uninstall(workload, Settings(namespace=_namespace(options), cluster=_cluster(options.name)))
+        await remove_agent(workload, Settings(namespace=_namespace(options), cluster=_cluster(options.name)))
     print(f"Agent of cluster {options.name} uninstalled. The Cluster and the copies of workloads remain.")
 
 
