@@ -48,7 +48,7 @@ def kubectl_install(options: argparse.Namespace) -> None:
 
 
 async def install_control_plane(options: argparse.Namespace) -> None:
-    from nova.federator.client import installation
+    from nova.federator.client.installation import install_control_plane as install
     from nova.federator.client.manifests import Settings
 
     path = pathlib.Path.home() / ".nova" / _folder(options.name) / "nova-kubeconfig"
@@ -63,18 +63,17 @@ async def install_control_plane(options: argparse.Namespace) -> None:
     settings = Settings(namespace=_namespace(options), repository=options.image_repository, tag=options.image_tag,
                         replicas=options.replicas, timeout=options.timeout)
     async with _api(_hosting(options)) as hosting:
-        await installation.install_control_plane(hosting, options.name, settings, _api, _report, save)
+        await install(hosting, options.name, settings, _api, _report, save)
     print(f"Kubeconfig: {path}")
 
 
 async def uninstall_control_plane(options: argparse.Namespace) -> None:
-    from nova.federator.client import installation
+    from nova.federator.client.installation import uninstall_control_plane as remove_control_plane
     from nova.federator.client.manifests import Settings
 
     folder = pathlib.Path.home() / ".nova" / _folder(options.name)
     async with _api(_hosting(options)) as hosting:
-        settings = Settings(namespace=_namespace(options))
-        complete = await installation.uninstall_control_plane(hosting, settings)
+        complete = await remove_control_plane(hosting, Settings(namespace=_namespace(options)))
     files.remove(str(folder / "nova-kubeconfig"))
     print(f"Nova Control Plane {options.name} uninstalled.")
     if not complete:
@@ -102,12 +101,11 @@ async def install_agent(options: argparse.Namespace) -> None:
 
 
 async def uninstall_agent(options: argparse.Namespace) -> None:
-    from nova.federator.client import installation
+    from nova.federator.client.installation import uninstall_agent as remove_agent
     from nova.federator.client.manifests import Settings
 
     async with _api(_load(options, options.context)) as workload:
-        settings = Settings(namespace=_namespace(options), cluster=_cluster(options.name))
-        await installation.uninstall_agent(workload, settings)
+        await remove_agent(workload, Settings(namespace=_namespace(options), cluster=_cluster(options.name)))
     print(f"Agent of cluster {options.name} uninstalled. The Cluster and the copies of workloads remain.")
 
 

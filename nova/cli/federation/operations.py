@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import contextlib
 import logging
 import pathlib
 import signal
@@ -85,7 +86,8 @@ def _until_signal(loop: Coroutine[Any, Any, None]) -> None:
         task = asyncio.ensure_future(loop)
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, task.cancel)
-        await asyncio.gather(task, return_exceptions=True)
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
     asyncio.run(supervise())
 
 

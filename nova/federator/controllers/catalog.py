@@ -54,7 +54,7 @@ class Template(msgspec.Struct, frozen=True):
 
 
 class Placement(msgspec.Struct, frozen=True):
-    """Why an object belongs to a group. ``others``: further policies that match and are ignored."""
+    """The group of an object, with its policy. ``others``: further policies that match and are ignored."""
 
     group: str
     policy: Policy | None
@@ -64,7 +64,7 @@ class Placement(msgspec.Struct, frozen=True):
 
 
 class Catalog:
-    """All templates by key (:attr:`Ref.key`), and their groups. ``changed``: called with each group to place again."""
+    """The templates by key (:attr:`Ref.key`), and their groups. ``changed``: called with each group to place again."""
 
     def __init__(self, changed: Callable[[str], None]) -> None:
         self.changed = changed

@@ -26,6 +26,7 @@ class Kubeconfig(msgspec.Struct, frozen=True, kw_only=True):
     token: str = ""
     context: str = ""
     tls_server_name: str = ""
+    token_file: str = ""  # read again from time to time: clusters replace the tokens of service accounts
 
     def tls(self) -> ssl.SSLContext | None:
         """Return the TLS settings, or None for plain HTTP. Raises Invalid for an unusable certificate or key."""
@@ -101,17 +102,19 @@ def _choose(documents: list[tuple[dict[str, Any], pathlib.Path | None]], source:
     chosen, _directory = contexts[name]
     for field in ("cluster", "user"):
         if str(chosen.get(field)) not in entries[f"{field}s"]:
-            raise Invalid(f"Context {name!r} of the kubeconfig: {field} {chosen.get(field)!r} is missing.")
+            raise Invalid(f"{source}: context {name!r}: {field} {chosen.get(field)!r} is missing.")
     cluster, cluster_directory = entries["clusters"][str(chosen["cluster"])]
     user, user_directory = entries["users"][str(chosen["user"])]
     server = cluster.get("server")
     if not isinstance(server, str) or not server.startswith(("https://", "http://")):
-        raise Invalid(f"Context {name!r} of the kubeconfig: server {server!r} is not an http or https address.")
-    token = str(user.get("token") or "")
+        raise Invalid(f"{source}: context {name!r}: server {server!r} is not an http or https address.")
+    token, token_file = str(user.get("token") or ""), ""
     if not token and user.get("tokenFile"):
-        token = _content(_path(user_directory, user["tokenFile"])).decode().strip()
+        token_file = str(_path(user_directory, user["tokenFile"]))
+        token = read_token(token_file)
     return Kubeconfig(
-        server=server.rstrip("/"), context=name, token=token, tls_server_name=str(cluster.get("tls-server-name") or ""),
+        server=server.rstrip("/"), context=name, token=token, token_file=token_file,
+        tls_server_name=str(cluster.get("tls-server-name") or ""),
         ca=_data(cluster, "certificate-authority", cluster_directory),
         certificate=_data(user, "client-certificate", user_directory), key=_data(user, "client-key", user_directory))
 
@@ -123,7 +126,12 @@ def in_cluster(directory: str = "/var/run/secrets/kubernetes.io/serviceaccount")
         raise Invalid("KUBERNETES_SERVICE_HOST is not set: this process runs in no pod. Give a kubeconfig instead.")
     path = pathlib.Path(directory)
     return Kubeconfig(server=f"https://{f'[{host}]' if ':' in host else host}:{port}", ca=_content(path / "ca.crt"),
-                      token=_content(path / "token").decode().strip(), context="in-cluster")
+                      token=read_token(path / "token"), token_file=str(path / "token"), context="in-cluster")
+
+
+def read_token(path: str | pathlib.Path) -> str:
+    """Return the token in a file. Raises Invalid."""
+    return _content(pathlib.Path(path)).decode(errors="replace").strip()
 
 
 def _read(path: pathlib.Path, optional: bool) -> dict[str, Any]:
