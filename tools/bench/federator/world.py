@@ -27,7 +27,7 @@ from tests.integration.federator.federation import Federation, Process
 NAMESPACE = "bench"
 SELECTED = {"bench": "selected"}  # labels of the objects that the policies of the benchmark select
 _MEMBER = msgspec.structs.replace(clusters.MEMBER, small=False, nodes=NodeOptions(
-    count=2, cpu="1000", memory="4Ti", pods=100_000))
+    count=2, cpu="32", memory="512Gi", pods=100_000))
 _LABEL = re.compile(r'(\w+)="([^"]*)"')
 _RARE = 0.05  # requests per placement
 PATHS = {"Deployment": "/apis/apps/v1/deployments", "ConfigMap": "/api/v1/configmaps"}
