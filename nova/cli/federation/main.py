@@ -30,6 +30,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ReportedError as error:
         print(f"{program}: {error.message}", file=sys.stderr)
         return 1
+    except BrokenPipeError:  # the reader of the output has ended
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
     except KeyboardInterrupt:
         return 130
 
@@ -83,9 +86,8 @@ def parser(program: str) -> argparse.ArgumentParser:
 
 def _add_operations(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     explain = _leaf(commands, "explain", "explain per cluster why an object runs there or not (--context: Nova)")
-    explain.add_argument("object", metavar="KIND/NAME", help="an object of the control plane, such as deploy/web")
-    explain.add_argument("--object-namespace", default="default", metavar="NAMESPACE",
-                         help="namespace of the object (default: %(default)s)")
+    explain.add_argument("object", metavar="KIND/NAME", help="an object of the control plane, such as deploy/web;"
+                                                              " its namespace: -n (default: default)")
     plan = _leaf(commands, "plan", "print the moves that a policy would cause, and change nothing (--context: Nova)")
     plan.add_argument("-f", "--file", required=True, help="YAML file with SchedulePolicies, or - for standard input")
     drain = _leaf(commands, "drain", "move all workloads out of a cluster and remove it (--context: Nova)")
@@ -106,9 +108,9 @@ def _add_operations(commands: "argparse._SubParsersAction[argparse.ArgumentParse
         command = _leaf(commands, name, text)
         command.add_argument("file", type=pathlib.Path, help="file of the backup")
         local.append(command)
-    for command in (up, down, *local):
+    for command in (commands.choices["status"], up, down, *local):
         command.add_argument("--directory", type=pathlib.Path, default=pathlib.Path("~/.nova/local"),
-                             help="directory of all data (default: %(default)s)")
+                             help="directory of what 'up' runs (default: %(default)s)")
 
 
 def _add_install(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -123,6 +125,8 @@ def _add_install(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
             continue
         plane.add_argument("--replicas", type=int, choices=(1, 3), default=1,
                            help="replicas of each component; 3 needs nodes in three zones (default: %(default)s)")
+        plane.add_argument("--timeout", type=_seconds, default=360, metavar="SECONDS",
+                           help="time for an address, and for each component (default: %(default)s)")
         agent.add_argument("--nova-context", default="nova", help="context of Nova in the kubeconfig"
                                                                   " (default: %(default)s)")
         agent.add_argument("--init-kubeconfig", default="", metavar="TEXT",
@@ -166,6 +170,13 @@ def _add_contexts(command: argparse.ArgumentParser, defaults: bool = False) -> N
                        help="context of the hosting cluster")
     group.add_argument("--hosting-cluster-nova-namespace", default=default(""), metavar="NAMESPACE",
                        help=f"namespace of the control plane in the hosting cluster (default: {_NAMESPACE})")
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 1 <= seconds <= 86400:
+        raise argparse.ArgumentTypeError(f"{text} is not a number of seconds from 1 to 86400")
+    return seconds
 
 
 def _hours(text: str) -> int:

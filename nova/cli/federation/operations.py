@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import contextlib
 import logging
 import pathlib
 import signal
@@ -13,6 +14,7 @@ import yaml
 
 from nova.cli.federation.contexts import nova_api
 from nova.common.errors import Invalid, os_error_text
+from nova.federator.kube.config import Kubeconfig, load
 
 _MARKS = {"runs": "√", "chosen": "√", "fits": "-", "rejected": "×"}
 
@@ -24,7 +26,7 @@ async def explain(options: argparse.Namespace) -> None:
     if not slash or not name:
         raise Invalid(f"{options.object!r} is not KIND/NAME, such as deploy/web.")
     async with nova_api(options) as nova:
-        explanation = await explanation_of(nova, kind, name, options.object_namespace)
+        explanation = await explanation_of(nova, kind, name, options.namespace or "default")
     print(f"{explanation.ref.key}: {explanation.summary}")
     width = max((len(line.cluster) for line in explanation.lines), default=0)
     for line in explanation.lines:
@@ -84,8 +86,19 @@ def _until_signal(loop: Coroutine[Any, Any, None]) -> None:
         task = asyncio.ensure_future(loop)
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, task.cancel)
-        await asyncio.gather(task, return_exceptions=True)
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
     asyncio.run(supervise())
+
+
+def local_parts(options: argparse.Namespace, config: Kubeconfig) -> Mapping[str, bool] | None:
+    """Return which components run, if the context is that of the control plane that 'up' runs, else None."""
+    from nova.federator.client.local import stored
+
+    directory = options.directory.expanduser()
+    if not (directory / "kubeconfig").exists() or load([directory / "kubeconfig"], "nova").server != config.server:
+        return None
+    return stored(directory).running()
 
 
 async def down(options: argparse.Namespace) -> None:

@@ -14,7 +14,7 @@ import msgspec
 from cryptography import x509
 
 from nova.common.errors import Invalid, Refused
-from nova.federator.api.names import AGENT_USER, AGENTS_GROUP, SIGNER
+from nova.federator.api.names import AGENT_USER, AGENTS_GROUP, NAMESPACE, SIGNER
 from nova.federator.client import certificates, manifests
 from nova.federator.client.certificates import AUTHORITIES, Authority, Files
 from nova.federator.client.installation import CLUSTERS, INIT, Reporter
@@ -122,7 +122,8 @@ class Renewal:
             issued = certificates.etcd_files(options, following)
             await self._write(certificates.ETCD, {name: issued[name] for name in ("server.crt", "server.key")})
         authority = following["kubernetes-ca"]
-        await self._write(certificates.SIGNING, {"ca.crt": authority.pem, "ca.key": authority.key_pem})
+        if (await self._files(certificates.SIGNING)).get("ca.key") != authority.key_pem:
+            await self._write(certificates.SIGNING, {"ca.crt": authority.pem, "ca.key": authority.key_pem})
 
     async def _restart(self) -> None:
         """Restart the components whose Secrets changed, one after the other, and wait for each."""
@@ -154,9 +155,9 @@ class Renewal:
                 {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding", "metadata": labels,
                  "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": PUBLISHED},
                  "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": AGENTS_GROUP}]}])
-            path = f"/api/v1/namespaces/{self.namespace}/secrets/{INIT}"
+            path = f"/api/v1/namespaces/{NAMESPACE}/secrets/{INIT}"
             if init := await manifests.exists(nova, path):
-                old = decode(certificates.files_of(init).get("kubeconfig", b""), f"Secret {self.namespace}/{INIT}")
+                old = decode(certificates.files_of(init).get("kubeconfig", b""), f"Secret {NAMESPACE}/{INIT}")
                 content = msgspec.structs.replace(old, ca=config.ca).render("nova-agent").encode()
                 await nova.patch(path, {"data": {"kubeconfig": base64.b64encode(content).decode()}})
 

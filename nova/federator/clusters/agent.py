@@ -15,7 +15,7 @@ from nova.federator.api.types import Ref
 from nova.federator.clusters.apply import Applier, fence_after
 from nova.federator.clusters.copies import Copies, Unapplied
 from nova.federator.clusters.fence import Fence
-from nova.federator.clusters.lease import Heartbeat
+from nova.federator.clusters.lease import Heartbeat, now
 from nova.federator.clusters.observe import finished, workload
 from nova.federator.kube.client import Api, ApiError
 from nova.federator.kube.informer import Informer
@@ -27,6 +27,7 @@ _WORKERS = 16
 _AT_ONCE = 8  # objects of a schedule that are applied at the same time
 _LONGEST_DELAY = 60.0  # seconds between two tries of a schedule
 _INTERVAL = 1.0  # seconds between two reports on a schedule
+_RELEASED = 100  # failing schedules up to which these are tried again when another one changes
 _STUCK = 5  # tries of a deletion after which it is reported
 _CACHED_BYTES = 8 << 20  # packed manifests of which the unpacked form is cached
 
@@ -76,6 +77,8 @@ class Agent:
                 self._reported.pop(new.name, None)
             self._failures.pop(new.name, None)
             self.enqueue(current.name)
+            if old is not None and len(self._failures) <= _RELEASED:
+                self._retry_failed()  # an object that this schedule had may be free now
 
     def _copy_changed(self, name: str) -> None:
         """Process a schedule whose copies changed, at most once per interval unless it is being deleted."""
@@ -118,8 +121,27 @@ class Agent:
             tasks.create_task(self.informer.run())
             await self.copies.ready.wait()
             await self.informer.synced.wait()
+            tasks.create_task(self._resume())
             for _number in range(_WORKERS):
                 tasks.create_task(self._work())
+
+    async def _resume(self) -> None:
+        """Connect again and retry everything after each interruption of the heartbeat: connections that broke silently
+        are noticed late."""
+        resumed = self.heartbeat.resumed
+        while True:
+            await asyncio.sleep(0.5)
+            if self.heartbeat.resumed != resumed:
+                resumed = self.heartbeat.resumed
+                LOG.info("Cluster %s: the control plane is reached again", self.cluster)
+                await self.nova.use(self.nova.config)
+                self.informer.retry()
+                self._retry_failed()
+
+    def _retry_failed(self) -> None:
+        for name in list(self._failures):
+            del self._failures[name]
+            self.enqueue(name)
 
     async def _work(self) -> None:
         while True:
@@ -150,16 +172,17 @@ class Agent:
 
     def _retry(self, name: str, problem: str) -> None:
         """Queue a schedule again with growing delays. Tries that changes of its copies cause are not counted."""
-        now = time.monotonic()
+        current = time.monotonic()
         failures, due = self._failures.get(name, (0, 0.0))
-        if due <= now:
+        if due <= current:
             self.failures += 1
             failures += 1
-            due = now + min(0.25 * 2 ** min(failures, 10), _LONGEST_DELAY)
+            due = current + min(0.25 * 2 ** min(failures, 10), _LONGEST_DELAY)
             self._failures[name] = failures, due
             LOG.log(logging.WARNING if failures in (4, 10) else logging.DEBUG,
-                    "Schedule %s failed %d times and is tried again in %.1f s: %s", name, failures, due - now, problem)
-        self._later(name, due - now)
+                    "Schedule %s failed %d times and is tried again in %.1f s: %s",
+                    name, failures, due - current, problem)
+        self._later(name, due - current)
 
     async def _reconcile(self, schedule: Schedule) -> str:
         """Carry out a schedule. Return why it must be tried again, or an empty text."""
@@ -210,7 +233,7 @@ class Agent:
             raise ApiError("waiting for the lease before fenced workloads run")
         if self._confirmed.get(schedule.name, 0.0) > self.heartbeat.resumed:
             return True
-        started = time.monotonic()
+        started = now()
         fresh = await self._read(schedule)
         if fresh is None or fresh.deleting or fresh.generation != schedule.generation:
             return False

@@ -14,7 +14,7 @@ import msgspec
 from nova.federator.api import objects
 from nova.federator.api.names import ADOPT, AGENT, CREATED_FOR, MANAGED_BY, NAME_LABEL, TARGET
 from nova.federator.api.types import Ref
-from nova.federator.clusters.copies import Copies, Unapplied
+from nova.federator.clusters.copies import Copies, KindMissing, Unapplied
 from nova.federator.clusters.observe import (
     DIGEST,
     FENCE_AFTER,
@@ -58,6 +58,7 @@ class Applier:
             resource, copy = await self.copies.cached(ref, schedule.name)
             if copy is None and previous is not None and previous.uid == entry.uid and finished(ref, previous.status):
                 return previous  # was removed in the cluster after its end: it must not run again
+            copy = copy or self.copies.ended.get((ref.key, entry.uid))
             if copy is None or not self._current(copy, schedule, entry, manifest):
                 copy = await self._apply(schedule, entry, manifest, resource)
         except Unapplied as error:
@@ -208,7 +209,7 @@ class Applier:
         being deleted: the watch of copies reports its end."""
         try:
             resource, _copy = await self.copies.cached(ref, "")
-        except Unapplied:
+        except KindMissing:
             return True
         path = resource.path(ref.namespace, ref.name)
         copy = await self._existing(path)
@@ -233,7 +234,10 @@ class Applier:
         namespace = await self._existing(path)
         if namespace is None or not _label(namespace, CREATED_FOR) or "deletionTimestamp" in namespace["metadata"]:
             return
-        if await self._content(name) == ("", ""):
+        foreign, own = await self._content(name)
+        if foreign and not own:
+            LOG.info("Namespace %s stays in the cluster: it has %s", name, foreign)
+        elif not own:
             await self._delete(path, namespace)
             LOG.info("Namespace %s was removed: Nova created it, and it is empty", name)
 

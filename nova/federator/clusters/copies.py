@@ -1,6 +1,8 @@
 """Copies of users' objects in a workload cluster: watches of the kinds in use, and an index by schedule."""
 
 import asyncio
+import collections
+import contextlib
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -17,6 +19,8 @@ from nova.federator.store.schedules import Phase
 
 LOG = logging.getLogger(__name__)
 _SYNC_TIMEOUT = 30.0  # seconds for the first list of a kind
+_ENDED = 10_000  # removed Jobs and Pods of which the last state is stored
+_FORBIDDEN_RETRY = 30.0  # seconds after which kinds that the agent may not list are tried again
 _RETRY = 2.0  # seconds after which the search for the copies of an earlier agent is repeated
 _DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 
@@ -27,6 +31,10 @@ class Unapplied(Exception):
     def __init__(self, phase: Phase, message: str) -> None:
         super().__init__(message)
         self.phase, self.message = phase, message
+
+
+class KindMissing(Unapplied):
+    """The cluster does not have the kind of an object."""
 
 
 class Definition(msgspec.Struct, frozen=True):
@@ -42,6 +50,7 @@ class Copies:
     """The copies of one cluster. ``changed``: called with the name of a schedule when a copy of it changed.
 
     ``ready``: set once the copies of an earlier agent are in the index. Kinds without copies are not watched.
+    ``ended``: the last state of Jobs and Pods that were removed in the cluster after their end, by key and origin.
     """
 
     def __init__(self, api: Api, changed: Callable[[str], None]) -> None:
@@ -54,6 +63,8 @@ class Copies:
         self._by_schedule: dict[str, dict[str, Copy]] = {}  # schedule -> key of Ref -> copy
         self._informers: dict[tuple[str, str], tuple[Informer[Copy], asyncio.Task[None]]] = {}
         self._waiting: dict[tuple[str, str], set[str]] = {}  # missing group, kind -> schedules
+        self.ended: collections.OrderedDict[tuple[str, str], Copy] = collections.OrderedDict()
+        self._served: dict[tuple[str, str, str], Resource] = {}  # group, version, kind of manifests
         self._stale: set[str] = set()  # groups whose definitions changed since their discovery
         self._tasks: asyncio.TaskGroup | None = None
 
@@ -63,35 +74,45 @@ class Copies:
             self._tasks = tasks
             for informer in (self.autoscalers, self.definitions):
                 tasks.create_task(informer.run())
-            while True:
+            informers: list[Informer[Any]] = [self.autoscalers, self.definitions]
+            refs: list[Ref] | None = None
+            while refs is None or refs:
                 try:
-                    await self._scan()
-                    break
-                except (ApiError, TimeoutError) as error:
+                    if refs is None:
+                        for informer in informers:
+                            await self._synced(informer)
+                        refs = self._kinds()
+                    refs = await self._scan(refs)
+                    self.ready.set()
+                    await asyncio.sleep(_FORBIDDEN_RETRY)
+                except (ApiError, Unapplied) as error:
                     LOG.warning("The copies in the cluster were not listed, next try in %.0f s: %s", _RETRY, error)
                     await asyncio.sleep(_RETRY)
-            self.ready.set()
 
-    async def _scan(self) -> None:
-        """Watch the kinds of which an earlier agent left copies."""
-        await asyncio.wait_for(self.autoscalers.synced.wait(), _SYNC_TIMEOUT)
-        await asyncio.wait_for(self.definitions.synced.wait(), _SYNC_TIMEOUT)
+    def _kinds(self) -> list[Ref]:
+        """Return a reference with each kind of which there may be copies."""
         refs = [Ref(kind.group, kind.version, kind.kind, "", "") for kind in objects.KINDS]
-        refs += [Ref(definition.group, definition.versions[0], definition.kind, "", "")
-                 for definition in self.definitions.objects.values() if definition.versions]
+        return refs + [Ref(definition.group, definition.versions[0], definition.kind, "", "")
+                       for definition in self.definitions.objects.values() if definition.versions]
+
+    async def _scan(self, refs: list[Ref]) -> list[Ref]:
+        """Watch the kinds of which an earlier agent left copies. Return those that the agent may not list."""
+        forbidden = []
         for ref in refs:
             try:
                 resource = await self.resource(ref)
                 page = await self.api.get(resource.path(), labelSelector=MANAGED_BY, limit="1")
+                if page.get("items"):
+                    await self._informer(resource)
             except Unapplied:
                 continue
             except ApiError as error:
                 if error.status not in (403, 404, 405):
                     raise
-                LOG.info("The copies of kind %s are not listed: %s", ref.kind, error)
-                continue
-            if page.get("items"):
-                await self._informer(resource)
+                LOG.debug("The copies of kind %s are not listed: %s", ref.kind, error)
+                if error.status == 403:
+                    forbidden.append(ref)
+        return forbidden
 
     def of(self, schedule: str) -> Mapping[str, Copy]:
         """Return the copies of a schedule, by the key of their Ref."""
@@ -103,12 +124,14 @@ class Copies:
     async def resource(self, ref: Ref, schedule: str = "") -> Resource:
         """Return the resource of an object, in another version of its group if the cluster does not serve the given
         one. Raises Unapplied if there is none; ``schedule`` is then notified when the kind appears."""
-        versions = [ref.version]
         if ref.group in self._stale:
             self._stale.discard(ref.group)
-            await self.api.discover(f"{ref.group}/{ref.version}")
-        if resource := await self.api.resource(_api_version(ref.group, ref.version), ref.kind):
-            return resource
+            self._served = {key: resource for key, resource in self._served.items() if key[0] != ref.group}
+            await self.api.discover(_api_version(ref.group, ref.version))
+        key = (ref.group, ref.version, ref.kind)
+        if key in self._served:
+            return self._served[key]
+        versions = [ref.version]
         if ref.group:
             try:
                 group = await self.api.get(f"/apis/{ref.group}")
@@ -116,18 +139,23 @@ class Copies:
             except ApiError as error:
                 if not error.missing:
                     raise
-        for version in versions[1:]:
-            if version != ref.version and (resource := await self.api.resource(
-                    _api_version(ref.group, version), ref.kind)):
+        for version in versions:
+            if resource := await self.api.resource(_api_version(ref.group, version), ref.kind):
+                self._served[key] = resource
                 return resource
+        raise self._missing(ref.group, ref.kind, schedule)
+
+    def _missing(self, group: str, kind: str, schedule: str) -> KindMissing:
+        """Return the error for a kind that the cluster does not have, and remember who waits for it."""
+        self._stale.add(group)
         if schedule:
-            self._waiting.setdefault((ref.group, ref.kind), set()).add(schedule)
-        raise Unapplied("Failed", f"The cluster does not have the kind {ref.kind} of {ref.group or 'core'}.")
+            self._waiting.setdefault((group, kind), set()).add(schedule)
+        return KindMissing("Failed", f"The cluster does not have the kind {kind} of {group or 'core'}.")
 
     async def cached(self, ref: Ref, schedule: str) -> tuple[Resource, Copy | None]:
         """Return the resource of an object and its copy, or None. Raises Unapplied, ApiError."""
         resource = await self.resource(ref, schedule)
-        informer = await self._informer(resource)
+        informer = await self._informer(resource, schedule)
         return resource, informer.objects.get(f"{ref.namespace}/{ref.name}" if resource.namespaced else ref.name)
 
     def put(self, resource: Resource, obj: Object, applied: bool = True) -> Copy:
@@ -155,7 +183,7 @@ class Copies:
         storage_class = self._classes.objects.get(copy.storage_class) or {}
         return storage_class.get("volumeBindingMode") == "WaitForFirstConsumer"
 
-    async def _informer(self, resource: Resource) -> Informer[Copy]:
+    async def _informer(self, resource: Resource, schedule: str = "") -> Informer[Copy]:
         """Return the cache of the copies of a kind; start its watch at the first use."""
         key = (resource.api_version, resource.kind)
         if key not in self._informers:
@@ -165,12 +193,29 @@ class Copies:
             self._informers[key] = informer, self._tasks.create_task(self._follow(informer))
             if resource.kind == "PersistentVolumeClaim":
                 self._tasks.create_task(self._classes.run())
-        informer = self._informers[key][0]
+        informer, task = self._informers[key]
         try:
-            await asyncio.wait_for(informer.synced.wait(), _SYNC_TIMEOUT)
-        except TimeoutError:
-            raise ApiError(f"The cluster did not list {resource.plural} within {_SYNC_TIMEOUT:.0f} s.") from None
+            await self._synced(informer)
+        except ApiError as error:
+            if not error.missing:
+                raise
+            if self._informers.pop(key, None):
+                task.cancel()
+            raise self._missing(resource.group, resource.kind, schedule) from None
         return informer
+
+    async def _synced(self, informer: Informer[Any]) -> None:
+        """Wait for the first list. Raises Unapplied if the agent may not list, ApiError if it takes too long."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_SYNC_TIMEOUT):
+                while not informer.synced.is_set():
+                    if informer.error is not None and informer.error.missing:
+                        raise informer.error
+                    if informer.error is not None and informer.error.status in (401, 403, 405):
+                        raise Unapplied("Failed", f"The agent cannot watch {informer.path}: {informer.error}")
+                    await asyncio.sleep(0.02)
+                return
+        raise ApiError(f"The cluster did not list {informer.path} within {_SYNC_TIMEOUT:.0f} s.")
 
     async def _follow(self, informer: Informer[Copy]) -> None:
         """Run a watch, which ends alone if its kind is removed."""
@@ -188,6 +233,10 @@ class Copies:
         self._index(new, old)
         if new is None and old is not None:
             self.verified.pop(old.uid, None)
+            if old.finished:
+                self.ended[old.ref.key, old.origin] = old
+                while len(self.ended) > _ENDED:
+                    self.ended.popitem(last=False)
         if new != old:
             for name in {copy.schedule for copy in (old, new) if copy is not None and copy.schedule}:
                 self.changed(name)

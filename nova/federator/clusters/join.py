@@ -39,7 +39,7 @@ class Credentials:
         stored = None if ignore_stored else await self._stored()
         if stored is not None:
             key, certificate = stored
-            return msgspec.structs.replace(bootstrap, token="", certificate=certificate, key=key)
+            return msgspec.structs.replace(bootstrap, token="", token_file="", certificate=certificate, key=key)
         return await self._request(bootstrap)
 
     async def renew(self, current: Kubeconfig) -> Kubeconfig:
@@ -82,7 +82,7 @@ class Credentials:
                 "spec": {"request": base64.b64encode(pem).decode(), "signerName": SIGNER, "usages": ["client auth"]}})
             certificate = await self._wait(nova, str(created["metadata"]["name"]), private.public_key())
         await self._store(key, certificate)
-        return msgspec.structs.replace(login, token="", certificate=certificate, key=key)
+        return msgspec.structs.replace(login, token="", token_file="", certificate=certificate, key=key)
 
     async def _wait(self, nova: Api, name: str, public: ec.EllipticCurvePublicKey) -> bytes:
         deadline, delay = time.monotonic() + _WAIT, 0.1
@@ -101,7 +101,7 @@ class Credentials:
             if status.get("certificate"):
                 return self._checked(status["certificate"], public)
             await asyncio.sleep(delay)
-            delay = min(delay * 1.5, 5.0)
+            delay = min(delay * 1.5, 2.0)  # API servers remember a used token for a few seconds
         raise ApiError(f"The control plane did not sign the request {name} within {_WAIT:.0f} s:"
                        " is nova-scheduler running?")
 

@@ -1,10 +1,11 @@
 """The heartbeat of an agent: a Lease that only one live agent of a cluster holds."""
 
 import asyncio
-import datetime
+import functools
 import logging
 import time
 
+from nova.federator.api import times
 from nova.federator.api.names import HEARTBEAT, cluster_namespace
 from nova.federator.kube.client import Api, ApiError, Object
 
@@ -13,6 +14,8 @@ RENEW = 10.0  # seconds between two renewals
 DURATION = 40  # seconds for which a renewal is valid
 _RETRY = 2.0  # seconds after a failed renewal
 _REQUEST = 4.0  # seconds for the requests of a renewal
+# Monotonic, and counts also the time for which the machine is suspended.
+now = functools.partial(time.clock_gettime, time.CLOCK_BOOTTIME)
 _GRACE = 8.0  # seconds after the start of the process in which the control plane must answer
 
 
@@ -29,23 +32,22 @@ class Heartbeat:
         self.renewed: float | None = None
         self.resumed = 0.0
         self.interval = RENEW
-        self._started, self._answered = time.monotonic(), False
+        self._started, self._answered = now(), False
         self._lease: Object | None = None  # as stored by the last renewal
         self._seen: tuple[str, float] = ("", 0.0)  # resource version of a foreign Lease, when it was first observed
 
     @property
     def held(self) -> bool:
-        return self.renewed is not None and time.monotonic() - self.renewed < DURATION
+        return self.renewed is not None and now() - self.renewed < DURATION
 
     def silence(self) -> float:
         """Return the seconds since the last renewal. Before the first one they are unknown: an agent that starts while
         the control plane does not answer assumes the worst."""
-        now = time.monotonic()
         if self.renewed is not None:
-            return now - self.renewed
+            return now() - self.renewed
         if self._answered:
-            return now - self._started
-        return float("inf") if now - self._started > _GRACE else 0.0
+            return now() - self._started
+        return float("inf") if now() - self._started > _GRACE else 0.0
 
     async def acquire(self) -> None:
         """Wait until this agent holds the Lease: another agent's must not have changed for its duration. Raises
@@ -69,7 +71,7 @@ class Heartbeat:
         """Renew until cancelled. Raises RuntimeError if another agent has taken over."""
         while True:
             await asyncio.sleep(min(1.0, self.interval))
-            if time.monotonic() - (self.renewed or 0.0) < self.interval:
+            if now() - (self.renewed or 0.0) < self.interval:
                 continue
             try:
                 async with asyncio.timeout(_REQUEST):
@@ -82,7 +84,7 @@ class Heartbeat:
 
     async def _renew(self, taking: bool) -> bool:
         """Renew or acquire the Lease. Return False if another agent holds it."""
-        started = time.monotonic()
+        started = now()
         path = f"{self._collection}/{HEARTBEAT}"
         try:
             lease = self._lease or await self.nova.get(path)
@@ -104,18 +106,18 @@ class Heartbeat:
             stored = await self.nova.create(self._collection, self._spec({
                 "apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": HEARTBEAT}}, epoch))
         if self.renewed is None or started - self.renewed > 2 * RENEW:
-            self.resumed = time.monotonic()
+            self.resumed = now()
         self._lease, self.epoch, self.renewed = stored, epoch, started
         return True
 
-    def _may_take(self, lease: Object, taking: bool, now: float) -> bool:
+    def _may_take(self, lease: Object, taking: bool, started: float) -> bool:
         """Return True if the holder released the Lease, or did not renew it for its duration as observed here."""
         spec, version = lease.get("spec") or {}, lease["metadata"]["resourceVersion"]
         if not taking:
             return False
         if self._seen[0] != version:
-            self._seen = version, now
-        return not spec.get("holderIdentity") or now - self._seen[1] >= int(
+            self._seen = version, started
+        return not spec.get("holderIdentity") or started - self._seen[1] >= int(
             spec.get("leaseDurationSeconds") or DURATION)
 
     async def release(self) -> None:
@@ -130,6 +132,6 @@ class Heartbeat:
             LOG.debug("The lease was not released: %s", error)
 
     def _spec(self, lease: Object, epoch: int) -> Object:
-        now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")  # shown only
-        return {**lease, "spec": {"holderIdentity": self.identity, "leaseDurationSeconds": DURATION, "renewTime": now,
-                                  "leaseTransitions": epoch}}
+        renewed = times.now_exactly()
+        return {**lease, "spec": {"holderIdentity": self.identity, "leaseDurationSeconds": DURATION,
+                                  "renewTime": renewed, "leaseTransitions": epoch}}

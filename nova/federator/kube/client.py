@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import random
+import time
 from collections.abc import AsyncIterator, Mapping
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -12,7 +13,7 @@ import aiohttp
 import msgspec
 
 from nova.common.errors import ReportedError
-from nova.federator.kube.config import Kubeconfig
+from nova.federator.kube.config import Kubeconfig, read_token
 
 Object = dict[str, Any]
 _REQUEST_TIMEOUT = 15.0  # seconds of a request, including retries
@@ -20,6 +21,7 @@ _LIST_TIMEOUT = 60.0
 _WATCH_SECONDS = 300  # the server ends a watch after about this time
 _WATCH_SILENCE = 90.0  # seconds without an event or bookmark after which a watch is given up: a dead connection
 _EVENT_LIMIT = 4 << 20  # bytes of one watch event
+_TOKEN_SECONDS = 60.0  # seconds between two reads of a token file
 _PAGE = 500  # objects of one page of a list
 _RETRIES = 4  # of requests that the server certainly has not executed (429, connection refused)
 
@@ -103,6 +105,7 @@ class Api:
         self.counts: dict[str, int] = {}
         self._agent, self._connections = agent, connections
         self._session: aiohttp.ClientSession | None = None
+        self._token_read = time.monotonic()
         self._resources: dict[str, dict[str, Resource]] = {}  # group/version -> kind -> resource
 
     async def __aenter__(self) -> Self:
@@ -119,8 +122,6 @@ class Api:
 
     def _connect(self) -> None:
         headers = {"User-Agent": self._agent, "Accept": "application/json"}
-        if self.config.token:
-            headers["Authorization"] = f"Bearer {self.config.token}"
         connector = aiohttp.TCPConnector(ssl=self.config.tls() or False, limit=self._connections, keepalive_timeout=60)
         self._session = aiohttp.ClientSession(connector=connector, headers=headers, auto_decompress=True)
 
@@ -208,7 +209,7 @@ class Api:
         self._count("WATCH")
         try:
             async with self._open().get(f"{self.config.server}{path}?{urlencode(query)}", timeout=timeout,
-                                        read_bufsize=_EVENT_LIMIT,
+                                        read_bufsize=_EVENT_LIMIT, headers=self._login(),
                                         server_hostname=self.config.tls_server_name or None) as response:
                 if response.status != 200:
                     raise self._error("WATCH", path, response.status, await response.read())
@@ -240,7 +241,7 @@ class Api:
                     self._count(method)
                     try:
                         async with self._open().request(
-                                method, url, data=data, headers={"Content-Type": content_type},
+                                method, url, data=data, headers={"Content-Type": content_type, **self._login()},
                                 server_hostname=self.config.tls_server_name or None) as response:
                             content, status = await response.read(), response.status
                             delay = response.headers.get("Retry-After", "")
@@ -272,6 +273,14 @@ class Api:
                 message, reason = str(body.get("message") or message), str(body.get("reason") or "")
                 details = body["details"] if isinstance(body.get("details"), dict) else {}
         return ApiError(f"{method} {path}: {status} {message}", status, reason, details)
+
+    def _login(self) -> dict[str, str]:
+        """Return the header with the token, if there is one."""
+        if self.config.token_file and time.monotonic() - self._token_read > _TOKEN_SECONDS:
+            self._token_read = time.monotonic()
+            with contextlib.suppress(ReportedError):  # the previous token may still be valid
+                self.config = msgspec.structs.replace(self.config, token=read_token(self.config.token_file))
+        return {"Authorization": f"Bearer {self.config.token}"} if self.config.token else {}
 
     def _open(self) -> aiohttp.ClientSession:
         if self._session is None:

@@ -26,6 +26,7 @@ class Kubeconfig(msgspec.Struct, frozen=True, kw_only=True):
     token: str = ""
     context: str = ""
     tls_server_name: str = ""
+    token_file: str = ""  # read again from time to time: clusters replace the tokens of service accounts
 
     def tls(self) -> ssl.SSLContext | None:
         """Return the TLS settings, or None for plain HTTP. Raises Invalid for an unusable certificate or key."""
@@ -87,7 +88,10 @@ def _choose(documents: list[tuple[dict[str, Any], pathlib.Path | None]], source:
     for document, directory in documents:
         current = current or str(document.get("current-context") or "")
         for section, values in entries.items():
-            for entry in document.get(section) or ():
+            listed = document.get(section) or []
+            if not isinstance(listed, list):
+                raise Invalid(f"{source}: {section} is not a list.")
+            for entry in listed:
                 if isinstance(entry, dict) and isinstance(entry.get(section[:-1]), dict):
                     values.setdefault(str(entry.get("name")), (entry[section[:-1]], directory))
     contexts = entries["contexts"]
@@ -97,18 +101,20 @@ def _choose(documents: list[tuple[dict[str, Any], pathlib.Path | None]], source:
                       f" It has: {', '.join(sorted(contexts)) or 'none'}.")
     chosen, _directory = contexts[name]
     for field in ("cluster", "user"):
-        if chosen.get(field) not in entries[f"{field}s"]:
+        if str(chosen.get(field)) not in entries[f"{field}s"]:
             raise Invalid(f"Context {name!r} of the kubeconfig: {field} {chosen.get(field)!r} is missing.")
-    cluster, cluster_directory = entries["clusters"][chosen["cluster"]]
-    user, user_directory = entries["users"][chosen["user"]]
+    cluster, cluster_directory = entries["clusters"][str(chosen["cluster"])]
+    user, user_directory = entries["users"][str(chosen["user"])]
     server = cluster.get("server")
     if not isinstance(server, str) or not server.startswith(("https://", "http://")):
         raise Invalid(f"Context {name!r} of the kubeconfig: server {server!r} is not an http or https address.")
-    token = user.get("token") or ""
+    token, token_file = str(user.get("token") or ""), ""
     if not token and user.get("tokenFile"):
-        token = _content(_path(user_directory, user["tokenFile"])).decode().strip()
+        token_file = str(_path(user_directory, user["tokenFile"]))
+        token = read_token(token_file)
     return Kubeconfig(
-        server=server.rstrip("/"), context=name, token=token, tls_server_name=cluster.get("tls-server-name") or "",
+        server=server.rstrip("/"), context=name, token=token, token_file=token_file,
+        tls_server_name=str(cluster.get("tls-server-name") or ""),
         ca=_data(cluster, "certificate-authority", cluster_directory),
         certificate=_data(user, "client-certificate", user_directory), key=_data(user, "client-key", user_directory))
 
@@ -120,7 +126,12 @@ def in_cluster(directory: str = "/var/run/secrets/kubernetes.io/serviceaccount")
         raise Invalid("KUBERNETES_SERVICE_HOST is not set: this process runs in no pod. Give a kubeconfig instead.")
     path = pathlib.Path(directory)
     return Kubeconfig(server=f"https://{f'[{host}]' if ':' in host else host}:{port}", ca=_content(path / "ca.crt"),
-                      token=_content(path / "token").decode().strip(), context="in-cluster")
+                      token=read_token(path / "token"), token_file=str(path / "token"), context="in-cluster")
+
+
+def read_token(path: str | pathlib.Path) -> str:
+    """Return the token in a file. Raises Invalid."""
+    return _content(pathlib.Path(path)).decode(errors="replace").strip()
 
 
 def _read(path: pathlib.Path, optional: bool) -> dict[str, Any]:

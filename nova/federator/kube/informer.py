@@ -1,6 +1,7 @@
 """A cache of a collection that follows its watch: list once, resume after interruptions, list again only if needed."""
 
 import asyncio
+import contextlib
 import logging
 import random
 import time
@@ -40,6 +41,8 @@ class Informer(Generic[T]):
         self.synced = asyncio.Event()  # set after the first complete list
         self.version = ""  # resource version up to which the cache is current
         self.lists = 0
+        self.error: ApiError | None = None  # of the last attempt to list or watch
+        self._reachable = asyncio.Event()
         self._versions: dict[str, str] = {}  # key -> resource version
 
     async def run(self) -> None:
@@ -50,6 +53,7 @@ class Informer(Generic[T]):
             try:
                 if not self.version:
                     await self.refresh()
+                self.error = None
                 async for event in self.api.watch(self.path, self.version, **self.query):
                     failures = 0
                     if event.type != "BOOKMARK":
@@ -64,11 +68,19 @@ class Informer(Generic[T]):
                 silent = time.monotonic() - started > _SILENT
                 if not isinstance(error, ApiError) or error.status or (silent and failures):
                     self.version = ""  # unreadable, too old, unknown after a restored backup: list again
+                self.error = error if isinstance(error, ApiError) else None
                 failures = 1 if time.monotonic() - started > _LONGEST_DELAY else failures + 1
                 delay = min(0.2 * 2 ** min(failures, 10), _LONGEST_DELAY) * random.uniform(0.5, 1)  # noqa: S311
                 LOG.log(logging.WARNING if failures in (3, 30) else logging.DEBUG,
                         "The watch of %s failed %d times and is repeated: %s", self.path, failures, error)
-                await asyncio.sleep(delay)
+                self._reachable.clear()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(delay):
+                        await self._reachable.wait()
+
+    def retry(self) -> None:
+        """End the delay after a failed attempt: the server is reachable again."""
+        self._reachable.set()
 
     async def refresh(self) -> None:
         """List the collection and handle the differences. Raises ApiError."""

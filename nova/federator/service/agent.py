@@ -1,6 +1,7 @@
 """The agent process: joins the control plane, then carries out schedules while it holds the heartbeat."""
 
 import asyncio
+import contextlib
 import logging
 import os
 import socket
@@ -49,7 +50,8 @@ async def run_agent(bootstrap: Kubeconfig, member_config: Kubeconfig, cluster: s
             if server:
                 await server.cleanup()
             if heartbeat.renewed is not None:
-                await asyncio.wait_for(asyncio.shield(heartbeat.release()), 5.0)
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(heartbeat.release(), 5.0)
 
 
 async def _join(credentials: Credentials, bootstrap: Kubeconfig, nova: Api) -> Kubeconfig:

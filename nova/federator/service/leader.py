@@ -2,11 +2,11 @@
 
 import asyncio
 import contextlib
-import datetime
 import logging
 import time
 from typing import Any
 
+from nova.federator.api import times
 from nova.federator.kube.client import Api, ApiError
 
 LOG = logging.getLogger(__name__)
@@ -16,7 +16,7 @@ _GIVE_UP = 10.0  # seconds without a successful renewal after which a leader sto
 
 
 class Lost(Exception):
-    """This process is not the leader any more."""
+    """Raised when this process is not the leader any more."""
 
 
 class Leader:
@@ -57,7 +57,7 @@ class Leader:
         with contextlib.suppress(ApiError):
             lease = await self.api.get(self._path)
             if lease["spec"].get("holderIdentity") == self.identity:
-                lease["spec"].update(holderIdentity="", renewTime=_now())
+                lease["spec"].update(holderIdentity="", renewTime=times.now())
                 await self.api.replace(self._path, lease)
 
     async def _try(self) -> bool:
@@ -88,9 +88,5 @@ class Leader:
         return True
 
     def _spec(self, transitions: int) -> dict[str, Any]:
-        return {"holderIdentity": self.identity, "leaseDurationSeconds": int(_DURATION), "renewTime": _now(),
-                "acquireTime": _now(), "leaseTransitions": transitions}
-
-
-def _now() -> str:
-    return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")  # shown only
+        return {"holderIdentity": self.identity, "leaseDurationSeconds": int(_DURATION), "renewTime": times.now(),
+                "acquireTime": times.now(), "leaseTransitions": transitions}

@@ -8,10 +8,13 @@ import base64
 import json
 import pathlib
 import signal
+import socket
+import urllib.request
 import zlib
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -23,10 +26,12 @@ from nova.federator.api.objects import ref_of
 from nova.federator.controllers.joining import prepare
 from nova.federator.controllers.signing import Authority
 from nova.federator.kube.client import Api
+from nova.federator.kube.config import Kubeconfig
 from nova.federator.store import schedules
 from nova.federator.store.schedules import Entry, digest_of
 from tests.integration.federator.clusters import Cluster, deployment, job, until
 from tests.integration.federator.federation import Process
+from tests.paths import ROOT
 
 CLUSTER = "agents"
 NAMESPACE = cluster_namespace(CLUSTER)
@@ -60,12 +65,35 @@ class Bed:
         member.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "agents"}},
                      {"apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/tls", "data": data,
                       "metadata": {"name": "nova-agent-credentials", "namespace": "agents"}})
+        self.kubeconfig = directory / "member"
+        self.kubeconfig.write_text(self.service_account().render())
         self.agent = self.start("agent")
+
+    def service_account(self) -> Kubeconfig:
+        """Install the agent's rights in the member and return the credentials of its service account."""
+        rights = (ROOT / "nova/federator/install/base/agent/rbac.yaml").read_text()
+        self.member.kubectl("apply", "-n", "agents", "-f", "-",
+                            stdin=rights.replace("namespace: elotl", "namespace: agents"))
+        secret = until(lambda: next((item["data"] for item in self.member.get("secrets", "-n", "agents")["items"]
+                                     if item["metadata"]["name"].startswith("nova-agent-token")), None))
+        user = "--as=system:serviceaccount:agents:nova-agent"
+        until(lambda: "yes" in self.member.kubectl("auth", "can-i", "list", "pods", "-A", user, check=False))
+        return msgspec.structs.replace(self.member.config, certificate=b"", key=b"",
+                                       token=base64.b64decode(secret["token"]).decode())
 
     def start(self, log: str, *arguments: str) -> Process:
         return Process(self.directory / f"{log}.log", "agent", f"--cluster-name={CLUSTER}", "--namespace=agents",
-                       f"--control-plane-kubeconfig={self.nova.kubeconfig}", f"--kubeconfig={self.member.kubeconfig}",
+                       f"--control-plane-kubeconfig={self.nova.kubeconfig}", f"--kubeconfig={self.kubeconfig}",
                        "--verbose", *arguments)
+
+    def stop(self) -> None:
+        """Stop the agent and remove its cluster from the control plane, with the schedules of failed tests."""
+        self.agent.stop(signal.SIGKILL)
+        for name in self.nova.kubectl("get", "schedules", "-n", NAMESPACE, "-o", "name").split():
+            self.nova.kubectl("patch", name, "-n", NAMESPACE, "--type=merge", "-p", '{"metadata":{"finalizers":null}}')
+        self.nova.kubectl("delete", "cluster", CLUSTER, "--wait=false")
+        self.nova.kubectl("delete", "namespace", NAMESPACE, "--wait=false")
+        self.member.kubectl("delete", "namespace", "agents", "--wait=false")
 
     def schedule(self, group: str, *manifests: dict[str, Any], failover: str = "Never",
                  uids: dict[str, str] | None = None) -> str:
@@ -110,7 +138,7 @@ def bed(control_plane: Cluster, members: list[Cluster], tmp_path_factory: pytest
     try:
         yield bed
     finally:
-        bed.agent.stop(signal.SIGKILL)
+        bed.stop()
 
 
 @pytest.fixture
@@ -118,10 +146,21 @@ def namespace(bed: Bed, request: pytest.FixtureRequest) -> Iterator[str]:
     """Yield the name of a namespace that only this test uses; its schedules are removed afterwards."""
     name = f"a{zlib.crc32(request.node.name.encode())}"
     yield name
-    for path in bed.nova.kubectl("get", "schedules", "-n", NAMESPACE, "-o", "name").split():
-        if request.node.name[:30].replace("_", "-") in path or name in path:
-            bed.delete(path.partition("/")[2])
+    for schedule in bed.nova.get("schedules", "-n", NAMESPACE)["items"]:
+        bed.delete(schedule["metadata"]["name"])
     bed.member.kubectl("delete", "namespace", name, "--ignore-not-found", "--wait=false")
+
+
+def custom_resource(group: str, kind: str) -> dict[str, Any]:
+    schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    plural = f"{kind.lower()}s"
+    return {"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+            "metadata": {"name": f"{plural}.{group}"}, "spec": {
+                "group": group, "names": {"kind": kind, "plural": plural}, "scope": "Namespaced",
+                "versions": [{"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}]}}
+
+
+WIDGETS = custom_resource("example.org", "Widget")
 
 
 def configmap(name: str, namespace: str, value: str = "1", **annotations: str) -> dict[str, Any]:
@@ -155,20 +194,25 @@ def test_copies_are_applied_reported_updated_pruned_and_removed(bed: Bed, namesp
 
 def test_unchanged_copies_cost_no_request(bed: Bed, namespace: str) -> None:
     """Facts chapter 15: a no-op apply costs as much as a change, so an unchanged copy is not applied again, also not by
-    a restarted agent. The number of a field's change is the proof: managedFields keep the time of the last apply."""
+    a restarted agent: it sends one apply, for the new object."""
     name = bed.schedule(f"{namespace}/same", deployment("same", 1, namespace), configmap("conf", namespace))
     until(lambda: bed.phase(name, "same") == "Ready")
     assert bed.agent.stop() == 0
-    bed.member.kubectl("get", "--raw", "/metrics")
     before = {kind: bed.copy(kind, "same" if kind == "deployment" else "conf", namespace)
               for kind in ("deployment", "configmap")}
     schedule = bed.nova.get("schedule", name, "-n", NAMESPACE)
-    bed.agent = bed.start("agent-again", "--metrics-address=127.0.0.1:24999")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    bed.agent = bed.start("agent", f"--metrics-address={address}")
     marker = bed.schedule(f"{namespace}/marker", configmap("marker", namespace))
     until(lambda: bed.phase(marker, "marker") == "Ready")
     for kind, copy in before.items():
         assert bed.copy(kind, str(copy and copy["metadata"]["name"]), namespace) == copy
     assert bed.nova.get("schedule", name, "-n", NAMESPACE) == schedule
+    with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as response:
+        metrics = response.read().decode()
+    assert 'nova_federator_agent_requests_total{method="PATCH",server="cluster"} 1.0' in metrics.splitlines()
+    assert "nova_federator_agent_copies 3.0" in metrics.splitlines()
 
 
 def test_drift_is_reverted_in_fields_that_nova_owns(bed: Bed, namespace: str) -> None:
@@ -263,19 +307,77 @@ def test_missing_kinds_fail_and_are_retried_when_they_appear(bed: Bed, namespace
     until(lambda: bed.phase(name, "g") == "Failed")
     assert "does not have the kind Gadget of example.com" in bed.observed(name)["g"]["message"]
     assert bed.phase(name, "conf") == "Ready"
-    schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-    definition = {"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
-                  "metadata": {"name": "gadgets.example.com"}, "spec": {
-                      "group": "example.com", "names": {"kind": "Gadget", "plural": "gadgets"}, "scope": "Namespaced",
-                      "versions": [{"name": "v1", "served": True, "storage": True,
-                                    "schema": {"openAPIV3Schema": schema}}]}}
+    definition = custom_resource("example.com", "Gadget")
     bed.member.apply(definition)
-    until(lambda: bed.phase(name, "g") == "Ready")
+    until(lambda: "gadgets.example.com is forbidden" in bed.observed(name).get("g", {}).get("message", ""))
+    bed.member.apply({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
+                      "metadata": {"name": "gadgets", "labels": {"nova.elotl.co/aggregate-to-agent": "true"}},
+                      "rules": [{"apiGroups": ["example.com"], "resources": ["gadgets"], "verbs": ["*"]}]})
+    until(lambda: bed.phase(name, "g") == "Ready", 90)
     bed.member.kubectl("delete", "crd", "gadgets.example.com")
     until(lambda: bed.phase(name, "g") == "Failed")
     bed.member.apply(definition)
     until(lambda: bed.phase(name, "g") == "Ready")
     bed.member.kubectl("delete", "crd", "gadgets.example.com")
+
+
+def test_kinds_in_other_versions_are_applied_in_the_version_of_the_cluster(bed: Bed, namespace: str) -> None:
+    """Clusters of other releases: batch/v1 CronJob is batch/v1beta1 in a cluster of Kubernetes 1.20."""
+    template = job("unused", namespace)["spec"]
+    manifest = {"apiVersion": "batch/v1", "kind": "CronJob", "metadata": {"name": "cron", "namespace": namespace},
+                "spec": {"schedule": "0 0 1 1 *", "jobTemplate": {"spec": template}}}
+    name = bed.schedule(f"{namespace}/cron", manifest)
+    until(lambda: bed.phase(name, "cron") == "Ready")
+    assert (bed.copy("cronjob", "cron", namespace) or {})["apiVersion"] == "batch/v1beta1"
+    bed.schedule(f"{namespace}/cron", configmap("conf", namespace))
+    until(lambda: bed.phase(name, "conf") == "Ready" and bed.copy("cronjob", "cron", namespace) is None)
+
+
+def test_fields_of_other_managers_are_conflicts(bed: Bed, namespace: str) -> None:
+    """Promise P7: a new field of a manifest that another manager set in the cluster is not taken over without the
+    annotation; the message names field and manager."""
+    name = bed.schedule(f"{namespace}/fields", configmap("conf", namespace))
+    until(lambda: bed.phase(name, "conf") == "Ready")
+    bed.member.kubectl("patch", "configmap", "conf", "-n", namespace, "--field-manager=operator",
+                       "-p", '{"data": {"extra": "theirs"}}')
+    manifest = configmap("conf", namespace, "2")
+    manifest["data"]["extra"] = "ours"
+    bed.schedule(f"{namespace}/fields", manifest)
+    until(lambda: bed.phase(name, "conf") == "Conflict")
+    message = bed.observed(name)["conf"]["message"]
+    assert "operator" in message
+    assert ".data.extra" in message
+    assert (bed.copy("configmap", "conf", namespace) or {})["data"] == {"key": "1", "extra": "theirs"}
+    manifest["metadata"]["annotations"] = {"nova.elotl.co/adopt": "true"}
+    bed.schedule(f"{namespace}/fields", manifest)
+    until(lambda: bed.phase(name, "conf") == "Ready")
+    assert (bed.copy("configmap", "conf", namespace) or {})["data"] == {"key": "2", "extra": "ours"}
+
+
+def test_claims_are_ready_when_bound_or_when_their_class_binds_late(bed: Bed, namespace: str) -> None:
+    """Facts chapter 5: claims are placed, too; a claim that waits for its first pod must not count as failed."""
+    def claim(name: str, mode: str) -> dict[str, Any]:
+        bed.member.apply({"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": mode.lower()},
+                          "provisioner": "kubernetes.io/no-provisioner", "volumeBindingMode": mode})
+        return {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": name, "namespace": namespace},
+                "spec": {"accessModes": ["ReadWriteOnce"], "storageClassName": mode.lower(),
+                         "resources": {"requests": {"storage": "1Gi"}}}}
+    name = bed.schedule(f"{namespace}/claims", claim("late", "WaitForFirstConsumer"), claim("now", "Immediate"))
+    until(lambda: (bed.phase(name, "late"), bed.phase(name, "now")) == ("Ready", "Applied"))
+
+
+def test_a_namespace_with_foreign_objects_stays(bed: Bed, namespace: str) -> None:
+    """Facts chapter 11: a namespace that the agent made is removed only if it is empty, also of custom resources that
+    the agent may not list."""
+    name = bed.schedule(f"{namespace}/stays", configmap("conf", namespace))
+    until(lambda: bed.phase(name, "conf") == "Ready")
+    bed.member.apply(WIDGETS)
+    bed.member.kubectl("wait", "--for=condition=Established", "crd/widgets.example.org")
+    bed.member.apply({"apiVersion": "example.org/v1", "kind": "Widget", "metadata": {
+        "name": "w", "namespace": namespace}})
+    bed.delete(name)
+    assert "deletionTimestamp" not in bed.member.get("namespace", namespace)["metadata"]
+    bed.member.kubectl("delete", "crd", "widgets.example.org")
 
 
 def test_jobs_never_run_again_for_the_same_uid(bed: Bed, namespace: str) -> None:
@@ -395,7 +497,9 @@ def fenced_bed(bed: Bed, namespace: str) -> str:
     work = job("work", namespace, pod_annotations={"lab/run-for": "600"})
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "pod", "namespace": namespace},
            "spec": web["spec"]["template"]["spec"]}
-    name = bed.schedule(f"{namespace}/fenced", web, daemon, stateful, work, pod, failover="Fenced")
+    cron = {"apiVersion": "batch/v1beta1", "kind": "CronJob", "metadata": {"name": "cron", "namespace": namespace},
+            "spec": {"schedule": "0 0 1 1 *", "jobTemplate": {"spec": job("unused", namespace)["spec"]}}}
+    name = bed.schedule(f"{namespace}/fenced", web, daemon, stateful, work, pod, cron, failover="Fenced")
     until(lambda: bed.observed(name) and all(entry["phase"] == "Ready" for entry in bed.observed(name).values()))
     return name
 
@@ -415,10 +519,12 @@ def test_fenced_workloads_stop_without_the_control_plane_and_return(bed: Bed, na
     until(lambda: pods(bed, namespace) == 1, 90)
     assert bed.replicas("plain", namespace) == 1
     assert bed.replicas("web", namespace) == 0
+    assert (bed.copy("cronjob", "cron", namespace) or {})["spec"]["suspend"]
     bed.nova.heal()
     until(lambda: bed.replicas("web", namespace) == 3, 90)
     until(lambda: pods(bed, namespace) == 3 + 2 + 2 + 1 + 1 + 1)
     until(lambda: all(entry["phase"] == "Ready" for entry in bed.observed(name).values()))
+    assert not (bed.copy("cronjob", "cron", namespace) or {})["spec"].get("suspend")
     annotations = (bed.copy("deployment", "web", namespace) or {})["metadata"]["annotations"]
     assert "nova.elotl.co/fenced" not in annotations
 
