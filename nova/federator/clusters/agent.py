@@ -212,11 +212,12 @@ class Agent:
                 return "changed meanwhile"
             await self._release(schedule, manifests)
         observed = await self._apply(schedule, manifests, previous)
-        observed += await self._prune(schedule, previous.values())
+        surplus = await self._prune(schedule, previous.values())
         self.applied[schedule.name] = schedule.generation
-        await self._report(schedule, observed)
-        return "; ".join(entry.message for entry in observed if entry.phase in ("Failed", "Conflict", "Pending")
-                         and not finished(entry.ref, entry.status))[:500]
+        await self._report(schedule, observed + surplus)
+        problems = [entry for entry in observed if entry.phase in ("Failed", "Conflict", "Pending")
+                    and not finished(entry.ref, entry.status)]
+        return "; ".join(f"{entry.ref.key}: {entry.message}" for entry in problems + surplus)[:500]
 
     def _unpack(self, schedule: Schedule) -> list[dict[str, Any]]:
         """Return the manifests of a schedule; those of recently processed schedules are cached. Raises Invalid."""
@@ -303,8 +304,8 @@ class Agent:
         return [Observed(ref, "Applied", "", "The copy is being deleted.") for ref in remaining]
 
     async def _remove(self, name: str, refs: Iterable[Ref]) -> list[Ref]:
-        """Delete copies, the last applied first; what others need is deleted after these have ended. A copy that another
-        schedule lists goes over to it. Return the copies that still exist."""
+        """Delete copies, the last applied first; what others need is deleted after these have ended. A copy that
+        another schedule lists goes over to it. Return the copies that still exist."""
         waiting = sorted(refs, key=objects.apply_order, reverse=True)
         namespaces = {ref.namespace for ref in waiting if ref.namespace}
         while waiting:
