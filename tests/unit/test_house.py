@@ -148,7 +148,9 @@ WALL_CLOCK = {
     "nova/federator/api/times.py now_exactly": "renewals of leases, of which only changes are observed",
     "nova/federator/client/tokens.py create_token": "expiry of a token, which the API server judges by its clock",
     "nova/federator/clusters/join.py remaining": "validity of a certificate, which others judge by their clocks",
-    "nova/federator/controllers/signing.py Authority.sign": "validity of a certificate, which others judge by their clocks",
+    "nova/federator/clusters/lease.py ": "the clock since boot, which is monotonic",
+    "nova/federator/controllers/signing.py Authority.sign":
+        "validity of a certificate, which others judge by their clocks",
     "nova/federator/local/pki.py Authority._builder": "validity of a certificate, which others judge by their clocks",
     "nova/common/profiling.py pprof": "the time of a profile",
     "nova/novad/daemon.py Daemon.__init__": _SHOWN,

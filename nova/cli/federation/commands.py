@@ -177,7 +177,7 @@ async def certs_renew(options: argparse.Namespace) -> None:
             return _api(_with_server(config, server))
 
         renewal = Renewal(hosting, _namespace(options), connect, _report)
-        await (renewal.finish() if options.finish else renewal.renew())
+        await (renewal.finish() if options.finish else renewal.renew(options.force))
 
 
 def completion(options: argparse.Namespace) -> None:

@@ -76,8 +76,12 @@ def parser(program: str) -> argparse.ArgumentParser:
                                                    " https://nova.example.com (default: that of the context)")
     join.add_argument("--hours", type=_hours, default=24, help="validity of the token (default: %(default)s)")
     certs = _group(commands, "certs", "manage certificates")
-    _leaf(certs, "renew", "renew all certificates, with new authorities (--context: hosting cluster)").add_argument(
-        "--finish", action="store_true", help="stop trusting the previous authorities, when all agents have renewed")
+    renew = _leaf(certs, "renew", "renew all certificates, with new authorities (--context: hosting cluster)")
+    stage = renew.add_mutually_exclusive_group()
+    stage.add_argument("--finish", action="store_true",
+                       help="stop trusting the previous authorities, when all agents have renewed")
+    stage.add_argument("--force", action="store_true",
+                       help="do not wait until all agents trust the new authorities; the others must join again")
     _add_operations(commands)
     completion = _leaf(commands, "completion", "print a script that completes commands in a shell")
     completion.add_argument("shell", choices=("bash", "zsh"))

@@ -50,6 +50,7 @@ class Agent:
         self._reported: dict[str, tuple[Report, float]] = {}  # schedule -> last report and when it was written
         self._began: dict[str, float] = {}  # schedule -> when its present generation was applied first
         self._confirmed: dict[str, float] = {}  # schedule -> when it was read from the API server
+        self._listed: dict[str, set[str]] = {}  # key of an object -> schedules that list it and are not deleted
         self._queue: asyncio.Queue[str] = asyncio.Queue()
         self._queued: set[str] = set()
         self._active: set[str] = set()
@@ -69,6 +70,13 @@ class Agent:
         current = new or old
         if current is None:
             return
+        if old is None or new is None or (old.generation, old.deleting) != (new.generation, new.deleting):
+            for entry in old.entries if old is not None else ():
+                self._listed.get(entry.ref.key, set()).discard(current.name)
+                if not self._listed.get(entry.ref.key):
+                    self._listed.pop(entry.ref.key, None)
+            for entry in new.entries if new is not None and not new.deleting else ():
+                self._listed.setdefault(entry.ref.key, set()).add(current.name)
         if new is None:
             for state in (self.applied, self._began, self._reported, self._confirmed, self._failures):
                 state.pop(current.name, None)
@@ -304,14 +312,22 @@ class Agent:
         return [Observed(ref, "Applied", "", "The copy is being deleted.") for ref in remaining]
 
     async def _remove(self, name: str, refs: Iterable[Ref]) -> list[Ref]:
-        """Delete copies, the last applied first; what others need is deleted after these have ended. Return the copies
-        that still exist."""
+        """Delete copies, the last applied first; what others need is deleted after these have ended. A copy that another
+        schedule lists goes over to it. Return the copies that still exist."""
         waiting = sorted(refs, key=objects.apply_order, reverse=True)
         namespaces = {ref.namespace for ref in waiting if ref.namespace}
         while waiting:
             order = objects.apply_order(waiting[0])
             tier = [ref for ref in waiting if objects.apply_order(ref) == order]
-            remaining = [ref for ref in tier if not await self.applier.remove(ref, name)]
+            remaining = []
+            for ref in tier:
+                if heirs := self._listed.get(ref.key, set()) - {name}:
+                    if ref.key in self.copies.of(name):
+                        remaining.append(ref)
+                        for heir in heirs:
+                            self.enqueue(heir)
+                elif not await self.applier.remove(ref, name):
+                    remaining.append(ref)
             waiting = waiting[len(tier):]
             if remaining:
                 return remaining + waiting

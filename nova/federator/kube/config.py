@@ -102,12 +102,12 @@ def _choose(documents: list[tuple[dict[str, Any], pathlib.Path | None]], source:
     chosen, _directory = contexts[name]
     for field in ("cluster", "user"):
         if str(chosen.get(field)) not in entries[f"{field}s"]:
-            raise Invalid(f"Context {name!r} of the kubeconfig: {field} {chosen.get(field)!r} is missing.")
+            raise Invalid(f"{source}: context {name!r}: {field} {chosen.get(field)!r} is missing.")
     cluster, cluster_directory = entries["clusters"][str(chosen["cluster"])]
     user, user_directory = entries["users"][str(chosen["user"])]
     server = cluster.get("server")
     if not isinstance(server, str) or not server.startswith(("https://", "http://")):
-        raise Invalid(f"Context {name!r} of the kubeconfig: server {server!r} is not an http or https address.")
+        raise Invalid(f"{source}: context {name!r}: server {server!r} is not an http or https address.")
     token, token_file = str(user.get("token") or ""), ""
     if not token and user.get("tokenFile"):
         token_file = str(_path(user_directory, user["tokenFile"]))

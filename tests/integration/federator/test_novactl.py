@@ -19,6 +19,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import msgspec
 import pytest
 import yaml
 
@@ -27,12 +28,14 @@ from nova.federator.client import certificates
 from nova.federator.client.certificates import Authority
 from nova.federator.client.manifests import INSTALL
 from nova.federator.client.renewal import DIGEST, NEXT, Renewal
-from nova.federator.kube.client import Api
+from nova.federator.clusters.join import Credentials
+from nova.federator.kube.client import Api, ApiError
 from nova.federator.kube.config import Kubeconfig, decode
 from nova.federator.local.cluster import ClusterOptions, LocalCluster
 from nova.federator.local.fake_nodes import NodeOptions
 from tests.integration.federator import clusters
 from tests.integration.federator.clusters import Cluster, until
+from tests.integration.federator.federation import Federation
 from tests.integration.port_relay import start_relay
 
 HOSTING = ClusterOptions(controllers=True, scheduler=True, fsync=False, small=True, prefix=clusters.END_WITH_TESTS,
@@ -416,6 +419,58 @@ def _assert_trusted(bed: Bed) -> None:
         assert any(certificates.issued_by(leaf, authority) for authority in certificates.split_bundle(bundle))
 
 
+def test_agents_follow_the_authorities_of_the_control_plane(
+        bed: Bed, members: list[Cluster], tmp_path: pathlib.Path) -> None:
+    """Issue 27, certs renew: an agent adopts the published authorities, confirms them, and renews; a stage waits for
+    this confirmation. The stored authorities survive a restart, and a new bootstrap kubeconfig replaces them."""
+    federation = Federation(bed.nova, members[2:3], tmp_path / "federation")
+    name = members[2].name
+    try:
+        federation.wait_ready()
+        asyncio.run(_follow(bed, members[2]))
+        bed.nova.kubectl("delete", "cluster", name)  # the scheduler drains it
+    finally:
+        federation.stop()
+        bed.nova.kubectl("delete", "configmap", "nova-ca", "-n", "kube-public", "--ignore-not-found")
+        members[2].kubectl("delete", "secret", "nova-agent-credentials", "-n", "elotl")
+
+
+async def _follow(bed: Bed, member: Cluster) -> None:
+    own, other = bed.nova.config.ca, Authority.create("kubernetes-ca").pem
+    stored = {"data": certificates.secret("nova-cert", "", {"ca.crt": own + other})["data"]}
+    signing = {"data": certificates.secret("nova-ca", "", {"ca.crt": own})["data"]}
+    lines: list[str] = []
+    async with Api(bed.hosting.config) as hosting, Api(member.config) as api:
+        await hosting.patch("/api/v1/namespaces/elotl/secrets/nova-cert", stored)
+        await hosting.patch("/api/v1/namespaces/elotl/secrets/nova-ca", signing)
+        renewal = _renewal(bed, hosting, lines)
+        with pytest.raises(Refused, match=f"do not trust the new authorities yet: {member.name}"):
+            await renewal._wait_for_agents(0.0)
+        credentials = Credentials(api, "elotl", member.name)
+        bootstrap = bed.nova.config
+        config = await credentials.obtain(bootstrap)
+        async with Api(config) as nova:
+            assert await credentials.refresh(config, nova) is config, "nothing is published yet"
+            await hosting.patch("/api/v1/namespaces/elotl/secrets/nova-cert", {
+                "data": certificates.secret("nova-cert", "", {"ca.crt": other})["data"]})
+            await renewal._publish()
+            with pytest.raises(ApiError, match="certificate verify failed"):
+                await credentials.refresh(config, nova)
+            assert (await credentials.obtain(bootstrap)).ca == own, "authorities that do not fit are not adopted"
+            await hosting.patch("/api/v1/namespaces/elotl/secrets/nova-cert", stored)
+            await renewal._publish()
+            renewed = await credentials.refresh(config, nova)
+            assert renewed.ca == own + other
+            assert renewed.certificate != config.certificate
+            assert await credentials.refresh(renewed, nova) is renewed
+        await renewal._wait_for_agents(0.0)
+        restarted = Credentials(api, "elotl", member.name)
+        again = await restarted.obtain(bootstrap)
+        assert (again.ca, again.certificate) == (own + other, renewed.certificate)
+        replaced = msgspec.structs.replace(bootstrap, ca=own + other + own)
+        assert (await restarted.obtain(replaced)).ca == replaced.ca
+
+
 def _finish(bed: Bed, nova: Cluster, lines: list[str], new: bytes) -> None:
     """Run stage 3: refused while a cluster's agent has no new certificate."""
     nova.apply(_cluster("late", "True"))
@@ -433,6 +488,7 @@ def _finish(bed: Bed, nova: Cluster, lines: list[str], new: bytes) -> None:
     assert _secret(bed, "nova-cert")["ca.crt"] == new
     assert len(certificates.split_bundle(_secret(bed, "etcd-cert")["ca.crt"])) == 1
     _assert_trusted(bed)
+    nova.kubectl("delete", "configmap", "nova-ca", "-n", "kube-public")  # agents of other tests read it
     template = bed.hosting.get("deployment", "apiserver", "-n", "elotl")["spec"]["template"]
     assert template["metadata"]["annotations"][DIGEST]
 
