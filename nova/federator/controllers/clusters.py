@@ -53,7 +53,8 @@ class Clusters:
         self._busy: dict[str, int] = {}  # cluster -> number of its schedules that consume resources
         self._written: dict[str, tuple[bytes, float]] = {}  # cluster -> status and when it was written
         self._dirty: set[str] = set()
-        self._snapshot: list[Cluster] | None = None
+        self._snapshot: dict[str, Cluster] = {}  # by name, in order
+        self._stale: set[str] = set()  # clusters whose entry in the snapshot is outdated
         self._wake = asyncio.Event()
         self.objects = Informer(api, CLUSTERS, lambda obj: obj, self._cluster_changed)
         self._leases = Informer(api, "/apis/coordination.k8s.io/v1/leases", _lease_of, self._renewed,
@@ -67,6 +68,9 @@ class Clusters:
 
     def cluster(self, name: str) -> Cluster | None:
         """Return a cluster for a scheduling decision, or None if it does not exist."""
+        return self.snapshot().get(name)
+
+    def _make(self, name: str) -> Cluster | None:
         obj = self.objects.objects.get(name)
         if obj is None:
             return None
@@ -81,10 +85,16 @@ class Clusters:
             sequence=report.sequence if report else 0,
             kinds=frozenset(report.kinds) if report and report.kinds else None)
 
-    def snapshot(self) -> list[Cluster]:
-        """Return all clusters. The list is made again only after a change."""
-        if self._snapshot is None:
-            self._snapshot = [cluster for name in self.names() if (cluster := self.cluster(name)) is not None]
+    def snapshot(self) -> Mapping[str, Cluster]:
+        """Return all clusters by name, in order. Only those that changed are made again."""
+        while self._stale:
+            name = self._stale.pop()
+            if (cluster := self._make(name)) is None:
+                self._snapshot.pop(name, None)
+            elif name in self._snapshot:
+                self._snapshot[name] = cluster
+            else:
+                self._snapshot = dict(sorted({**self._snapshot, name: cluster}.items()))
         return self._snapshot
 
     def reachable(self, name: str) -> bool:
@@ -141,7 +151,7 @@ class Clusters:
         self._wake.set()
 
     def _cluster_changed(self, key: str, new: Object | None, old: Object | None) -> None:
-        self._snapshot = None
+        self._stale.add(key)
         if new is None:
             self._written.pop(key, None)
             self.listener(key, "removed")
@@ -165,7 +175,6 @@ class Clusters:
 
     def _reported(self, key: str, new: ClusterReport | None, old: ClusterReport | None) -> None:
         namespace = key.partition("/")[0]
-        self._snapshot = None
         if new is None:
             self.reports.pop(namespace, None)
             self._nodes.pop(namespace, None)
@@ -176,6 +185,7 @@ class Clusters:
         if name is None:
             return
         self._mark(name)
+        self._stale.add(name)
         if (new is None) != (old is None):
             self.listener(name, "ready")
         elif new is not None and old is not None:
@@ -193,7 +203,7 @@ class Clusters:
         reachable = self.reachable(name)
         if self._reachable.get(name) is not reachable:
             self._reachable[name] = reachable
-            self._snapshot = None
+            self._stale.add(name)
             LOG.info("Cluster %s is %s", name, "reachable" if reachable else "unreachable: no heartbeat")
             self._mark(name)
             self.listener(name, "ready")

@@ -5,9 +5,10 @@ that must never run twice. Everything is derived from the stored schedules, so a
 """
 
 import asyncio
+import functools
 import logging
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from nova.common.errors import Invalid
@@ -91,6 +92,8 @@ class Placer:
         if cluster is None:
             return  # its Cluster object was deleted before its namespace
         parts = self.schedules.setdefault(current.group, {}).setdefault(cluster, {})
+        stored = parts.get(current.part)
+        written_here = new is not None and stored is not None and stored.version == new.version
         if new is not None:
             parts[new.part] = new
         else:
@@ -104,6 +107,8 @@ class Placer:
         self._claim(current.group, cluster)
         if new is None:
             self.wake(cluster, "capacity")
+        if written_here:
+            return
         if new is None or old is None or new.ready != old.ready or new.generation != old.generation \
                 or _phases(new) != _phases(old):
             self.enqueue(current.group)
@@ -163,8 +168,9 @@ class Placer:
             await asyncio.sleep(5.0)
             now = time.monotonic()
             await self._finish_drains()
-            for group, placed in self.schedules.items():
-                if any(self._released(cluster, parts) for cluster, parts in placed.items()):
+            silent = {name for name in self.clusters.names() if not self.clusters.reachable(name)}
+            for group, placed in self.schedules.items() if silent else ():
+                if any(self._released(cluster, parts) for cluster, parts in placed.items() if cluster in silent):
                     self.enqueue(group)
             for (group, cluster), since in list(self._since.items()):
                 if now - since > _READY_DEADLINE:
@@ -212,14 +218,15 @@ class Placer:
             part.failover == "Fenced" and not part.deleting
             and self.clusters.silent_for(cluster) > part.fence_after + _STOP_TIME for part in parts.values())
 
-    def decide(self, group: Group, policy: Policy) -> Decision:
-        """Return the decision on a group, without acting on it."""
+    def decide(self, group: Group, policy: Policy, brief: bool = False) -> Decision:
+        """Return the decision on a group, without acting on it. ``brief``: see :func:`decide`."""
         current = self.schedules.get(group.key, {})
         shares = {cluster: {entry.ref.key: entry.replicas for part in parts.values() for entry in part.entries}
                   for cluster, parts in current.items() if not _retiring(parts)}
         avoided = {cluster for (avoiding, cluster) in self._avoid if avoiding == group.key}
         released = {cluster for cluster, parts in current.items() if self._released(cluster, parts)}
-        return decide(group, policy, self.clusters.snapshot(), self.claims, shares, avoided, released)
+        return decide(group, policy, self.clusters.snapshot(), self.claims, shares, avoided, released,
+                      brief=brief)
 
     def simulate(self, name: str) -> dict[str, dict[str, int | None]]:
         """Return where the members of a group would run by now: key -> cluster -> replicas. Books their resources."""
@@ -260,7 +267,7 @@ class Placer:
             self._forget(name, current)
             return
         group = self.catalog.group(name)
-        decision = self.decide(group, policy)
+        decision = self.decide(group, policy, brief=True)
         self._remember(group, policy, decision)
         self._emit(group, policy, decision)
         await self._execute(group, policy, decision, current)
@@ -336,13 +343,40 @@ class Placer:
     async def _write(self, group: Group, policy: Policy, cluster: str, shares: Mapping[str, int | None],
                      stored: Mapping[int, Schedule]) -> None:
         """Create or update the schedules of a group in a cluster, if they differ from the decision."""
+        manifests, entries = self._render(group, policy, cluster, shares)
+        if stored and entries == [entry for _number, part in sorted(stored.items()) for entry in part.entries] and all(
+                _current(part, policy) for part in stored.values()):
+            return
+        parts = schedules.partition([make() for make in manifests]) if manifests else []
+        for number, (indexes, packed) in enumerate(parts):
+            chosen = tuple(entries[index] for index in indexes)
+            old = stored.get(number)
+            if old is not None and old.entries == chosen and _current(old, policy):
+                continue
+            if old is not None and old.deleting:
+                raise ApiError(f"the copies of {group.key} in {cluster} are still being deleted", 409)
+            spec = schedules.render_spec(
+                group.key, chosen, packed, number, policy.name, policy.failover, policy.fence_after)
+            await self._store(cluster, spec, old)
+        for number, old in stored.items():
+            if number >= len(parts):
+                await self._delete(old)
+
+    def _render(self, group: Group, policy: Policy, cluster: str, shares: Mapping[str, int | None]) -> tuple[
+            list[Callable[[], dict[str, Any]]], list[Entry]]:
+        """Return what a cluster shall run of a group: functions that return the manifests, and the entries."""
         state = self.clusters.cluster(cluster)
         labels = state.labels if state else {}
-        manifests, entries = [], []
+        manifests: list[Callable[[], dict[str, Any]]] = []
+        entries = []
         for item in group.items:
             if item.ref.key not in shares:
                 continue
             template, replicas = self.catalog.templates[item.ref.key], shares[item.ref.key]
+            if replicas == item.replicas and not (policy.spread and policy.spread.overrides):
+                manifests.append(template.manifest)
+                entries.append(Entry(item.ref, template.uid, template.digest, replicas))
+                continue
             manifest = template.manifest()
             if replicas is not None and item.replicas is not None:
                 manifest.setdefault("spec", {})["replicas"] = replicas
@@ -351,24 +385,9 @@ class Placer:
                     manifest = overrides.apply(manifest, item.ref, policy.spread, labels)
                 except Invalid as error:
                     self.recorder.emit(item.ref, template.uid, "OverrideFailed", error.message, "Warning")
-            manifests.append(manifest)
+            manifests.append(functools.partial(dict, manifest))
             entries.append(Entry(item.ref, template.uid, schedules.digest_of(manifest), replicas))
-        parts = schedules.partition(manifests) if manifests else []
-        for number, indexes in enumerate(parts):
-            chosen = tuple(entries[index] for index in indexes)
-            old = stored.get(number)
-            if old is not None and old.entries == chosen and not old.retiring and not old.deleting and (
-                    old.policy, old.failover, old.fence_after) == (policy.name, policy.failover, policy.fence_after):
-                continue
-            if old is not None and old.deleting:
-                raise ApiError(f"the copies of {group.key} in {cluster} are still being deleted", 409)
-            spec = schedules.render_spec(
-                group.key, chosen, schedules.pack([manifests[index] for index in indexes]), number, policy.name,
-                policy.failover, policy.fence_after)
-            await self._store(cluster, spec, old)
-        for number, old in stored.items():
-            if number >= len(parts):
-                await self._delete(old)
+        return manifests, entries
 
     async def _store(self, cluster: str, spec: dict[str, Any], old: Schedule | None) -> None:
         if old is None:
@@ -410,6 +429,7 @@ class Placer:
             try:
                 path = self.catalog.kind(item.ref).path(item.ref.namespace, item.ref.name)
                 await self.api.patch(path, {"metadata": {"labels": {TARGET: target or None}}})
+                self.catalog.set_target(item.ref.key, target)
             except ApiError as error:
                 if not error.missing:
                     raise
@@ -436,6 +456,12 @@ class Placer:
             if not decision.placed:
                 reasons = "; ".join(f"{r.cluster}: {r.message}" for r in decision.rejections) or "no cluster matches"
                 self.recorder.emit(item.ref, template.uid, "FailedScheduling", reasons, "Warning")
+
+
+def _current(part: Schedule, policy: Policy) -> bool:
+    """Return True if a stored schedule is in use and has the properties of a policy."""
+    return not part.retiring and not part.deleting and (part.policy, part.failover, part.fence_after) == (
+        policy.name, policy.failover, policy.fence_after)
 
 
 def _shrinks(parts: Mapping[int, Schedule], shares: Mapping[str, int | None]) -> bool:

@@ -14,6 +14,8 @@ from nova.federator.api.types import Cluster, Item, Node, PodNeeds, Taint
 
 Needs = Iterable[tuple[Item, int | None]]  # items with their replicas; None: the whole object
 
+_COMPARED = ("cpu", "memory")  # resources by which the room of clusters is compared
+
 
 class Fit(msgspec.Struct, frozen=True):
     """The result of a check. ``room``: the smallest share of a resource that would be left, in thousandths."""
@@ -45,9 +47,11 @@ class Claims:
     def __init__(self) -> None:
         self._states: dict[str, list[_State]] = {}
         self._bookings: dict[str, dict[str, _Booking]] = {}
+        self._totals: dict[str, list[tuple[int, int]]] = {}  # cluster -> free and whole amount of each of _COMPARED
 
     def report(self, cluster: Cluster, included: Callable[[str], bool]) -> None:
         """Replace the figures of a cluster. ``included``: True for groups whose wanted pods the report includes."""
+        self._totals.pop(cluster.name, None)
         self._states[cluster.name] = [_State(node, dict(node.available)) for node in cluster.nodes]
         for group, booking in self._bookings.get(cluster.name, {}).items():
             booking.booked = []
@@ -58,6 +62,7 @@ class Claims:
     def forget(self, cluster: str) -> None:
         """Drop a cluster that does not exist any more."""
         self._states.pop(cluster, None)
+        self._totals.pop(cluster, None)
         self._bookings.pop(cluster, None)
 
     def claim(self, cluster: str, group: str, needs: Needs, included: bool = False) -> None:
@@ -99,6 +104,33 @@ class Claims:
         finally:
             self._book(cluster, booking)
 
+    def holds(self, cluster: str, group: str, needs: Needs) -> bool:
+        """Return True if all pods of a group are included in the report of a cluster, or booked there."""
+        booking, wanted = self._bookings.get(cluster, {}).get(group), _pods(needs)
+        if booking is None:
+            return not wanted
+        return booking.wanted == wanted and sum(pods for _needs, pods in _missing(wanted, booking.counted)) == sum(
+            pods for _index, _needs, pods in booking.booked)
+
+    def rooms(self, clusters: Iterable[str], group: str, needs: Needs) -> dict[str, int]:
+        """Return :attr:`Fit.room` of each cluster if the pods of a group fit there, without a check that they do."""
+        needs = list(needs)
+        missing = _missing(_pods(needs), {})
+        wanted = [sum(pod.requests.get(resource, 0) * pods for pod, pods in missing) for resource in _COMPARED]
+        result = {}
+        for cluster in clusters:
+            if group in self._bookings.get(cluster, ()):
+                result[cluster] = self.fits(cluster, group, needs).room
+                continue
+            if (totals := self._totals.get(cluster)) is None:
+                states = self._states.get(cluster, ())
+                totals = self._totals[cluster] = [(
+                    sum(max(0, state.free.get(resource, 0)) for state in states),
+                    sum(state.node.available.get(resource, 0) for state in states)) for resource in _COMPARED]
+            result[cluster] = min([(free - need) * 1000 // total
+                                   for (free, total), need in zip(totals, wanted, strict=True) if total], default=1000)
+        return result
+
     def room_for(self, cluster: str, group: str, item: Item) -> int:
         """Return the number of replicas of an item that a cluster can run, those that run there included."""
         if item.pod is None or item.pod.every_node:
@@ -117,12 +149,16 @@ class Claims:
         states = self._states.get(cluster, [])
         for needs, pods in _missing(booking.wanted, booking.counted):
             booking.booked += [(index, needs, number) for index, number in _assign(states, needs, pods)]
+        if booking.booked:
+            self._totals.pop(cluster, None)
 
     def _unbook(self, cluster: str, booking: _Booking) -> None:
         states = self._states.get(cluster, [])
         for index, needs, pods in booking.booked:
             for resource, amount in needs.requests.items():
                 states[index].free[resource] = states[index].free.get(resource, 0) + amount * pods
+        if booking.booked:
+            self._totals.pop(cluster, None)
         booking.booked = []
 
 
@@ -175,7 +211,7 @@ def _count(state: _State, needs: PodNeeds) -> int:
 def _room(states: list[_State]) -> int:
     """Return the smallest share of cpu and memory that is free in the cluster."""
     shares = []
-    for resource in ("cpu", "memory"):
+    for resource in _COMPARED:
         total = sum(state.node.available.get(resource, 0) for state in states)
         if total:
             shares.append(sum(max(0, state.free.get(resource, 0)) for state in states) * 1000 // total)

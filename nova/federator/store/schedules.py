@@ -22,6 +22,8 @@ SCHEDULES = f"/apis/{API_VERSION}/schedules"
 PART_LIMIT = 512 << 10  # bytes of compressed manifests in a schedule
 _MANIFEST_LIMIT = 64 << 20  # bytes of uncompressed manifests that are accepted
 
+_compressor = zstandard.ZstdCompressor(level=3)
+
 Phase = Literal["Pending", "Applied", "Ready", "Failed", "Conflict", "Fenced"]
 PHASES: tuple[Phase, ...] = ("Pending", "Applied", "Ready", "Failed", "Conflict", "Fenced")
 
@@ -109,7 +111,7 @@ def digest_of(manifest: Mapping[str, Any]) -> str:
 
 
 def pack(manifests: Sequence[Mapping[str, Any]]) -> str:
-    compressed = zstandard.ZstdCompressor(level=3).compress(msgspec.json.encode(manifests, order="sorted"))
+    compressed = _compressor.compress(msgspec.json.encode(manifests, order="sorted"))
     return base64.b64encode(compressed).decode()
 
 
@@ -124,13 +126,13 @@ def unpack(packed: str) -> list[dict[str, Any]]:
         raise Invalid(f"spec.manifests: {error}") from None
 
 
-def partition(manifests: Sequence[Mapping[str, Any]]) -> list[list[int]]:
-    """Return the indexes of the manifests of each part, in order, so that no part exceeds PART_LIMIT by far: a single
-    manifest that is larger is a part of its own."""
+def partition(manifests: Sequence[Mapping[str, Any]]) -> list[tuple[list[int], str]]:
+    """Return the indexes of the manifests of each part, in order, and the packed manifests, so that no part exceeds
+    PART_LIMIT by far: a single manifest that is larger is a part of its own."""
     parts: list[list[int]] = [[]]
     size = 0
-    if len(pack(manifests)) <= PART_LIMIT:
-        return [list(range(len(manifests)))]
+    if len(packed := pack(manifests)) <= PART_LIMIT:
+        return [(list(range(len(manifests))), packed)]
     for index, manifest in enumerate(manifests):
         length = len(pack([manifest]))
         if parts[-1] and size + length > PART_LIMIT:
@@ -138,7 +140,7 @@ def partition(manifests: Sequence[Mapping[str, Any]]) -> list[list[int]]:
             size = 0
         parts[-1].append(index)
         size += length
-    return parts
+    return [(part, pack([manifests[index] for index in part])) for part in parts]
 
 
 def render_spec(group: str, entries: Iterable[Entry], packed: str, part: int = 0, policy: str = "",
