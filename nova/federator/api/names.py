@@ -31,6 +31,7 @@ DRAIN_FINALIZER = "nova.elotl.co/drain"  # on clusters: the scheduler removes it
 AGENTS_GROUP, AGENT_USER = "nova:agents", "nova:agent:"  # identity of agents, followed by the cluster's name
 SIGNER = "nova.elotl.co/agent"  # signerName of the certificate requests of agents
 HEARTBEAT = "heartbeat"  # name of the Lease in the namespace of a cluster
+WAITING = "nova.elotl.co/waiting"  # annotation of that Lease: an agent that waits for it, and the time of its last try
 REPORT = "report"  # name of the ClusterReport in the namespace of a cluster
 NAMESPACE = "elotl"
 
