@@ -16,6 +16,7 @@ from nova.federator.api.names import (
     HEARTBEAT,
     NAME_LABEL,
     ORPHAN,
+    WAITING,
     cluster_namespace,
 )
 from nova.federator.api.types import Cluster, Node, Taint
@@ -49,6 +50,7 @@ class Clusters:
         self.leases: dict[str, _Lease] = {}  # namespace -> heartbeat
         self.reports: dict[str, ClusterReport] = {}  # namespace -> report
         self._nodes: dict[str, tuple[Node, ...]] = {}  # namespace -> nodes of the report
+        self._started = time.monotonic()
         self._reachable: dict[str, bool] = {}  # as listeners were notified
         self._busy: dict[str, int] = {}  # cluster -> number of its schedules that consume resources
         self._written: dict[str, tuple[bytes, float]] = {}  # cluster -> status and when it was written
@@ -126,7 +128,25 @@ class Clusters:
     def silent_for(self, name: str) -> float:
         """Return the seconds since the last renewal that this process observed."""
         lease = self.leases.get(cluster_namespace(name))
-        return float("inf") if lease is None else time.monotonic() - lease.seen
+        return time.monotonic() - (self._started if lease is None else lease.seen)
+
+    async def confirm_silence(self, name: str) -> bool:
+        """Return True if the API server has no later renewal of a Lease than was observed here: a watch may be late, or
+        this process was suspended. Raises ApiError."""
+        namespace = cluster_namespace(name)
+        try:
+            fresh = _lease_of(await self.api.get(
+                f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{HEARTBEAT}"))
+        except ApiError as error:
+            if error.missing:
+                return True
+            raise
+        stored = self.leases.get(namespace)
+        if stored is not None and (stored.renewed, stored.epoch) == (fresh.renewed, fresh.epoch):
+            return True
+        self.leases[namespace] = fresh
+        self._check(name)
+        return False
 
     def assume_silent(self, name: str) -> None:
         """Treat a cluster as unreachable until its Lease is observed to be renewed."""
@@ -166,9 +186,8 @@ class Clusters:
 
     def _renewed(self, key: str, new: _Lease | None, old: _Lease | None) -> None:
         namespace = key.partition("/")[0]
-        if new is None:
-            self.leases.pop(namespace, None)
-        elif old is None or (old.renewed, old.epoch) != (new.renewed, new.epoch):
+        stored = self.leases.get(namespace)  # stays after a deletion: the agent may run on
+        if new is not None and (stored is None or (stored.renewed, stored.epoch) != (new.renewed, new.epoch)):
             self.leases[namespace] = new
         if name := self._name_of(namespace):
             self._check(name)
@@ -295,7 +314,8 @@ def _label(value: str) -> str:
 def _lease_of(obj: Object) -> _Lease:
     spec = obj.get("spec") or {}
     epoch = spec.get("leaseTransitions")
-    return _Lease(str(spec.get("renewTime")), epoch if isinstance(epoch, int) else 0, time.monotonic())
+    waiting = (obj["metadata"].get("annotations") or {}).get(WAITING, "")  # of an agent that guards the cluster, too
+    return _Lease(f"{spec.get('renewTime')}/{waiting}", epoch if isinstance(epoch, int) else 0, time.monotonic())
 
 
 def _node(report: reports.NodeReport) -> Node | None:

@@ -23,13 +23,12 @@ from nova.federator.scheduling import overrides
 from nova.federator.scheduling.capacity import Claims
 from nova.federator.scheduling.decide import decide
 from nova.federator.store import schedules
-from nova.federator.store.schedules import Entry, Schedule
+from nova.federator.store.schedules import STOP_MARGIN, Entry, Schedule
 
 LOG = logging.getLogger(__name__)
 _WORKERS = 16
 _LONGEST_DELAY = 60.0  # seconds between two tries of a group whose writes fail
 _READY_DEADLINE = 300.0  # Seconds after which a share that is not ready moves to another cluster.
-_STOP_TIME = 45.0  # Seconds that pods of a fenced cluster may need to end, and the error of both clocks.
 _AVOID = 600.0  # seconds for which a cluster where a group did not become ready is not chosen for it
 
 
@@ -44,6 +43,7 @@ class Placer:
         self.decisions: dict[str, Decision] = {}  # group -> last decision, for explain and for retries
         self.waiting: dict[str, set[str]] = {}  # cause or "cluster/cause" -> groups that wait for it
         self.placed = 0
+        self._stopped: set[tuple[str, str]] = set()  # group, cluster: its fence time is over
         self._since: dict[tuple[str, str], float] = {}  # group, cluster -> when a share began to wait for readiness
         self._avoid: dict[tuple[str, str], float] = {}  # group, cluster -> until when it is avoided
         self._queue: asyncio.Queue[str] = asyncio.Queue()
@@ -169,9 +169,12 @@ class Placer:
             now = time.monotonic()
             await self._finish_drains()
             silent = {name for name in self.clusters.names() if not self.clusters.reachable(name)}
-            for group, placed in self.schedules.items() if silent else ():
-                if any(self._released(cluster, parts) for cluster, parts in placed.items() if cluster in silent):
-                    self.enqueue(group)
+            stopped = {(group, cluster) for group, placed in self.schedules.items()
+                       for cluster, parts in placed.items() if cluster in silent and self._released(cluster, parts)
+                       } if silent else set()
+            for group, _cluster in stopped - self._stopped:
+                self.enqueue(group)
+            self._stopped = stopped
             for (group, cluster), since in list(self._since.items()):
                 if now - since > _READY_DEADLINE:
                     del self._since[group, cluster]
@@ -188,8 +191,8 @@ class Placer:
         for name in self.clusters.draining():
             placed = [part for clusters in self.schedules.values() for part in clusters.get(name, {}).values()]
             orphan = self.clusters.orphan(name)
-            silent = not self.clusters.reachable(name) and self.clusters.silent_for(name) > _STOP_TIME + max(
-                (part.fence_after for part in placed), default=0)
+            silent = not self.clusters.reachable(name) and self.clusters.silent_for(name) > max(
+                (part.fence_after + part.stop_time + STOP_MARGIN for part in placed), default=0)
             try:
                 for part in placed:
                     if orphan or (silent and part.deleting):
@@ -213,10 +216,22 @@ class Placer:
 
     def _released(self, cluster: str, parts: Mapping[int, Schedule]) -> bool:
         """Return True if an unreachable cluster has stopped the workloads of fenced schedules by now: its agent scales
-        them down after the fence time, and pods end within _STOP_TIME."""
-        return bool(parts) and not self.clusters.reachable(cluster) and all(
-            part.failover == "Fenced" and not part.deleting
-            and self.clusters.silent_for(cluster) > part.fence_after + _STOP_TIME for part in parts.values())
+        them down after the fence time, and their pods have ended."""
+        return bool(parts) and not self.clusters.reachable(cluster) and self.clusters.silent_for(cluster) > max(
+            part.silence for part in parts.values())
+
+    async def _end(self, policy: Policy, leaving: Mapping[str, Mapping[int, Schedule]]) -> bool:
+        """Remove the shares of clusters, and return True if none of their workloads can run any more.
+
+        An agent that returns renews its Lease, then reads its schedules, then acts. The reverse order here - first the
+        schedules are deleted, then the Lease is read - leaves no gap in which both sides could run. Raises ApiError."""
+        await self._remove(leaving)
+        for cluster, parts in leaving.items():
+            if not self.clusters.reachable(cluster) and policy.failover == "AvailabilityFirst":
+                continue
+            if not self._released(cluster, parts) or not await self.clusters.confirm_silence(cluster):
+                return False
+        return True
 
     def decide(self, group: Group, policy: Policy, brief: bool = False) -> Decision:
         """Return the decision on a group, without acting on it. ``brief``: see :func:`decide`."""
@@ -310,12 +325,13 @@ class Placer:
                        current: Mapping[str, Mapping[int, Schedule]]) -> None:
         """Write the schedules of a decision: additions, then, once these are ready, removals."""
         leaving = {cluster: parts for cluster, parts in current.items() if cluster not in decision.targets}
-        broken_first = any(item.break_first for item in group.items) or policy.failover == "Fenced"
-        stopping = [cluster for cluster in leaving if self.clusters.reachable(cluster)]
+        broken_first = any(item.break_first for item in group.items) or policy.failover == "Fenced" or any(
+            part.failover == "Fenced" for parts in leaving.values() for part in parts.values())
         if not decision.targets:
             return
-        if broken_first and any(cluster not in current for cluster in decision.targets) and stopping:
-            await self._remove(leaving)
+        if broken_first and leaving and any(_grows(current.get(cluster, {}), shares)
+                                            for cluster, shares in decision.targets.items()) and not await self._end(
+                                                policy, leaving):
             return  # continues when the copies are gone
         shrinking = [cluster for cluster in decision.targets if _shrinks(current.get(cluster, {}),
                                                                          decision.targets[cluster])]
@@ -355,8 +371,10 @@ class Placer:
                 continue
             if old is not None and old.deleting:
                 raise ApiError(f"the copies of {group.key} in {cluster} are still being deleted", 409)
+            stop_time = max((self.catalog.templates[entry.ref.key].item.stop_time for entry in chosen), default=0)
             spec = schedules.render_spec(
-                group.key, chosen, packed, number, policy.name, policy.failover, policy.fence_after)
+                group.key, chosen, packed, number, policy.name, policy.failover, policy.fence_after,
+                stop_time=stop_time, prior_silence=old.silence if old is not None else 0)
             await self._store(cluster, spec, old)
         for number, old in stored.items():
             if number >= len(parts):
@@ -468,6 +486,12 @@ def _shrinks(parts: Mapping[int, Schedule], shares: Mapping[str, int | None]) ->
     """Return True if an object has fewer replicas in the shares than in the stored schedules."""
     return any((entry.replicas or 0) > (shares.get(entry.ref.key) or 0)
                for part in parts.values() for entry in part.entries)
+
+
+def _grows(parts: Mapping[int, Schedule], shares: Mapping[str, int | None]) -> bool:
+    """Return True if the shares have an object or a replica that the stored schedules have not."""
+    stored = {entry.ref.key: entry.replicas or 0 for part in parts.values() for entry in part.entries}
+    return any(key not in stored or (replicas or 0) > stored[key] for key, replicas in shares.items())
 
 
 def _retiring(parts: Mapping[int, Schedule]) -> bool:

@@ -170,10 +170,12 @@ def _spread(group: Group, policy: Policy, candidates: Sequence[Cluster], claims:
                      for value in sorted(percentages) if percentages[value] and value not in buckets]
     weighted = {value: percentages[value] if percentages and not policy.spread.duplicate else 1 for value in buckets}
     targets: dict[str, dict[str, int | None]] = {cluster.name: {} for part in buckets.values() for cluster in part}
+    targets |= {name: {} for name in frozen}
     for item in group.items:
         if item.replicas is None or policy.spread.duplicate:
             for name in targets:
-                targets[name][item.ref.key] = item.replicas
+                if name not in frozen or item.ref.key in current[name]:
+                    targets[name][item.ref.key] = item.replicas
             continue
         shares = _divide(item.ref.key, item.replicas, buckets, weighted, current, frozen, {
             name: claims.room_for(name, group.key, item) for name in targets})
@@ -189,7 +191,7 @@ def _divide(key: str, replicas: int, buckets: Mapping[str, Sequence[Cluster]], w
             current: Shares, frozen: Sequence[str], rooms: Mapping[str, int]) -> dict[str, int]:
     """Return the share of each cluster: replicas are divided among the buckets, then within each bucket. Shares of
     frozen clusters stay. A cluster gets no more than it has room for, unless the replicas fit nowhere."""
-    held = {name: current[name].get(key) or 0 for name in frozen}
+    held = {name: min(current[name].get(key) or 0, replicas) for name in frozen}
     rest = max(0, replicas - sum(held.values()))
     free = {value: [cluster for cluster in clusters if cluster.name not in held] for value, clusters in buckets.items()}
     values = sorted((value for value in free if free[value]), key=lambda value: (
