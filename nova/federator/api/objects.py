@@ -69,6 +69,22 @@ def kind_of(ref: Ref) -> Kind | None:
     return _BY_NAME.get((ref.group, ref.kind))
 
 
+def custom_kind(definition: Mapping[str, Any]) -> Kind | None:
+    """Return the kind of a CustomResourceDefinition, or None if it is incomplete."""
+    spec = definition.get("spec")
+    names = spec.get("names") if isinstance(spec, Mapping) else None
+    if not isinstance(spec, Mapping) or not isinstance(names, Mapping):
+        return None
+    served = [version for version in spec.get("versions") or ()
+              if isinstance(version, Mapping) and version.get("served")]
+    version = next((entry for entry in served if entry.get("storage")), served[0] if served else {})
+    values = [spec.get("group"), version.get("name"), names.get("kind"), names.get("plural")]
+    if not all(isinstance(value, str) and value for value in values):
+        return None
+    group, name, kind, plural = map(str, values)
+    return Kind(group, name, kind, plural, spec.get("scope") == "Namespaced", _CUSTOM_ORDER)
+
+
 def apply_order(ref: Ref) -> int:
     """Return the position in which an object is applied: what others need comes first."""
     kind = kind_of(ref)
@@ -161,6 +177,17 @@ def _stop_time(spec: Mapping[str, Any]) -> int:
 def _grace(pod: Mapping[str, Any], field: str) -> int:
     seconds = pod.get("terminationGracePeriodSeconds")
     return GRACE if seconds is None else _count(seconds, f"{field}.terminationGracePeriodSeconds")
+
+
+def set_replicas(manifest: dict[str, Any], replicas: int) -> None:
+    """Set the number of replicas of a workload, or of a custom resource in the field that its annotation names."""
+    annotations = (manifest.get("metadata") or {}).get("annotations") or {}
+    custom = "spec" in manifest and REPLICAS_PATH in annotations and manifest.get("apiVersion") != "apps/v1"
+    *path, last = str(annotations[REPLICAS_PATH]).split(".") if custom else ("spec", "replicas")
+    target = manifest
+    for part in path:
+        target = target.setdefault(part, {})
+    target[last] = replicas
 
 
 def _custom_replicas(obj: Mapping[str, Any], metadata: Mapping[str, Any]) -> int | None:

@@ -69,6 +69,8 @@ class Catalog:
     def __init__(self, changed: Callable[[str], None]) -> None:
         self.changed = changed
         self.templates: dict[str, Template] = {}
+        # Called with the name of a CustomResourceDefinition and its kind, or None if it was deleted.
+        self.definition_changed: Callable[[str, objects.Kind | None], None] = lambda _name, _kind: None
         self.placements: dict[str, Placement] = {}  # key of a template -> its group
         self.members: dict[str, set[str]] = {}  # group -> keys of templates
         self.policies = policies.PolicySet()
@@ -82,9 +84,13 @@ class Catalog:
         result: dict[str, Informer[Any]] = {
             "schedulepolicies": Informer(api, POLICIES, lambda obj: obj, self._policy_changed)}
         for kind in kinds:
-            self.kinds[kind.group, kind.kind] = kind
-            result[f"{kind.plural}.{kind.group}"] = Informer(api, kind.path(), template_of, self._template_changed)
+            result[f"{kind.plural}.{kind.group}"] = self.informer(api, kind)
         return result
+
+    def informer(self, api: Api, kind: objects.Kind) -> Informer[Template]:
+        """Return an informer that fills the catalog with the objects of a kind."""
+        self.kinds[kind.group, kind.kind] = kind
+        return Informer(api, kind.path(), template_of, self._template_changed)
 
     def kind(self, ref: Ref) -> objects.Kind:
         """Return the kind of an object as the control plane serves it."""
@@ -120,6 +126,8 @@ class Catalog:
         ref = template.item.ref
         if ref.kind == "Namespace" and not ref.group:
             self._namespace_changed(ref.name, new)
+        elif ref.kind == "CustomResourceDefinition":
+            self.definition_changed(ref.name, objects.custom_kind(new.manifest()) if new else None)
         if new is None:
             del self.templates[ref.key]
             self._in_namespace.get(ref.namespace, set()).discard(ref.key)

@@ -33,6 +33,10 @@ class Federation:
         self.catalog = Catalog(self._group_changed)
         self.groups = ScheduleGroups(api)
         self.placer = Placer(api, self.catalog, self.clusters, self.recorder, self.groups)
+        self._custom: dict[str, tuple[objects.Kind, Informer[Any]]] = {}  # name of a CustomResourceDefinition
+        self._running = False
+        self._custom_tasks: dict[str, asyncio.Task[None]] = {}
+        self.catalog.definition_changed = self._definition_changed
         self.statuses = Statuses(api, self.catalog, self.clusters, self.placer.schedules)
 
     def _group_changed(self, group: str) -> None:
@@ -46,6 +50,33 @@ class Federation:
     def _schedule_changed(self, key: str, new: Schedule | None, old: Schedule | None) -> None:
         self.placer.schedule_changed(key, new, old)
         self.statuses.schedule_changed(key, new, old)
+
+    def _definition_changed(self, name: str, kind: objects.Kind | None) -> None:
+        """Follow the objects of a custom resource, or forget them with their kind."""
+        previous = self._custom.get(name)
+        if previous is not None and previous[0] == kind:
+            return
+        if previous is not None:
+            if task := self._custom_tasks.pop(name, None):
+                task.cancel()
+            previous[1].clear()
+            del self._custom[name]
+        if kind is not None:
+            informer = self.catalog.informer(self.api, kind)
+            self._custom[name] = kind, informer
+            if self._running:
+                self._custom_tasks[name] = asyncio.create_task(informer.run())
+
+    async def run_custom(self) -> None:
+        """Follow the objects of all custom resources until cancelled."""
+        self._running = True
+        for name, (_kind, informer) in self._custom.items():
+            self._custom_tasks[name] = asyncio.create_task(informer.run())
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            for task in self._custom_tasks.values():
+                task.cancel()
 
     async def informers(self) -> dict[str, Informer[Any]]:
         """Return the informers that keep the state current, by what they follow. Clusters come first, because schedules
@@ -71,6 +102,7 @@ class Federation:
             await informers.pop(name).refresh()
         stored = informers.pop("schedules")
         await asyncio.gather(*(informer.refresh() for informer in informers.values()))
+        await asyncio.gather(*(informer.refresh() for _kind, informer in self._custom.values()), return_exceptions=True)
         await stored.refresh()
         for name, obj in self.clusters.objects.objects.items():
             conditions = (obj.get("status") or {}).get("conditions") or ()

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from nova.common.errors import Invalid
+from nova.federator.api import objects
 from nova.federator.api.names import TARGET, cluster_namespace
 from nova.federator.api.types import Decision, Group, Policy
 from nova.federator.controllers.catalog import Catalog
@@ -261,15 +262,18 @@ class Placer:
         refs = {entry.ref.key: entry.ref for parts in current.values() for part in parts.values()
                 for entry in part.entries}
         for key, ref in refs.items():
-            if key in self.catalog.templates or (ref.group, ref.kind) not in self.catalog.kinds:
+            if key in self.catalog.templates:
                 continue
+            resource = await self.api.resource(f"{ref.group}/{ref.version}" if ref.group else ref.version, ref.kind)
+            if resource is None:
+                continue  # its kind was removed, and all objects with it
             try:
-                await self.api.get(self.catalog.kind(ref).path(ref.namespace, ref.name))
+                await self.api.get(resource.path(ref.namespace, ref.name))
             except ApiError as error:
                 if error.missing:
                     continue
                 raise
-            raise ApiError(f"{key} exists, but is not known yet", 409)
+            raise ApiError(f"{key} exists, but has not been listed yet")
         return True
 
     async def _place(self, name: str) -> None:
@@ -397,7 +401,7 @@ class Placer:
                 continue
             manifest = template.manifest()
             if replicas is not None and item.replicas is not None:
-                manifest.setdefault("spec", {})["replicas"] = replicas
+                objects.set_replicas(manifest, replicas)
             if policy.spread:
                 try:
                     manifest = overrides.apply(manifest, item.ref, policy.spread, labels)

@@ -100,6 +100,12 @@ class Informer(Generic[T]):
         self.version = str(page["metadata"]["resourceVersion"])
         self.synced.set()
 
+    def clear(self) -> None:
+        """Handle all objects as deleted, because their kind was removed."""
+        for key in list(self._versions):
+            self._store(key, None)
+        self.version = ""
+
     def put(self, obj: Object) -> bool:
         """Store the result of a write, without a call of the handler, so that the next reader need not wait for the
         watch. Return False if the watch has reported this state, or a later one, already."""

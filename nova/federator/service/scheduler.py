@@ -44,6 +44,7 @@ class Scheduler:
                 for informer in informers.values():
                     tasks.create_task(informer.run())
                 await wait_synced(informers, _SYNC_TIMEOUT)
+                tasks.create_task(self.federation.run_custom())
                 await leader.acquire()
                 loops: list[Coroutine[Any, Any, None]] = [
                     leader.keep(), *(part.run() for part in (self.federation.clusters, self.federation.placer,
