@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from tools.bench.world import World
 
 PARTS = ("starts", "boots", "counts", "cycles", "overload", "reads", "memory", "growth", "resizes", "fairness",
-         "selects", "prices", "novad")
+         "selects", "prices", "novad", "federator")
 # Parts that take most of an hour and run only if requested with --only.
 _ON_REQUEST = ("million",)
 # Parts that need a separate suite (two hosts for moves; discarded with its pending operations), and parts without
 # a suite.
-_TWO_HOSTS, _NONE = ("resizes", "fairness"), ("selects", "prices", "novad", *_ON_REQUEST)
+_TWO_HOSTS, _NONE = ("resizes", "fairness"), ("selects", "prices", "novad", "federator", *_ON_REQUEST)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -101,7 +101,7 @@ def measure(options: argparse.Namespace, amounts: Amounts, results: dict[str, An
 
 def _measure_parts(options: argparse.Namespace, amounts: Amounts, results: dict[str, Any],
                    part: Callable[[str], bool]) -> None:
-    from tools.bench import fairness, million, novad, prices, resizes, selects, world
+    from tools.bench import fairness, federator, million, novad, prices, resizes, selects, world
 
     if set(options.only) - {*_TWO_HOSTS, *_NONE}:
         with world.start(_setup(options)) as running:
@@ -123,6 +123,8 @@ def _measure_parts(options: argparse.Namespace, amounts: Amounts, results: dict[
         results |= prices.measure(amounts)
     if part("novad"):
         results |= novad.measure(amounts)
+    if part("federator"):
+        results |= federator.measure(amounts)
     if part("million"):
         results |= million.measure(_setup(options), amounts)
 

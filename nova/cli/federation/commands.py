@@ -7,14 +7,18 @@ import pathlib
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Coroutine, Mapping
-from typing import Any
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
+from nova.cli.federation import operations
 from nova.cli.federation.completion import script
 from nova.common import files
 from nova.common.errors import Invalid, ReportedError, os_error_text
 from nova.federator.kube.client import Api
 from nova.federator.kube.config import Kubeconfig, load
+
+if TYPE_CHECKING:
+    from nova.federator.client.status import Line
 
 _NAMESPACE = "elotl"
 _NOVA = "nova"  # default context of the Nova API server
@@ -57,19 +61,19 @@ async def install_control_plane(options: argparse.Namespace) -> None:
             raise ReportedError(f"Cannot store the kubeconfig: {os_error_text(error)}") from None
 
     settings = Settings(namespace=_namespace(options), repository=options.image_repository, tag=options.image_tag,
-                        replicas=options.replicas)
+                        replicas=options.replicas, timeout=options.timeout)
     async with _api(_hosting(options)) as hosting:
         await install(hosting, options.name, settings, _api, _report, save)
     print(f"Kubeconfig: {path}")
 
 
 async def uninstall_control_plane(options: argparse.Namespace) -> None:
-    from nova.federator.client.installation import uninstall_control_plane as uninstall
+    from nova.federator.client.installation import uninstall_control_plane as remove_control_plane
     from nova.federator.client.manifests import Settings
 
     folder = pathlib.Path.home() / ".nova" / _folder(options.name)
     async with _api(_hosting(options)) as hosting:
-        complete = await uninstall(hosting, Settings(namespace=_namespace(options)))
+        complete = await remove_control_plane(hosting, Settings(namespace=_namespace(options)))
     files.remove(str(folder / "nova-kubeconfig"))
     print(f"Nova Control Plane {options.name} uninstalled.")
     if not complete:
@@ -97,11 +101,11 @@ async def install_agent(options: argparse.Namespace) -> None:
 
 
 async def uninstall_agent(options: argparse.Namespace) -> None:
-    from nova.federator.client.installation import uninstall_agent as uninstall
+    from nova.federator.client.installation import uninstall_agent as remove_agent
     from nova.federator.client.manifests import Settings
 
     async with _api(_load(options, options.context)) as workload:
-        await uninstall(workload, Settings(namespace=_namespace(options), cluster=_cluster(options.name)))
+        await remove_agent(workload, Settings(namespace=_namespace(options), cluster=_cluster(options.name)))
     print(f"Agent of cluster {options.name} uninstalled. The Cluster and the copies of workloads remain.")
 
 
@@ -130,18 +134,23 @@ async def get_schedulegroups(options: argparse.Namespace) -> None:
 
 
 async def status(options: argparse.Namespace) -> int:
-    from nova.federator.client.status import components, resources
+    from nova.federator.client.status import components, local_components, resources
 
     config = _load(options, options.context or _NOVA)
+    parts = None if options.hosting_cluster_context else operations.local_parts(options, config)
+    if parts is not None:
+        async with _api(config) as nova:
+            return _print_status([local_components(parts), await resources(nova)])
     if not options.hosting_cluster_context and _load(options, "").context == config.context:
         raise Invalid(f"The current context is {config.context}, the Nova API server. Give --hosting-cluster-context.")
     async with _api(_load(options, options.hosting_cluster_context)) as hosting, _api(config) as nova:
-        broken = False
-        for section in (components(hosting, _namespace(options)), resources(nova)):
-            lines = await section
-            broken = broken or any(line.mark == "×" for line in lines)
-            print("\n".join(map(str, lines)), flush=True)
-    return 1 if broken else 0
+        return _print_status([await components(hosting, _namespace(options)), await resources(nova)])
+
+
+def _print_status(sections: Sequence[Sequence["Line"]]) -> int:
+    for line in (line for section in sections for line in section):
+        print(line)
+    return 1 if any(line.mark == "×" for section in sections for line in section) else 0
 
 
 async def join_command(options: argparse.Namespace) -> None:
@@ -168,7 +177,7 @@ async def certs_renew(options: argparse.Namespace) -> None:
             return _api(_with_server(config, server))
 
         renewal = Renewal(hosting, _namespace(options), connect, _report)
-        await (renewal.finish() if options.finish else renewal.renew())
+        await (renewal.finish() if options.finish else renewal.renew(options.force))
 
 
 def completion(options: argparse.Namespace) -> None:
@@ -180,7 +189,9 @@ _COMMANDS: Mapping[str, Callable[[argparse.Namespace], Coroutine[Any, Any, int |
     "uninstall control-plane": uninstall_control_plane, "install agent": install_agent,
     "uninstall agent": uninstall_agent, "install certs": install_certs, "get kubeconfig": get_kubeconfig,
     "get schedulegroups": get_schedulegroups, "status": status, "join-command": join_command,
-    "certs renew": certs_renew, "completion": completion}
+    "certs renew": certs_renew, "completion": completion, "explain": operations.explain, "plan": operations.plan,
+    "drain": operations.drain, "up": operations.up, "down": operations.down, "backup": operations.backup,
+    "restore": operations.restore}
 
 
 def _report(line: str) -> None:

@@ -30,6 +30,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ReportedError as error:
         print(f"{program}: {error.message}", file=sys.stderr)
         return 1
+    except BrokenPipeError:  # the reader of the output has ended
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
     except KeyboardInterrupt:
         return 130
 
@@ -73,11 +76,45 @@ def parser(program: str) -> argparse.ArgumentParser:
                                                    " https://nova.example.com (default: that of the context)")
     join.add_argument("--hours", type=_hours, default=24, help="validity of the token (default: %(default)s)")
     certs = _group(commands, "certs", "manage certificates")
-    _leaf(certs, "renew", "renew all certificates, with new authorities (--context: hosting cluster)").add_argument(
-        "--finish", action="store_true", help="stop trusting the previous authorities, when all agents have renewed")
+    renew = _leaf(certs, "renew", "renew all certificates, with new authorities (--context: hosting cluster)")
+    stage = renew.add_mutually_exclusive_group()
+    stage.add_argument("--finish", action="store_true",
+                       help="stop trusting the previous authorities, when all agents have renewed")
+    stage.add_argument("--force", action="store_true",
+                       help="do not wait until all agents trust the new authorities; the others must join again")
+    _add_operations(commands)
     completion = _leaf(commands, "completion", "print a script that completes commands in a shell")
     completion.add_argument("shell", choices=("bash", "zsh"))
     return top
+
+
+def _add_operations(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    explain = _leaf(commands, "explain", "explain per cluster why an object runs there or not (--context: Nova)")
+    explain.add_argument("object", metavar="KIND/NAME", help="an object of the control plane, such as deploy/web;"
+                                                              " its namespace: -n (default: default)")
+    plan = _leaf(commands, "plan", "print the moves that a policy would cause, and change nothing (--context: Nova)")
+    plan.add_argument("-f", "--file", required=True, help="YAML file with SchedulePolicies, or - for standard input")
+    drain = _leaf(commands, "drain", "move all workloads out of a cluster and remove it (--context: Nova)")
+    drain.add_argument("name", metavar="CLUSTER", help="name of the workload cluster in Nova")
+    drain.add_argument("--orphan", action="store_true", help="leave the copies of workloads in the cluster")
+    drain.add_argument("--timeout", type=float, default=600.0, metavar="SECONDS",
+                       help="time to wait; the removal continues afterwards (default: %(default).0f)")
+    local = []
+    up = _leaf(commands, "up", "run Nova on this machine: etcd, API server, controller manager and scheduler")
+    up.add_argument("--demo", type=int, default=0, metavar="N", help="also run N workload clusters")
+    up.add_argument("--whole", action="store_true", help="new workload clusters run real pods (needs root)")
+    up.add_argument("--port", type=int, default=0, help="port of the API server (default: a free one, then the same)")
+    up.add_argument("--supervise", action="store_true", help="restart ended processes until SIGTERM (internal)")
+    down = _leaf(commands, "down", "stop what 'up' has started")
+    down.add_argument("--delete", action="store_true", help="also delete all clusters and their objects")
+    for name, text in (("backup", "store the data of the control plane that 'up' runs in a file"),
+                       ("restore", "replace the data of the control plane that 'up' runs by a backup")):
+        command = _leaf(commands, name, text)
+        command.add_argument("file", type=pathlib.Path, help="file of the backup")
+        local.append(command)
+    for command in (commands.choices["status"], up, down, *local):
+        command.add_argument("--directory", type=pathlib.Path, default=pathlib.Path("~/.nova/local"),
+                             help="directory of what 'up' runs (default: %(default)s)")
 
 
 def _add_install(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -92,6 +129,8 @@ def _add_install(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
             continue
         plane.add_argument("--replicas", type=int, choices=(1, 3), default=1,
                            help="replicas of each component; 3 needs nodes in three zones (default: %(default)s)")
+        plane.add_argument("--timeout", type=_seconds, default=360, metavar="SECONDS",
+                           help="time for an address, and for each component (default: %(default)s)")
         agent.add_argument("--nova-context", default="nova", help="context of Nova in the kubeconfig"
                                                                   " (default: %(default)s)")
         agent.add_argument("--init-kubeconfig", default="", metavar="TEXT",
@@ -135,6 +174,13 @@ def _add_contexts(command: argparse.ArgumentParser, defaults: bool = False) -> N
                        help="context of the hosting cluster")
     group.add_argument("--hosting-cluster-nova-namespace", default=default(""), metavar="NAMESPACE",
                        help=f"namespace of the control plane in the hosting cluster (default: {_NAMESPACE})")
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 1 <= seconds <= 86400:
+        raise argparse.ArgumentTypeError(f"{text} is not a number of seconds from 1 to 86400")
+    return seconds
 
 
 def _hours(text: str) -> int:

@@ -91,8 +91,9 @@ def ref_of(obj: Mapping[str, Any]) -> Ref:
     return Ref(group, version, str(obj.get("kind")), str(metadata.get("namespace") or ""), str(metadata["name"]))
 
 
-def portable(manifest: dict[str, Any]) -> dict[str, Any]:
-    """Remove fields that the control plane's API server has set and that each cluster sets for itself."""
+def portable(manifest: dict[str, Any], managed_fields: object = None) -> dict[str, Any]:
+    """Remove fields that the control plane's API server has set and that each cluster sets for itself.
+    ``managed_fields``: of the object; an address or port of a Service that the user has set stays."""
     kind, spec = manifest.get("kind"), manifest.get("spec")
     if not isinstance(spec, dict):
         if kind == "ServiceAccount":
@@ -105,13 +106,16 @@ def portable(manifest: dict[str, Any]) -> dict[str, Any]:
             for label in ("controller-uid", "job-name"):
                 labels.pop(label, None)
     removed = {"Namespace": ("finalizers",), "PersistentVolumeClaim": ("volumeName",), "Pod": ("nodeName",),
-               "Service": ("healthCheckNodePort", *(("clusterIP", "clusterIPs") if spec.get("clusterIP") != "None"
-                                                    else ()))}
+               "Service": ("healthCheckNodePort",)}
     for field in removed.get(str(kind), ()):
         spec.pop(field, None)
     if kind == "Service":
+        chosen = msgspec.json.encode(managed_fields or [])
+        if spec.get("clusterIP") != "None" and b'"f:clusterIP"' not in chosen:
+            spec.pop("clusterIP", None)
+            spec.pop("clusterIPs", None)
         for port in spec.get("ports") or ():
-            if isinstance(port, dict):
+            if isinstance(port, dict) and b'"f:nodePort"' not in chosen:
                 port.pop("nodePort", None)
     return manifest
 

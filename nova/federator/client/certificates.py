@@ -9,6 +9,7 @@ from typing import Any, Self
 
 import msgspec
 from cryptography import x509
+from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -245,7 +246,7 @@ def issued_by(certificate: bytes, authority: bytes) -> bool:
         raise Invalid(f"A certificate is unreadable: {error}") from None
     try:
         parsed.verify_directly_issued_by(issuer)
-    except Exception:  # ValueError, TypeError or InvalidSignature
+    except (ValueError, TypeError, InvalidSignature):
         return False
     return True
 

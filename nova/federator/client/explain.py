@@ -18,7 +18,7 @@ _CHANGES = {"capacity": "free capacity", "labels": "other labels of the cluster"
 
 
 class Line(msgspec.Struct, frozen=True):
-    """What is true of an object in a cluster. ``state``: "runs", "chosen", "fits" or "rejected"."""
+    """A cluster's part in an explanation. ``state``: "runs", "chosen", "fits" or "rejected"."""
 
     cluster: str
     state: str
@@ -26,7 +26,7 @@ class Line(msgspec.Struct, frozen=True):
 
 
 class Explanation(msgspec.Struct, frozen=True):
-    """Why an object runs where it runs."""
+    """The reasons for which an object runs where it runs."""
 
     ref: Ref
     summary: str

@@ -17,9 +17,7 @@ from nova.federator.kube.config import Kubeconfig, decode
 
 INIT = "nova-cluster-init-kubeconfig"  # the Secret with which an agent joins
 CLUSTERS = f"/apis/{CLUSTER_GROUP}/{VERSION}/clusters"
-_ADDRESS_TIMEOUT = 360.0  # seconds
-_COMPONENT_TIMEOUT = 360.0
-_POLL = 1.0
+_POLL = 0.5
 
 Reporter = Callable[[str], None]  # prints a line of progress
 Connect = Callable[[Kubeconfig], Api]
@@ -79,19 +77,19 @@ async def install_control_plane(hosting: Api, name: str, settings: Settings, con
     await manifests.create_namespace(hosting, settings.namespace)
     await manifests.apply(hosting, _node_port(manifests.service(settings)))
     report("Creating certificates")
-    address = await _wait_address(hosting, settings.namespace)
+    address = await _wait_address(hosting, settings.namespace, settings.timeout)
     await _install_certificates(hosting, settings.namespace, address, report)
     report("Installing Kube API Server...")
     await manifests.apply(hosting, manifests.control_plane(settings))
     for plural, component, _title in manifests.COMPONENTS[:2]:
-        await manifests.wait_ready(hosting, settings.namespace, plural, component, _COMPONENT_TIMEOUT)
+        await manifests.wait_ready(hosting, settings.namespace, plural, component, settings.timeout)
     config = await kubeconfig(hosting, settings.namespace)
     save(config)
     report("Installing Nova Custom Resource Definitions...")
     async with connect(config) as nova:
-        await _install_custom_resources(nova)
+        await _install_custom_resources(nova, settings.timeout)
     for plural, component, _title in manifests.COMPONENTS[2:]:
-        await manifests.wait_ready(hosting, settings.namespace, plural, component, _COMPONENT_TIMEOUT)
+        await manifests.wait_ready(hosting, settings.namespace, plural, component, settings.timeout)
     report("Nova Control Plane installed.")
 
 
@@ -158,14 +156,14 @@ def _node_port(objects: list[Object]) -> list[Object]:
     return objects
 
 
-async def _wait_address(hosting: Api, namespace: str) -> Address:
-    deadline = time.monotonic() + _ADDRESS_TIMEOUT
+async def _wait_address(hosting: Api, namespace: str, timeout: float) -> Address:
+    deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:
         address = address_of(await hosting.get(f"/api/v1/namespaces/{namespace}/services/apiserver"))
         if address:
             return address
         await asyncio.sleep(_POLL)
-    raise ReportedError(f"The Service apiserver got no external address within {_ADDRESS_TIMEOUT:.0f} s: does the"
+    raise ReportedError(f"The Service apiserver got no external address within {timeout:.0f} s: does the"
                         " hosting cluster have a load balancer? Set NOVA_API_PUBLIC_HOST_OVERRIDE if not.")
 
 
@@ -186,9 +184,9 @@ async def _install_certificates(hosting: Api, namespace: str, address: Address, 
     await manifests.apply(hosting, reversed(created))  # nova-cert last: it marks the end
 
 
-async def _install_custom_resources(nova: Api) -> None:
+async def _install_custom_resources(nova: Api, timeout: float) -> None:
     """Install the custom resources as soon as the API server answers."""
-    deadline = time.monotonic() + _COMPONENT_TIMEOUT
+    deadline = time.monotonic() + timeout
     while True:
         try:
             await manifests.apply(nova, manifests.custom_resources())

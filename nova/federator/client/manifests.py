@@ -20,19 +20,21 @@ COMPONENTS = (("statefulsets", "etcd", "ETCD"), ("deployments", "apiserver", "AP
               ("deployments", "nova-scheduler", "Nova scheduler"))
 _IMAGE = "elotl/nova-federator"
 _CREATED = {"app.kubernetes.io/managed-by": "novactl"}  # label of namespaces that novactl created
-_POLL = 1.0  # seconds
+_POLL = 0.5  # seconds
 _VALID_NAMESPACE = "elotl"  # in the manifests
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Changes to the manifests. ``repository``, ``tag``: of Nova's image; empty for those of this release.
-    ``replicas``: 3 for a highly available control plane. ``cluster``: name of the workload cluster of an agent."""
+    ``replicas``: 3 for a highly available control plane. ``cluster``: name of the workload cluster of an agent.
+    ``timeout``: seconds for an address, for each component, and for the first answer of the API server."""
 
     namespace: str = _VALID_NAMESPACE
     repository: str = ""
     tag: str = ""
     replicas: int = 1
     cluster: str = ""
+    timeout: float = 360.0
 
 
 def service(settings: Settings) -> list[Object]:

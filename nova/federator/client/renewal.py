@@ -1,20 +1,24 @@
 """Renewal of all certificates with new authorities, in stages. Between the stages both authorities are trusted.
 
-Stage 1 creates the new authorities (Secret nova-ca-next) and adds them to all lists of trusted certificates, also to
-those of agents. Stage 2 replaces the certificates of servers and clients, and the authority that signs agents'
-certificates. Stage 3, a separate call, removes the old authorities, once all agents have new certificates. The state is
-in the Secrets alone, so each stage can be interrupted and repeated.
+Stage 1 creates the new authorities (Secret nova-ca-next) and adds them to all lists of trusted certificates. Agents
+read the published list and confirm it by a certificate request with its digest. Stage 2 replaces the certificates of
+servers and clients, and the authority that signs agents' certificates. Stage 3, a separate call, removes the old
+authorities, once all agents have new certificates. The state is in the Secrets alone, so each stage can be interrupted
+and repeated.
 """
 
+import asyncio
 import base64
 import hashlib
+import time
 from collections.abc import Callable, Mapping
 
 import msgspec
 from cryptography import x509
 
 from nova.common.errors import Invalid, Refused
-from nova.federator.api.names import AGENT_USER, AGENTS_GROUP, SIGNER
+from nova.federator.api import names
+from nova.federator.api.names import AGENT_USER, AGENTS_GROUP, NAMESPACE, SIGNER, TRUSTED
 from nova.federator.client import certificates, manifests
 from nova.federator.client.certificates import AUTHORITIES, Authority, Files
 from nova.federator.client.installation import CLUSTERS, INIT, Reporter
@@ -22,9 +26,10 @@ from nova.federator.kube.client import Api
 from nova.federator.kube.config import Kubeconfig, decode
 
 NEXT = "nova-ca-next"  # the Secret with the new authorities, between stage 1 and the end of stage 2
-PUBLISHED = "nova-ca"  # ConfigMap in kube-public of the control plane: ca.crt, the certificates that agents trust
 DIGEST = "nova.elotl.co/certificates"  # annotation of pods: a change restarts them
 _TIMEOUT = 600.0  # seconds for the restart of a component
+_CONFIRMATION_TIMEOUT = 240.0  # seconds within which agents confirm the new authorities; they check each minute
+_POLL = 2.0
 _REQUESTS = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
 # Lists of trusted certificates, by Secret and file: of which authority.
 _BUNDLES = {(certificates.CONTROL_PLANE, "ca.crt"): "kubernetes-ca",
@@ -40,8 +45,10 @@ class Renewal:
         self.hosting, self.namespace, self.connect, self.report = hosting, namespace, connect, report
         self._collection = f"/api/v1/namespaces/{namespace}/secrets"
 
-    async def renew(self) -> None:
-        """Run stages 1 and 2, or complete them. Raises Refused if an earlier renewal was not finished."""
+    async def renew(self, force: bool = False, timeout: float = _CONFIRMATION_TIMEOUT) -> None:
+        """Run stages 1 and 2, or complete them. Raises Refused if an earlier renewal was not finished, and between the
+        stages if agents do not trust the new authorities within ``timeout`` seconds. ``force``: do not wait for
+        them."""
         stored = await self._files(NEXT)
         if not stored:
             files = await self._files(certificates.CONTROL_PLANE)
@@ -60,9 +67,12 @@ class Renewal:
             await self._trust(secret, file, following[name].pem)
         await self._publish()
         await self._restart()
+        if not force:
+            await self._wait_for_agents(timeout)
         self.report("Replacing the certificates of servers and clients")
         await self._issue(following)
         await self._restart()
+        await self._publish()  # agents request certificates of the new authority
         await manifests.delete(self.hosting, [certificates.secret(NEXT, self.namespace, {})])
         self.report("Certificates renewed. Write new kubeconfig files with 'novactl get kubeconfig'. When all agents"
                     " have new certificates, run 'novactl certs renew --finish'.")
@@ -74,11 +84,10 @@ class Renewal:
         signing = await self._files(certificates.SIGNING)
         current = signing.get("ca.crt", b"")
         files = await self._files(certificates.CONTROL_PLANE)
-        if len(certificates.split_bundle(files.get("ca.crt", b""))) > 1:
-            late = await self._agents_of_other_authorities(current)
-            if late:
-                raise Refused(f"These clusters use certificates of the previous authority: {', '.join(late)}. Their"
-                              " agents request new ones by themselves; repeat the command later.")
+        overlap = len(certificates.split_bundle(files.get("ca.crt", b""))) > 1
+        if overlap and (late := await self._late_agents(confirmation=False)):
+            raise Refused(f"These clusters use certificates of the previous authority: {', '.join(late)}. Their agents"
+                          " request new ones by themselves; repeat the command later.")
         self.report("Removing the previous authorities")
         for (secret, file), name in _BUNDLES.items():
             await self._distrust(secret, file, current if name == "kubernetes-ca" else b"")
@@ -122,7 +131,8 @@ class Renewal:
             issued = certificates.etcd_files(options, following)
             await self._write(certificates.ETCD, {name: issued[name] for name in ("server.crt", "server.key")})
         authority = following["kubernetes-ca"]
-        await self._write(certificates.SIGNING, {"ca.crt": authority.pem, "ca.key": authority.key_pem})
+        if (await self._files(certificates.SIGNING)).get("ca.key") != authority.key_pem:
+            await self._write(certificates.SIGNING, {"ca.crt": authority.pem, "ca.key": authority.key_pem})
 
     async def _restart(self) -> None:
         """Restart the components whose Secrets changed, one after the other, and wait for each."""
@@ -144,33 +154,51 @@ class Renewal:
         join."""
         stored = await self.hosting.get(f"{self._collection}/{certificates.CONTROL_PLANE}")
         config = certificates.administrator(stored, "")
-        labels = {"name": PUBLISHED, "namespace": "kube-public"}
+        issuer = (await self._files(certificates.SIGNING)).get("ca.crt", b"")
+        labels = {"name": names.AUTHORITIES, "namespace": "kube-public"}
         async with self.connect(config) as nova:
             await manifests.apply(nova, [
-                {"apiVersion": "v1", "kind": "ConfigMap", "metadata": labels, "data": {"ca.crt": config.ca.decode()}},
+                {"apiVersion": "v1", "kind": "ConfigMap", "metadata": labels,
+                 "data": {"ca.crt": config.ca.decode(), "issuer.crt": issuer.decode()}},
                 {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": labels, "rules": [
-                    {"apiGroups": [""], "resources": ["configmaps"], "resourceNames": [PUBLISHED],
+                    {"apiGroups": [""], "resources": ["configmaps"], "resourceNames": [names.AUTHORITIES],
                      "verbs": ["get", "list", "watch"]}]},
                 {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding", "metadata": labels,
-                 "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": PUBLISHED},
+                 "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": names.AUTHORITIES},
                  "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": AGENTS_GROUP}]}])
-            path = f"/api/v1/namespaces/{self.namespace}/secrets/{INIT}"
+            path = f"/api/v1/namespaces/{NAMESPACE}/secrets/{INIT}"
             if init := await manifests.exists(nova, path):
-                old = decode(certificates.files_of(init).get("kubeconfig", b""), f"Secret {self.namespace}/{INIT}")
+                old = decode(certificates.files_of(init).get("kubeconfig", b""), f"Secret {NAMESPACE}/{INIT}")
                 content = msgspec.structs.replace(old, ca=config.ca).render("nova-agent").encode()
                 await nova.patch(path, {"data": {"kubeconfig": base64.b64encode(content).decode()}})
 
-    async def _agents_of_other_authorities(self, current: bytes) -> list[str]:
-        """Return the clusters whose agents have not received a certificate of the current authority."""
+    async def _wait_for_agents(self, timeout: float) -> None:
+        """Wait until the agents of all clusters trust the new authorities: others could not connect any more."""
+        deadline = time.monotonic() + timeout
+        self.report("Waiting until all agents trust the new authorities")
+        while late := await self._late_agents(confirmation=True):
+            if time.monotonic() > deadline:
+                raise Refused(f"The agents of these clusters do not trust the new authorities yet: {', '.join(late)}."
+                              " Repeat the command when they are connected, or add --force: then they must join again.")
+            await asyncio.sleep(_POLL)
+
+    async def _late_agents(self, confirmation: bool) -> list[str]:
+        """Return the clusters whose agents have not requested a certificate since they trust the present authorities
+        (``confirmation``), or have received none of the present authority."""
         stored = await self.hosting.get(f"{self._collection}/{certificates.CONTROL_PLANE}")
-        async with self.connect(certificates.administrator(stored, "")) as nova:
+        config = certificates.administrator(stored, "")
+        issuer = (await self._files(certificates.SIGNING)).get("ca.crt", b"")
+        digest = hashlib.sha256(config.ca).hexdigest()[:20]
+        async with self.connect(config) as nova:
             clusters = {str(item["metadata"]["name"]) for item in (await nova.list(CLUSTERS))["items"]}
             requests = (await nova.list(_REQUESTS, fieldSelector=f"spec.signerName={SIGNER}"))["items"]
         for request in requests:
-            if signed := (request.get("status") or {}).get("certificate"):
-                certificate = base64.b64decode(signed)
-                if certificates.issued_by(certificate, current):
-                    clusters.discard(_cluster_of(certificate))
+            signed = (request.get("status") or {}).get("certificate")
+            if confirmation and (request["metadata"].get("annotations") or {}).get(TRUSTED) == digest:
+                # The API server sets the user: an agent cannot confirm for another cluster.
+                clusters.discard(str(request["spec"].get("username")).removeprefix(AGENT_USER))
+            elif not confirmation and signed and certificates.issued_by(base64.b64decode(signed), issuer):
+                clusters.discard(_cluster_of(base64.b64decode(signed)))
         return sorted(clusters)
 
 

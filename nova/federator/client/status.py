@@ -44,6 +44,15 @@ async def components(hosting: Api, namespace: str) -> list[Line]:
         "Nova Control Plane is not healthy", "×")]
 
 
+def local_components(running: Mapping[str, bool]) -> list[Line]:
+    """Return the state of the components that run on this machine. ``running``: by title."""
+    lines = [Line("Checking status of Nova Control Plane Components")]
+    lines += [Line(f"* {title} status... Running", "√") if running[title] else Line(
+        f"* {title} status... Not running", "×") for title in _ORDER]
+    return [*lines, Line("Nova Control Plane is healthy", "√") if all(running.values()) else Line(
+        "Nova Control Plane is not healthy", "×")]
+
+
 async def resources(nova: Api) -> list[Line]:
     """Return the state of the custom resources and of what they contain."""
     lines = [Line("Checking presence of Nova Custom Resource Definitions")]

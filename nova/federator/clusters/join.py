@@ -5,23 +5,28 @@ import asyncio
 import base64
 import binascii
 import datetime
+import hashlib
 import logging
 import time
+from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 from cryptography import x509
+from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from nova.common.errors import Invalid, Refused
-from nova.federator.api.names import AGENT_USER, AGENTS_GROUP, NAME_LABEL, SIGNER
+from nova.federator.api.names import AGENT_USER, AGENTS_GROUP, AUTHORITIES, NAME_LABEL, SIGNER, TRUSTED
 from nova.federator.kube.client import Api, ApiError
 from nova.federator.kube.config import Kubeconfig
 
 LOG = logging.getLogger(__name__)
 _REQUESTS = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
 _SECRET = "nova-agent-credentials"  # noqa: S105
+_TRUSTED_FILE, _BOOTSTRAP_FILE = "ca.crt", "replaced-ca.crt"  # in the Secret: see _with_stored_authorities
 _WAIT = 300.0  # seconds within which the control plane must sign
 _RENEW_AT = 2 / 3  # part of the validity after which a certificate is renewed
 
@@ -32,10 +37,12 @@ class Credentials:
     def __init__(self, member: Api, namespace: str, cluster: str) -> None:
         self.member, self.cluster, self.namespace = member, cluster, namespace
         self._collection = f"/api/v1/namespaces/{namespace}/secrets"
+        self._bootstrap_ca = b""
 
     async def obtain(self, bootstrap: Kubeconfig, ignore_stored: bool = False) -> Kubeconfig:
         """Return the stored credentials, or join with the bootstrap credentials and store what the control plane signs.
         Raises Refused if the control plane denies the request, ApiError if it does not decide in time."""
+        bootstrap = await self._with_stored_authorities(bootstrap)
         stored = None if ignore_stored else await self._stored()
         if stored is not None:
             key, certificate = stored
@@ -45,6 +52,48 @@ class Credentials:
     async def renew(self, current: Kubeconfig) -> Kubeconfig:
         """Return new credentials, requested with the present ones. Raises as :meth:`obtain`."""
         return await self._request(current)
+
+    async def refresh(self, current: Kubeconfig, nova: Api) -> Kubeconfig:
+        """Return ``current``, or new credentials if the certificate is due, the control plane publishes other trusted
+        authorities, or another authority signs certificates of agents now. Raises as :meth:`obtain`. Authorities that
+        the server's certificate does not come from are not adopted: ApiError, or Invalid."""
+        published = await self._published(nova)
+        trusted, issuer = (str(published.get(name) or "").encode() for name in ("ca.crt", "issuer.crt"))
+        if trusted and trusted != current.ca:
+            changed = msgspec.structs.replace(current, ca=trusted)
+            async with Api(changed, agent="nova-agent") as checked:  # fails if the server's own authority is missing
+                await self._published(checked)
+            data = {_TRUSTED_FILE: base64.b64encode(trusted).decode(),
+                    _BOOTSTRAP_FILE: base64.b64encode(self._bootstrap_ca).decode()}
+            await self.member.patch(f"{self._collection}/{_SECRET}", {"data": data})
+            LOG.info("Cluster %s: the control plane published other trusted authorities", self.cluster)
+            return await self.renew(changed)
+        due = remaining(current.certificate) <= 1.0
+        return await self.renew(current) if due or (issuer and not _issued_by(current.certificate, issuer)) else current
+
+    async def _published(self, nova: Api) -> Mapping[str, Any]:
+        try:
+            stored = await nova.get(f"/api/v1/namespaces/kube-public/configmaps/{AUTHORITIES}")
+        except ApiError as error:
+            if error.status in (403, 404):  # certificates were never renewed
+                return {}
+            raise
+        return stored.get("data") or {}
+
+    async def _with_stored_authorities(self, bootstrap: Kubeconfig) -> Kubeconfig:
+        """Replace the authorities of the bootstrap kubeconfig by published ones that were stored later. A bootstrap
+        kubeconfig that was changed since then takes precedence."""
+        self._bootstrap_ca = bootstrap.ca
+        try:
+            data = (await self.member.get(f"{self._collection}/{_SECRET}")).get("data") or {}
+            trusted, replaced = (base64.b64decode(data.get(name) or "") for name in (_TRUSTED_FILE, _BOOTSTRAP_FILE))
+        except ApiError as error:
+            if error.missing:
+                return bootstrap
+            raise
+        except ValueError:
+            return bootstrap
+        return msgspec.structs.replace(bootstrap, ca=trusted) if trusted and replaced == bootstrap.ca else bootstrap
 
     async def _stored(self) -> tuple[bytes, bytes] | None:
         try:
@@ -78,7 +127,8 @@ class Credentials:
         async with Api(login, agent="nova-agent") as nova:
             created = await nova.create(_REQUESTS, {
                 "apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest",
-                "metadata": {"generateName": f"nova-agent-{self.cluster[:200]}-"},
+                "metadata": {"generateName": f"nova-agent-{self.cluster[:200]}-",
+                             "annotations": {TRUSTED: hashlib.sha256(login.ca).hexdigest()[:20]}},
                 "spec": {"request": base64.b64encode(pem).decode(), "signerName": SIGNER, "usages": ["client auth"]}})
             certificate = await self._wait(nova, str(created["metadata"]["name"]), private.public_key())
         await self._store(key, certificate)
@@ -144,3 +194,16 @@ def remaining(certificate: bytes) -> float:
     if now >= end:
         return 0.0
     return max(1.0, (start + (end - start) * _RENEW_AT - now).total_seconds())
+
+
+def _issued_by(certificate: bytes, authority: bytes) -> bool:
+    """Return True if the authority signed the certificate, also if the authority is unreadable."""
+    try:
+        issuer = x509.load_pem_x509_certificate(authority)
+    except ValueError:
+        return True
+    try:
+        x509.load_pem_x509_certificate(certificate).verify_directly_issued_by(issuer)
+    except (ValueError, TypeError, InvalidSignature):
+        return False
+    return True

@@ -1,11 +1,11 @@
 """The heartbeat of an agent: a Lease that only one live agent of a cluster holds."""
 
 import asyncio
-import datetime
 import functools
 import logging
 import time
 
+from nova.federator.api import times
 from nova.federator.api.names import HEARTBEAT, cluster_namespace
 from nova.federator.kube.client import Api, ApiError, Object
 
@@ -132,6 +132,6 @@ class Heartbeat:
             LOG.debug("The lease was not released: %s", error)
 
     def _spec(self, lease: Object, epoch: int) -> Object:
-        renewed = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")  # shown only
+        renewed = times.now_exactly()
         return {**lease, "spec": {"holderIdentity": self.identity, "leaseDurationSeconds": DURATION,
                                   "renewTime": renewed, "leaseTransitions": epoch}}

@@ -54,7 +54,7 @@ class Template(msgspec.Struct, frozen=True):
 
 
 class Placement(msgspec.Struct, frozen=True):
-    """Why an object belongs to a group. ``others``: further policies that match and are ignored."""
+    """The group of an object, with its policy. ``others``: further policies that match and are ignored."""
 
     group: str
     policy: Policy | None
@@ -64,7 +64,7 @@ class Placement(msgspec.Struct, frozen=True):
 
 
 class Catalog:
-    """All templates by key (:attr:`Ref.key`), and their groups. ``changed``: called with each group to place again."""
+    """The templates by key (:attr:`Ref.key`), and their groups. ``changed``: called with each group to place again."""
 
     def __init__(self, changed: Callable[[str], None]) -> None:
         self.changed = changed
@@ -218,7 +218,7 @@ def template_of(obj: Object) -> Template | None:
     manifest["metadata"]["labels"] = {key: value for key, value in labels.items() if key != TARGET}
     manifest["metadata"]["annotations"] = {key: value for key, value in annotations.items()
                                            if key not in (_LAST_APPLIED, PIN, SPREAD_ONTO)}
-    manifest = objects.portable(msgspec.json.decode(msgspec.json.encode(manifest)))
+    manifest = objects.portable(msgspec.json.decode(msgspec.json.encode(manifest)), metadata.get("managedFields"))
     problem = ""
     try:
         item = objects.item_of(obj)

@@ -1,7 +1,6 @@
 """Clusters: liveness by Leases, the reports of agents, and the Cluster objects that users see."""
 
 import asyncio
-import datetime
 import logging
 import time
 from collections.abc import Callable, Mapping
@@ -10,7 +9,7 @@ from typing import Any
 import msgspec
 
 from nova.common.errors import Invalid
-from nova.federator.api import quantity
+from nova.federator.api import quantity, times
 from nova.federator.api.names import (
     CLUSTER_LABELS,
     DRAIN_FINALIZER,
@@ -244,7 +243,7 @@ class Clusters:
         self._written[name] = content, time.monotonic()
 
     def _status(self, name: str, report: ClusterReport, obj: Object) -> dict[str, Any]:
-        now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")  # shown only
+        now = times.now()
         reachable, idle = self.reachable(name), not self._busy.get(name)
         states = (
             ("Ready", "True" if reachable else "Unknown", "AgentReporting" if reachable else "AgentSilent",
@@ -300,4 +299,3 @@ def _node(report: reports.NodeReport) -> Node | None:
     taints = tuple(Taint(str(taint.get("key")), str(taint.get("value", "")), str(taint.get("effect")))
                    for taint in report.taints)
     return Node(report.name, available, report.labels, taints)
-

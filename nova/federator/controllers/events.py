@@ -1,12 +1,12 @@
 """Events on users' objects, written in the background and limited per object."""
 
 import asyncio
-import datetime
 import hashlib
 import logging
 import time
 from typing import Literal
 
+from nova.federator.api import times
 from nova.federator.api.names import SCHEDULER
 from nova.federator.api.types import Ref
 from nova.federator.kube.client import Api, ApiError
@@ -39,7 +39,7 @@ class Recorder:
             self._recent = self._recent if len(self._recent) < _MEMORY else {}
         self._recent[digest] = now
         namespace = ref.namespace or "default"
-        stamp = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")  # shown only
+        stamp = times.now()
         name = f"{ref.name[:200].rstrip('.-')}.{digest}{int(now) & 0xFFFFFF:06x}"
         body: dict[str, object] = {
             "apiVersion": "v1", "kind": "Event", "metadata": {"name": name, "namespace": namespace},

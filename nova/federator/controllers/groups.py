@@ -1,8 +1,8 @@
 """ScheduleGroup objects: what users see of groups by label."""
 
-import datetime
 import hashlib
 
+from nova.federator.api import times
 from nova.federator.api.names import MATCHING_POLICY, POLICY_GROUP, TARGET, VERSION
 from nova.federator.api.types import Decision, Group, Policy
 from nova.federator.kube.client import Api, ApiError, Object
@@ -38,7 +38,7 @@ class ScheduleGroups:
         if old is not None and old["metadata"].get("labels") == labels and digest_of(content) == digest_of(
                 {field: old.get(field) for field in content}):
             return
-        stamp = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")  # shown only
+        stamp = times.now()
         body = {"apiVersion": f"{POLICY_GROUP}/{VERSION}", "kind": "ScheduleGroup", **content,
                 "metadata": {"name": name, "labels": labels}, "lastStatusUpdate": stamp}
         if old is None:

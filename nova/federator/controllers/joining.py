@@ -3,13 +3,13 @@ namespace and the rights of its agent are created and the certificate is signed.
 
 import asyncio
 import base64
-import datetime
 import logging
 import re
 from collections.abc import Mapping
 from typing import Any
 
 from nova.common.errors import Invalid
+from nova.federator.api import times
 from nova.federator.api.names import (
     AGENT_USER,
     AGENTS_GROUP,
@@ -142,7 +142,7 @@ class Joining:
         return True
 
     async def _condition(self, request: Object, kind: str, message: str) -> Object:
-        now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")  # shown only
+        now = times.now()
         condition = {"type": kind, "status": "True", "reason": f"Nova{kind}", "message": message[:1000],
                      "lastUpdateTime": now, "lastTransitionTime": now}
         body = {**request, "apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest",

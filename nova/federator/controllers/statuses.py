@@ -1,11 +1,11 @@
 """Statuses of users' objects, merged from the reports on their copies."""
 
 import asyncio
-import datetime
 import logging
 import time
 from collections.abc import Mapping
 
+from nova.federator.api import times
 from nova.federator.api.types import Ref
 from nova.federator.controllers.catalog import Catalog
 from nova.federator.controllers.clusters import Clusters
@@ -78,7 +78,7 @@ class Statuses:
                 self._queued.add(ref.key)
                 loop.call_later(wait, self._queue.put_nowait, (group, ref))
                 continue
-            status = merge(ref, template.generation, self._copies(group, ref), _now())
+            status = merge(ref, template.generation, self._copies(group, ref), times.now())
             merged = schedules.digest_of(status)
             if merged == digest or not status:
                 continue
@@ -104,9 +104,3 @@ class Statuses:
                 copies += [Copy(cluster, observed.status, stale or observed.phase == "Fenced")
                            for observed in part.report.objects if observed.ref.key == ref.key and observed.status]
         return copies
-
-
-def _now() -> str:
-    return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")  # shown only
-
-

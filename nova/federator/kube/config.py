@@ -88,7 +88,10 @@ def _choose(documents: list[tuple[dict[str, Any], pathlib.Path | None]], source:
     for document, directory in documents:
         current = current or str(document.get("current-context") or "")
         for section, values in entries.items():
-            for entry in document.get(section) or ():
+            listed = document.get(section) or []
+            if not isinstance(listed, list):
+                raise Invalid(f"{source}: {section} is not a list.")
+            for entry in listed:
                 if isinstance(entry, dict) and isinstance(entry.get(section[:-1]), dict):
                     values.setdefault(str(entry.get("name")), (entry[section[:-1]], directory))
     contexts = entries["contexts"]
@@ -98,20 +101,20 @@ def _choose(documents: list[tuple[dict[str, Any], pathlib.Path | None]], source:
                       f" It has: {', '.join(sorted(contexts)) or 'none'}.")
     chosen, _directory = contexts[name]
     for field in ("cluster", "user"):
-        if chosen.get(field) not in entries[f"{field}s"]:
-            raise Invalid(f"Context {name!r} of the kubeconfig: {field} {chosen.get(field)!r} is missing.")
-    cluster, cluster_directory = entries["clusters"][chosen["cluster"]]
-    user, user_directory = entries["users"][chosen["user"]]
+        if str(chosen.get(field)) not in entries[f"{field}s"]:
+            raise Invalid(f"{source}: context {name!r}: {field} {chosen.get(field)!r} is missing.")
+    cluster, cluster_directory = entries["clusters"][str(chosen["cluster"])]
+    user, user_directory = entries["users"][str(chosen["user"])]
     server = cluster.get("server")
     if not isinstance(server, str) or not server.startswith(("https://", "http://")):
-        raise Invalid(f"Context {name!r} of the kubeconfig: server {server!r} is not an http or https address.")
-    token, token_file = user.get("token") or "", ""
+        raise Invalid(f"{source}: context {name!r}: server {server!r} is not an http or https address.")
+    token, token_file = str(user.get("token") or ""), ""
     if not token and user.get("tokenFile"):
         token_file = str(_path(user_directory, user["tokenFile"]))
         token = read_token(token_file)
     return Kubeconfig(
         server=server.rstrip("/"), context=name, token=token, token_file=token_file,
-        tls_server_name=cluster.get("tls-server-name") or "",
+        tls_server_name=str(cluster.get("tls-server-name") or ""),
         ca=_data(cluster, "certificate-authority", cluster_directory),
         certificate=_data(user, "client-certificate", user_directory), key=_data(user, "client-key", user_directory))
 

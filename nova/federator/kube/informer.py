@@ -15,6 +15,7 @@ LOG = logging.getLogger(__name__)
 T = TypeVar("T")
 # The key of an object, its new state or None if it was deleted, and its previous state or None if it is new.
 Handler = Callable[[str, T | None, T | None], None]
+_SILENT = 80.0  # seconds of a watch without an event or bookmark that make it suspect
 _LONGEST_DELAY = 30.0  # seconds between two attempts to list or watch
 _SHORTEST_WATCH = 1.0  # seconds; if a server ends watches sooner, the next one waits as long
 
@@ -55,17 +56,23 @@ class Informer(Generic[T]):
                 self.error = None
                 async for event in self.api.watch(self.path, self.version, **self.query):
                     failures = 0
+                    version = str(event.object["metadata"]["resourceVersion"])
+                    if _earlier(version, self.version):
+                        raise ApiError("the server has older data than before: it was restored from a backup", 410)
+                    self.version = version
+                    if event.type == "BOOKMARK":
+                        continue
+                    key = key_of(event.object)
                     if event.type == "DELETED":
-                        self._store(key_of(event.object), None)
-                    elif event.type != "BOOKMARK" and not _later(  # a result of a write may be stored already
-                            self._versions.get(key_of(event.object), ""), event.object["metadata"]["resourceVersion"]):
-                        self._store(key_of(event.object), event.object)
-                    self.version = str(event.object["metadata"]["resourceVersion"])
+                        self._store(key, None)
+                    elif not _earlier(version, self._versions.get(key, "")):  # the result of a write may be later
+                        self._store(key, event.object)
                 if time.monotonic() - started < _SHORTEST_WATCH:
                     await asyncio.sleep(_SHORTEST_WATCH)
             except (ApiError, KeyError, TypeError) as error:
-                if not isinstance(error, ApiError) or error.expired or error.missing:
-                    self.version = ""  # unreadable, too old, or the kind was removed: list again
+                silent = time.monotonic() - started > _SILENT
+                if not isinstance(error, ApiError) or error.status or (silent and failures):
+                    self.version = ""  # unreadable, too old, unknown after a restored backup: list again
                 self.error = error if isinstance(error, ApiError) else None
                 failures = 1 if time.monotonic() - started > _LONGEST_DELAY else failures + 1
                 delay = min(0.2 * 2 ** min(failures, 10), _LONGEST_DELAY) * random.uniform(0.5, 1)  # noqa: S311
@@ -100,7 +107,8 @@ class Informer(Generic[T]):
         """Store the result of a write, without a call of the handler, so that the next reader need not wait for the
         watch. Return False if the watch has reported this state, or a later one, already."""
         key, version, decoded = key_of(obj), str(obj["metadata"].get("resourceVersion")), self.decode(obj)
-        if decoded is None or not _later(version, self.version) or not _later(version, self._versions.get(key, "0")):
+        if decoded is None or not _earlier(self.version, version) or not _earlier(
+                self._versions.get(key, "0"), version):
             return False
         self._versions[key], self.objects[key] = version, decoded
         return True
@@ -124,9 +132,9 @@ class Informer(Generic[T]):
             LOG.exception("Cannot process the change of %s %s", self.path, key)
 
 
-def _later(version: str, other: str) -> bool:
-    """Return True if a resource version is certainly later than another one."""
-    return version.isdigit() and other.isdigit() and int(version) > int(other)
+def _earlier(version: str, previous: str) -> bool:
+    """Return True if a resource version is older. Versions that are no numbers are not compared."""
+    return version.isdecimal() and previous.isdecimal() and int(version) < int(previous)
 
 
 async def wait_synced(informers: Mapping[str, Informer[Any]], timeout: float) -> None:

@@ -7,6 +7,7 @@ their output (log/). Starting is idempotent: parts that run with the same comman
 import asyncio
 import contextlib
 import fcntl
+import functools
 import logging
 import pathlib
 import random
@@ -87,6 +88,16 @@ class LocalCluster:
         self.kubeconfig = self.directory / "kubeconfig"
         self.pki = self.directory / "pki"
         self._waiting_for = ""
+
+    @property
+    def etcd_client(self) -> str:
+        """Return the address of etcd for clients."""
+        return f"https://127.0.0.1:{self._ports.etcd}"
+
+    @property
+    def etcd_peer(self) -> str:
+        """Return the address of etcd for other members."""
+        return f"https://127.0.0.1:{self._ports.peer}"
 
     @property
     def config(self) -> Kubeconfig:
@@ -172,7 +183,6 @@ class LocalCluster:
     async def _start(self, started: list[str]) -> None:
         self._waiting_for = "No process was started"
         self.pki.mkdir(mode=0o700, exist_ok=True)
-        self._choose_ports()
         await self._prepare()
         self._write_credentials()
         parts = self._parts()
@@ -248,15 +258,17 @@ class LocalCluster:
                 raise Refused(f"Another process starts or stops cluster {self.name} in {self.directory}.") from None
             yield
 
-    def _choose_ports(self) -> None:
-        """Choose free ports at the first start. Clients have kubeconfig files with the port, so it stays."""
+    @functools.cached_property
+    def _ports(self) -> Ports:
+        """Return the stored ports, or choose free ones. Clients have kubeconfig files with the port, so it stays."""
         path = self.directory / "ports.json"
         try:
             ports = msgspec.json.decode(path.read_bytes(), type=Ports)
         except (FileNotFoundError, msgspec.MsgspecError):
             ports = Ports(*_free_ports(3))
-        self._ports = msgspec.structs.replace(ports, api=self.options.port or ports.api)
-        files.replace(path, msgspec.json.encode(self._ports))
+        ports = msgspec.structs.replace(ports, api=self.options.port or ports.api)
+        files.replace(path, msgspec.json.encode(ports))
+        return ports
 
     def _write_credentials(self) -> None:
         """Create authorities and token keys at the first start, and issue certificates at each start."""

@@ -10,7 +10,6 @@ Annotations of a pod change its course:
 import argparse
 import asyncio
 import contextlib
-import datetime
 import itertools
 import logging
 import pathlib
@@ -21,6 +20,7 @@ from typing import Any
 import msgspec
 
 from nova.common.errors import Invalid, ReportedError
+from nova.federator.api import times
 from nova.federator.kube import config
 from nova.federator.kube.client import Api, ApiError, Object
 from nova.federator.kube.informer import Informer, key_of
@@ -90,7 +90,7 @@ class FakeNodes:
         except ApiError as error:
             if not error.conflict:
                 raise
-        now = _now()
+        now = times.now()
         conditions = [{"type": kind, "status": status, "reason": "Fake", "message": "node without a machine",
                        "lastHeartbeatTime": now, "lastTransitionTime": now}
                       for kind, status in (("MemoryPressure", "False"), ("DiskPressure", "False"),
@@ -106,7 +106,7 @@ class FakeNodes:
         """Renew the leases of all nodes, without which the controllers would evict their pods after 40 s."""
         while True:
             for name in self._names:
-                time = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+                time = times.now_exactly()
                 lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
                          "metadata": {"name": name, "namespace": "kube-node-lease"},
                          "spec": {"holderIdentity": name, "leaseDurationSeconds": 40, "renewTime": time}}
@@ -169,12 +169,12 @@ class FakeNodes:
         number = next(self._addresses)
         address = f"10.{100 + number // 62500 % 100}.{number // 250 % 250}.{number % 250 + 1}"
         ready = (pod["metadata"].get("annotations") or {}).get("lab/never-ready") != "true"
-        await self._report(pod, "Running", {"running": {"startedAt": _now()}}, ready, {
-            "podIP": address, "podIPs": [{"ip": address}], "hostIP": _HOST, "startTime": _now()})
+        await self._report(pod, "Running", {"running": {"startedAt": times.now()}}, ready, {
+            "podIP": address, "podIPs": [{"ip": address}], "hostIP": _HOST, "startTime": times.now()})
 
     async def _end(self, pod: Object) -> None:
         code = int(_seconds((pod["metadata"].get("annotations") or {}).get("lab/exit-code"), 0.0))
-        state = {"exitCode": code, "startedAt": _now(), "finishedAt": _now(),
+        state = {"exitCode": code, "startedAt": times.now(), "finishedAt": times.now(),
                  "reason": "Error" if code else "Completed"}
         await self._report(pod, "Failed" if code else "Succeeded", {"terminated": state}, False, {})
 
@@ -182,7 +182,7 @@ class FakeNodes:
         containers = [{"name": container["name"], "image": container["image"], "imageID": "", "ready": ready,
                        "started": phase == "Running", "restartCount": 0, "state": state}
                       for container in pod["spec"]["containers"]]
-        conditions = [{"type": kind, "status": "True" if value else "False", "lastTransitionTime": _now()}
+        conditions = [{"type": kind, "status": "True" if value else "False", "lastTransitionTime": times.now()}
                       for kind, value in (("Initialized", True), ("Ready", ready), ("ContainersReady", ready),
                                           ("PodScheduled", True))]
         await self._api.patch(f"{_path(pod)}/status", {"metadata": {"uid": pod["metadata"]["uid"]}, "status": {
@@ -192,10 +192,6 @@ class FakeNodes:
 def _path(pod: Object) -> str:
     namespace, name = key_of(pod).split("/")
     return f"/api/v1/namespaces/{namespace}/pods/{name}"
-
-
-def _now() -> str:
-    return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _seconds(text: object, default: float) -> float:

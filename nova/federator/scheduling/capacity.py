@@ -32,7 +32,7 @@ class _State(msgspec.Struct):
 
 
 class _Booking(msgspec.Struct):
-    """What a group has in a cluster. ``counted``: pods that the report includes; ``booked``: (node, needs, pods)."""
+    """The claim of a group in a cluster. ``counted``: pods in the report; ``booked``: (node, needs, pods)."""
 
     wanted: dict[str, tuple[PodNeeds, int]]
     counted: dict[str, tuple[PodNeeds, int]]
@@ -195,8 +195,8 @@ def _unfit(states: list[_State], needs: PodNeeds, pods: int, fitting: int) -> Fi
         if largest < amount:
             return Fit(False, 0, resource, f"{pods} pods need {quantity.text(resource, amount)} of {resource} each, the"
                                            f" largest free node has {quantity.text(resource, max(0, largest))}")
-    each = ", ".join(f"{name} {quantity.text(name, amount)}" for name, amount in needs.requests.items())
-    return Fit(False, 0, "capacity", f"has room for {fitting} of {pods} pods of {each}")
+    per_pod = ", ".join(f"{name} {quantity.text(name, amount)}" for name, amount in needs.requests.items())
+    return Fit(False, 0, "capacity", f"has room for {fitting} of {pods} pods of {per_pod}")
 
 
 def obstacle(node: Node, needs: PodNeeds) -> str:

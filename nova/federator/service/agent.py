@@ -24,6 +24,7 @@ from nova.federator.kube.config import Kubeconfig
 
 LOG = logging.getLogger(__name__)
 _RETRY = 10.0  # seconds after which a failed registration or renewal is repeated
+_REFRESH = 60.0  # seconds between two checks of the authorities that the control plane publishes
 
 
 async def run_agent(bootstrap: Kubeconfig, member_config: Kubeconfig, cluster: str, namespace: str,
@@ -82,13 +83,15 @@ async def _rejected(nova: Api, cluster: str) -> bool:
 
 
 async def _renew(credentials: Credentials, config: Kubeconfig, nova: Api) -> None:
-    """Renew the certificate whenever it is due."""
+    """Renew the certificate whenever it is due or the control plane changes its authorities."""
     while True:
-        await asyncio.sleep(remaining(config.certificate))
+        await asyncio.sleep(min(remaining(config.certificate), _REFRESH))
         try:
-            config = await credentials.renew(config)
-            await nova.use(config)
-            LOG.info("Cluster %s: the certificate of its agent was renewed", credentials.cluster)
+            renewed = await credentials.refresh(config, nova)
+            if renewed is not config:
+                config = renewed
+                await nova.use(config)
+                LOG.info("Cluster %s: the certificate of its agent was renewed", credentials.cluster)
         except ReportedError as error:
             LOG.warning("The certificate was not renewed, next try in %.0f s: %s", _RETRY, error.message)
             await asyncio.sleep(_RETRY)

@@ -2,10 +2,10 @@
 
 import asyncio
 import base64
-import datetime
 import logging
 import time
 
+from nova.federator.api import times
 from nova.federator.api.names import NAMESPACE, SCHEDULER
 from nova.federator.client.tokens import bootstrap_config, create_token
 from nova.federator.kube.client import Api, ApiError
@@ -44,7 +44,7 @@ class Hosting:
                 await self.report(reason, message)
 
     async def _write(self, reason: str, message: str) -> None:
-        now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")  # shown only
+        now = times.now()
         await self.hosting.apply(f"/api/v1/namespaces/{self.namespace}/events/{reason}", {
             "apiVersion": "v1", "kind": "Event", "metadata": {"name": reason, "namespace": self.namespace},
             "involvedObject": {"apiVersion": "v1", "kind": "Service", "name": "apiserver", "namespace": self.namespace},

@@ -2,11 +2,11 @@
 
 import asyncio
 import contextlib
-import datetime
 import logging
 import time
 from typing import Any
 
+from nova.federator.api import times
 from nova.federator.kube.client import Api, ApiError
 
 LOG = logging.getLogger(__name__)
@@ -16,7 +16,7 @@ _GIVE_UP = 10.0  # seconds without a successful renewal after which a leader sto
 
 
 class Lost(Exception):
-    """This process is not the leader any more."""
+    """Raised when this process is not the leader any more."""
 
 
 class Leader:
@@ -31,11 +31,16 @@ class Leader:
 
     async def acquire(self) -> None:
         """Wait until this process is the leader."""
+        failures = 0
         while True:
-            with contextlib.suppress(ApiError):
+            try:
                 if await self._try():
                     LOG.info("This scheduler leads")
                     return
+            except ApiError as error:
+                failures += 1
+                LOG.log(logging.WARNING if failures == 3 else logging.DEBUG,
+                        "The lease %s was not acquired and is tried again: %s", self.name, error)
             await asyncio.sleep(_RENEW / 2)
 
     async def keep(self) -> None:
@@ -57,7 +62,7 @@ class Leader:
         with contextlib.suppress(ApiError):
             lease = await self.api.get(self._path)
             if lease["spec"].get("holderIdentity") == self.identity:
-                lease["spec"].update(holderIdentity="", renewTime=_now())
+                lease["spec"].update(holderIdentity="", renewTime=times.now_exactly())
                 await self.api.replace(self._path, lease)
 
     async def _try(self) -> bool:
@@ -88,9 +93,6 @@ class Leader:
         return True
 
     def _spec(self, transitions: int) -> dict[str, Any]:
-        return {"holderIdentity": self.identity, "leaseDurationSeconds": int(_DURATION), "renewTime": _now(),
-                "acquireTime": _now(), "leaseTransitions": transitions}
-
-
-def _now() -> str:
-    return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")  # shown only
+        return {"holderIdentity": self.identity, "leaseDurationSeconds": int(_DURATION),
+                "renewTime": times.now_exactly(),
+                "acquireTime": times.now_exactly(), "leaseTransitions": transitions}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import pathlib
+import random
 import signal
 import subprocess
 import time
@@ -21,7 +22,8 @@ from tests.paths import ROOT
 
 # The processes end with the process of the tests, even if it is killed.
 END_WITH_TESTS = ("setpriv", "--pdeathsig", "KILL")
-WHOLE = {"whole-1": 11, "whole-2": 12}  # name -> index, which is part of its addresses
+_FIRST = random.SystemRandom().randrange(0, 250, 2)  # parallel runs on a machine rarely choose the same
+WHOLE = {"whole-1": _FIRST, "whole-2": _FIRST + 1}  # name -> index, which is part of its addresses
 # Whole clusters reach the control plane at an address of this machine in their network.
 CONTROL_PLANE = ClusterOptions(nova=True, fsync=False, small=True, prefix=END_WITH_TESTS, address="0.0.0.0",
                                hosts=tuple(f"10.200.{index}.1" for index in WHOLE.values()))

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import pathlib
 import signal
 import subprocess
 import sys
+import time
 from typing import Any
 
 from nova.federator.client.tokens import bootstrap_config, create_token
 from nova.federator.kube.client import Api
 from tests.integration.federator.clusters import END_WITH_TESTS, Cluster, until
+
+
+def _profile(log: pathlib.Path) -> list[str]:
+    """Return options of Python that write a profile of the process, if NOVA_FEDERATOR_PROFILES names a directory."""
+    directory = os.environ.get("NOVA_FEDERATOR_PROFILES")
+    return ["-m", "cProfile", "-o", f"{directory}/{log.stem}.{time.monotonic_ns()}.prof"] if directory else []
 
 
 class Process:
@@ -24,8 +32,12 @@ class Process:
     def start(self) -> None:
         with self.log.open("ab") as output:
             self._process = subprocess.Popen(
-                [*END_WITH_TESTS, sys.executable, "-m", "nova.cmd.federator", *self._arguments],
+                [*END_WITH_TESTS, sys.executable, *_profile(self.log), "-m", "nova.cmd.federator", *self._arguments],
                 stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
 
     def send(self, number: int) -> None:
         self._process.send_signal(number)

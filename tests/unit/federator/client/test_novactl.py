@@ -163,7 +163,8 @@ def test_the_kubeconfig_has_the_form_of_the_guide():
         "clusters": [{"name": "nova", "cluster": {"server": "https://203.0.113.9",
                                                   "certificate-authority-data": "Q0EK"}}],
         "contexts": [{"name": "nova", "context": {"cluster": "nova", "user": "nova-admin"}}],
-        "users": [{"name": "nova-admin", "user": {"client-certificate-data": "Q0VSVAo=", "client-key-data": "S0VZCg=="}}]}
+        "users": [{"name": "nova-admin", "user": {"client-certificate-data": "Q0VSVAo=",
+                                                  "client-key-data": "S0VZCg=="}}]}
     assert decode(KUBECONFIG.render().encode(), "x") == KUBECONFIG
 
 
@@ -173,7 +174,9 @@ def test_credentials_of_join_command_survive_the_command_line():
 
 
 @pytest.mark.parametrize("text", ["%", "", base64.b64encode(b"- x").decode(), base64.b64encode(b"{").decode(),
-                                  base64.b64encode(json.dumps({"contexts": 1}).encode()).decode()])
+                                  base64.b64encode(json.dumps({"contexts": 1}).encode()).decode(),
+                                  base64.b64encode(json.dumps({"contexts": [{"name": "a", "context": {
+                                      "cluster": [1], "user": {}}}]}).encode()).decode()])
 def test_damaged_credentials_are_refused_by_name(text):
     with pytest.raises(Invalid, match="--init-kubeconfig"):
         decode_init(text)

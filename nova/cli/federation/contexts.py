@@ -1,0 +1,24 @@
+"""Contexts of the kubeconfig that commands of novactl use."""
+
+import argparse
+import pathlib
+
+from nova.federator.kube.client import Api
+from nova.federator.kube.config import Kubeconfig, load
+
+_TIMEOUT = 10.0  # seconds of a request
+
+
+def kubeconfig(options: argparse.Namespace, context: str) -> Kubeconfig:
+    """Return a context of --kubeconfig or $KUBECONFIG. Raises Invalid."""
+    return load([pathlib.Path(options.kubeconfig)] if options.kubeconfig else None, context)
+
+
+def connect(config: Kubeconfig) -> Api:
+    """Return a client whose requests end after ten seconds."""
+    return Api(config, agent="novactl", timeout=_TIMEOUT)
+
+
+def nova_api(options: argparse.Namespace) -> Api:
+    """Return a client of the Nova API server: --context, or the context nova."""
+    return connect(kubeconfig(options, options.context or "nova"))

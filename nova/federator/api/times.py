@@ -1,0 +1,13 @@
+"""Times of the wall clock that are shown in objects. Decisions use monotonic clocks."""
+
+import datetime
+
+
+def now() -> str:
+    """Return the present time as in metadata and conditions."""
+    return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def now_exactly() -> str:
+    """Return the present time with microseconds, as in Leases."""
+    return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
