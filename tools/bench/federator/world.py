@@ -65,6 +65,11 @@ class World:
             result["agents"] = sum(map(cpu_seconds, self.federation.agents.values()))
         return result
 
+    def agent_mb(self) -> float:
+        """Return the resident memory of the largest agent."""
+        assert self.federation
+        return round(max(map(memory_mb, self.federation.agents.values())), 1)
+
 
 @contextlib.contextmanager
 def start(directory: pathlib.Path, members: int) -> Iterator[World]:
