@@ -108,6 +108,10 @@ def ref_of(obj: Mapping[str, Any]) -> Ref:
     return Ref(group, version, str(obj.get("kind")), str(metadata.get("namespace") or ""), str(metadata["name"]))
 
 
+# Kinds that portable() changes.
+NOT_PORTABLE = {"ServiceAccount", "Job", "Namespace", "PersistentVolumeClaim", "Pod", "Service"}
+
+
 def portable(manifest: dict[str, Any], managed_fields: object = None) -> dict[str, Any]:
     """Remove fields that the control plane's API server has set and that each cluster sets for itself.
     ``managed_fields``: of the object; an address or port of a Service that the user has set stays."""

@@ -1,5 +1,6 @@
 """The users' objects that may be placed, the policies, and the groups that follow from both."""
 
+import hashlib
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -231,7 +232,9 @@ def template_of(obj: Object) -> Template | None:
     manifest["metadata"]["labels"] = {key: value for key, value in labels.items() if key != TARGET}
     manifest["metadata"]["annotations"] = {key: value for key, value in annotations.items()
                                            if key not in (_LAST_APPLIED, PIN, SPREAD_ONTO)}
-    manifest = objects.portable(msgspec.json.decode(msgspec.json.encode(manifest)), metadata.get("managedFields"))
+    if obj.get("kind") in objects.NOT_PORTABLE:
+        manifest = objects.portable(msgspec.json.decode(msgspec.json.encode(manifest)), metadata.get("managedFields"))
+    body = msgspec.json.encode(manifest, order="sorted")
     problem = ""
     try:
         item = objects.item_of(obj)
@@ -240,8 +243,8 @@ def template_of(obj: Object) -> Template | None:
         group, _slash, version = str(obj.get("apiVersion")).rpartition("/")
         item = Item(Ref(group, version, str(obj.get("kind")), namespace, metadata["name"]), labels=labels)
     return Template(
-        item=item, uid=str(metadata.get("uid", "")), body=msgspec.json.encode(manifest),
-        digest=schedules.digest_of(manifest), target=str(labels.get(TARGET, "")),
+        item=item, uid=str(metadata.get("uid", "")), body=body,
+        digest=hashlib.sha256(body).hexdigest()[:20], target=str(labels.get(TARGET, "")),
         status=schedules.digest_of(obj.get("status") or {}), pin=str(annotations.get(PIN) or ""),
         spread_onto=str(annotations.get(SPREAD_ONTO) or ""), deleting="deletionTimestamp" in metadata,
         problem=problem, generation=int(metadata.get("generation") or 0),
