@@ -48,6 +48,8 @@ class Agent:
         self.reports = self.failures = 0  # written statuses and failed tries, for metrics
         self._reported: dict[str, tuple[Report, float]] = {}  # schedule -> last report and when it was written
         self._confirmed: dict[str, float] = {}  # schedule -> when it was read from the API server
+        # Schedules that list an object, by its key: a schedule that gives up the copy leaves it to the others.
+        self._listing: dict[str, set[str]] = {}
         self._queue: asyncio.Queue[str] = asyncio.Queue()
         self._queued: set[str] = set()
         self._active: set[str] = set()
@@ -66,6 +68,12 @@ class Agent:
         current = new or old
         if current is None:
             return
+        for entry in old.entries if old is not None else ():
+            self._listing.get(entry.ref.key, set()).discard(current.name)
+            if not self._listing.get(entry.ref.key):
+                self._listing.pop(entry.ref.key, None)
+        for entry in new.entries if new is not None and not new.deleting else ():
+            self._listing.setdefault(entry.ref.key, set()).add(current.name)
         if new is None:
             for state in (self.applied, self._reported, self._confirmed, self._failures):
                 state.pop(current.name, None)
@@ -262,7 +270,7 @@ class Agent:
         listed = {entry.ref.key for entry in schedule.entries}
         surplus = {observed.ref.key: observed.ref for observed in previous}
         surplus |= {key: copy.ref for key, copy in self.copies.of(schedule.name).items()}
-        surplus = {key: ref for key, ref in surplus.items() if key not in listed}
+        surplus = {key: ref for key, ref in surplus.items() if key not in listed and not self._listing.get(key)}
         if not surplus:
             return []
         fresh = await self._read(schedule)  # nothing is deleted on stale knowledge
@@ -297,7 +305,8 @@ class Agent:
         refs = {entry.ref.key: entry.ref for entry in fresh.entries}
         refs |= {observed.ref.key: observed.ref for observed in fresh.report.objects}
         refs |= {key: copy.ref for key, copy in self.copies.of(schedule.name).items()}
-        remaining = await self._remove(schedule.name, refs.values())
+        remaining = await self._remove(schedule.name, [
+            ref for key, ref in refs.items() if not self._listing.get(key)])
         if remaining:
             problem = f"still being deleted: {', '.join(ref.key for ref in remaining)}"[:500]
             if self._failures.get(schedule.name, (0, 0.0))[0] >= _STUCK:

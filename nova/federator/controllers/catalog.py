@@ -18,7 +18,7 @@ from nova.federator.api.names import (
     VERSION,
 )
 from nova.federator.api.types import Group, Item, Policy, Ref
-from nova.federator.kube.client import Api, Object
+from nova.federator.kube.client import TRUNCATED, Api, Object
 from nova.federator.kube.informer import Informer
 from nova.federator.scheduling import policy as policies
 from nova.federator.store import schedules
@@ -64,10 +64,12 @@ class Placement(msgspec.Struct, frozen=True):
 
 
 class Catalog:
-    """All templates by key (:attr:`Ref.key`), and their groups. ``changed``: called with each group to place again."""
+    """All templates by key (:attr:`Ref.key`), and their groups. ``changed``: called with each group to place again.
+    ``refused``: called with name, uid and problem of an invalid policy."""
 
-    def __init__(self, changed: Callable[[str], None]) -> None:
-        self.changed = changed
+    def __init__(self, changed: Callable[[str], None],
+                 refused: Callable[[str, str, str], None] = lambda _name, _uid, _problem: None) -> None:
+        self.changed, self.refused = changed, refused
         self.templates: dict[str, Template] = {}
         self.placements: dict[str, Placement] = {}  # key of a template -> its group
         self.members: dict[str, set[str]] = {}  # group -> keys of templates
@@ -103,6 +105,11 @@ class Catalog:
         for key in self.members.get(group, ()):
             return self.placements[key].policy
         return None
+
+    def belongs(self, ref: Ref, group: str) -> bool:
+        """Return True if an object is in a group, or was when its policy was deleted: an agent reports on no others."""
+        placement = self.placements.get(ref.key)
+        return placement.group == group if placement else group == ref.key or group.startswith("ScheduleGroup/")
 
     def label_of(self, group: str) -> str:
         """Return the value of the policy's groupBy label, or an empty text for a group of one object."""
@@ -155,6 +162,7 @@ class Catalog:
                 parsed = policies.parse(new)
             except Invalid as error:
                 LOG.warning("SchedulePolicy %s is invalid and not used: %s", key, error.message)
+                self.refused(key, str(new["metadata"].get("uid", "")), error.message)
                 self.invalid_policies[key] = error.message
         affected = {member for group, members in self.members.items() for member in members
                     if (policy := self.placements[member].policy) is not None and policy.name == key}
@@ -226,8 +234,11 @@ def template_of(obj: Object) -> Template | None:
         problem = error.message
         group, _slash, version = str(obj.get("apiVersion")).rpartition("/")
         item = Item(Ref(group, version, str(obj.get("kind")), namespace, metadata["name"]), labels=labels)
+    body = msgspec.json.encode(manifest)
+    if TRUNCATED.encode() in body:
+        problem = "The object is nested too deeply."
     return Template(
-        item=item, uid=str(metadata.get("uid", "")), body=msgspec.json.encode(manifest),
+        item=item, uid=str(metadata.get("uid", "")), body=body,
         digest=schedules.digest_of(manifest), target=str(labels.get(TARGET, "")),
         status=schedules.digest_of(obj.get("status") or {}), pin=str(annotations.get(PIN) or ""),
         spread_onto=str(annotations.get(SPREAD_ONTO) or ""), deleting="deletionTimestamp" in metadata,
