@@ -102,7 +102,7 @@ def test_agents_may_do_nothing_outside_their_namespace(federation: Federation, a
     for verb, resource, place in denied:
         answer = federation.nova.kubectl(f"--kubeconfig={agent}", "auth", "can-i", verb, resource, "-n", place,
                                          check=False)
-        assert answer.strip().endswith("no"), (verb, resource, place, answer)
+        assert "no" in answer.split(), (verb, resource, place, answer)
 
 
 def test_an_agent_cannot_take_a_workload_of_another_cluster(federation: Federation, agent: str,
@@ -223,7 +223,8 @@ def test_the_scheduler_does_not_poll_what_it_cannot_change(federation: Federatio
     assert seconds() - before < 0.5
     federation.members[0].kubectl("patch", "configmap", "blocked", "-n", namespace, "-p",
                                   '{"metadata": {"finalizers": null}}')
-    until(lambda: federation.members[0].get("configmap", "blocked", "-n", namespace)["metadata"].get("labels"))
+    until(lambda: "managed-by" in federation.members[0].kubectl(
+        "get", "configmap", "blocked", "-n", namespace, "-o", "json", "--ignore-not-found"))
 
 
 def test_copied_labels_do_not_make_an_object_novas(federation: Federation, namespace: str) -> None:
