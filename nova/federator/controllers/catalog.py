@@ -19,7 +19,7 @@ from nova.federator.api.names import (
     VERSION,
 )
 from nova.federator.api.types import Group, Item, Policy, Ref
-from nova.federator.kube.client import Api, Object
+from nova.federator.kube.client import TRUNCATED, Api, Object
 from nova.federator.kube.informer import Informer
 from nova.federator.scheduling import policy as policies
 from nova.federator.store import schedules
@@ -65,10 +65,12 @@ class Placement(msgspec.Struct, frozen=True):
 
 
 class Catalog:
-    """The templates by key (:attr:`Ref.key`), and their groups. ``changed``: called with each group to place again."""
+    """The templates by key (:attr:`Ref.key`), and their groups. ``changed``: called with each group to place again.
+    ``refused``: called with name, uid and problem of an invalid policy."""
 
-    def __init__(self, changed: Callable[[str], None]) -> None:
-        self.changed = changed
+    def __init__(self, changed: Callable[[str], None],
+                 refused: Callable[[str, str, str], None] = lambda _name, _uid, _problem: None) -> None:
+        self.changed, self.refused = changed, refused
         self.templates: dict[str, Template] = {}
         # Called with the name of a CustomResourceDefinition and its kind, or None if it was deleted.
         self.definition_changed: Callable[[str, objects.Kind | None], None] = lambda _name, _kind: None
@@ -110,6 +112,11 @@ class Catalog:
         for key in self.members.get(group, ()):
             return self.placements[key].policy
         return None
+
+    def belongs(self, ref: Ref, group: str) -> bool:
+        """Return True if an object is in a group, or was when its policy was deleted: an agent reports on no others."""
+        placement = self.placements.get(ref.key)
+        return placement.group == group if placement else group == ref.key or group.startswith("ScheduleGroup/")
 
     def label_of(self, group: str) -> str:
         """Return the value of the policy's groupBy label, or an empty text for a group of one object."""
@@ -169,6 +176,7 @@ class Catalog:
                 parsed = policies.parse(new)
             except Invalid as error:
                 LOG.warning("SchedulePolicy %s is invalid and not used: %s", key, error.message)
+                self.refused(key, str(new["metadata"].get("uid", "")), error.message)
                 self.invalid_policies[key] = error.message
         affected = {member for group, members in self.members.items() for member in members
                     if (policy := self.placements[member].policy) is not None and policy.name == key}
@@ -242,6 +250,9 @@ def template_of(obj: Object) -> Template | None:
         problem = error.message
         group, _slash, version = str(obj.get("apiVersion")).rpartition("/")
         item = Item(Ref(group, version, str(obj.get("kind")), namespace, metadata["name"]), labels=labels)
+    body = msgspec.json.encode(manifest)
+    if TRUNCATED.encode() in body:
+        problem = "The object is nested too deeply."
     return Template(
         item=item, uid=str(metadata.get("uid", "")), body=body,
         digest=hashlib.sha256(body).hexdigest()[:20], target=str(labels.get(TARGET, "")),

@@ -7,6 +7,8 @@ from typing import Any
 import msgspec
 
 from nova.federator.api import objects
+from nova.federator.api.names import POLICY_GROUP, VERSION
+from nova.federator.api.types import Ref
 from nova.federator.controllers.catalog import Catalog
 from nova.federator.controllers.clusters import Clusters
 from nova.federator.controllers.events import Recorder
@@ -30,7 +32,7 @@ class Federation:
         self.api = api
         self.recorder = Recorder(api)
         self.clusters = Clusters(api, self._cluster_changed)
-        self.catalog = Catalog(self._group_changed)
+        self.catalog = Catalog(self._group_changed, self._policy_refused)
         self.groups = ScheduleGroups(api)
         self.placer = Placer(api, self.catalog, self.clusters, self.recorder, self.groups)
         self._custom: dict[str, tuple[objects.Kind, Informer[Any]]] = {}  # name of a CustomResourceDefinition
@@ -41,6 +43,10 @@ class Federation:
 
     def _group_changed(self, group: str) -> None:
         self.placer.enqueue(group)
+
+    def _policy_refused(self, name: str, uid: str, problem: str) -> None:
+        self.recorder.emit(Ref(POLICY_GROUP, VERSION, "SchedulePolicy", "", name), uid, "InvalidPolicy",
+                           f"The policy is not used: {problem}", "Warning")
 
     def _cluster_changed(self, cluster: str, cause: str) -> None:
         self.placer.cluster_changed(cluster, cause)
@@ -90,7 +96,7 @@ class Federation:
                     break
             else:
                 LOG.info("The control plane does not serve %s %s; such objects are not placed", kind.group, kind.kind)
-        stored = Informer(self.api, schedules.SCHEDULES, schedules.decode, self._schedule_changed)
+        stored = Informer(self.api, schedules.SCHEDULES, schedules.decode_checked, self._schedule_changed)
         return {**self.clusters.informers, "schedulegroups": self.groups.objects,
                 **self.catalog.informers(self.api, kinds), "schedules": stored}
 

@@ -35,7 +35,7 @@ CLUSTERS = f"/apis/{CLUSTER_GROUP}/{VERSION}/clusters"
 TOKENS = "/api/v1/namespaces/kube-system/secrets"
 _RBAC = "/apis/rbac.authorization.k8s.io/v1"
 JOINERS = "system:bootstrappers:nova"  # the group of bootstrap tokens of agents
-_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
+_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?")  # also the value of a label
 
 
 class Joining:
@@ -65,6 +65,8 @@ class Joining:
                 if not (error.missing or error.conflict):
                     LOG.warning("The certificate request %s could not be decided and is tried again: %s", name, error)
                     asyncio.get_running_loop().call_later(2.0, self._open.put_nowait, name)
+            except Exception:  # a malformed request must not stop the scheduler
+                LOG.exception("The certificate request %s cannot be processed", name)
 
     async def _grant(self) -> None:
         """Let holders of bootstrap tokens and agents request certificates. Repeated until it succeeds."""
@@ -91,14 +93,14 @@ class Joining:
         try:
             cluster, parsed = requested_cluster(spec)
             if not _NAME.fullmatch(cluster):
-                raise Invalid(f"The name of the cluster {cluster[:80]!r} is not a DNS name.")
+                raise Invalid(f"The name of the cluster {cluster[:80]!r} is not a DNS name of at most 63 characters.")
             token = await self._authorize(str(spec.get("username") or ""), cluster)
+            await prepare(self.api, cluster)
         except Invalid as error:
             LOG.warning("The certificate request %s of %s was denied: %s", request["metadata"]["name"],
                         spec.get("username"), error.message)
             await self._condition(request, "Denied", error.message)
             return
-        await prepare(self.api, cluster)
         approved = await self._condition(request, "Approved", f"The agent of cluster {cluster} may join.")
         certificate = self.authority.sign(parsed)
         approved["status"]["certificate"] = base64.b64encode(certificate).decode()
@@ -152,11 +154,14 @@ class Joining:
 
 async def prepare(api: Api, cluster: str) -> None:
     """Create what the agent of a cluster needs in the control plane: its Cluster, its namespace and its rights there.
-    Repeatable."""
+    Repeatable. Raises Invalid if the namespace belongs to another cluster."""
     namespace = cluster_namespace(cluster)
     await _create(api, "/api/v1/namespaces", {
         "apiVersion": "v1", "kind": "Namespace",
         "metadata": {"name": namespace, "labels": {NAME_LABEL: namespace}, "annotations": {ORIGINAL_NAME: cluster}}})
+    owner = ((await api.get(f"/api/v1/namespaces/{namespace}"))["metadata"].get("annotations") or {}).get(ORIGINAL_NAME)
+    if owner != cluster:
+        raise Invalid(f"The namespace {namespace} belongs to {owner or 'a user'}: choose another name for {cluster}.")
     await _create(api, f"{_RBAC}/namespaces/{namespace}/roles", {
         "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role",
         "metadata": {"name": "nova-agent", "namespace": namespace}, "rules": agent_rules()})

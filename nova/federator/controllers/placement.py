@@ -8,17 +8,18 @@ import asyncio
 import functools
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from nova.common.errors import Invalid
 from nova.federator.api import objects
 from nova.federator.api.names import TARGET, cluster_namespace
 from nova.federator.api.types import Decision, Group, Policy
-from nova.federator.controllers.catalog import Catalog
+from nova.federator.controllers.catalog import Catalog, template_of
 from nova.federator.controllers.clusters import Clusters
 from nova.federator.controllers.events import Recorder
 from nova.federator.controllers.groups import ScheduleGroups, group_name
+from nova.federator.controllers.shares import grows, phases, retiring, shrinks
 from nova.federator.kube.client import Api, ApiError
 from nova.federator.scheduling import overrides
 from nova.federator.scheduling.capacity import Claims
@@ -45,6 +46,7 @@ class Placer:
         self.waiting: dict[str, set[str]] = {}  # cause or "cluster/cause" -> groups that wait for it
         self.placed = 0
         self._stopped: set[tuple[str, str]] = set()  # group, cluster: its fence time is over
+        self._handovers: dict[str, set[str]] = {}  # group -> groups that wait until it has schedules
         self._since: dict[tuple[str, str], float] = {}  # group, cluster -> when a share began to wait for readiness
         self._avoid: dict[tuple[str, str], float] = {}  # group, cluster -> until when it is avoided
         self._queue: asyncio.Queue[str] = asyncio.Queue()
@@ -111,7 +113,7 @@ class Placer:
         if written_here:
             return
         if new is None or old is None or new.ready != old.ready or new.generation != old.generation \
-                or _phases(new) != _phases(old):
+                or phases(new) != phases(old):
             self.enqueue(current.group)
 
     def _cluster(self, namespace: str) -> str | None:
@@ -151,7 +153,7 @@ class Placer:
                 self._failures.pop(group, None)
             except ApiError as error:
                 failures = self._failures[group] = self._failures.get(group, 0) + 1
-                delay = 0.05 if error.conflict else min(0.5 * 2 ** failures, _LONGEST_DELAY)
+                delay = min((0.05 if error.conflict else 0.5) * 2 ** min(failures, 12), _LONGEST_DELAY)
                 LOG.log(logging.DEBUG if error.conflict else logging.WARNING,
                         "Group %s was not placed and is tried again in %.1f s: %s", group, delay, error)
                 asyncio.get_running_loop().call_later(delay, self.enqueue, group)
@@ -191,7 +193,7 @@ class Placer:
         an unreachable cluster are given up after its workloads are stopped, or may run on by policy."""
         for name in self.clusters.draining():
             placed = [part for clusters in self.schedules.values() for part in clusters.get(name, {}).values()]
-            orphan = self.clusters.orphan(name)
+            orphan = self.clusters.orphan(name)  # read before the loop yields: the object may disappear
             silent = not self.clusters.reachable(name) and self.clusters.silent_for(name) > max(
                 (part.fence_after + part.stop_time + STOP_MARGIN for part in placed), default=0)
             try:
@@ -210,7 +212,7 @@ class Placer:
         for part in self.schedules.get(group, {}).get(cluster, {}).values():
             for observed in part.report.objects:
                 template = self.catalog.templates.get(observed.ref.key)
-                if observed.phase != "Ready" and template is not None:
+                if observed.phase != "Ready" and template is not None and self.catalog.belongs(observed.ref, group):
                     name = f"{observed.ref.kind.lower()} {observed.ref.namespace}/{observed.ref.name}"
                     self.recorder.emit(observed.ref, template.uid, "ReschedulingTriggered",
                                        f"{name} does not have minimum replicas available", "Warning")
@@ -238,7 +240,7 @@ class Placer:
         """Return the decision on a group, without acting on it. ``brief``: see :func:`decide`."""
         current = self.schedules.get(group.key, {})
         shares = {cluster: {entry.ref.key: entry.replicas for part in parts.values() for entry in part.entries}
-                  for cluster, parts in current.items() if not _retiring(parts)}
+                  for cluster, parts in current.items() if not retiring(parts)}
         avoided = {cluster for (avoiding, cluster) in self._avoid if avoiding == group.key}
         released = {cluster for cluster, parts in current.items() if self._released(cluster, parts)}
         return decide(group, policy, self.clusters.snapshot(), self.claims, shares, avoided, released,
@@ -268,16 +270,19 @@ class Placer:
             if resource is None:
                 continue  # its kind was removed, and all objects with it
             try:
-                await self.api.get(resource.path(ref.namespace, ref.name))
+                obj = await self.api.get(resource.path(ref.namespace, ref.name))
             except ApiError as error:
                 if error.missing:
                     continue
                 raise
-            raise ApiError(f"{key} exists, but has not been listed yet")
+            if template_of(obj) is not None:
+                raise ApiError(f"{key} exists, but has not been listed yet")
         return True
 
     async def _place(self, name: str) -> None:
         current = self.schedules.get(name, {})
+        if not self._handed_over(name, current):
+            return
         policy = self.catalog.policy_of(name)
         if policy is None:
             if current and not self._frozen(current) and await self._confirmed(current):
@@ -293,6 +298,8 @@ class Placer:
         label = self.catalog.label_of(name)
         if label:
             await self.groups.write(group, policy, label, decision)
+        for waiting in self._handovers.pop(name, ()):
+            self.enqueue(waiting)
 
     def _forget(self, name: str, current: Mapping[str, Mapping[int, Schedule]]) -> None:
         decision = self.decisions.pop(name, None)
@@ -301,6 +308,24 @@ class Placer:
                 self.claims.release(cluster, name)
         for key in [key for key in self._since if key[0] == name]:
             del self._since[key]
+
+    def _handed_over(self, name: str, current: Mapping[str, Mapping[int, Schedule]]) -> bool:
+        """Return True if no object of a group waits for its first schedule in another group: its copies stay until then
+        and the other group takes them over with their volumes. Groups do not wait for groups that wait."""
+        for entry in (entry for parts in current.values() for part in parts.values() for entry in part.entries):
+            placement, template = self.catalog.placements.get(entry.ref.key), self.catalog.templates.get(entry.ref.key)
+            if placement is None or placement.group == name or template is None or template.problem \
+                    or template.deleting or any(
+                    placement.group in waiting for waiting in self._handovers.values()):
+                continue
+            stored = self.schedules.get(placement.group, {})
+            decision = self.decisions.get(placement.group)
+            if (decision is None or decision.targets) and not any(
+                    entry.ref.key == other.ref.key for parts in stored.values() for part in parts.values()
+                    for other in part.entries):
+                self._handovers.setdefault(placement.group, set()).add(name)
+                return False
+        return True
 
     def _remember(self, group: Group, policy: Policy, decision: Decision) -> None:
         """Book the resources of a decision, and note the changes for which the group waits: those that its rejections
@@ -333,11 +358,11 @@ class Placer:
             part.failover == "Fenced" for parts in leaving.values() for part in parts.values())
         if not decision.targets:
             return
-        if broken_first and leaving and any(_grows(current.get(cluster, {}), shares)
+        if broken_first and leaving and any(grows(current.get(cluster, {}), shares)
                                             for cluster, shares in decision.targets.items()) and not await self._end(
                                                 policy, leaving):
             return  # continues when the copies are gone
-        shrinking = [cluster for cluster in decision.targets if _shrinks(current.get(cluster, {}),
+        shrinking = [cluster for cluster in decision.targets if shrinks(current.get(cluster, {}),
                                                                          decision.targets[cluster])]
         for cluster, shares in decision.targets.items():
             if cluster not in shrinking:
@@ -414,12 +439,27 @@ class Placer:
     async def _store(self, cluster: str, spec: dict[str, Any], old: Schedule | None) -> None:
         if old is None:
             body = schedules.render(cluster, spec)
-            result = await self.api.create(schedules.path_of(body["metadata"]["namespace"]), body)
+            path = schedules.path_of(body["metadata"]["namespace"])
+            try:
+                result = await self.api.create(path, body)
+            except ApiError as error:
+                if error.reason != "AlreadyExists":
+                    raise
+                result = await self._restore(f"{path}/{body['metadata']['name']}", spec)
             self.placed += 1
         else:
             result = await self.api.patch(old.path, {"metadata": {"resourceVersion": old.version}, "spec": spec})
         stored = schedules.decode(result)  # do not wait for the watch
         self.schedules.setdefault(stored.group, {}).setdefault(cluster, {})[stored.part] = stored
+
+    async def _restore(self, path: str, spec: dict[str, Any]) -> dict[str, Any]:
+        """Set the spec of a schedule that exists but was damaged. Raises ApiError."""
+        metadata = (await self.api.get(path))["metadata"]
+        if "deletionTimestamp" in metadata:
+            raise ApiError(f"{path} is still being deleted", 409)
+        LOG.warning("%s is written again: its spec was changed", path)
+        return await self.api.patch(path, {"spec": {**spec, "priorSilenceSeconds": schedules.NEVER}, "metadata": {
+            "resourceVersion": metadata["resourceVersion"]}})
 
     async def _retire(self, parts: Mapping[int, Schedule]) -> None:
         for part in parts.values():
@@ -443,7 +483,7 @@ class Placer:
 
     async def _label(self, group: Group, decision: Decision) -> None:
         """Write the label target-cluster of the members; copies in several clusters have none."""
-        target = next(iter(decision.targets)) if len(decision.targets) == 1 else ""
+        target = next(iter(decision.targets))[:63].rstrip("-.") if len(decision.targets) == 1 else ""
         for item in group.items:
             template = self.catalog.templates.get(item.ref.key)
             if template is None or template.target == target:
@@ -484,23 +524,3 @@ def _current(part: Schedule, policy: Policy) -> bool:
     """Return True if a stored schedule is in use and has the properties of a policy."""
     return not part.retiring and not part.deleting and (part.policy, part.failover, part.fence_after) == (
         policy.name, policy.failover, policy.fence_after)
-
-
-def _shrinks(parts: Mapping[int, Schedule], shares: Mapping[str, int | None]) -> bool:
-    """Return True if an object has fewer replicas in the shares than in the stored schedules."""
-    return any((entry.replicas or 0) > (shares.get(entry.ref.key) or 0)
-               for part in parts.values() for entry in part.entries)
-
-
-def _grows(parts: Mapping[int, Schedule], shares: Mapping[str, int | None]) -> bool:
-    """Return True if the shares have an object or a replica that the stored schedules have not."""
-    stored = {entry.ref.key: entry.replicas or 0 for part in parts.values() for entry in part.entries}
-    return any(key not in stored or (replicas or 0) > stored[key] for key, replicas in shares.items())
-
-
-def _retiring(parts: Mapping[int, Schedule]) -> bool:
-    return any(part.retiring or part.deleting for part in parts.values())
-
-
-def _phases(schedule: Schedule) -> Iterable[str]:
-    return [observed.phase for observed in schedule.report.objects]

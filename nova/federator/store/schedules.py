@@ -171,7 +171,7 @@ def render_spec(group: str, entries: Iterable[Entry], packed: str, part: int = 0
 
 def render(cluster: str, spec: Mapping[str, Any]) -> dict[str, Any]:
     """Return a new Schedule object for a cluster."""
-    labels = {MATCHING_POLICY: str(spec["policy"])[:63]} if spec["policy"] else {}
+    labels = {MATCHING_POLICY: str(spec["policy"])[:63].rstrip(".-")} if spec["policy"] else {}
     return {"apiVersion": API_VERSION, "kind": "Schedule", "spec": spec,
             "metadata": {"name": name_of(spec["group"], spec["part"]), "namespace": cluster_namespace(cluster),
                          "labels": labels, "finalizers": [FINALIZER]}}
@@ -206,6 +206,15 @@ def decode(obj: Mapping[str, Any]) -> Schedule:
         deleting="deletionTimestamp" in metadata, generation=metadata.get("generation", 0),
         version=metadata.get("resourceVersion", ""), uid=metadata.get("uid", ""),
         finalizers=tuple(metadata.get("finalizers") or ()), packed=spec.manifests)
+
+
+def decode_checked(obj: Mapping[str, Any]) -> Schedule:
+    """Return a stored Schedule for the scheduler. Raises Invalid also if its name is not that of its group: agents may
+    change their schedules, but a schedule must not pass for a share of another group."""
+    schedule = decode(obj)
+    if schedule.name != name_of(schedule.group, schedule.part):
+        raise Invalid(f"Schedule {schedule.cluster_namespace}/{schedule.name}: spec.group: was changed.")
+    return schedule
 
 
 class _Named(msgspec.Struct, kw_only=True):
