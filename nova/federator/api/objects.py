@@ -143,6 +143,23 @@ def portable(manifest: dict[str, Any], managed_fields: object = None) -> dict[st
 
 def item_of(obj: Mapping[str, Any]) -> Item:
     """Return what scheduling needs to know of an object. Raises Invalid that names the field."""
+    item = _item_of(obj)
+    return msgspec.structs.replace(item, finished=True, pod=None) if _finished(item.ref, obj.get("status")) else item
+
+
+def _finished(ref: Ref, status: object) -> bool:
+    """Return True if a Job or a Pod has ended, whether it succeeded or failed."""
+    if not isinstance(status, Mapping):
+        return False
+    if (ref.group, ref.kind) == ("", "Pod"):
+        return status.get("phase") in ("Succeeded", "Failed")
+    conditions = status.get("conditions")
+    return (ref.group, ref.kind) == ("batch", "Job") and isinstance(conditions, list) and any(
+        isinstance(entry, Mapping) and entry.get("type") in ("Complete", "Failed") and entry.get("status") == "True"
+        for entry in conditions)
+
+
+def _item_of(obj: Mapping[str, Any]) -> Item:
     ref = ref_of(obj)
     metadata = _mapping(obj.get("metadata"), "metadata")
     labels = {str(key): str(value) for key, value in _mapping(metadata.get("labels"), "metadata.labels").items()}

@@ -23,6 +23,9 @@ def decide(group: Group, policy: Policy, clusters: Iterable[Cluster] | Mapping[s
     A group that no cluster can take stays where it is.
     """
     by_name = clusters if isinstance(clusters, Mapping) else {cluster.name: cluster for cluster in clusters}
+    finished = {item.ref.key for item in group.items if item.finished}
+    if finished:
+        return _without_restarts(group, policy, by_name, claims, current, avoided, released, finished)
     if brief and _stays(group, policy, by_name, claims, current, avoided):
         return Decision({name: _whole(group) for name in current})
     decision = _decide(group, policy, by_name, claims, current, avoided, released, brief)
@@ -38,6 +41,19 @@ def decide(group: Group, policy: Policy, clusters: Iterable[Cluster] | Mapping[s
                 break
     return msgspec.structs.replace(decision, targets={name: shares for name, shares in stays.items() if shares},
                                    placed=False)
+
+
+def _without_restarts(group: Group, policy: Policy, by_name: Mapping[str, Cluster], claims: Claims, current: Shares,
+                      avoided: Collection[str], released: Collection[str], finished: Collection[str]) -> Decision:
+    """Decide on a group in which Jobs or Pods have ended: these stay where they ran, and never run anywhere else."""
+    rest = msgspec.structs.replace(group, items=tuple(item for item in group.items if item.ref.key not in finished))
+    decision = decide(rest, policy, by_name, claims, current, avoided, released) if rest.items else Decision({})
+    targets = {name: dict(shares) for name, shares in decision.targets.items()}
+    for name, shares in current.items():
+        cluster = by_name.get(name)
+        if cluster is not None and not cluster.draining and (not rest.items or name in targets):
+            targets.setdefault(name, {}).update({key: shares[key] for key in finished if key in shares})
+    return msgspec.structs.replace(decision, targets={name: shares for name, shares in targets.items() if shares})
 
 
 def _stays(group: Group, policy: Policy, by_name: Mapping[str, Cluster], claims: Claims, current: Shares,

@@ -211,3 +211,17 @@ def test_decisions_do_not_depend_on_the_order_of_clusters(clusters: list[Any]) -
         objects = group(item("web", replicas))
         assert run(*clusters, plan=plan, objects=objects) == run(*sorted(clusters, key=lambda entry: entry.name),
                                                                 plan=plan, objects=objects)
+
+
+def test_a_finished_job_never_runs_again() -> None:
+    """Issue 27, scheduling 9: a succeeded Job stays where it ran, also if its group moves or its cluster is deleted."""
+    job = item("work", None, kind="Job", finished=True, break_first=True)
+    key = job.ref.key
+    elsewhere = policy({"matchLabels": {NAME_LABEL: "b"}})
+    assert run(A, B, objects=group(job), plan=elsewhere, current={"a": {key: None}}).targets == {"a": {key: None}}
+    assert run(A, B, objects=group(job)).targets == {}
+    both = group(item("web", 1), job)
+    moved = run(A, B, objects=both, plan=elsewhere, current={"a": {key: None, WEB: 1}})
+    assert moved.targets == {"b": {WEB: 1}}
+    stays = run(A, B, objects=both, current={"a": {key: None, WEB: 1}})
+    assert stays.targets == {"a": {WEB: 1, key: None}}
