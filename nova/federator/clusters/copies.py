@@ -159,15 +159,17 @@ class Copies:
         return resource, informer.objects.get(f"{ref.namespace}/{ref.name}" if resource.namespaced else ref.name)
 
     def put(self, resource: Resource, obj: Object, applied: bool = True) -> Copy:
-        """Store the result of a write. ``applied``: False if it was no apply, so that fields may have lost Nova as
-        their owner."""
+        """Store the result of a write and return the copy, in a later state if the watch has reported one already.
+        ``applied``: False if it was no apply, so that fields may have lost Nova as their owner."""
         obj = {"apiVersion": resource.api_version, "kind": resource.kind, **obj}
         copy = copy_of(obj)
         if applied:
             self.verified[copy.uid] = copy.owned
         informer, _task = self._informers[resource.api_version, resource.kind]
-        self._index(copy, informer.objects.get(key_of(obj)))
-        informer.put(obj)
+        stored = informer.objects.get(key_of(obj))
+        if not informer.put(obj) and stored is not None:
+            return stored
+        self._index(copy, stored)
         return copy
 
     def changed_later(self, delay: float, schedule: str) -> None:

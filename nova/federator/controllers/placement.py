@@ -19,6 +19,7 @@ from nova.federator.controllers.clusters import Clusters
 from nova.federator.controllers.events import Recorder
 from nova.federator.controllers.groups import ScheduleGroups, group_name
 from nova.federator.kube.client import Api, ApiError
+from nova.federator.kube.informer import earlier
 from nova.federator.scheduling import overrides
 from nova.federator.scheduling.capacity import Claims
 from nova.federator.scheduling.decide import decide
@@ -397,7 +398,10 @@ class Placer:
         else:
             result = await self.api.patch(old.path, {"metadata": {"resourceVersion": old.version}, "spec": spec})
         stored = schedules.decode(result)  # do not wait for the watch
-        self.schedules.setdefault(stored.group, {}).setdefault(cluster, {})[stored.part] = stored
+        parts = self.schedules.setdefault(stored.group, {}).setdefault(cluster, {})
+        present = parts.get(stored.part)
+        if present is None or present.uid != stored.uid or not earlier(stored.version, present.version):
+            parts[stored.part] = stored  # otherwise the watch was quicker, and has a report of the agent too
 
     async def _retire(self, parts: Mapping[int, Schedule]) -> None:
         for part in parts.values():

@@ -59,7 +59,7 @@ class Informer(Generic[T]):
                     if event.type != "BOOKMARK":
                         self._store(key_of(event.object), None if event.type == "DELETED" else event.object)
                     version = str(event.object["metadata"]["resourceVersion"])
-                    if _earlier(version, self.version):
+                    if earlier(version, self.version):
                         raise ApiError("the server has older data than before: it was restored from a backup", 410)
                     self.version = version
                 if time.monotonic() - started < _SHORTEST_WATCH:
@@ -98,13 +98,17 @@ class Informer(Generic[T]):
         self.version = str(page["metadata"]["resourceVersion"])
         self.synced.set()
 
-    def put(self, obj: Object) -> None:
+    def put(self, obj: Object) -> bool:
         """Store the result of a write, without a call of the handler, so that the next reader need not wait for the
-        watch."""
+        watch. Return False if the watch has reported a later state already."""
+        key, version = key_of(obj), str(obj["metadata"].get("resourceVersion"))
+        if key in self.objects and earlier(version, self._versions[key]):
+            return False
         decoded = self.decode(obj)
-        if decoded is not None and self._versions.get(key_of(obj)) != obj["metadata"].get("resourceVersion"):
-            self._versions[key_of(obj)] = str(obj["metadata"].get("resourceVersion"))
-            self.objects[key_of(obj)] = decoded
+        if decoded is not None and self._versions.get(key) != version:
+            self._versions[key] = version
+            self.objects[key] = decoded
+        return True
 
     def _store(self, key: str, raw: Object | None) -> None:
         if raw is not None and key in self.objects and self._versions[key] == raw["metadata"].get("resourceVersion"):
@@ -127,7 +131,7 @@ class Informer(Generic[T]):
             LOG.exception("Cannot process the change of %s %s", self.path, key)
 
 
-def _earlier(version: str, previous: str) -> bool:
+def earlier(version: str, previous: str) -> bool:
     """Return True if a resource version is older. Versions that are no numbers are not compared."""
     return version.isdecimal() and previous.isdecimal() and int(version) < int(previous)
 
