@@ -21,6 +21,7 @@ from nova.federator.controllers.events import Recorder
 from nova.federator.controllers.groups import ScheduleGroups, group_name
 from nova.federator.controllers.shares import grows, phases, retiring, shrinks
 from nova.federator.kube.client import Api, ApiError
+from nova.federator.kube.informer import later
 from nova.federator.scheduling import overrides
 from nova.federator.scheduling.capacity import Claims
 from nova.federator.scheduling.decide import decide
@@ -450,7 +451,10 @@ class Placer:
         else:
             result = await self.api.patch(old.path, {"metadata": {"resourceVersion": old.version}, "spec": spec})
         stored = schedules.decode(result)  # do not wait for the watch
-        self.schedules.setdefault(stored.group, {}).setdefault(cluster, {})[stored.part] = stored
+        parts = self.schedules.setdefault(stored.group, {}).setdefault(cluster, {})
+        present = parts.get(stored.part)
+        if present is None or present.uid != stored.uid or not later(present.version, stored.version):
+            parts[stored.part] = stored  # otherwise the watch was quicker, and has a report of the agent too
 
     async def _restore(self, path: str, spec: dict[str, Any]) -> dict[str, Any]:
         """Set the spec of a schedule that exists but was damaged. Raises ApiError."""

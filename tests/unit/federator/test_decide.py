@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 from typing import Any
 
 import pytest
@@ -225,3 +226,27 @@ def test_a_finished_job_never_runs_again() -> None:
     assert moved.targets == {"b": {WEB: 1}}
     stays = run(A, B, objects=both, current={"a": {key: None, WEB: 1}})
     assert stays.targets == {"a": {WEB: 1, key: None}}
+
+
+def test_brief_decisions_choose_the_same_clusters() -> None:
+    """A decision without needless checks (chapter 15: cost with many clusters) has the targets of a complete one."""
+    generator = random.Random(1)
+    for _round in range(300):
+        fleet = [cluster(f"c{number}", *(node(f"n{index}", cpu=generator.choice((500, 1000, 4000)))
+                                            for index in range(generator.randint(1, 3))),
+                                   autoscaled=generator.random() < 0.2, ready=generator.random() < 0.9)
+                    for number in range(generator.randint(1, 8))]
+        names = [entry.name for entry in fleet]
+        items = [item(f"web{number}", generator.randint(1, 4), generator.choice((100, 400, 900)))
+                 for number in range(generator.randint(1, 2))]
+        plan = policy(ordered=generator.sample(names, len(names)) if generator.random() < 0.3 else None)
+        booked = claims(*fleet)
+        for name in names:
+            booked.claim(name, "other", [(item("other", 1, generator.choice((100, 300))), 1)])
+        current = {}
+        if generator.random() < 0.5:
+            current = {generator.choice(names): {entry.ref.key: entry.replicas for entry in items}}
+            booked.claim(next(iter(current)), "group", [(entry, entry.replicas) for entry in items])
+        complete = decide(group(*items), plan, fleet, booked, current)
+        brief = decide(group(*items), plan, fleet, booked, current, brief=True)
+        assert (brief.targets, brief.placed) == (complete.targets, complete.placed)
