@@ -7,7 +7,7 @@ that must never run twice. Everything is derived from the stored schedules, so a
 import asyncio
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from nova.common.errors import Invalid
@@ -43,6 +43,7 @@ class Placer:
         self.decisions: dict[str, Decision] = {}  # group -> last decision, for explain and for retries
         self.waiting: dict[str, set[str]] = {}  # cause or "cluster/cause" -> groups that wait for it
         self.placed = 0
+        self.leads: Callable[[], bool] = lambda: True  # False if another scheduler may lead: nothing is written then
         self._stopped: set[tuple[str, str]] = set()  # group, cluster: its fence time is over
         self._handovers: dict[str, set[str]] = {}  # group -> groups that wait until it has schedules
         self._since: dict[tuple[str, str], float] = {}  # group, cluster -> when a share began to wait for readiness
@@ -413,6 +414,8 @@ class Placer:
                 await self._delete(old)
 
     async def _store(self, cluster: str, spec: dict[str, Any], old: Schedule | None) -> None:
+        if not self.leads():
+            raise ApiError("another scheduler may lead", 409)
         if old is None:
             body = schedules.render(cluster, spec)
             path = schedules.path_of(body["metadata"]["namespace"])
