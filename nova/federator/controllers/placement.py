@@ -46,6 +46,7 @@ class Placer:
         self.decisions: dict[str, Decision] = {}  # group -> last decision, for explain and for retries
         self.waiting: dict[str, set[str]] = {}  # cause or "cluster/cause" -> groups that wait for it
         self.placed = 0
+        self.leads: Callable[[], bool] = lambda: True  # False if another scheduler may lead: nothing is written then
         self._stopped: set[tuple[str, str]] = set()  # group, cluster: its fence time is over
         self._handovers: dict[str, set[str]] = {}  # group -> groups that wait until it has schedules
         self._since: dict[tuple[str, str], float] = {}  # group, cluster -> when a share began to wait for readiness
@@ -438,6 +439,8 @@ class Placer:
         return manifests, entries
 
     async def _store(self, cluster: str, spec: dict[str, Any], old: Schedule | None) -> None:
+        if not self.leads():
+            raise ApiError("another scheduler may lead", 409)
         if old is None:
             body = schedules.render(cluster, spec)
             path = schedules.path_of(body["metadata"]["namespace"])

@@ -48,9 +48,8 @@ class MortalApi(Api):
         if self.deadline.killed.is_set():
             raise ApiError("killed")
         counted = method != "GET" and "/leases" not in path and "/events" not in path and "/clusters/" not in path
-        last = counted and self.deadline.count()
         result = await super()._request(method, path, query, body, content_type, timeout)
-        if last:
+        if counted and self.deadline.count():
             self.deadline.killed.set()
             raise ApiError("killed")
         return result

@@ -1,4 +1,4 @@
-"""What agents and certificate requests claim is checked. Facts promises P2 and P8 of chapter 12."""
+"""Checks of what agents report and of what certificate requests contain. Facts promises P2 and P8 of chapter 12."""
 
 from __future__ import annotations
 
