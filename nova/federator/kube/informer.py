@@ -110,7 +110,8 @@ class Informer(Generic[T]):
         """Store the result of a write, without a call of the handler, so that the next reader need not wait for the
         watch. Return False if the watch has reported this state, or a later one, already."""
         key, version, decoded = key_of(obj), str(obj["metadata"].get("resourceVersion")), self.decode(obj)
-        if decoded is None or not later(version, self.version or "0") or not later(version, self._versions.get(key, "0")):
+        reported = self._versions.get(key, "0")
+        if decoded is None or not later(version, self.version or "0") or not later(version, reported):
             return False
         self._versions[key], self.objects[key] = version, decoded
         return True
