@@ -5,28 +5,22 @@ that must never run twice. Everything is derived from the stored schedules, so a
 """
 
 import asyncio
-import functools
 import logging
 import time
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
 
-from nova.common.errors import Invalid
-from nova.federator.api import objects
-from nova.federator.api.names import TARGET, cluster_namespace
+from nova.federator.api.names import cluster_namespace
 from nova.federator.api.types import Decision, Group, Policy
 from nova.federator.controllers.catalog import Catalog, template_of
 from nova.federator.controllers.clusters import Clusters
 from nova.federator.controllers.events import Recorder
 from nova.federator.controllers.groups import ScheduleGroups, group_name
+from nova.federator.controllers.schedule_writer import ScheduleWriter, Stored
 from nova.federator.controllers.shares import grows, phases, retiring, shrinks
 from nova.federator.kube.client import Api, ApiError
-from nova.federator.kube.informer import later
-from nova.federator.scheduling import overrides
 from nova.federator.scheduling.capacity import Claims
 from nova.federator.scheduling.decide import decide
-from nova.federator.store import schedules
-from nova.federator.store.schedules import STOP_MARGIN, Entry, Schedule
+from nova.federator.store.schedules import STOP_MARGIN, Schedule
 
 LOG = logging.getLogger(__name__)
 _WORKERS = 16
@@ -42,11 +36,10 @@ class Placer:
                  groups: ScheduleGroups) -> None:
         self.api, self.catalog, self.clusters, self.recorder, self.groups = api, catalog, clusters, recorder, groups
         self.claims = Claims()
-        self.schedules: dict[str, dict[str, dict[int, Schedule]]] = {}  # group -> cluster -> part -> schedule
+        self.schedules: Stored = {}
+        self.writer = ScheduleWriter(api, catalog, clusters, recorder, self.schedules)
         self.decisions: dict[str, Decision] = {}  # group -> last decision, for explain and for retries
         self.waiting: dict[str, set[str]] = {}  # cause or "cluster/cause" -> groups that wait for it
-        self.placed = 0
-        self.leads: Callable[[], bool] = lambda: True  # False if another scheduler may lead: nothing is written then
         self._stopped: set[tuple[str, str]] = set()  # group, cluster: its fence time is over
         self._handovers: dict[str, set[str]] = {}  # group -> groups that wait until it has schedules
         self._since: dict[tuple[str, str], float] = {}  # group, cluster -> when a share began to wait for readiness
@@ -202,7 +195,7 @@ class Placer:
                 for part in placed:
                     if orphan or (silent and part.deleting):
                         await self.api.patch(part.path, {"metadata": {"finalizers": None, "uid": part.uid}})
-                        await self._delete(part)
+                        await self.writer.delete(part)
                 if not placed:
                     await self.clusters.finish(name)
             except ApiError as error:
@@ -230,7 +223,7 @@ class Placer:
 
         An agent that returns renews its Lease, then reads its schedules, then acts. The reverse order here - first the
         schedules are deleted, then the Lease is read - leaves no gap in which both sides could run. Raises ApiError."""
-        await self._remove(leaving)
+        await self.writer.remove(leaving)
         for cluster, parts in leaving.items():
             if not self.clusters.reachable(cluster) and policy.failover == "AvailabilityFirst":
                 continue
@@ -288,7 +281,7 @@ class Placer:
         policy = self.catalog.policy_of(name)
         if policy is None:
             if current and not self._frozen(current) and await self._confirmed(current):
-                await self._remove(current)
+                await self.writer.remove(current)
             await self.groups.remove(name)
             self._forget(name, current)
             return
@@ -368,12 +361,12 @@ class Placer:
                                                                          decision.targets[cluster])]
         for cluster, shares in decision.targets.items():
             if cluster not in shrinking:
-                await self._write(group, policy, cluster, shares, current.get(cluster, {}))
+                await self.writer.write(group, policy, cluster, shares, current.get(cluster, {}))
         pending = [cluster for cluster in decision.targets if cluster not in shrinking and not all(
             part.ready for part in self.schedules.get(group.key, {}).get(cluster, {}).values())]
         if not pending or broken_first or not decision.placed:
             for cluster in shrinking:
-                await self._write(group, policy, cluster, decision.targets[cluster], current[cluster])
+                await self.writer.write(group, policy, cluster, decision.targets[cluster], current[cluster])
         now = time.monotonic()
         for cluster in decision.targets:
             if cluster in pending:
@@ -382,126 +375,10 @@ class Placer:
                 self._since.pop((group.key, cluster), None)
         if pending:
             for parts in leaving.values():
-                await self._retire(parts)
+                await self.writer.retire(parts)
         else:
-            await self._remove(leaving)
-        await self._label(group, decision)
-
-    async def _write(self, group: Group, policy: Policy, cluster: str, shares: Mapping[str, int | None],
-                     stored: Mapping[int, Schedule]) -> None:
-        """Create or update the schedules of a group in a cluster, if they differ from the decision."""
-        manifests, entries = self._render(group, policy, cluster, shares)
-        if stored and entries == [entry for _number, part in sorted(stored.items()) for entry in part.entries] and all(
-                _current(part, policy) for part in stored.values()):
-            return
-        parts = schedules.partition([make() for make in manifests]) if manifests else []
-        for number, (indexes, packed) in enumerate(parts):
-            chosen = tuple(entries[index] for index in indexes)
-            old = stored.get(number)
-            if old is not None and old.entries == chosen and _current(old, policy):
-                continue
-            if old is not None and old.deleting:
-                raise ApiError(f"the copies of {group.key} in {cluster} are still being deleted", 409)
-            stop_time = max((self.catalog.templates[entry.ref.key].item.stop_time for entry in chosen), default=0)
-            spec = schedules.render_spec(
-                group.key, chosen, packed, number, policy.name, policy.failover, policy.fence_after,
-                stop_time=stop_time, prior_silence=old.silence if old is not None else 0)
-            await self._store(cluster, spec, old)
-        for number, old in stored.items():
-            if number >= len(parts):
-                await self._delete(old)
-
-    def _render(self, group: Group, policy: Policy, cluster: str, shares: Mapping[str, int | None]) -> tuple[
-            list[Callable[[], dict[str, Any]]], list[Entry]]:
-        """Return what a cluster shall run of a group: functions that return the manifests, and the entries."""
-        state = self.clusters.cluster(cluster)
-        labels = state.labels if state else {}
-        manifests: list[Callable[[], dict[str, Any]]] = []
-        entries = []
-        for item in group.items:
-            if item.ref.key not in shares:
-                continue
-            template, replicas = self.catalog.templates[item.ref.key], shares[item.ref.key]
-            if replicas == item.replicas and not (policy.spread and policy.spread.overrides):
-                manifests.append(template.manifest)
-                entries.append(Entry(item.ref, template.uid, template.digest, replicas))
-                continue
-            manifest = template.manifest()
-            if replicas is not None and item.replicas is not None:
-                objects.set_replicas(manifest, replicas)
-            if policy.spread:
-                try:
-                    manifest = overrides.apply(manifest, item.ref, policy.spread, labels)
-                except Invalid as error:
-                    self.recorder.emit(item.ref, template.uid, "OverrideFailed", error.message, "Warning")
-            manifests.append(functools.partial(dict, manifest))
-            entries.append(Entry(item.ref, template.uid, schedules.digest_of(manifest), replicas))
-        return manifests, entries
-
-    async def _store(self, cluster: str, spec: dict[str, Any], old: Schedule | None) -> None:
-        if not self.leads():
-            raise ApiError("another scheduler may lead", 409)
-        if old is None:
-            body = schedules.render(cluster, spec)
-            path = schedules.path_of(body["metadata"]["namespace"])
-            try:
-                result = await self.api.create(path, body)
-            except ApiError as error:
-                if error.reason != "AlreadyExists":
-                    raise
-                result = await self._restore(f"{path}/{body['metadata']['name']}", spec)
-            self.placed += 1
-        else:
-            result = await self.api.patch(old.path, {"metadata": {"resourceVersion": old.version}, "spec": spec})
-        stored = schedules.decode(result)  # do not wait for the watch
-        parts = self.schedules.setdefault(stored.group, {}).setdefault(cluster, {})
-        present = parts.get(stored.part)
-        if present is None or present.uid != stored.uid or not later(present.version, stored.version):
-            parts[stored.part] = stored  # otherwise the watch was quicker, and has a report of the agent too
-
-    async def _restore(self, path: str, spec: dict[str, Any]) -> dict[str, Any]:
-        """Set the spec of a schedule that exists but was damaged. Raises ApiError."""
-        metadata = (await self.api.get(path))["metadata"]
-        if "deletionTimestamp" in metadata:
-            raise ApiError(f"{path} is still being deleted", 409)
-        LOG.warning("%s is written again: its spec was changed", path)
-        return await self.api.patch(path, {"spec": {**spec, "priorSilenceSeconds": schedules.NEVER}, "metadata": {
-            "resourceVersion": metadata["resourceVersion"]}})
-
-    async def _retire(self, parts: Mapping[int, Schedule]) -> None:
-        for part in parts.values():
-            if not part.retiring and not part.deleting:
-                await self.api.patch(part.path, {"metadata": {"resourceVersion": part.version},
-                                                 "spec": {"retiring": True}})
-
-    async def _remove(self, clusters: Mapping[str, Mapping[int, Schedule]]) -> None:
-        """Delete the schedules of a group in clusters; their agents delete the copies."""
-        for parts in clusters.values():
-            for part in parts.values():
-                if not part.deleting:
-                    await self._delete(part)
-
-    async def _delete(self, part: Schedule) -> None:
-        try:
-            await self.api.delete(part.path, uid=part.uid, version=part.version)
-        except ApiError as error:
-            if not error.missing:
-                raise
-
-    async def _label(self, group: Group, decision: Decision) -> None:
-        """Write the label target-cluster of the members; copies in several clusters have none."""
-        target = next(iter(decision.targets))[:63].rstrip("-.") if len(decision.targets) == 1 else ""
-        for item in group.items:
-            template = self.catalog.templates.get(item.ref.key)
-            if template is None or template.target == target:
-                continue
-            try:
-                path = self.catalog.kind(item.ref).path(item.ref.namespace, item.ref.name)
-                await self.api.patch(path, {"metadata": {"labels": {TARGET: target or None}}})
-                self.catalog.set_target(item.ref.key, target)
-            except ApiError as error:
-                if not error.missing:
-                    raise
+            await self.writer.remove(leaving)
+        await self.writer.label(group, decision)
 
     def _emit(self, group: Group, policy: Policy, decision: Decision) -> None:
         for key in self.catalog.members.get(group.key, ()):
@@ -525,9 +402,3 @@ class Placer:
             if not decision.placed:
                 reasons = "; ".join(f"{r.cluster}: {r.message}" for r in decision.rejections) or "no cluster matches"
                 self.recorder.emit(item.ref, template.uid, "FailedScheduling", reasons, "Warning")
-
-
-def _current(part: Schedule, policy: Policy) -> bool:
-    """Return True if a stored schedule is in use and has the properties of a policy."""
-    return not part.retiring and not part.deleting and (part.policy, part.failover, part.fence_after) == (
-        policy.name, policy.failover, policy.fence_after)

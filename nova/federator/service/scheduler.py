@@ -37,7 +37,7 @@ class Scheduler:
     async def run(self) -> None:
         """Follow the control plane, and decide while this process leads. Ends with Lost when another one leads."""
         leader = Leader(self.api, NAMESPACE, "nova-scheduler", self.identity)
-        self.federation.placer.leads = leader.valid
+        self.federation.placer.writer.leads = leader.valid
         await self._wait_for_control_plane()
         informers = await self.federation.informers()
         try:
