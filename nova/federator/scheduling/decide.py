@@ -29,6 +29,10 @@ def decide(group: Group, policy: Policy, clusters: Iterable[Cluster] | Mapping[s
     if brief and _stays(group, policy, by_name, claims, current, avoided):
         return Decision({name: _whole(group) for name in current})
     decision = _decide(group, policy, by_name, claims, current, avoided, released, brief)
+    if not policy.name and policy.clusters is not None:  # the clusters that an annotation names
+        unknown = sorted(name for _key, names in policy.clusters.equal for name in names if name not in by_name)
+        decision = msgspec.structs.replace(decision, warnings=(*decision.warnings, *(
+            f"the annotation names the cluster {name!r:.80}, which does not exist" for name in unknown)))
     if decision.targets:
         return decision
     keys = {item.ref.key: item.replicas for item in group.items}

@@ -250,3 +250,9 @@ def test_brief_decisions_choose_the_same_clusters() -> None:
         complete = decide(group(*items), plan, fleet, booked, current)
         brief = decide(group(*items), plan, fleet, booked, current, brief=True)
         assert (brief.targets, brief.placed) == (complete.targets, complete.placed)
+
+
+def test_annotations_that_name_unknown_clusters_are_warned_about() -> None:
+    decision = run(A, objects=group(item("web", 2)), plan=of_annotations("", "a,x"))
+    assert spread_of(decision) == {"a": 2}
+    assert decision.warnings == ("the annotation names the cluster 'x', which does not exist",)
