@@ -67,7 +67,7 @@ class Placer:
             applied = self.clusters.applied(cluster)
             self.claims.report(state, lambda group: all(
                 applied.get(part.name, -1) >= part.generation
-                for part in self.schedules.get(group, {}).get(cluster, {}).values()))
+                for part in self.schedules.get(group, {}).get(cluster, {}).values() if part.runs_pods))
         self.wake(cluster, cause)
 
     def wake(self, cluster: str, cause: str) -> None:
@@ -126,7 +126,7 @@ class Placer:
             return
         shares = {entry.ref.key: entry.replicas for part in parts.values() for entry in part.entries}
         applied = self.clusters.applied(cluster)
-        included = all(applied.get(part.name, -1) >= part.generation for part in parts.values())
+        included = all(applied.get(part.name, -1) >= part.generation for part in parts.values() if part.runs_pods)
         items = [(template.item, replicas) for key, replicas in shares.items()
                  if (template := self.catalog.templates.get(key)) is not None]
         self.claims.claim(cluster, group, items, included)

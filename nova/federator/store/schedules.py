@@ -28,6 +28,7 @@ _MANIFEST_LIMIT = 64 << 20  # bytes of uncompressed manifests that are accepted
 _compressor = zstandard.ZstdCompressor(level=3)
 
 Phase = Literal["Pending", "Applied", "Ready", "Failed", "Conflict", "Fenced"]
+_POD_KINDS = {"Deployment", "ReplicaSet", "StatefulSet", "DaemonSet", "Pod", "Job", "CronJob"}
 PHASES: tuple[Phase, ...] = ("Pending", "Applied", "Ready", "Failed", "Conflict", "Fenced")
 
 
@@ -102,6 +103,11 @@ class Schedule(msgspec.Struct, frozen=True):
         confirmed = self.report.generation >= self.generation and all(
             applied.get(entry.ref.key) == entry.digest for entry in self.entries)
         return own if confirmed else max(own, self.prior_silence)
+
+    @property
+    def runs_pods(self) -> bool:
+        """Return True if pods of its objects use resources. Only such schedules are in the reports of clusters."""
+        return any(entry.ref.kind in _POD_KINDS for entry in self.entries)
 
     def manifests(self) -> list[dict[str, Any]]:
         """Return the objects to apply, in the order of ``entries``. Raises Invalid."""
