@@ -58,9 +58,13 @@ class Federation:
     def __init__(self, nova: Cluster, members: list[Cluster], directory: pathlib.Path) -> None:
         self.nova, self.members, self.directory = nova, members, directory
         directory.mkdir(exist_ok=True)
-        self.scheduler = Process(directory / "scheduler.log", "scheduler", f"--kubeconfig={nova.kubeconfig}",
-                                 f"--ca-cert={nova.local.pki / 'ca.crt'}", f"--ca-key={nova.local.pki / 'ca.key'}")
+        self.scheduler = self.start_scheduler()
         self.agents = {member.name: self.agent(member) for member in members}
+
+    def start_scheduler(self, name: str = "scheduler") -> Process:
+        """Start a scheduler. Its log is NAME.log."""
+        return Process(self.directory / f"{name}.log", "scheduler", f"--kubeconfig={self.nova.kubeconfig}",
+                       f"--ca-cert={self.nova.local.pki / 'ca.crt'}", f"--ca-key={self.nova.local.pki / 'ca.key'}")
 
     def agent(self, member: Cluster, name: str = "", token: str = "") -> Process:
         """Start an agent with a token of its own. Its log is NAME.log."""

@@ -358,3 +358,21 @@ def test_custom_resources_are_placed_with_their_definition(federation: Federatio
     federation.nova.kubectl("delete", "crd", "rings.example.com")
     for member in federation.members[:2]:
         until(lambda member=member: "rings.example.com" not in member.kubectl("get", "crds"))
+
+
+def test_another_scheduler_takes_over(federation: Federation, namespace: str) -> None:
+    """Facts chapter 8: several replicas of the scheduler; one decides, and another one continues when it is killed."""
+    federation.nova.apply(deployment("before", 1, namespace, annotations={PIN: "member-1"}))
+    until(lambda: where(federation, namespace, "before") == {"member-1": 1})
+    second = federation.start_scheduler("second")
+    try:
+        federation.scheduler.stop(9)
+        federation.nova.apply(deployment("after", 1, namespace, annotations={PIN: "member-2"}))
+        until(lambda: where(federation, namespace, "after") == {"member-2": 1})
+        assert "This scheduler leads" in second.output()
+        assert where(federation, namespace, "before") == {"member-1": 1}
+    finally:
+        second.stop()
+        federation.scheduler.start()
+    federation.nova.kubectl("delete", "deployment", "before", "-n", namespace)
+    until(lambda: where(federation, namespace, "before") == {})
