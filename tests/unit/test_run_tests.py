@@ -47,8 +47,8 @@ def start(script: pathlib.Path, fail: str = "nothing", sleep: str = "nothing") -
     return subprocess.Popen(
         [script], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # ignored if the tests run in the background
-        env={**os.environ, "PATH": f"{root}:{os.environ['PATH']}", "NOVA_BUILD_KUBERNETES": "1", "FAIL": fail, "SLEEP": sleep,
-             "NOVA_TEST_VENV": ".venv", "TMPDIR": str(root)})
+        env={**os.environ, "PATH": f"{root}:{os.environ['PATH']}", "FAIL": fail, "SLEEP": sleep,
+             "NOVA_BUILD_KUBERNETES": "1", "NOVA_TEST_VENV": ".venv", "TMPDIR": str(root)})
 
 
 def test_all_tests_and_linters_run(script: pathlib.Path) -> None:

@@ -33,6 +33,7 @@ SIGNER = "nova.elotl.co/agent"  # signerName of the certificate requests of agen
 AUTHORITIES = "nova-ca"  # ConfigMap in kube-public: ca.crt, which agents trust, and issuer.crt, which signs for agents
 TRUSTED = "nova.elotl.co/trusted-authorities"  # on certificate requests: digest of the ca.crt that the agent trusts
 HEARTBEAT = "heartbeat"  # name of the Lease in the namespace of a cluster
+WAITING = "nova.elotl.co/waiting"  # annotation of that Lease: an agent that waits for it, and the time of its last try
 REPORT = "report"  # name of the ClusterReport in the namespace of a cluster
 NAMESPACE = "elotl"
 

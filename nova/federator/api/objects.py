@@ -12,6 +12,7 @@ from nova.federator.api.names import NAMESPACE, REPLICAS_PATH
 from nova.federator.api.types import Item, PodNeeds, Ref
 
 _REPLICAS = 1_000_000  # largest number of replicas that is accepted
+GRACE = 30  # seconds that pods have to end if their template does not say
 
 
 class Kind(msgspec.Struct, frozen=True):
@@ -130,19 +131,36 @@ def item_of(obj: Mapping[str, Any]) -> Item:
         case ("apps", "Deployment" | "ReplicaSet" | "StatefulSet"):
             strategy = _mapping(spec.get("strategy"), "spec.strategy").get("type")
             return Item(ref, labels, _count(spec.get("replicas"), "spec.replicas"), _pod(spec, "spec.template.spec"),
-                        break_first=strategy == "Recreate" or bool(spec.get("volumeClaimTemplates")))
+                        break_first=strategy == "Recreate" or bool(spec.get("volumeClaimTemplates")),
+                        stop_time=_stop_time(spec))
         case ("apps", "DaemonSet"):
-            return Item(ref, labels, None, _pod(spec, "spec.template.spec", every_node=True))
+            return Item(ref, labels, None, _pod(spec, "spec.template.spec", every_node=True),
+                        stop_time=_stop_time(spec))
         case ("batch", "Job"):
             parallelism = _count(spec.get("parallelism"), "spec.parallelism")
             completions = _count(spec.get("completions"), "spec.completions")
             return Item(ref, labels, None, _pod(spec, "spec.template.spec"), min(parallelism, completions),
-                        break_first=True)
+                        break_first=True, stop_time=_stop_time(spec))
+        case ("batch", "CronJob"):
+            return Item(ref, labels, stop_time=_stop_time(_mapping(
+                _mapping(spec.get("jobTemplate"), "spec.jobTemplate").get("spec"), "spec.jobTemplate.spec")))
         case ("", "Pod"):
-            return Item(ref, labels, None, _needs(spec, "spec"), 1, break_first=True)
+            return Item(ref, labels, None, _needs(spec, "spec"), 1, break_first=True,
+                        stop_time=_grace(spec, "spec"))
         case _ if kind_of(ref) is None:
-            return Item(ref, labels, _custom_replicas(obj, metadata))
+            return Item(ref, labels, _custom_replicas(obj, metadata), stop_time=GRACE)
     return Item(ref, labels)
+
+
+def _stop_time(spec: Mapping[str, Any]) -> int:
+    """Return the seconds that pods of a template may take to end."""
+    field = "spec.template.spec"
+    return _grace(_mapping(_mapping(spec.get("template"), "spec.template").get("spec"), field), field)
+
+
+def _grace(pod: Mapping[str, Any], field: str) -> int:
+    seconds = pod.get("terminationGracePeriodSeconds")
+    return GRACE if seconds is None else _count(seconds, f"{field}.terminationGracePeriodSeconds")
 
 
 def _custom_replicas(obj: Mapping[str, Any], metadata: Mapping[str, Any]) -> int | None:

@@ -75,6 +75,7 @@ class Item(msgspec.Struct, frozen=True):
     pod: PodNeeds | None = None
     completions: int | None = None  # Jobs
     break_first: bool = False  # never run in two clusters at a time, not even during a move
+    stop_time: int = 0  # seconds that its pods may take to end
 
 
 class Group(msgspec.Struct, frozen=True):

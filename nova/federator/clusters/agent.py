@@ -48,6 +48,7 @@ class Agent:
         self.applied: dict[str, int] = {}  # schedule -> generation that was applied
         self.reports = self.failures = 0  # written statuses and failed tries, for metrics
         self._reported: dict[str, tuple[Report, float]] = {}  # schedule -> last report and when it was written
+        self._began: dict[str, float] = {}  # schedule -> when its present generation was applied first
         self._confirmed: dict[str, float] = {}  # schedule -> when it was read from the API server
         self._listed: dict[str, set[str]] = {}  # key of an object -> schedules that list it and are not deleted
         self._queue: asyncio.Queue[str] = asyncio.Queue()
@@ -58,6 +59,7 @@ class Agent:
         self._failures: dict[str, tuple[int, float]] = {}  # schedule -> failed tries, time of the next
         self._manifests: collections.OrderedDict[tuple[str, int], tuple[int, list[dict[str, Any]]]]
         self._manifests = collections.OrderedDict()
+        self._cached_bytes = 0  # of the packed form of _manifests
 
     @property
     def pending(self) -> int:
@@ -76,7 +78,7 @@ class Agent:
             for entry in new.entries if new is not None and not new.deleting else ():
                 self._listed.setdefault(entry.ref.key, set()).add(current.name)
         if new is None:
-            for state in (self.applied, self._reported, self._confirmed, self._failures):
+            for state in (self.applied, self._began, self._reported, self._confirmed, self._failures):
                 state.pop(current.name, None)
             if timer := self._timers.pop(current.name, None):
                 timer.cancel()
@@ -93,7 +95,11 @@ class Agent:
         schedule = self.informer.objects.get(f"{self.namespace}/{name}")
         if schedule is None:
             return
-        wait = self._reported.get(name, (None, 0.0))[1] + _INTERVAL - time.monotonic()
+        report, at = self._reported.get(name, (schedule.report, 0.0))
+        if report.generation != schedule.generation:  # reported at once when ready
+            settled = all(copy.phase == "Ready" for copy in self.copies.of(name).values())
+            at = 0.0 if settled else self._began.get(name, 0.0)
+        wait = at + _INTERVAL - time.monotonic()
         if wait > 0 and not schedule.deleting:
             self._later(name, wait)
         else:
@@ -173,7 +179,8 @@ class Agent:
                 self._retry(name, problem)
             if name in self._again:
                 self._again.discard(name)
-                if schedule is not None and self._last_report(schedule).generation != schedule.generation:
+                current = self.informer.objects.get(f"{self.namespace}/{name}")
+                if current is not None and self.applied.get(name) != current.generation:
                     self.enqueue(name)
                 else:
                     self._copy_changed(name)
@@ -212,11 +219,13 @@ class Agent:
                 return "changed meanwhile"
             await self._release(schedule, manifests)
         observed = await self._apply(schedule, manifests, previous)
-        observed += await self._prune(schedule, previous.values())
-        self.applied[schedule.name] = schedule.generation
-        await self._report(schedule, observed)
-        return "; ".join(entry.message for entry in observed if entry.phase in ("Failed", "Conflict", "Pending")
-                         and not finished(entry.ref, entry.status))[:500]
+        surplus = await self._prune(schedule, previous.values())
+        if self.applied.get(schedule.name) != schedule.generation:
+            self.applied[schedule.name], self._began[schedule.name] = schedule.generation, time.monotonic()
+        await self._report(schedule, observed + surplus)
+        problems = [entry for entry in observed if entry.phase in ("Failed", "Conflict", "Pending")
+                    and not finished(entry.ref, entry.status)]
+        return "; ".join(f"{entry.ref.key}: {entry.message}" for entry in problems + surplus)[:500]
 
     def _unpack(self, schedule: Schedule) -> list[dict[str, Any]]:
         """Return the manifests of a schedule; those of recently processed schedules are cached. Raises Invalid."""
@@ -231,8 +240,9 @@ class Agent:
             if (problem := _mismatch(entry, manifest)):
                 raise Invalid(f"spec.manifests: {problem}.")
         self._manifests[key] = len(schedule.packed), manifests
-        while sum(size for size, _manifests in self._manifests.values()) > _CACHED_BYTES:
-            self._manifests.popitem(last=False)
+        self._cached_bytes += len(schedule.packed)
+        while self._cached_bytes > _CACHED_BYTES:
+            self._cached_bytes -= self._manifests.popitem(last=False)[1][0]
         return manifests
 
     async def _confirm(self, schedule: Schedule) -> bool:
@@ -303,8 +313,8 @@ class Agent:
         return [Observed(ref, "Applied", "", "The copy is being deleted.") for ref in remaining]
 
     async def _remove(self, name: str, refs: Iterable[Ref]) -> list[Ref]:
-        """Delete copies, the last applied first; what others need is deleted after these have ended. A copy that another
-        schedule lists goes over to it. Return the copies that still exist."""
+        """Delete copies, the last applied first; what others need is deleted after these have ended. A copy that
+        another schedule lists goes over to it. Return the copies that still exist."""
         waiting = sorted(refs, key=objects.apply_order, reverse=True)
         namespaces = {ref.namespace for ref in waiting if ref.namespace}
         while waiting:
@@ -356,13 +366,17 @@ class Agent:
         return self._reported.get(schedule.name, (schedule.report, 0.0))[0]
 
     async def _report(self, schedule: Schedule, observed: list[Observed]) -> str:
-        """Write the status of a schedule if it changed, at most once per interval. Return an empty text."""
+        """Write the status of a schedule if it changed, at most once per interval. The first report on a generation
+        waits as long for copies that become ready. Return an empty text."""
         report = Report(schedule.generation, self.heartbeat.epoch, tuple(observed))
         previous, at = self._reported.get(schedule.name, (schedule.report, 0.0))
         if (report.generation, report.objects) == (previous.generation, previous.objects):
             return ""
+        if report.generation != previous.generation:
+            phases = {entry.phase for entry in observed}
+            at = self._began.get(schedule.name, 0.0) if "Applied" in phases and phases <= {"Applied", "Ready"} else 0.0
         wait = at + _INTERVAL - time.monotonic()
-        if wait > 0 and report.generation == previous.generation:
+        if wait > 0:
             self._later(schedule.name, wait)
             return ""
         path = schedules.path_of(self.namespace, schedule.name, "status")

@@ -77,7 +77,7 @@ class Applier:
         if (copy.schedule, copy.origin, copy.deleting) != (schedule.name, entry.uid, False):
             return False
         if copy.ref.kind in NEVER_CHANGED:
-            return True
+            return copy.finished or copy.fence_after == fence_after(schedule)
         if copy.digest != entry.digest or copy.fence_after != fence_after(schedule):
             return False
         if copy.content and copy.uid not in self.copies.verified and contains(
@@ -121,7 +121,10 @@ class Applier:
                 force = _annotation(existing, DIGEST) == entry.digest
             if ref.kind in NEVER_CHANGED:
                 if _annotation(existing, ORIGIN) == entry.uid and _label(existing, MANAGED_BY) == schedule.name:
-                    return self.copies.put(resource, existing)
+                    seconds = fence_after(schedule)
+                    return self.copies.put(resource, await self.api.patch(path, {"metadata": {
+                        "uid": existing["metadata"]["uid"],
+                        "annotations": {FENCE_AFTER: None if seconds is None else f"{seconds:g}"}}}))
                 await self._delete(path, existing)
                 raise Unapplied("Pending", "The previous object of this name is being deleted.")
         body = {**self._body(schedule, entry, manifest, ref), "apiVersion": resource.api_version}

@@ -166,8 +166,11 @@ class Copies:
         if applied:
             self.verified[copy.uid] = copy.owned
         informer, _task = self._informers[resource.api_version, resource.kind]
-        self._index(copy, informer.objects.get(key_of(obj)))
-        informer.put(obj)
+        previous = informer.objects.get(key_of(obj))
+        if informer.put(obj):
+            self._index(copy, previous)
+            if previous is not None and previous.schedule not in ("", copy.schedule):
+                self.changed(previous.schedule)
         return copy
 
     def changed_later(self, delay: float, schedule: str) -> None:

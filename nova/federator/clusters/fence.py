@@ -32,6 +32,7 @@ class Fence:
         self.api, self.copies, self.heartbeat, self.changed = api, copies, heartbeat, changed
         self.stopped = 0  # copies stopped by this agent, for metrics
         self._closed: set[str] = set()  # schedules that were stopped
+        self._scaled: set[str] = set()  # uids of custom resources whose scale is set to 0
 
     def closed(self, fence_after: float | None) -> bool:
         """Return True if workloads with this fence time must not run now."""
@@ -49,7 +50,7 @@ class Fence:
                         self._closed.add(copy.schedule)
                 elif workload(copy.ref):
                     self._closed.add(copy.schedule)
-                    if not copy.deleting and (change := _stop(copy)) is not None:
+                    if not copy.deleting and (change := _stop(copy, copy.uid in self._scaled)) is not None:
                         due.append(self._stop(copy, change))
             self.heartbeat.interval = shortest / 4
             await asyncio.gather(*due)
@@ -74,6 +75,7 @@ class Fence:
                                      fieldManager=FENCE_MANAGER)
                 if not change:
                     await self.api.patch(f"{path}/scale", {"spec": {"replicas": 0}}, fieldManager=FENCE_MANAGER)
+                    self._scaled.add(copy.uid)
                 if copy.ref.kind == "CronJob":
                     await self._end_jobs(copy)
             self.stopped += 1
@@ -120,14 +122,16 @@ class Fence:
             fields["spec"]["replicas"] = replicas
         if isinstance(scale, int):
             await self.api.patch(f"{path}/scale", {"spec": {"replicas": scale}}, fieldManager=AGENT)
+        self._scaled.discard(copy.uid)
         obj = await self.api.patch(path, {**fields, "metadata": {"uid": copy.uid, "annotations": {FENCED: None}}},
                                    fieldManager=FENCE_MANAGER)
         self.copies.put(resource, obj, applied=False)
         LOG.info("%s runs again: the control plane confirmed it", copy.ref.key)
 
 
-def _stop(copy: Copy) -> dict[str, Any] | None:
-    """Return the change that stops a copy, an empty one if its scale is set, or None if it does not run."""
+def _stop(copy: Copy, scaled: bool) -> dict[str, Any] | None:
+    """Return the change that stops a copy, an empty one if its scale is set, or None if it does not run. ``scaled``:
+    the scale of a custom resource was set."""
     match copy.ref.kind:
         case "Deployment" | "ReplicaSet" | "StatefulSet":
             return {"spec": {"replicas": 0}} if copy.replicas != 0 else None
@@ -139,4 +143,4 @@ def _stop(copy: Copy) -> dict[str, Any] | None:
             return None if copy.fenced else {"spec": {"suspend": True}}
         case "DaemonSet":
             return None if copy.fenced else {"spec": {"template": {"spec": {"nodeSelector": _NOWHERE}}}}
-    return None if copy.fenced else {}
+    return None if copy.fenced and scaled else {}

@@ -6,7 +6,7 @@ import logging
 import time
 
 from nova.federator.api import times
-from nova.federator.api.names import HEARTBEAT, cluster_namespace
+from nova.federator.api.names import HEARTBEAT, WAITING, cluster_namespace
 from nova.federator.kube.client import Api, ApiError, Object
 
 LOG = logging.getLogger(__name__)
@@ -32,21 +32,19 @@ class Heartbeat:
         self.renewed: float | None = None
         self.resumed = 0.0
         self.interval = RENEW
-        self._started, self._answered = now(), False
+        self._started, self._touched = now(), 0.0
         self._lease: Object | None = None  # as stored by the last renewal
-        self._seen: tuple[str, float] = ("", 0.0)  # resource version of a foreign Lease, when it was first observed
+        self._seen: tuple[str, float] = ("", 0.0)  # renewal of a foreign Lease, when it was first observed
 
     @property
     def held(self) -> bool:
         return self.renewed is not None and now() - self.renewed < DURATION
 
     def silence(self) -> float:
-        """Return the seconds since the last renewal. Before the first one they are unknown: an agent that starts while
-        the control plane does not answer assumes the worst."""
-        if self.renewed is not None:
-            return now() - self.renewed
-        if self._answered:
-            return now() - self._started
+        """Return the seconds since the control plane stored a sign of life: a renewal, or a note of an agent that waits
+        for the Lease. Before the first one they are unknown: a starting agent then assumes the worst."""
+        if latest := max(self.renewed or 0.0, self._touched):
+            return now() - latest
         return float("inf") if now() - self._started > _GRACE else 0.0
 
     async def acquire(self) -> None:
@@ -88,9 +86,10 @@ class Heartbeat:
         path = f"{self._collection}/{HEARTBEAT}"
         try:
             lease = self._lease or await self.nova.get(path)
-            self._answered = True
             if (lease.get("spec") or {}).get("holderIdentity") != self.identity and not self._may_take(
                     lease, taking, started):
+                if taking:
+                    await self._wait_visibly(path, lease, started)
                 return False
             epoch = self.epoch or int((lease.get("spec") or {}).get("leaseTransitions") or 0) + 1
             stored = await self.nova.replace(path, self._spec(lease, epoch))
@@ -102,7 +101,7 @@ class Heartbeat:
                 return not taking
             if not error.missing:
                 raise
-            self._answered, epoch = True, max(1, self.epoch)
+            epoch = max(1, self.epoch)
             stored = await self.nova.create(self._collection, self._spec({
                 "apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": HEARTBEAT}}, epoch))
         if self.renewed is None or started - self.renewed > 2 * RENEW:
@@ -110,9 +109,17 @@ class Heartbeat:
         self._lease, self.epoch, self.renewed = stored, epoch, started
         return True
 
+    async def _wait_visibly(self, path: str, lease: Object, started: float) -> None:
+        """Note in the Lease of another agent that this one guards the cluster, too: the scheduler must not take the
+        workloads for stopped if the other one has ended. Raises ApiError."""
+        annotations = {**(lease["metadata"].get("annotations") or {}), WAITING: f"{self.identity}/{started:.3f}"}
+        await self.nova.replace(path, {**lease, "metadata": {**lease["metadata"], "annotations": annotations}})
+        self._touched = started
+
     def _may_take(self, lease: Object, taking: bool, started: float) -> bool:
         """Return True if the holder released the Lease, or did not renew it for its duration as observed here."""
-        spec, version = lease.get("spec") or {}, lease["metadata"]["resourceVersion"]
+        spec = lease.get("spec") or {}
+        version = f"{spec.get('holderIdentity')}/{spec.get('renewTime')}/{spec.get('leaseTransitions')}"
         if not taking:
             return False
         if self._seen[0] != version:

@@ -108,6 +108,11 @@ class Catalog:
         """Return the value of the policy's groupBy label, or an empty text for a group of one object."""
         return next((self.placements[key].label for key in self.members.get(group, ())), "")
 
+    def set_target(self, key: str, target: str) -> None:
+        """Record a label target-cluster that was written, before the watch reports it."""
+        if template := self.templates.get(key):
+            self.templates[key] = msgspec.structs.replace(template, target=target)
+
     def _template_changed(self, _key: str, new: Template | None, old: Template | None) -> None:
         template = new or old
         if template is None:

@@ -16,6 +16,7 @@ from nova.federator.api.names import (
     HEARTBEAT,
     NAME_LABEL,
     ORPHAN,
+    WAITING,
     cluster_namespace,
 )
 from nova.federator.api.types import Cluster, Node, Taint
@@ -49,11 +50,13 @@ class Clusters:
         self.leases: dict[str, _Lease] = {}  # namespace -> heartbeat
         self.reports: dict[str, ClusterReport] = {}  # namespace -> report
         self._nodes: dict[str, tuple[Node, ...]] = {}  # namespace -> nodes of the report
+        self._started = time.monotonic()
         self._reachable: dict[str, bool] = {}  # as listeners were notified
         self._busy: dict[str, int] = {}  # cluster -> number of its schedules that consume resources
         self._written: dict[str, tuple[bytes, float]] = {}  # cluster -> status and when it was written
         self._dirty: set[str] = set()
-        self._snapshot: list[Cluster] | None = None
+        self._snapshot: dict[str, Cluster] = {}  # by name, in order
+        self._stale: set[str] = set()  # clusters whose entry in the snapshot is outdated
         self._wake = asyncio.Event()
         self.objects = Informer(api, CLUSTERS, lambda obj: obj, self._cluster_changed)
         self._leases = Informer(api, "/apis/coordination.k8s.io/v1/leases", _lease_of, self._renewed,
@@ -67,6 +70,9 @@ class Clusters:
 
     def cluster(self, name: str) -> Cluster | None:
         """Return a cluster for a scheduling decision, or None if it does not exist."""
+        return self.snapshot().get(name)
+
+    def _make(self, name: str) -> Cluster | None:
         obj = self.objects.objects.get(name)
         if obj is None:
             return None
@@ -81,10 +87,16 @@ class Clusters:
             sequence=report.sequence if report else 0,
             kinds=frozenset(report.kinds) if report and report.kinds else None)
 
-    def snapshot(self) -> list[Cluster]:
-        """Return all clusters. The list is made again only after a change."""
-        if self._snapshot is None:
-            self._snapshot = [cluster for name in self.names() if (cluster := self.cluster(name)) is not None]
+    def snapshot(self) -> Mapping[str, Cluster]:
+        """Return all clusters by name, in order. Only those that changed are made again."""
+        while self._stale:
+            name = self._stale.pop()
+            if (cluster := self._make(name)) is None:
+                self._snapshot.pop(name, None)
+            elif name in self._snapshot:
+                self._snapshot[name] = cluster
+            else:
+                self._snapshot = dict(sorted({**self._snapshot, name: cluster}.items()))
         return self._snapshot
 
     def reachable(self, name: str) -> bool:
@@ -116,7 +128,25 @@ class Clusters:
     def silent_for(self, name: str) -> float:
         """Return the seconds since the last renewal that this process observed."""
         lease = self.leases.get(cluster_namespace(name))
-        return float("inf") if lease is None else time.monotonic() - lease.seen
+        return time.monotonic() - (self._started if lease is None else lease.seen)
+
+    async def confirm_silence(self, name: str) -> bool:
+        """Return True if the API server has no later renewal of a Lease than was observed here: a watch may be late, or
+        this process was suspended. Raises ApiError."""
+        namespace = cluster_namespace(name)
+        try:
+            fresh = _lease_of(await self.api.get(
+                f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{HEARTBEAT}"))
+        except ApiError as error:
+            if error.missing:
+                return True
+            raise
+        stored = self.leases.get(namespace)
+        if stored is not None and (stored.renewed, stored.epoch) == (fresh.renewed, fresh.epoch):
+            return True
+        self.leases[namespace] = fresh
+        self._check(name)
+        return False
 
     def assume_silent(self, name: str) -> None:
         """Treat a cluster as unreachable until its Lease is observed to be renewed."""
@@ -141,7 +171,7 @@ class Clusters:
         self._wake.set()
 
     def _cluster_changed(self, key: str, new: Object | None, old: Object | None) -> None:
-        self._snapshot = None
+        self._stale.add(key)
         if new is None:
             self._written.pop(key, None)
             self.listener(key, "removed")
@@ -156,16 +186,14 @@ class Clusters:
 
     def _renewed(self, key: str, new: _Lease | None, old: _Lease | None) -> None:
         namespace = key.partition("/")[0]
-        if new is None:
-            self.leases.pop(namespace, None)
-        elif old is None or (old.renewed, old.epoch) != (new.renewed, new.epoch):
+        stored = self.leases.get(namespace)  # stays after a deletion: the agent may run on
+        if new is not None and (stored is None or (stored.renewed, stored.epoch) != (new.renewed, new.epoch)):
             self.leases[namespace] = new
         if name := self._name_of(namespace):
             self._check(name)
 
     def _reported(self, key: str, new: ClusterReport | None, old: ClusterReport | None) -> None:
         namespace = key.partition("/")[0]
-        self._snapshot = None
         if new is None:
             self.reports.pop(namespace, None)
             self._nodes.pop(namespace, None)
@@ -176,6 +204,7 @@ class Clusters:
         if name is None:
             return
         self._mark(name)
+        self._stale.add(name)
         if (new is None) != (old is None):
             self.listener(name, "ready")
         elif new is not None and old is not None:
@@ -193,7 +222,7 @@ class Clusters:
         reachable = self.reachable(name)
         if self._reachable.get(name) is not reachable:
             self._reachable[name] = reachable
-            self._snapshot = None
+            self._stale.add(name)
             LOG.info("Cluster %s is %s", name, "reachable" if reachable else "unreachable: no heartbeat")
             self._mark(name)
             self.listener(name, "ready")
@@ -285,7 +314,8 @@ def _label(value: str) -> str:
 def _lease_of(obj: Object) -> _Lease:
     spec = obj.get("spec") or {}
     epoch = spec.get("leaseTransitions")
-    return _Lease(str(spec.get("renewTime")), epoch if isinstance(epoch, int) else 0, time.monotonic())
+    waiting = (obj["metadata"].get("annotations") or {}).get(WAITING, "")  # of an agent that guards the cluster, too
+    return _Lease(f"{spec.get('renewTime')}/{waiting}", epoch if isinstance(epoch, int) else 0, time.monotonic())
 
 
 def _node(report: reports.NodeReport) -> Node | None:

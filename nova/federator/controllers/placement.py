@@ -5,9 +5,10 @@ that must never run twice. Everything is derived from the stored schedules, so a
 """
 
 import asyncio
+import functools
 import logging
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from nova.common.errors import Invalid
@@ -22,13 +23,12 @@ from nova.federator.scheduling import overrides
 from nova.federator.scheduling.capacity import Claims
 from nova.federator.scheduling.decide import decide
 from nova.federator.store import schedules
-from nova.federator.store.schedules import Entry, Schedule
+from nova.federator.store.schedules import STOP_MARGIN, Entry, Schedule
 
 LOG = logging.getLogger(__name__)
 _WORKERS = 16
 _LONGEST_DELAY = 60.0  # seconds between two tries of a group whose writes fail
 _READY_DEADLINE = 300.0  # Seconds after which a share that is not ready moves to another cluster.
-_STOP_TIME = 45.0  # Seconds that pods of a fenced cluster may need to end, and the error of both clocks.
 _AVOID = 600.0  # seconds for which a cluster where a group did not become ready is not chosen for it
 
 
@@ -43,6 +43,7 @@ class Placer:
         self.decisions: dict[str, Decision] = {}  # group -> last decision, for explain and for retries
         self.waiting: dict[str, set[str]] = {}  # cause or "cluster/cause" -> groups that wait for it
         self.placed = 0
+        self._stopped: set[tuple[str, str]] = set()  # group, cluster: its fence time is over
         self._since: dict[tuple[str, str], float] = {}  # group, cluster -> when a share began to wait for readiness
         self._avoid: dict[tuple[str, str], float] = {}  # group, cluster -> until when it is avoided
         self._queue: asyncio.Queue[str] = asyncio.Queue()
@@ -91,6 +92,8 @@ class Placer:
         if cluster is None:
             return  # its Cluster object was deleted before its namespace
         parts = self.schedules.setdefault(current.group, {}).setdefault(cluster, {})
+        stored = parts.get(current.part)
+        written_here = new is not None and stored is not None and stored.version == new.version
         if new is not None:
             parts[new.part] = new
         else:
@@ -104,6 +107,8 @@ class Placer:
         self._claim(current.group, cluster)
         if new is None:
             self.wake(cluster, "capacity")
+        if written_here:
+            return
         if new is None or old is None or new.ready != old.ready or new.generation != old.generation \
                 or _phases(new) != _phases(old):
             self.enqueue(current.group)
@@ -163,9 +168,13 @@ class Placer:
             await asyncio.sleep(5.0)
             now = time.monotonic()
             await self._finish_drains()
-            for group, placed in self.schedules.items():
-                if any(self._released(cluster, parts) for cluster, parts in placed.items()):
-                    self.enqueue(group)
+            silent = {name for name in self.clusters.names() if not self.clusters.reachable(name)}
+            stopped = {(group, cluster) for group, placed in self.schedules.items()
+                       for cluster, parts in placed.items() if cluster in silent and self._released(cluster, parts)
+                       } if silent else set()
+            for group, _cluster in stopped - self._stopped:
+                self.enqueue(group)
+            self._stopped = stopped
             for (group, cluster), since in list(self._since.items()):
                 if now - since > _READY_DEADLINE:
                     del self._since[group, cluster]
@@ -182,8 +191,8 @@ class Placer:
         for name in self.clusters.draining():
             placed = [part for clusters in self.schedules.values() for part in clusters.get(name, {}).values()]
             orphan = self.clusters.orphan(name)
-            silent = not self.clusters.reachable(name) and self.clusters.silent_for(name) > _STOP_TIME + max(
-                (part.fence_after for part in placed), default=0)
+            silent = not self.clusters.reachable(name) and self.clusters.silent_for(name) > max(
+                (part.fence_after + part.stop_time + STOP_MARGIN for part in placed), default=0)
             try:
                 for part in placed:
                     if orphan or (silent and part.deleting):
@@ -207,19 +216,32 @@ class Placer:
 
     def _released(self, cluster: str, parts: Mapping[int, Schedule]) -> bool:
         """Return True if an unreachable cluster has stopped the workloads of fenced schedules by now: its agent scales
-        them down after the fence time, and pods end within _STOP_TIME."""
-        return bool(parts) and not self.clusters.reachable(cluster) and all(
-            part.failover == "Fenced" and not part.deleting
-            and self.clusters.silent_for(cluster) > part.fence_after + _STOP_TIME for part in parts.values())
+        them down after the fence time, and their pods have ended."""
+        return bool(parts) and not self.clusters.reachable(cluster) and self.clusters.silent_for(cluster) > max(
+            part.silence for part in parts.values())
 
-    def decide(self, group: Group, policy: Policy) -> Decision:
-        """Return the decision on a group, without acting on it."""
+    async def _end(self, policy: Policy, leaving: Mapping[str, Mapping[int, Schedule]]) -> bool:
+        """Remove the shares of clusters, and return True if none of their workloads can run any more.
+
+        An agent that returns renews its Lease, then reads its schedules, then acts. The reverse order here - first the
+        schedules are deleted, then the Lease is read - leaves no gap in which both sides could run. Raises ApiError."""
+        await self._remove(leaving)
+        for cluster, parts in leaving.items():
+            if not self.clusters.reachable(cluster) and policy.failover == "AvailabilityFirst":
+                continue
+            if not self._released(cluster, parts) or not await self.clusters.confirm_silence(cluster):
+                return False
+        return True
+
+    def decide(self, group: Group, policy: Policy, brief: bool = False) -> Decision:
+        """Return the decision on a group, without acting on it. ``brief``: see :func:`decide`."""
         current = self.schedules.get(group.key, {})
         shares = {cluster: {entry.ref.key: entry.replicas for part in parts.values() for entry in part.entries}
                   for cluster, parts in current.items() if not _retiring(parts)}
         avoided = {cluster for (avoiding, cluster) in self._avoid if avoiding == group.key}
         released = {cluster for cluster, parts in current.items() if self._released(cluster, parts)}
-        return decide(group, policy, self.clusters.snapshot(), self.claims, shares, avoided, released)
+        return decide(group, policy, self.clusters.snapshot(), self.claims, shares, avoided, released,
+                      brief=brief)
 
     def simulate(self, name: str) -> dict[str, dict[str, int | None]]:
         """Return where the members of a group would run by now: key -> cluster -> replicas. Books their resources."""
@@ -260,7 +282,7 @@ class Placer:
             self._forget(name, current)
             return
         group = self.catalog.group(name)
-        decision = self.decide(group, policy)
+        decision = self.decide(group, policy, brief=True)
         self._remember(group, policy, decision)
         self._emit(group, policy, decision)
         await self._execute(group, policy, decision, current)
@@ -303,12 +325,13 @@ class Placer:
                        current: Mapping[str, Mapping[int, Schedule]]) -> None:
         """Write the schedules of a decision: additions, then, once these are ready, removals."""
         leaving = {cluster: parts for cluster, parts in current.items() if cluster not in decision.targets}
-        broken_first = any(item.break_first for item in group.items) or policy.failover == "Fenced"
-        stopping = [cluster for cluster in leaving if self.clusters.reachable(cluster)]
+        broken_first = any(item.break_first for item in group.items) or policy.failover == "Fenced" or any(
+            part.failover == "Fenced" for parts in leaving.values() for part in parts.values())
         if not decision.targets:
             return
-        if broken_first and any(cluster not in current for cluster in decision.targets) and stopping:
-            await self._remove(leaving)
+        if broken_first and leaving and any(_grows(current.get(cluster, {}), shares)
+                                            for cluster, shares in decision.targets.items()) and not await self._end(
+                                                policy, leaving):
             return  # continues when the copies are gone
         shrinking = [cluster for cluster in decision.targets if _shrinks(current.get(cluster, {}),
                                                                          decision.targets[cluster])]
@@ -336,13 +359,42 @@ class Placer:
     async def _write(self, group: Group, policy: Policy, cluster: str, shares: Mapping[str, int | None],
                      stored: Mapping[int, Schedule]) -> None:
         """Create or update the schedules of a group in a cluster, if they differ from the decision."""
+        manifests, entries = self._render(group, policy, cluster, shares)
+        if stored and entries == [entry for _number, part in sorted(stored.items()) for entry in part.entries] and all(
+                _current(part, policy) for part in stored.values()):
+            return
+        parts = schedules.partition([make() for make in manifests]) if manifests else []
+        for number, (indexes, packed) in enumerate(parts):
+            chosen = tuple(entries[index] for index in indexes)
+            old = stored.get(number)
+            if old is not None and old.entries == chosen and _current(old, policy):
+                continue
+            if old is not None and old.deleting:
+                raise ApiError(f"the copies of {group.key} in {cluster} are still being deleted", 409)
+            stop_time = max((self.catalog.templates[entry.ref.key].item.stop_time for entry in chosen), default=0)
+            spec = schedules.render_spec(
+                group.key, chosen, packed, number, policy.name, policy.failover, policy.fence_after,
+                stop_time=stop_time, prior_silence=old.silence if old is not None else 0)
+            await self._store(cluster, spec, old)
+        for number, old in stored.items():
+            if number >= len(parts):
+                await self._delete(old)
+
+    def _render(self, group: Group, policy: Policy, cluster: str, shares: Mapping[str, int | None]) -> tuple[
+            list[Callable[[], dict[str, Any]]], list[Entry]]:
+        """Return what a cluster shall run of a group: functions that return the manifests, and the entries."""
         state = self.clusters.cluster(cluster)
         labels = state.labels if state else {}
-        manifests, entries = [], []
+        manifests: list[Callable[[], dict[str, Any]]] = []
+        entries = []
         for item in group.items:
             if item.ref.key not in shares:
                 continue
             template, replicas = self.catalog.templates[item.ref.key], shares[item.ref.key]
+            if replicas == item.replicas and not (policy.spread and policy.spread.overrides):
+                manifests.append(template.manifest)
+                entries.append(Entry(item.ref, template.uid, template.digest, replicas))
+                continue
             manifest = template.manifest()
             if replicas is not None and item.replicas is not None:
                 manifest.setdefault("spec", {})["replicas"] = replicas
@@ -351,24 +403,9 @@ class Placer:
                     manifest = overrides.apply(manifest, item.ref, policy.spread, labels)
                 except Invalid as error:
                     self.recorder.emit(item.ref, template.uid, "OverrideFailed", error.message, "Warning")
-            manifests.append(manifest)
+            manifests.append(functools.partial(dict, manifest))
             entries.append(Entry(item.ref, template.uid, schedules.digest_of(manifest), replicas))
-        parts = schedules.partition(manifests) if manifests else []
-        for number, indexes in enumerate(parts):
-            chosen = tuple(entries[index] for index in indexes)
-            old = stored.get(number)
-            if old is not None and old.entries == chosen and not old.retiring and not old.deleting and (
-                    old.policy, old.failover, old.fence_after) == (policy.name, policy.failover, policy.fence_after):
-                continue
-            if old is not None and old.deleting:
-                raise ApiError(f"the copies of {group.key} in {cluster} are still being deleted", 409)
-            spec = schedules.render_spec(
-                group.key, chosen, schedules.pack([manifests[index] for index in indexes]), number, policy.name,
-                policy.failover, policy.fence_after)
-            await self._store(cluster, spec, old)
-        for number, old in stored.items():
-            if number >= len(parts):
-                await self._delete(old)
+        return manifests, entries
 
     async def _store(self, cluster: str, spec: dict[str, Any], old: Schedule | None) -> None:
         if old is None:
@@ -410,6 +447,7 @@ class Placer:
             try:
                 path = self.catalog.kind(item.ref).path(item.ref.namespace, item.ref.name)
                 await self.api.patch(path, {"metadata": {"labels": {TARGET: target or None}}})
+                self.catalog.set_target(item.ref.key, target)
             except ApiError as error:
                 if not error.missing:
                     raise
@@ -438,10 +476,22 @@ class Placer:
                 self.recorder.emit(item.ref, template.uid, "FailedScheduling", reasons, "Warning")
 
 
+def _current(part: Schedule, policy: Policy) -> bool:
+    """Return True if a stored schedule is in use and has the properties of a policy."""
+    return not part.retiring and not part.deleting and (part.policy, part.failover, part.fence_after) == (
+        policy.name, policy.failover, policy.fence_after)
+
+
 def _shrinks(parts: Mapping[int, Schedule], shares: Mapping[str, int | None]) -> bool:
     """Return True if an object has fewer replicas in the shares than in the stored schedules."""
     return any((entry.replicas or 0) > (shares.get(entry.ref.key) or 0)
                for part in parts.values() for entry in part.entries)
+
+
+def _grows(parts: Mapping[int, Schedule], shares: Mapping[str, int | None]) -> bool:
+    """Return True if the shares have an object or a replica that the stored schedules have not."""
+    stored = {entry.ref.key: entry.replicas or 0 for part in parts.values() for entry in part.entries}
+    return any(key not in stored or (replicas or 0) > stored[key] for key, replicas in shares.items())
 
 
 def _retiring(parts: Mapping[int, Schedule]) -> bool:

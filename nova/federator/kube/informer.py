@@ -56,11 +56,13 @@ class Informer(Generic[T]):
                 self.error = None
                 async for event in self.api.watch(self.path, self.version, **self.query):
                     failures = 0
-                    if event.type != "BOOKMARK":
-                        self._store(key_of(event.object), None if event.type == "DELETED" else event.object)
                     version = str(event.object["metadata"]["resourceVersion"])
-                    if _earlier(version, self.version):
+                    if _later(self.version, version):
                         raise ApiError("the server has older data than before: it was restored from a backup", 410)
+                    if event.type == "DELETED":
+                        self._store(key_of(event.object), None)
+                    elif event.type != "BOOKMARK" and not _later(self._versions.get(key_of(event.object), ""), version):
+                        self._store(key_of(event.object), event.object)  # else the result of a write is stored already
                     self.version = version
                 if time.monotonic() - started < _SHORTEST_WATCH:
                     await asyncio.sleep(_SHORTEST_WATCH)
@@ -98,15 +100,18 @@ class Informer(Generic[T]):
         self.version = str(page["metadata"]["resourceVersion"])
         self.synced.set()
 
-    def put(self, obj: Object) -> None:
+    def put(self, obj: Object) -> bool:
         """Store the result of a write, without a call of the handler, so that the next reader need not wait for the
-        watch."""
-        decoded = self.decode(obj)
-        if decoded is not None and self._versions.get(key_of(obj)) != obj["metadata"].get("resourceVersion"):
-            self._versions[key_of(obj)] = str(obj["metadata"].get("resourceVersion"))
-            self.objects[key_of(obj)] = decoded
+        watch. Return False if the watch has reported this state, or a later one, already."""
+        key, version, decoded = key_of(obj), str(obj["metadata"].get("resourceVersion")), self.decode(obj)
+        if decoded is None or not _later(version, self.version) or not _later(version, self._versions.get(key, "0")):
+            return False
+        self._versions[key], self.objects[key] = version, decoded
+        return True
 
     def _store(self, key: str, raw: Object | None) -> None:
+        if raw is not None and key in self.objects and self._versions[key] == raw["metadata"].get("resourceVersion"):
+            return  # the result of a write that was stored already
         new, old = None, self.objects.pop(key, None)
         self._versions.pop(key, None)
         try:
@@ -125,9 +130,9 @@ class Informer(Generic[T]):
             LOG.exception("Cannot process the change of %s %s", self.path, key)
 
 
-def _earlier(version: str, previous: str) -> bool:
-    """Return True if a resource version is older. Versions that are no numbers are not compared."""
-    return version.isdecimal() and previous.isdecimal() and int(version) < int(previous)
+def _later(version: str, other: str) -> bool:
+    """Return True if a resource version is certainly later than another one."""
+    return version.isdecimal() and other.isdecimal() and int(version) > int(other)
 
 
 async def wait_synced(informers: Mapping[str, Informer[Any]], timeout: float) -> None:

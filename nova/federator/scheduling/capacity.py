@@ -88,7 +88,7 @@ class _Booking:
 
 class Room:
     """The nodes of a cluster as a group sees them: without the claims of other groups, with its own ones free. Changes
-    are local to this object. Nodes are copied when they change."""
+    are local to this object, which is valid until the claims change. Nodes are copied when they change."""
 
     def __init__(self, nodes: _Nodes, booking: _Booking | None) -> None:
         self._nodes = nodes
@@ -100,16 +100,22 @@ class Room:
 
     def fit(self, needs: Needs) -> Fit:
         """Take the pods of all items, and return whether they fit."""
-        wanted, requested = _missing(_pods(needs), self._counted), {"cpu", "memory"}
+        wanted = _missing(_pods(needs), self._counted)
+        room = self.after(wanted)
         for number, (pod, pods) in enumerate(wanted):
-            requested |= pod.requests.keys()
             fitting = self._assign(pod, pods) if number < len(wanted) - 1 else self._capacity(pod, pods)
             if fitting < pods:
                 return self._unfit(pod, pods, fitting)
-        pod, pods = wanted[-1] if wanted else (PodNeeds({}), 0)  # was counted, not taken
-        shares = [(self._left.get(resource, 0) - pod.requests.get(resource, 0) * pods) * 1000 // total
-                  for resource in requested if (total := self._nodes.total.get(resource, 0)) > 0]
-        return Fit(True, max(0, min(shares, default=0)))
+        return Fit(True, room)
+
+    def after(self, wanted: Iterable[tuple[PodNeeds, int]]) -> int:
+        """Return the smallest share of a resource that further pods would leave free, in thousandths."""
+        left = {resource: self._left.get(resource, 0) for resource in ("cpu", "memory")}
+        for pod, pods in wanted:
+            for resource, amount in pod.requests.items():
+                left[resource] = left.get(resource, self._left.get(resource, 0)) - amount * pods
+        return min((free * 1000 // total for resource, free in left.items()
+                    if resource != "pods" and (total := self._nodes.total.get(resource, 0)) > 0), default=0)
 
     def count(self, item: Item) -> int:
         """Return the number of replicas of an item that the cluster can run, those that run there included."""
@@ -239,6 +245,26 @@ class Claims:
     def fits(self, cluster: str, group: str, needs: Needs) -> Fit:
         """Return whether the pods of a group fit into a cluster, beside all other claims."""
         return self.room(cluster, group).fit(needs)
+
+    def holds(self, cluster: str, group: str, needs: Needs) -> bool:
+        """Return True if all pods of a group are included in the report of a cluster, or booked there."""
+        booking, pods = self._bookings.get(cluster, {}).get(group), _pods(needs)
+        if booking is None:
+            return not pods
+        wanted = booking.wanted()
+        return wanted == pods and sum(number for _needs, number in _missing(wanted, booking.counted)) == sum(
+            number for _index, _needs, number in booking.booked)
+
+    def rooms(self, clusters: Iterable[str], group: str, needs: Needs) -> dict[str, int]:
+        """Return :attr:`Fit.room` of each cluster if the pods of a group fit there, without a check that they do."""
+        pods = _pods(needs)
+        missing = _missing(pods, {})
+        result = {}
+        for cluster in clusters:
+            booking = self._bookings.get(cluster, {}).get(group)
+            room = Room(self._nodes.get(cluster) or _Nodes(), booking)
+            result[cluster] = room.after(missing if booking is None else _missing(pods, booking.counted))
+        return result
 
     def _replace(self, cluster: str, group: str, booking: _Booking, stored: _Pods, decided: _Pods | None) -> None:
         nodes = self._nodes.get(cluster) or _Nodes()

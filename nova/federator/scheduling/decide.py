@@ -5,22 +5,27 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 import msgspec
 
 from nova.federator.api.selectors import matches
-from nova.federator.api.types import Cluster, Decision, Group, Policy, Rejection
-from nova.federator.scheduling.capacity import Claims
+from nova.federator.api.types import Cluster, Decision, Group, Item, Policy, Rejection
+from nova.federator.scheduling.capacity import Claims, Fit
 from nova.federator.scheduling.split import split
 
 Shares = Mapping[str, Mapping[str, int | None]]  # cluster -> key of item -> replicas
 
 
-def decide(group: Group, policy: Policy, clusters: Iterable[Cluster], claims: Claims, current: Shares,
-           avoided: Collection[str] = (), released: Collection[str] = ()) -> Decision:
+def decide(group: Group, policy: Policy, clusters: Iterable[Cluster] | Mapping[str, Cluster], claims: Claims,
+           current: Shares, avoided: Collection[str] = (), released: Collection[str] = (), *,
+           brief: bool = False) -> Decision:
     """Return where a group shall run.
 
     ``current``: where it runs now, without placements that are being removed. ``avoided``: clusters in which it did not
     become ready. ``released``: unreachable clusters that certainly run nothing any more (their fence time is over).
+    ``brief``: without rejections of clusters that need not be checked because another one is chosen.
     A group that no cluster can take stays where it is.
     """
-    decision = _decide(group, policy, clusters, claims, current, avoided, released)
+    by_name = clusters if isinstance(clusters, Mapping) else {cluster.name: cluster for cluster in clusters}
+    if brief and _stays(group, policy, by_name, claims, current, avoided):
+        return Decision({name: _whole(group) for name in current})
+    decision = _decide(group, policy, by_name, claims, current, avoided, released, brief)
     if decision.targets:
         return decision
     keys = {item.ref.key: item.replicas for item in group.items}
@@ -35,9 +40,19 @@ def decide(group: Group, policy: Policy, clusters: Iterable[Cluster], claims: Cl
                                    placed=False)
 
 
-def _decide(group: Group, policy: Policy, clusters: Iterable[Cluster], claims: Claims, current: Shares,
-            avoided: Collection[str], released: Collection[str]) -> Decision:
-    by_name = {cluster.name: cluster for cluster in clusters}
+def _stays(group: Group, policy: Policy, by_name: Mapping[str, Cluster], claims: Claims, current: Shares,
+           avoided: Collection[str]) -> bool:
+    """Return True if a group certainly stays in its only cluster, whatever the state of the others is."""
+    if len(current) != 1 or policy.spread is not None or policy.ordered is not None:
+        return False
+    cluster = by_name.get(next(iter(current)))
+    return (cluster is not None and cluster.reachable and claims.holds(
+        cluster.name, group.key, [(item, item.replicas) for item in group.items])
+        and _rejected(group, policy, cluster, True, False, cluster.name in avoided) is None)
+
+
+def _decide(group: Group, policy: Policy, by_name: Mapping[str, Cluster], claims: Claims, current: Shares,
+            avoided: Collection[str], released: Collection[str], brief: bool) -> Decision:
     rejections: list[Rejection] = []
     candidates = []
     for name in sorted(by_name):
@@ -53,7 +68,7 @@ def _decide(group: Group, policy: Policy, clusters: Iterable[Cluster], claims: C
         return _spread(group, policy, candidates, claims, current, frozen, rejections)
     if frozen:  # what runs there cannot be stopped now, so nothing is started elsewhere
         return Decision({frozen[0]: _whole(group)}, tuple(rejections))
-    return _single(group, policy, candidates, claims, current, rejections, avoided)
+    return _single(group, policy, candidates, claims, current, rejections, avoided, brief)
 
 
 def _rejected(group: Group, policy: Policy, cluster: Cluster, present: bool, held: bool,
@@ -85,14 +100,18 @@ def _whole(group: Group) -> dict[str, int | None]:
 
 
 def _single(group: Group, policy: Policy, candidates: Sequence[Cluster], claims: Claims, current: Shares,
-            rejections: list[Rejection], avoided: Collection[str]) -> Decision:
+            rejections: list[Rejection], avoided: Collection[str], brief: bool) -> Decision:
     """Place the whole group in one cluster: the present one while it fits, otherwise the best one with room."""
     needs = [(item, item.replicas) for item in group.items]
     present = [cluster for cluster in candidates if cluster.name in current]
-    fits = {cluster.name: claims.fits(cluster.name, group.key, needs) for cluster in candidates}
-    usable = [cluster for cluster in candidates if fits[cluster.name].ok]
     named = policy.clusters is not None and policy.ordered is None and len(candidates) == 1 and not avoided and not any(
         rejection.check != "selector" for rejection in rejections)
+    fits: dict[str, Fit] = {}
+    for cluster in _preferred(group, policy, candidates, claims, present, needs) if brief else candidates:
+        fits[cluster.name] = claims.fits(cluster.name, group.key, needs)
+        if brief and (named or fits[cluster.name].ok):
+            break
+    usable = [cluster for cluster in candidates if cluster.name in fits and fits[cluster.name].ok]
     chosen = None
     if named:  # the only cluster that the policy selects is not checked for capacity
         chosen = candidates[0]
@@ -107,6 +126,17 @@ def _single(group: Group, policy: Policy, candidates: Sequence[Cluster], claims:
                    if not fit.ok and (chosen is None or name != chosen.name)]
     targets = {chosen.name: _whole(group)} if chosen else {}
     return Decision(targets, tuple(sorted(rejections, key=lambda rejection: rejection.cluster)))
+
+
+def _preferred(group: Group, policy: Policy, candidates: Sequence[Cluster], claims: Claims, present: Sequence[Cluster],
+               needs: Sequence[tuple[Item, int | None]]) -> list[Cluster]:
+    """Return clusters in an order in which the first one with room is the best one with room."""
+    rooms = claims.rooms([cluster.name for cluster in candidates], group.key, needs)
+    names = [cluster.name for cluster in present]
+    stays = names[0] if names and policy.ordered is None else ""
+    return sorted(candidates, key=lambda cluster: (
+        cluster.name != stays, _priority(policy, cluster), cluster.autoscaled, cluster.name not in names,
+        -rooms[cluster.name], cluster.name))
 
 
 def _priority(policy: Policy, cluster: Cluster) -> int:
@@ -140,10 +170,12 @@ def _spread(group: Group, policy: Policy, candidates: Sequence[Cluster], claims:
                      for value in sorted(percentages) if percentages[value] and value not in buckets]
     weighted = {value: percentages[value] if percentages and not policy.spread.duplicate else 1 for value in buckets}
     targets: dict[str, dict[str, int | None]] = {cluster.name: {} for part in buckets.values() for cluster in part}
+    targets |= {name: {} for name in frozen}
     for item in group.items:
         if item.replicas is None or policy.spread.duplicate:
             for name in targets:
-                targets[name][item.ref.key] = item.replicas
+                if name not in frozen or item.ref.key in current[name]:
+                    targets[name][item.ref.key] = item.replicas
             continue
         shares = _divide(item.ref.key, item.replicas, buckets, weighted, current, frozen, {
             name: claims.room_for(name, group.key, item) for name in targets})
@@ -159,7 +191,7 @@ def _divide(key: str, replicas: int, buckets: Mapping[str, Sequence[Cluster]], w
             current: Shares, frozen: Sequence[str], rooms: Mapping[str, int]) -> dict[str, int]:
     """Return the share of each cluster: replicas are divided among the buckets, then within each bucket. Shares of
     frozen clusters stay. A cluster gets no more than it has room for, unless the replicas fit nowhere."""
-    held = {name: current[name].get(key) or 0 for name in frozen}
+    held = {name: min(current[name].get(key) or 0, replicas) for name in frozen}
     rest = max(0, replicas - sum(held.values()))
     free = {value: [cluster for cluster in clusters if cluster.name not in held] for value, clusters in buckets.items()}
     values = sorted((value for value in free if free[value]), key=lambda value: (

@@ -15,12 +15,17 @@ import zstandard
 
 from nova.common.errors import Invalid
 from nova.federator.api.names import FINALIZER, MATCHING_POLICY, SCHEDULE_GROUP, VERSION, cluster_namespace
+from nova.federator.api.objects import GRACE
 from nova.federator.api.types import Ref
 
 API_VERSION = f"{SCHEDULE_GROUP}/{VERSION}"
 SCHEDULES = f"/apis/{API_VERSION}/schedules"
+NEVER = 10**9  # seconds of silence after which workloads stop that are not fenced
+STOP_MARGIN = 30  # seconds for the agent's requests that stop workloads, and for the error of both clocks
 PART_LIMIT = 512 << 10  # bytes of compressed manifests in a schedule
 _MANIFEST_LIMIT = 64 << 20  # bytes of uncompressed manifests that are accepted
+
+_compressor = zstandard.ZstdCompressor(level=3)
 
 Phase = Literal["Pending", "Applied", "Ready", "Failed", "Conflict", "Fenced"]
 PHASES: tuple[Phase, ...] = ("Pending", "Applied", "Ready", "Failed", "Conflict", "Fenced")
@@ -68,6 +73,8 @@ class Schedule(msgspec.Struct, frozen=True):
     policy: str = ""
     failover: str = "Never"
     fence_after: int = 60
+    stop_time: int = GRACE  # seconds that pods may take to end
+    prior_silence: int = 0  # silence that earlier specs need, which the agent may still carry out
     retiring: bool = False
     deleting: bool = False
     generation: int = 0
@@ -85,6 +92,16 @@ class Schedule(msgspec.Struct, frozen=True):
         """Return True if the agent has applied this spec and all objects are ready."""
         return self.report.generation >= self.generation and bool(self.report.objects) and all(
             observed.phase == "Ready" for observed in self.report.objects)
+
+    @property
+    def silence(self) -> int:
+        """Return after how many seconds without a heartbeat of the agent no workload of this schedule runs any more;
+        NEVER if workloads go on. Terms that the agent has not confirmed may not be in use: the longest ones count."""
+        own = self.fence_after + self.stop_time + STOP_MARGIN if self.failover == "Fenced" else NEVER
+        applied = {observed.ref.key: observed.digest for observed in self.report.objects}
+        confirmed = self.report.generation >= self.generation and all(
+            applied.get(entry.ref.key) == entry.digest for entry in self.entries)
+        return own if confirmed else max(own, self.prior_silence)
 
     def manifests(self) -> list[dict[str, Any]]:
         """Return the objects to apply, in the order of ``entries``. Raises Invalid."""
@@ -109,7 +126,7 @@ def digest_of(manifest: Mapping[str, Any]) -> str:
 
 
 def pack(manifests: Sequence[Mapping[str, Any]]) -> str:
-    compressed = zstandard.ZstdCompressor(level=3).compress(msgspec.json.encode(manifests, order="sorted"))
+    compressed = _compressor.compress(msgspec.json.encode(manifests, order="sorted"))
     return base64.b64encode(compressed).decode()
 
 
@@ -124,13 +141,13 @@ def unpack(packed: str) -> list[dict[str, Any]]:
         raise Invalid(f"spec.manifests: {error}") from None
 
 
-def partition(manifests: Sequence[Mapping[str, Any]]) -> list[list[int]]:
-    """Return the indexes of the manifests of each part, in order, so that no part exceeds PART_LIMIT by far: a single
-    manifest that is larger is a part of its own."""
+def partition(manifests: Sequence[Mapping[str, Any]]) -> list[tuple[list[int], str]]:
+    """Return the indexes of the manifests of each part, in order, and the packed manifests, so that no part exceeds
+    PART_LIMIT by far: a single manifest that is larger is a part of its own."""
     parts: list[list[int]] = [[]]
     size = 0
-    if len(pack(manifests)) <= PART_LIMIT:
-        return [list(range(len(manifests)))]
+    if len(packed := pack(manifests)) <= PART_LIMIT:
+        return [(list(range(len(manifests))), packed)]
     for index, manifest in enumerate(manifests):
         length = len(pack([manifest]))
         if parts[-1] and size + length > PART_LIMIT:
@@ -138,16 +155,18 @@ def partition(manifests: Sequence[Mapping[str, Any]]) -> list[list[int]]:
             size = 0
         parts[-1].append(index)
         size += length
-    return parts
+    return [(part, pack([manifests[index] for index in part])) for part in parts]
 
 
 def render_spec(group: str, entries: Iterable[Entry], packed: str, part: int = 0, policy: str = "",
-                failover: str = "Never", fence_after: int = 60, retiring: bool = False) -> dict[str, Any]:
+                failover: str = "Never", fence_after: int = 60, retiring: bool = False, stop_time: int = GRACE,
+                prior_silence: int = 0) -> dict[str, Any]:
     """Return the spec of a schedule as it is stored."""
     objects = [{**msgspec.to_builtins(entry.ref), "uid": entry.uid, "digest": entry.digest,
                 **({} if entry.replicas is None else {"replicas": entry.replicas})} for entry in entries]
     return {"group": group, "part": part, "policy": policy, "failover": failover, "fenceAfterSeconds": fence_after,
-            "retiring": retiring, "objects": objects, "manifests": packed}
+            "stopSeconds": stop_time, "priorSilenceSeconds": prior_silence, "retiring": retiring, "objects": objects,
+            "manifests": packed}
 
 
 def render(cluster: str, spec: Mapping[str, Any]) -> dict[str, Any]:
@@ -178,7 +197,8 @@ def decode(obj: Mapping[str, Any]) -> Schedule:
         status = _Status()
     return Schedule(
         cluster_namespace=metadata["namespace"], name=metadata["name"], group=spec.group, part=spec.part,
-        policy=spec.policy, failover=spec.failover, fence_after=spec.fenceAfterSeconds, retiring=spec.retiring,
+        policy=spec.policy, failover=spec.failover, fence_after=spec.fenceAfterSeconds, stop_time=spec.stopSeconds,
+        prior_silence=spec.priorSilenceSeconds, retiring=spec.retiring,
         entries=tuple(Entry(_ref(entry), entry.uid, entry.digest, entry.replicas) for entry in spec.objects),
         report=Report(status.observedGeneration, status.epoch, tuple(
             Observed(_ref(entry), entry.phase, entry.digest, entry.message, entry.status, entry.uid)
@@ -216,6 +236,8 @@ class _Spec(msgspec.Struct, kw_only=True):
     policy: str = ""
     failover: str = "Never"
     fenceAfterSeconds: int = 60
+    stopSeconds: int = GRACE
+    priorSilenceSeconds: int = 0
     retiring: bool = False
     objects: list[_Entry] = []
     manifests: str = ""
