@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from nova.common.errors import Invalid
+from nova.federator.api import objects
 from nova.federator.api.names import TARGET, cluster_namespace
 from nova.federator.api.types import Decision, Group, Policy
 from nova.federator.controllers.catalog import Catalog
@@ -395,7 +396,7 @@ class Placer:
                 continue
             manifest = template.manifest()
             if replicas is not None and item.replicas is not None:
-                manifest.setdefault("spec", {})["replicas"] = replicas
+                objects.set_replicas(manifest, replicas)
             if policy.spread:
                 try:
                     manifest = overrides.apply(manifest, item.ref, policy.spread, labels)
