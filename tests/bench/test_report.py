@@ -16,7 +16,10 @@ GOOD = {
     "start_s": {"api": 0.5, "conductor": 0.6, "scheduler": 0.5, "compute": 0.4},
     "fair_boot_s": 0.4, "fair_stop_s": 0.2, "goodput_ratio": 0.9, "overload_boots_ratio": 1.1, "resizes_per_s": 12.0,
     "novad_deploy_s": 0.9, "novad_rss_mb": 55.0, "novad_log_lines_per_s": 1200.0, "novad_log_lost": 0,
-    "novad_suite_s": 40.0}
+    "novad_suite_s": 40.0, "federator_burst_ratio": 0.8, "federator_clusters_ratio": 1.1,
+    "federator": {"p50_ms": 20.0, "p99_ms": 90.0, "servers": 15.0, "scheduler": 4.0, "agents": 4.0, "agent_mb": 50.0},
+    "federator_many_clusters": {"idle_scheduler_percent": 3.0, "scheduler_mb": 200.0, "idle_agent_percent": 0.5,
+                                "restart_s": 9.0, "edit_scheduler_ms": 5.0}}
 
 
 def lines(text, containing):
@@ -51,6 +54,8 @@ def test_number_without_a_limit_is_shown_without_a_verdict():
     ("fair_stop_s", 0.51, "stop during"),
     ("goodput_ratio", 0.79, "responses in time"),
     ("overload_boots_ratio", 0.79, "80 clients vs 20"),
+    ("federator_burst_ratio", 0.69, "burst vs prototype"),
+    ("federator", {**GOOD["federator"], "p99_ms": 251.0}, "create to copy p99"),
     ("rss_mb", {**GOOD["rss_mb"], "scheduler": 80.5}, "resident memory: scheduler"),
     ("cycles_growth_mb", {**GOOD["cycles_growth_mb"], "conductor": 3.1}, "memory growth over the cycles: conductor"),
     ("start_s", {**GOOD["start_s"], "compute": 1.6}, "start until ready: compute"),

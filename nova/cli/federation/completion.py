@@ -3,7 +3,7 @@
 import argparse
 from collections.abc import Iterator
 
-from nova.cli.federation.main import parser
+from nova.cli.federation.arguments import parser
 
 
 def script(shell: str) -> str:

@@ -74,6 +74,22 @@ def kind_of(ref: Ref) -> Kind | None:
     return _BY_NAME.get((ref.group, ref.kind))
 
 
+def custom_kind(definition: Mapping[str, Any]) -> Kind | None:
+    """Return the kind of a CustomResourceDefinition, or None if it is incomplete."""
+    spec = definition.get("spec")
+    names = spec.get("names") if isinstance(spec, Mapping) else None
+    if not isinstance(spec, Mapping) or not isinstance(names, Mapping):
+        return None
+    served = [version for version in spec.get("versions") or ()
+              if isinstance(version, Mapping) and version.get("served")]
+    version = next((entry for entry in served if entry.get("storage")), served[0] if served else {})
+    values = [spec.get("group"), version.get("name"), names.get("kind"), names.get("plural")]
+    if not all(isinstance(value, str) and value for value in values):
+        return None
+    group, name, kind, plural = map(str, values)
+    return Kind(group, name, kind, plural, spec.get("scope") == "Namespaced", _CUSTOM_ORDER)
+
+
 def apply_order(ref: Ref) -> int:
     """Return the position in which an object is applied: what others need comes first."""
     kind = kind_of(ref)
@@ -101,6 +117,10 @@ def ref_of(obj: Mapping[str, Any]) -> Ref:
             raise Invalid(f"{field}: required." if value in (None, "") else f"{field}: not a text.")
     group, _slash, version = texts["apiVersion"].rpartition("/")
     return Ref(group, version, texts["kind"], texts["metadata.namespace"], texts["metadata.name"])
+
+
+# Kinds that portable() changes.
+NOT_PORTABLE = {"ServiceAccount", "Job", "Namespace", "PersistentVolumeClaim", "Pod", "Service"}
 
 
 def portable(manifest: dict[str, Any], managed_fields: object = None) -> dict[str, Any]:
@@ -134,6 +154,23 @@ def portable(manifest: dict[str, Any], managed_fields: object = None) -> dict[st
 
 def item_of(obj: Mapping[str, Any]) -> Item:
     """Return what scheduling needs to know of an object. Raises Invalid that names the field."""
+    item = _item_of(obj)
+    return msgspec.structs.replace(item, finished=True, pod=None) if _finished(item.ref, obj.get("status")) else item
+
+
+def _finished(ref: Ref, status: object) -> bool:
+    """Return True if a Job or a Pod has ended, whether it succeeded or failed."""
+    if not isinstance(status, Mapping):
+        return False
+    if (ref.group, ref.kind) == ("", "Pod"):
+        return status.get("phase") in ("Succeeded", "Failed")
+    conditions = status.get("conditions")
+    return (ref.group, ref.kind) == ("batch", "Job") and isinstance(conditions, list) and any(
+        isinstance(entry, Mapping) and entry.get("type") in ("Complete", "Failed") and entry.get("status") == "True"
+        for entry in conditions)
+
+
+def _item_of(obj: Mapping[str, Any]) -> Item:
     ref = ref_of(obj)
     metadata = _mapping(obj.get("metadata"), "metadata")
     labels = {str(key): str(value) for key, value in _mapping(metadata.get("labels"), "metadata.labels").items()}

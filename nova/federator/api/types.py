@@ -76,6 +76,7 @@ class Item(msgspec.Struct, frozen=True):
     completions: int | None = None  # Jobs
     break_first: bool = False  # never run in two clusters at a time, not even during a move
     stop_time: int = 0  # seconds that its pods may take to end
+    finished: bool = False  # a Job or Pod that has ended: it never runs again
 
 
 class Group(msgspec.Struct, frozen=True):

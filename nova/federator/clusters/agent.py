@@ -114,6 +114,12 @@ class Agent:
             timer.cancel()
         self._timers[name] = loop.call_later(delay, self.enqueue, name)
 
+    def applied_with_pods(self) -> dict[str, int]:
+        """Return the applied generations of schedules that run pods, for the report on the cluster."""
+        stored = self.informer.objects
+        return {name: generation for name, generation in self.applied.items()
+                if (schedule := stored.get(f"{self.namespace}/{name}")) is not None and schedule.runs_pods}
+
     def enqueue(self, name: str) -> None:
         if timer := self._timers.pop(name, None):
             timer.cancel()

@@ -26,6 +26,7 @@ from nova.federator.clusters.observe import (
     copy_of,
     finished,
     managers_of,
+    owner_of,
 )
 from nova.federator.kube.client import Api, ApiError, Object, Resource
 from nova.federator.store.schedules import Entry, Observed, Schedule
@@ -112,7 +113,7 @@ class Applier:
         existing = await self._existing(path)
         force = False
         if existing is not None:
-            if _label(existing, MANAGED_BY) != schedule.name:
+            if owner_of(existing) != schedule.name:
                 self._check_foreign(existing, manifest, ref)
                 force = True
             elif "deletionTimestamp" in existing["metadata"]:
@@ -120,7 +121,7 @@ class Applier:
             else:
                 force = _annotation(existing, DIGEST) == entry.digest
             if ref.kind in NEVER_CHANGED:
-                if _annotation(existing, ORIGIN) == entry.uid and _label(existing, MANAGED_BY) == schedule.name:
+                if _annotation(existing, ORIGIN) == entry.uid and owner_of(existing) == schedule.name:
                     seconds = fence_after(schedule)
                     return self.copies.put(resource, await self.api.patch(path, {"metadata": {
                         "uid": existing["metadata"]["uid"],
@@ -156,7 +157,7 @@ class Applier:
 
     def _check_foreign(self, existing: Object, manifest: Mapping[str, Any], ref: Ref) -> None:
         """Raise Unapplied if an object does not belong to Nova and the user has not requested to take it over."""
-        owner = _label(existing, MANAGED_BY)
+        owner = owner_of(existing)
         if owner and not self.released(owner, ref):
             raise Unapplied("Conflict", f"The object belongs to schedule {owner} of this cluster.")
         if owner or _adopted(manifest) or (ref.kind == "Namespace" and _label(existing, CREATED_FOR)):
@@ -216,16 +217,16 @@ class Applier:
             return True
         path = resource.path(ref.namespace, ref.name)
         copy = await self._existing(path)
-        if copy is None or _label(copy, MANAGED_BY) != schedule:
+        if copy is None or owner_of(copy) != schedule:
             return True
         if "deletionTimestamp" in copy["metadata"]:
             return False
-        if ref.kind == "Namespace" and not ref.group:
-            foreign, own = await self._content(ref.name)
+        if ref.kind in ("Namespace", "CustomResourceDefinition"):
+            foreign, own = await (self._content(ref.name) if ref.kind == "Namespace" else self._instances(copy))
             if own:
                 return False  # until these are removed, too
             if foreign:
-                LOG.warning("Namespace %s stays in the cluster: it has %s, which is not Nova's", ref.name, foreign)
+                LOG.warning("%s %s stays in the cluster: it has %s, which is not Nova's", ref.kind, ref.name, foreign)
                 await self._disown(path, copy)
                 return True
         await self._delete(path, copy)
@@ -248,7 +249,9 @@ class Applier:
         """Return an object in a namespace that Nova did not create and one that Nova did, or empty texts. Objects that
         clusters create by themselves do not count, nor do objects that belong to others."""
         foreign = own = ""
-        for resource in await self._namespaced():
+        resources = await self._namespaced()
+        kinds = {resource.kind for resource in resources}  # of owners that are counted themselves
+        for resource in resources:
             try:
                 page = await self.api.list(resource.path(namespace))
             except ApiError as error:
@@ -260,13 +263,27 @@ class Applier:
             for item in page["items"]:
                 obj = {"apiVersion": resource.api_version, "kind": resource.kind, **item}
                 metadata = item["metadata"]
-                if objects.internal(obj) or metadata.get("ownerReferences"):
+                if objects.internal(obj) or any(owner.get("kind") in kinds for owner in metadata.get(
+                        "ownerReferences") or ()):
                     continue
-                if _label(item, MANAGED_BY):
+                if owner_of(item):
                     own = f"{resource.kind} {metadata['name']}"
                 elif "deletionTimestamp" not in metadata:
                     foreign = f"{resource.kind} {metadata['name']}"
         return foreign, own
+
+    async def _instances(self, definition: Object) -> tuple[str, str]:
+        """Return an object of a custom resource that Nova did not create and one that Nova did, or empty texts."""
+        spec = definition["spec"]
+        version = next((entry["name"] for entry in spec["versions"] if entry.get("served")), "")
+        try:
+            page = await self.api.list(f"/apis/{spec['group']}/{version}/{spec['names']['plural']}")
+        except ApiError as error:
+            if not error.missing:
+                raise
+            return "", ""
+        names = {bool(owner_of(item)): f"{spec['names']['kind']} {item['metadata']['name']}" for item in page["items"]}
+        return names.get(False, ""), names.get(True, "")
 
     async def _namespaced(self) -> list[Resource]:
         """Return the kinds with a namespace that the cluster serves."""

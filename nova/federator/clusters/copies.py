@@ -159,8 +159,8 @@ class Copies:
         return resource, informer.objects.get(f"{ref.namespace}/{ref.name}" if resource.namespaced else ref.name)
 
     def put(self, resource: Resource, obj: Object, applied: bool = True) -> Copy:
-        """Store the result of a write. ``applied``: False if it was no apply, so that fields may have lost Nova as
-        their owner."""
+        """Store the result of a write and return the copy, in a later state if the watch has reported one already.
+        ``applied``: False if it was no apply, so that fields may have lost Nova as their owner."""
         obj = {"apiVersion": resource.api_version, "kind": resource.kind, **obj}
         copy = copy_of(obj)
         if applied:

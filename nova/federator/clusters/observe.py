@@ -59,7 +59,7 @@ def copy_of(obj: Object) -> Copy:
     pods, settled = _pods(ref, obj)
     count = spec.get("parallelism" if ref.kind == "Job" else "replicas") if isinstance(spec, Mapping) else None
     return Copy(
-        ref=ref, uid=str(metadata.get("uid", "")), schedule=str((metadata.get("labels") or {}).get(MANAGED_BY, "")),
+        ref=ref, uid=str(metadata.get("uid", "")), schedule=owner_of(obj),
         digest=str(annotations.get(DIGEST, "")), origin=str(annotations.get(ORIGIN, "")), phase=phase, message=message,
         status=dict(status) if isinstance(status, Mapping) else {}, deleting="deletionTimestamp" in metadata,
         fence_after=None if fence_after is None else float(fence_after), fenced=str(annotations.get(FENCED, "")),
@@ -67,6 +67,15 @@ def copy_of(obj: Object) -> Copy:
         owns_replicas="f:replicas" in (names.get("f:spec") or {}), replicas=count if isinstance(count, int) else None,
         pods=pods, settled=settled, storage_class=str(spec.get("storageClassName") or "")
         if ref.kind == "PersistentVolumeClaim" else "")
+
+
+def owner_of(obj: Object) -> str:
+    """Return the schedule that has applied an object, or an empty text. The label alone proves nothing: users copy
+    manifests with their labels."""
+    if not any(entry.get("manager") == AGENT and entry.get("operation") == "Apply"
+               for entry in obj["metadata"].get("managedFields") or ()):
+        return ""
+    return str((obj["metadata"].get("labels") or {}).get(MANAGED_BY, ""))
 
 
 def content_of(obj: Object) -> bytes:

@@ -60,7 +60,10 @@ class Reporter:
         self._used: dict[str, dict[str, int]] = {}  # node -> resource -> thousandths
         self._running: dict[tuple[str, str, str], int] = {}  # owner -> pods on nodes
         self._included: dict[str, int] = {}  # schedule -> generation whose pods run
+        self.definitions: Informer[bool] = Informer(
+            member, "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", _established, self._kinds_changed)
         self._wake = asyncio.Event()
+        self._due = 0.0  # when the details of the cluster are inspected again
         self._last: ClusterReport | None = None
         self._details = _Details("", [], False)
 
@@ -84,20 +87,25 @@ class Reporter:
                     del self._running[owner]
         self._wake.set()
 
+    def _kinds_changed(self, _key: str, new: bool | None, old: bool | None) -> None:
+        if new != old:
+            self._due = 0.0
+            self._wake.set()
+
     async def run(self) -> None:
         """Report until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.nodes.run())
             tasks.create_task(self.pods.run())
+            tasks.create_task(self.definitions.run())
             await self.nodes.synced.wait()
             await self.pods.synced.wait()
-            due = 0.0
             while True:
                 self._wake.clear()
                 try:
-                    if time.monotonic() >= due:
+                    if time.monotonic() >= self._due:
+                        self._due = time.monotonic() + _DETAILS_INTERVAL
                         self._details = await self._inspect()
-                        due = time.monotonic() + _DETAILS_INTERVAL
                     await self._write()
                 except ApiError as error:
                     LOG.warning("The report on cluster %s was not written and is tried again: %s", self.cluster, error)
@@ -234,3 +242,9 @@ def _differs(old: ClusterReport, new: ClusterReport) -> bool:
             if abs(quantity.parse(value) - quantity.parse(before.available.get(resource, "0"))) > whole * _CHANGE:
                 return True
     return False
+
+
+def _established(definition: Object) -> bool:
+    """Return True if a CustomResourceDefinition is served."""
+    conditions = (definition.get("status") or {}).get("conditions") or ()
+    return any(entry.get("type") == "Established" and entry.get("status") == "True" for entry in conditions)

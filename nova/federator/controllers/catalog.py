@@ -1,5 +1,6 @@
 """The users' objects that may be placed, the policies, and the groups that follow from both."""
 
+import hashlib
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -19,7 +20,7 @@ from nova.federator.api.names import (
 )
 from nova.federator.api.selectors import LabelIndex
 from nova.federator.api.types import Group, Item, Policy, Ref
-from nova.federator.kube.client import Api, Object
+from nova.federator.kube.client import TRUNCATED, Api, Object
 from nova.federator.kube.informer import Informer
 from nova.federator.scheduling import policy as policies
 from nova.federator.store import schedules
@@ -65,11 +66,15 @@ class Placement(msgspec.Struct, frozen=True):
 
 
 class Catalog:
-    """The templates by key (:attr:`Ref.key`), and their groups. ``changed``: called with each group to place again."""
+    """The templates by key (:attr:`Ref.key`), and their groups. ``changed``: called with each group to place again.
+    ``refused``: called with name, uid and problem of an invalid policy."""
 
-    def __init__(self, changed: Callable[[str], None]) -> None:
-        self.changed = changed
+    def __init__(self, changed: Callable[[str], None],
+                 refused: Callable[[str, str, str], None] = lambda _name, _uid, _problem: None) -> None:
+        self.changed, self.refused = changed, refused
         self.templates: dict[str, Template] = {}
+        # Called with the name of a CustomResourceDefinition and its kind, or None if it was deleted.
+        self.definition_changed: Callable[[str, objects.Kind | None], None] = lambda _name, _kind: None
         self.placements: dict[str, Placement] = {}  # key of a template -> its group
         self.members: dict[str, set[str]] = {}  # group -> keys of templates
         self.policies = policies.PolicySet()
@@ -85,9 +90,13 @@ class Catalog:
         result: dict[str, Informer[Any]] = {
             "schedulepolicies": Informer(api, POLICIES, lambda obj: obj, self._policy_changed)}
         for kind in kinds:
-            self.kinds[kind.group, kind.kind] = kind
-            result[f"{kind.plural}.{kind.group}"] = Informer(api, kind.path(), template_of, self._template_changed)
+            result[f"{kind.plural}.{kind.group}"] = self.informer(api, kind)
         return result
+
+    def informer(self, api: Api, kind: objects.Kind) -> Informer[Template]:
+        """Return an informer that fills the catalog with the objects of a kind."""
+        self.kinds[kind.group, kind.kind] = kind
+        return Informer(api, kind.path(), template_of, self._template_changed)
 
     def kind(self, ref: Ref) -> objects.Kind:
         """Return the kind of an object as the control plane serves it."""
@@ -107,6 +116,11 @@ class Catalog:
             return self.placements[key].policy
         return None
 
+    def belongs(self, ref: Ref, group: str) -> bool:
+        """Return True if an object is in a group, or was when its policy was deleted: an agent reports on no others."""
+        placement = self.placements.get(ref.key)
+        return placement.group == group if placement else group == ref.key or group.startswith("ScheduleGroup/")
+
     def label_of(self, group: str) -> str:
         """Return the value of the policy's groupBy label, or an empty text for a group of one object."""
         return next((self.placements[key].label for key in self.members.get(group, ())), "")
@@ -123,6 +137,8 @@ class Catalog:
         ref = template.item.ref
         if ref.kind == "Namespace" and not ref.group:
             self._namespace_changed(ref.name, new)
+        elif ref.kind == "CustomResourceDefinition":
+            self.definition_changed(ref.name, objects.custom_kind(new.manifest()) if new else None)
         if new is None:
             del self.templates[ref.key]
             self._in_namespace.get(ref.namespace, set()).discard(ref.key)
@@ -165,6 +181,7 @@ class Catalog:
                 parsed = policies.parse(new)
             except Invalid as error:
                 LOG.warning("SchedulePolicy %s is invalid and not used: %s", key, error.message)
+                self.refused(key, str(new["metadata"].get("uid", "")), error.message)
                 self.invalid_policies[key] = error.message
         affected = set(self._by_policy.get(key, ()))
         for policy in (self.policies.get(key), parsed):
@@ -234,7 +251,9 @@ def template_of(obj: Object) -> Template | None:
     manifest["metadata"]["labels"] = {key: value for key, value in labels.items() if key != TARGET}
     manifest["metadata"]["annotations"] = {key: value for key, value in annotations.items()
                                            if key not in (_LAST_APPLIED, PIN, SPREAD_ONTO)}
-    manifest = objects.portable(msgspec.json.decode(msgspec.json.encode(manifest)), metadata.get("managedFields"))
+    if obj.get("kind") in objects.NOT_PORTABLE:
+        manifest = objects.portable(msgspec.json.decode(msgspec.json.encode(manifest)), metadata.get("managedFields"))
+    body = msgspec.json.encode(manifest, order="sorted")
     problem = ""
     try:
         item = objects.item_of(obj)
@@ -242,9 +261,12 @@ def template_of(obj: Object) -> Template | None:
         problem = error.message
         group, _slash, version = str(obj.get("apiVersion")).rpartition("/")
         item = Item(Ref(group, version, str(obj.get("kind")), namespace, metadata["name"]), labels=labels)
+    body = msgspec.json.encode(manifest)
+    if TRUNCATED.encode() in body:
+        problem = "The object is nested too deeply."
     return Template(
-        item=item, uid=str(metadata.get("uid", "")), body=msgspec.json.encode(manifest),
-        digest=schedules.digest_of(manifest), target=str(labels.get(TARGET, "")),
+        item=item, uid=str(metadata.get("uid", "")), body=body,
+        digest=hashlib.sha256(body).hexdigest()[:20], target=str(labels.get(TARGET, "")),
         status=schedules.digest_of(obj.get("status") or {}), pin=str(annotations.get(PIN) or ""),
         spread_onto=str(annotations.get(SPREAD_ONTO) or ""), deleting="deletionTimestamp" in metadata,
         problem=problem, generation=int(metadata.get("generation") or 0),

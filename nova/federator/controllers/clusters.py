@@ -110,7 +110,7 @@ class Clusters:
 
     def orphan(self, name: str) -> bool:
         """Return True if the copies of a deleted cluster shall stay."""
-        annotations = self.objects.objects[name]["metadata"].get("annotations") or {}
+        annotations = self.objects.objects.get(name, {"metadata": {}})["metadata"].get("annotations") or {}
         return annotations.get(ORPHAN) == "true"
 
     async def finish(self, name: str) -> None:
@@ -120,8 +120,9 @@ class Clusters:
         except ApiError as error:
             if not error.missing:
                 raise
-        rest = [entry for entry in self.objects.objects[name]["metadata"].get("finalizers") or ()
-                if entry != DRAIN_FINALIZER]
+        if (obj := self.objects.objects.get(name)) is None:
+            return
+        rest = [entry for entry in obj["metadata"].get("finalizers") or () if entry != DRAIN_FINALIZER]
         await self.api.patch(f"{CLUSTERS}/{name}", {"metadata": {"finalizers": rest or None}})
         LOG.info("Cluster %s is drained and removed", name)
 

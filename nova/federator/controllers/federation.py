@@ -7,6 +7,8 @@ from typing import Any
 import msgspec
 
 from nova.federator.api import objects
+from nova.federator.api.names import POLICY_GROUP, VERSION
+from nova.federator.api.types import Ref
 from nova.federator.controllers.catalog import Catalog
 from nova.federator.controllers.clusters import Clusters
 from nova.federator.controllers.events import Recorder
@@ -30,13 +32,21 @@ class Federation:
         self.api = api
         self.recorder = Recorder(api)
         self.clusters = Clusters(api, self._cluster_changed)
-        self.catalog = Catalog(self._group_changed)
+        self.catalog = Catalog(self._group_changed, self._policy_refused)
         self.groups = ScheduleGroups(api)
         self.placer = Placer(api, self.catalog, self.clusters, self.recorder, self.groups)
+        self._custom: dict[str, tuple[objects.Kind, Informer[Any]]] = {}  # name of a CustomResourceDefinition
+        self._running = False
+        self._custom_tasks: dict[str, asyncio.Task[None]] = {}
+        self.catalog.definition_changed = self._definition_changed
         self.statuses = Statuses(api, self.catalog, self.clusters, self.placer.schedules)
 
     def _group_changed(self, group: str) -> None:
         self.placer.enqueue(group)
+
+    def _policy_refused(self, name: str, uid: str, problem: str) -> None:
+        self.recorder.emit(Ref(POLICY_GROUP, VERSION, "SchedulePolicy", "", name), uid, "InvalidPolicy",
+                           f"The policy is not used: {problem}", "Warning")
 
     def _cluster_changed(self, cluster: str, cause: str) -> None:
         self.placer.cluster_changed(cluster, cause)
@@ -46,6 +56,33 @@ class Federation:
     def _schedule_changed(self, key: str, new: Schedule | None, old: Schedule | None) -> None:
         self.placer.schedule_changed(key, new, old)
         self.statuses.schedule_changed(key, new, old)
+
+    def _definition_changed(self, name: str, kind: objects.Kind | None) -> None:
+        """Follow the objects of a custom resource, or forget them with their kind."""
+        previous = self._custom.get(name)
+        if previous is not None and previous[0] == kind:
+            return
+        if previous is not None:
+            if task := self._custom_tasks.pop(name, None):
+                task.cancel()
+            previous[1].clear()
+            del self._custom[name]
+        if kind is not None:
+            informer = self.catalog.informer(self.api, kind)
+            self._custom[name] = kind, informer
+            if self._running:
+                self._custom_tasks[name] = asyncio.create_task(informer.run())
+
+    async def run_custom(self) -> None:
+        """Follow the objects of all custom resources until cancelled."""
+        self._running = True
+        for name, (_kind, informer) in self._custom.items():
+            self._custom_tasks[name] = asyncio.create_task(informer.run())
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            for task in self._custom_tasks.values():
+                task.cancel()
 
     async def informers(self) -> dict[str, Informer[Any]]:
         """Return the informers that keep the state current, by what they follow. Clusters come first, because schedules
@@ -59,7 +96,7 @@ class Federation:
                     break
             else:
                 LOG.info("The control plane does not serve %s %s; such objects are not placed", kind.group, kind.kind)
-        stored = Informer(self.api, schedules.SCHEDULES, schedules.decode, self._schedule_changed)
+        stored = Informer(self.api, schedules.SCHEDULES, schedules.decode_checked, self._schedule_changed)
         return {**self.clusters.informers, "schedulegroups": self.groups.objects,
                 **self.catalog.informers(self.api, kinds), "schedules": stored}
 
@@ -71,6 +108,7 @@ class Federation:
             await informers.pop(name).refresh()
         stored = informers.pop("schedules")
         await asyncio.gather(*(informer.refresh() for informer in informers.values()))
+        await asyncio.gather(*(informer.refresh() for _kind, informer in self._custom.values()), return_exceptions=True)
         await stored.refresh()
         for name, obj in self.clusters.objects.objects.items():
             conditions = (obj.get("status") or {}).get("conditions") or ()

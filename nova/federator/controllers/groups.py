@@ -14,7 +14,7 @@ GROUPS = f"/apis/{POLICY_GROUP}/{VERSION}/schedulegroups"
 
 def group_name(policy: str, label: str) -> str:
     """Return the name of a ScheduleGroup: the policy and eight hexadecimal digits."""
-    return f"{policy[:244]}-{hashlib.sha256(f'{policy}/{label}'.encode()).hexdigest()[:8]}"
+    return f"{policy[:244].rstrip('.-')}-{hashlib.sha256(f'{policy}/{label}'.encode()).hexdigest()[:8]}"
 
 
 class ScheduleGroups:
@@ -27,9 +27,9 @@ class ScheduleGroups:
     async def write(self, group: Group, policy: Policy, label: str, decision: Decision) -> None:
         """Create or replace the object of a group, if it differs."""
         name = group_name(policy.name, label)
-        labels = {policy.group_by: label, MATCHING_POLICY: policy.name[:63]}
+        labels = {policy.group_by: label, MATCHING_POLICY: policy.name[:63].rstrip('.-')}
         if len(decision.targets) == 1:
-            labels[TARGET] = next(iter(decision.targets))
+            labels[TARGET] = next(iter(decision.targets))[:63].rstrip(".-")
         refs = [{"group": item.ref.group, "version": item.ref.version, "kind": item.ref.kind,
                  "namespace": item.ref.namespace, "name": item.ref.name} for item in group.items]
         content = {"policy": {"name": policy.name, "namespace": ""}, "objectRefs": refs,

@@ -3,6 +3,7 @@ namespace and the rights of its agent are created and the certificate is signed.
 
 import asyncio
 import base64
+import contextlib
 import logging
 import re
 from collections.abc import Mapping
@@ -35,7 +36,9 @@ CLUSTERS = f"/apis/{CLUSTER_GROUP}/{VERSION}/clusters"
 TOKENS = "/api/v1/namespaces/kube-system/secrets"
 _RBAC = "/apis/rbac.authorization.k8s.io/v1"
 JOINERS = "system:bootstrappers:nova"  # the group of bootstrap tokens of agents
-_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
+_USED = "nova.elotl.co/used"  # annotation of a one-time token: the request that it has authorized
+_TOKEN_GRACE = 30.0  # seconds after which a used token is deleted
+_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?")  # also the value of a label
 
 
 class Joining:
@@ -46,6 +49,7 @@ class Joining:
         self.requests = Informer(api, REQUESTS, lambda obj: obj, self._changed,
                                  fieldSelector=f"spec.signerName={SIGNER}")
         self._open: asyncio.Queue[str] = asyncio.Queue()
+        self._used: asyncio.Queue[str] = asyncio.Queue()  # names of Secrets of used tokens
 
     def _changed(self, key: str, new: Object | None, _old: Object | None) -> None:
         if new is not None and not (new.get("status") or {}).get("conditions"):
@@ -54,6 +58,11 @@ class Joining:
     async def run(self) -> None:
         """Decide on requests until cancelled."""
         await self._grant()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._remove_used_tokens())
+            tasks.create_task(self._decide_on_requests())
+
+    async def _decide_on_requests(self) -> None:
         while True:
             name = await self._open.get()
             request = self.requests.objects.get(name)
@@ -65,6 +74,8 @@ class Joining:
                 if not (error.missing or error.conflict):
                     LOG.warning("The certificate request %s could not be decided and is tried again: %s", name, error)
                     asyncio.get_running_loop().call_later(2.0, self._open.put_nowait, name)
+            except Exception:  # a malformed request must not stop the scheduler
+                LOG.exception("The certificate request %s cannot be processed", name)
 
     async def _grant(self) -> None:
         """Let holders of bootstrap tokens and agents request certificates. Repeated until it succeeds."""
@@ -91,25 +102,53 @@ class Joining:
         try:
             cluster, parsed = requested_cluster(spec)
             if not _NAME.fullmatch(cluster):
-                raise Invalid(f"The name of the cluster {cluster[:80]!r} is not a DNS name.")
-            token = await self._authorize(str(spec.get("username") or ""), cluster)
+                raise Invalid(f"The name of the cluster {cluster[:80]!r} is not a DNS name of at most 63 characters.")
+            token = await self._authorize(str(spec.get("username") or ""), cluster, request["metadata"]["name"])
+            await prepare(self.api, cluster)
         except Invalid as error:
             LOG.warning("The certificate request %s of %s was denied: %s", request["metadata"]["name"],
                         spec.get("username"), error.message)
             await self._condition(request, "Denied", error.message)
             return
-        await prepare(self.api, cluster)
         approved = await self._condition(request, "Approved", f"The agent of cluster {cluster} may join.")
+        if token:  # before the certificate exists, so that a token is never used twice
+            used = {_USED: request["metadata"]["name"]}
+            await self.api.patch(f"{TOKENS}/{token}", {"metadata": {"annotations": used}})
         certificate = self.authority.sign(parsed)
         approved["status"]["certificate"] = base64.b64encode(certificate).decode()
         await self.api.replace(f"{path}/status", approved)
-        if token:  # used once
-            await self.api.delete(f"{TOKENS}/{token}")
+        if token:  # used once; a moment later, because the agent still polls with it
+            asyncio.get_running_loop().call_later(_TOKEN_GRACE, self._used.put_nowait, token)
+        await self._remove_old(cluster, request["metadata"]["name"])
         LOG.info("Cluster %s: the certificate of its agent was signed", cluster)
 
-    async def _authorize(self, user: str, cluster: str) -> str:
+    async def _remove_old(self, cluster: str, latest: str) -> None:
+        """Delete the decided requests of a cluster but the latest, because no controller of the control plane does."""
+        for name, obj in list(self.requests.objects.items()):
+            decided = (obj.get("status") or {}).get("conditions")
+            with contextlib.suppress(Invalid):
+                if name != latest and decided and requested_cluster(obj["spec"])[0] == cluster:
+                    await self._delete(f"{REQUESTS}/{name}")
+
+    async def _remove_used_tokens(self) -> None:
+        while True:
+            name = await self._used.get()
+            try:
+                await self._delete(f"{TOKENS}/{name}")
+            except ApiError as error:
+                LOG.warning("The used token %s was not deleted and is tried again: %s", name, error)
+                asyncio.get_running_loop().call_later(_TOKEN_GRACE, self._used.put_nowait, name)
+
+    async def _delete(self, path: str) -> None:
+        try:
+            await self.api.delete(path)
+        except ApiError as error:
+            if not error.missing:
+                raise
+
+    async def _authorize(self, user: str, cluster: str, name: str) -> str:
         """Return the name of the Secret of a token to remove after its use, or an empty text. Raises Invalid if the
-        user may not become the agent of the cluster."""
+        user may not become the agent of the cluster. ``name``: of the request."""
         if user == f"{AGENT_USER}{cluster}":
             return ""  # a renewal
         prefix, _colon, token = user.rpartition(":")
@@ -122,6 +161,8 @@ class Joining:
                 raise Invalid(f"The bootstrap token {token} does not exist any more.") from None
             raise
         bound = (secret["metadata"].get("annotations") or {}).get(PIN)
+        if (secret["metadata"].get("annotations") or {}).get(_USED, name) != name:
+            raise Invalid(f"The bootstrap token {token} was used already.")
         if bound is not None:
             if bound != cluster:
                 raise Invalid(f"The bootstrap token {token} is for cluster {bound}, not for {cluster}.")
@@ -152,11 +193,14 @@ class Joining:
 
 async def prepare(api: Api, cluster: str) -> None:
     """Create what the agent of a cluster needs in the control plane: its Cluster, its namespace and its rights there.
-    Repeatable."""
+    Repeatable. Raises Invalid if the namespace belongs to another cluster."""
     namespace = cluster_namespace(cluster)
     await _create(api, "/api/v1/namespaces", {
         "apiVersion": "v1", "kind": "Namespace",
         "metadata": {"name": namespace, "labels": {NAME_LABEL: namespace}, "annotations": {ORIGINAL_NAME: cluster}}})
+    owner = ((await api.get(f"/api/v1/namespaces/{namespace}"))["metadata"].get("annotations") or {}).get(ORIGINAL_NAME)
+    if owner != cluster:
+        raise Invalid(f"The namespace {namespace} belongs to {owner or 'a user'}: choose another name for {cluster}.")
     await _create(api, f"{_RBAC}/namespaces/{namespace}/roles", {
         "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role",
         "metadata": {"name": "nova-agent", "namespace": namespace}, "rules": agent_rules()})

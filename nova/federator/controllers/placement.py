@@ -5,26 +5,22 @@ that must never run twice. Everything is derived from the stored schedules, so a
 """
 
 import asyncio
-import functools
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Mapping
 
-from nova.common.errors import Invalid
-from nova.federator.api import objects
-from nova.federator.api.names import TARGET, cluster_namespace
+from nova.federator.api.names import cluster_namespace
 from nova.federator.api.types import Decision, Group, Policy
-from nova.federator.controllers.catalog import Catalog
+from nova.federator.controllers.catalog import Catalog, template_of
 from nova.federator.controllers.clusters import Clusters
 from nova.federator.controllers.events import Recorder
 from nova.federator.controllers.groups import ScheduleGroups, group_name
+from nova.federator.controllers.schedule_writer import ScheduleWriter, Stored
+from nova.federator.controllers.shares import grows, phases, retiring, shrinks
 from nova.federator.kube.client import Api, ApiError
-from nova.federator.scheduling import overrides
 from nova.federator.scheduling.capacity import Claims
 from nova.federator.scheduling.decide import decide
-from nova.federator.store import schedules
-from nova.federator.store.schedules import STOP_MARGIN, Entry, Schedule
+from nova.federator.store.schedules import STOP_MARGIN, Schedule
 
 LOG = logging.getLogger(__name__)
 _WORKERS = 16
@@ -40,11 +36,12 @@ class Placer:
                  groups: ScheduleGroups) -> None:
         self.api, self.catalog, self.clusters, self.recorder, self.groups = api, catalog, clusters, recorder, groups
         self.claims = Claims()
-        self.schedules: dict[str, dict[str, dict[int, Schedule]]] = {}  # group -> cluster -> part -> schedule
+        self.schedules: Stored = {}
+        self.writer = ScheduleWriter(api, catalog, clusters, recorder, self.schedules)
         self.decisions: dict[str, Decision] = {}  # group -> last decision, for explain and for retries
         self.waiting: dict[str, set[str]] = {}  # cause or "cluster/cause" -> groups that wait for it
-        self.placed = 0
         self._stopped: set[tuple[str, str]] = set()  # group, cluster: its fence time is over
+        self._handovers: dict[str, set[str]] = {}  # group -> groups that wait until it has schedules
         self._since: dict[tuple[str, str], float] = {}  # group, cluster -> when a share began to wait for readiness
         self._avoid: dict[tuple[str, str], float] = {}  # group, cluster -> until when it is avoided
         self._queue: asyncio.Queue[str] = asyncio.Queue()
@@ -70,7 +67,7 @@ class Placer:
             applied = self.clusters.applied(cluster)
             self.claims.report(state, lambda group: all(
                 applied.get(part.name, -1) >= part.generation
-                for part in self.schedules.get(group, {}).get(cluster, {}).values()))
+                for part in self.schedules.get(group, {}).get(cluster, {}).values() if part.runs_pods))
         self.wake(cluster, cause)
 
     def wake(self, cluster: str, cause: str) -> None:
@@ -111,7 +108,7 @@ class Placer:
         if written_here:
             return
         if new is None or old is None or new.ready != old.ready or new.generation != old.generation \
-                or _phases(new) != _phases(old):
+                or phases(new) != phases(old):
             self.enqueue(current.group)
 
     def _cluster(self, namespace: str) -> str | None:
@@ -129,7 +126,7 @@ class Placer:
             return
         shares = {entry.ref.key: entry.replicas for part in parts.values() for entry in part.entries}
         applied = self.clusters.applied(cluster)
-        included = all(applied.get(part.name, -1) >= part.generation for part in parts.values())
+        included = all(applied.get(part.name, -1) >= part.generation for part in parts.values() if part.runs_pods)
         items = [(template.item, replicas) for key, replicas in shares.items()
                  if (template := self.catalog.templates.get(key)) is not None]
         self.claims.claim(cluster, group, items, included)
@@ -151,7 +148,7 @@ class Placer:
                 self._failures.pop(group, None)
             except ApiError as error:
                 failures = self._failures[group] = self._failures.get(group, 0) + 1
-                delay = 0.05 if error.conflict else min(0.5 * 2 ** failures, _LONGEST_DELAY)
+                delay = min((0.05 if error.conflict else 0.5) * 2 ** min(failures, 12), _LONGEST_DELAY)
                 LOG.log(logging.DEBUG if error.conflict else logging.WARNING,
                         "Group %s was not placed and is tried again in %.1f s: %s", group, delay, error)
                 asyncio.get_running_loop().call_later(delay, self.enqueue, group)
@@ -191,14 +188,14 @@ class Placer:
         an unreachable cluster are given up after its workloads are stopped, or may run on by policy."""
         for name in self.clusters.draining():
             placed = [part for clusters in self.schedules.values() for part in clusters.get(name, {}).values()]
-            orphan = self.clusters.orphan(name)
+            orphan = self.clusters.orphan(name)  # read before the loop yields: the object may disappear
             silent = not self.clusters.reachable(name) and self.clusters.silent_for(name) > max(
                 (part.fence_after + part.stop_time + STOP_MARGIN for part in placed), default=0)
             try:
                 for part in placed:
                     if orphan or (silent and part.deleting):
                         await self.api.patch(part.path, {"metadata": {"finalizers": None, "uid": part.uid}})
-                        await self._delete(part)
+                        await self.writer.delete(part)
                 if not placed:
                     await self.clusters.finish(name)
             except ApiError as error:
@@ -210,7 +207,7 @@ class Placer:
         for part in self.schedules.get(group, {}).get(cluster, {}).values():
             for observed in part.report.objects:
                 template = self.catalog.templates.get(observed.ref.key)
-                if observed.phase != "Ready" and template is not None:
+                if observed.phase != "Ready" and template is not None and self.catalog.belongs(observed.ref, group):
                     name = f"{observed.ref.kind.lower()} {observed.ref.namespace}/{observed.ref.name}"
                     self.recorder.emit(observed.ref, template.uid, "ReschedulingTriggered",
                                        f"{name} does not have minimum replicas available", "Warning")
@@ -226,7 +223,7 @@ class Placer:
 
         An agent that returns renews its Lease, then reads its schedules, then acts. The reverse order here - first the
         schedules are deleted, then the Lease is read - leaves no gap in which both sides could run. Raises ApiError."""
-        await self._remove(leaving)
+        await self.writer.remove(leaving)
         for cluster, parts in leaving.items():
             if not self.clusters.reachable(cluster) and policy.failover == "AvailabilityFirst":
                 continue
@@ -238,7 +235,7 @@ class Placer:
         """Return the decision on a group, without acting on it. ``brief``: see :func:`decide`."""
         current = self.schedules.get(group.key, {})
         shares = {cluster: {entry.ref.key: entry.replicas for part in parts.values() for entry in part.entries}
-                  for cluster, parts in current.items() if not _retiring(parts)}
+                  for cluster, parts in current.items() if not retiring(parts)}
         avoided = {cluster for (avoiding, cluster) in self._avoid if avoiding == group.key}
         released = {cluster for cluster, parts in current.items() if self._released(cluster, parts)}
         return decide(group, policy, self.clusters.snapshot(), self.claims, shares, avoided, released,
@@ -262,23 +259,29 @@ class Placer:
         refs = {entry.ref.key: entry.ref for parts in current.values() for part in parts.values()
                 for entry in part.entries}
         for key, ref in refs.items():
-            if key in self.catalog.templates or (ref.group, ref.kind) not in self.catalog.kinds:
+            if key in self.catalog.templates:
                 continue
+            resource = await self.api.resource(f"{ref.group}/{ref.version}" if ref.group else ref.version, ref.kind)
+            if resource is None:
+                continue  # its kind was removed, and all objects with it
             try:
-                await self.api.get(self.catalog.kind(ref).path(ref.namespace, ref.name))
+                obj = await self.api.get(resource.path(ref.namespace, ref.name))
             except ApiError as error:
                 if error.missing:
                     continue
                 raise
-            raise ApiError(f"{key} exists, but is not known yet", 409)
+            if template_of(obj) is not None:
+                raise ApiError(f"{key} exists, but has not been listed yet")
         return True
 
     async def _place(self, name: str) -> None:
         current = self.schedules.get(name, {})
+        if not self._handed_over(name, current):
+            return
         policy = self.catalog.policy_of(name)
         if policy is None:
             if current and not self._frozen(current) and await self._confirmed(current):
-                await self._remove(current)
+                await self.writer.remove(current)
             await self.groups.remove(name)
             self._forget(name)
             return
@@ -290,12 +293,32 @@ class Placer:
         label = self.catalog.label_of(name)
         if label:
             await self.groups.write(group, policy, label, decision)
+        for waiting in self._handovers.pop(name, ()):
+            self.enqueue(waiting)
 
     def _forget(self, name: str) -> None:
         self.decisions.pop(name, None)
         self.claims.decide(name, {})
         for key in [key for key in self._since if key[0] == name]:
             del self._since[key]
+
+    def _handed_over(self, name: str, current: Mapping[str, Mapping[int, Schedule]]) -> bool:
+        """Return True if no object of a group waits for its first schedule in another group: its copies stay until then
+        and the other group takes them over with their volumes. Groups do not wait for groups that wait."""
+        for entry in (entry for parts in current.values() for part in parts.values() for entry in part.entries):
+            placement, template = self.catalog.placements.get(entry.ref.key), self.catalog.templates.get(entry.ref.key)
+            if placement is None or placement.group == name or template is None or template.problem \
+                    or template.deleting or any(
+                    placement.group in waiting for waiting in self._handovers.values()):
+                continue
+            stored = self.schedules.get(placement.group, {})
+            decision = self.decisions.get(placement.group)
+            if (decision is None or decision.targets) and not any(
+                    entry.ref.key == other.ref.key for parts in stored.values() for part in parts.values()
+                    for other in part.entries):
+                self._handovers.setdefault(placement.group, set()).add(name)
+                return False
+        return True
 
     def _remember(self, group: Group, policy: Policy, decision: Decision) -> None:
         """Book the resources of a decision, and note the changes for which the group waits: those that its rejections
@@ -328,20 +351,20 @@ class Placer:
             part.failover == "Fenced" for parts in leaving.values() for part in parts.values())
         if not decision.targets:
             return
-        if broken_first and leaving and any(_grows(current.get(cluster, {}), shares)
+        if broken_first and leaving and any(grows(current.get(cluster, {}), shares)
                                             for cluster, shares in decision.targets.items()) and not await self._end(
                                                 policy, leaving):
             return  # continues when the copies are gone
-        shrinking = [cluster for cluster in decision.targets if _shrinks(current.get(cluster, {}),
+        shrinking = [cluster for cluster in decision.targets if shrinks(current.get(cluster, {}),
                                                                          decision.targets[cluster])]
         for cluster, shares in decision.targets.items():
             if cluster not in shrinking:
-                await self._write(group, policy, cluster, shares, current.get(cluster, {}))
+                await self.writer.write(group, policy, cluster, shares, current.get(cluster, {}))
         pending = [cluster for cluster in decision.targets if cluster not in shrinking and not all(
             part.ready for part in self.schedules.get(group.key, {}).get(cluster, {}).values())]
         if not pending or broken_first or not decision.placed:
             for cluster in shrinking:
-                await self._write(group, policy, cluster, decision.targets[cluster], current[cluster])
+                await self.writer.write(group, policy, cluster, decision.targets[cluster], current[cluster])
         now = time.monotonic()
         for cluster in decision.targets:
             if cluster in pending:
@@ -350,106 +373,10 @@ class Placer:
                 self._since.pop((group.key, cluster), None)
         if pending:
             for parts in leaving.values():
-                await self._retire(parts)
+                await self.writer.retire(parts)
         else:
-            await self._remove(leaving)
-        await self._label(group, decision)
-
-    async def _write(self, group: Group, policy: Policy, cluster: str, shares: Mapping[str, int | None],
-                     stored: Mapping[int, Schedule]) -> None:
-        """Create or update the schedules of a group in a cluster, if they differ from the decision."""
-        manifests, entries = self._render(group, policy, cluster, shares)
-        if stored and entries == [entry for _number, part in sorted(stored.items()) for entry in part.entries] and all(
-                _current(part, policy) for part in stored.values()):
-            return
-        parts = schedules.partition([make() for make in manifests]) if manifests else []
-        for number, (indexes, packed) in enumerate(parts):
-            chosen = tuple(entries[index] for index in indexes)
-            old = stored.get(number)
-            if old is not None and old.entries == chosen and _current(old, policy):
-                continue
-            if old is not None and old.deleting:
-                raise ApiError(f"the copies of {group.key} in {cluster} are still being deleted", 409)
-            stop_time = max((self.catalog.templates[entry.ref.key].item.stop_time for entry in chosen), default=0)
-            spec = schedules.render_spec(
-                group.key, chosen, packed, number, policy.name, policy.failover, policy.fence_after,
-                stop_time=stop_time, prior_silence=old.silence if old is not None else 0)
-            await self._store(cluster, spec, old)
-        for number, old in stored.items():
-            if number >= len(parts):
-                await self._delete(old)
-
-    def _render(self, group: Group, policy: Policy, cluster: str, shares: Mapping[str, int | None]) -> tuple[
-            list[Callable[[], dict[str, Any]]], list[Entry]]:
-        """Return what a cluster shall run of a group: functions that return the manifests, and the entries."""
-        state = self.clusters.cluster(cluster)
-        labels = state.labels if state else {}
-        manifests: list[Callable[[], dict[str, Any]]] = []
-        entries = []
-        for item in group.items:
-            if item.ref.key not in shares:
-                continue
-            template, replicas = self.catalog.templates[item.ref.key], shares[item.ref.key]
-            if replicas == item.replicas and not (policy.spread and policy.spread.overrides):
-                manifests.append(template.manifest)
-                entries.append(Entry(item.ref, template.uid, template.digest, replicas))
-                continue
-            manifest = template.manifest()
-            if replicas is not None and item.replicas is not None:
-                objects.set_replicas(manifest, replicas)
-            if policy.spread:
-                try:
-                    manifest = overrides.apply(manifest, item.ref, policy.spread, labels)
-                except Invalid as error:
-                    self.recorder.emit(item.ref, template.uid, "OverrideFailed", error.message, "Warning")
-            manifests.append(functools.partial(dict, manifest))
-            entries.append(Entry(item.ref, template.uid, schedules.digest_of(manifest), replicas))
-        return manifests, entries
-
-    async def _store(self, cluster: str, spec: dict[str, Any], old: Schedule | None) -> None:
-        if old is None:
-            body = schedules.render(cluster, spec)
-            result = await self.api.create(schedules.path_of(body["metadata"]["namespace"]), body)
-            self.placed += 1
-        else:
-            result = await self.api.patch(old.path, {"metadata": {"resourceVersion": old.version}, "spec": spec})
-        stored = schedules.decode(result)  # do not wait for the watch
-        self.schedules.setdefault(stored.group, {}).setdefault(cluster, {})[stored.part] = stored
-
-    async def _retire(self, parts: Mapping[int, Schedule]) -> None:
-        for part in parts.values():
-            if not part.retiring and not part.deleting:
-                await self.api.patch(part.path, {"metadata": {"resourceVersion": part.version},
-                                                 "spec": {"retiring": True}})
-
-    async def _remove(self, clusters: Mapping[str, Mapping[int, Schedule]]) -> None:
-        """Delete the schedules of a group in clusters; their agents delete the copies."""
-        for parts in clusters.values():
-            for part in parts.values():
-                if not part.deleting:
-                    await self._delete(part)
-
-    async def _delete(self, part: Schedule) -> None:
-        try:
-            await self.api.delete(part.path, uid=part.uid, version=part.version)
-        except ApiError as error:
-            if not error.missing:
-                raise
-
-    async def _label(self, group: Group, decision: Decision) -> None:
-        """Write the label target-cluster of the members; copies in several clusters have none."""
-        target = next(iter(decision.targets)) if len(decision.targets) == 1 else ""
-        for item in group.items:
-            template = self.catalog.templates.get(item.ref.key)
-            if template is None or template.target == target:
-                continue
-            try:
-                path = self.catalog.kind(item.ref).path(item.ref.namespace, item.ref.name)
-                await self.api.patch(path, {"metadata": {"labels": {TARGET: target or None}}})
-                self.catalog.set_target(item.ref.key, target)
-            except ApiError as error:
-                if not error.missing:
-                    raise
+            await self.writer.remove(leaving)
+        await self.writer.label(group, decision)
 
     def _emit(self, group: Group, policy: Policy, decision: Decision) -> None:
         for key in self.catalog.members.get(group.key, ()):
@@ -473,29 +400,3 @@ class Placer:
             if not decision.placed:
                 reasons = "; ".join(f"{r.cluster}: {r.message}" for r in decision.rejections) or "no cluster matches"
                 self.recorder.emit(item.ref, template.uid, "FailedScheduling", reasons, "Warning")
-
-
-def _current(part: Schedule, policy: Policy) -> bool:
-    """Return True if a stored schedule is in use and has the properties of a policy."""
-    return not part.retiring and not part.deleting and (part.policy, part.failover, part.fence_after) == (
-        policy.name, policy.failover, policy.fence_after)
-
-
-def _shrinks(parts: Mapping[int, Schedule], shares: Mapping[str, int | None]) -> bool:
-    """Return True if an object has fewer replicas in the shares than in the stored schedules."""
-    return any((entry.replicas or 0) > (shares.get(entry.ref.key) or 0)
-               for part in parts.values() for entry in part.entries)
-
-
-def _grows(parts: Mapping[int, Schedule], shares: Mapping[str, int | None]) -> bool:
-    """Return True if the shares have an object or a replica that the stored schedules have not."""
-    stored = {entry.ref.key: entry.replicas or 0 for part in parts.values() for entry in part.entries}
-    return any(key not in stored or (replicas or 0) > stored[key] for key, replicas in shares.items())
-
-
-def _retiring(parts: Mapping[int, Schedule]) -> bool:
-    return any(part.retiring or part.deleting for part in parts.values())
-
-
-def _phases(schedule: Schedule) -> Iterable[str]:
-    return [observed.phase for observed in schedule.report.objects]

@@ -2,13 +2,11 @@
 plane's certificate authority."""
 
 import base64
-import binascii
 import datetime
 from collections.abc import Mapping
 from typing import Any
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -33,8 +31,10 @@ def requested_cluster(spec: Mapping[str, Any]) -> tuple[str, x509.CertificateSig
         if not request.is_signature_valid:
             raise Invalid("spec.request: the signature is invalid.")
         subject = [(attribute.oid, str(attribute.value)) for attribute in request.subject]
-        extensions = list(request.extensions)
-    except (binascii.Error, TypeError, ValueError, InvalidSignature, x509.ExtensionNotFound) as error:
+        extensions, key = list(request.extensions), request.public_key()
+    except Invalid:
+        raise
+    except Exception as error:  # unsupported algorithms, duplicate extensions, ...: the library has many
         raise Invalid(f"spec.request is not a certificate request: {error}") from None
     names = [value for oid, value in subject if oid == NameOID.COMMON_NAME]
     groups = [value for oid, value in subject if oid == NameOID.ORGANIZATION_NAME]
@@ -42,7 +42,6 @@ def requested_cluster(spec: Mapping[str, Any]) -> tuple[str, x509.CertificateSig
         raise Invalid(f"The subject must be CN={AGENT_USER}CLUSTER, O={AGENTS_GROUP}.")
     if extensions:
         raise Invalid("The request must have no extensions.")
-    key = request.public_key()
     if not ((isinstance(key, ec.EllipticCurvePublicKey) and key.curve.key_size >= 256)
             or (isinstance(key, rsa.RSAPublicKey) and 2048 <= key.key_size <= 8192)):
         raise Invalid("The key must be an elliptic-curve key of at least 256 bits or an RSA key of 2048 to 8192 bits.")

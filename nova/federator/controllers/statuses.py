@@ -69,7 +69,7 @@ class Statuses:
             group, ref = await self._queue.get()
             self._queued.discard(ref.key)
             template = self.catalog.templates.get(ref.key)
-            if template is None:
+            if template is None or not self.catalog.belongs(ref, group):
                 self._written.pop(ref.key, None)
                 continue
             digest, at = self._written.get(ref.key, (template.status, 0.0))
@@ -90,6 +90,9 @@ class Statuses:
                 self.writes += 1
             except ApiError as error:
                 if error.missing:
+                    continue
+                if error.status in (400, 422):  # what an agent reports is not valid
+                    LOG.warning("The status of %s was refused: %s", ref.key, error)
                     continue
                 LOG.warning("The status of %s was not written and is tried again: %s", ref.key, error)
                 loop.call_later(_RETRY, self.enqueue, group, ref)

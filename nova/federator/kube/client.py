@@ -3,10 +3,11 @@
 import asyncio
 import contextlib
 import random
+import re
 import time
 from collections.abc import AsyncIterator, Mapping
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypeVar
 from urllib.parse import quote, urlencode
 
 import aiohttp
@@ -16,6 +17,7 @@ from nova.common.errors import ReportedError
 from nova.federator.kube.config import Kubeconfig, read_token
 
 Object = dict[str, Any]
+T = TypeVar("T")
 _REQUEST_TIMEOUT = 15.0  # seconds of a request, including retries
 _LIST_TIMEOUT = 60.0
 _WATCH_SECONDS = 300  # the server ends a watch after about this time
@@ -23,6 +25,9 @@ _WATCH_SILENCE = 90.0  # seconds without an event or bookmark after which a watc
 _EVENT_LIMIT = 4 << 20  # bytes of one watch event
 _TOKEN_SECONDS = 60.0  # seconds between two reads of a token file
 _PAGE = 500  # objects of one page of a list
+_DEPTH = 100  # levels of objects and lists
+TRUNCATED = "nova.elotl.co/truncated"  # stands for content below _DEPTH levels
+_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*+"|[{}\[\]]', re.DOTALL)
 _RETRIES = 4  # of requests that the server certainly has not executed (429, connection refused)
 
 
@@ -87,8 +92,8 @@ class _Line(msgspec.Struct):
     object: Object
 
 
-_decode_line = msgspec.json.Decoder(_Line).decode
-_decode = msgspec.json.Decoder().decode
+_LINE: msgspec.json.Decoder[_Line] = msgspec.json.Decoder(_Line)
+_ANY: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
 _encode = msgspec.json.Encoder().encode
 
 
@@ -220,7 +225,7 @@ class Api:
 
     def _event(self, path: str, line: bytes) -> Event:
         try:
-            decoded = _decode_line(line)
+            decoded = _decode(line, _LINE)
         except msgspec.MsgspecError as error:
             raise ApiError(f"The watch of {self.config.server}{path} sent an unreadable event: {error}") from None
         if decoded.type == "ERROR":
@@ -261,7 +266,7 @@ class Api:
         if status >= 300:
             raise self._error(method, path, status, content)
         with contextlib.suppress(msgspec.MsgspecError):
-            if isinstance(result := _decode(content), dict):
+            if isinstance(result := _decode(content, _ANY), dict):
                 return result
         raise ApiError(f"{method} {self.config.server}{path} returned no JSON object.", 502)
 
@@ -269,7 +274,7 @@ class Api:
         message, reason = content[:300].decode(errors="replace"), ""
         details: Mapping[str, Any] = {}
         with contextlib.suppress(msgspec.MsgspecError):
-            if isinstance(body := _decode(content), dict):
+            if isinstance(body := _decode(content, _ANY), dict):
                 message, reason = str(body.get("message") or message), str(body.get("reason") or "")
                 details = body["details"] if isinstance(body.get("details"), dict) else {}
         return ApiError(f"{method} {path}: {status} {message}", status, reason, details)
@@ -289,6 +294,30 @@ class Api:
 
     def _count(self, method: str) -> None:
         self.counts[method] = self.counts.get(method, 0) + 1
+
+
+def _decode(data: bytes, decoder: msgspec.json.Decoder[T]) -> T:
+    """Decode JSON. What is nested too deeply is replaced by TRUNCATED, so that an object of a hostile client cannot end
+    the watch of all others. Raises MsgspecError."""
+    try:
+        return decoder.decode(data)
+    except RecursionError:
+        return decoder.decode(_truncate(data))
+
+
+def _truncate(data: bytes) -> bytes:
+    result, depth, start = bytearray(), 0, 0
+    for match in _TOKEN.finditer(data):
+        token = match[0]
+        if token in b"{[":
+            depth += 1
+            if depth == _DEPTH:
+                result += data[start:match.start()] + b'"' + TRUNCATED.encode() + b'"'
+        elif token in b"}]":
+            if depth == _DEPTH:
+                start = match.end()
+            depth -= 1
+    return bytes(result + data[start:])
 
 
 def _text(error: BaseException) -> str:

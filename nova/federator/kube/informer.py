@@ -57,11 +57,11 @@ class Informer(Generic[T]):
                 async for event in self.api.watch(self.path, self.version, **self.query):
                     failures = 0
                     version = str(event.object["metadata"]["resourceVersion"])
-                    if _later(self.version, version):
+                    if later(self.version, version):
                         raise ApiError("the server has older data than before: it was restored from a backup", 410)
                     if event.type == "DELETED":
                         self._store(key_of(event.object), None)
-                    elif event.type != "BOOKMARK" and not _later(self._versions.get(key_of(event.object), ""), version):
+                    elif event.type != "BOOKMARK" and not later(self._versions.get(key_of(event.object), ""), version):
                         self._store(key_of(event.object), event.object)  # else the result of a write is stored already
                     self.version = version
                 if time.monotonic() - started < _SHORTEST_WATCH:
@@ -100,11 +100,18 @@ class Informer(Generic[T]):
         self.version = str(page["metadata"]["resourceVersion"])
         self.synced.set()
 
+    def clear(self) -> None:
+        """Handle all objects as deleted, because their kind was removed."""
+        for key in list(self._versions):
+            self._store(key, None)
+        self.version = ""
+
     def put(self, obj: Object) -> bool:
         """Store the result of a write, without a call of the handler, so that the next reader need not wait for the
         watch. Return False if the watch has reported this state, or a later one, already."""
         key, version, decoded = key_of(obj), str(obj["metadata"].get("resourceVersion")), self.decode(obj)
-        if decoded is None or not _later(version, self.version) or not _later(version, self._versions.get(key, "0")):
+        reported = self._versions.get(key, "0")
+        if decoded is None or not later(version, self.version or "0") or not later(version, reported):
             return False
         self._versions[key], self.objects[key] = version, decoded
         return True
@@ -130,7 +137,7 @@ class Informer(Generic[T]):
             LOG.exception("Cannot process the change of %s %s", self.path, key)
 
 
-def _later(version: str, other: str) -> bool:
+def later(version: str, other: str) -> bool:
     """Return True if a resource version is certainly later than another one."""
     return version.isdecimal() and other.isdecimal() and int(version) > int(other)
 

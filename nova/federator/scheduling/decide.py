@@ -4,7 +4,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
-from nova.federator.api.names import NAME_LABEL
 from nova.federator.api.selectors import matches
 from nova.federator.api.types import Cluster, Decision, Group, Item, Policy, Rejection
 from nova.federator.scheduling.capacity import Claims, Fit, Room
@@ -25,9 +24,16 @@ def decide(group: Group, policy: Policy, clusters: Iterable[Cluster] | Mapping[s
     A group that no cluster can take stays where it is.
     """
     by_name = clusters if isinstance(clusters, Mapping) else {cluster.name: cluster for cluster in clusters}
+    finished = {item.ref.key for item in group.items if item.finished}
+    if finished:
+        return _without_restarts(group, policy, by_name, claims, current, avoided, released, finished)
     if brief and _stays(group, policy, by_name, claims, current, avoided):
         return Decision({name: _whole(group) for name in current})
     decision = _decide(group, policy, by_name, claims, current, avoided, released, brief)
+    if not policy.name and policy.clusters is not None:  # the clusters that an annotation names
+        unknown = sorted(name for _key, names in policy.clusters.equal for name in names if name not in by_name)
+        decision = msgspec.structs.replace(decision, warnings=(*decision.warnings, *(
+            f"the annotation names the cluster {name!r:.80}, which does not exist" for name in unknown[:_WARNINGS])))
     if decision.targets:
         return decision
     remaining = _remaining(group, policy, by_name, current, released)
@@ -44,6 +50,19 @@ def _remaining(group: Group, policy: Policy, by_name: Mapping[str, Cluster], cur
     keys = [item.ref.key for item in group.items]
     placed = {name: {key: shares[key] for key in keys if key in shares} for name, shares in stays.items()}
     return {name: shares for name, shares in placed.items() if shares}
+
+
+def _without_restarts(group: Group, policy: Policy, by_name: Mapping[str, Cluster], claims: Claims, current: Shares,
+                      avoided: Collection[str], released: Collection[str], finished: Collection[str]) -> Decision:
+    """Decide on a group in which Jobs or Pods have ended: these stay where they ran, and never run anywhere else."""
+    rest = msgspec.structs.replace(group, items=tuple(item for item in group.items if item.ref.key not in finished))
+    decision = decide(rest, policy, by_name, claims, current, avoided, released) if rest.items else Decision({})
+    targets = {name: dict(shares) for name, shares in decision.targets.items()}
+    for name, shares in current.items():
+        cluster = by_name.get(name)
+        if cluster is not None and not cluster.draining and (not rest.items or name in targets):
+            targets.setdefault(name, {}).update({key: shares[key] for key in finished if key in shares})
+    return msgspec.structs.replace(decision, targets={name: shares for name, shares in targets.items() if shares})
 
 
 def _stays(group: Group, policy: Policy, by_name: Mapping[str, Cluster], claims: Claims, current: Shares,
@@ -70,9 +89,7 @@ def _decide(group: Group, policy: Policy, by_name: Mapping[str, Cluster], claims
             rejections.append(rejection)
     frozen = [name for name in current if name not in released and name in by_name and not by_name[name].reachable
               and policy.failover != "AvailabilityFirst"]
-    named = [names for key, names in (policy.clusters.equal if policy.clusters else ()) if key == NAME_LABEL]
-    warnings = [f"cluster {name!r:.260} does not exist" for names in named
-                for name in sorted(names - by_name.keys())][:_WARNINGS]
+    warnings: list[str] = []
     if policy.spread is not None:
         return _spread(group, policy, candidates, claims, current, frozen, rejections, warnings)
     if frozen and not any(cluster.name in current and cluster.reachable for cluster in candidates):

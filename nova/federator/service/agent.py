@@ -44,7 +44,7 @@ async def run_agent(bootstrap: Kubeconfig, member_config: Kubeconfig, cluster: s
                 await nova.use(config)
                 await heartbeat.acquire()
                 LOG.info("Cluster %s: this agent has epoch %d", cluster, heartbeat.epoch)
-                reporter = Reporter(nova, member, cluster, heartbeat.epoch, lambda: agent.applied, agent.copies)
+                reporter = Reporter(nova, member, cluster, heartbeat.epoch, agent.applied_with_pods, agent.copies)
                 for loop in (heartbeat.run(), agent.run(), reporter.run(), _renew(credentials, config, nova)):
                     tasks.create_task(loop)
         finally:

@@ -7,6 +7,7 @@ import time
 
 from nova.federator.api import times
 from nova.federator.api.names import NAMESPACE, SCHEDULER
+from nova.federator.client.installation import address_of
 from nova.federator.client.tokens import bootstrap_config, create_token
 from nova.federator.kube.client import Api, ApiError
 
@@ -55,11 +56,8 @@ class Hosting:
         """Return the address of the Nova API server for agents, from the load balancer of its Service. Raises ApiError
         while the Service has no address."""
         service = await self.hosting.get(f"/api/v1/namespaces/{self.namespace}/services/apiserver")
-        for entry in ((service.get("status") or {}).get("loadBalancer") or {}).get("ingress") or ():
-            if host := entry.get("ip") or entry.get("hostname"):
-                port = service["spec"]["ports"][0]["port"]
-                host = f"[{host}]" if ":" in host else host
-                return f"https://{host}" if port == 443 else f"https://{host}:{port}"
+        if address := address_of(service):
+            return address.url
         raise ApiError(f"Service {self.namespace}/apiserver has no address of a load balancer.")
 
 

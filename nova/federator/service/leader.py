@@ -28,6 +28,11 @@ class Leader:
         self._collection = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
         self._path = f"{self._collection}/{name}"
         self._seen: tuple[str, float] = ("", 0.0)  # resource version, when it was first observed
+        self._renewed = 0.0  # when the last successful renewal began
+
+    def valid(self) -> bool:
+        """Return True if no other candidate can have become the leader: a process that was suspended must not write."""
+        return time.monotonic() - self._renewed < _GIVE_UP
 
     async def acquire(self) -> None:
         """Wait until this process is the leader."""
@@ -45,16 +50,14 @@ class Leader:
 
     async def keep(self) -> None:
         """Renew until cancelled. Raises Lost."""
-        renewed = time.monotonic()
         while True:
             await asyncio.sleep(_RENEW)
             try:
                 async with asyncio.timeout(_RENEW):
                     if not await self._try():
                         raise Lost("another scheduler leads")
-                renewed = time.monotonic()
             except (ApiError, TimeoutError) as error:
-                if time.monotonic() - renewed > _GIVE_UP:
+                if not self.valid():
                     raise Lost(f"the lease was not renewed for {_GIVE_UP:.0f} s: {error}") from None
 
     async def release(self) -> None:
@@ -67,6 +70,7 @@ class Leader:
 
     async def _try(self) -> bool:
         """Renew the Lease, or take it if it is free. Return False if another candidate holds it."""
+        started = time.monotonic()
         try:
             lease = await self.api.get(self._path)
         except ApiError as error:
@@ -75,6 +79,7 @@ class Leader:
             body = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": self.name},
                     "spec": self._spec(0)}
             await self.api.create(self._collection, body)
+            self._renewed = started
             return True
         spec, version = lease["spec"], lease["metadata"]["resourceVersion"]
         holder = spec.get("holderIdentity")
@@ -90,6 +95,7 @@ class Leader:
             if error.conflict:
                 return False
             raise
+        self._renewed = started
         return True
 
     def _spec(self, transitions: int) -> dict[str, Any]:

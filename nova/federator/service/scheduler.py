@@ -37,6 +37,7 @@ class Scheduler:
     async def run(self) -> None:
         """Follow the control plane, and decide while this process leads. Ends with Lost when another one leads."""
         leader = Leader(self.api, NAMESPACE, "nova-scheduler", self.identity)
+        self.federation.placer.writer.leads = leader.valid
         await self._wait_for_control_plane()
         informers = await self.federation.informers()
         try:
@@ -44,6 +45,7 @@ class Scheduler:
                 for informer in informers.values():
                     tasks.create_task(informer.run())
                 await wait_synced(informers, _SYNC_TIMEOUT)
+                tasks.create_task(self.federation.run_custom())
                 await leader.acquire()
                 loops: list[Coroutine[Any, Any, None]] = [
                     leader.keep(), *(part.run() for part in (self.federation.clusters, self.federation.placer,

@@ -1,15 +1,17 @@
 """ClusterReports: an agent's report on its cluster. The scheduler copies it into the Cluster object."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
+from nova.federator.api import quantity
 from nova.federator.api.names import REPORT, SCHEDULE_GROUP, VERSION
 
 API_VERSION = f"{SCHEDULE_GROUP}/{VERSION}"
 REPORTS = f"/apis/{API_VERSION}/clusterreports"
 _NODES = 10_000
+_Size = Annotated[int, msgspec.Meta(ge=0)]
 _TEXT = 253  # characters of a name or version
 
 
@@ -22,6 +24,18 @@ class NodeReport(msgspec.Struct, frozen=True, omit_defaults=True):
     labels: dict[str, str] = {}
     taints: list[dict[str, str]] = []
     schedulable: bool = True
+
+
+class _NodeGroup(msgspec.Struct, forbid_unknown_fields=True):
+    """A node group, as Cluster objects accept it."""
+
+    instanceType: str = ""
+    nodeGroupType: str = ""
+    accelType: str = ""
+    accelCount: str = ""
+    minSize: _Size = 0
+    maxSize: _Size = 0
+    desiredCapacity: _Size = 0
 
 
 class ClusterReport(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -53,8 +67,14 @@ def render(namespace: str, report: ClusterReport) -> dict[str, Any]:
 
 
 def decode(obj: Mapping[str, Any]) -> ClusterReport:
-    """Return a stored report. Agents are less trusted: sizes are bounded. Raises msgspec.ValidationError."""
+    """Return a stored report. Agents are less trusted: sizes are bounded. Raises msgspec.ValidationError, Invalid."""
     report = msgspec.convert(obj.get("report") or {}, ClusterReport)
     if len(report.nodes) > _NODES or len(report.version) > _TEXT:
         raise msgspec.ValidationError(f"more than {_NODES} nodes, or a version of more than {_TEXT} characters")
+    for node in report.nodes:
+        for value in (*node.available.values(), *node.capacity.values()):
+            quantity.parse(value)
+        if not all(taint.get("key") and taint.get("effect") for taint in node.taints):
+            raise msgspec.ValidationError(f"node {node.name[:80]} has a taint without key or effect")
+    msgspec.convert(report.nodeGroups, dict[str, _NodeGroup])
     return report

@@ -28,6 +28,7 @@ _MANIFEST_LIMIT = 64 << 20  # bytes of uncompressed manifests that are accepted
 _compressor = zstandard.ZstdCompressor(level=3)
 
 Phase = Literal["Pending", "Applied", "Ready", "Failed", "Conflict", "Fenced"]
+_POD_KINDS = {"Deployment", "ReplicaSet", "StatefulSet", "DaemonSet", "Pod", "Job", "CronJob"}
 PHASES: tuple[Phase, ...] = ("Pending", "Applied", "Ready", "Failed", "Conflict", "Fenced")
 
 
@@ -103,6 +104,11 @@ class Schedule(msgspec.Struct, frozen=True):
             applied.get(entry.ref.key) == entry.digest for entry in self.entries)
         return own if confirmed else max(own, self.prior_silence)
 
+    @property
+    def runs_pods(self) -> bool:
+        """Return True if pods of its objects use resources. Only such schedules are in the reports of clusters."""
+        return any(entry.ref.kind in _POD_KINDS for entry in self.entries)
+
     def manifests(self) -> list[dict[str, Any]]:
         """Return the objects to apply, in the order of ``entries``. Raises Invalid."""
         return unpack(self.packed)
@@ -171,7 +177,7 @@ def render_spec(group: str, entries: Iterable[Entry], packed: str, part: int = 0
 
 def render(cluster: str, spec: Mapping[str, Any]) -> dict[str, Any]:
     """Return a new Schedule object for a cluster."""
-    labels = {MATCHING_POLICY: str(spec["policy"])[:63]} if spec["policy"] else {}
+    labels = {MATCHING_POLICY: str(spec["policy"])[:63].rstrip(".-")} if spec["policy"] else {}
     return {"apiVersion": API_VERSION, "kind": "Schedule", "spec": spec,
             "metadata": {"name": name_of(spec["group"], spec["part"]), "namespace": cluster_namespace(cluster),
                          "labels": labels, "finalizers": [FINALIZER]}}
@@ -206,6 +212,15 @@ def decode(obj: Mapping[str, Any]) -> Schedule:
         deleting="deletionTimestamp" in metadata, generation=metadata.get("generation", 0),
         version=metadata.get("resourceVersion", ""), uid=metadata.get("uid", ""),
         finalizers=tuple(metadata.get("finalizers") or ()), packed=spec.manifests)
+
+
+def decode_checked(obj: Mapping[str, Any]) -> Schedule:
+    """Return a stored Schedule for the scheduler. Raises Invalid also if its name is not that of its group: agents may
+    change their schedules, but a schedule must not pass for a share of another group."""
+    schedule = decode(obj)
+    if schedule.name != name_of(schedule.group, schedule.part):
+        raise Invalid(f"Schedule {schedule.cluster_namespace}/{schedule.name}: spec.group: was changed.")
+    return schedule
 
 
 class _Named(msgspec.Struct, kw_only=True):

@@ -126,7 +126,8 @@ def start_control_plane(directory: pathlib.Path) -> Cluster:
     cluster, = start([LocalCluster(directory, "nova", CONTROL_PLANE)])
     if files := [path for path in CRDS if path.exists()]:
         cluster.kubectl("apply", *(f"--filename={path}" for path in files))
-        cluster.kubectl("wait", "--for=condition=Established", "customresourcedefinition", "--all")
+        until(lambda: "rror" not in cluster.kubectl(  # fails while a definition has no condition yet
+            "wait", "--for=condition=Established", "customresourcedefinition", "--all", check=False))
     return cluster
 
 

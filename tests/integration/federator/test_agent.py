@@ -446,7 +446,8 @@ def test_copies_without_a_report_are_pruned_after_a_crash(bed: Bed, namespace: s
     bed.agent.stop()
     orphan = configmap("orphan", namespace)
     orphan["metadata"]["labels"] = {MANAGED_BY: name}
-    bed.member.apply(orphan, configmap("foreign", namespace))
+    bed.member.kubectl("apply", "--server-side", "--field-manager=nova-agent", "-f", "-", stdin=json.dumps(orphan))
+    bed.member.apply(configmap("foreign", namespace))
     bed.agent = bed.start("agent")
     until(lambda: bed.copy("configmap", "orphan", namespace) is None)
     assert bed.copy("configmap", "foreign", namespace) is not None

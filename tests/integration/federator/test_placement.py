@@ -324,3 +324,37 @@ def test_join_tokens_are_bound_to_their_cluster(federation: Federation) -> None:
             until(lambda agent=agent, message=message: message in agent.output())
         finally:
             agent.stop(9)
+
+
+def test_custom_resources_are_placed_with_their_definition(federation: Federation, namespace: str) -> None:
+    """Facts chapter 5: CRDs and their objects; replicas by the annotation replicas-path are divided."""
+    schema = {"type": "object", "properties": {"spec": {"type": "object", "properties": {
+        "size": {"type": "integer"}}}}}
+    definition = {
+        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {"name": "rings.example.com", "annotations": {
+            "nova.elotl.co/spread-onto": "member-1,member-2::Duplicate"}},
+        "spec": {"group": "example.com", "scope": "Namespaced", "names": {
+            "kind": "Ring", "plural": "rings", "singular": "ring", "listKind": "RingList"},
+            "versions": [{"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}]}}
+    federation.nova.apply(definition)
+    federation.nova.kubectl("wait", "--for=condition=Established", "customresourcedefinition/rings.example.com")
+
+    def sizes() -> dict[str, int]:
+        result = {}
+        for member in federation.members[:2]:
+            for obj in json.loads(member.kubectl("get", "rings.example.com", "-n", namespace, "-o", "json",
+                                                 check=False) or "{}").get("items", ()):
+                result[member.name] = obj["spec"]["size"]
+        return result
+    for member in federation.members[:2]:
+        until(lambda member=member: "rings.example.com" in member.kubectl("get", "crds"))
+    federation.nova.apply({"apiVersion": "example.com/v1", "kind": "Ring", "spec": {"size": 5}, "metadata": {
+        "name": "one", "namespace": namespace, "annotations": {"nova.elotl.co/replicas-path": "spec.size",
+                                                               "nova.elotl.co/spread-onto": "member-1,member-2"}}})
+    until(lambda: sizes() == {"member-1": 3, "member-2": 2})
+    federation.nova.kubectl("delete", "rings.example.com", "one", "-n", namespace)
+    until(lambda: sizes() == {})
+    federation.nova.kubectl("delete", "crd", "rings.example.com")
+    for member in federation.members[:2]:
+        until(lambda member=member: "rings.example.com" not in member.kubectl("get", "crds"))

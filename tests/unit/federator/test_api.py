@@ -143,3 +143,23 @@ def test_namespaces_of_clusters_are_valid_labels() -> None:
     for name in ("a" * 100, "a.b", "A"):
         assert len(cluster_namespace(name)) <= 63
         assert "." not in cluster_namespace(name)
+
+
+@pytest.mark.parametrize(("kind", "status", "finished"), [
+    ("Job", {"conditions": [{"type": "Complete", "status": "True"}]}, True), ("Job", {"active": 1}, False),
+    ("Job", {"conditions": [{"type": "Failed", "status": "True"}]}, True), ("Job", {"conditions": 5}, False),
+    ("Pod", {"phase": "Succeeded"}, True), ("Pod", {"phase": "Running"}, False), ("Pod", None, False)])
+def test_ended_jobs_and_pods_are_finished(kind: str, status: Any, finished: bool) -> None:
+    obj = {"apiVersion": "batch/v1" if kind == "Job" else "v1", "kind": kind, "spec": {}, "status": status,
+           "metadata": {"name": "x", "namespace": "n"}}
+    assert objects.item_of(obj).finished is finished
+
+
+def test_custom_kinds_are_read_from_definitions() -> None:
+    spec = {"group": "example.com", "scope": "Namespaced", "names": {"kind": "Ring", "plural": "rings"},
+            "versions": [{"name": "v2", "served": False}, {"name": "v1", "served": True, "storage": True}]}
+    kind = objects.custom_kind({"spec": spec})
+    assert kind is not None
+    assert kind.path("shop", "one") == "/apis/example.com/v1/namespaces/shop/rings/one"
+    assert objects.custom_kind({"spec": {**spec, "names": {}}}) is None
+    assert objects.custom_kind({"spec": 5}) is None

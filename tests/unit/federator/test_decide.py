@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 from typing import Any
 
 import pytest
@@ -258,12 +259,6 @@ def test_replicas_that_fit_nowhere_go_to_autoscaled_clusters_or_wait() -> None:
     assert (spread_of(scaled), scaled.warnings) == ({"a": 2, "b": 8}, ())
 
 
-def test_unknown_clusters_of_an_annotation_are_named() -> None:
-    decision = run(A, B, objects=group(item("web", 2)), plan=of_annotations("", "a,y,x"))
-    assert spread_of(decision) == {"a": 2}
-    assert decision.warnings == ("cluster 'x' does not exist", "cluster 'y' does not exist")
-
-
 @given(st.lists(st.tuples(st.integers(1, 4), st.integers(0, 9)), min_size=1, max_size=6), st.integers(0, 30),
        st.integers(-6, 6))
 def test_replicas_of_a_valid_placement_do_not_move(places: Any, replicas: int, more: int) -> None:
@@ -289,3 +284,47 @@ def test_decisions_do_not_depend_on_the_order_of_clusters(clusters: list[Any]) -
         objects = group(item("web", replicas))
         assert run(*clusters, plan=plan, objects=objects) == run(*sorted(clusters, key=lambda entry: entry.name),
                                                                 plan=plan, objects=objects)
+
+
+def test_a_finished_job_never_runs_again() -> None:
+    """Issue 27, scheduling 9: a succeeded Job stays where it ran, also if its group moves or its cluster is deleted."""
+    job = item("work", None, kind="Job", finished=True, break_first=True)
+    key = job.ref.key
+    elsewhere = policy({"matchLabels": {NAME_LABEL: "b"}})
+    assert run(A, B, objects=group(job), plan=elsewhere, current={"a": {key: None}}).targets == {"a": {key: None}}
+    assert run(A, B, objects=group(job)).targets == {}
+    both = group(item("web", 1), job)
+    moved = run(A, B, objects=both, plan=elsewhere, current={"a": {key: None, WEB: 1}})
+    assert moved.targets == {"b": {WEB: 1}}
+    stays = run(A, B, objects=both, current={"a": {key: None, WEB: 1}})
+    assert stays.targets == {"a": {WEB: 1, key: None}}
+
+
+def test_brief_decisions_choose_the_same_clusters() -> None:
+    """A decision without needless checks (chapter 15: cost with many clusters) has the targets of a complete one."""
+    generator = random.Random(1)
+    for _round in range(300):
+        fleet = [cluster(f"c{number}", *(node(f"n{index}", cpu=generator.choice((500, 1000, 4000)))
+                                            for index in range(generator.randint(1, 3))),
+                                   autoscaled=generator.random() < 0.2, ready=generator.random() < 0.9)
+                    for number in range(generator.randint(1, 8))]
+        names = [entry.name for entry in fleet]
+        items = [item(f"web{number}", generator.randint(1, 4), generator.choice((100, 400, 900)))
+                 for number in range(generator.randint(1, 2))]
+        plan = policy(ordered=generator.sample(names, len(names)) if generator.random() < 0.3 else None)
+        booked = claims(*fleet)
+        for name in names:
+            booked.claim(name, "other", [(item("other", 1, generator.choice((100, 300))), 1)])
+        current = {}
+        if generator.random() < 0.5:
+            current = {generator.choice(names): {entry.ref.key: entry.replicas for entry in items}}
+            booked.claim(next(iter(current)), "group", [(entry, entry.replicas) for entry in items])
+        complete = decide(group(*items), plan, fleet, booked, current)
+        brief = decide(group(*items), plan, fleet, booked, current, brief=True)
+        assert (brief.targets, brief.placed) == (complete.targets, complete.placed)
+
+
+def test_annotations_that_name_unknown_clusters_are_warned_about() -> None:
+    decision = run(A, objects=group(item("web", 2)), plan=of_annotations("", "a,x"))
+    assert spread_of(decision) == {"a": 2}
+    assert decision.warnings == ("the annotation names the cluster 'x', which does not exist",)

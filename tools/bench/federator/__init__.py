@@ -16,7 +16,7 @@ from tools.bench.amounts import Amounts
 
 def measure(amounts: Amounts) -> dict[str, Any]:
     """Return the measurements of the federator; see doc/performance.md."""
-    from tools.bench.federator import placements, world
+    from tools.bench.federator import placements, scale, world
     try:
         Binaries()
     except Invalid as error:
@@ -24,4 +24,5 @@ def measure(amounts: Amounts) -> dict[str, Any]:
         return {}
     with tempfile.TemporaryDirectory(prefix="federator-bench-") as folder:
         with world.start(pathlib.Path(folder), 3) as running:
-            return placements.measure(running, amounts)
+            results = placements.measure(running, amounts)
+        return results | scale.measure(pathlib.Path(folder), amounts)

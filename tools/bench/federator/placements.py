@@ -74,12 +74,12 @@ async def _paced(world: World, count: int) -> dict[str, float]:
             sent = await create_paced(api, [f"paced-{number}" for number in range(count)], _RATE)
             await arrivals.wait(count, _TIMEOUT)
             await asyncio.sleep(_SETTLE)
-            after = world.cpu()
+            after, memory = world.cpu(), world.agent_mb()
             world.requests = requests_per_placement(counts, await requests(world.nova), count)
         ready = await api.list(path_of("Deployment"))
         assert all(item.get("status", {}).get("readyReplicas") == 1 for item in ready["items"]), "statuses are missing"
         await _clean(api)
-    return latencies(sent, arrivals) | per_placement(before, after, count)
+    return latencies(sent, arrivals) | per_placement(before, after, count) | {"agent_mb": memory}
 
 
 async def _warm_up(api: Api, arrivals: Arrivals) -> None:

@@ -9,7 +9,7 @@ import re
 import statistics
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import aiohttp
 import msgspec
@@ -22,7 +22,7 @@ from nova.federator.local.cluster import LocalCluster
 from nova.federator.local.fake_nodes import NodeOptions
 from tests.integration.federator import clusters
 from tests.integration.federator.clusters import Cluster
-from tests.integration.federator.federation import Federation, Process
+from tests.integration.federator.federation import Federation
 
 NAMESPACE = "bench"
 SELECTED = {"bench": "selected"}  # labels of the objects that the policies of the benchmark select
@@ -65,6 +65,11 @@ class World:
             result["agents"] = sum(map(cpu_seconds, self.federation.agents.values()))
         return result
 
+    def agent_mb(self) -> float:
+        """Return the resident memory of the largest agent."""
+        assert self.federation
+        return round(max(map(memory_mb, self.federation.agents.values())), 1)
+
 
 @contextlib.contextmanager
 def start(directory: pathlib.Path, members: int) -> Iterator[World]:
@@ -78,12 +83,19 @@ def start(directory: pathlib.Path, members: int) -> Iterator[World]:
         clusters.remove([world.nova, *world.members])
 
 
-def cpu_seconds(process: Process) -> float:
+class Running(Protocol):
+    """A process."""
+
+    @property
+    def pid(self) -> int: ...
+
+
+def cpu_seconds(process: Running) -> float:
     times = psutil.Process(process.pid).cpu_times()
     return float(times.user + times.system)
 
 
-def memory_mb(process: Process) -> float:
+def memory_mb(process: Running) -> float:
     return float(psutil.Process(process.pid).memory_info().rss) / 2**20
 
 

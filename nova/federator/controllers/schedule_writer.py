@@ -1,0 +1,154 @@
+"""Writing of schedules: what a decision on a group becomes in the control plane."""
+
+import functools
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from nova.common.errors import Invalid
+from nova.federator.api import objects
+from nova.federator.api.names import TARGET
+from nova.federator.api.types import Decision, Group, Policy
+from nova.federator.controllers.catalog import Catalog
+from nova.federator.controllers.clusters import Clusters
+from nova.federator.controllers.events import Recorder
+from nova.federator.kube.client import Api, ApiError
+from nova.federator.kube.informer import later
+from nova.federator.scheduling import overrides
+from nova.federator.store import schedules
+from nova.federator.store.schedules import Entry, Schedule
+
+LOG = logging.getLogger(__name__)
+Stored = dict[str, dict[str, dict[int, Schedule]]]  # group -> cluster -> part -> schedule
+
+
+class ScheduleWriter:
+    """Creates, changes and deletes schedules, and the label that shows users the cluster of an object. ``stored``: the
+    schedules as the control plane has them. ``leads``: True while this scheduler may decide."""
+
+    def __init__(self, api: Api, catalog: Catalog, clusters: Clusters, recorder: Recorder, stored: Stored) -> None:
+        self.api, self.catalog, self.clusters, self.recorder, self.schedules = api, catalog, clusters, recorder, stored
+        self.leads: Callable[[], bool] = lambda: True
+        self.placed = 0
+
+    async def write(self, group: Group, policy: Policy, cluster: str, shares: Mapping[str, int | None],
+                     stored: Mapping[int, Schedule]) -> None:
+        """Create or update the schedules of a group in a cluster, if they differ from the decision."""
+        manifests, entries = self._render(group, policy, cluster, shares)
+        if stored and entries == [entry for _number, part in sorted(stored.items()) for entry in part.entries] and all(
+                _current(part, policy) for part in stored.values()):
+            return
+        parts = schedules.partition([make() for make in manifests]) if manifests else []
+        for number, (indexes, packed) in enumerate(parts):
+            chosen = tuple(entries[index] for index in indexes)
+            old = stored.get(number)
+            if old is not None and old.entries == chosen and _current(old, policy):
+                continue
+            if old is not None and old.deleting:
+                raise ApiError(f"the copies of {group.key} in {cluster} are still being deleted", 409)
+            stop_time = max((self.catalog.templates[entry.ref.key].item.stop_time for entry in chosen), default=0)
+            spec = schedules.render_spec(
+                group.key, chosen, packed, number, policy.name, policy.failover, policy.fence_after,
+                stop_time=stop_time, prior_silence=old.silence if old is not None else 0)
+            await self._store(cluster, spec, old)
+        for number, old in stored.items():
+            if number >= len(parts):
+                await self.delete(old)
+
+    def _render(self, group: Group, policy: Policy, cluster: str, shares: Mapping[str, int | None]) -> tuple[
+            list[Callable[[], dict[str, Any]]], list[Entry]]:
+        """Return what a cluster shall run of a group: functions that return the manifests, and the entries."""
+        state = self.clusters.cluster(cluster)
+        labels = state.labels if state else {}
+        manifests: list[Callable[[], dict[str, Any]]] = []
+        entries = []
+        for item in group.items:
+            if item.ref.key not in shares:
+                continue
+            template, replicas = self.catalog.templates[item.ref.key], shares[item.ref.key]
+            if replicas == item.replicas and not (policy.spread and policy.spread.overrides):
+                manifests.append(template.manifest)
+                entries.append(Entry(item.ref, template.uid, template.digest, replicas))
+                continue
+            manifest = template.manifest()
+            if replicas is not None and item.replicas is not None:
+                objects.set_replicas(manifest, replicas)
+            if policy.spread:
+                try:
+                    manifest = overrides.apply(manifest, item.ref, policy.spread, labels)
+                except Invalid as error:
+                    self.recorder.emit(item.ref, template.uid, "OverrideFailed", error.message, "Warning")
+            manifests.append(functools.partial(dict, manifest))
+            entries.append(Entry(item.ref, template.uid, schedules.digest_of(manifest), replicas))
+        return manifests, entries
+
+    async def _store(self, cluster: str, spec: dict[str, Any], old: Schedule | None) -> None:
+        if not self.leads():
+            raise ApiError("another scheduler may lead", 409)
+        if old is None:
+            body = schedules.render(cluster, spec)
+            path = schedules.path_of(body["metadata"]["namespace"])
+            try:
+                result = await self.api.create(path, body)
+            except ApiError as error:
+                if error.reason != "AlreadyExists":
+                    raise
+                result = await self._restore(f"{path}/{body['metadata']['name']}", spec)
+            self.placed += 1
+        else:
+            result = await self.api.patch(old.path, {"metadata": {"resourceVersion": old.version}, "spec": spec})
+        stored = schedules.decode(result)  # do not wait for the watch
+        parts = self.schedules.setdefault(stored.group, {}).setdefault(cluster, {})
+        present = parts.get(stored.part)
+        if present is None or present.uid != stored.uid or not later(present.version, stored.version):
+            parts[stored.part] = stored  # otherwise the watch was quicker, and has a report of the agent too
+
+    async def _restore(self, path: str, spec: dict[str, Any]) -> dict[str, Any]:
+        """Set the spec of a schedule that exists but was damaged. Raises ApiError."""
+        metadata = (await self.api.get(path))["metadata"]
+        if "deletionTimestamp" in metadata:
+            raise ApiError(f"{path} is still being deleted", 409)
+        LOG.warning("%s is written again: its spec was changed", path)
+        return await self.api.patch(path, {"spec": {**spec, "priorSilenceSeconds": schedules.NEVER}, "metadata": {
+            "resourceVersion": metadata["resourceVersion"]}})
+
+    async def retire(self, parts: Mapping[int, Schedule]) -> None:
+        for part in parts.values():
+            if not part.retiring and not part.deleting:
+                await self.api.patch(part.path, {"metadata": {"resourceVersion": part.version},
+                                                 "spec": {"retiring": True}})
+
+    async def remove(self, clusters: Mapping[str, Mapping[int, Schedule]]) -> None:
+        """Delete the schedules of a group in clusters; their agents delete the copies."""
+        for parts in clusters.values():
+            for part in parts.values():
+                if not part.deleting:
+                    await self.delete(part)
+
+    async def delete(self, part: Schedule) -> None:
+        try:
+            await self.api.delete(part.path, uid=part.uid, version=part.version)
+        except ApiError as error:
+            if not error.missing:
+                raise
+
+    async def label(self, group: Group, decision: Decision) -> None:
+        """Write the label target-cluster of the members; copies in several clusters have none."""
+        target = next(iter(decision.targets))[:63].rstrip("-.") if len(decision.targets) == 1 else ""
+        for item in group.items:
+            template = self.catalog.templates.get(item.ref.key)
+            if template is None or template.target == target:
+                continue
+            try:
+                path = self.catalog.kind(item.ref).path(item.ref.namespace, item.ref.name)
+                await self.api.patch(path, {"metadata": {"labels": {TARGET: target or None}}})
+                self.catalog.set_target(item.ref.key, target)
+            except ApiError as error:
+                if not error.missing:
+                    raise
+
+
+def _current(part: Schedule, policy: Policy) -> bool:
+    """Return True if a stored schedule is in use and has the properties of a policy."""
+    return not part.retiring and not part.deleting and (part.policy, part.failover, part.fence_after) == (
+        policy.name, policy.failover, policy.fence_after)
