@@ -9,8 +9,10 @@ import msgspec
 from nova.common.errors import Invalid
 from nova.federator.api import quantity
 from nova.federator.api.names import NAMESPACE, REPLICAS_PATH
+from nova.federator.api.quantity import excerpt
 from nova.federator.api.types import Item, PodNeeds, Ref
 
+_PATH = 253  # characters of the path of a number of replicas
 _REPLICAS = 1_000_000  # largest number of replicas that is accepted
 GRACE = 30  # seconds that pods have to end if their template does not say
 
@@ -58,7 +60,10 @@ KINDS = (
     Kind("autoscaling", "v1", "HorizontalPodAutoscaler", "horizontalpodautoscalers", True, 11),
     Kind("policy", "v1beta1", "PodDisruptionBudget", "poddisruptionbudgets", True, 11))
 _BY_NAME = {(kind.group, kind.kind): kind for kind in KINDS}
+_BOOTSTRAPPING = "kubernetes.io/bootstrapping"  # label of the roles that an API server creates
+_WORKLOADS = 9  # order of kinds with pods
 _CUSTOM_ORDER = 8  # objects of custom resources, before workloads
+_OPERATORS = ("In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt")  # of requirements of nodes
 # Objects that API servers create by themselves.
 _BUILT_IN = {("Namespace", ""): ("default", NAMESPACE), ("ConfigMap", ""): ("kube-root-ca.crt",),
              ("ServiceAccount", ""): ("default",), ("Service", ""): ("kubernetes",)}
@@ -98,14 +103,20 @@ def internal(obj: Mapping[str, Any]) -> bool:
     group = str(obj.get("apiVersion")).rpartition("/")[0]
     return (name in _BUILT_IN.get((kind, group), ()) or name.startswith("system:") or (kind == "Secret" and obj.get(
         "type") == "kubernetes.io/service-account-token") or (kind == "CustomResourceDefinition" and name.endswith(
-        ".elotl.co")))
+        ".elotl.co")) or (group == _RBAC and _BOOTSTRAPPING in (metadata.get("labels") or ())))
 
 
 def ref_of(obj: Mapping[str, Any]) -> Ref:
-    """Return the reference of an object."""
-    group, _slash, version = str(obj.get("apiVersion")).rpartition("/")
-    metadata = obj["metadata"]
-    return Ref(group, version, str(obj.get("kind")), str(metadata.get("namespace") or ""), str(metadata["name"]))
+    """Return the reference of an object. Raises Invalid that names the field."""
+    metadata = _mapping(obj.get("metadata"), "metadata")
+    texts: dict[str, Any] = {"apiVersion": obj.get("apiVersion"), "kind": obj.get("kind"),
+                             "metadata.name": metadata.get("name"),
+                             "metadata.namespace": metadata.get("namespace") or ""}
+    for field, value in texts.items():
+        if not isinstance(value, str) or not (value or field == "metadata.namespace"):
+            raise Invalid(f"{field}: required." if value in (None, "") else f"{field}: not a text.")
+    group, _slash, version = texts["apiVersion"].rpartition("/")
+    return Ref(group, version, texts["kind"], texts["metadata.namespace"], texts["metadata.name"])
 
 
 # Kinds that portable() changes.
@@ -163,7 +174,8 @@ def _item_of(obj: Mapping[str, Any]) -> Item:
     ref = ref_of(obj)
     metadata = _mapping(obj.get("metadata"), "metadata")
     labels = {str(key): str(value) for key, value in _mapping(metadata.get("labels"), "metadata.labels").items()}
-    spec = _mapping(obj.get("spec"), "spec") if isinstance(obj.get("spec"), Mapping) else {}
+    kind = kind_of(ref)
+    spec = _mapping(obj.get("spec"), "spec") if kind is not None and kind.order == _WORKLOADS else {}
     match (ref.group, ref.kind):
         case ("apps", "Deployment" | "ReplicaSet" | "StatefulSet"):
             strategy = _mapping(spec.get("strategy"), "spec.strategy").get("type")
@@ -175,16 +187,17 @@ def _item_of(obj: Mapping[str, Any]) -> Item:
                         stop_time=_stop_time(spec))
         case ("batch", "Job"):
             parallelism = _count(spec.get("parallelism"), "spec.parallelism")
-            completions = _count(spec.get("completions"), "spec.completions")
-            return Item(ref, labels, None, _pod(spec, "spec.template.spec"), min(parallelism, completions),
+            completions = spec.get("completions")  # absent: a work queue, which runs all its pods at once
+            pods = parallelism if completions is None else min(parallelism, _count(completions, "spec.completions"))
+            return Item(ref, labels, None, _pod(spec, "spec.template.spec"), pods,
                         break_first=True, stop_time=_stop_time(spec))
         case ("batch", "CronJob"):
-            return Item(ref, labels, stop_time=_stop_time(_mapping(
+            return Item(ref, labels, break_first=True, stop_time=_stop_time(_mapping(
                 _mapping(spec.get("jobTemplate"), "spec.jobTemplate").get("spec"), "spec.jobTemplate.spec")))
         case ("", "Pod"):
             return Item(ref, labels, None, _needs(spec, "spec"), 1, break_first=True,
                         stop_time=_grace(spec, "spec"))
-        case _ if kind_of(ref) is None:
+        case _ if kind is None:
             return Item(ref, labels, _custom_replicas(obj, metadata), stop_time=GRACE)
     return Item(ref, labels)
 
@@ -200,27 +213,37 @@ def _grace(pod: Mapping[str, Any], field: str) -> int:
     return GRACE if seconds is None else _count(seconds, f"{field}.terminationGracePeriodSeconds")
 
 
-def set_replicas(manifest: dict[str, Any], replicas: int) -> None:
-    """Set the number of replicas of a workload, or of a custom resource in the field that its annotation names."""
-    annotations = (manifest.get("metadata") or {}).get("annotations") or {}
-    custom = "spec" in manifest and REPLICAS_PATH in annotations and manifest.get("apiVersion") != "apps/v1"
-    *path, last = str(annotations[REPLICAS_PATH]).split(".") if custom else ("spec", "replicas")
-    target = manifest
-    for part in path:
-        target = target.setdefault(part, {})
-    target[last] = replicas
-
-
 def _custom_replicas(obj: Mapping[str, Any], metadata: Mapping[str, Any]) -> int | None:
-    path = _mapping(metadata.get("annotations"), "metadata.annotations").get(REPLICAS_PATH)
+    path, value = _replicas_path(metadata), obj
     if not path:
         return None
-    value: Any = obj
-    for part in str(path)[:253].split("."):
-        value = value.get(part) if isinstance(value, Mapping) else None
+    for part in path:
+        value = value.get(part) if isinstance(value, Mapping) else None  # type: ignore[assignment]
     if value is None:
-        raise Invalid(f"metadata.annotations[{REPLICAS_PATH}]: the object has no field {path!r:.80}.")
-    return _count(value, str(path))
+        raise Invalid(f"metadata.annotations[{REPLICAS_PATH}]: the object has no field {excerpt('.'.join(path))}.")
+    return _count(value, ".".join(path))
+
+
+def _replicas_path(metadata: Mapping[str, Any]) -> list[str]:
+    """Return the path of the number of replicas in a custom resource, or an empty list."""
+    path = _mapping(metadata.get("annotations"), "metadata.annotations").get(REPLICAS_PATH) or ""
+    if not isinstance(path, str) or len(path) > _PATH:
+        raise Invalid(f"metadata.annotations[{REPLICAS_PATH}]: not a text of at most {_PATH} characters.")
+    steps = path.removeprefix(".").split(".") if path else []
+    if steps and (steps[0] != "spec" or not all(steps) or len(steps) < 2):
+        raise Invalid(f"metadata.annotations[{REPLICAS_PATH}]: {excerpt(path)} is not a field of spec.")
+    return steps
+
+
+def set_replicas(manifest: dict[str, Any], replicas: int) -> None:
+    """Write a number of replicas where :func:`item_of` has read it."""
+    group = str(manifest.get("apiVersion")).rpartition("/")[0]
+    custom = (group, manifest.get("kind")) not in _BY_NAME
+    path = (_replicas_path(manifest.get("metadata") or {}) if custom else []) or ["spec", "replicas"]
+    target = manifest
+    for step in path[:-1]:
+        target = target.setdefault(step, {})
+    target[path[-1]] = replicas
 
 
 def _pod(spec: Mapping[str, Any], field: str, every_node: bool = False) -> PodNeeds:
@@ -241,15 +264,37 @@ def _needs(spec: Mapping[str, Any], field: str, every_node: bool = False) -> Pod
     requests["pods"] = 1000
     affinity = _mapping(_mapping(spec.get("affinity"), f"{field}.affinity").get("nodeAffinity"),
                         f"{field}.affinity.nodeAffinity")
-    required = _mapping(affinity.get("requiredDuringSchedulingIgnoredDuringExecution"),
-                        f"{field}.affinity.nodeAffinity")
     selector = _mapping(spec.get("nodeSelector"), f"{field}.nodeSelector")
     return PodNeeds(
         requests, tuple(_mapping(entry, f"{field}.tolerations") for entry in _sequence(
             spec.get("tolerations"), f"{field}.tolerations")),
         {str(key): str(value) for key, value in selector.items()},
-        tuple(_mapping(term, f"{field}.affinity.nodeAffinity") for term in _sequence(
-            required.get("nodeSelectorTerms"), f"{field}.affinity.nodeAffinity")), every_node)
+        _affinity(affinity.get("requiredDuringSchedulingIgnoredDuringExecution"),
+                  f"{field}.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution"), every_node)
+
+
+def _affinity(required: object, field: str) -> tuple[Mapping[str, Any], ...]:
+    """Return the terms of a required node affinity, of which a node must satisfy one."""
+    if required is None:
+        return ()
+    where = f"{field}.nodeSelectorTerms"
+    terms = []
+    for term in _sequence(_mapping(required, field).get("nodeSelectorTerms"), where):
+        checked = {}
+        for part in ("matchExpressions", "matchFields"):
+            entries = [_mapping(entry, f"{where}.{part}") for entry in _sequence(
+                _mapping(term, where).get(part), f"{where}.{part}")]
+            for entry in entries:
+                if not isinstance(entry.get("key"), str) or entry.get("operator") not in _OPERATORS:
+                    raise Invalid(f"{where}.{part}: without a key, or with an operator that does not exist.")
+                values = _sequence(entry.get("values"), f"{where}.{part}.values")
+                if not all(isinstance(value, str) for value in values):
+                    raise Invalid(f"{where}.{part}.values: not a list of texts.")
+            checked[part] = entries
+        terms.append(checked)
+    if not terms:
+        raise Invalid(f"{where}: required.")
+    return tuple(terms)
 
 
 def _requests(container: object, field: str) -> dict[str, int]:
@@ -272,7 +317,7 @@ def _count(value: object, field: str) -> int:
     if value is None:
         return 1
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _REPLICAS:
-        raise Invalid(f"{field}: {value!r:.80} is not an integer from 0 to {_REPLICAS}.")
+        raise Invalid(f"{field}: {excerpt(value)} is not an integer from 0 to {_REPLICAS}.")
     return value
 
 

@@ -18,6 +18,7 @@ from nova.federator.api.names import (
     TARGET,
     VERSION,
 )
+from nova.federator.api.selectors import LabelIndex
 from nova.federator.api.types import Group, Item, Policy, Ref
 from nova.federator.kube.client import TRUNCATED, Api, Object
 from nova.federator.kube.informer import Informer
@@ -81,6 +82,8 @@ class Catalog:
         self.kinds: dict[tuple[str, str], objects.Kind] = {}
         self.namespace_labels: dict[str, dict[str, str]] = {}
         self._in_namespace: dict[str, set[str]] = {}
+        self._labels = LabelIndex()
+        self._by_policy: dict[str, set[str]] = {}  # name of a policy -> keys of the templates that it places
 
     def informers(self, api: Api, kinds: Iterable[objects.Kind]) -> dict[str, Informer[Any]]:
         """Return informers that fill the catalog: of each kind, and of the policies."""
@@ -139,6 +142,7 @@ class Catalog:
         if new is None:
             del self.templates[ref.key]
             self._in_namespace.get(ref.namespace, set()).discard(ref.key)
+            self._labels.remove(ref.key)
         else:
             if old is not None and msgspec.structs.replace(old, status=new.status, target=new.target,
                                                            status_fields=new.status_fields) == new:
@@ -146,6 +150,7 @@ class Catalog:
                 return  # only what Nova wrote has changed
             self.templates[ref.key] = new
             self._in_namespace.setdefault(ref.namespace, set()).add(ref.key)
+            self._labels.put(ref.key, new.item.labels)
         self._assign(ref.key)
         if placement := self.placements.get(ref.key):
             self.changed(placement.group)
@@ -178,14 +183,14 @@ class Catalog:
                 LOG.warning("SchedulePolicy %s is invalid and not used: %s", key, error.message)
                 self.refused(key, str(new["metadata"].get("uid", "")), error.message)
                 self.invalid_policies[key] = error.message
-        affected = {member for group, members in self.members.items() for member in members
-                    if (policy := self.placements[member].policy) is not None and policy.name == key}
+        affected = set(self._by_policy.get(key, ()))
+        for policy in (self.policies.get(key), parsed):
+            if policy is not None:
+                affected |= {item_key for item_key in self._labels.candidates(policy.labels) if policies.selects(
+                    policy, item := self.templates[item_key].item, self.namespace_labels.get(item.ref.namespace, {}))}
         self.policies.remove(key)
         if parsed is not None:
             self.policies.add(parsed)
-            affected |= {item_key for item_key, template in self.templates.items()
-                         if policies.selects(parsed, template.item, self.namespace_labels.get(
-                             template.item.ref.namespace, {}))}
         for item_key in affected:
             before = self.placements.get(item_key)
             self._assign(item_key)
@@ -204,8 +209,14 @@ class Catalog:
             if not self.members[before.group]:
                 del self.members[before.group]
             del self.placements[key]
+            if before.policy is not None:
+                self._by_policy[before.policy.name].discard(key)
+                if not self._by_policy[before.policy.name]:
+                    del self._by_policy[before.policy.name]
         if after is not None:
             self.placements[key] = after
+            if after.policy is not None:
+                self._by_policy.setdefault(after.policy.name, set()).add(key)
             self.members.setdefault(after.group, set()).add(key)
         for group in {placement.group for placement in (before, after) if placement is not None}:
             self.changed(group)

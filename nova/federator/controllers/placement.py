@@ -283,7 +283,7 @@ class Placer:
             if current and not self._frozen(current) and await self._confirmed(current):
                 await self.writer.remove(current)
             await self.groups.remove(name)
-            self._forget(name, current)
+            self._forget(name)
             return
         group = self.catalog.group(name)
         decision = self.decide(group, policy, brief=True)
@@ -296,11 +296,9 @@ class Placer:
         for waiting in self._handovers.pop(name, ()):
             self.enqueue(waiting)
 
-    def _forget(self, name: str, current: Mapping[str, Mapping[int, Schedule]]) -> None:
-        decision = self.decisions.pop(name, None)
-        for cluster in decision.targets if decision else ():
-            if cluster not in current:
-                self.claims.release(cluster, name)
+    def _forget(self, name: str) -> None:
+        self.decisions.pop(name, None)
+        self.claims.decide(name, {})
         for key in [key for key in self._since if key[0] == name]:
             del self._since[key]
 
@@ -332,9 +330,9 @@ class Placer:
                     self.waiting.setdefault(f"{rejection.cluster}/{rejection.wait_for}", set()).add(group.key)
             for cause in ("labels", "ready"):
                 self.waiting.setdefault(cause, set()).add(group.key)
-        for cluster, shares in decision.targets.items():
-            items = [(item, shares[item.ref.key]) for item in group.items if item.ref.key in shares]
-            self.claims.claim(cluster, group.key, items, included=False)
+        self.claims.decide(group.key, {
+            cluster: [(item, shares[item.ref.key]) for item in group.items if item.ref.key in shares]
+            for cluster, shares in decision.targets.items()})
 
     def _frozen(self, current: Mapping[str, Mapping[int, Schedule]]) -> bool:
         """Return True if the schedules of a group stay: its policy was deleted, and its objects still exist."""

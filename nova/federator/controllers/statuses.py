@@ -12,7 +12,7 @@ from nova.federator.controllers.clusters import Clusters
 from nova.federator.kube.client import Api, ApiError
 from nova.federator.scheduling.merge_status import Copy, merge
 from nova.federator.store import schedules
-from nova.federator.store.schedules import Schedule
+from nova.federator.store.schedules import Observed, Schedule
 
 LOG = logging.getLogger(__name__)
 _INTERVAL = 1.0  # seconds between two writes of the status of an object
@@ -99,11 +99,18 @@ class Statuses:
 
     def _copies(self, group: str, ref: Ref) -> list[Copy]:
         copies = []
+        moving = any(part.retiring for parts in self.stored.get(group, {}).values() for part in parts.values())
         for cluster, parts in self.stored.get(group, {}).items():
             stale = not self.clusters.reachable(cluster)
             for part in parts.values():
                 if part.retiring and len(self.stored[group]) > 1 and stale:
                     continue
-                copies += [Copy(cluster, observed.status, stale or observed.phase == "Fenced")
-                           for observed in part.report.objects if observed.ref.key == ref.key and observed.status]
+                reports = {observed.ref.key: observed for observed in part.report.objects}
+                for entry in part.entries:
+                    if entry.ref.key == ref.key:
+                        observed = reports.get(ref.key) or Observed(ref)
+                        if moving and not observed.status:
+                            continue  # the copy in the old cluster is in use until this one is ready
+                        copies.append(Copy(cluster, observed.status, stale or observed.phase == "Fenced",
+                                           observed.digest == entry.digest))
         return copies

@@ -13,8 +13,8 @@ from nova.federator.api import quantity
 from nova.federator.api.types import Cluster, Item, Node, PodNeeds, Taint
 
 Needs = Iterable[tuple[Item, int | None]]  # items with their replicas; None: the whole object
-
-_COMPARED = ("cpu", "memory")  # resources by which the room of clusters is compared
+_Pods = Mapping[str, tuple[PodNeeds, int]]  # key of an item -> needs of a pod, number of pods
+_UNBOUNDED = 1 << 30  # pods that need no resource
 
 
 class Fit(msgspec.Struct, frozen=True):
@@ -26,60 +26,208 @@ class Fit(msgspec.Struct, frozen=True):
     message: str = ""
 
 
-class _State(msgspec.Struct):
-    """A node with what claims leave of it."""
+class _Nodes:
+    """The nodes of a cluster with what claims leave of them. ``total`` and ``left``: sums of all nodes."""
 
-    node: Node
-    free: dict[str, int]
+    def __init__(self, nodes: Iterable[Node] = ()) -> None:
+        self.nodes = tuple(nodes)
+        self.free = [dict(node.available) for node in self.nodes]
+        self.total: dict[str, int] = {}
+        for free in self.free:
+            for resource, amount in free.items():
+                self.total[resource] = self.total.get(resource, 0) + amount
+        self.left = dict(self.total)
+
+    def take(self, index: int, needs: PodNeeds, pods: int) -> None:
+        """Take pods from a node, or give them back if ``pods`` is negative."""
+        free, left = self.free[index], self.left
+        for resource, amount in needs.requests.items():
+            free[resource] = free.get(resource, 0) - amount * pods
+            left[resource] = left.get(resource, 0) - amount * pods
 
 
-class _Booking(msgspec.Struct):
-    """The claim of a group in a cluster. ``counted``: pods in the report; ``booked``: (node, needs, pods)."""
+class _Booking:
+    """The claim of a group in a cluster. ``stored``: pods of its schedules; ``decided``: of a decision that is not
+    stored yet; ``counted``: pods that the report certainly includes; ``booked``: (node, needs, pods)."""
 
-    wanted: dict[str, tuple[PodNeeds, int]]
-    counted: dict[str, tuple[PodNeeds, int]]
-    booked: list[tuple[int, PodNeeds, int]]
+    __slots__ = ("booked", "counted", "decided", "stored")
+
+    def __init__(self) -> None:
+        self.stored: _Pods = {}
+        self.decided: _Pods | None = None
+        self.counted: _Pods = {}
+        self.booked: list[tuple[int, PodNeeds, int]] = []
+
+    def wanted(self) -> dict[str, tuple[PodNeeds, int]]:
+        """Return the pods that may run: of the schedules and of the decision, whichever needs more."""
+        result = dict(self.stored)
+        for key, (needs, pods) in (self.decided or {}).items():
+            old = self.stored.get(key)
+            if old is None:
+                result[key] = needs, pods
+            elif _constraints(needs) == _constraints(old[0]):
+                requests = {resource: max(needs.requests.get(resource, 0), old[0].requests.get(resource, 0))
+                            for resource in needs.requests.keys() | old[0].requests.keys()}
+                result[key] = msgspec.structs.replace(needs, requests=requests), max(pods, old[1])
+            else:  # other nodes: the old pods run until the new ones do
+                result[f"{key} decided"] = needs, pods
+        return result
+
+    def shrink_counted(self) -> None:
+        """Reduce the counted pods to what the schedules say. A report that comes meanwhile may include the smaller
+        number, also if the schedules have grown again by then."""
+        counted: dict[str, tuple[PodNeeds, int]] = {}
+        for key, (needs, pods) in self.counted.items():
+            new, number = self.stored.get(key, (None, 0))
+            if new is not None and _constraints(new) == _constraints(needs):
+                requests = {resource: min(amount, new.requests.get(resource, 0))
+                            for resource, amount in needs.requests.items()}
+                counted[key] = msgspec.structs.replace(needs, requests=requests), min(pods, number)
+        self.counted = counted
+
+
+class Room:
+    """The nodes of a cluster as a group sees them: without the claims of other groups, with its own ones free. Changes
+    are local to this object, which is valid until the claims change. Nodes are copied when they change."""
+
+    def __init__(self, nodes: _Nodes, booking: _Booking | None) -> None:
+        self._nodes = nodes
+        self._free: dict[int, dict[str, int]] = {}
+        self._left = nodes.left
+        self._counted = booking.counted if booking is not None else {}
+        for index, needs, pods in booking.booked if booking is not None else ():
+            self._take(index, needs, -pods)
+
+    def fit(self, needs: Needs) -> Fit:
+        """Take the pods of all items, and return whether they fit."""
+        wanted = _missing(_pods(needs), self._counted)
+        room = self.after(wanted)
+        for number, (pod, pods) in enumerate(wanted):
+            fitting = self._assign(pod, pods) if number < len(wanted) - 1 else self._capacity(pod, pods)
+            if fitting < pods:
+                return self._unfit(pod, pods, fitting)
+        return Fit(True, room)
+
+    def after(self, wanted: Iterable[tuple[PodNeeds, int]]) -> int:
+        """Return the smallest share of a resource that further pods would leave free, in thousandths."""
+        left = {resource: self._left.get(resource, 0) for resource in ("cpu", "memory")}
+        for pod, pods in wanted:
+            for resource, amount in pod.requests.items():
+                left[resource] = left.get(resource, self._left.get(resource, 0)) - amount * pods
+        return min((free * 1000 // total for resource, free in left.items()
+                    if resource != "pods" and (total := self._nodes.total.get(resource, 0)) > 0), default=0)
+
+    def count(self, item: Item) -> int:
+        """Return the number of replicas of an item that the cluster can run, those that run there included."""
+        if item.pod is None or item.pod.every_node:
+            return _UNBOUNDED
+        old, number = self._counted.get(item.ref.key, (item.pod, 0))
+        here = number if old == item.pod else 0
+        return here + self._capacity(item.pod, _UNBOUNDED)
+
+    def take(self, item: Item, replicas: int | None) -> None:
+        """Take the pods of an item, as far as they fit."""
+        for pod, pods in _missing(_pods([(item, replicas)]), self._counted):
+            self._assign(pod, pods)
+
+    def _take(self, index: int, needs: PodNeeds, pods: int) -> None:
+        if index not in self._free:
+            self._free[index] = dict(self._nodes.free[index])
+        if self._left is self._nodes.left:
+            self._left = dict(self._left)
+        for resource, amount in needs.requests.items():
+            self._free[index][resource] = self._free[index].get(resource, 0) - amount * pods
+            self._left[resource] = self._left.get(resource, 0) - amount * pods
+
+    def _free_of(self, index: int) -> Mapping[str, int]:
+        return self._free.get(index, self._nodes.free[index])
+
+    def _capacity(self, needs: PodNeeds, enough: int) -> int:
+        """Return how many of these pods fit; the search ends at ``enough``."""
+        result = 0
+        for index, node in enumerate(self._nodes.nodes):
+            if (count := _count(self._free_of(index), needs)) and not obstacle(node, needs):
+                result += count
+                if result >= enough:
+                    return enough
+        return result
+
+    def _assign(self, needs: PodNeeds, pods: int) -> int:
+        places = _places(self._nodes.nodes, self._free_of, needs, pods)
+        for index, number in places:
+            self._take(index, needs, number)
+        return sum(number for _index, number in places)
+
+    def _unfit(self, needs: PodNeeds, pods: int, fitting: int) -> Fit:
+        """Return the first check that fails, with its numbers."""
+        nodes = self._nodes.nodes
+        if not nodes:
+            return Fit(False, 0, "nodes", "the cluster reports no schedulable node; a node would change that")
+        obstacles = [obstacle(node, needs) for node in nodes]
+        if all(obstacles):
+            return Fit(False, 0, "nodes",
+                       f"0 of {len(nodes)} nodes accept the pod, for example: {obstacles[0]:.300}")
+        usable = [self._free_of(index) for index, text in enumerate(obstacles) if not text]
+        for resource, amount in needs.requests.items() if not fitting else ():
+            largest = max(0, *(free.get(resource, 0) for free in usable))
+            if largest < amount:
+                return Fit(False, 0, resource, f"{pods} pods need {quantity.text(resource, amount)} of {resource} each,"
+                                               f" the largest free node has {quantity.text(resource, largest)}")
+        per_pod = ", ".join(f"{name} {quantity.text(name, amount)}" for name, amount in needs.requests.items())
+        return Fit(False, 0, "capacity", f"has room for {fitting} of {pods} pods of {per_pod}")
 
 
 class Claims:
     """The capacity of all clusters as reported, minus the claims that the reports do not include."""
 
     def __init__(self) -> None:
-        self._states: dict[str, list[_State]] = {}
+        self._nodes: dict[str, _Nodes] = {}
         self._bookings: dict[str, dict[str, _Booking]] = {}
-        self._totals: dict[str, list[tuple[int, int]]] = {}  # cluster -> free and whole amount of each of _COMPARED
+        self._undecided: dict[str, set[str]] = {}  # group -> clusters with a decision that is not stored
 
     def report(self, cluster: Cluster, included: Callable[[str], bool]) -> None:
-        """Replace the figures of a cluster. ``included``: True for groups whose wanted pods the report includes."""
-        self._totals.pop(cluster.name, None)
-        self._states[cluster.name] = [_State(node, dict(node.available)) for node in cluster.nodes]
+        """Replace the figures of a cluster. ``included``: True for groups with pods in all of whose schedules the
+        figures include the pods. Decisions that are not stored are never included."""
+        nodes = self._nodes[cluster.name] = _Nodes(cluster.nodes)
         for group, booking in self._bookings.get(cluster.name, {}).items():
             booking.booked = []
-            if included(group):
-                booking.counted = dict(booking.wanted)
-            self._book(cluster.name, booking)
+            if booking.stored and included(group):
+                booking.counted = booking.stored
+            _book(nodes, booking)
 
     def forget(self, cluster: str) -> None:
         """Drop a cluster that does not exist any more."""
-        self._states.pop(cluster, None)
-        self._totals.pop(cluster, None)
+        self._nodes.pop(cluster, None)
         self._bookings.pop(cluster, None)
 
+    def decide(self, group: str, targets: Mapping[str, Needs]) -> None:
+        """Book what a decision needs, in addition to the schedules of the group where these need less. Replaces the
+        former decision on the group in all clusters."""
+        for cluster in self._undecided.pop(group, set()) - targets.keys():
+            if (booking := self._bookings.get(cluster, {}).get(group)) is not None:
+                self._replace(cluster, group, booking, booking.stored, None)
+        for cluster, needs in targets.items():
+            booking = self._bookings.setdefault(cluster, {}).setdefault(group, _Booking())
+            pods = _pods(needs)
+            self._replace(cluster, group, booking, booking.stored, pods if pods != booking.stored else None)
+            if booking.decided is not None:
+                self._undecided.setdefault(group, set()).add(cluster)
+
     def claim(self, cluster: str, group: str, needs: Needs, included: bool = False) -> None:
-        """Book what a group needs in a cluster instead of what it had booked there. ``included``: the last report
-        includes these pods."""
-        booking = self._bookings.setdefault(cluster, {}).setdefault(group, _Booking({}, {}, []))
-        self._unbook(cluster, booking)
-        booking.wanted = _pods(needs)
+        """Book what the schedules of a group need in a cluster, instead of what they needed before. ``included``: the
+        last report includes these pods."""
+        booking = self._bookings.setdefault(cluster, {}).setdefault(group, _Booking())
+        stored = _pods(needs)
         if included:
-            booking.counted = dict(booking.wanted)
-        self._book(cluster, booking)
+            booking.counted = stored
+        self._replace(cluster, group, booking, stored, None if booking.decided == stored else booking.decided)
 
     def release(self, cluster: str, group: str) -> None:
-        """Give back what a group has booked in a cluster. Its counted pods are free once a report says so."""
-        booking = self._bookings.get(cluster, {}).pop(group, None)
+        """Give back what the schedules of a group have booked in a cluster. Its counted pods are free once a report
+        says so. A decision that is not stored stays booked."""
+        booking = self._bookings.get(cluster, {}).get(group)
         if booking is not None:
-            self._unbook(cluster, booking)
+            self._replace(cluster, group, booking, {}, booking.decided)
 
     def claimed(self, cluster: str) -> Mapping[str, int]:
         """Return the resources that are booked in a cluster and not included in its report."""
@@ -90,76 +238,59 @@ class Claims:
                     total[resource] = total.get(resource, 0) + amount * pods
         return total
 
+    def room(self, cluster: str, group: str) -> Room:
+        """Return the room for a group in a cluster, beside all other claims."""
+        return Room(self._nodes.get(cluster) or _Nodes(), self._bookings.get(cluster, {}).get(group))
+
     def fits(self, cluster: str, group: str, needs: Needs) -> Fit:
         """Return whether the pods of a group fit into a cluster, beside all other claims."""
-        booking = self._bookings.get(cluster, {}).get(group) or _Booking({}, {}, [])
-        self._unbook(cluster, booking)
-        try:
-            states = [_State(state.node, dict(state.free)) for state in self._states.get(cluster, ())]
-            for wanted, pods in _missing(_pods(needs), booking.counted):
-                left = _assign(states, wanted, pods)
-                if sum(number for _index, number in left) < pods:
-                    return _unfit(states, wanted, pods, sum(number for _index, number in left))
-            return Fit(True, _room(states))
-        finally:
-            self._book(cluster, booking)
+        return self.room(cluster, group).fit(needs)
 
     def holds(self, cluster: str, group: str, needs: Needs) -> bool:
         """Return True if all pods of a group are included in the report of a cluster, or booked there."""
-        booking, wanted = self._bookings.get(cluster, {}).get(group), _pods(needs)
+        booking, pods = self._bookings.get(cluster, {}).get(group), _pods(needs)
         if booking is None:
-            return not wanted
-        return booking.wanted == wanted and sum(pods for _needs, pods in _missing(wanted, booking.counted)) == sum(
-            pods for _index, _needs, pods in booking.booked)
+            return not pods
+        wanted = booking.wanted()
+        return wanted == pods and sum(number for _needs, number in _missing(wanted, booking.counted)) == sum(
+            number for _index, _needs, number in booking.booked)
 
     def rooms(self, clusters: Iterable[str], group: str, needs: Needs) -> dict[str, int]:
         """Return :attr:`Fit.room` of each cluster if the pods of a group fit there, without a check that they do."""
-        needs = list(needs)
-        missing = _missing(_pods(needs), {})
-        wanted = [sum(pod.requests.get(resource, 0) * pods for pod, pods in missing) for resource in _COMPARED]
+        pods = _pods(needs)
+        missing = _missing(pods, {})
         result = {}
         for cluster in clusters:
-            if group in self._bookings.get(cluster, ()):
-                result[cluster] = self.fits(cluster, group, needs).room
-                continue
-            if (totals := self._totals.get(cluster)) is None:
-                states = self._states.get(cluster, ())
-                totals = self._totals[cluster] = [(
-                    sum(max(0, state.free.get(resource, 0)) for state in states),
-                    sum(state.node.available.get(resource, 0) for state in states)) for resource in _COMPARED]
-            result[cluster] = min([(free - need) * 1000 // total
-                                   for (free, total), need in zip(totals, wanted, strict=True) if total], default=1000)
+            booking = self._bookings.get(cluster, {}).get(group)
+            room = Room(self._nodes.get(cluster) or _Nodes(), booking)
+            result[cluster] = room.after(missing if booking is None else _missing(pods, booking.counted))
         return result
 
-    def room_for(self, cluster: str, group: str, item: Item) -> int:
-        """Return the number of replicas of an item that a cluster can run, those that run there included."""
-        if item.pod is None or item.pod.every_node:
-            return 1 << 30
-        booking = self._bookings.get(cluster, {}).get(group) or _Booking({}, {}, [])
-        self._unbook(cluster, booking)
-        try:
-            needs, counted = booking.counted.get(item.ref.key, (item.pod, 0))
-            here = counted if needs == item.pod else 0
-            return here + sum(_count(state, item.pod) for state in self._states.get(cluster, ()))
-        finally:
-            self._book(cluster, booking)
-
-    def _book(self, cluster: str, booking: _Booking) -> None:
-        """Take the pods that are not counted from the nodes. Pods that fit nowhere are booked on no node."""
-        states = self._states.get(cluster, [])
-        for needs, pods in _missing(booking.wanted, booking.counted):
-            booking.booked += [(index, needs, number) for index, number in _assign(states, needs, pods)]
-        if booking.booked:
-            self._totals.pop(cluster, None)
-
-    def _unbook(self, cluster: str, booking: _Booking) -> None:
-        states = self._states.get(cluster, [])
+    def _replace(self, cluster: str, group: str, booking: _Booking, stored: _Pods, decided: _Pods | None) -> None:
+        nodes = self._nodes.get(cluster) or _Nodes()
         for index, needs, pods in booking.booked:
-            for resource, amount in needs.requests.items():
-                states[index].free[resource] = states[index].free.get(resource, 0) + amount * pods
-        if booking.booked:
-            self._totals.pop(cluster, None)
-        booking.booked = []
+            nodes.take(index, needs, -pods)
+        booking.booked, booking.stored, booking.decided = [], stored, decided
+        booking.shrink_counted()
+        if stored or decided:
+            _book(nodes, booking)
+        else:
+            del self._bookings[cluster][group]
+            if not self._bookings[cluster]:
+                del self._bookings[cluster]
+        if decided is None and cluster in (clusters := self._undecided.get(group, set())):
+            clusters.discard(cluster)
+            if not clusters:
+                del self._undecided[group]
+
+
+def _book(nodes: _Nodes, booking: _Booking) -> None:
+    """Take the pods that are not counted from the nodes. Pods that fit nowhere are booked on no node; the next report
+    tries again."""
+    for needs, pods in _missing(booking.wanted(), booking.counted):
+        for index, number in _places(nodes.nodes, nodes.free.__getitem__, needs, pods):
+            nodes.take(index, needs, number)
+            booking.booked.append((index, needs, number))
 
 
 def _pods(needs: Needs) -> dict[str, tuple[PodNeeds, int]]:
@@ -172,67 +303,47 @@ def _pods(needs: Needs) -> dict[str, tuple[PodNeeds, int]]:
     return result
 
 
-def _missing(wanted: Mapping[str, tuple[PodNeeds, int]],
-             counted: Mapping[str, tuple[PodNeeds, int]]) -> list[tuple[PodNeeds, int]]:
-    """Return the wanted pods that are not counted, the largest first."""
+def _missing(wanted: _Pods, counted: _Pods) -> list[tuple[PodNeeds, int]]:
+    """Return the wanted pods that are not counted, the largest first. Counted pods whose requests have grown need the
+    difference: they are replaced one by one."""
     result = []
     for key, (needs, pods) in wanted.items():
         old, number = counted.get(key, (needs, 0))
-        missing = pods - number if old == needs else pods
-        if missing > 0:
-            result.append((needs, missing))
+        if _constraints(old) != _constraints(needs):
+            number = 0
+        if pods > number:
+            result.append((needs, pods - number))
+        grown = {resource: more for resource, amount in needs.requests.items()
+                 if (more := amount - old.requests.get(resource, 0)) > 0}
+        if grown and number:
+            result.append((msgspec.structs.replace(needs, requests=grown), min(pods, number)))
     return sorted(result, key=lambda entry: sorted(entry[0].requests.values(), reverse=True), reverse=True)
 
 
-def _assign(states: list[_State], needs: PodNeeds, pods: int) -> list[tuple[int, int]]:
-    """Take pods from the nodes with the most room first. Return (node, pods); fewer pods if they do not fit."""
-    counts = sorted(((count, index) for index, state in enumerate(states) if (count := _count(state, needs))),
+def _constraints(needs: PodNeeds) -> tuple[object, ...]:
+    """Return what decides which nodes accept a pod."""
+    return needs.tolerations, needs.node_selector, needs.node_affinity
+
+
+def _places(nodes: tuple[Node, ...], free_of: Callable[[int], Mapping[str, int]], needs: PodNeeds,
+            pods: int) -> list[tuple[int, int]]:
+    """Return where pods go, the nodes with the most room first: (node, pods); fewer pods if they do not fit."""
+    counts = sorted(((count, index) for index, node in enumerate(nodes)
+                     if (count := _count(free_of(index), needs)) and not obstacle(node, needs)),
                     key=lambda entry: (-entry[0], entry[1]))
     result = []
     for count, index in counts:
-        taken = min(count, pods)
-        if not taken:
+        result.append((index, min(count, pods)))
+        pods -= min(count, pods)
+        if not pods:
             break
-        pods -= taken
-        for resource, amount in needs.requests.items():
-            states[index].free[resource] = states[index].free.get(resource, 0) - amount * taken
-        result.append((index, taken))
     return result
 
 
-def _count(state: _State, needs: PodNeeds) -> int:
-    """Return how many of these pods fit on a node."""
-    if obstacle(state.node, needs):
-        return 0
-    return max(0, min((state.free.get(resource, 0) // amount for resource, amount in needs.requests.items() if amount),
-                      default=1 << 30))
-
-
-def _room(states: list[_State]) -> int:
-    """Return the smallest share of cpu and memory that is free in the cluster."""
-    shares = []
-    for resource in _COMPARED:
-        total = sum(state.node.available.get(resource, 0) for state in states)
-        if total:
-            shares.append(sum(max(0, state.free.get(resource, 0)) for state in states) * 1000 // total)
-    return min(shares, default=1000)
-
-
-def _unfit(states: list[_State], needs: PodNeeds, pods: int, fitting: int) -> Fit:
-    """Return the first check that fails, with its numbers."""
-    if not states:
-        return Fit(False, 0, "nodes", "the cluster reports no schedulable node; a node would change that")
-    obstacles = [text for state in states if (text := obstacle(state.node, needs))]
-    if len(obstacles) == len(states):
-        return Fit(False, 0, "nodes", f"0 of {len(states)} nodes accept the pod, for example: {obstacles[0]}")
-    usable = [state for state in states if not obstacle(state.node, needs)]
-    for resource, amount in needs.requests.items() if not fitting else ():
-        largest = max(state.free.get(resource, 0) for state in usable)
-        if largest < amount:
-            return Fit(False, 0, resource, f"{pods} pods need {quantity.text(resource, amount)} of {resource} each, the"
-                                           f" largest free node has {quantity.text(resource, max(0, largest))}")
-    per_pod = ", ".join(f"{name} {quantity.text(name, amount)}" for name, amount in needs.requests.items())
-    return Fit(False, 0, "capacity", f"has room for {fitting} of {pods} pods of {per_pod}")
+def _count(free: Mapping[str, int], needs: PodNeeds) -> int:
+    """Return how many of these pods the free resources of a node suffice for."""
+    return max(0, min((free.get(resource, 0) // amount for resource, amount in needs.requests.items() if amount),
+                      default=_UNBOUNDED))
 
 
 def obstacle(node: Node, needs: PodNeeds) -> str:

@@ -6,10 +6,11 @@ import msgspec
 
 from nova.federator.api.selectors import matches
 from nova.federator.api.types import Cluster, Decision, Group, Item, Policy, Rejection
-from nova.federator.scheduling.capacity import Claims, Fit
+from nova.federator.scheduling.capacity import Claims, Fit, Room
 from nova.federator.scheduling.split import split
 
 Shares = Mapping[str, Mapping[str, int | None]]  # cluster -> key of item -> replicas
+_WARNINGS = 10  # of a kind in a decision
 
 
 def decide(group: Group, policy: Policy, clusters: Iterable[Cluster] | Mapping[str, Cluster], claims: Claims,
@@ -32,19 +33,23 @@ def decide(group: Group, policy: Policy, clusters: Iterable[Cluster] | Mapping[s
     if not policy.name and policy.clusters is not None:  # the clusters that an annotation names
         unknown = sorted(name for _key, names in policy.clusters.equal for name in names if name not in by_name)
         decision = msgspec.structs.replace(decision, warnings=(*decision.warnings, *(
-            f"the annotation names the cluster {name!r:.80}, which does not exist" for name in unknown)))
+            f"the annotation names the cluster {name!r:.80}, which does not exist" for name in unknown[:_WARNINGS])))
     if decision.targets:
         return decision
-    keys = {item.ref.key: item.replicas for item in group.items}
-    stays: dict[str, dict[str, int | None]] = {}
-    for name, shares in current.items():
-        if name not in released:
-            stays[name] = {key: shares[key] if policy.spread and key in shares else replicas
-                           for key, replicas in keys.items() if key in shares or not policy.spread}
-            if not policy.spread:
-                break
-    return msgspec.structs.replace(decision, targets={name: shares for name, shares in stays.items() if shares},
-                                   placed=False)
+    remaining = _remaining(group, policy, by_name, current, released)
+    return msgspec.structs.replace(decision, targets=remaining, placed=False)
+
+
+def _remaining(group: Group, policy: Policy, by_name: Mapping[str, Cluster], current: Shares,
+               released: Collection[str]) -> dict[str, Mapping[str, int | None]]:
+    """Return the present placement of a group, which stays because no cluster can take the group. In a single cluster
+    the group has its present replicas and members, shares of several clusters stay as they are."""
+    stays = {name: shares for name, shares in current.items() if name in by_name and name not in released}
+    if policy.spread is None and len(stays) == 1:
+        return {name: _whole(group) for name in stays if group.items}
+    keys = [item.ref.key for item in group.items]
+    placed = {name: {key: shares[key] for key in keys if key in shares} for name, shares in stays.items()}
+    return {name: shares for name, shares in placed.items() if shares}
 
 
 def _without_restarts(group: Group, policy: Policy, by_name: Mapping[str, Cluster], claims: Claims, current: Shares,
@@ -84,19 +89,24 @@ def _decide(group: Group, policy: Policy, by_name: Mapping[str, Cluster], claims
             rejections.append(rejection)
     frozen = [name for name in current if name not in released and name in by_name and not by_name[name].reachable
               and policy.failover != "AvailabilityFirst"]
+    warnings: list[str] = []
     if policy.spread is not None:
-        return _spread(group, policy, candidates, claims, current, frozen, rejections)
-    if frozen:  # what runs there cannot be stopped now, so nothing is started elsewhere
-        return Decision({frozen[0]: _whole(group)}, tuple(rejections))
-    return _single(group, policy, candidates, claims, current, rejections, avoided, brief)
+        return _spread(group, policy, candidates, claims, current, frozen, rejections, warnings)
+    if frozen and not any(cluster.name in current and cluster.reachable for cluster in candidates):
+        # Nothing is started elsewhere, because the copy there cannot be stopped now.
+        return Decision({frozen[0]: _whole(group)}, tuple(rejections), warnings=tuple(warnings))
+    rejections += [Rejection(name, "ready", "the agent of the cluster does not report; the copy there is removed once"
+                                            " it does", "ready") for name in frozen]
+    candidates = [cluster for cluster in candidates if cluster.name not in frozen]
+    return _single(group, policy, candidates, claims, current, rejections, avoided, warnings, brief)
 
 
 def _rejected(group: Group, policy: Policy, cluster: Cluster, present: bool, held: bool,
               avoided: bool) -> Rejection | None:
     """Return why a cluster cannot run a group whatever its capacity is, or None. ``present``: the group runs there;
     ``held``: also while the cluster is unreachable."""
-    selectors = policy.ordered if policy.ordered is not None else (policy.clusters,) if policy.clusters else None
-    if selectors is not None and not any(matches(selector, cluster.labels) for selector in selectors):
+    if (policy.clusters is not None and not matches(policy.clusters, cluster.labels)) or (
+            policy.ordered is not None and not any(matches(selector, cluster.labels) for selector in policy.ordered)):
         return Rejection(cluster.name, "selector", "the labels of the cluster do not match the policy", "labels")
     if cluster.draining:
         return Rejection(cluster.name, "draining", "the cluster is being deleted")
@@ -120,8 +130,9 @@ def _whole(group: Group) -> dict[str, int | None]:
 
 
 def _single(group: Group, policy: Policy, candidates: Sequence[Cluster], claims: Claims, current: Shares,
-            rejections: list[Rejection], avoided: Collection[str], brief: bool) -> Decision:
-    """Place the whole group in one cluster: the present one while it fits, otherwise the best one with room."""
+            rejections: list[Rejection], avoided: Collection[str], warnings: Sequence[str], brief: bool) -> Decision:
+    """Place the whole group in one cluster: the present one while it fits, otherwise the best one with room. If no
+    cluster has room, an autoscaled one is chosen, the present one first."""
     needs = [(item, item.replicas) for item in group.items]
     present = [cluster for cluster in candidates if cluster.name in current]
     named = policy.clusters is not None and policy.ordered is None and len(candidates) == 1 and not avoided and not any(
@@ -141,11 +152,13 @@ def _single(group: Group, policy: Policy, candidates: Sequence[Cluster], claims:
         chosen = min(usable, key=lambda cluster: (_priority(policy, cluster), cluster.autoscaled,
                                                   cluster not in present, -fits[cluster.name].room, cluster.name))
     else:
-        chosen = next(iter(present), None) or next((cluster for cluster in candidates if cluster.autoscaled), None)
+        chosen = min((cluster for cluster in candidates if cluster.autoscaled), default=None, key=lambda cluster: (
+            cluster not in present, _priority(policy, cluster), cluster.name))
     rejections += [Rejection(name, fit.check, fit.message, "capacity") for name, fit in fits.items()
                    if not fit.ok and (chosen is None or name != chosen.name)]
     targets = {chosen.name: _whole(group)} if chosen else {}
-    return Decision(targets, tuple(sorted(rejections, key=lambda rejection: rejection.cluster)))
+    return Decision(targets, tuple(sorted(rejections, key=lambda rejection: rejection.cluster)),
+                    warnings=tuple(warnings))
 
 
 def _preferred(group: Group, policy: Policy, candidates: Sequence[Cluster], claims: Claims, present: Sequence[Cluster],
@@ -168,63 +181,83 @@ def _priority(policy: Policy, cluster: Cluster) -> int:
 
 
 def _spread(group: Group, policy: Policy, candidates: Sequence[Cluster], claims: Claims, current: Shares,
-            frozen: Sequence[str], rejections: list[Rejection]) -> Decision:
+            frozen: Sequence[str], rejections: list[Rejection], warnings: list[str]) -> Decision:
     """Place copies in all candidate clusters: whole ones, or shares of the replicas."""
     assert policy.spread is not None
-    warnings, weighted = [], {}
-    percentages = policy.spread.percentages
+    percentages = None if policy.spread.duplicate else policy.spread.percentages
     buckets: dict[str, list[Cluster]] = {}
     for cluster in candidates:
         value = cluster.labels.get(policy.spread.topology_key)
         if value is None:
             rejections.append(Rejection(cluster.name, "topology", "the cluster has no label"
                                         f" {policy.spread.topology_key}", "labels"))
-        elif percentages is not None and not policy.spread.duplicate and not percentages.get(value):
+        elif percentages is not None and not percentages.get(value):
             rejections.append(Rejection(cluster.name, "percentage", f"the policy gives 0 percent to {value!r}"))
         else:
             buckets.setdefault(value, []).append(cluster)
-    if percentages is not None and not policy.spread.duplicate:
+    if percentages is not None:
         if sum(percentages.values()) != 100:
             warnings.append(f"percentageSplit: the sum is {sum(percentages.values())}, not 100; the parts are scaled")
-        warnings += [f"percentageSplit: no cluster has {policy.spread.topology_key}={value}"
-                     for value in sorted(percentages) if percentages[value] and value not in buckets]
-    weighted = {value: percentages[value] if percentages and not policy.spread.duplicate else 1 for value in buckets}
+        warnings += [f"percentageSplit: no usable cluster has {policy.spread.topology_key}={value}"
+                     for value in sorted(percentages) if percentages[value] and value not in buckets][:_WARNINGS]
+    weights = {value: percentages[value] if percentages else 1 for value in buckets}
     targets: dict[str, dict[str, int | None]] = {cluster.name: {} for part in buckets.values() for cluster in part}
+    rooms = {name: claims.room(name, group.key) for name in targets}
     targets |= {name: {} for name in frozen}
     for item in group.items:
         if item.replicas is None or policy.spread.duplicate:
             for name in targets:
                 if name not in frozen or item.ref.key in current[name]:
                     targets[name][item.ref.key] = item.replicas
-            continue
-        shares = _divide(item.ref.key, item.replicas, buckets, weighted, current, frozen, {
-            name: claims.room_for(name, group.key, item) for name in targets})
-        for name, share in shares.items():
-            if share or not item.replicas:
-                targets[name][item.ref.key] = share
+        else:
+            shares = _divide(item, buckets, weights, current, frozen, rooms, warnings)
+            for name, share in shares.items():
+                if share or not item.replicas:
+                    targets[name][item.ref.key] = share
+        if item.pod is not None and len(group.items) > 1:  # the room is not there for further members
+            for name, room in rooms.items():
+                if item.ref.key in targets[name]:
+                    room.take(item, targets[name][item.ref.key])
     chosen = {name: shares for name, shares in targets.items() if shares}
     return Decision(chosen, tuple(sorted(rejections, key=lambda rejection: rejection.cluster)),
                     warnings=tuple(warnings))
 
 
-def _divide(key: str, replicas: int, buckets: Mapping[str, Sequence[Cluster]], weights: Mapping[str, int],
-            current: Shares, frozen: Sequence[str], rooms: Mapping[str, int]) -> dict[str, int]:
+def _divide(item: Item, buckets: Mapping[str, Sequence[Cluster]], weights: Mapping[str, int], current: Shares,
+            frozen: Sequence[str], rooms: Mapping[str, Room], warnings: list[str]) -> dict[str, int]:
     """Return the share of each cluster: replicas are divided among the buckets, then within each bucket. Shares of
-    frozen clusters stay. A cluster gets no more than it has room for, unless the replicas fit nowhere."""
+    frozen clusters stay. A cluster gets no more than it has room for; what fits nowhere goes to autoscaled clusters, or
+    waits in all clusters for room."""
+    key, replicas = item.ref.key, item.replicas or 0
     held = {name: min(current[name].get(key) or 0, replicas) for name in frozen}
     rest = max(0, replicas - sum(held.values()))
-    free = {value: [cluster for cluster in clusters if cluster.name not in held] for value, clusters in buckets.items()}
-    values = sorted((value for value in free if free[value]), key=lambda value: (
-        not any(current.get(cluster.name, {}).get(key) for cluster in free[value]), value))
-    limits: list[int | None] = [sum(rooms[cluster.name] for cluster in free[value]) for value in values]
-    if sum(limit or 0 for limit in limits) < rest:
-        limits = [None] * len(values)
+    free = {value: [cluster for cluster in buckets[value] if cluster.name not in held] for value in sorted(buckets)}
+    members = [cluster for clusters in free.values() for cluster in clusters]
+    limits: dict[str, int | None] = {cluster.name: rooms[cluster.name].count(item) for cluster in members}
+    fitting = sum(limit or 0 for limit in limits.values())
+    if fitting < rest:
+        scaled = [cluster.name for cluster in members if cluster.autoscaled]
+        if not scaled and members:
+            warnings.append(f"{item.ref.kind} {item.ref.name}: the clusters have room for {fitting} of {rest} replicas;"
+                            " the others wait there")
+        limits |= dict.fromkeys(scaled or limits)
+    present = {cluster.name: current.get(cluster.name, {}).get(key) or 0 for cluster in members}
+    names = {value: sorted(cluster.name for cluster in clusters) for value, clusters in free.items() if clusters}
+    parts = split(rest, [weights[value] for value in names], [_sum(limits[name] for name in bucket)
+                                                              for bucket in names.values()],
+                  current=[sum(present[name] for name in bucket) for bucket in names.values()])
     shares = dict(held)
-    for value, part in zip(values, split(rest, [weights[value] for value in values], limits), strict=True):
-        members = sorted(free[value], key=lambda cluster: (not current.get(cluster.name, {}).get(key), cluster.name))
-        caps: list[int | None] = [rooms[cluster.name] for cluster in members]
-        if sum(cap or 0 for cap in caps) < part:
-            caps = [None] * len(members)
-        for cluster, share in zip(members, split(part, [1] * len(members), caps), strict=True):
-            shares[cluster.name] = share
+    for bucket, part in zip(names.values(), parts, strict=True):
+        shares |= zip(bucket, split(part, [1] * len(bucket), [limits[name] for name in bucket],
+                                    current=[present[name] for name in bucket]), strict=True)
     return shares
+
+
+def _sum(limits: Iterable[int | None]) -> int | None:
+    """Return the sum of upper bounds; None is unbounded."""
+    total = 0
+    for limit in limits:
+        if limit is None:
+            return None
+        total += limit
+    return total

@@ -17,37 +17,45 @@ _SUMS = {
 }
 # Fields that are not copied when a cluster does not report: pods that may not run must not count as ready.
 _READY = ("readyReplicas", "availableReplicas", "numberReady", "numberAvailable")
+# Conditions that report that pods run; of a cluster that does not report they are unknown.
+_LIVE = ("Available", "Ready", "ContainersReady")
+# Conditions that report a problem: worst is True. Of other conditions, worst is False.
+_PROBLEMS = ("Failed", "ReplicaFailure", "FailureTarget", "DisruptionTarget")
+_LARGEST = (1 << 31) - 1  # of a counter
 STALE = "NovaStatusStale"  # type of a condition on objects of which a cluster does not report
 
 
 class Copy(msgspec.Struct, frozen=True):
-    """A copy in a cluster. ``stale``: the cluster does not report."""
+    """A copy in a cluster; its status is empty until the agent reports it. ``stale``: the cluster does not report.
+    ``applied``: the copy is that of the present generation of the object."""
 
     cluster: str
     status: Mapping[str, Any]
     stale: bool = False
+    applied: bool = True
 
 
 def merge(ref: Ref, generation: int, copies: Sequence[Copy], now: str) -> dict[str, Any]:
     """Return the status of an object. ``now``: the time of changed conditions, RFC 3339.
 
-    One copy: its status. Several: counters are summed, addresses of load balancers listed, and a condition is True only
-    if it is True in all clusters. ``observedGeneration`` becomes that of the user's object.
+    One copy: its status. Several: counters are summed, addresses of load balancers listed, and of each condition the
+    worst state counts. ``observedGeneration`` becomes ``generation`` once all copies are those of this generation.
     """
-    if not copies:
+    if not any(copy.status for copy in copies):
         return {}
-    fresh = [dict(copy.status) for copy in copies if not copy.stale]
-    old = [{key: value for key, value in copy.status.items() if key not in _READY} for copy in copies if copy.stale]
-    statuses = fresh + old
+    statuses = [_stale(copy) if copy.stale else dict(copy.status)
+                for copy in sorted(copies, key=lambda copy: copy.stale)]
     merged: dict[str, Any]
     if len(copies) == 1:
         merged = statuses[0]
     else:
-        merged = {field: total for field in _SUMS.get(ref.kind, ()) if (total := sum(
-            value for status in statuses if isinstance(value := status.get(field), int)))}
-        if ref.kind == "Service":
+        merged = {field: total for field in _SUMS.get(ref.kind, ()) if (total := min(_LARGEST, sum(
+            value for status in statuses if isinstance(value := status.get(field), int) and value > 0)))}
+        if ref.kind in ("Service", "Ingress"):
             merged["loadBalancer"] = {"ingress": [entry for status in statuses for entry in _entries(
                 status.get("loadBalancer"), "ingress")]}
+        if ref.kind == "Job":
+            merged |= _times(statuses)
     conditions = _conditions(statuses) if len(copies) > 1 else [dict(entry) for entry in _entries(
         statuses[0], "conditions")]
     missing = sorted(copy.cluster for copy in copies if copy.stale)
@@ -57,21 +65,44 @@ def merge(ref: Ref, generation: int, copies: Sequence[Copy], now: str) -> dict[s
                            "lastTransitionTime": now, "message": f"No report from: {', '.join(missing)}."})
     if conditions:
         merged["conditions"] = conditions
-    if "observedGeneration" in statuses[0]:
-        merged["observedGeneration"] = generation
+    if any("observedGeneration" in status for status in statuses):
+        merged["observedGeneration"] = generation if all(copy.applied for copy in copies) else max(0, generation - 1)
     return merged
 
 
+def _stale(copy: Copy) -> dict[str, Any]:
+    """Return the status of a copy in a cluster that does not report: it may have ended, so no pod counts as ready."""
+    status = {key: value for key, value in copy.status.items() if key not in _READY}
+    if "conditions" in status:
+        status["conditions"] = [{**entry, "status": "Unknown", "reason": "ClusterUnreachable"} if entry.get(
+            "type") in _LIVE and entry.get("status") == "True" else dict(entry)
+            for entry in _entries(status, "conditions")]
+    return status
+
+
+def _times(statuses: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Return when Jobs began in the first cluster, and when they completed in the last one."""
+    begun = [value for status in statuses if isinstance(value := status.get("startTime"), str)]
+    ended = [value for status in statuses if isinstance(value := status.get("completionTime"), str)]
+    return {**({"startTime": min(begun)} if begun else {}),
+            **({"completionTime": max(ended)} if len(ended) == len(statuses) else {})}
+
+
 def _conditions(statuses: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the conditions of all copies: of each type the worst one (False, then Unknown, then True)."""
+    """Return the conditions of all copies: of each type the worst one. A condition that a copy does not have is neither
+    True, nor a problem."""
     rank = {"False": 0, "Unknown": 1, "True": 2}
-    worst: dict[str, dict[str, Any]] = {}
+    by_type: dict[str, list[dict[str, Any]]] = {}
     for status in statuses:
-        for entry in _entries(status, "conditions"):
-            kind, old = str(entry.get("type")), worst.get(str(entry.get("type")))
-            if old is None or rank.get(str(entry.get("status")), 1) < rank.get(str(old.get("status")), 1):
-                worst[kind] = dict(entry)
-    return list(worst.values())
+        for kind, entry in {str(entry.get("type")): dict(entry) for entry in _entries(status, "conditions")}.items():
+            by_type.setdefault(kind, []).append(entry)
+    result = []
+    for kind, entries in by_type.items():
+        states = [rank.get(str(entry.get("status")), 1) for entry in entries]
+        worst = entries[states.index(max(states) if kind in _PROBLEMS else min(states))]
+        if kind in _PROBLEMS or len(entries) == len(statuses) or worst.get("status") != "True":
+            result.append(worst)
+    return result
 
 
 def _entries(value: object, field: str) -> list[Mapping[str, Any]]:

@@ -10,9 +10,9 @@ from nova.federator.api.types import Override, Ref, Spread
 
 _STEP = re.compile(r"\.?([A-Za-z0-9_-]+)|\[(\d{1,4})\]|\['([^'\]]{1,317})'\]|\[\"([^\"\]]{1,317})\"\]")
 _LIMIT = 1024  # characters of a path
-# Fields that are the identity of an object: a copy keeps them.
-_IDENTITY = {("apiVersion",), ("kind",), ("metadata",), ("metadata", "name"), ("metadata", "namespace"),
-             ("metadata", "uid"), ("metadata", "finalizers"), ("metadata", "ownerReferences")}
+# Fields that a copy keeps: the identity of an object, and what API servers and agents write.
+_FORBIDDEN = {"apiVersion", "kind", "status"}
+_METADATA = {"labels", "annotations"}  # fields of metadata that may be overridden
 
 
 def parse_path(value: object, field: str) -> tuple[str | int, ...]:
@@ -23,12 +23,11 @@ def parse_path(value: object, field: str) -> tuple[str | int, ...]:
     position = 0
     while position < len(value):
         match = _STEP.match(value, position)
-        if match is None or (position == 0) == value.startswith(("[", "."), position) or (
-                match[1] and position and value[position] != "."):
+        if match is None or (position == 0) == value.startswith(("[", "."), position):
             raise Invalid(f"{field}: {value!r:.200} is not a path at character {position + 1}.")
         steps.append(int(match[2]) if match[2] else match[1] or match[3] or match[4])
         position = match.end()
-    if tuple(steps) in _IDENTITY or steps[0] == "status":
+    if steps[0] in _FORBIDDEN or (steps[0] == "metadata" and (len(steps) == 1 or steps[1] not in _METADATA)):
         raise Invalid(f"{field}: {value!r:.200} must not be overridden.")
     return tuple(steps)
 

@@ -5,7 +5,8 @@ from typing import Any
 
 from nova.common.errors import Invalid
 from nova.federator.api.names import NAME_LABEL
-from nova.federator.api.selectors import SelectorIndex, compile_selector, matches
+from nova.federator.api.quantity import excerpt
+from nova.federator.api.selectors import SelectorIndex, compile_selector, label_key, matches
 from nova.federator.api.types import Failover, Item, Override, Policy, Selector, Spread
 from nova.federator.scheduling.overrides import parse_path
 
@@ -25,17 +26,20 @@ def parse(obj: Mapping[str, Any]) -> Policy:
         raise Invalid("spec.resourceSelectors.labelSelectors: required.")
     failover, fence_after = spec.get("failover", "Never"), spec.get("fenceAfterSeconds", 60)
     if failover not in _FAILOVER:
-        raise Invalid(f"spec.failover: {failover!r:.80} is not {', '.join(_FAILOVER)}.")
+        raise Invalid(f"spec.failover: {excerpt(failover)} is not {', '.join(_FAILOVER)}.")
     if isinstance(fence_after, bool) or not isinstance(fence_after, int) or not 10 <= fence_after <= 86400:
         raise Invalid("spec.fenceAfterSeconds: not an integer from 10 to 86400.")
-    group_by = _object(spec.get("groupBy") or {}, "spec.groupBy", {"labelKey"}).get("labelKey") or ""
+    group_by = None if spec.get("groupBy") is None else _object(
+        spec["groupBy"], "spec.groupBy", {"labelKey"}).get("labelKey")
     return Policy(
-        name=str(metadata.get("name")), created=str(metadata.get("creationTimestamp")), uid=str(metadata.get("uid")),
+        name=_text(metadata.get("name"), "metadata.name"), created=str(metadata.get("creationTimestamp")),
+        uid=str(metadata.get("uid")),
         namespaces=_selector(spec, "namespaceSelector"), clusters=_selector(spec, "clusterSelector"),
         labels=tuple(compile_selector(selector, f"spec.resourceSelectors.labelSelectors[{number}]")
                      for number, selector in enumerate(labels)),
         kinds=_kinds(resources.get("kinds")), ordered=_ordered(spec.get("orderedClusterSelector")),
-        group_by=_text(group_by, "spec.groupBy.labelKey"), spread=_spread(spec.get("spreadConstraints")),
+        group_by="" if group_by in (None, "") else label_key(group_by, "spec.groupBy.labelKey"),
+        spread=_spread(spec.get("spreadConstraints")),
         failover=failover, fence_after=fence_after)
 
 
@@ -45,12 +49,14 @@ def _selector(spec: Mapping[str, Any], field: str) -> Selector | None:
 
 
 def _kinds(value: object) -> frozenset[tuple[str, str]] | None:
-    if not value:
+    if value is None or value == []:
         return None
     kinds = [_object(entry, f"spec.resourceSelectors.kinds[{number}]", {"kind", "version", "group"})
              for number, entry in enumerate(_list(value, "spec.resourceSelectors.kinds"))]
-    return frozenset((_text(entry.get("kind"), "spec.resourceSelectors.kinds.kind"),
-                      "" if entry.get("group") in (None, "core") else str(entry["group"])) for entry in kinds)
+    return frozenset((_text(entry.get("kind"), f"spec.resourceSelectors.kinds[{number}].kind"),
+                      "" if (group := entry.get("group")) in (None, "core", "") else _text(
+                          group, f"spec.resourceSelectors.kinds[{number}].group"))
+                     for number, entry in enumerate(kinds))
 
 
 def _ordered(value: object) -> tuple[Selector, ...] | None:
@@ -62,7 +68,10 @@ def _ordered(value: object) -> tuple[Selector, ...] | None:
     expressions = _list(content.get("matchExpressions"), f"{field}.matchExpressions")
     result = []
     for number, expression in enumerate(expressions):
-        compiled = compile_selector({"matchExpressions": [expression]}, field)
+        try:
+            compiled = compile_selector({"matchExpressions": [expression]}, field)
+        except Invalid as error:
+            raise Invalid(error.message.replace("[0]", f"[{number}]", 1)) from None
         if not compiled.equal:
             raise Invalid(f"{field}.matchExpressions[{number}].operator: only In has an order.")
         result += [Selector(((str(expression["key"]), frozenset([name])),)) for name in expression["values"]]
@@ -78,14 +87,14 @@ def _spread(value: object) -> Spread | None:
     spread = _object(value, field, _SPREAD)
     mode = spread.get("spreadMode", "Divide")
     if mode not in ("Divide", "Duplicate"):
-        raise Invalid(f"{field}.spreadMode: {mode!r:.80} is not Divide or Duplicate.")
+        raise Invalid(f"{field}.spreadMode: {excerpt(mode)} is not Divide or Duplicate.")
     percentages = None
-    if spread.get("percentageSplit"):
+    if spread.get("percentageSplit") not in (None, []):
         percentages = {}
         for number, entry in enumerate(_list(spread["percentageSplit"], f"{field}.percentageSplit")):
             where = f"{field}.percentageSplit[{number}]"
             part = _object(entry, where, {"topologyValue", "percentage"})
-            percentage, name = part.get("percentage"), _text(part.get("topologyValue"), f"{where}.topologyValue")
+            percentage, name = part.get("percentage"), _text(part.get("topologyValue"), f"{where}.topologyValue", True)
             if isinstance(percentage, bool) or not isinstance(percentage, int) or not 0 <= percentage <= 100:
                 raise Invalid(f"{where}.percentage: not an integer from 0 to 100.")
             if name in percentages:
@@ -93,8 +102,9 @@ def _spread(value: object) -> Spread | None:
             percentages[name] = percentage
         if not any(percentages.values()):
             raise Invalid(f"{field}.percentageSplit: all percentages are 0.")
-    return Spread(_text(spread.get("topologyKey") or NAME_LABEL, f"{field}.topologyKey"), mode == "Duplicate",
-                  percentages, tuple(_overrides(spread.get("overrides"), f"{field}.overrides")))
+    topology_key = spread.get("topologyKey")
+    return Spread(NAME_LABEL if topology_key in (None, "") else label_key(topology_key, f"{field}.topologyKey"),
+                  mode == "Duplicate", percentages, tuple(_overrides(spread.get("overrides"), f"{field}.overrides")))
 
 
 def _overrides(value: object, field: str) -> list[Override]:
@@ -102,7 +112,7 @@ def _overrides(value: object, field: str) -> list[Override]:
     for number, entry in enumerate(_list(value, field)):
         where = f"{field}[{number}]"
         part = _object(entry, where, {"topologyValue", "resources"})
-        topology_value = _text(part.get("topologyValue"), f"{where}.topologyValue")
+        topology_value = _text(part.get("topologyValue"), f"{where}.topologyValue", True)
         for index, resource in enumerate(_list(part.get("resources"), f"{where}.resources")):
             inner = f"{where}.resources[{index}]"
             target = _object(resource, inner, {"kind", "apiVersion", "name", "namespace", "override"})
@@ -110,10 +120,13 @@ def _overrides(value: object, field: str) -> list[Override]:
                 path_field = f"{inner}.override[{position}]"
                 content = _object(change, path_field, {"fieldPath", "value"})
                 static = _object(content.get("value"), f"{path_field}.value", {"staticValue"})
+                if "staticValue" not in static:
+                    raise Invalid(f"{path_field}.value.staticValue: required.")
                 result.append(Override(
                     topology_value, _text(target.get("kind"), f"{inner}.kind"),
                     _text(target.get("apiVersion"), f"{inner}.apiVersion"), _text(target.get("name"), f"{inner}.name"),
-                    str(target.get("namespace") or ""), parse_path(content.get("fieldPath"), f"{path_field}.fieldPath"),
+                    _text(target.get("namespace") or "", f"{inner}.namespace", True),
+                    parse_path(content.get("fieldPath"), f"{path_field}.fieldPath"),
                     static.get("staticValue")))
     return result
 
@@ -122,11 +135,13 @@ def of_annotations(pin: str, spread_onto: str) -> Policy:
     """Return the policy that an object's annotations stand for: one cluster, or a list with an optional mode. Raises
     Invalid."""
     if pin:
+        if not pin.strip():
+            raise Invalid("annotation cluster: not the name of a cluster.")
         return _listed([pin.strip()], None)
     text, _separator, mode = spread_onto.partition("::")
     names = [name.strip() for name in text.split(",") if name.strip()]
     if mode not in ("", "Divide", "Duplicate"):
-        raise Invalid(f"annotation spread-onto: the mode {mode!r:.80} is not Divide or Duplicate.")
+        raise Invalid(f"annotation spread-onto: the mode {excerpt(mode)} is not Divide or Duplicate.")
     if not names or len(names) > _LIST:
         raise Invalid(f"annotation spread-onto: not a list of 1 to {_LIST} clusters.")
     return _listed(names, Spread(NAME_LABEL, mode == "Duplicate"))
@@ -165,6 +180,8 @@ class PolicySet:
         return self._policies.get(name)
 
     def add(self, policy: Policy) -> None:
+        """Add a policy, or replace the one of its name."""
+        self.remove(policy.name)
         self._policies[policy.name] = policy
         self._index.add(policy.name, policy.labels)
 
@@ -185,7 +202,7 @@ def _object(value: object, field: str, fields: set[str] | None = None) -> Mappin
     if not isinstance(value, Mapping):
         raise Invalid(f"{field}: {'required' if value is None else 'not an object'}.")
     if fields is not None and (unknown := value.keys() - fields):
-        raise Invalid(f"{field}.{min(map(str, unknown))}: unknown field.")
+        raise Invalid(f"{field}.{min(map(str, unknown)):.80}: unknown field.")
     return value
 
 
@@ -197,9 +214,9 @@ def _list(value: object, field: str) -> list[Any]:
     return value
 
 
-def _text(value: object, field: str) -> str:
-    if not isinstance(value, str) or len(value) > 317:
-        raise Invalid(f"{field}: {'required' if value is None else 'not a text of at most 317 characters'}.")
+def _text(value: object, field: str, empty: bool = False) -> str:
+    if not isinstance(value, str) or len(value) > 317 or not (value or empty):
+        raise Invalid(f"{field}: {'required' if value in (None, '') else 'not a text of at most 317 characters'}.")
     return value
 
 

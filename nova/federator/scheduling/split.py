@@ -1,76 +1,112 @@
 """Division of replicas among clusters by the quota method of Balinski and Young.
 
 The shares add up, each differs from its ideal by less than one replica, and a larger total never takes a replica from
-any cluster. (The largest remainder violates the last property.)
+any cluster. (The largest remainder violates the last property.) Limits keep the first and the last property.
 """
 
 from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
+from math import gcd
 
 from nova.common.errors import Invalid
 
+_LARGEST_WEIGHT = (1 << 31) - 1
+_SCALE = 64  # bits; products of two weights are smaller, so scaled fractions compare exactly
+
 
 def split(total: int, weights: Sequence[int], capacity: Sequence[int | None] | None = None,
-          minimum: Sequence[int] | None = None) -> list[int]:
-    """Return the share of each position; earlier positions win ties. A weight of 0 gets nothing.
+          minimum: Sequence[int] | None = None, current: Sequence[int] | None = None) -> list[int]:
+    """Return the share of each position. A weight of 0 gets nothing.
 
     ``capacity``: upper bounds (None: unbounded); what does not fit is divided among the others, and what fits nowhere
-    is left out of the sum. ``minimum``: lower bounds, given first. Raises Invalid for negative numbers.
+    is left out of the sum. ``minimum``: lower bounds, given first, as far as total and capacity allow. ``current``:
+    present shares; ties are won by positions that hold the replica in question, then by earlier positions.
+    Raises Invalid for negative numbers and weights of more than 31 bits.
     """
-    if total < 0 or any(weight < 0 for weight in weights):
-        raise Invalid("Replicas and weights must not be negative.")
-    lowest = list(minimum) if minimum is not None else [0] * len(weights)
-    highest = list(capacity) if capacity is not None else [None] * len(weights)
-    fixed: dict[int, int] = {}
-    while True:
-        open_positions = [index for index in range(len(weights)) if index not in fixed and weights[index]]
-        rest = max(0, total - sum(fixed.values()))
-        shares = dict(zip(open_positions, _quota(rest, [weights[index] for index in open_positions]), strict=True))
-        above = {index: high for index, share in shares.items()
-                 if (high := highest[index]) is not None and share > high}
-        below = {index: lowest[index] for index, share in shares.items() if share < lowest[index]}
-        if not above and not below:
-            result = {**fixed, **shares}
-            return [result.get(index, 0) for index in range(len(weights))]
-        fixed.update(above or below)
+    count = len(weights)
+    limits = list(capacity) if capacity is not None else [None] * count
+    lowest = list(minimum) if minimum is not None else [0] * count
+    holding = list(current) if current is not None else [0] * count
+    if {len(limits), len(lowest), len(holding)} != {count}:
+        raise Invalid("Weights, capacities, minima and present shares differ in number.")
+    if total < 0 or any(number is not None and number < 0 for number in (*weights, *limits, *lowest, *holding)):
+        raise Invalid("Replicas, weights and limits must not be negative.")
+    if any(weight > _LARGEST_WEIGHT for weight in weights):
+        raise Invalid(f"A weight is larger than {_LARGEST_WEIGHT}.")
+    highest = [(total if limit is None else min(total, limit)) if weight else 0
+               for weight, limit in zip(weights, limits, strict=True)]
+    lowest = [min(low, high) for low, high in zip(lowest, highest, strict=True)]
+    whole = sum(weights) or 1
+    order = sorted(range(count), key=lambda index: (holding[index] <= total * weights[index] // whole, index))
+    ranks = [0] * count
+    for rank, index in enumerate(order):
+        ranks[index] = rank
+    method = _QuotaMethod(weights, ranks)
+    method.advance(min(total, sum(lowest)), lowest)
+    method.advance(total, highest)
+    return method.shares
 
 
-def _quota(total: int, weights: Sequence[int]) -> list[int]:
-    """Return the shares of the quota method for positive weights: replicas are given one by one, the next one to the
-    largest weight / (share + 1) among the positions that stay within their quota rounded up."""
-    if not weights:
-        return []
-    whole = sum(weights)
-    shares = [0] * len(weights)
-    # A position whose quota at the present total allows no further replica waits until the total that allows it.
-    waiting: list[tuple[int, int]] = [(1, index) for index in range(len(weights))]
-    heapify(waiting)
-    eligible: list[tuple[_Ratio, int]] = []
-    for number in range(1, total + 1):
-        while waiting and waiting[0][0] <= number:
-            index = heappop(waiting)[1]
-            heappush(eligible, (_Ratio(shares[index] + 1, weights[index]), index))
-        index = heappop(eligible)[1]
-        shares[index] += 1
-        # Another replica is within the quota once shares * whole < number * weight.
-        heappush(waiting, (shares[index] * whole // weights[index] + 1, index))
-    return shares
+class _QuotaMethod:
+    """The quota method, continued from any state: each replica goes to the position with the largest
+    weight / (share + 1) among those that stay within their quota, rounded up, of what full positions leave."""
 
+    def __init__(self, weights: Sequence[int], ranks: Sequence[int]) -> None:
+        self.weights, self.ranks = weights, ranks
+        self.positions = [index for _rank, index in sorted(zip(ranks, range(len(ranks)), strict=True))]
+        self.shares = [0] * len(weights)
 
-class _Ratio(tuple[int, int]):
-    """A fraction numerator/denominator that compares exactly, without floats."""
+    def advance(self, total: int, limits: Sequence[int]) -> None:
+        """Give replicas until their sum is ``total``, or all positions have reached their limits."""
+        while rest := total - sum(self.shares):
+            if not (unfilled := [index for index, weight in enumerate(self.weights)
+                                 if weight and self.shares[index] < limits[index]]):
+                return
+            self._fill(unfilled, rest, limits)
 
-    __slots__ = ()
+    def _fill(self, positions: Sequence[int], rest: int, limits: Sequence[int]) -> None:
+        """Give up to ``rest`` replicas to positions, until the first of them reaches its limit.
 
-    def __new__(cls, numerator: int, denominator: int) -> "_Ratio":
-        return super().__new__(cls, (numerator, denominator))
+        The method repeats itself after ``period`` replicas, each of which adds the weight of a position to its share.
+        Whole periods are added at once where the state before a period equals the state after it.
+        """
+        shares, divisor = self.shares, gcd(*(self.weights[index] for index in positions))
+        weights = {index: self.weights[index] // divisor for index in positions}
+        period, given = sum(weights.values()), sum(shares[index] for index in positions)
+        waiting, eligible = dict[int, list[int]](), list[tuple[int, int]]()
+        for index in positions:
+            waiting.setdefault(max(given + 1, shares[index] * period // weights[index] + 1), []).append(index)
+        before: dict[int, int] | None = None
+        steps, repeating = 0, not any(shares[index] for index in positions)
+        while rest:
+            if repeating or steps == period:
+                after = {index: shares[index] for index in positions}
+                if repeating or (before is not None and all(
+                        after[index] - before[index] == weights[index] for index in positions)):
+                    periods = min(rest // period, *((limits[index] - 1 - shares[index]) // weights[index]
+                                                    for index in positions))
+                    for index in positions:
+                        shares[index] += periods * weights[index]
+                    if periods:
+                        moved = periods * period
+                        given, rest = given + moved, rest - moved
+                        waiting = {number + moved: indexes for number, indexes in waiting.items()}
+                        eligible = [(self._urgency(index, weights[index]), self.ranks[index])
+                                    for index in (self.positions[rank] for _key, rank in eligible)]
+                        heapify(eligible)
+                before, steps, repeating = after, 0, False
+                continue
+            given += 1
+            for index in waiting.pop(given, ()):
+                heappush(eligible, (self._urgency(index, weights[index]), self.ranks[index]))
+            index = self.positions[heappop(eligible)[1]]
+            shares[index] += 1
+            steps, rest = steps + 1, rest - 1
+            if shares[index] == limits[index]:
+                return
+            # Another replica is within the quota once shares * period < number * weight.
+            waiting.setdefault(max(given + 1, shares[index] * period // weights[index] + 1), []).append(index)
 
-    def __lt__(self, other: object) -> bool:
-        assert isinstance(other, _Ratio)
-        return self[0] * other[1] < other[0] * self[1]
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Ratio) and self[0] * other[1] == other[0] * self[1]
-
-    def __hash__(self) -> int:
-        return hash(self[0] / self[1])
+    def _urgency(self, index: int, weight: int) -> int:
+        """Return (share + 1) / weight as an integer that compares like the fraction."""
+        return (self.shares[index] + 1 << _SCALE) // weight

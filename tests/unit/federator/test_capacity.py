@@ -94,55 +94,198 @@ def test_the_cost_of_a_check_does_not_grow_with_replicas() -> None:
     assert booked["pods"] == 10**9
 
 
+def test_a_decision_is_booked_until_its_schedules_are_stored() -> None:
+    """Promise P3: a report that arrives between a decision and the write of its schedules includes nothing of it, and
+    an event on the old schedules does not end its claim."""
+    books = claims(cluster("a", node(cpu=1000)))
+    books.claim("a", "one", [(item("web", 1, cpu=300), 1)], included=True)
+    books.decide("one", {"a": [(item("web", 3, cpu=300), 3)]})
+    books.report(cluster("a", node(cpu=700)), lambda _group: True)
+    assert books.claimed("a")["cpu"] == 600
+    books.claim("a", "one", [(item("web", 1, cpu=300), 1)], included=True)
+    assert books.claimed("a")["cpu"] == 600
+    books.claim("a", "one", [(item("web", 3, cpu=300), 3)])
+    books.report(cluster("a", node(cpu=100)), lambda _group: True)
+    assert books.claimed("a") == {}
+
+
+def test_a_decision_replaces_the_former_decision_in_all_clusters() -> None:
+    """No claim leaks: neither of a decision that was never stored, nor of a group that does not exist any more."""
+    books, needs = claims(cluster("a"), cluster("b")), [(item("web", 2, cpu=400), 2)]
+    books.decide("one", {"a": needs})
+    books.decide("one", {"b": needs})
+    assert (books.claimed("a"), books.claimed("b")["cpu"]) == ({}, 800)
+    books.claim("b", "one", needs)
+    books.decide("one", {})
+    assert books.claimed("b")["cpu"] == 800, "the schedules exist"
+    books.release("b", "one")
+    assert books.claimed("b") == {}
+
+
+def test_a_smaller_decision_frees_nothing_before_it_is_stored() -> None:
+    books = claims(cluster("a", node(cpu=1000)))
+    books.claim("a", "one", [(item("web", 5, cpu=200), 5)])
+    books.decide("one", {"a": [(item("web", 1, cpu=200), 1)]})
+    assert books.claimed("a")["cpu"] == 1000
+    books.claim("a", "one", [(item("web", 1, cpu=200), 1)])
+    assert books.claimed("a")["cpu"] == 200
+
+
+def test_pods_that_were_scaled_down_and_up_again_are_booked_again() -> None:
+    """Promise P3: the next report may include the smaller number."""
+    books = claims(cluster("a", node(cpu=1000)))
+    for pods, included in ((5, True), (1, False), (5, False)):
+        books.claim("a", "one", [(item("web", pods, cpu=200), pods)], included)
+    books.report(cluster("a", node(cpu=800)), lambda _group: False)
+    assert not books.fits("a", "two", [(item("x", 1, cpu=200), 1)]).ok
+
+
+def test_larger_requests_need_the_difference() -> None:
+    """A change of requests does not move a group that its cluster can run."""
+    books = claims(cluster("a", node(cpu=1000)))
+    books.claim("a", "one", [(item("web", 4, cpu=200), 4)])
+    books.report(cluster("a", node(cpu=200)), lambda _group: True)
+    assert books.fits("a", "one", [(item("web", 4, cpu=250), 4)]).ok
+    assert not books.fits("a", "one", [(item("web", 4, cpu=300), 4)]).ok
+    elsewhere = item("web", 4, cpu=200, node_selector={"disk": "ssd"})
+    assert not books.fits("a", "one", [(elsewhere, 4)]).ok, "other nodes: all pods are new"
+
+
+def test_a_check_changes_no_claim() -> None:
+    """Promise P3: pods of several sizes stay booked where they are, also if a check would distribute them otherwise."""
+    books = claims(cluster("a", node("n", cpu=1000), node("m", cpu=600)))
+    books.claim("a", "one", [(item("large", 1, cpu=600), 1), (item("small", 2, cpu=300), 2)])
+    books.claim("a", "two", [(item("web", 1, cpu=400), 1)])
+    before = books.claimed("a")
+    for group in ("one", "two", "three"):
+        books.fits("a", group, [(item("web", 1, cpu=400), 1)])
+        room = books.room("a", group)
+        room.take(item("web", 1, cpu=100), 1)
+        assert room.count(item("web", 1, cpu=100)) >= 0
+    assert books.claimed("a") == before
+
+
+def test_rooms_are_those_of_the_checks() -> None:
+    """Mode capacity: the cluster with the most room left by the dominant resource is preferred."""
+    gpus = node(cpu=8000)
+    gpus.available["gpu"] = 4000  # type: ignore[index]
+    books, pod = claims(cluster("a", gpus), cluster("b", node(cpu=1000))), item("web", 2, cpu=400)
+    books.claim("b", "other", [(item("x", 1, cpu=100), 1)])
+    books.claim("a", "one", [(pod, 1)])
+    for needs in ([(pod, 2)], [(pod, 1), (item("y", 1, cpu=100), 1)]):
+        rooms = books.rooms(["a", "b", "c"], "one", needs)
+        assert {name: books.fits(name, "one", needs).room for name in "ab"} == {name: rooms[name] for name in "ab"}
+    assert books.rooms(["b"], "one", [(pod, 2)]) == {"b": 100}, "1000m - 100m of another group - 2 x 400m"
+    assert pod.pod is not None
+    pod.pod.requests["gpu"] = 1000  # type: ignore[index]
+    assert books.rooms(["a"], "two", [(pod, 2)]) == {"a": 500}, "2 of 4 are left"
+
+
+def test_a_check_reads_few_nodes_if_the_first_ones_suffice() -> None:
+    """Promise P10: the cost of a placement does not grow with the nodes of clusters that have room."""
+    reads = []
+
+    class Labels(dict[str, str]):
+        def get(self, key: str, default: Any = None) -> Any:
+            reads.append(key)
+            return super().get(key, default)
+
+    nodes = [node(f"n{number}", labels=Labels(disk="ssd")) for number in range(1000)]
+    books = claims(cluster("a", *nodes))
+    assert books.fits("a", "one", [(item("web", 3, node_selector={"disk": "ssd"}), 3)]).ok
+    assert len(reads) == 1
+
+
 class ClaimsOfManyGroups(RuleBasedStateMachine):
-    """Random claims, releases, starts and reports: decisions that fit never overcommit a cluster."""
+    """Decisions, writes, agents and reports in any order and with any delay: what fits never overcommits a cluster.
+
+    ``decided`` is what the scheduler wants, ``stored`` the schedules with a generation, ``running`` the pods with the
+    generation that the agent has applied.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.sizes = {"a": [1000, 600], "b": [2000]}
         self.books = Claims()
-        self.wanted: dict[tuple[str, str], int] = {}
-        self.running: dict[tuple[str, str], int] = {}
+        self.decided: dict[str, dict[str, int]] = {}  # group -> cluster -> pods
+        self.stored: dict[tuple[str, str], tuple[int, int]] = {}  # cluster, group -> generation, pods
+        self.running: dict[tuple[str, str], tuple[int, int]] = {}
+        self.reported: dict[str, dict[str, int]] = {"a": {}, "b": {}}  # cluster -> group -> generation
+        self.generation = 0
         for name in self.sizes:
             self.report(name)
 
-    @rule(name=st.sampled_from("ab"), group=st.sampled_from("xyz"), pods=st.integers(1, 6))
+    @rule(name=st.sampled_from("ab"), group=st.sampled_from("xyz"), pods=st.integers(1, 8))
     def place(self, name: str, group: str, pods: int) -> None:
         needs = [(item(group, pods, cpu=200), pods)]
         if self.books.fits(name, group, needs).ok:
-            self.books.claim(name, group, needs)
-            self.wanted[name, group] = pods
+            self.books.decide(group, {name: needs})
+            self.decided[group] = {name: pods}
+
+    @rule(group=st.sampled_from("xyz"))
+    def write(self, group: str) -> None:
+        """The decision on a group is stored: schedules in its clusters, none in the others."""
+        for name in self.sizes:
+            pods, old = self.decided.get(group, {}).get(name, 0), self.stored.get((name, group))
+            if pods and (old is None or old[1] != pods):
+                self.generation += 1
+                self.stored[name, group] = self.generation, pods
+            elif not pods and old is not None:
+                del self.stored[name, group]
+            self.event(name, group)
 
     @rule(name=st.sampled_from("ab"), group=st.sampled_from("xyz"))
-    def start(self, name: str, group: str) -> None:
-        """The cluster starts what is wanted; nobody knows yet."""
-        if (name, group) in self.wanted:
-            self.running[name, group] = self.wanted[name, group]
+    def event(self, name: str, group: str) -> None:
+        """The scheduler receives the stored schedule, possibly again."""
+        if (name, group) in self.stored:
+            generation, pods = self.stored[name, group]
+            self.books.claim(name, group, [(item(group, pods, cpu=200), pods)],
+                             self.reported[name].get(group, -1) >= generation)
+        else:
+            self.books.release(name, group)
 
-    @rule(name=st.sampled_from("ab"), group=st.sampled_from("xyz"))
-    def withdraw(self, name: str, group: str) -> None:
-        self.books.release(name, group)
-        self.wanted.pop((name, group), None)
-        self.running.pop((name, group), None)
-        self.report(name)
+    @rule(group=st.sampled_from("xyz"))
+    def delete(self, group: str) -> None:
+        self.books.decide(group, {})
+        self.decided.pop(group, None)
+
+    @rule(name=st.sampled_from("ab"))
+    def apply(self, name: str) -> None:
+        """The agent makes the pods of its cluster equal to the schedules."""
+        self.running = {**{key: value for key, value in self.running.items() if key[0] != name},
+                        **{key: value for key, value in self.stored.items() if key[0] == name}}
 
     @rule(name=st.sampled_from("ab"))
     def report(self, name: str) -> None:
-        used = sum(pods for (place, _group), pods in self.running.items() if place == name)
-        nodes = []
+        running = {group: value for (place, group), value in self.running.items() if place == name}
+        used, nodes = sum(pods for _generation, pods in running.values()), []
         for number, size in enumerate(self.sizes[name]):
             here = min(used, size // 200)
             used -= here
             nodes.append(node(f"n{number}", cpu=size - here * 200))
-        self.books.report(cluster(name, *nodes), lambda group: self.running.get((name, group)) == self.wanted.get(
-            (name, group)))
+        self.reported[name] = {group: generation for group, (generation, _pods) in running.items()}
+        self.books.report(cluster(name, *nodes), lambda group: self.reported[name].get(group, -1) >= self.stored.get(
+            (name, group), (0, 0))[0])
 
     @invariant()
     def no_cluster_is_overcommitted(self) -> None:
         for name, sizes in self.sizes.items():
-            wanted = sum(pods for (place, _group), pods in self.wanted.items() if place == name)
-            assert wanted <= sum(size // 200 for size in sizes)
+            wanted = {group: max(self.decided.get(group, {}).get(name, 0), self.stored.get((name, group), (0, 0))[1])
+                      for group in "xyz"}
+            assert sum(wanted.values()) <= sum(size // 200 for size in sizes)
+
+    def teardown(self) -> None:
+        """After all writes, agents and reports nothing is booked twice, and nothing remains booked."""
+        for group in "xyz":
+            self.write(group)
+        for name, sizes in self.sizes.items():
+            self.apply(name)
+            self.report(name)
+            assert self.books.claimed(name) == {}
+            free = sum(size // 200 for size in sizes) - sum(
+                pods for (place, _group), (_generation, pods) in self.stored.items() if place == name)
+            assert self.books.room(name, "new").count(item("new", cpu=200)) == free
 
 
 TestClaims = ClaimsOfManyGroups.TestCase
-TestClaims.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestClaims.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)

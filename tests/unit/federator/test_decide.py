@@ -177,7 +177,7 @@ def test_impossible_percentages_are_warned_about() -> None:
                    plan=policy(spread=Spread(NAME_LABEL, False, {"a": 50, "b": 25, "x": 50})))
     assert spread_of(decision) == {"a": 2, "b": 1}
     assert decision.warnings == ("percentageSplit: the sum is 125, not 100; the parts are scaled",
-                                 f"percentageSplit: no cluster has {NAME_LABEL}=x")
+                                 f"percentageSplit: no usable cluster has {NAME_LABEL}=x")
 
 
 def test_spread_respects_capacity_and_places_the_rest_elsewhere() -> None:
@@ -204,6 +204,78 @@ def test_scaling_up_a_spread_object_removes_no_replica(replicas: int, weights: l
     after = run(*clusters, objects=group(item("web", replicas + more)), plan=plan, current=before.targets)
     for name, shares in before.targets.items():
         assert (shares[WEB] or 0) <= (after.targets.get(name, {}).get(WEB) or 0)
+
+
+def test_a_full_group_moves_to_an_autoscaled_cluster_and_otherwise_waits_for_room() -> None:
+    """Promise P5: a group that stays in a cluster without room for it is not placed, so it is tried again; facts
+    chapter 4: if no cluster has room, one that is autoscaled."""
+    small, grown = cluster("a", node(cpu=1000)), group(item("web", 20, cpu=300))
+    waits = run(small, cluster("b", node(cpu=500)), objects=grown, current={"a": {WEB: 3}})
+    assert (waits.targets, waits.placed) == ({"a": {WEB: 20}}, False)
+    assert {rejection.wait_for for rejection in waits.rejections} == {"capacity"}
+    moves = run(small, cluster("b", node(cpu=0), autoscaled=True), objects=grown, current={"a": {WEB: 3}})
+    assert (set(moves.targets), moves.placed) == ({"b"}, True)
+
+
+def test_both_cluster_selectors_apply() -> None:
+    """Mode fill-and-spill with a clusterSelector: the order does not widen the selection."""
+    plan = policy({"matchLabels": {"tier": "x"}}, ordered=["a", "b"])
+    assert set(run(A, cluster("b", tier="x"), plan=plan).targets) == {"b"}
+
+
+def test_a_copy_in_a_reachable_cluster_is_preferred_to_a_frozen_one() -> None:
+    """A move whose old cluster becomes unreachable meanwhile ends in the new one, also if a third one has more room."""
+    away = cluster("a", ready=False, reachable=False)
+    decision = run(away, B, cluster("c", node(cpu=10**6)), current={"a": {WEB: 1}, "b": {WEB: 1}})
+    assert set(decision.targets) == {"b"}
+    assert reasons(decision)["a"] == "ready"
+
+
+def test_shares_in_several_clusters_stay_if_no_cluster_takes_the_group() -> None:
+    """A policy that does not spread any more removes nothing while no cluster has room for all replicas."""
+    small, second = cluster("a", node(cpu=500)), cluster("b", node(cpu=500))
+    decision = run(small, second, objects=group(item("web", 10)), current={"a": {WEB: 5}, "b": {WEB: 5}})
+    assert (decision.targets, decision.placed) == ({"a": {WEB: 5}, "b": {WEB: 5}}, False)
+    assert run(small, current={"x": {WEB: 5}}, objects=group(item("web", 10))).targets == {}, "x is deleted"
+
+
+def test_the_room_of_a_cluster_is_used_once_by_the_members_of_a_spread_group() -> None:
+    """Promise P3: room for 8 pods is not given to two members of a group."""
+    small = cluster("a", node(cpu=800))
+    objects = group(item("web", 16), item("api", 16))
+    decision = run(small, B, objects=objects, plan=policy(spread=Spread(NAME_LABEL)))
+    assert decision.targets["a"] == {WEB: 8}
+    assert decision.targets["b"] == {WEB: 8, "Deployment.apps/shop/api": 16}
+
+
+def test_replicas_that_fit_nowhere_go_to_autoscaled_clusters_or_wait() -> None:
+    small, full = cluster("a", node(cpu=200)), cluster("b", node(cpu=100))
+    plan = policy(spread=Spread(NAME_LABEL))
+    decision = run(small, full, objects=group(item("web", 10)), plan=plan)
+    assert spread_of(decision) == {"a": 5, "b": 5}
+    assert decision.warnings == (
+        "Deployment web: the clusters have room for 3 of 10 replicas; the others wait there",)
+    scaled = run(small, cluster("b", node(cpu=100), autoscaled=True), objects=group(item("web", 10)), plan=plan)
+    assert (spread_of(scaled), scaled.warnings) == ({"a": 2, "b": 8}, ())
+
+
+@given(st.lists(st.tuples(st.integers(1, 4), st.integers(0, 9)), min_size=1, max_size=6), st.integers(0, 30),
+       st.integers(-6, 6))
+def test_replicas_of_a_valid_placement_do_not_move(places: Any, replicas: int, more: int) -> None:
+    """Minimal movement: a decision on its own result changes nothing, and a scaled object only gains or only loses
+    replicas, whatever the history of the placement is."""
+    clusters = [cluster(f"c{number}", zone=str(zone)) for number, (zone, _share) in enumerate(places)]
+    plan, history = policy(spread=Spread("zone")), {
+        entry.name: {WEB: share} for entry, (_zone, share) in zip(clusters, places, strict=True) if share}
+    first = run(*clusters, objects=group(item("web", replicas)), plan=plan, current=history)
+    again = run(*clusters, objects=group(item("web", replicas)), plan=plan, current=first.targets)
+    assert again.targets == first.targets
+    scaled = run(*clusters, objects=group(item("web", max(0, replicas + more))), plan=plan, current=first.targets)
+    before, after = ([decision.targets.get(entry.name, {}).get(WEB) or 0 for entry in clusters]
+                     for decision in (first, scaled))
+    differences = [new - old for new, old in zip(after, before, strict=True)]
+    assert min(differences) >= 0 or max(differences) <= 0
+    assert sum(differences) == max(0, replicas + more) - replicas
 
 
 @given(st.permutations([A, B, cluster("d", node(cpu=100)), cluster("e", ready=False, reachable=False)]))

@@ -3,6 +3,8 @@ never stops a running replica)."""
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -27,9 +29,54 @@ def step_by_step(total: int, weights: list[int]) -> list[int]:
     return shares
 
 
-@given(totals, weights_of)
+def limited(total: int, weights: list[int], limits: list[int], shares: list[int]) -> list[int]:
+    """Continue the quota method step by step, among the positions below their limits."""
+    while sum(shares) < total:
+        unfilled = [index for index, weight in enumerate(weights) if weight and shares[index] < limits[index]]
+        if not unfilled:
+            break
+        number, whole = sum(shares[index] for index in unfilled) + 1, sum(weights[index] for index in unfilled)
+        eligible = [index for index in unfilled if shares[index] * whole < number * weights[index]]
+        shares[max(eligible, key=lambda index: (Fraction(weights[index], shares[index] + 1), -index))] += 1
+    return shares
+
+
+@given(st.integers(0, 400), weights_of)
 def test_shares_are_those_of_the_quota_method(total: int, weights: list[int]) -> None:
     assert split(total, weights) == step_by_step(total, weights)
+
+
+@given(totals, weights_of, st.data())
+def test_shares_within_limits_are_those_of_the_quota_method(total: int, weights: list[int],
+                                                            data: st.DataObject) -> None:
+    count = len(weights)
+    highest = data.draw(st.lists(st.integers(0, 40), min_size=count, max_size=count))
+    lowest = [min(low, high, weight and high) for low, high, weight in zip(data.draw(
+        st.lists(st.integers(0, 6), min_size=count, max_size=count)), highest, weights, strict=True)]
+    expected = limited(total, weights, highest, limited(min(total, sum(lowest)), weights, lowest, [0] * count))
+    shares = split(total, weights, highest, lowest)
+    assert shares == expected
+    assert all(new >= old for new, old in zip(split(total + 1, weights, highest, lowest), shares, strict=True)), (
+        "scaling up takes a replica away")
+
+
+@given(totals, weights_of, st.data())
+def test_ties_are_won_by_the_present_holders(total: int, weights: list[int], data: st.DataObject) -> None:
+    """Minimal movement: a result that was reached with other ties stays as it is, and grows and shrinks from there."""
+    count = len(weights)
+    history = split(total, weights, current=data.draw(st.lists(st.integers(0, 30), min_size=count, max_size=count)))
+    assert split(total, weights, current=history) == history
+    for change in (-3, -1, 1, 4):
+        shares = split(max(0, total + change), weights, current=history)
+        pairs = list(zip(shares, history, strict=True))
+        assert all(new >= old for new, old in pairs) if change > 0 else all(new <= old for new, old in pairs)
+
+
+def test_large_totals_are_divided_in_whole_periods() -> None:
+    """A billion billion replicas are not counted one by one, with and without limits."""
+    assert split(10**18, [70, 30]) == [7 * 10**17, 3 * 10**17]
+    assert split(10**18, [1, 1, 1], [5, None, None]) == [5, (10**18 - 5) // 2 + 1, (10**18 - 5) // 2]
+    assert split(10**18, [3, 2, 1], [None, None, 10**17 + 1], [0, 4, 0])[2] == 10**17 + 1
 
 
 @given(totals, weights_of)
@@ -72,6 +119,8 @@ def test_limits_hold_and_what_fits_is_placed(total: int, weights: list[int], dat
 
 def test_a_minimum_is_given_first() -> None:
     assert split(10, [1, 1, 1], minimum=[0, 6, 0]) == [2, 6, 2]
+    assert split(1, [1, 1], minimum=[1, 1]) == [1, 0], "minima never make the sum too large"
+    assert split(5, [1, 1], [2, None], [4, 0]) == [2, 3], "the capacity bounds the minimum"
 
 
 def test_negative_numbers_are_refused() -> None:
@@ -79,3 +128,9 @@ def test_negative_numbers_are_refused() -> None:
         split(-1, [1])
     with pytest.raises(Invalid, match="negative"):
         split(1, [-1])
+    with pytest.raises(Invalid, match="negative"):
+        split(1, [1], [-1])
+    with pytest.raises(Invalid, match="differ in number"):
+        split(1, [1, 2], [1])
+    with pytest.raises(Invalid, match="larger"):
+        split(1, [1 << 31])
