@@ -10,28 +10,33 @@ from nova.common.errors import Invalid
 from nova.federator.api import quantity
 from nova.federator.api.names import NAMESPACE, REPLICAS_PATH
 from nova.federator.api.quantity import excerpt
-from nova.federator.api.types import Item, PodNeeds, Ref
+from nova.federator.api.types import Item, PodNeeds, Ref, api_version
 
 _PATH = 253  # characters of the path of a number of replicas
 _REPLICAS = 1_000_000  # largest number of replicas that is accepted
 GRACE = 30  # seconds that pods have to end if their template does not say
+_CUSTOM_ORDER = 8  # objects of custom resources, before workloads
 
 
 class Kind(msgspec.Struct, frozen=True):
-    """A kind of objects that policies and annotations can place. ``order``: position in which objects are applied."""
+    """A kind of objects in a version. ``order``: position in which objects that are placed are applied."""
 
     group: str
     version: str
     kind: str
     plural: str
     namespaced: bool
-    order: int
+    order: int = _CUSTOM_ORDER
 
-    def path(self, namespace: str = "", name: str = "") -> str:
-        """Return the path of an object, or of a collection."""
-        prefix = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
-        middle = f"/namespaces/{quote(namespace, safe='')}" if self.namespaced and namespace else ""
-        return f"{prefix}{middle}/{self.plural}{'/' + quote(name, safe='') if name else ''}"
+    @property
+    def api_version(self) -> str:
+        return api_version(self.group, self.version)
+
+    def path(self, namespace: str = "", name: str = "", subresource: str = "") -> str:
+        """Return the path of an object, or of a collection: of one namespace, or of the whole server."""
+        middle = f"/namespaces/{quote(namespace, safe='')}" if namespace and self.namespaced else ""
+        tail = "".join(f"/{quote(part, safe='')}" for part in (name, subresource) if part)
+        return f"/api{'s' if self.group else ''}/{self.api_version}{middle}/{self.plural}{tail}"
 
 
 _RBAC, _NETWORK = "rbac.authorization.k8s.io", "networking.k8s.io"
@@ -62,7 +67,6 @@ KINDS = (
 _BY_NAME = {(kind.group, kind.kind): kind for kind in KINDS}
 _BOOTSTRAPPING = "kubernetes.io/bootstrapping"  # label of the roles that an API server creates
 _WORKLOADS = 9  # order of kinds with pods
-_CUSTOM_ORDER = 8  # objects of custom resources, before workloads
 _OPERATORS = ("In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt")  # of requirements of nodes
 # Objects that API servers create by themselves.
 _BUILT_IN = {("Namespace", ""): ("default", NAMESPACE), ("ConfigMap", ""): ("kube-root-ca.crt",),
@@ -87,7 +91,7 @@ def custom_kind(definition: Mapping[str, Any]) -> Kind | None:
     if not all(isinstance(value, str) and value for value in values):
         return None
     group, name, kind, plural = map(str, values)
-    return Kind(group, name, kind, plural, spec.get("scope") == "Namespaced", _CUSTOM_ORDER)
+    return Kind(group, name, kind, plural, spec.get("scope") == "Namespaced")
 
 
 def apply_order(ref: Ref) -> int:

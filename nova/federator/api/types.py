@@ -10,6 +10,11 @@ Quantities = Mapping[str, int]  # resource name -> thousandths
 Failover = Literal["Fenced", "AvailabilityFirst", "Never"]
 
 
+def api_version(group: str, version: str) -> str:
+    """Return the apiVersion of objects of a group, which is empty for core kinds."""
+    return f"{group}/{version}" if group else version
+
+
 class Ref(msgspec.Struct, frozen=True, order=True):
     """An object of the control plane. ``group`` is empty for core kinds, ``namespace`` for cluster-scoped objects."""
 
@@ -18,6 +23,10 @@ class Ref(msgspec.Struct, frozen=True, order=True):
     kind: str
     namespace: str
     name: str
+
+    @property
+    def api_version(self) -> str:
+        return api_version(self.group, self.version)
 
     @property
     def key(self) -> str:

@@ -52,7 +52,7 @@ def address_of(service: Mapping[str, Any], environment: Mapping[str, str] = os.e
 
 async def kubeconfig(hosting: Api, namespace: str) -> Kubeconfig:
     """Return the administrator's kubeconfig of a control plane. Raises Invalid if it has no address or certificates."""
-    service = await manifests.exists(hosting, f"/api/v1/namespaces/{namespace}/services/apiserver")
+    service = await hosting.find(f"/api/v1/namespaces/{namespace}/services/apiserver")
     if service is None:
         raise Invalid(f"Namespace {namespace} of {hosting.config.server} has no Service apiserver: is this the hosting"
                       " cluster, and its namespace?")
@@ -61,7 +61,7 @@ async def kubeconfig(hosting: Api, namespace: str) -> Kubeconfig:
         raise Invalid("The Service apiserver has no external address yet: does the hosting cluster have a load"
                       " balancer?")
     path = f"/api/v1/namespaces/{namespace}/secrets/{certificates.CONTROL_PLANE}"
-    stored = await manifests.exists(hosting, path)
+    stored = await hosting.find(path)
     if stored is None:
         raise Invalid(f"Namespace {namespace} has no Secret {certificates.CONTROL_PLANE}: install certificates first.")
     return certificates.administrator(stored, address.url)
@@ -108,10 +108,10 @@ async def check_agent(workload: Api, settings: Settings, nova: Api | None) -> No
     skips the checks. ``nova``: None if the caller has no access to the control plane. Raises Refused."""
     if os.environ.get("NOVA_EXIT_IF_CLUSTER_EXISTS", "true").lower() == "false":
         return
-    if nova and await manifests.exists(nova, f"{CLUSTERS}/{settings.cluster}"):
+    if nova and await nova.find(f"{CLUSTERS}/{settings.cluster}"):
         raise Refused(f"{settings.cluster} already exists in Nova, please choose another name.")
     path = f"/apis/apps/v1/namespaces/{settings.namespace}/deployments/nova-agent"
-    if deployment := await manifests.exists(workload, path):
+    if deployment := await workload.find(path):
         raise Refused(f"Namespace {settings.namespace} of {workload.config.server} already has the agent of cluster"
                       f" {_cluster_name(deployment)}.")
 
@@ -127,7 +127,7 @@ async def uninstall_agent(workload: Api, settings: Settings) -> None:
     """Remove an agent, its credentials, and its namespace if novactl created it. Raises Refused if the namespace has
     the agent of another cluster."""
     path = f"/apis/apps/v1/namespaces/{settings.namespace}/deployments/nova-agent"
-    deployment = await manifests.exists(workload, path)
+    deployment = await workload.find(path)
     if deployment and _cluster_name(deployment) != settings.cluster:
         raise Refused(f"The agent in namespace {settings.namespace} of {workload.config.server} is of cluster"
                       f" {_cluster_name(deployment)}, not {settings.cluster}.")
@@ -171,7 +171,7 @@ async def _install_certificates(hosting: Api, namespace: str, address: Address, 
     """Create the Secrets. Existing certificates stay, since components and agents trust their authorities."""
     collection = f"/api/v1/namespaces/{namespace}/secrets"
     names = (certificates.CONTROL_PLANE, certificates.ETCD, certificates.KUBECONFIG, certificates.SIGNING)
-    stored = [name for name in names if await manifests.exists(hosting, f"{collection}/{name}")]
+    stored = [name for name in names if await hosting.find(f"{collection}/{name}")]
     if certificates.CONTROL_PLANE in stored:
         if missing := [name for name in names if name not in stored]:
             raise Refused(f"Namespace {namespace} has the Secret {certificates.CONTROL_PLANE}, but not"

@@ -73,18 +73,14 @@ def agent(settings: Settings) -> list[Object]:
 async def create_namespace(api: Api, name: str) -> None:
     """Create a namespace unless it exists. Raises ApiError."""
     labels = {"kubernetes.io/metadata.name": name, **_CREATED}  # newer API servers set the first label themselves
-    try:
-        await api.create("/api/v1/namespaces", {
-            "apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}})
-    except ApiError as error:
-        if error.reason != "AlreadyExists":
-            raise
+    await api.ensure("/api/v1/namespaces", {
+        "apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}})
 
 
 async def delete_namespace(api: Api, name: str) -> bool:
     """Delete a namespace that novactl created, with its content. Return False if another client created it: it stays.
     Raises ApiError."""
-    stored = await exists(api, f"/api/v1/namespaces/{name}")
+    stored = await api.find(f"/api/v1/namespaces/{name}")
     if stored and not _CREATED.items() <= (stored["metadata"].get("labels") or {}).items():
         return False
     if stored:
@@ -101,21 +97,7 @@ async def apply(api: Api, objects: Iterable[Object]) -> None:
 async def delete(api: Api, objects: Iterable[Object]) -> None:
     """Delete objects, in order; succeeds for objects that do not exist. Raises ApiError."""
     for obj in objects:
-        try:
-            await api.delete(await _path(api, obj), "Foreground")
-        except ApiError as error:
-            if not error.missing:
-                raise
-
-
-async def exists(api: Api, path: str) -> Object | None:
-    """Return an object, or None if it does not exist. Raises ApiError."""
-    try:
-        return await api.get(path)
-    except ApiError as error:
-        if error.missing:
-            return None
-        raise
+        await api.remove(await _path(api, obj), "Foreground")
 
 
 def shortfall(workload: Mapping[str, Any]) -> str:

@@ -96,7 +96,7 @@ class Renewal:
         self.report("The previous authorities are no longer trusted.")
 
     async def _files(self, name: str) -> Files:
-        stored = await manifests.exists(self.hosting, f"{self._collection}/{name}")
+        stored = await self.hosting.find(f"{self._collection}/{name}")
         return certificates.files_of(stored) if stored else {}
 
     async def _write(self, name: str, files: Mapping[str, bytes]) -> None:
@@ -167,7 +167,7 @@ class Renewal:
                  "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": names.AUTHORITIES},
                  "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": AGENTS_GROUP}]}])
             path = f"/api/v1/namespaces/{NAMESPACE}/secrets/{INIT}"
-            if init := await manifests.exists(nova, path):
+            if init := await nova.find(path):
                 old = decode(certificates.files_of(init).get("kubeconfig", b""), f"Secret {NAMESPACE}/{INIT}")
                 content = msgspec.structs.replace(old, ca=config.ca).render("nova-agent").encode()
                 await nova.patch(path, {"data": {"kubeconfig": base64.b64encode(content).decode()}})

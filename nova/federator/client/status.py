@@ -7,7 +7,7 @@ from typing import Any, Literal
 import msgspec
 
 from nova.federator.api.names import CLUSTER_GROUP, MATCHING_POLICY, POLICY_GROUP, TARGET, VERSION
-from nova.federator.client.manifests import COMPONENTS, exists, shortfall
+from nova.federator.client.manifests import COMPONENTS, shortfall
 from nova.federator.kube.client import Api, ApiError
 
 Mark = Literal["", "√", "‼", "×"]
@@ -35,7 +35,7 @@ class Line(msgspec.Struct, frozen=True):
 async def components(hosting: Api, namespace: str) -> list[Line]:
     """Return the state of the components in the hosting cluster. Raises ApiError if the cluster is unreachable."""
     prefix = f"/apis/apps/v1/namespaces/{namespace}"
-    workloads = await asyncio.gather(*(exists(hosting, f"{prefix}/{plural}/{name}") for plural, name, _ in COMPONENTS))
+    workloads = await asyncio.gather(*(hosting.find(f"{prefix}/{plural}/{name}") for plural, name, _ in COMPONENTS))
     by_title = {title: _component(title, f"{plural[:-1]} {name} does not exist in namespace {namespace}", workload)
                 for (plural, name, title), workload in zip(COMPONENTS, workloads, strict=True)}
     lines = [Line("Checking status of Nova Control Plane Components"), *(by_title[title] for title in _ORDER)]
@@ -60,7 +60,7 @@ async def resources(nova: Api) -> list[Line]:
     try:
         for kind, name in _RESOURCES:
             path = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{name}"
-            present = _condition(await exists(nova, path) or {}, "Established").get("status") == "True"
+            present = _condition(await nova.find(path) or {}, "Established").get("status") == "True"
             installed = installed and present
             lines.append(Line(f"* {kind} CRD presence... {'installed' if present else 'not installed'}",
                               "√" if present else "×"))

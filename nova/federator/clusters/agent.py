@@ -10,6 +10,7 @@ from typing import Any
 
 from nova.common.errors import Invalid
 from nova.federator.api import objects
+from nova.federator.api.keyed_queue import KeyedQueue
 from nova.federator.api.names import FINALIZER, cluster_namespace
 from nova.federator.api.types import Ref
 from nova.federator.clusters.apply import Applier, fence_after
@@ -51,10 +52,7 @@ class Agent:
         self._began: dict[str, float] = {}  # schedule -> when its present generation was applied first
         self._confirmed: dict[str, float] = {}  # schedule -> when it was read from the API server
         self._listed: dict[str, set[str]] = {}  # key of an object -> schedules that list it and are not deleted
-        self._queue: asyncio.Queue[str] = asyncio.Queue()
-        self._queued: set[str] = set()
-        self._active: set[str] = set()
-        self._again: set[str] = set()
+        self._queue = KeyedQueue()
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._failures: dict[str, tuple[int, float]] = {}  # schedule -> failed tries, time of the next
         self._manifests: collections.OrderedDict[tuple[str, int], tuple[int, list[dict[str, Any]]]]
@@ -64,7 +62,7 @@ class Agent:
     @property
     def pending(self) -> int:
         """Return the number of schedules that wait for a worker."""
-        return len(self._queued)
+        return len(self._queue)
 
     def _changed(self, _key: str, new: Schedule | None, old: Schedule | None) -> None:
         current = new or old
@@ -123,11 +121,7 @@ class Agent:
     def enqueue(self, name: str) -> None:
         if timer := self._timers.pop(name, None):
             timer.cancel()
-        if name in self._active:
-            self._again.add(name)
-        elif name not in self._queued:
-            self._queued.add(name)
-            self._queue.put_nowait(name)
+        self._queue.put(name)
 
     async def run_locally(self) -> None:
         """Watch the copies in the cluster, and stop fenced ones in time, until cancelled."""
@@ -165,9 +159,7 @@ class Agent:
 
     async def _work(self) -> None:
         while True:
-            name = await self._queue.get()
-            self._queued.discard(name)
-            self._active.add(name)
+            again, name = False, await self._queue.get()
             try:
                 problem = ""
                 if (schedule := self.informer.objects.get(f"{self.namespace}/{name}")) is not None:
@@ -178,13 +170,12 @@ class Agent:
                 LOG.exception("Schedule %s cannot be processed", name)
                 problem = "internal error"
             finally:
-                self._active.discard(name)
+                again = self._queue.done(name)
             if not problem:
                 self._failures.pop(name, None)
             else:
                 self._retry(name, problem)
-            if name in self._again:
-                self._again.discard(name)
+            if again:
                 current = self.informer.objects.get(f"{self.namespace}/{name}")
                 if current is not None and self.applied.get(name) != current.generation:
                     self.enqueue(name)
@@ -266,13 +257,9 @@ class Agent:
 
     async def _read(self, schedule: Schedule) -> Schedule | None:
         """Return a schedule as the API server has it, or None if it does not exist any more."""
-        try:
-            fresh = schedules.decode(await self.nova.get(schedule.path))
-        except ApiError as error:
-            if error.missing:
-                return None
-            raise
-        return fresh if fresh.uid == schedule.uid else None
+        obj = await self.nova.find(schedule.path)
+        fresh = None if obj is None else schedules.decode(obj)
+        return fresh if fresh is not None and fresh.uid == schedule.uid else None
 
     async def _release(self, schedule: Schedule, manifests: Sequence[dict[str, Any]]) -> None:
         """Let the copies of a confirmed schedule run again that the fence stopped."""

@@ -110,7 +110,7 @@ class Applier:
     async def _apply(self, schedule: Schedule, entry: Entry, manifest: dict[str, Any], resource: Resource) -> Copy:
         ref = entry.ref
         path = resource.path(ref.namespace, ref.name)
-        existing = await self._existing(path)
+        existing = await self.api.find(path)
         force = False
         if existing is not None:
             if owner_of(existing) != schedule.name:
@@ -189,24 +189,12 @@ class Applier:
             body["spec"] = {key: value for key, value in body["spec"].items() if key != "replicas"}
         return body
 
-    async def _existing(self, path: str) -> Object | None:
-        try:
-            return await self.api.get(path)
-        except ApiError as error:
-            if error.missing:
-                return None
-            raise
-
     async def _create_namespace(self, name: str, schedule: Schedule) -> None:
         if any(entry.ref.kind == "Namespace" and entry.ref.name == name for entry in schedule.entries):
             raise Unapplied("Failed", f"The namespace {name} of this schedule does not exist yet.")
-        try:
-            await self.api.create("/api/v1/namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": {
-                "name": name, "labels": {CREATED_FOR: schedule.name, NAME_LABEL: name}}})
+        if await self.api.ensure("/api/v1/namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": {
+                "name": name, "labels": {CREATED_FOR: schedule.name, NAME_LABEL: name}}}):
             LOG.info("Namespace %s was created for schedule %s", name, schedule.name)
-        except ApiError as error:
-            if not error.conflict:
-                raise
 
     async def remove(self, ref: Ref, schedule: str) -> bool:
         """Delete a copy if this schedule owns it. Return True if the copy does not exist any more, False while it is
@@ -216,7 +204,7 @@ class Applier:
         except KindMissing:
             return True
         path = resource.path(ref.namespace, ref.name)
-        copy = await self._existing(path)
+        copy = await self.api.find(path)
         if copy is None or owner_of(copy) != schedule:
             return True
         if "deletionTimestamp" in copy["metadata"]:
@@ -235,7 +223,7 @@ class Applier:
     async def remove_namespace(self, name: str) -> None:
         """Delete a namespace that an agent created, if it is empty."""
         path = f"/api/v1/namespaces/{name}"
-        namespace = await self._existing(path)
+        namespace = await self.api.find(path)
         if namespace is None or not _label(namespace, CREATED_FOR) or "deletionTimestamp" in namespace["metadata"]:
             return
         foreign, own = await self._content(name)
@@ -299,11 +287,7 @@ class Applier:
             "uid": copy["metadata"]["uid"]}})
 
     async def _delete(self, path: str, copy: Object) -> None:
-        try:
-            await self.api.delete(path, propagation="Foreground", uid=copy["metadata"]["uid"])
-        except ApiError as error:
-            if not error.missing:
-                raise
+        await self.api.remove(path, "Foreground", copy["metadata"]["uid"])
 
 
 def fence_after(schedule: Schedule) -> float | None:

@@ -11,7 +11,7 @@ import msgspec
 
 from nova.federator.api import objects
 from nova.federator.api.names import MANAGED_BY
-from nova.federator.api.types import Ref
+from nova.federator.api.types import Ref, api_version
 from nova.federator.clusters.observe import Copy, content_of, copy_of
 from nova.federator.kube.client import Api, ApiError, Object, Resource
 from nova.federator.kube.informer import Informer, key_of
@@ -55,6 +55,7 @@ class Copies:
 
     def __init__(self, api: Api, changed: Callable[[str], None]) -> None:
         self.api, self.changed = api, changed
+        self.kinds_changed: Callable[[], None] = lambda: None  # called when a definition of a kind changed
         self.ready = asyncio.Event()
         self.verified: dict[str, str] = {}  # uid -> Copy.owned after the last apply
         self.autoscalers = Informer(api, "/apis/autoscaling/v1/horizontalpodautoscalers", _target, self._scaled)
@@ -127,7 +128,7 @@ class Copies:
         if ref.group in self._stale:
             self._stale.discard(ref.group)
             self._served = {key: resource for key, resource in self._served.items() if key[0] != ref.group}
-            await self.api.discover(_api_version(ref.group, ref.version))
+            await self.api.discover(api_version(ref.group, ref.version))
         key = (ref.group, ref.version, ref.kind)
         if key in self._served:
             return self._served[key]
@@ -140,7 +141,7 @@ class Copies:
                 if not error.missing:
                     raise
         for version in versions:
-            if resource := await self.api.resource(_api_version(ref.group, version), ref.kind):
+            if resource := await self.api.resource(api_version(ref.group, version), ref.kind):
                 self._served[key] = resource
                 return resource
         raise self._missing(ref.group, ref.kind, schedule)
@@ -263,6 +264,8 @@ class Copies:
 
     def _defined(self, _key: str, new: Definition | None, old: Definition | None) -> None:
         """Process the schedules that waited for a kind; forget the copies of a removed kind."""
+        if new != old:
+            self.kinds_changed()
         for definition in (new, old):
             if definition is not None:
                 self._stale.add(definition.group)
@@ -276,10 +279,6 @@ class Copies:
                     task.cancel()
                     for key, copy in list(informer.objects.items()):
                         self._noticed(key, None, copy)
-
-
-def _api_version(group: str, version: str) -> str:
-    return f"{group}/{version}" if group else version
 
 
 def _target(obj: Object) -> tuple[str, str, str]:

@@ -84,24 +84,20 @@ class Credentials:
         """Replace the authorities of the bootstrap kubeconfig by published ones that were stored later. A bootstrap
         kubeconfig that was changed since then takes precedence."""
         self._bootstrap_ca = bootstrap.ca
+        secret = await self.member.find(f"{self._collection}/{_SECRET}")
+        if secret is None:
+            return bootstrap
+        data = secret.get("data") or {}
         try:
-            data = (await self.member.get(f"{self._collection}/{_SECRET}")).get("data") or {}
             trusted, replaced = (base64.b64decode(data.get(name) or "") for name in (_TRUSTED_FILE, _BOOTSTRAP_FILE))
-        except ApiError as error:
-            if error.missing:
-                return bootstrap
-            raise
         except ValueError:
             return bootstrap
         return msgspec.structs.replace(bootstrap, ca=trusted) if trusted and replaced == bootstrap.ca else bootstrap
 
     async def _stored(self) -> tuple[bytes, bytes] | None:
-        try:
-            secret = await self.member.get(f"{self._collection}/{_SECRET}")
-        except ApiError as error:
-            if error.missing:
-                return None
-            raise
+        secret = await self.member.find(f"{self._collection}/{_SECRET}")
+        if secret is None:
+            return None
         try:
             data = secret.get("data") or {}
             key, certificate = base64.b64decode(data["tls.key"]), base64.b64decode(data["tls.crt"])
@@ -175,11 +171,7 @@ class Credentials:
         except ApiError as error:
             if error.status not in (403, 409):  # exists, or is created by the installation
                 raise
-        try:
-            await self.member.create(self._collection, body)
-        except ApiError as error:
-            if not error.conflict:
-                raise
+        if not await self.member.ensure(self._collection, body):
             await self.member.patch(f"{self._collection}/{_SECRET}", {"data": data})
 
 

@@ -54,14 +54,13 @@ class Reporter:
                  copies: Copies) -> None:
         self.nova, self.member, self.cluster, self.epoch = nova, member, cluster, epoch
         self.applied, self.copies = applied, copies
+        copies.kinds_changed = self._kinds_changed
         self.nodes: Informer[Object] = Informer(member, "/api/v1/nodes", _node_of, self._changed)
         self.pods: Informer[_Pod] = Informer(member, "/api/v1/pods", _pod_of, self._pod_changed, fieldSelector=_RUNNING)
         self.sequence = 0
         self._used: dict[str, dict[str, int]] = {}  # node -> resource -> thousandths
         self._running: dict[tuple[str, str, str], int] = {}  # owner -> pods on nodes
         self._included: dict[str, int] = {}  # schedule -> generation whose pods run
-        self.definitions: Informer[bool] = Informer(
-            member, "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", _established, self._kinds_changed)
         self._wake = asyncio.Event()
         self._due = 0.0  # when the details of the cluster are inspected again
         self._last: ClusterReport | None = None
@@ -87,17 +86,15 @@ class Reporter:
                     del self._running[owner]
         self._wake.set()
 
-    def _kinds_changed(self, _key: str, new: bool | None, old: bool | None) -> None:
-        if new != old:
-            self._due = 0.0
-            self._wake.set()
+    def _kinds_changed(self) -> None:
+        self._due = 0.0
+        self._wake.set()
 
     async def run(self) -> None:
         """Report until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.nodes.run())
             tasks.create_task(self.pods.run())
-            tasks.create_task(self.definitions.run())
             await self.nodes.synced.wait()
             await self.pods.synced.wait()
             while True:
@@ -242,9 +239,3 @@ def _differs(old: ClusterReport, new: ClusterReport) -> bool:
             if abs(quantity.parse(value) - quantity.parse(before.available.get(resource, "0"))) > whole * _CHANGE:
                 return True
     return False
-
-
-def _established(definition: Object) -> bool:
-    """Return True if a CustomResourceDefinition is served."""
-    conditions = (definition.get("status") or {}).get("conditions") or ()
-    return any(entry.get("type") == "Established" and entry.get("status") == "True" for entry in conditions)

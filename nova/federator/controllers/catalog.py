@@ -261,7 +261,6 @@ def template_of(obj: Object) -> Template | None:
         problem = error.message
         group, _slash, version = str(obj.get("apiVersion")).rpartition("/")
         item = Item(Ref(group, version, str(obj.get("kind")), namespace, metadata["name"]), labels=labels)
-    body = msgspec.json.encode(manifest)
     if TRUNCATED.encode() in body:
         problem = "The object is nested too deeply."
     return Template(

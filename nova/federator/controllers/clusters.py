@@ -115,11 +115,7 @@ class Clusters:
 
     async def finish(self, name: str) -> None:
         """Remove a drained cluster: its namespace, with the rights of its agent, and the Cluster object."""
-        try:
-            await self.api.delete(f"/api/v1/namespaces/{cluster_namespace(name)}")
-        except ApiError as error:
-            if not error.missing:
-                raise
+        await self.api.remove(f"/api/v1/namespaces/{cluster_namespace(name)}")
         if (obj := self.objects.objects.get(name)) is None:
             return
         rest = [entry for entry in obj["metadata"].get("finalizers") or () if entry != DRAIN_FINALIZER]
@@ -135,13 +131,10 @@ class Clusters:
         """Return True if the API server has no later renewal of a Lease than was observed here: a watch may be late, or
         this process was suspended. Raises ApiError."""
         namespace = cluster_namespace(name)
-        try:
-            fresh = _lease_of(await self.api.get(
-                f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{HEARTBEAT}"))
-        except ApiError as error:
-            if error.missing:
-                return True
-            raise
+        lease = await self.api.find(f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{HEARTBEAT}")
+        if lease is None:
+            return True
+        fresh = _lease_of(lease)
         stored = self.leases.get(namespace)
         if stored is not None and (stored.renewed, stored.epoch) == (fresh.renewed, fresh.epoch):
             return True

@@ -43,7 +43,7 @@ class Recorder:
         name = f"{ref.name[:200].rstrip('.-')}.{digest}{int(now) & 0xFFFFFF:06x}"
         body: dict[str, object] = {
             "apiVersion": "v1", "kind": "Event", "metadata": {"name": name, "namespace": namespace},
-            "involvedObject": {"apiVersion": f"{ref.group}/{ref.version}" if ref.group else ref.version,
+            "involvedObject": {"apiVersion": ref.api_version,
                                "kind": ref.kind, "namespace": ref.namespace, "name": ref.name, "uid": uid},
             "reason": reason, "message": message[:1024], "type": kind, "count": 1, "firstTimestamp": stamp,
             "lastTimestamp": stamp, "source": {"component": self.source}}

@@ -90,9 +90,9 @@ class Federation:
         kinds = []
         for kind in objects.KINDS:
             for version in dict.fromkeys((kind.version, _NEWER.get(kind.kind, kind.version))):
-                api_version = f"{kind.group}/{version}" if kind.group else version
-                if await self.api.resource(api_version, kind.kind):
-                    kinds.append(msgspec.structs.replace(kind, version=version))
+                candidate = msgspec.structs.replace(kind, version=version)
+                if await self.api.resource(candidate.api_version, kind.kind):
+                    kinds.append(candidate)
                     break
             else:
                 LOG.info("The control plane does not serve %s %s; such objects are not placed", kind.group, kind.kind)

@@ -5,7 +5,7 @@ import hashlib
 from nova.federator.api import times
 from nova.federator.api.names import MATCHING_POLICY, POLICY_GROUP, TARGET, VERSION
 from nova.federator.api.types import Decision, Group, Policy
-from nova.federator.kube.client import Api, ApiError, Object
+from nova.federator.kube.client import Api, Object
 from nova.federator.kube.informer import Informer
 from nova.federator.store.schedules import digest_of
 
@@ -52,8 +52,4 @@ class ScheduleGroups:
         kind, _slash, rest = group.partition("/")
         name = group_name(*rest.partition("/")[::2])
         if kind == "ScheduleGroup" and name in self.objects.objects:
-            try:
-                await self.api.delete(f"{GROUPS}/{name}")
-            except ApiError as error:
-                if not error.missing:
-                    raise
+            await self.api.remove(f"{GROUPS}/{name}")

@@ -6,7 +6,6 @@ import base64
 import contextlib
 import logging
 import re
-from collections.abc import Mapping
 from typing import Any
 
 from nova.common.errors import Invalid
@@ -90,8 +89,8 @@ class Joining:
                                 for name in (JOINERS, AGENTS_GROUP)]}
         while True:
             try:
-                await _create(self.api, f"{_RBAC}/clusterroles", role)
-                await _create(self.api, f"{_RBAC}/clusterrolebindings", binding)
+                await self.api.ensure(f"{_RBAC}/clusterroles", role)
+                await self.api.ensure(f"{_RBAC}/clusterrolebindings", binding)
                 return
             except ApiError as error:
                 LOG.warning("The rights of joining agents were not created and are tried again: %s", error)
@@ -128,23 +127,16 @@ class Joining:
             decided = (obj.get("status") or {}).get("conditions")
             with contextlib.suppress(Invalid):
                 if name != latest and decided and requested_cluster(obj["spec"])[0] == cluster:
-                    await self._delete(f"{REQUESTS}/{name}")
+                    await self.api.remove(f"{REQUESTS}/{name}")
 
     async def _remove_used_tokens(self) -> None:
         while True:
             name = await self._used.get()
             try:
-                await self._delete(f"{TOKENS}/{name}")
+                await self.api.remove(f"{TOKENS}/{name}")
             except ApiError as error:
                 LOG.warning("The used token %s was not deleted and is tried again: %s", name, error)
                 asyncio.get_running_loop().call_later(_TOKEN_GRACE, self._used.put_nowait, name)
-
-    async def _delete(self, path: str) -> None:
-        try:
-            await self.api.delete(path)
-        except ApiError as error:
-            if not error.missing:
-                raise
 
     async def _authorize(self, user: str, cluster: str, name: str) -> str:
         """Return the name of the Secret of a token to remove after its use, or an empty text. Raises Invalid if the
@@ -154,33 +146,21 @@ class Joining:
         prefix, _colon, token = user.rpartition(":")
         if prefix != "system:bootstrap":
             raise Invalid(f"User {user} may not request the certificate of cluster {cluster}.")
-        try:
-            secret = await self.api.get(f"{TOKENS}/bootstrap-token-{token}")
-        except ApiError as error:
-            if error.missing:
-                raise Invalid(f"The bootstrap token {token} does not exist any more.") from None
-            raise
-        bound = (secret["metadata"].get("annotations") or {}).get(PIN)
-        if (secret["metadata"].get("annotations") or {}).get(_USED, name) != name:
+        secret = await self.api.find(f"{TOKENS}/bootstrap-token-{token}")
+        if secret is None:
+            raise Invalid(f"The bootstrap token {token} does not exist any more.")
+        annotations = secret["metadata"].get("annotations") or {}
+        bound = annotations.get(PIN)
+        if annotations.get(_USED, name) != name:
             raise Invalid(f"The bootstrap token {token} was used already.")
         if bound is not None:
             if bound != cluster:
                 raise Invalid(f"The bootstrap token {token} is for cluster {bound}, not for {cluster}.")
             return f"bootstrap-token-{token}"
-        if await self._joined(cluster):
+        if await self.api.find(f"{CLUSTERS}/{cluster}") is not None:
             raise Invalid(f"{cluster} already exists in Nova, please choose another name, or join again with a token of"
                           f" 'novactl join-command {cluster}'.")
         return ""
-
-    async def _joined(self, cluster: str) -> bool:
-        """Return True if an agent has joined under the name before."""
-        try:
-            await self.api.get(f"{CLUSTERS}/{cluster}")
-        except ApiError as error:
-            if error.missing:
-                return False
-            raise
-        return True
 
     async def _condition(self, request: Object, kind: str, message: str) -> Object:
         now = times.now()
@@ -195,21 +175,21 @@ async def prepare(api: Api, cluster: str) -> None:
     """Create what the agent of a cluster needs in the control plane: its Cluster, its namespace and its rights there.
     Repeatable. Raises Invalid if the namespace belongs to another cluster."""
     namespace = cluster_namespace(cluster)
-    await _create(api, "/api/v1/namespaces", {
+    await api.ensure("/api/v1/namespaces", {
         "apiVersion": "v1", "kind": "Namespace",
         "metadata": {"name": namespace, "labels": {NAME_LABEL: namespace}, "annotations": {ORIGINAL_NAME: cluster}}})
     owner = ((await api.get(f"/api/v1/namespaces/{namespace}"))["metadata"].get("annotations") or {}).get(ORIGINAL_NAME)
     if owner != cluster:
         raise Invalid(f"The namespace {namespace} belongs to {owner or 'a user'}: choose another name for {cluster}.")
-    await _create(api, f"{_RBAC}/namespaces/{namespace}/roles", {
+    await api.ensure(f"{_RBAC}/namespaces/{namespace}/roles", {
         "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role",
         "metadata": {"name": "nova-agent", "namespace": namespace}, "rules": agent_rules()})
-    await _create(api, f"{_RBAC}/namespaces/{namespace}/rolebindings", {
+    await api.ensure(f"{_RBAC}/namespaces/{namespace}/rolebindings", {
         "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding",
         "metadata": {"name": "nova-agent", "namespace": namespace},
         "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "nova-agent"},
         "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": f"{AGENT_USER}{cluster}"}]})
-    await _create(api, CLUSTERS, {
+    await api.ensure(CLUSTERS, {
         "apiVersion": f"{CLUSTER_GROUP}/{VERSION}", "kind": "Cluster",
         "metadata": {"name": cluster, "labels": {NAME_LABEL: cluster}, "finalizers": [DRAIN_FINALIZER]},
         "spec": {"name": cluster}})
@@ -226,11 +206,3 @@ def agent_rules() -> list[dict[str, Any]]:
         {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["create"]},
         {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "resourceNames": [HEARTBEAT],
          "verbs": ["get", "update", "patch"]}]
-
-
-async def _create(api: Api, path: str, body: Mapping[str, Any]) -> None:
-    try:
-        await api.create(path, body)
-    except ApiError as error:
-        if not (error.conflict and error.reason == "AlreadyExists"):
-            raise

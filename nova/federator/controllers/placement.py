@@ -9,6 +9,7 @@ import logging
 import time
 from collections.abc import Mapping
 
+from nova.federator.api.keyed_queue import KeyedQueue
 from nova.federator.api.names import cluster_namespace
 from nova.federator.api.types import Decision, Group, Policy
 from nova.federator.controllers.catalog import Catalog, template_of
@@ -44,19 +45,12 @@ class Placer:
         self._handovers: dict[str, set[str]] = {}  # group -> groups that wait until it has schedules
         self._since: dict[tuple[str, str], float] = {}  # group, cluster -> when a share began to wait for readiness
         self._avoid: dict[tuple[str, str], float] = {}  # group, cluster -> until when it is avoided
-        self._queue: asyncio.Queue[str] = asyncio.Queue()
-        self._queued: set[str] = set()
-        self._active: set[str] = set()
-        self._again: set[str] = set()
+        self._queue = KeyedQueue()
         self._failures: dict[str, int] = {}
         self._cluster_of: dict[str, str] = {}  # namespace -> cluster
 
     def enqueue(self, group: str) -> None:
-        if group in self._active:
-            self._again.add(group)
-        elif group not in self._queued:
-            self._queued.add(group)
-            self._queue.put_nowait(group)
+        self._queue.put(group)
 
     def cluster_changed(self, cluster: str, cause: str) -> None:
         """Take over a new report of a cluster, and enqueue the groups for which the change may matter."""
@@ -64,10 +58,7 @@ class Placer:
         if state is None:
             self.claims.forget(cluster)
         elif cause in ("capacity", "ready"):
-            applied = self.clusters.applied(cluster)
-            self.claims.report(state, lambda group: all(
-                applied.get(part.name, -1) >= part.generation
-                for part in self.schedules.get(group, {}).get(cluster, {}).values() if part.runs_pods))
+            self.claims.report(state, lambda group: self._included(group, cluster))
         self.wake(cluster, cause)
 
     def wake(self, cluster: str, cause: str) -> None:
@@ -125,11 +116,15 @@ class Placer:
             self.claims.release(cluster, group)
             return
         shares = {entry.ref.key: entry.replicas for part in parts.values() for entry in part.entries}
-        applied = self.clusters.applied(cluster)
-        included = all(applied.get(part.name, -1) >= part.generation for part in parts.values() if part.runs_pods)
         items = [(template.item, replicas) for key, replicas in shares.items()
                  if (template := self.catalog.templates.get(key)) is not None]
-        self.claims.claim(cluster, group, items, included)
+        self.claims.claim(cluster, group, items, self._included(group, cluster))
+
+    def _included(self, group: str, cluster: str) -> bool:
+        """Return True if the report of a cluster includes all pods of a group's schedules."""
+        applied = self.clusters.applied(cluster)
+        return all(applied.get(part.name, -1) >= part.generation
+                   for part in self.schedules.get(group, {}).get(cluster, {}).values() if part.runs_pods)
 
     async def run(self) -> None:
         """Process enqueued groups until cancelled."""
@@ -141,8 +136,6 @@ class Placer:
     async def _work(self) -> None:
         while True:
             group = await self._queue.get()
-            self._queued.discard(group)
-            self._active.add(group)
             try:
                 await self._place(group)
                 self._failures.pop(group, None)
@@ -155,10 +148,8 @@ class Placer:
             except Exception:  # a group that cannot be processed must not stop the others
                 LOG.exception("Group %s cannot be processed; it is tried again when it changes", group)
             finally:
-                self._active.discard(group)
-                if group in self._again:
-                    self._again.discard(group)
-                    self.enqueue(group)
+                if self._queue.done(group):
+                    self._queue.put(group)
 
     async def _watch_deadlines(self) -> None:
         """Enqueue groups with a share that is not ready in time, and groups whose avoided clusters are free again."""
@@ -261,16 +252,11 @@ class Placer:
         for key, ref in refs.items():
             if key in self.catalog.templates:
                 continue
-            resource = await self.api.resource(f"{ref.group}/{ref.version}" if ref.group else ref.version, ref.kind)
+            resource = await self.api.resource(ref.api_version, ref.kind)
             if resource is None:
                 continue  # its kind was removed, and all objects with it
-            try:
-                obj = await self.api.get(resource.path(ref.namespace, ref.name))
-            except ApiError as error:
-                if error.missing:
-                    continue
-                raise
-            if template_of(obj) is not None:
+            obj = await self.api.find(resource.path(ref.namespace, ref.name))
+            if obj is not None and template_of(obj) is not None:
                 raise ApiError(f"{key} exists, but has not been listed yet")
         return True
 

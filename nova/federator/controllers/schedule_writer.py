@@ -29,7 +29,6 @@ class ScheduleWriter:
     def __init__(self, api: Api, catalog: Catalog, clusters: Clusters, recorder: Recorder, stored: Stored) -> None:
         self.api, self.catalog, self.clusters, self.recorder, self.schedules = api, catalog, clusters, recorder, stored
         self.leads: Callable[[], bool] = lambda: True
-        self.placed = 0
 
     async def write(self, group: Group, policy: Policy, cluster: str, shares: Mapping[str, int | None],
                      stored: Mapping[int, Schedule]) -> None:
@@ -94,7 +93,6 @@ class ScheduleWriter:
                 if error.reason != "AlreadyExists":
                     raise
                 result = await self._restore(f"{path}/{body['metadata']['name']}", spec)
-            self.placed += 1
         else:
             result = await self.api.patch(old.path, {"metadata": {"resourceVersion": old.version}, "spec": spec})
         stored = schedules.decode(result)  # do not wait for the watch
@@ -126,11 +124,7 @@ class ScheduleWriter:
                     await self.delete(part)
 
     async def delete(self, part: Schedule) -> None:
-        try:
-            await self.api.delete(part.path, uid=part.uid, version=part.version)
-        except ApiError as error:
-            if not error.missing:
-                raise
+        await self.api.remove(part.path, uid=part.uid, version=part.version)
 
     async def label(self, group: Group, decision: Decision) -> None:
         """Write the label target-cluster of the members; copies in several clusters have none."""

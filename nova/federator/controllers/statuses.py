@@ -29,7 +29,6 @@ class Statuses:
     def __init__(self, api: Api, catalog: Catalog, clusters: Clusters,
                  stored: Mapping[str, Mapping[str, Mapping[int, Schedule]]]) -> None:
         self.api, self.catalog, self.clusters, self.stored = api, catalog, clusters, stored
-        self.writes = 0
         self._queue: asyncio.Queue[tuple[str, Ref]] = asyncio.Queue()
         self._queued: set[str] = set()
         self._written: dict[str, tuple[str, float]] = {}  # key -> digest of the status and when it was written
@@ -85,9 +84,8 @@ class Statuses:
             kind = self.catalog.kind(ref)
             removed = dict.fromkeys(field for field in template.status_fields if field not in status)
             try:
-                await self.api.patch(f"{kind.path(ref.namespace, ref.name)}/status", {"status": {**removed, **status}})
+                await self.api.patch(kind.path(ref.namespace, ref.name, "status"), {"status": {**removed, **status}})
                 self._written[ref.key] = merged, time.monotonic()
-                self.writes += 1
             except ApiError as error:
                 if error.missing:
                     continue

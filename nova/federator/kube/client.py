@@ -8,12 +8,13 @@ import time
 from collections.abc import AsyncIterator, Mapping
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
-from urllib.parse import quote, urlencode
+from urllib.parse import urlencode
 
 import aiohttp
 import msgspec
 
 from nova.common.errors import ReportedError
+from nova.federator.api.objects import Kind
 from nova.federator.kube.config import Kubeconfig, read_token
 
 Object = dict[str, Any]
@@ -54,30 +55,11 @@ class ApiError(ReportedError):
         return self.status == 410
 
 
-class Resource(msgspec.Struct, frozen=True):
+class Resource(Kind, frozen=True):
     """A kind as an API server serves it."""
 
-    group: str
-    version: str
-    kind: str
-    plural: str
-    namespaced: bool
     verbs: frozenset[str] = frozenset()
     scalable: bool = False  # has the subresource scale
-
-    @property
-    def api_version(self) -> str:
-        return f"{self.group}/{self.version}" if self.group else self.version
-
-    @property
-    def prefix(self) -> str:
-        return f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
-
-    def path(self, namespace: str = "", name: str = "", subresource: str = "") -> str:
-        """Return the path of an object, or of a collection: of one namespace, or of the whole server."""
-        middle = f"/namespaces/{quote(namespace, safe='')}" if namespace and self.namespaced else ""
-        tail = "".join(f"/{quote(part, safe='')}" for part in (name, subresource) if part)
-        return f"{self.prefix}{middle}/{self.plural}{tail}"
 
 
 class Event(msgspec.Struct, frozen=True):
@@ -138,6 +120,15 @@ class Api:
     async def get(self, path: str, **query: str) -> Object:
         return await self._request("GET", path, query)
 
+    async def find(self, path: str, **query: str) -> Object | None:
+        """Return an object, or None if it does not exist."""
+        try:
+            return await self.get(path, **query)
+        except ApiError as error:
+            if error.missing:
+                return None
+            raise
+
     async def list(self, path: str, **query: str) -> Object:
         """Return a whole collection: ``items`` and ``metadata.resourceVersion``. Fetches it in pages."""
         items: list[Object] = []
@@ -155,6 +146,16 @@ class Api:
 
     async def create(self, path: str, body: Mapping[str, Any], **query: str) -> Object:
         return await self._request("POST", path, query, body)
+
+    async def ensure(self, path: str, body: Mapping[str, Any]) -> bool:
+        """Create an object unless it exists. Return True if it was created."""
+        try:
+            await self.create(path, body)
+        except ApiError as error:
+            if error.reason != "AlreadyExists":
+                raise
+            return False
+        return True
 
     async def replace(self, path: str, body: Mapping[str, Any], **query: str) -> Object:
         """Replace an object. Fails with 409 if the resourceVersion of ``body`` is not the present one."""
@@ -180,6 +181,14 @@ class Api:
                 **({"preconditions": conditions} if conditions else {})}
         return await self._request("DELETE", path, query, body)
 
+    async def remove(self, path: str, propagation: str = "Background", uid: str = "", version: str = "") -> None:
+        """Delete an object as :meth:`delete` does. Succeeds if it does not exist."""
+        try:
+            await self.delete(path, propagation, uid, version)
+        except ApiError as error:
+            if not error.missing:
+                raise
+
     async def resource(self, api_version: str, kind: str) -> Resource | None:
         """Return the resource of a kind, or None if the server does not serve it. Discovery is cached per version."""
         if kind not in self._resources.get(api_version, {}):
@@ -201,7 +210,8 @@ class Api:
         for entry in page.get("resources", ()):
             if "/" not in entry["name"]:
                 kinds[entry["kind"]] = Resource(group, version, entry["kind"], entry["name"], entry["namespaced"],
-                                                frozenset(entry.get("verbs") or ()), entry["name"] in scalable)
+                                                verbs=frozenset(entry.get("verbs") or ()),
+                                                scalable=entry["name"] in scalable)
         self._resources[api_version] = kinds
         return kinds
 

@@ -35,10 +35,9 @@ def parse_path(value: object, field: str) -> tuple[str | int, ...]:
 def apply(manifest: dict[str, Any], ref: Ref, spread: Spread, labels: Mapping[str, str]) -> dict[str, Any]:
     """Return the manifest with the overrides for a cluster with these labels; the argument stays as it is. Raises
     Invalid if a path does not fit the object."""
-    api_version = f"{ref.group}/{ref.version}" if ref.group else ref.version
     chosen = [override for override in spread.overrides
               if override.topology_value == labels.get(spread.topology_key)
-              and (override.kind, override.api_version, override.name) == (ref.kind, api_version, ref.name)
+              and (override.kind, override.api_version, override.name) == (ref.kind, ref.api_version, ref.name)
               and override.namespace in ("", ref.namespace)]
     if not chosen:
         return manifest

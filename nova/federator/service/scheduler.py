@@ -67,7 +67,8 @@ class Scheduler:
         warned, announced = False, self.hosting is None
         while True:
             try:
-                await self._create_namespace()
+                await self.api.ensure("/api/v1/namespaces", {
+                    "apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
                 if not announced and self.hosting:
                     await self.hosting.report("NovaAPIServerEndpointReady", "The Nova API server is reachable.")
                     announced = True
@@ -82,11 +83,3 @@ class Scheduler:
                 LOG.warning("Waiting for the control plane: %s", problem)
                 warned = True
             await asyncio.sleep(_WAIT)
-
-    async def _create_namespace(self) -> None:
-        try:
-            await self.api.create("/api/v1/namespaces", {
-                "apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
-        except ApiError as error:
-            if error.reason != "AlreadyExists":
-                raise
