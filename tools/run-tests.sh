@@ -128,7 +128,7 @@ group_without_services() {
         in_memory tests_with_retry tests/functional -n 4 --dist loadfile --no-loadscope-reorder -m 'not slow'
 }
 
-# All tests of the federator take 15 minutes: they run if NOVA_BUILD_KUBERNETES is set, which also builds Kubernetes.
+# Tests of the federator take 15 minutes in all: they run if NOVA_BUILD_KUBERNETES is set, which also builds Kubernetes.
 # Otherwise only placements are tested; without the programs of Kubernetes they are skipped by name.
 group_without_services_and_federator() {
     if [ -n "${NOVA_BUILD_KUBERNETES:-}" ]; then

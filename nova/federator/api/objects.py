@@ -68,6 +68,7 @@ _BY_NAME = {(kind.group, kind.kind): kind for kind in KINDS}
 _BOOTSTRAPPING = "kubernetes.io/bootstrapping"  # label of the roles that an API server creates
 _WORKLOADS = 9  # order of kinds with pods
 _OPERATORS = ("In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt")  # of requirements of nodes
+POD_KINDS = frozenset({"Deployment", "ReplicaSet", "StatefulSet", "DaemonSet", "Job", "CronJob", "Pod"})
 # Objects that API servers create by themselves.
 _BUILT_IN = {("Namespace", ""): ("default", NAMESPACE), ("ConfigMap", ""): ("kube-root-ca.crt",),
              ("ServiceAccount", ""): ("default",), ("Service", ""): ("kubernetes",)}
@@ -159,19 +160,29 @@ def portable(manifest: dict[str, Any], managed_fields: object = None) -> dict[st
 def item_of(obj: Mapping[str, Any]) -> Item:
     """Return what scheduling needs to know of an object. Raises Invalid that names the field."""
     item = _item_of(obj)
-    return msgspec.structs.replace(item, finished=True, pod=None) if _finished(item.ref, obj.get("status")) else item
+    return msgspec.structs.replace(item, finished=True, pod=None) if finished(item.ref, obj.get("status")) else item
 
 
-def _finished(ref: Ref, status: object) -> bool:
-    """Return True if a Job or a Pod has ended, whether it succeeded or failed."""
-    if not isinstance(status, Mapping):
-        return False
-    if (ref.group, ref.kind) == ("", "Pod"):
-        return status.get("phase") in ("Succeeded", "Failed")
-    conditions = status.get("conditions")
-    return (ref.group, ref.kind) == ("batch", "Job") and isinstance(conditions, list) and any(
-        isinstance(entry, Mapping) and entry.get("type") in ("Complete", "Failed") and entry.get("status") == "True"
-        for entry in conditions)
+def conditions_of(status: object) -> dict[str, Mapping[str, Any]]:
+    """Return the conditions of a status by type; malformed ones are left out."""
+    entries = status.get("conditions") if isinstance(status, Mapping) else None
+    return {str(entry.get("type")): entry for entry in entries if isinstance(entry, Mapping)} if isinstance(
+        entries, list) else {}
+
+
+def holds(status: object, kind: str) -> bool:
+    """Return True if a status has a condition of a type with the value True."""
+    return conditions_of(status).get(kind, {}).get("status") == "True"
+
+
+def finished(ref: Ref, status: object) -> bool:
+    """Return True if a status is that of a Job or Pod that has ended, by success or failure."""
+    match ref.group, ref.kind:
+        case "batch", "Job":
+            return holds(status, "Complete") or holds(status, "Failed")
+        case "", "Pod":
+            return isinstance(status, Mapping) and status.get("phase") in ("Succeeded", "Failed")
+    return False
 
 
 def _item_of(obj: Mapping[str, Any]) -> Item:

@@ -12,7 +12,7 @@ from nova.federator.controllers.federation import Federation
 from nova.federator.kube.client import Api
 from nova.federator.store.schedules import Schedule
 
-# What makes a rejected cluster eligible, by the cause that its rejection waits for.
+# The change that makes a rejected cluster eligible, by the cause that its rejection waits for.
 _CHANGES = {"capacity": "free capacity", "labels": "other labels of the cluster", "ready": "the agent reporting again",
             "kind": "the kind being installed in the cluster", "": "another policy or object"}
 

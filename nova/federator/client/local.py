@@ -13,6 +13,7 @@ import yaml
 from nova.common import files
 from nova.common.errors import Invalid, ReportedError
 from nova.federator.api.names import CLUSTER_GROUP, VERSION
+from nova.federator.api.objects import holds
 from nova.federator.client import manifests
 from nova.federator.client.tokens import bootstrap_config, create_token
 from nova.federator.kube.client import Api
@@ -102,9 +103,8 @@ class LocalFederation:
         waiting = {member.name for member in self.members}
         while waiting:
             page = await nova.list(f"/apis/{CLUSTER_GROUP}/{VERSION}/clusters")
-            waiting -= {cluster["metadata"]["name"] for cluster in page["items"] if any(
-                entry.get("type") == "Ready" and entry.get("status") == "True"
-                for entry in (cluster.get("status") or {}).get("conditions") or ())}
+            waiting -= {cluster["metadata"]["name"] for cluster in page["items"]
+                        if holds(cluster.get("status"), "Ready")}
             if waiting and time.monotonic() > deadline:
                 name = min(waiting)
                 raise ReportedError(f"Cluster {name} is not connected after {_READY_TIMEOUT:.0f} s. The last output of"

@@ -7,6 +7,7 @@ from typing import Any, Literal
 import msgspec
 
 from nova.federator.api.names import CLUSTER_GROUP, MATCHING_POLICY, POLICY_GROUP, TARGET, VERSION
+from nova.federator.api.objects import conditions_of, holds
 from nova.federator.client.manifests import COMPONENTS, shortfall
 from nova.federator.kube.client import Api, ApiError
 
@@ -60,7 +61,7 @@ async def resources(nova: Api) -> list[Line]:
     try:
         for kind, name in _RESOURCES:
             path = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{name}"
-            present = _condition(await nova.find(path) or {}, "Established").get("status") == "True"
+            present = holds((await nova.find(path) or {}).get("status"), "Established")
             installed = installed and present
             lines.append(Line(f"* {kind} CRD presence... {'installed' if present else 'not installed'}",
                               "√" if present else "×"))
@@ -117,15 +118,10 @@ def _cluster(cluster: Mapping[str, Any]) -> Line:
     name = f"* Cluster {cluster['metadata']['name']}"
     if cluster["metadata"].get("deletionTimestamp"):
         return Line(f"{name} is being drained and removed", "‼")
-    ready = _condition(cluster, "Ready")
-    if ready.get("status") == "True":
+    if holds(cluster.get("status"), "Ready"):
         return Line(f"{name} connected and ready", "√")
-    if _condition(cluster, "Standby").get("status") == "True":
+    if holds(cluster.get("status"), "Standby"):
         return Line(f"{name} in standby", "‼")
+    ready = conditions_of(cluster.get("status")).get("Ready", {})
     reason = ready.get("message") or ready.get("reason") or "its agent has not reported yet"
     return Line(f"{name} not ready: {reason}", "×")
-
-
-def _condition(obj: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
-    conditions = (obj.get("status") or {}).get("conditions") or ()
-    return next((condition for condition in conditions if condition.get("type") == kind), {})

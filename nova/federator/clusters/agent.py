@@ -17,7 +17,7 @@ from nova.federator.clusters.apply import Applier, fence_after
 from nova.federator.clusters.copies import Copies, Unapplied
 from nova.federator.clusters.fence import Fence
 from nova.federator.clusters.lease import Heartbeat, now
-from nova.federator.clusters.observe import finished, workload
+from nova.federator.clusters.observe import workload
 from nova.federator.kube.client import Api, ApiError
 from nova.federator.kube.informer import Informer
 from nova.federator.store import schedules
@@ -221,7 +221,7 @@ class Agent:
             self.applied[schedule.name], self._began[schedule.name] = schedule.generation, time.monotonic()
         await self._report(schedule, observed + surplus)
         problems = [entry for entry in observed if entry.phase in ("Failed", "Conflict", "Pending")
-                    and not finished(entry.ref, entry.status)]
+                    and not objects.finished(entry.ref, entry.status)]
         return "; ".join(f"{entry.ref.key}: {entry.message}" for entry in problems + surplus)[:500]
 
     def _unpack(self, schedule: Schedule) -> list[dict[str, Any]]:

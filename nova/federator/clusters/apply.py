@@ -24,7 +24,6 @@ from nova.federator.clusters.observe import (
     Copy,
     contains,
     copy_of,
-    finished,
     managers_of,
     owner_of,
 )
@@ -57,7 +56,8 @@ class Applier:
         ref = entry.ref
         try:
             resource, copy = await self.copies.cached(ref, schedule.name)
-            if copy is None and previous is not None and previous.uid == entry.uid and finished(ref, previous.status):
+            if (copy is None and previous is not None and previous.uid == entry.uid
+                    and objects.finished(ref, previous.status)):
                 return previous  # was removed in the cluster after its end: it must not run again
             copy = copy or self.copies.ended.get((ref.key, entry.uid))
             if copy is None or not self._current(copy, schedule, entry, manifest):

@@ -288,7 +288,6 @@ def _target(obj: Object) -> tuple[str, str, str]:
 
 def _definition(obj: Object) -> Definition:
     spec = obj["spec"]
-    established = any(entry.get("type") == "Established" and entry.get("status") == "True"
-                      for entry in (obj.get("status") or {}).get("conditions") or ())
-    return Definition(str(spec["group"]), str(spec["names"]["kind"]), tuple(
-        str(entry["name"]) for entry in spec.get("versions") or () if entry.get("served")), established)
+    versions = tuple(str(entry["name"]) for entry in spec.get("versions") or () if entry.get("served"))
+    return Definition(str(spec["group"]), str(spec["names"]["kind"]), versions,
+                      objects.holds(obj.get("status"), "Established"))

@@ -17,7 +17,6 @@ ORIGIN = "nova.elotl.co/uid"  # annotation of a copy: the uid of the user's obje
 FENCE_AFTER = "nova.elotl.co/fence-after"  # annotation of a copy: seconds without heartbeat after which it is stopped
 FENCED = "nova.elotl.co/fenced"  # annotation of a stopped copy: JSON of the fields to restore
 NEVER_CHANGED = {"Job", "Pod"}  # kinds whose copies are not changed: a new uid makes a new object
-_WORKLOADS = {"Deployment", "ReplicaSet", "StatefulSet", "DaemonSet", "Job", "CronJob", "Pod"}
 
 
 class Copy(msgspec.Struct, frozen=True):
@@ -46,7 +45,7 @@ class Copy(msgspec.Struct, frozen=True):
     @property
     def finished(self) -> bool:
         """Return True for a Job or Pod that has ended."""
-        return finished(self.ref, self.status)
+        return objects.finished(self.ref, self.status)
 
 
 def copy_of(obj: Object) -> Copy:
@@ -113,20 +112,9 @@ def contains(actual: Any, desired: Any) -> bool:
     return bool(actual == desired)
 
 
-def finished(ref: Ref, status: Mapping[str, Any]) -> bool:
-    """Return True if a status is that of a Job or Pod that has ended, by success or failure."""
-    match ref.group, ref.kind:
-        case "batch", "Job":
-            conditions = _conditions(status)
-            return "True" in (conditions.get("Complete"), conditions.get("Failed"))
-        case "", "Pod":
-            return status.get("phase") in ("Succeeded", "Failed")
-    return False
-
-
 def workload(ref: Ref) -> bool:
     """Return True for kinds that run pods, and for custom resources, which may."""
-    return ref.kind in _WORKLOADS or objects.kind_of(ref) is None
+    return ref.kind in objects.POD_KINDS or objects.kind_of(ref) is None
 
 
 def phase_of(obj: Object) -> tuple[Phase, str]:
@@ -149,14 +137,13 @@ def phase_of(obj: Object) -> tuple[Phase, str]:
                 return "Ready", ""
             return "Applied", f"{ready} of {wanted} pods are ready"
         case "", "Pod":
-            if status.get("phase") == "Succeeded" or _conditions(status).get("Ready") == "True":
+            if status.get("phase") == "Succeeded" or objects.holds(status, "Ready"):
                 return "Ready", ""
             return ("Failed" if status.get("phase") == "Failed" else "Applied"), f"the pod is {status.get('phase')}"
         case "batch", "Job":
-            conditions = _conditions(status)
-            if conditions.get("Failed") == "True":
+            if objects.holds(status, "Failed"):
                 return "Failed", "the job failed"
-            if conditions.get("Complete") == "True" or status.get("active") or status.get("succeeded"):
+            if objects.holds(status, "Complete") or status.get("active") or status.get("succeeded"):
                 return "Ready", ""  # a running job counts: it must not be moved because it takes long
             return "Applied", "the job has no pods yet"
         case "", "PersistentVolumeClaim":
@@ -164,7 +151,7 @@ def phase_of(obj: Object) -> tuple[Phase, str]:
             return {"Bound": ("Ready", ""), "Lost": ("Failed", "the volume of the claim is lost")}.get(
                 str(state), ("Applied", f"the claim is {state or 'Pending'}"))  # type: ignore[return-value]
         case "apiextensions.k8s.io", "CustomResourceDefinition":
-            if _conditions(status).get("Established") != "True":
+            if not objects.holds(status, "Established"):
                 return "Applied", "the definition is not established yet"
     return "Ready", ""
 
@@ -189,15 +176,11 @@ def _pods(ref: Ref, obj: Object) -> tuple[int, bool]:
         case "apps", "ReplicaSet" | "StatefulSet":
             return int(spec.get("replicas", 1)), _observed(obj)
         case "batch", "Job":
-            if finished(ref, status):
+            if objects.finished(ref, status):
                 return 0, True
             parallelism = int(spec.get("parallelism", 1))
             left = max(0, int(spec.get("completions") or parallelism) - int(status.get("succeeded") or 0))
             return min(parallelism, left), "startTime" in status
         case "", "Pod":
-            return 0, bool(spec.get("nodeName")) or finished(ref, status)
+            return 0, bool(spec.get("nodeName")) or objects.finished(ref, status)
     return 0, True
-
-
-def _conditions(status: Mapping[str, Any]) -> dict[str, str]:
-    return {str(entry.get("type")): str(entry.get("status")) for entry in status.get("conditions") or ()}

@@ -161,8 +161,7 @@ class Reporter:
                 available[resource] = _text(max(0, quantity.parse(value) - used.get(resource, 0)))
             except Invalid:
                 continue
-        ready = any(entry.get("type") == "Ready" and entry.get("status") == "True"
-                    for entry in status.get("conditions") or ())
+        ready = objects.holds(status, "Ready")
         taints = [{key: str(taint[key]) for key in ("key", "value", "effect") if key in taint}
                   for taint in spec.get("taints") or ()]
         return NodeReport(metadata["name"], available, {key: str(value) for key, value in (

@@ -19,6 +19,7 @@ from nova.federator.api.names import (
     WAITING,
     cluster_namespace,
 )
+from nova.federator.api.objects import conditions_of
 from nova.federator.api.types import Cluster, Node, Taint
 from nova.federator.controllers.joining import CLUSTERS
 from nova.federator.kube.client import Api, ApiError, Object
@@ -274,7 +275,7 @@ class Clusters:
             ("Idle", str(idle), "NoWorkload" if idle else "Workload",
              "No workload that consumes resources runs here." if idle else "Workloads run here."),
             ("Standby", "False", "Active", "The cluster is not in standby."))
-        previous = {entry.get("type"): entry for entry in (obj.get("status") or {}).get("conditions") or ()}
+        previous = conditions_of(obj.get("status"))
         conditions = []
         for kind, state, reason, message in states:
             old = previous.get(kind) or {}

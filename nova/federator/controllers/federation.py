@@ -111,6 +111,5 @@ class Federation:
         await asyncio.gather(*(informer.refresh() for _kind, informer in self._custom.values()), return_exceptions=True)
         await stored.refresh()
         for name, obj in self.clusters.objects.objects.items():
-            conditions = (obj.get("status") or {}).get("conditions") or ()
-            if not any(entry.get("type") == "Ready" and entry.get("status") == "True" for entry in conditions):
+            if not objects.holds(obj.get("status"), "Ready"):
                 self.clusters.assume_silent(name)

@@ -14,6 +14,7 @@ import msgspec
 
 from nova.common import files
 from nova.common.errors import Invalid, ReportedError
+from nova.federator.api.objects import holds
 from nova.federator.kube.client import Api, ApiError
 from nova.federator.kube.config import Kubeconfig
 from nova.federator.local.binaries import CONTROL_PLANE, NODE, Binaries
@@ -154,8 +155,7 @@ class WholeCluster(LocalCluster):
             node = await api.get(f"/api/v1/nodes/{self.node}")
         except ApiError:
             return False
-        return any(condition.get("type") == "Ready" and condition.get("status") == "True"
-                   for condition in node.get("status", {}).get("conditions") or ())
+        return holds(node.get("status"), "Ready")
 
     def _part_names(self) -> list[str]:
         return [*super()._part_names(), *_NODE_PARTS]

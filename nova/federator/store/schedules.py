@@ -15,7 +15,7 @@ import zstandard
 
 from nova.common.errors import Invalid
 from nova.federator.api.names import FINALIZER, MATCHING_POLICY, SCHEDULE_GROUP, VERSION, cluster_namespace
-from nova.federator.api.objects import GRACE
+from nova.federator.api.objects import GRACE, POD_KINDS
 from nova.federator.api.types import Ref
 
 API_VERSION = f"{SCHEDULE_GROUP}/{VERSION}"
@@ -28,7 +28,6 @@ _MANIFEST_LIMIT = 64 << 20  # bytes of uncompressed manifests that are accepted
 _compressor = zstandard.ZstdCompressor(level=3)
 
 Phase = Literal["Pending", "Applied", "Ready", "Failed", "Conflict", "Fenced"]
-_POD_KINDS = {"Deployment", "ReplicaSet", "StatefulSet", "DaemonSet", "Pod", "Job", "CronJob"}
 PHASES: tuple[Phase, ...] = ("Pending", "Applied", "Ready", "Failed", "Conflict", "Fenced")
 
 
@@ -107,7 +106,7 @@ class Schedule(msgspec.Struct, frozen=True):
     @property
     def runs_pods(self) -> bool:
         """Return True if pods of its objects use resources. Only such schedules are in the reports of clusters."""
-        return any(entry.ref.kind in _POD_KINDS for entry in self.entries)
+        return any(entry.ref.kind in POD_KINDS for entry in self.entries)
 
     def manifests(self) -> list[dict[str, Any]]:
         """Return the objects to apply, in the order of ``entries``. Raises Invalid."""

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import pathlib
 import signal
 import subprocess
 import sys
 import time
-from typing import Any
+import zlib
+from collections.abc import Iterator
+from typing import Any, Self
+
+import pytest
 
 from nova.federator.client.tokens import bootstrap_config, create_token
 from nova.federator.kube.client import Api
@@ -91,6 +96,28 @@ class Federation:
     def wait_ready(self) -> None:
         for member in self.members:
             until(lambda name=member.name: self.ready(name) == "True", 60)
+
+    def __enter__(self) -> Self:
+        """Wait until all clusters are connected."""
+        try:
+            self.wait_ready()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.stop()
+
+    @contextlib.contextmanager
+    def namespace(self, request: pytest.FixtureRequest) -> Iterator[str]:
+        """Yield a namespace of the control plane that only one test uses. Its objects and all policies are removed
+        afterwards."""
+        name = f"t{zlib.crc32(request.node.nodeid.encode())}"
+        self.nova.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+        yield name
+        self.nova.kubectl("delete", "schedulepolicies", "--all")
+        self.nova.kubectl("delete", "namespace", name, "--wait=false")
 
     def stop(self) -> None:
         for process in (*self.agents.values(), self.scheduler):

@@ -8,7 +8,6 @@ import json
 import pathlib
 import random
 import time
-import zlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -26,22 +25,15 @@ OWN = "nova-cluster-member-1"
 @pytest.fixture(scope="module")
 def federation(control_plane: Cluster, members: list[Cluster], tmp_path_factory: pytest.TempPathFactory,
                ) -> Iterator[Federation]:
-    federation = Federation(control_plane, members[:2], tmp_path_factory.mktemp("hostile"))
-    try:
-        federation.wait_ready()
+    with Federation(control_plane, members[:2], tmp_path_factory.mktemp("hostile")) as federation:
         yield federation
-    finally:
-        federation.stop()
 
 
 @pytest.fixture
 def namespace(federation: Federation, request: pytest.FixtureRequest) -> Iterator[str]:
     """Yield a namespace of the control plane that only this test uses. Afterwards the scheduler must still run."""
-    name = f"h{zlib.crc32(request.node.name.encode())}"
-    federation.nova.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
-    yield name
-    federation.nova.kubectl("delete", "schedulepolicies", "--all")
-    federation.nova.kubectl("delete", "namespace", name, "--wait=false")
+    with federation.namespace(request) as name:
+        yield name
     assert federation.scheduler._process.poll() is None, federation.scheduler.output()[-2000:]
 
 

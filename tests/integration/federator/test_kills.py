@@ -58,9 +58,7 @@ class MortalApi(Api):
 @pytest.fixture(scope="module")
 def federation(control_plane: Cluster, members: list[Cluster], tmp_path_factory: pytest.TempPathFactory,
                ) -> Iterator[Federation]:
-    federation = Federation(control_plane, members[:2], tmp_path_factory.mktemp("kills"))
-    try:
-        federation.wait_ready()
+    with Federation(control_plane, members[:2], tmp_path_factory.mktemp("kills")) as federation:
         labels = {"kills": "yes", "app": "web"}
         federation.nova.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}, pair(0))
         federation.nova.apply(deployment("web", 2, NAMESPACE, labels), {
@@ -70,8 +68,6 @@ def federation(control_plane: Cluster, members: list[Cluster], tmp_path_factory:
         yield federation
         federation.nova.kubectl("delete", "namespace", NAMESPACE, "--wait=false")
         federation.nova.kubectl("delete", "schedulepolicies", "--all")
-    finally:
-        federation.stop()
 
 
 def pair(number: int) -> dict[str, Any]:

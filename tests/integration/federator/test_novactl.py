@@ -426,11 +426,10 @@ def test_agents_follow_the_authorities_of_the_control_plane(
     federation = Federation(bed.nova, members[2:3], tmp_path / "federation")
     name = members[2].name
     try:
-        federation.wait_ready()
-        asyncio.run(_follow(bed, members[2]))
-        bed.nova.kubectl("delete", "cluster", name)  # the scheduler drains it
+        with federation:
+            asyncio.run(_follow(bed, members[2]))
+            bed.nova.kubectl("delete", "cluster", name)  # the scheduler drains it
     finally:
-        federation.stop()
         bed.nova.kubectl("delete", "configmap", "nova-ca", "-n", "kube-public", "--ignore-not-found")
         members[2].kubectl("delete", "secret", "nova-agent-credentials", "-n", "elotl")
 

@@ -28,10 +28,9 @@ def federation(control_plane: Cluster, members: list[Cluster], tmp_path_factory:
                ) -> Iterator[CuttableFederation]:
     federation = CuttableFederation(control_plane, members[:2], tmp_path_factory.mktemp("partition"), "cut")
     try:
-        federation.wait_ready()
-        yield federation
+        with federation:
+            yield federation
     finally:
-        federation.stop()
         for cluster in federation.clusters():
             federation.nova.kubectl("annotate", "cluster", cluster, "nova.elotl.co/orphan=true")
             federation.nova.kubectl("delete", "cluster", cluster, "--wait=false")

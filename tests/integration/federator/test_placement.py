@@ -6,7 +6,6 @@ import asyncio
 import base64
 import json
 import pathlib
-import zlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -26,22 +25,15 @@ PIN = "nova.elotl.co/cluster"
 @pytest.fixture(scope="module")
 def federation(control_plane: Cluster, members: list[Cluster], tmp_path_factory: pytest.TempPathFactory,
                ) -> Iterator[Federation]:
-    federation = Federation(control_plane, members, tmp_path_factory.mktemp("federation"))
-    try:
-        federation.wait_ready()
+    with Federation(control_plane, members, tmp_path_factory.mktemp("federation")) as federation:
         yield federation
-    finally:
-        federation.stop()
 
 
 @pytest.fixture
 def namespace(federation: Federation, request: pytest.FixtureRequest) -> Iterator[str]:
     """Yield a namespace of the control plane that only this test uses; its objects are removed afterwards."""
-    name = f"t{zlib.crc32(request.node.name.encode())}"
-    federation.nova.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
-    yield name
-    federation.nova.kubectl("delete", "namespace", name, "--wait=false")
-    federation.nova.kubectl("delete", "schedulepolicies", "--all")
+    with federation.namespace(request) as name:
+        yield name
 
 
 def where(federation: Federation, namespace: str, name: str, kind: str = "deployment") -> dict[str, int]:
