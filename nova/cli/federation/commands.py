@@ -12,17 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 from nova.cli.federation import operations
 from nova.cli.federation.completion import script
+from nova.cli.federation.contexts import NOVA, connect, context_of, nova_api
 from nova.common import files
 from nova.common.errors import Invalid, ReportedError, os_error_text
 from nova.federator.kube.client import Api
-from nova.federator.kube.config import Kubeconfig, load
+from nova.federator.kube.config import Kubeconfig
 
 if TYPE_CHECKING:
     from nova.federator.client.status import Line
 
 _NAMESPACE = "elotl"
-_NOVA = "nova"  # default context of the Nova API server
-_TIMEOUT = 10.0  # seconds of a request
 _PLUGIN = "kubectl-nova"
 
 
@@ -62,8 +61,8 @@ async def install_control_plane(options: argparse.Namespace) -> None:
 
     settings = Settings(namespace=_namespace(options), repository=options.image_repository, tag=options.image_tag,
                         replicas=options.replicas, timeout=options.timeout)
-    async with _api(_hosting(options)) as hosting:
-        await install(hosting, options.name, settings, _api, _report, save)
+    async with connect(_hosting(options)) as hosting:
+        await install(hosting, options.name, settings, connect, _report, save)
     print(f"Kubeconfig: {path}")
 
 
@@ -72,7 +71,7 @@ async def uninstall_control_plane(options: argparse.Namespace) -> None:
     from nova.federator.client.manifests import Settings
 
     folder = pathlib.Path.home() / ".nova" / _folder(options.name)
-    async with _api(_hosting(options)) as hosting:
+    async with connect(_hosting(options)) as hosting:
         complete = await remove_control_plane(hosting, Settings(namespace=_namespace(options)))
     files.remove(str(folder / "nova-kubeconfig"))
     print(f"Nova Control Plane {options.name} uninstalled.")
@@ -87,13 +86,13 @@ async def install_agent(options: argparse.Namespace) -> None:
 
     settings = Settings(namespace=_namespace(options), repository=options.image_repository, tag=options.image_tag,
                         cluster=_cluster(options.name))
-    async with _api(_load(options, options.context)) as workload:
+    async with connect(context_of(options, options.context)) as workload:
         if options.init_kubeconfig:
             init = installation.decode_init(options.init_kubeconfig)
             await installation.check_agent(workload, settings, None)
         else:
-            config = _load(options, options.nova_context)
-            async with _api(config) as nova:
+            config = context_of(options, options.nova_context)
+            async with connect(config) as nova:
                 await installation.check_agent(workload, settings, nova)
                 init = bootstrap_config(config, await create_token(nova, options.name))
         await installation.install_agent(workload, settings, init)
@@ -104,7 +103,7 @@ async def uninstall_agent(options: argparse.Namespace) -> None:
     from nova.federator.client.installation import uninstall_agent as remove_agent
     from nova.federator.client.manifests import Settings
 
-    async with _api(_load(options, options.context)) as workload:
+    async with connect(context_of(options, options.context)) as workload:
         await remove_agent(workload, Settings(namespace=_namespace(options), cluster=_cluster(options.name)))
     print(f"Agent of cluster {options.name} uninstalled. The Cluster and the copies of workloads remain.")
 
@@ -122,28 +121,28 @@ def install_certs(options: argparse.Namespace) -> None:
 async def get_kubeconfig(options: argparse.Namespace) -> None:
     from nova.federator.client.installation import kubeconfig
 
-    async with _api(_hosting(options)) as hosting:
+    async with connect(_hosting(options)) as hosting:
         print((await kubeconfig(hosting, _namespace(options))).render(), end="")
 
 
 async def get_schedulegroups(options: argparse.Namespace) -> None:
     from nova.federator.client.status import schedule_groups
 
-    async with _api(_load(options, options.context or _NOVA)) as nova:
+    async with nova_api(options) as nova:
         print(await schedule_groups(nova))
 
 
 async def status(options: argparse.Namespace) -> int:
     from nova.federator.client.status import components, local_components, resources
 
-    config = _load(options, options.context or _NOVA)
+    config = context_of(options, options.context or NOVA)
     parts = None if options.hosting_cluster_context else operations.local_parts(options, config)
     if parts is not None:
-        async with _api(config) as nova:
+        async with connect(config) as nova:
             return _print_status([local_components(parts), await resources(nova)])
-    if not options.hosting_cluster_context and _load(options, "").context == config.context:
+    if not options.hosting_cluster_context and context_of(options, "").context == config.context:
         raise Invalid(f"The current context is {config.context}, the Nova API server. Give --hosting-cluster-context.")
-    async with _api(_load(options, options.hosting_cluster_context)) as hosting, _api(config) as nova:
+    async with connect(context_of(options, options.hosting_cluster_context)) as hosting, connect(config) as nova:
         return _print_status([await components(hosting, _namespace(options)), await resources(nova)])
 
 
@@ -157,10 +156,10 @@ async def join_command(options: argparse.Namespace) -> None:
     from nova.federator.client.installation import encode_init
     from nova.federator.client.tokens import bootstrap_config, create_token
 
-    config, name = _load(options, options.context or _NOVA), _cluster(options.name)
+    config, name = context_of(options, options.context or NOVA), _cluster(options.name)
     if options.server and not options.server.startswith("https://"):
         raise Invalid(f"--server: {options.server[:200]!r} is not an https address.")
-    async with _api(config) as nova:
+    async with connect(config) as nova:
         init = bootstrap_config(config, await create_token(nova, name, options.hours), options.server)
     print(f"# Run this command with the kubeconfig of the workload cluster, within {options.hours} hours, once:")
     print(f"novactl install agent {shlex.quote(name)} --init-kubeconfig={encode_init(init)}")
@@ -170,13 +169,13 @@ async def certs_renew(options: argparse.Namespace) -> None:
     from nova.federator.client.installation import kubeconfig
     from nova.federator.client.renewal import Renewal
 
-    async with _api(_hosting(options)) as hosting:
+    async with connect(_hosting(options)) as hosting:
         server = (await kubeconfig(hosting, _namespace(options))).server
 
-        def connect(config: Kubeconfig) -> Api:
-            return _api(_with_server(config, server))
+        def at_public_address(config: Kubeconfig) -> Api:
+            return connect(_with_server(config, server))
 
-        renewal = Renewal(hosting, _namespace(options), connect, _report)
+        renewal = Renewal(hosting, _namespace(options), at_public_address, _report)
         await (renewal.finish() if options.finish else renewal.renew(options.force))
 
 
@@ -198,16 +197,8 @@ def _report(line: str) -> None:
     print(line, flush=True)
 
 
-def _api(config: Kubeconfig) -> Api:
-    return Api(config, agent="novactl", timeout=_TIMEOUT)
-
-
-def _load(options: argparse.Namespace, context: str) -> Kubeconfig:
-    return load([pathlib.Path(options.kubeconfig)] if options.kubeconfig else None, context)
-
-
 def _hosting(options: argparse.Namespace) -> Kubeconfig:
-    return _load(options, options.hosting_cluster_context or options.context)
+    return context_of(options, options.hosting_cluster_context or options.context)
 
 
 def _namespace(options: argparse.Namespace) -> str:

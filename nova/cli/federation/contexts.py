@@ -6,10 +6,11 @@ import pathlib
 from nova.federator.kube.client import Api
 from nova.federator.kube.config import Kubeconfig, load
 
+NOVA = "nova"  # default context of the Nova API server
 _TIMEOUT = 10.0  # seconds of a request
 
 
-def kubeconfig(options: argparse.Namespace, context: str) -> Kubeconfig:
+def context_of(options: argparse.Namespace, context: str) -> Kubeconfig:
     """Return a context of --kubeconfig or $KUBECONFIG. Raises Invalid."""
     return load([pathlib.Path(options.kubeconfig)] if options.kubeconfig else None, context)
 
@@ -21,4 +22,4 @@ def connect(config: Kubeconfig) -> Api:
 
 def nova_api(options: argparse.Namespace) -> Api:
     """Return a client of the Nova API server: --context, or the context nova."""
-    return connect(kubeconfig(options, options.context or "nova"))
+    return connect(context_of(options, options.context or NOVA))
