@@ -274,8 +274,10 @@ class Placer:
         group = self.catalog.group(name)
         decision = self.decide(group, policy, brief=True)
         self._remember(group, policy, decision)
-        self._emit(group, policy, decision)
-        await self._execute(group, policy, decision, current)
+        try:
+            await self._execute(group, policy, decision, current)
+        finally:  # afterwards, because the requests of events would delay the schedules
+            self._emit(group, policy, decision)
         label = self.catalog.label_of(name)
         if label:
             await self.groups.write(group, policy, label, decision)

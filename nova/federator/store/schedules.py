@@ -182,11 +182,15 @@ def render(cluster: str, spec: Mapping[str, Any]) -> dict[str, Any]:
                          "labels": labels, "finalizers": [FINALIZER]}}
 
 
-def render_report(report: Report) -> dict[str, Any]:
-    """Return the status of a schedule as it is stored."""
-    return {"observedGeneration": report.generation, "epoch": report.epoch, "objects": [
-        {**msgspec.to_builtins(observed.ref), "phase": observed.phase, "digest": observed.digest,
-         "message": observed.message, "status": observed.status, "uid": observed.uid} for observed in report.objects]}
+def render_status(schedule: Schedule, report: Report) -> dict[str, Any]:
+    """Return the body that replaces the status of a schedule, if nobody has changed the schedule since it was read."""
+    return {"apiVersion": API_VERSION, "kind": "Schedule", "metadata": {
+        "name": schedule.name, "namespace": schedule.cluster_namespace, "uid": schedule.uid,
+        "resourceVersion": schedule.version}, "status": {
+            "observedGeneration": report.generation, "epoch": report.epoch, "objects": [
+                {**msgspec.to_builtins(observed.ref), "phase": observed.phase, "digest": observed.digest,
+                 "message": observed.message, "status": observed.status, "uid": observed.uid}
+                for observed in report.objects]}}
 
 
 def decode(obj: Mapping[str, Any]) -> Schedule:

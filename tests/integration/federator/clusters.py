@@ -121,9 +121,9 @@ def remove(clusters: Sequence[Cluster]) -> None:
         RUNNING.remove(cluster)
 
 
-def start_control_plane(directory: pathlib.Path) -> Cluster:
-    """Start a control plane of Nova and install the custom resources."""
-    cluster, = start([LocalCluster(directory, "nova", CONTROL_PLANE)])
+def start_control_plane(directory: pathlib.Path, small: bool = True) -> Cluster:
+    """Start a control plane of Nova and install the custom resources. ``small``: see ClusterOptions."""
+    cluster, = start([LocalCluster(directory, "nova", msgspec.structs.replace(CONTROL_PLANE, small=small))])
     if files := [path for path in CRDS if path.exists()]:
         cluster.kubectl("apply", *(f"--filename={path}" for path in files))
         until(lambda: "rror" not in cluster.kubectl(  # fails while a definition has no condition yet

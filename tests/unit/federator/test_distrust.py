@@ -28,7 +28,8 @@ def stored(generation: int, report: Report = NONE, name: str = "", **terms: Any)
     spec = schedules.render_spec(WEB.key, [Entry(WEB, "u", "digest", 2)], "", **terms)
     body = schedules.render("member-1", spec)
     body["metadata"] |= {"generation": generation, **({"name": name} if name else {})}
-    return schedules.decode_checked({**body, "status": schedules.render_report(report)})
+    status = schedules.render_status(schedules.decode(body), report)["status"]
+    return schedules.decode_checked({**body, "status": status})
 
 
 def test_a_fence_counts_once_the_agent_has_confirmed_it() -> None:

@@ -39,7 +39,7 @@ class _Simulation:
 
     def __init__(self, directory: pathlib.Path, count: int) -> None:
         self.directory, self.count = directory, count
-        self.nova = clusters.start_control_plane(directory / "nova")
+        self.nova = clusters.start_control_plane(directory / "nova", small=False)
         pki = self.nova.local.pki
         self.scheduler = Process(directory / "scheduler.log", "scheduler", f"--kubeconfig={self.nova.kubeconfig}",
                                  f"--ca-cert={pki / 'ca.crt'}", f"--ca-key={pki / 'ca.key'}")

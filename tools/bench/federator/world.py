@@ -37,7 +37,7 @@ class World:
     """Clusters and processes. ``servers``: API server and etcd of the control plane; ``agents``: agent processes."""
 
     def __init__(self, directory: pathlib.Path, members: int) -> None:
-        self.nova = clusters.start_control_plane(directory / "nova")
+        self.nova = clusters.start_control_plane(directory / "nova", small=False)
         names = [f"member-{number}" for number in range(members)]
         self.members = clusters.start([LocalCluster(directory / name, name, _MEMBER) for name in names])
         self.directory = directory
