@@ -21,10 +21,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(argv)
     logging.basicConfig(level=logging.DEBUG if options.verbose else logging.INFO, stream=sys.stderr,
                         format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    import uvloop
     try:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(_run(options.role(options)))
+        return asyncio.run(_run(options.role(options)))
     except ReportedError as error:
         print(f"nova-federator: {error.message}", file=sys.stderr)
         return 1
