@@ -40,6 +40,13 @@ def _parser() -> argparse.ArgumentParser:
                            help="of the hosting cluster (default: the service account of the pod, if there is one)")
     scheduler.add_argument("--hosting-namespace", default=os.environ.get("POD_NAMESPACE") or "elotl",
                            help="namespace of the control plane in the hosting cluster (default: $POD_NAMESPACE)")
+    scheduler.add_argument("--alerts-address", default="", metavar="HOST:PORT",
+                           help="receive alerts of Alertmanager at this address (default: do not)")
+    scheduler.add_argument("--alerts-token-file", type=pathlib.Path,
+                           help="file with the bearer token that senders of alerts present; required for alerts")
+    scheduler.add_argument("--alerts-cert", type=pathlib.Path,
+                           help="certificate of the receiver of alerts (default: HTTP without TLS)")
+    scheduler.add_argument("--alerts-key", type=pathlib.Path, help="key of --alerts-cert")
     scheduler.set_defaults(role=_scheduler)
     agent = roles.add_parser("agent", help="carry out placements in a workload cluster")
     agent.add_argument("--cluster-name", required=True, help="name of this cluster in the control plane")
@@ -61,6 +68,7 @@ async def _scheduler(options: argparse.Namespace) -> None:
     from nova.federator.controllers.signing import Authority
     from nova.federator.kube.client import Api
     from nova.federator.kube.config import in_cluster, load
+    from nova.federator.service.alerts import AlertReceiver
     from nova.federator.service.hosting import Hosting
     from nova.federator.service.scheduler import Scheduler
 
@@ -80,7 +88,11 @@ async def _scheduler(options: argparse.Namespace) -> None:
             config = load([options.hosting_kubeconfig]) if options.hosting_kubeconfig else in_cluster()
             cluster = await stack.enter_async_context(Api(config, agent="nova-scheduler"))
             hosting = Hosting(cluster, api, options.hosting_namespace)
-        await Scheduler(api, authority, hosting).run()
+        alerts = None
+        if options.alerts_address:
+            alerts = AlertReceiver(api, options.alerts_address, options.alerts_token_file, options.alerts_cert,
+                                   options.alerts_key)
+        await Scheduler(api, authority, hosting, alerts).run()
 
 
 async def _agent(options: argparse.Namespace) -> None:

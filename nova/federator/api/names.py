@@ -7,11 +7,13 @@ VERSION = "v1alpha1"
 CLUSTER_GROUP = "cluster.elotl.co"
 POLICY_GROUP = "policy.elotl.co"
 SCHEDULE_GROUP = "schedule.elotl.co"
+RECOVERY_GROUP = "recovery.elotl.co"
 
 # Set by users on any object.
 PIN = "nova.elotl.co/cluster"
 SPREAD_ONTO = "nova.elotl.co/spread-onto"
 ADOPT = "nova.elotl.co/adopt"  # "true": an object of this name that exists in the cluster is taken over
+BACKPROPAGATE = "nova.elotl.co/backpropagate"  # "true": its ReplicaSets and Pods are shown in the control plane
 REPLICAS_PATH = "nova.elotl.co/replicas-path"  # field of a custom resource with its number of replicas
 # Set by Nova.
 TARGET = "nova.elotl.co/target-cluster"
@@ -22,6 +24,7 @@ MANAGED_BY = "nova.elotl.co/managed-by"  # on copies in a workload cluster: the 
 ORPHAN = "nova.elotl.co/orphan"  # on a Cluster, "true": its copies stay when it is deleted
 BACKPROPAGATED = "nova.elotl.co/backpropagated"
 BACKPROPAGATED_ORIGIN = "nova.elotl.co/backpropagated.origin"
+RECOVERED_BY = "nova.elotl.co/recovered-by"  # on objects that a recovery plan changed: run and step
 CLUSTER_LABELS = "nova.elotl.co/cluster."  # followed by provider, region, zone, version, novacreated
 NAME_LABEL = "kubernetes.io/metadata.name"
 

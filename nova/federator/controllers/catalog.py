@@ -14,6 +14,7 @@ from nova.federator.api.names import (
     NAME_LABEL,
     PIN,
     POLICY_GROUP,
+    RECOVERED_BY,
     SPREAD_ONTO,
     TARGET,
     VERSION,
@@ -250,7 +251,7 @@ def template_of(obj: Object) -> Template | None:
     manifest["metadata"] = {key: value for key, value in metadata.items() if key not in _SERVER_FIELDS}
     manifest["metadata"]["labels"] = {key: value for key, value in labels.items() if key != TARGET}
     manifest["metadata"]["annotations"] = {key: value for key, value in annotations.items()
-                                           if key not in (_LAST_APPLIED, PIN, SPREAD_ONTO)}
+                                           if key not in (_LAST_APPLIED, PIN, SPREAD_ONTO, RECOVERED_BY)}
     if obj.get("kind") in objects.NOT_PORTABLE:
         manifest = objects.portable(msgspec.json.decode(msgspec.json.encode(manifest)), metadata.get("managedFields"))
     body = msgspec.json.encode(manifest, order="sorted")

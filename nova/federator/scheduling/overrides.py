@@ -2,11 +2,11 @@
 
 import copy
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nova.common.errors import Invalid
-from nova.federator.api.types import Override, Ref, Spread
+from nova.federator.api.types import Ref, Spread
 
 _STEP = re.compile(r"\.?([A-Za-z0-9_-]+)|\[(\d{1,4})\]|\['([^'\]]{1,317})'\]|\[\"([^\"\]]{1,317})\"\]")
 _LIMIT = 1024  # characters of a path
@@ -15,8 +15,9 @@ _FORBIDDEN = {"apiVersion", "kind", "status"}
 _METADATA = {"labels", "annotations"}  # fields of metadata that may be overridden
 
 
-def parse_path(value: object, field: str) -> tuple[str | int, ...]:
-    """Return the steps of a path: ``spec.containers[0].image``, ``metadata.labels['a.b/c']``. Raises Invalid."""
+def parse_path(value: object, field: str, writable: bool = True) -> tuple[str | int, ...]:
+    """Return the steps of a path: ``spec.containers[0].image``, ``metadata.labels['a.b/c']``. ``writable``: refuse
+    fields that must not be changed. Raises Invalid."""
     if not isinstance(value, str) or not value or len(value) > _LIMIT:
         raise Invalid(f"{field}: not a text of 1 to {_LIMIT} characters.")
     steps: list[str | int] = []
@@ -27,7 +28,8 @@ def parse_path(value: object, field: str) -> tuple[str | int, ...]:
             raise Invalid(f"{field}: {value!r:.200} is not a path at character {position + 1}.")
         steps.append(int(match[2]) if match[2] else match[1] or match[3] or match[4])
         position = match.end()
-    if steps[0] in _FORBIDDEN or (steps[0] == "metadata" and (len(steps) == 1 or steps[1] not in _METADATA)):
+    if writable and (steps[0] in _FORBIDDEN or (
+            steps[0] == "metadata" and (len(steps) == 1 or steps[1] not in _METADATA))):
         raise Invalid(f"{field}: {value!r:.200} must not be overridden.")
     return tuple(steps)
 
@@ -43,36 +45,28 @@ def apply(manifest: dict[str, Any], ref: Ref, spread: Spread, labels: Mapping[st
         return manifest
     changed = copy.deepcopy(manifest)
     for override in chosen:
-        _set(changed, override)
+        try:
+            set_field(changed, override.path, override.value)
+        except Invalid as error:
+            raise Invalid(f"overrides: {override.kind} {override.name} {error.message}") from None
     return changed
 
 
-def _set(manifest: dict[str, Any], override: Override) -> None:
+def set_field(manifest: dict[str, Any], path: Sequence[str | int], value: Any) -> None:
+    """Set a field of a manifest. Missing objects on the path are created, entries of lists are not. Raises Invalid with
+    the end of a sentence whose subject is the manifest."""
     target: Any = manifest
-    for number, step in enumerate(override.path[:-1]):
-        following: Any = [] if isinstance(override.path[number + 1], int) else {}
-        target = _child(target, step, override, following)
-    last = override.path[-1]
-    if isinstance(last, int):
-        _child(target, last, override, None)
-    elif not isinstance(target, dict):
-        raise _mismatch(override)
-    target[last] = copy.deepcopy(override.value)
+    for number, step in enumerate(path):
+        _check_step(target, step, path)
+        if number == len(path) - 1:
+            target[step] = copy.deepcopy(value)
+        elif isinstance(step, str) and target.get(step) is None:
+            target[step] = [] if isinstance(path[number + 1], int) else {}
+        target = target[step]
 
 
-def _child(target: Any, step: str | int, override: Override, default: Any) -> Any:
-    """Return a field or entry; a missing field of an object is created, a missing entry of a list is not."""
-    if isinstance(step, int):
-        if not isinstance(target, list) or step >= len(target):
-            raise _mismatch(override)
-        return target[step]
-    if not isinstance(target, dict):
-        raise _mismatch(override)
-    if target.get(step) is None:
-        target[step] = default
-    return target[step]
-
-
-def _mismatch(override: Override) -> Invalid:
-    path = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in override.path).lstrip(".")
-    return Invalid(f"overrides: {override.kind} {override.name} has no field {path!r:.200}.")
+def _check_step(target: Any, step: str | int, path: Sequence[str | int]) -> None:
+    fits = isinstance(target, list) and step < len(target) if isinstance(step, int) else isinstance(target, dict)
+    if not fits:
+        text = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path).lstrip(".")
+        raise Invalid(f"has no field {text!r:.200}.")

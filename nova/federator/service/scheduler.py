@@ -10,9 +10,11 @@ from typing import Any
 from nova.federator.api.names import CLUSTER_GROUP, NAMESPACE, POLICY_GROUP, SCHEDULE_GROUP, VERSION
 from nova.federator.controllers.federation import Federation
 from nova.federator.controllers.joining import Joining
+from nova.federator.controllers.recovery import Recovery
 from nova.federator.controllers.signing import Authority
 from nova.federator.kube.client import Api, ApiError
 from nova.federator.kube.informer import wait_synced
+from nova.federator.service.alerts import AlertReceiver
 from nova.federator.service.hosting import Hosting, keep_init_kubeconfig
 from nova.federator.service.leader import Leader
 
@@ -25,11 +27,11 @@ _REQUIRED = {CLUSTER_GROUP: {"Cluster"}, POLICY_GROUP: {"SchedulePolicy", "Sched
 
 class Scheduler:
     """A scheduler process. ``authority``: None if it signs no certificates. ``hosting``: None if the control plane runs
-    in no cluster."""
+    in no cluster. ``alerts``: None if it receives no alerts."""
 
     def __init__(self, api: Api, authority: Authority | None, hosting: Hosting | None = None,
-                 identity: str = "") -> None:
-        self.api, self.hosting = api, hosting
+                 alerts: AlertReceiver | None = None, identity: str = "") -> None:
+        self.api, self.hosting, self.alerts = api, hosting, alerts
         self.identity = identity or f"{socket.gethostname()}-{os.getpid()}"
         self.federation = Federation(api)
         self.joining = Joining(api, authority) if authority else None
@@ -38,10 +40,13 @@ class Scheduler:
         """Follow the control plane, and decide while this process leads. Ends with Lost when another one leads."""
         leader = Leader(self.api, NAMESPACE, "nova-scheduler", self.identity)
         self.federation.placer.writer.leads = leader.valid
+        recovery = Recovery(self.api, self.federation.recorder, leader.valid)
         await self._wait_for_control_plane()
         informers = await self.federation.informers()
         try:
             async with asyncio.TaskGroup() as tasks:
+                if self.alerts:
+                    tasks.create_task(self.alerts.run())
                 for informer in informers.values():
                     tasks.create_task(informer.run())
                 await wait_synced(informers, _SYNC_TIMEOUT)
@@ -49,7 +54,8 @@ class Scheduler:
                 await leader.acquire()
                 loops: list[Coroutine[Any, Any, None]] = [
                     leader.keep(), *(part.run() for part in (self.federation.clusters, self.federation.placer,
-                                                             self.federation.statuses, self.federation.recorder))]
+                                                             self.federation.statuses, self.federation.recorder,
+                                                             recovery))]
                 if self.joining:
                     loops += [self.joining.requests.run(), self.joining.run(),
                               keep_init_kubeconfig(self.api, self.hosting)]

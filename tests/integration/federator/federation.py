@@ -60,8 +60,9 @@ class Process:
 class Federation:
     """A control plane with a scheduler, and members with agents."""
 
-    def __init__(self, nova: Cluster, members: list[Cluster], directory: pathlib.Path) -> None:
-        self.nova, self.members, self.directory = nova, members, directory
+    def __init__(self, nova: Cluster, members: list[Cluster], directory: pathlib.Path, *options: str) -> None:
+        """Start the processes. ``options``: of the scheduler."""
+        self.nova, self.members, self.directory, self.options = nova, members, directory, options
         directory.mkdir(exist_ok=True)
         self.scheduler = self.start_scheduler()
         self.agents = {member.name: self.agent(member) for member in members}
@@ -69,7 +70,8 @@ class Federation:
     def start_scheduler(self, name: str = "scheduler") -> Process:
         """Start a scheduler. Its log is NAME.log."""
         return Process(self.directory / f"{name}.log", "scheduler", f"--kubeconfig={self.nova.kubeconfig}",
-                       f"--ca-cert={self.nova.local.pki / 'ca.crt'}", f"--ca-key={self.nova.local.pki / 'ca.key'}")
+                       f"--ca-cert={self.nova.local.pki / 'ca.crt'}", f"--ca-key={self.nova.local.pki / 'ca.key'}",
+                       *self.options)
 
     def agent(self, member: Cluster, name: str = "", token: str = "") -> Process:
         """Start an agent with a token of its own. Its log is NAME.log."""
