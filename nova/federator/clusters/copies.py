@@ -50,6 +50,7 @@ class Copies:
     """The copies of one cluster. ``changed``: called with the name of a schedule when a copy of it changed.
 
     ``ready``: set once the copies of an earlier agent are in the index. Kinds without copies are not watched.
+    ``shown``: by key, the copies whose ReplicaSets and Pods are shown in the control plane.
     ``ended``: the last state of Jobs and Pods that were removed in the cluster after their end, by key and origin.
     """
 
@@ -61,6 +62,7 @@ class Copies:
         self.autoscalers = Informer(api, "/apis/autoscaling/v1/horizontalpodautoscalers", _target, self._scaled)
         self.definitions = Informer(api, _DEFINITIONS, _definition, self._defined)
         self._classes = Informer(api, "/apis/storage.k8s.io/v1/storageclasses", lambda obj: obj)
+        self.shown: dict[str, Copy] = {}
         self._by_schedule: dict[str, dict[str, Copy]] = {}  # schedule -> key of Ref -> copy
         self._informers: dict[tuple[str, str], tuple[Informer[Copy], asyncio.Task[None]]] = {}
         self._waiting: dict[tuple[str, str], set[str]] = {}  # missing group, kind -> schedules
@@ -251,6 +253,10 @@ class Copies:
             copies.pop(old.ref.key, None)
             if not copies:
                 self._by_schedule.pop(old.schedule, None)
+        if old is not None and old.shown:
+            self.shown.pop(old.ref.key, None)
+        if new is not None and new.schedule and new.shown and not new.deleting:
+            self.shown[new.ref.key] = new
         if new is not None and new.schedule:
             self._by_schedule.setdefault(new.schedule, {})[new.ref.key] = new
 

@@ -184,7 +184,7 @@ class Clusters:
         stored = self.leases.get(namespace)  # stays after a deletion: the agent may run on
         if new is not None and (stored is None or (stored.renewed, stored.epoch) != (new.renewed, new.epoch)):
             self.leases[namespace] = new
-        if name := self._name_of(namespace):
+        if name := self.name_of(namespace):
             self._check(name)
 
     def _reported(self, key: str, new: ClusterReport | None, old: ClusterReport | None) -> None:
@@ -195,7 +195,7 @@ class Clusters:
         else:
             self.reports[namespace] = new
             self._nodes[namespace] = tuple(node for report in new.nodes if (node := _node(report)) is not None)
-        name = self._name_of(namespace)
+        name = self.name_of(namespace)
         if name is None:
             return
         self._mark(name)
@@ -207,7 +207,8 @@ class Clusters:
                 self.listener(name, "kind")
             self.listener(name, "capacity")
 
-    def _name_of(self, namespace: str) -> str | None:
+    def name_of(self, namespace: str) -> str | None:
+        """Return the cluster of a namespace, or None if it has none."""
         plain = namespace.removeprefix("nova-cluster-")
         if plain in self.objects.objects:
             return plain

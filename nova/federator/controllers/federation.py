@@ -9,6 +9,7 @@ import msgspec
 from nova.federator.api import objects
 from nova.federator.api.names import POLICY_GROUP, VERSION
 from nova.federator.api.types import Ref
+from nova.federator.controllers.backpropagation import Backpropagation
 from nova.federator.controllers.catalog import Catalog
 from nova.federator.controllers.clusters import Clusters
 from nova.federator.controllers.events import Recorder
@@ -40,6 +41,8 @@ class Federation:
         self._custom_tasks: dict[str, asyncio.Task[None]] = {}
         self.catalog.definition_changed = self._definition_changed
         self.statuses = Statuses(api, self.catalog, self.clusters, self.placer.schedules)
+        self.stored = Informer(api, schedules.SCHEDULES, schedules.decode_checked, self._schedule_changed)
+        self.backpropagation = Backpropagation(api, self.catalog, self.clusters, self.stored.objects, self.recorder)
 
     def _group_changed(self, group: str) -> None:
         self.placer.enqueue(group)
@@ -56,6 +59,7 @@ class Federation:
     def _schedule_changed(self, key: str, new: Schedule | None, old: Schedule | None) -> None:
         self.placer.schedule_changed(key, new, old)
         self.statuses.schedule_changed(key, new, old)
+        self.backpropagation.schedule_changed(key)
 
     def _definition_changed(self, name: str, kind: objects.Kind | None) -> None:
         """Follow the objects of a custom resource, or forget them with their kind."""
@@ -96,9 +100,8 @@ class Federation:
                     break
             else:
                 LOG.info("The control plane does not serve %s %s; such objects are not placed", kind.group, kind.kind)
-        stored = Informer(self.api, schedules.SCHEDULES, schedules.decode_checked, self._schedule_changed)
         return {**self.clusters.informers, "schedulegroups": self.groups.objects,
-                **self.catalog.informers(self.api, kinds), "schedules": stored}
+                **self.catalog.informers(self.api, kinds), "schedules": self.stored}
 
     async def load(self) -> None:
         """Read the present state once. Whether clusters are reachable is taken from their objects, because there is no

@@ -37,6 +37,7 @@ _RBAC = "/apis/rbac.authorization.k8s.io/v1"
 JOINERS = "system:bootstrappers:nova"  # the group of bootstrap tokens of agents
 _USED = "nova.elotl.co/used"  # annotation of a one-time token: the request that it has authorized
 _TOKEN_GRACE = 30.0  # seconds after which a used token is deleted
+_ROLE = "nova-agent"  # name of the Role of an agent in the namespace of its cluster
 _NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?")  # also the value of a label
 
 
@@ -91,10 +92,18 @@ class Joining:
             try:
                 await self.api.ensure(f"{_RBAC}/clusterroles", role)
                 await self.api.ensure(f"{_RBAC}/clusterrolebindings", binding)
+                await self._update_rights()
                 return
             except ApiError as error:
                 LOG.warning("The rights of joining agents were not created and are tried again: %s", error)
                 await asyncio.sleep(2.0)
+
+    async def _update_rights(self) -> None:
+        """Give the agents that joined under an earlier release the rights of this one."""
+        for role in (await self.api.list(f"{_RBAC}/roles", fieldSelector=f"metadata.name={_ROLE}"))["items"]:
+            namespace = role["metadata"]["namespace"]
+            if namespace.startswith("nova-cluster-") and role.get("rules") != agent_rules():
+                await self.api.patch(f"{_RBAC}/namespaces/{namespace}/roles/{_ROLE}", {"rules": agent_rules()})
 
     async def _decide(self, request: Object) -> None:
         spec, path = request["spec"], f"{REQUESTS}/{request['metadata']['name']}"
@@ -181,13 +190,15 @@ async def prepare(api: Api, cluster: str) -> None:
     owner = ((await api.get(f"/api/v1/namespaces/{namespace}"))["metadata"].get("annotations") or {}).get(ORIGINAL_NAME)
     if owner != cluster:
         raise Invalid(f"The namespace {namespace} belongs to {owner or 'a user'}: choose another name for {cluster}.")
-    await api.ensure(f"{_RBAC}/namespaces/{namespace}/roles", {
+    created = await api.ensure(f"{_RBAC}/namespaces/{namespace}/roles", {
         "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role",
-        "metadata": {"name": "nova-agent", "namespace": namespace}, "rules": agent_rules()})
+        "metadata": {"name": _ROLE, "namespace": namespace}, "rules": agent_rules()})
+    if not created:
+        await api.patch(f"{_RBAC}/namespaces/{namespace}/roles/{_ROLE}", {"rules": agent_rules()})
     await api.ensure(f"{_RBAC}/namespaces/{namespace}/rolebindings", {
         "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding",
-        "metadata": {"name": "nova-agent", "namespace": namespace},
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "nova-agent"},
+        "metadata": {"name": _ROLE, "namespace": namespace},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": _ROLE},
         "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": f"{AGENT_USER}{cluster}"}]})
     await api.ensure(CLUSTERS, {
         "apiVersion": f"{CLUSTER_GROUP}/{VERSION}", "kind": "Cluster",
@@ -200,6 +211,8 @@ def agent_rules() -> list[dict[str, Any]]:
     return [
         {"apiGroups": [SCHEDULE_GROUP], "resources": ["schedules"], "verbs": ["get", "list", "watch", "patch"]},
         {"apiGroups": [SCHEDULE_GROUP], "resources": ["schedules/status"], "verbs": ["patch", "update"]},
+        {"apiGroups": [SCHEDULE_GROUP], "resources": ["backpropagations"],
+         "verbs": ["get", "list", "create", "patch", "delete"]},
         {"apiGroups": [SCHEDULE_GROUP], "resources": ["clusterreports"], "verbs": ["create"]},
         {"apiGroups": [SCHEDULE_GROUP], "resources": ["clusterreports"], "resourceNames": [REPORT],
          "verbs": ["get", "update", "patch"]},

@@ -16,6 +16,7 @@ from prometheus_client.registry import Collector
 from nova.common.errors import Invalid, ReportedError, os_error_text
 from nova.federator.api.names import HEARTBEAT, cluster_namespace
 from nova.federator.clusters.agent import Agent
+from nova.federator.clusters.backpropagate import Backpropagator
 from nova.federator.clusters.join import Credentials, remaining
 from nova.federator.clusters.lease import Heartbeat
 from nova.federator.clusters.report import Reporter
@@ -45,7 +46,11 @@ async def run_agent(bootstrap: Kubeconfig, member_config: Kubeconfig, cluster: s
                 await heartbeat.acquire()
                 LOG.info("Cluster %s: this agent has epoch %d", cluster, heartbeat.epoch)
                 reporter = Reporter(nova, member, cluster, heartbeat.epoch, agent.applied_with_pods, agent.copies)
-                for loop in (heartbeat.run(), agent.run(), reporter.run(), _renew(credentials, config, nova)):
+                backpropagator = Backpropagator(
+                    nova, member, cluster, agent.copies,
+                    lambda name: agent.informer.objects.get(f"{agent.namespace}/{name}"), lambda: heartbeat.held)
+                for loop in (heartbeat.run(), agent.run(), reporter.run(), backpropagator.run(),
+                             _renew(credentials, config, nova)):
                     tasks.create_task(loop)
         finally:
             if server:

@@ -55,7 +55,7 @@ class Scheduler:
                 loops: list[Coroutine[Any, Any, None]] = [
                     leader.keep(), *(part.run() for part in (self.federation.clusters, self.federation.placer,
                                                              self.federation.statuses, self.federation.recorder,
-                                                             recovery))]
+                                                             self.federation.backpropagation, recovery))]
                 if self.joining:
                     loops += [self.joining.requests.run(), self.joining.run(),
                               keep_init_kubeconfig(self.api, self.hosting)]

@@ -244,7 +244,7 @@ def test_receiver_refuses_bad_requests(federation: Federation) -> None:
 
 def test_failed_step_stops_the_run_with_its_reason(federation: Federation) -> None:
     nova = federation.nova
-    nova.apply(config_map("kept", value="old"), config_map("values", a="b"))
+    nova.apply(config_map("kept", value="old"), config_map("values", a="b", namespace="nova-cluster-x"))
     change = patch(target("configmaps", "kept"), "data.value", "new")
     cases = {
         "missing": ([patch(target("configmaps", "nothing"), "data.a", "b"), change],
@@ -257,9 +257,9 @@ def test_failed_step_stops_the_run_with_its_reason(federation: Federation) -> No
         "invalid": ([patch(target("configmaps", "values"), "data", "text"), change], "Step 1 (patch) failed: PATCH"),
         "protected": ([patch(target("secrets", "nova-cluster-init-kubeconfig", namespace="elotl"), "data.a", "b"),
                        change], "namespace 'elotl' are protected"),
-        "indirect": ([read(target("configmaps", "values"), "metadata.namespace", "N"),
-                      patch({**target("configmaps", "x"), "namespace": "nova-cluster-{{ .Values.N }}"}, "data.a", "b"),
-                      change], "namespace 'nova-cluster-recovery' are protected"),
+        "indirect": ([read(target("configmaps", "values"), "data.namespace", "N"),
+                      patch(target("configmaps", "x", namespace="{{ .Values.N }}"), "data.a", "b"), change],
+                     "Step 2 (patch) failed: steps[1]: patch: objects of the namespace 'nova-cluster-x' are protected"),
         "late": ([job_step(deadlineSeconds=1), change], "did not complete within 1 s and was deleted"),
         "job": ([job_step("member-1", spec=job("x", pod_annotations={"lab/exit-code": "1"})["spec"]), change],
                 "failed: ")}

@@ -1,0 +1,271 @@
+"""Backpropagation in the control plane: shows the ReplicaSets and Pods that objects own in clusters, without status.
+
+A shown object belongs to the user's object, so the garbage collector of the control plane deletes both together. The
+label BACKPROPAGATED keeps it from being placed. Annotations identify the original.
+"""
+
+import asyncio
+import contextlib
+import hashlib
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from nova.common.errors import Invalid
+from nova.federator.api.keyed_queue import KeyedQueue
+from nova.federator.api.names import BACKPROPAGATE, BACKPROPAGATED, BACKPROPAGATED_ORIGIN
+from nova.federator.api.objects import Kind
+from nova.federator.api.types import Ref
+from nova.federator.controllers.catalog import Catalog, Template
+from nova.federator.controllers.clusters import Clusters
+from nova.federator.controllers.events import Recorder
+from nova.federator.kube.client import Api, ApiError, Object
+from nova.federator.kube.informer import Informer, key_of
+from nova.federator.store import backpropagations
+from nova.federator.store.backpropagations import Owned, Published
+from nova.federator.store.schedules import Schedule, digest_of
+
+LOG = logging.getLogger(__name__)
+KINDS = {"ReplicaSet": Kind("apps", "v1", "ReplicaSet", "replicasets", True),
+         "Pod": Kind("", "v1", "Pod", "pods", True)}
+# Annotations of shown objects: key of the user's object, uid of the original, digest of the content, node of a Pod.
+_OBJECT, _UID, _DIGEST, _NODE = (f"{BACKPROPAGATED}.{name}" for name in ("object", "uid", "digest", "node"))
+_WORKERS = 4
+_RETRY = 5.0  # seconds after which a failed write is repeated
+_KINDS_INTERVAL = 30.0  # seconds between two requests for the custom resource, while it is not installed
+_REFUSED = (400, 403, 422)  # statuses of objects that the control plane does not accept
+_DELETED = 1.0  # seconds after a deletion before it is judged: the deletion of the owner may be reported later
+_NAME = 245  # characters of a name to which a suffix is added
+
+
+class _Shown(msgspec.Struct, frozen=True):
+    """An object that backpropagation has created. ``uid``: its own; ``source``: of the original."""
+
+    kind: str
+    namespace: str
+    name: str
+    uid: str
+    cluster: str
+    source: str
+    object: str
+    digest: str
+    deleting: bool
+
+    @property
+    def path(self) -> str:
+        return KINDS[self.kind].path(self.namespace, self.name)
+
+
+class Backpropagation:
+    """Keeps shown objects equal to the reports of agents. ``schedules``: by namespace/name. Reports are believed only
+    for objects that a schedule of their cluster lists and that have the annotation BACKPROPAGATE."""
+
+    def __init__(self, api: Api, catalog: Catalog, clusters: Clusters, schedules: Mapping[str, Schedule],
+                 recorder: Recorder) -> None:
+        self.api, self.catalog, self.clusters, self.schedules = api, catalog, clusters, schedules
+        self.recorder = recorder
+        self.reports = Informer(api, backpropagations.BACKPROPAGATIONS, backpropagations.decode, self._reported)
+        self.shown = {kind: Informer(api, KINDS[kind].path(), _shown_of, self._changed, labelSelector=BACKPROPAGATED)
+                      for kind in KINDS}
+        self._reports_on: dict[str, dict[str, Published]] = {}  # key of an object -> namespace of a cluster -> report
+        self._scheduled: dict[str, set[str]] = {}  # namespace/name of a schedule -> keys of objects with reports
+        self._shown_of: dict[str, dict[tuple[str, str], _Shown]] = {}  # key of an object -> cluster, source
+        self._queue = KeyedQueue()
+
+    def schedule_changed(self, schedule: str) -> None:
+        """Queue the objects of a schedule, by namespace/name, on which its cluster reports."""
+        for key in self._scheduled.get(schedule, ()):
+            self._queue.put(key)
+
+    async def run(self) -> None:
+        """Show objects until cancelled. Waits for the custom resource, which an earlier release lacks."""
+        while True:
+            with contextlib.suppress(ApiError):
+                if "Backpropagation" in await self.api.discover(backpropagations.API_VERSION):
+                    break
+            await asyncio.sleep(_KINDS_INTERVAL)
+        informers: list[Informer[Any]] = [self.reports, *self.shown.values()]
+        async with asyncio.TaskGroup() as tasks:
+            for informer in informers:
+                tasks.create_task(informer.run())
+            for informer in informers:
+                await informer.synced.wait()
+            for _number in range(_WORKERS):
+                tasks.create_task(self._work())
+
+    def _reported(self, _key: str, new: Published | None, old: Published | None) -> None:
+        for report in (old, new):
+            if report is None:
+                continue
+            key, schedule = report.ref.key, f"{report.cluster_namespace}/{report.schedule}"
+            reports, keys = self._reports_on.setdefault(key, {}), self._scheduled.setdefault(schedule, set())
+            if report is new:
+                reports[report.cluster_namespace] = report
+                keys.add(key)
+            else:
+                reports.pop(report.cluster_namespace, None)
+                keys.discard(key)
+            if not reports:
+                del self._reports_on[key]
+            if not keys:
+                del self._scheduled[schedule]
+            self._queue.put(key)
+
+    def _changed(self, _key: str, new: _Shown | None, old: _Shown | None) -> None:
+        self._index(new, old)
+        if new is not None:
+            self._queue.put(new.object)
+        elif old is not None:
+            asyncio.get_running_loop().call_later(_DELETED, self._queue.put, old.object)
+
+    def _index(self, new: _Shown | None, old: _Shown | None) -> None:
+        for shown in (old, new):
+            if shown is not None:
+                parts = self._shown_of.setdefault(shown.object, {})
+                if shown is new:
+                    parts[shown.cluster, shown.source] = shown
+                else:
+                    parts.pop((shown.cluster, shown.source), None)
+                if not parts:
+                    del self._shown_of[shown.object]
+
+    async def _work(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            key = await self._queue.get()
+            delay = 0.0
+            try:
+                delay = await self._reconcile(key)
+            except ApiError as error:
+                delay = _RETRY
+                LOG.debug("The ReplicaSets and Pods of %s were not shown and are tried again: %s", key, error)
+            except Exception:  # a malformed report must not stop the others
+                LOG.exception("The ReplicaSets and Pods of %s cannot be shown", key)
+            finally:
+                again = self._queue.done(key)
+            if again:
+                self._queue.put(key)
+            elif delay:
+                loop.call_later(delay, self._queue.put, key)
+
+    async def _reconcile(self, key: str) -> float:
+        """Make the shown objects of a user's object equal to the reports. Return seconds after which to repeat it."""
+        template = self.catalog.templates.get(key)
+        reports = {namespace: report for namespace, report in sorted(self._reports_on.get(key, {}).items())
+                   if self._listed(report)}
+        if template is None and reports:
+            return _RETRY  # its kind is not loaded yet, or its deletion has not reached the clusters
+        surplus = dict(self._shown_of.get(key, {}))
+        if template is not None and not template.deleting and _opted_in(template):
+            for namespace, report in reports.items():
+                if report.uid == template.uid and (cluster := self.clusters.name_of(namespace)) is not None:
+                    await self._show_all(template, cluster, report, surplus)
+        for shown in surplus.values():
+            await self._remove(shown)
+        return 0.0
+
+    def _listed(self, report: Published) -> bool:
+        schedule = self.schedules.get(f"{report.cluster_namespace}/{report.schedule}")
+        return schedule is not None and not schedule.deleting and any(
+            entry.ref.key == report.ref.key for entry in schedule.entries)
+
+    async def _show_all(self, template: Template, cluster: str, report: Published,
+                        surplus: dict[tuple[str, str], _Shown]) -> None:
+        """Show what an object owns in a cluster, and remove it from ``surplus``."""
+        ref = template.item.ref
+        top = {"apiVersion": ref.api_version, "kind": ref.kind, "name": ref.name, "uid": template.uid}
+        try:
+            parts = report.owned()
+        except Invalid as error:
+            LOG.warning("Cluster %s: the report on %s is ignored: %s", cluster, ref.key, error.message)
+            return
+        owners: dict[str, dict[str, Any]] = {}
+        for part in parts:
+            present = surplus.pop((cluster, part.uid), None)
+            shown = await self._show(template, cluster, part, owners.get(part.parent, top), present)
+            if shown is not None and part.kind == "ReplicaSet":
+                owners[part.uid] = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": shown.name, "uid": shown.uid}
+        if report.omitted:
+            self.recorder.emit(ref, template.uid, "BackpropagationCut", f"Cluster {cluster} has {report.omitted} more "
+                               f"ReplicaSets and Pods of this object, which are not shown", "Warning")
+
+    async def _show(self, template: Template, cluster: str, part: Owned, owner: Mapping[str, Any],
+                    present: _Shown | None) -> _Shown | None:
+        """Create or change a shown object. Return it, or None if the control plane refuses it."""
+        body = _render(template.item.ref, cluster, part, owner)
+        digest = digest_of(body)
+        body["metadata"]["annotations"][_DIGEST] = digest
+        if present is not None and (present.digest == digest or present.deleting):
+            return present
+        try:
+            if present is not None:
+                body["metadata"]["name"] = present.name
+                return self._stored(await self.api.replace(present.path, body))
+            suffix = hashlib.sha256(f"{cluster}/{part.uid}".encode()).hexdigest()[:6]
+            kind, namespace = KINDS[part.kind], template.item.ref.namespace
+            for name in (part.name, f"{part.name[:_NAME]}-{suffix}"):
+                body["metadata"]["name"] = name
+                try:
+                    return self._stored(await self.api.create(kind.path(namespace), body))
+                except ApiError as error:
+                    if error.reason != "AlreadyExists":
+                        raise
+                current = await self.api.find(kind.path(namespace, name))
+                shown = _shown_of(current) if current else None
+                if current and shown is not None and (shown.cluster, shown.source) == (cluster, part.uid):
+                    return self._stored(current)
+        except ApiError as error:
+            if error.status not in _REFUSED:
+                raise
+            if present is not None:  # fields of a Pod that cannot be changed: created anew after its deletion
+                await self._remove(present)
+            else:
+                self.recorder.emit(template.item.ref, template.uid, "BackpropagationRefused",
+                                   f"{part.kind} {part.name} of cluster {cluster} is not shown: {error}", "Warning")
+        return None
+
+    def _stored(self, obj: Object) -> _Shown | None:
+        """Store the result of a write before the watch reports it, and return it."""
+        shown = _shown_of(obj)
+        if shown is not None:
+            informer = self.shown[shown.kind]
+            old = informer.objects.get(key_of(obj))
+            if informer.put(obj):
+                self._index(shown, old)
+        return shown
+
+    async def _remove(self, shown: _Shown) -> None:
+        if shown.deleting:
+            return
+        try:
+            await self.api.delete(shown.path, uid=shown.uid, grace=0)
+        except ApiError as error:
+            if not (error.missing or error.conflict):
+                raise
+
+
+def _opted_in(template: Template) -> bool:
+    annotations = template.manifest()["metadata"]["annotations"]
+    return bool(template.item.ref.namespace) and annotations.get(BACKPROPAGATE) == "true"
+
+
+def _render(ref: Ref, cluster: str, part: Owned, owner: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a shown object, but for its name."""
+    annotations = {**part.annotations, _OBJECT: ref.key, _UID: part.uid, **({_NODE: part.node} if part.node else {})}
+    return {"apiVersion": KINDS[part.kind].api_version, "kind": part.kind, "spec": part.spec, "metadata": {
+        "namespace": ref.namespace, "labels": {**part.labels, BACKPROPAGATED: "true", BACKPROPAGATED_ORIGIN: cluster},
+        "annotations": annotations, "ownerReferences": [{**owner, "controller": True}]}}
+
+
+def _shown_of(obj: Object) -> _Shown | None:
+    """Return a shown object, or None for an object of a user with the same label."""
+    metadata = obj["metadata"]
+    labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
+    if BACKPROPAGATED not in labels or _OBJECT not in annotations or _UID not in annotations:
+        return None
+    kind = "Pod" if obj.get("kind") == "Pod" else "ReplicaSet"
+    return _Shown(kind, metadata["namespace"], metadata["name"], str(metadata.get("uid")),
+                  str(labels.get(BACKPROPAGATED_ORIGIN)), annotations[_UID], annotations[_OBJECT],
+                  str(annotations.get(_DIGEST)), "deletionTimestamp" in metadata)

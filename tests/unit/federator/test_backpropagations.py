@@ -1,0 +1,70 @@
+"""Reports of agents on ReplicaSets and Pods: limits, and the distrust of the control plane. Facts chapter 5."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from nova.common.errors import Invalid
+from nova.federator.api.types import Ref
+from nova.federator.store import backpropagations
+from nova.federator.store.backpropagations import LIMIT, pack
+from nova.federator.store.schedules import PART_LIMIT
+
+REF = Ref("apps", "v1", "Deployment", "shop", "web")
+
+
+def pod(number: int, **fields: Any) -> dict[str, Any]:
+    return {"kind": "Pod", "uid": f"u{number}", "name": f"pod-{number}", "spec": {}, **fields}
+
+
+def stored(content: str, **changes: Any) -> dict[str, Any]:
+    obj = backpropagations.render("nova-cluster-a", REF, "uid-1", "web-1", "uid-2", content, 0)
+    return {**obj, "spec": {**obj["spec"], **changes}}
+
+
+def test_report_is_read_as_it_was_written() -> None:
+    content, omitted = pack([pod(1, node="n1", parent="p", labels={"a": "b"})])
+    published = backpropagations.decode(stored(content))
+    assert (published.ref, published.uid, published.schedule, omitted) == (REF, "uid-1", "web-1", 0)
+    part, = published.owned()
+    assert (part.name, part.node, part.parent, part.labels) == ("pod-1", "n1", "p", {"a": "b"})
+
+
+def test_number_of_objects_is_limited_on_both_sides() -> None:
+    content, omitted = pack([pod(number) for number in range(LIMIT + 7)])
+    assert omitted == 7
+    assert len(backpropagations.decode(stored(content)).owned()) == LIMIT
+    hostile = backpropagations.schedules.pack([pod(number) for number in range(LIMIT + 7)])
+    assert len(backpropagations.decode(stored(hostile)).owned()) == LIMIT
+
+
+def test_size_of_a_report_is_limited() -> None:
+    noise = random.Random(1)
+    pods = [pod(number, annotations={"noise": noise.randbytes(8192).hex()}) for number in range(200)]
+    content, omitted = pack(pods)
+    assert len(content) <= PART_LIMIT
+    assert 0 < omitted < 200
+
+
+@pytest.mark.parametrize("changes", [
+    {"object": {"group": "apps", "version": "v1", "kind": "Deployment", "namespace": "other", "name": "web"}},
+    {"object": "text"}, {"uid": ""}, {"omitted": -1}, {"schedule": 1}])
+def test_report_that_does_not_fit_its_name_or_schema_is_refused(changes: dict[str, Any]) -> None:
+    with pytest.raises(Invalid):
+        backpropagations.decode(stored("", **changes))
+
+
+@pytest.mark.parametrize("entry", [pod(1, kind="Secret"), pod(1, name=""), pod(1, labels={"a": 1}), {"kind": "Pod"}])
+def test_content_that_is_no_list_of_pods_is_refused(entry: dict[str, Any]) -> None:
+    published = backpropagations.decode(stored(backpropagations.schedules.pack([entry])))
+    with pytest.raises(Invalid):
+        published.owned()
+
+
+@pytest.mark.parametrize("content", ["", "%%%", "AAAA"])
+def test_damaged_content_is_refused(content: str) -> None:
+    with pytest.raises(Invalid):
+        backpropagations.decode(stored(content)).owned()
