@@ -33,6 +33,7 @@ KINDS = {"ReplicaSet": Kind("apps", "v1", "ReplicaSet", "replicasets", True),
 # Annotations of shown objects: key of the user's object, uid of the original, digest of the content, node of a Pod.
 _OBJECT, _UID, _DIGEST, _NODE = (f"{BACKPROPAGATED}.{name}" for name in ("object", "uid", "digest", "node"))
 _WORKERS = 4
+_INTERVAL = 1.0  # seconds between two comparisons of an object, however often an agent reports
 _RETRY = 5.0  # seconds after which a failed write is repeated
 _KINDS_INTERVAL = 30.0  # seconds between two requests for the custom resource, while it is not installed
 _REFUSED = (400, 403, 422)  # statuses of objects that the control plane does not accept
@@ -145,10 +146,8 @@ class Backpropagation:
                 LOG.exception("The ReplicaSets and Pods of %s cannot be shown", key)
             finally:
                 again = self._queue.done(key)
-            if again:
-                self._queue.put(key)
-            elif delay:
-                loop.call_later(delay, self._queue.put, key)
+            if again or delay:
+                loop.call_later(max(delay, _INTERVAL), self._queue.put, key)
 
     async def _reconcile(self, key: str) -> float:
         """Make the shown objects of a user's object equal to the reports. Return seconds after which to repeat it."""
@@ -182,49 +181,57 @@ class Backpropagation:
             LOG.warning("Cluster %s: the report on %s is ignored: %s", cluster, ref.key, error.message)
             return
         owners: dict[str, dict[str, Any]] = {}
+        refusals: list[str] = []
         for part in parts:
             present = surplus.pop((cluster, part.uid), None)
-            shown = await self._show(template, cluster, part, owners.get(part.parent, top), present)
+            try:
+                shown = await self._show(ref, cluster, part, owners.get(part.parent, top), present)
+            except ApiError as error:
+                if error.status not in _REFUSED:
+                    raise
+                refusals.append(f"{part.kind} {part.name}: {error}")
+                continue
             if shown is not None and part.kind == "ReplicaSet":
                 owners[part.uid] = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": shown.name, "uid": shown.uid}
+        if refusals:
+            self.recorder.emit(ref, template.uid, "BackpropagationRefused", f"{len(refusals)} ReplicaSets and Pods of "
+                               f"cluster {cluster} are not shown: {refusals[0]}", "Warning")
         if report.omitted:
             self.recorder.emit(ref, template.uid, "BackpropagationCut", f"Cluster {cluster} has {report.omitted} more "
                                f"ReplicaSets and Pods of this object, which are not shown", "Warning")
 
-    async def _show(self, template: Template, cluster: str, part: Owned, owner: Mapping[str, Any],
+    async def _show(self, ref: Ref, cluster: str, part: Owned, owner: Mapping[str, Any],
                     present: _Shown | None) -> _Shown | None:
-        """Create or change a shown object. Return it, or None if the control plane refuses it."""
-        body = _render(template.item.ref, cluster, part, owner)
+        """Create or change a shown object. Return it, or None if it cannot be changed and is deleted first. Raises
+        ApiError."""
+        body = _render(ref, cluster, part, owner)
         digest = digest_of(body)
         body["metadata"]["annotations"][_DIGEST] = digest
-        if present is not None and (present.digest == digest or present.deleting):
-            return present
-        try:
-            if present is not None:
-                body["metadata"]["name"] = present.name
+        if present is not None:
+            if present.digest == digest or present.deleting:
+                return present
+            body["metadata"]["name"] = present.name
+            try:
                 return self._stored(await self.api.replace(present.path, body))
-            suffix = hashlib.sha256(f"{cluster}/{part.uid}".encode()).hexdigest()[:6]
-            kind, namespace = KINDS[part.kind], template.item.ref.namespace
-            for name in (part.name, f"{part.name[:_NAME]}-{suffix}"):
-                body["metadata"]["name"] = name
-                try:
-                    return self._stored(await self.api.create(kind.path(namespace), body))
-                except ApiError as error:
-                    if error.reason != "AlreadyExists":
-                        raise
-                current = await self.api.find(kind.path(namespace, name))
-                shown = _shown_of(current) if current else None
-                if current and shown is not None and (shown.cluster, shown.source) == (cluster, part.uid):
-                    return self._stored(current)
-        except ApiError as error:
-            if error.status not in _REFUSED:
-                raise
-            if present is not None:  # fields of a Pod that cannot be changed: created anew after its deletion
-                await self._remove(present)
-            else:
-                self.recorder.emit(template.item.ref, template.uid, "BackpropagationRefused",
-                                   f"{part.kind} {part.name} of cluster {cluster} is not shown: {error}", "Warning")
-        return None
+            except ApiError as error:
+                if error.status != 422:
+                    raise
+            await self._remove(present)
+            return None
+        suffix = hashlib.sha256(f"{cluster}/{part.uid}".encode()).hexdigest()[:6]
+        kind = KINDS[part.kind]
+        for name in (part.name, f"{part.name[:_NAME]}-{suffix}"):
+            body["metadata"]["name"] = name
+            try:
+                return self._stored(await self.api.create(kind.path(ref.namespace), body))
+            except ApiError as error:
+                if error.reason != "AlreadyExists":
+                    raise
+            current = await self.api.find(kind.path(ref.namespace, name))
+            shown = _shown_of(current) if current else None
+            if current and shown is not None and (shown.cluster, shown.source) == (cluster, part.uid):
+                return self._stored(current)
+        raise ApiError(f"the names {part.name} and {name} are in use", 422)
 
     def _stored(self, obj: Object) -> _Shown | None:
         """Store the result of a write before the watch reports it, and return it."""
