@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -15,7 +16,8 @@ import pytest
 
 from nova.federator.controllers.events import Recorder
 from nova.federator.controllers.recovery import ALERTS, RUNS, Recovery
-from nova.federator.kube.client import Api, Object
+from nova.federator.kube.client import Api, ApiError, Object
+from nova.federator.kube.config import Kubeconfig
 from tests.integration.federator.clusters import Cluster, deployment, job, until
 from tests.integration.federator.federation import Federation
 from tests.integration.federator.mortal import Deadline, MortalApi, run_until_killed
@@ -151,6 +153,50 @@ def test_a_scheduler_may_end_at_each_write_of_a_run(nova: Cluster, step: int) ->
         writes += step
     assert 12 < writes < _MOST
     nova.kubectl("delete", "recoveryplan", "kill-a", "kill-b")
+
+
+class BusyApi(Api):
+    """A client whose writes to a path are refused for some seconds, from the first one on."""
+
+    def __init__(self, path: str, seconds: float, config: Kubeconfig) -> None:
+        super().__init__(config)
+        self._path, self._seconds, self._first = path, seconds, 0.0
+
+    async def _request(self, method: str, path: str, *arguments: Any, **options: Any) -> Object:
+        if method != "GET" and path == self._path:
+            self._first = self._first or time.monotonic()
+            if time.monotonic() < self._first + self._seconds:
+                raise ApiError("busy", 503)
+        return await super()._request(method, path, *arguments, **options)
+
+
+def test_a_patch_waits_until_the_one_before_is_recorded(nova: Cluster) -> None:
+    """An earlier scheduler has patched the object for run a, and ended before it recorded that. If run b patched the
+    object now, its mark would replace the one by which the patch of run a is recognized."""
+    async def finish() -> dict[str, Any]:
+        path = f"/api/v1/namespaces/{NAMESPACE}/configmaps"
+        async with BusyApi(f"{RUNS}/held-a/status", 3.0, nova.config) as api:
+            for name in ("held-a", "held-b"):
+                run = await api.create(RUNS, {
+                    "apiVersion": "recovery.elotl.co/v1alpha1", "kind": "RecoveryRun", "metadata": {"name": name},
+                    "spec": {"plan": "x", "alert": "x",
+                             "steps": [patch(target("configmaps", "held"), "data.value", f"of {name}")]}})
+                if name == "held-a":
+                    obj = config_map("held", value="of held-a")
+                    obj["metadata"]["annotations"] = {MARKER: f"held-a/1/{run['metadata']['uid']}"}
+                    await api.create(path, obj)
+                    async with Api(nova.config) as other:
+                        await other.patch(f"{RUNS}/{name}/status", {"status": {
+                            "phase": "Running", "generation": 1, "steps": [{"type": "patch", "state": "Running"}]}})
+            scheduler = asyncio.create_task(Recovery(api, Recorder(api)).run())
+            async with asyncio.timeout(60):
+                for name in ("held-a", "held-b"):
+                    while (await api.get(f"{RUNS}/{name}")).get("status", {}).get("phase") != "Succeeded":
+                        await asyncio.sleep(0.1)
+            scheduler.cancel()
+            await asyncio.gather(scheduler, return_exceptions=True)
+            return await api.get(f"{path}/held")
+    assert asyncio.run(finish())["data"]["value"] == "of held-b"
 
 
 @pytest.fixture(scope="module")
