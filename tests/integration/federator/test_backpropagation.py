@@ -58,7 +58,7 @@ def test_replica_sets_and_pods_follow_their_originals(federation: Federation, na
     annotations = {PIN: "member-1", BACKPROPAGATE: "true"}
     nova.apply(deployment("web", 3, namespace, annotations=annotations),
                deployment("hidden", 1, namespace, annotations={PIN: "member-1"}))
-    until(lambda: len(shown(nova, namespace)) == 3)
+    until(lambda: len(shown(nova, namespace)) == 3, 120)  # includes the term of the lease of agents of earlier tests
     replica_set, = shown(nova, namespace, "replicasets")
     original, = member.get("replicasets", "-n", namespace, "-l", "app=web")["items"]
     owner = nova.get("deployment", "web", "-n", namespace)["metadata"]
@@ -110,8 +110,11 @@ def test_pods_of_two_clusters_with_the_same_name_are_both_shown(federation: Fede
     until(lambda: {item["metadata"]["labels"][ORIGIN] for item in shown(nova, namespace)} == {"member-2"})
     federation.scheduler.stop()
     nova.kubectl("delete", "pods", "-n", namespace, "-l", SHOWN)
+    nova.kubectl("patch", "role", "nova-agent", "-n", "nova-cluster-member-1", "--type=merge", "-p", '{"rules": []}')
     federation.scheduler.start()
     until(lambda: len(shown(nova, namespace)) == 2)
+    until(lambda: ["backpropagations"] in [rule["resources"] for rule in nova.get(  # its rights were of another release
+        "role", "nova-agent", "-n", "nova-cluster-member-1")["rules"]])
     assert nova.get("pod", "db-1", "-n", namespace)
 
 

@@ -246,7 +246,7 @@ def test_alert_of_alertmanager_moves_a_workload_to_another_cluster(federation: F
                     read(target("configmaps", "address"), "data.port", "Port"),
                     patch(target("configmaps", "proxy"), "data",
                           {"conf": "server {{ .Values.Host }}:{{.Values.Port}} check"})))
-    until(lambda: federation.members[0].get("deployments", "-n", NAMESPACE)["items"])
+    until(lambda: federation.members[0].get("deployments", "-n", NAMESPACE)["items"], 120)  # after earlier agents' term
     body = notification(alertname="Database Down", app="db", severity="critical")
     assert send(federation, body) == (200, {"received": 1, "created": 1})
     status = ended(nova, "failover", "database-down")
