@@ -2,6 +2,8 @@
 
 import datetime
 
+CLOCK_ERROR = datetime.timedelta(hours=1)  # by which certificates are valid earlier: clocks elsewhere may be behind
+
 
 def now() -> str:
     """Return the present time as in metadata and conditions."""
