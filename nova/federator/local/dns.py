@@ -11,7 +11,7 @@ import pathlib
 import signal
 import struct
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 from nova.federator.kube import config
 from nova.federator.kube.client import Api, ApiError
@@ -33,8 +33,7 @@ class NameServer(asyncio.DatagramProtocol):
         self._tasks: set[asyncio.Task[None]] = set()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.DatagramTransport)
-        self._transport = transport
+        self._transport = cast(asyncio.DatagramTransport, transport)
 
     def datagram_received(self, data: bytes, address: tuple[str, int]) -> None:
         task = asyncio.ensure_future(self._answer(data, address))

@@ -28,11 +28,12 @@ from nova.federator.local.processes import until
 
 _COMMAND_TIMEOUT = 30.0
 _IMPORT_TIMEOUT = 300.0
+_POD_LOGS = pathlib.Path("/var/log/pods")
 _CUT = (("raw", "PREROUTING", "-i"), ("mangle", "POSTROUTING", "-o"))  # where packets of the machine are dropped
 
 
 class _Node(NamedTuple):
-    """A kubelet and a containerd, with a directory of their own. ``number``: 0 for the first node."""
+    """A kubelet and a containerd, with a directory and a mount namespace. ``number``: 0 for the first node."""
 
     name: str
     directory: pathlib.Path
@@ -41,6 +42,11 @@ class _Node(NamedTuple):
     @property
     def socket(self) -> pathlib.Path:
         return self.directory / "containerd.sock"
+
+    @property
+    def mounts(self) -> pathlib.Path:
+        """Return the file of the mount namespace."""
+        return self.directory / "namespace/mnt"
 
     def part(self, program: str) -> str:
         """Return the name of the process of a program."""
@@ -140,9 +146,21 @@ class WholeCluster(LocalCluster):
             (node.directory / "kubelet").mkdir(mode=0o700, parents=True, exist_ok=True)
             files.replace(node.directory / "containerd.toml", self._containerd_configuration(node))
             files.replace(node.directory / "kubelet.json", json.dumps(self._kubelet_configuration(node)))
+            if not os.path.ismount(node.mounts):
+                await self._isolate(node)
         archive = self.binaries.cache / "images-1.tar"
         if not archive.exists():
             write_images(pathlib.Path(self.binaries.path("busybox")), archive)
+
+    async def _isolate(self, node: _Node) -> None:
+        """Create the mount namespace of a node, with its own pod logs: a kubelet deletes the logs of unknown pods."""
+        logs, place = node.directory / "logs", node.mounts.parent
+        for directory in (logs, place, _POD_LOGS):
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        await _run("mount", "--bind", str(place), str(place))
+        await _run("mount", "--make-private", str(place))  # required for a file of a mount namespace
+        node.mounts.touch()
+        await _run("unshare", f"--mount={node.mounts}", "mount", "--bind", str(logs), str(_POD_LOGS))
 
     def _write_credentials(self) -> None:
         super()._write_credentials()
@@ -192,11 +210,11 @@ class WholeCluster(LocalCluster):
             sys.executable, "-m", "nova.federator.local.dns", f"--kubeconfig={self.kubeconfig}",
             f"--address={self.address}"))}
         for node in self._nodes:
-            name = node.part("kubelet")
+            name, inside = node.part("kubelet"), ("nsenter", f"--mount={node.mounts}")
             parts[node.part("containerd")] = Part((
-                program("containerd"), "-c", str(node.directory / "containerd.toml")), path)
+                *inside, program("containerd"), "-c", str(node.directory / "containerd.toml")), path)
             parts[name] = Part((
-                program("kubelet"), f"--config={node.directory}/kubelet.json", "--container-runtime=remote",
+                *inside, program("kubelet"), f"--config={node.directory}/kubelet.json", "--container-runtime=remote",
                 f"--kubeconfig={self.directory}/{name}.kubeconfig", f"--hostname-override={node.name}",
                 f"--container-runtime-endpoint=unix://{node.socket}", f"--node-ip={self.address}",
                 f"--root-dir={node.directory}/kubelet", f"--cert-dir={self.pki}"), path)

@@ -28,8 +28,10 @@ def test_pods_answer_at_the_address_of_their_service(whole_clusters: list[Cluste
         address = cluster.get("service", "web")["spec"]["clusterIP"]
         until(lambda cluster=cluster, address=address: fetch(cluster, f"http://{address}") == "1\n")
     pods = whole_clusters[0].get("pods", "-l", "app=web")["items"]
-    assert whole_clusters[0].kubectl("exec", pods[0]["metadata"]["name"], "--", "hostname").strip() == \
-        pods[0]["metadata"]["name"]
+    pod = pods[0]["metadata"]["name"]
+    assert whole_clusters[0].kubectl("exec", pod, "--", "hostname").strip() == pod
+    for name in ("web", "web.default.svc.cluster.local"):
+        assert whole_clusters[0].kubectl("exec", pod, "--", "wget", "-qO-", f"http://{name}") == "1\n"
 
 
 def test_control_plane_is_reachable_inside(whole_clusters: list[Cluster], control_plane: Cluster) -> None:
