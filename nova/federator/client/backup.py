@@ -29,6 +29,7 @@ _HASH = 32  # bytes of the SHA-256 at the end of a snapshot
 _PAGE = 512  # bytes; the data of a snapshot are a multiple
 _POLL = 0.5
 _TIMEOUT = 360.0  # seconds for each component, and for each member of etcd
+_SEND = "cat > /transfer/snapshot.db && touch /transfer/complete"
 _RECEIVE = "until [ -e /transfer/complete ]; do sleep 0.2; done; rm -rf /var/lib/etcd/restored"
 # Retains the data before the first attempt. $0: a name that is the same for all attempts with one snapshot.
 _REPLACE = """cd /var/lib/etcd; for old in replaced-*; do [ "$old" = "$0" ] || rm -rf "$old"; done
@@ -38,13 +39,13 @@ if [ -e "$0" ]; then rm -rf data; elif [ -e data ]; then mv data "$0"; fi; mv re
 async def save(hosting: Api, namespace: str, target: pathlib.Path, report: Reporter) -> None:
     """Store a snapshot of etcd in a file of mode 0600. Raises ReportedError, ApiError."""
     pod = await _ready_member(hosting, namespace)
-    report(f"Reading the data of {pod.rpartition('/')[2]}")
+    report(f"Reading the data of {pod}")
     files = {name: certificates.files_of(await hosting.get(f"/api/v1/namespaces/{namespace}/secrets/{name}"))
              for name in (certificates.CONTROL_PLANE, certificates.ETCD)}
     draft = target.with_name(f".new-{target.name}")
     draft.touch(mode=0o600)
     try:
-        async with forward(hosting, pod, _PORT) as port:
+        async with forward(hosting.config, namespace, pod, _PORT) as port:
             await _download(f"https://127.0.0.1:{port}", _login(files), draft)
         check(draft)
         draft.replace(target)
@@ -68,7 +69,7 @@ async def _ready_member(hosting: Api, namespace: str) -> str:
     for pod in pods["items"]:
         conditions = pod.get("status", {}).get("conditions", ())
         if any(entry["type"] == "Ready" and entry["status"] == "True" for entry in conditions):
-            return f"/api/v1/namespaces/{namespace}/pods/{pod['metadata']['name']}"
+            return str(pod["metadata"]["name"])
     raise ReportedError(f"No pod of etcd in namespace {namespace} is ready.")
 
 
@@ -159,13 +160,12 @@ class Restoration:
 
     async def _restore(self, pod: Object) -> None:
         """Run the pod that restores a member."""
-        path = f"{self._pods}/{pod['metadata']['name']}"
+        name = pod["metadata"]["name"]
+        path = f"{self._pods}/{name}"
         await self._remove(path)
         await self.hosting.create(self._pods, pod)
         await self._wait(path, "receive")
-        await execute(self.hosting, path, "receive", [
-            "sh", "-c", f"head -c {self.snapshot.stat().st_size} > /transfer/snapshot.db && touch /transfer/complete"],
-            self.snapshot.read_bytes())
+        await execute(self.hosting.config, self.namespace, name, "receive", _SEND, self.snapshot)
         await self._wait(path, "")
         await self._remove(path)
 

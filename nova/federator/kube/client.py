@@ -5,7 +5,7 @@ import contextlib
 import random
 import re
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 from urllib.parse import urlencode
@@ -232,18 +232,6 @@ class Api:
                     yield self._event(path, line)
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             raise ApiError(f"The watch of {self.config.server}{path} broke: {_text(error)}") from None
-
-    @contextlib.asynccontextmanager
-    async def socket(self, path: str, query: Sequence[tuple[str, str]],
-                     ) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
-        """Open a WebSocket of the protocol of commands and ports in pods. Raises ApiError, also if it breaks."""
-        url, name = f"{self.config.server}{path}?{urlencode(query)}", self.config.tls_server_name or None
-        try:
-            async with self._open().ws_connect(url, protocols=("v4.channel.k8s.io",), headers=self._login(),
-                                               server_hostname=name, max_msg_size=0) as connection:
-                yield connection
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise ApiError(f"The connection to {self.config.server}{path} failed: {_text(error)}") from None
 
     def _event(self, path: str, line: bytes) -> Event:
         try:

@@ -1,67 +1,61 @@
-"""Streams into pods over WebSockets: commands that run in a container, and connections to its ports."""
+"""Streams into pods, by kubectl: commands with input, and connections to ports."""
 
 import asyncio
 import contextlib
-import json
-from collections.abc import AsyncIterator, Sequence
+import pathlib
+import re
+import tempfile
+from collections.abc import AsyncIterator
 
-import aiohttp
+from nova.common.errors import Invalid, ReportedError
+from nova.federator.kube.config import Kubeconfig
 
-from nova.common.errors import ReportedError
-from nova.federator.kube.client import Api, ApiError
-
-_CHUNK = 1 << 18  # bytes of a message
-_INPUT, _OUTPUT, _ERRORS, _STATUS = range(4)  # channels of a command; the first two are also those of a port
+_TIMEOUT = 30.0  # seconds until a port is forwarded
 
 
-async def execute(api: Api, pod: str, container: str, command: Sequence[str], data: bytes = b"") -> None:
-    """Run a command in a container until it ends. ``pod``: its path. ``data``: its input, which stays open afterwards.
-    Raises ReportedError with the output of a command that failed, ApiError."""
-    query = [("container", container), ("stdin", "1"), ("stdout", "1"), ("stderr", "1")]
-    query += [("command", word) for word in command]
-    output, result = b"", ""
-    async with api.socket(f"{pod}/exec", query) as socket:
-        for start in range(0, len(data), _CHUNK):
-            await socket.send_bytes(bytes((_INPUT,)) + data[start:start + _CHUNK])
-        async for message in socket:
-            if message.type is not aiohttp.WSMsgType.BINARY:
-                break
-            if message.data[0] == _STATUS:
-                result = message.data[1:].decode(errors="replace")
-            elif message.data[0] in (_OUTPUT, _ERRORS):
-                output = (output + message.data[1:])[-2000:]
-    if not result:
-        raise ApiError(f"The connection to {pod} broke before '{command[0]}' ended.")
-    if json.loads(result).get("status") != "Success":
-        raise ReportedError(f"'{command[0]}' in {pod} failed: {output.decode(errors='replace').strip() or result}")
+async def execute(config: Kubeconfig, namespace: str, pod: str, container: str, command: str,
+                  source: pathlib.Path) -> None:
+    """Run a shell command in a container, with a file as input. Raises ReportedError with its output if it fails."""
+    with source.open("rb") as content:
+        async with _kubectl(config, "exec", "-i", "-n", namespace, pod, "-c", container, "--", "sh", "-c", command,
+                            stdin=content.fileno()) as process:
+            output, _none = await process.communicate()
+    if process.returncode:
+        raise ReportedError(f"{command.split()[0]} in pod {pod} failed: {output.decode(errors='replace').strip()}")
 
 
 @contextlib.asynccontextmanager
-async def forward(api: Api, pod: str, port: int) -> AsyncIterator[int]:
-    """Forward a port of this machine, which is yielded, to a port of a pod. ``pod``: its path."""
-    async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(OSError, ReportedError):
-            async with api.socket(f"{pod}/portforward", [("ports", str(port))]) as socket, asyncio.TaskGroup() as tasks:
-                sender = tasks.create_task(send(reader, socket))
-                greeted = set()
-                async for message in socket:
-                    if message.type is not aiohttp.WSMsgType.BINARY:
-                        break
-                    channel = message.data[0]
-                    if channel in greeted and channel == _INPUT:
-                        writer.write(message.data[1:])
-                        await writer.drain()
-                    elif channel in greeted:
-                        break  # an error of the connection
-                    greeted.add(channel)  # the first message of a channel contains the port
-                sender.cancel()
-        writer.close()
+async def forward(config: Kubeconfig, namespace: str, pod: str, port: int) -> AsyncIterator[int]:
+    """Forward a port of this machine, which is yielded, to a port of a pod. Raises ReportedError."""
+    async with _kubectl(config, "port-forward", "-n", namespace, f"pod/{pod}", f":{port}", "--address=127.0.0.1",
+                        ) as process:
+        assert process.stdout
+        try:
+            line = (await asyncio.wait_for(process.stdout.readline(), _TIMEOUT)).decode(errors="replace")
+        except TimeoutError:
+            line = "no response in time"
+        match = re.search(r"127\.0\.0\.1:(\d+) ->", line)
+        if match is None:
+            raise ReportedError(f"Port {port} of pod {pod} cannot be reached: {line.strip()}")
+        yield int(match[1])
 
-    async def send(reader: asyncio.StreamReader, socket: aiohttp.ClientWebSocketResponse) -> None:
-        with contextlib.suppress(OSError):
-            while data := await reader.read(_CHUNK):
-                await socket.send_bytes(bytes((_INPUT,)) + data)
-            await socket.close()
 
-    async with await asyncio.start_server(relay, "127.0.0.1", 0) as server:
-        yield server.sockets[0].getsockname()[1]
+@contextlib.asynccontextmanager
+async def _kubectl(config: Kubeconfig, *arguments: str, stdin: int = asyncio.subprocess.DEVNULL,
+                   ) -> AsyncIterator[asyncio.subprocess.Process]:
+    """Start kubectl with these credentials, and end it with the context."""
+    with tempfile.NamedTemporaryFile("w", prefix="nova-") as file:  # mode 0600
+        file.write(config.render())
+        file.flush()
+        try:
+            process = await asyncio.create_subprocess_exec(
+                "kubectl", f"--kubeconfig={file.name}", *arguments, stdin=stdin, stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.STDOUT)
+        except FileNotFoundError:
+            raise Invalid("kubectl is not in PATH.") from None
+        try:
+            yield process
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()

@@ -191,7 +191,7 @@ class WholeCluster(LocalCluster):
                     "metadata": {"name": "nodes"}, "roleRef": {
                         "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "system:node"},
                     "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "system:nodes"}]})
-            for name in ("kube-proxy", *(node.part("kubelet") for node in self._nodes)):
+            for name in (*(node.part("kubelet") for node in self._nodes), "kube-proxy"):
                 await self._start_part(name, parts[name], started)
             for node in self._nodes:
                 self._waiting_for = f"Node {node.name} is not ready; log: {self.processes.log(node.part('kubelet'))}"
