@@ -36,6 +36,7 @@ _BUILT = (_AGENT, "etcd", "kube-apiserver", "kube-controller-manager")
 
 def start(directory: pathlib.Path) -> list[Cluster]:
     """Start the clusters of all contexts, with a network between them."""
+    archives = _build_images(directory)
     indexes = random.SystemRandom().sample(range(251), len(CONTEXTS))
     started = clusters.start([
         WholeCluster(directory / name, name, index, clusters.WHOLE_OPTIONS, nodes=_NODES.get(name, 1))
@@ -43,7 +44,7 @@ def start(directory: pathlib.Path) -> list[Cluster]:
     try:
         for workload in started[1:]:
             _connect(started[0], workload)
-        _load_images(started, directory)
+        asyncio.run(_load_images(started, *archives))
         _prepare_nodes(started[0])
     except BaseException:
         clusters.remove(started)
@@ -66,8 +67,8 @@ def _connect(hosting: Cluster, workload: Cluster) -> None:
         subprocess.run(["ip", *command.split()], check=True)
 
 
-def _load_images(started: list[Cluster], directory: pathlib.Path) -> None:
-    """Build the images and add them to the nodes: all to the hosting cluster, the agent's to workload clusters."""
+def _build_images(directory: pathlib.Path) -> tuple[pathlib.Path, pathlib.Path]:
+    """Return archives of the images for the hosting cluster, and for workload clusters."""
     done = subprocess.run([ROOT / "tools/images/build.sh"], capture_output=True, text=True, check=False, timeout=1800,
                           env={**os.environ, "OUTPUT": str(_OUTPUT), "PUSH": "False", "IMAGES": " ".join(_BUILT)})
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
@@ -79,12 +80,13 @@ def _load_images(started: list[Cluster], directory: pathlib.Path) -> None:
     everything, agent = directory / "images.tar", directory / "agent.tar"
     write_archive(_OUTPUT / "oci", names, everything)
     write_archive(_OUTPUT / "oci", {name: names[name] for name in names if f"/{_AGENT}:" in name}, agent)
+    return everything, agent
 
-    async def load() -> None:
-        for cluster in started:
-            assert isinstance(cluster.local, WholeCluster)
-            await cluster.local.import_images(agent if cluster is not started[0] else everything)
-    asyncio.run(load())
+
+async def _load_images(started: list[Cluster], everything: pathlib.Path, agent: pathlib.Path) -> None:
+    for cluster in started:
+        assert isinstance(cluster.local, WholeCluster)
+        await cluster.local.import_images(agent if cluster is not started[0] else everything)
 
 
 def _registry(image: str) -> str:
