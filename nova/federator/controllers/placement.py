@@ -266,8 +266,8 @@ class Placer:
             return
         policy = self.catalog.policy_of(name)
         if policy is None:
-            if current and not self._frozen(current) and await self._confirmed(current):
-                await self.writer.remove(current)
+            if current and await self._confirmed(current):
+                await self._leave(name, current)
             await self.groups.remove(name)
             self._forget(name)
             return
@@ -322,14 +322,17 @@ class Placer:
             cluster: [(item, shares[item.ref.key]) for item in group.items if item.ref.key in shares]
             for cluster, shares in decision.targets.items()})
 
-    def _frozen(self, current: Mapping[str, Mapping[int, Schedule]]) -> bool:
-        """Return True if the schedules of a group stay: its policy was deleted, and its objects still exist."""
-        policies = {part.policy for parts in current.values() for part in parts.values()}
-        if any(policy and policy not in self.catalog.policies and policy not in self.catalog.invalid_policies
-               for policy in policies):
-            keys = {entry.ref.key for parts in current.values() for part in parts.values() for entry in part.entries}
-            return any(key in self.catalog.templates for key in keys)
-        return bool(policies & self.catalog.invalid_policies.keys())
+    async def _leave(self, name: str, current: Mapping[str, Mapping[int, Schedule]]) -> None:
+        """Remove the schedules of a group that is not selected any more. If its policy was deleted or is invalid, its
+        objects stay where they run until users delete them."""
+        stored = [part for parts in current.values() for part in parts.values()]
+        if all(not part.policy or part.policy in self.catalog.policies for part in stored):
+            await self.writer.remove(current)
+            return
+        self.catalog.frozen.update({entry.ref.key: name for part in stored for entry in part.entries})
+        for cluster, parts in current.items():
+            for part in parts.values():
+                await self.writer.prune(cluster, part)
 
     async def _execute(self, group: Group, policy: Policy, decision: Decision,
                        current: Mapping[str, Mapping[int, Schedule]]) -> None:

@@ -50,12 +50,14 @@ class Scheduler:
                 loops: list[Coroutine[Any, Any, None]] = [
                     leader.keep(), *(part.run() for part in (self.federation.clusters, self.federation.placer,
                                                              self.federation.statuses, self.federation.recorder))]
+                prepared = asyncio.Event()
                 if self.joining:
                     loops += [self.joining.requests.run(), self.joining.run(),
-                              keep_init_kubeconfig(self.api, self.hosting)]
+                              keep_init_kubeconfig(self.api, self.hosting, prepared)]
+                else:
+                    prepared.set()
                 if self.hosting:
-                    await self.hosting.report("NovaControlPlaneReady", "The Nova control plane is ready.")
-                    loops.append(self.hosting.run())
+                    loops.append(self.hosting.run(prepared))
                 for loop in loops:
                     tasks.create_task(loop)
         finally:
