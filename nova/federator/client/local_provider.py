@@ -2,6 +2,7 @@
 
 import contextlib
 import pathlib
+import shutil
 from collections.abc import Iterator, Mapping
 
 from nova.common import files
@@ -44,7 +45,7 @@ class LocalProvider:
             member.mark_suspended(True)
             await federation.processes.stop([federation.agent_of(target.name)])
             await member.stop_parts(kill=True)
-            await member.remove()
+            shutil.rmtree(member.directory, ignore_errors=True)
 
     async def create(self, target: Target) -> None:
         directory = self.directory / target.name

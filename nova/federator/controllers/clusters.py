@@ -256,7 +256,7 @@ class Clusters:
         namespace = key.partition("/")[0]
         stored = self.leases.get(namespace)  # stays after a deletion: the agent may run on
         if new is not None and (stored is None or (stored.renewed, stored.epoch) != (new.renewed, new.epoch)):
-            if stored is not None:
+            if stored is not None or self._leases.synced.is_set():
                 new.observed = new.seen
             self.leases[namespace] = new
         if name := self._name_of(namespace):

@@ -7,10 +7,9 @@ import os
 import pathlib
 import signal
 from collections.abc import Mapping
-from typing import cast
+from importlib.metadata import entry_points
 
 import msgspec
-from stevedore import driver, exception
 
 from nova.common.errors import Invalid
 from nova.federator.api.provider import NodeGroups, Provider, ProviderError, Target
@@ -27,6 +26,7 @@ class Providers:
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self.environment = environment
+        self._classes = {entry.name: entry for entry in entry_points(group=NAMESPACE)}
         self._loaded: dict[str, Provider | None] = {}
 
     def of(self, name: str) -> Provider | None:
@@ -35,19 +35,14 @@ class Providers:
         return self._load(name) or self._load("exec")
 
     def _load(self, name: str) -> Provider | None:
-        if name and name not in self._loaded and len(self._loaded) < 100:  # agents report the names
+        if name in self._classes and name not in self._loaded:
             try:
-                self._loaded[name] = cast(Provider, driver.DriverManager(
-                    NAMESPACE, name, invoke_on_load=True, invoke_args=(self.environment,),
-                    on_load_failure_callback=_raise).driver)
-            except (exception.NoMatches, Invalid) as error:
-                LOG.debug("There is no provider %s: %s", name, error)
+                self._loaded[name] = self._classes[name].load()(self.environment)
+            except Invalid as error:
+                LOG.info("Clusters of the provider %s are stopped by the program of %s, if there is one: %s", name,
+                         HELPER, error)
                 self._loaded[name] = None
         return self._loaded.get(name)
-
-
-def _raise(_manager: object, _entry_point: object, error: BaseException) -> None:
-    raise error
 
 
 class ExecProvider:

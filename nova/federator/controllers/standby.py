@@ -39,10 +39,15 @@ from nova.federator.store import reports, schedules
 LOG = logging.getLogger(__name__)
 _CHECK = 1.0  # seconds between two checks of all clusters
 _FIRST_DELAY, _LONGEST_DELAY = 2.0, 300.0  # seconds before a failed call is repeated
-_SETTLE = 10.0  # seconds in which groups choose a new copy before a further one is considered
+_SETTLE = 10.0  # seconds for which a group must be unplaced, and in which groups choose a new copy before a further one
 _LEAVING = 2 * UNREACHABLE_AFTER  # seconds after which a stopped cluster whose agent renews its Lease was started
-_EVENTS = {"Suspending": "EnteringStandby", "Suspended": "Standby", "Waking": "LeavingStandby", "Active": "Active",
-           "Failed": "WakeFailed"}
+# Reason and message of the event of a phase.
+_EVENTS: dict[Phase, tuple[str, str]] = {
+    "Suspending": ("EnteringStandby", "The cluster is idle, and is being stopped."),
+    "Suspended": ("Standby", "The cluster is in standby."),
+    "Waking": ("LeavingStandby", "A workload needs the cluster: it is being started."),
+    "Active": ("StandbyEnded", "The agent of the cluster reports again."),
+    "Failed": ("WakeFailed", "The agent of the cluster did not report in time: the cluster is not chosen for a while.")}
 
 
 class _Memory(msgspec.Struct):
@@ -68,6 +73,7 @@ class Standby:
         self.providers, self.settings, self.join = providers, settings, join
         self.leads: Callable[[], bool] = lambda: True
         self._memory: dict[str, _Memory] = {}
+        self._unmet: dict[str, float] = {}  # group that no cluster takes -> since when
         self._copying: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
@@ -194,9 +200,10 @@ class Standby:
             reports.decode(body)
         except (msgspec.ValidationError, Invalid) as error:
             raise ProviderError(f"the provider described invalid node groups: {error}") from None
+        path = reports.path_of(namespace, STANDBY_REPORT)
         if not await self.api.ensure(reports.path_of(namespace, ""), body):
-            await self.api.patch(reports.path_of(namespace, STANDBY_REPORT), {"report": None})
-            await self.api.patch(reports.path_of(namespace, STANDBY_REPORT), {"report": body["report"]})
+            metadata = (await self.api.get(path))["metadata"]
+            await self.api.replace(path, {**body, "metadata": metadata})
 
     async def _enter(self, name: str, phase: Phase) -> None:
         old = self.clusters.records.get(name)
@@ -209,8 +216,7 @@ class Standby:
         self._require_lead()
         await self.clusters.store_record(name, record)
         LOG.info("Cluster %s: %s -> %s", name, old.phase if old else "Active", phase)
-        self._emit(name, _EVENTS[phase], f"{old.phase if old else 'Active'} -> {phase}",
-                   "Warning" if phase == "Failed" else "Normal")
+        self._emit(name, *_EVENTS[phase], "Warning" if phase == "Failed" else "Normal")
 
     def _require_lead(self) -> None:
         if not self.leads():
@@ -261,7 +267,11 @@ class Standby:
         clusters = self.clusters.snapshot()
         empty = {name: self.clusters.empty_nodes(name) for name, cluster in clusters.items()
                  if cluster.ready and self._provider(name)}
-        for key in sorted(self.placer.unplaced()):
+        now = time.monotonic()
+        self._unmet = {key: self._unmet.get(key, now) for key in self.placer.unplaced()}
+        for key in sorted(self._unmet, key=lambda key: (self._unmet[key], key)):
+            if now - self._unmet[key] < _SETTLE:
+                return
             policy = self.placer.catalog.policy_of(key)
             if policy is None or not (chosen := clone(self.placer.catalog.group(key), policy, clusters, empty)):
                 continue
