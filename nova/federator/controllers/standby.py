@@ -7,7 +7,7 @@ another scheduler leads, the call of the stored phase is made again.
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Literal
 
 import msgspec
@@ -18,12 +18,12 @@ from nova.federator.api.names import CLUSTER_GROUP, STANDBY, STANDBY_REPORT, VER
 from nova.federator.api.objects import conditions_of
 from nova.federator.api.provider import NodeGroups, Provider, ProviderError, Target
 from nova.federator.api.types import Ref
-from nova.federator.controllers.clusters import UNREACHABLE_AFTER, Clusters
+from nova.federator.controllers.clusters import UNREACHABLE_AFTER, Clusters, record_of
 from nova.federator.controllers.events import Recorder
 from nova.federator.controllers.joining import CLUSTERS, cluster_body, prepare, prepare_namespace
 from nova.federator.controllers.placement import Placer
 from nova.federator.controllers.providers import Providers
-from nova.federator.kube.client import Api, ApiError
+from nova.federator.kube.client import Api, ApiError, Object
 from nova.federator.scheduling.standby import (
     Phase,
     Record,
@@ -258,11 +258,7 @@ class Standby:
     async def _copy(self) -> None:
         """Create the Cluster of a copy for a group that no cluster takes, in standby: the group then wakes it. A single
         copy is made at a time, because other groups may fit into it, too."""
-        created = [name for name, obj in self.clusters.objects.objects.items()
-                   if (obj.get("spec") or {}).get("novacreated")]
-        making = [record for name in created if (record := self.clusters.records.get(name)) and (
-            record.phase == "Waking" or (record.phase == "Suspended" and times.seconds_since(record.since) < _SETTLE))]
-        if making or len(created) >= self.settings.most_created:
+        if not self._may_copy(self.clusters.objects.objects.values()):
             return
         clusters = self.clusters.snapshot()
         empty = {name: self.clusters.empty_nodes(name) for name, cluster in clusters.items()
@@ -276,6 +272,8 @@ class Standby:
             if policy is None or not (chosen := clone(self.placer.catalog.group(key), policy, clusters, empty)):
                 continue
             try:
+                if not self._may_copy((await self.api.list(CLUSTERS))["items"]):
+                    return  # the watch is late
                 self._require_lead()
                 await self._create(*chosen, clusters[chosen[0]].labels)
                 LOG.info("Cluster %s will be created as a copy of %s for group %s", chosen[1], chosen[0], key)
@@ -283,6 +281,14 @@ class Standby:
             except (ApiError, Invalid) as error:
                 LOG.warning("Cluster %s was not created and is tried again: %s", chosen[1], error)
                 await asyncio.sleep(_FIRST_DELAY)
+
+    def _may_copy(self, clusters: Iterable[Object]) -> bool:
+        """Return True if there are fewer copies than allowed, and none is being made."""
+        created = [obj for obj in clusters if (obj.get("spec") or {}).get("novacreated")]
+        making = any(record.phase == "Waking" or (
+            record.phase == "Suspended" and times.seconds_since(record.since) < _SETTLE)
+            for record in map(record_of, created) if record)
+        return not making and len(created) < self.settings.most_created
 
     async def _create(self, template: str, name: str, labels: Mapping[str, str]) -> None:
         """Create the Cluster of a copy, last of all that it needs: an interrupted creation is repeated."""

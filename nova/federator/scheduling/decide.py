@@ -58,15 +58,17 @@ def _remaining(group: Group, policy: Policy, by_name: Mapping[str, Cluster], cur
 def _until_awake(group: Group, policy: Policy, decision: Decision, by_name: Mapping[str, Cluster], current: Shares,
                  released: Collection[str]) -> Decision:
     """Divide a decision into what is possible now and what waits for clusters to wake up. Nothing shrinks or leaves a
-    cluster meanwhile. Objects that consume nothing stay in clusters in standby without waking them."""
-    replicas = {item.ref.key: item for item in group.items}
+    cluster meanwhile. Objects that consume nothing stay in clusters in standby, but neither wake nor enter them."""
+    refs = {item.ref.key: item.ref for item in group.items}
     wakes = {name: shares for name, shares in decision.targets.items() if by_name[name].standby and any(
-        consumes(replicas[key].ref, share) for key, share in shares.items())}
+        consumes(refs[key], share) for key, share in shares.items())}
+    possible = {name: shares for name, shares in decision.targets.items() if name not in wakes and (
+        not by_name[name].standby or name in current)}
     if not wakes:
-        return decision
+        return msgspec.structs.replace(decision, targets=possible)
     targets = {name: dict(shares) for name, shares in _remaining(group, policy, by_name, current, released).items()}
-    for name in decision.targets.keys() - wakes.keys():
-        for key, share in decision.targets[name].items():
+    for name, shares in possible.items():
+        for key, share in shares.items():
             present = targets.setdefault(name, {}).get(key)
             targets[name][key] = share if share is None or present is None else max(share, present)
     return msgspec.structs.replace(decision, targets=targets, wakes=wakes, placed=False)

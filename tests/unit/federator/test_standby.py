@@ -324,3 +324,30 @@ def test_a_program_that_cannot_run_is_an_error_of_the_provider() -> None:
         asyncio.run(ExecProvider({HELPER: "/nonexistent/helper"}).suspend(Target(name="c1")))
     with pytest.raises(Invalid, match=HELPER):
         ExecProvider({HELPER: "relative"})
+
+
+@given(st.data())
+def test_decisions_wake_only_what_can_wake_and_take_nothing_away_meanwhile(data: st.DataObject) -> None:
+    worlds = []
+    for name in "abc":
+        state = data.draw(st.sampled_from(["awake", "asleep", "failed"]))
+        size = node(cpu=data.draw(st.sampled_from([0, 200, 8000])))
+        worlds.append(cluster(name, size, autoscaled=data.draw(st.booleans())) if state == "awake" else asleep(
+            name, size, problem="failed" if state == "failed" else ""))
+    plan = policy(spread=data.draw(st.sampled_from([None, Spread(NAME_LABEL), Spread(NAME_LABEL, duplicate=True)])),
+                  ordered=data.draw(st.sampled_from([None, ["b", "a"]])))
+    replicas = data.draw(st.integers(0, 6))
+    objects = group(item("web", replicas), Item(Ref("", "v1", "ConfigMap", "shop", "conf")))
+    current = {name: {WEB: data.draw(st.integers(1, 6))} for name in data.draw(st.sets(st.sampled_from("abc")))
+               if worlds["abc".index(name)].reachable}
+    by_name = {entry.name: entry for entry in worlds}
+    decision, brief = (run(*worlds, objects=objects, plan=plan, current=current, brief=value)
+                       for value in (False, True))
+    assert (decision.targets, decision.wakes) == (brief.targets, brief.wakes)
+    assert all(by_name[name].standby and not by_name[name].problem for name in decision.wakes)
+    assert not any(by_name[name].standby for name in decision.targets)
+    assert not (decision.wakes and (decision.placed or not replicas))
+    for name, shares in current.items() if decision.wakes and plan.spread else ():
+        assert (decision.targets[name][WEB] or 0) >= shares[WEB]
+    if decision.wakes and not plan.spread:
+        assert not current or decision.targets.keys() >= current.keys()
