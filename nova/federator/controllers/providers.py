@@ -42,6 +42,9 @@ class Providers:
                 LOG.info("Clusters of the provider %s are stopped by the program of %s, if there is one: %s", name,
                          HELPER, error)
                 self._loaded[name] = None
+            except Exception:  # a defect of a provider must not stop the scheduler
+                LOG.exception("The provider %s cannot be used", name)
+                self._loaded[name] = None
         return self._loaded.get(name)
 
 

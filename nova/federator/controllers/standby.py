@@ -278,8 +278,9 @@ class Standby:
                 await self._create(*chosen, clusters[chosen[0]].labels)
                 LOG.info("Cluster %s will be created as a copy of %s for group %s", chosen[1], chosen[0], key)
                 return
-            except (ApiError, Invalid) as error:
-                LOG.warning("Cluster %s was not created and is tried again: %s", chosen[1], error)
+            except Exception as error:  # must not stop the scheduler
+                LOG.warning("Cluster %s was not created and is tried again: %s", chosen[1], error,
+                            exc_info=not isinstance(error, ReportedError))
                 await asyncio.sleep(_FIRST_DELAY)
 
     def _may_copy(self, clusters: Iterable[Object]) -> bool:

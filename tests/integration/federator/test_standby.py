@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from nova.federator.api.names import STANDBY
+from nova.federator.client import explain
 from nova.federator.client.local import DIRECTORY, LocalFederation
 from nova.federator.controllers.providers import HELPER
 from nova.federator.controllers.signing import Authority
@@ -126,6 +127,14 @@ class Local:
     def exists(self, cluster: str) -> bool:
         return any(obj["metadata"]["name"] == cluster for obj in self.nova.get("clusters")["items"])
 
+    def explanation(self, name: str) -> dict[str, str]:
+        """Return how 'explain' describes each cluster for a Deployment."""
+        async def run() -> explain.Explanation:
+            async with Api(self.nova.config) as api:
+                return await explain.explain(api, "deploy", name, "default")
+        return {line.cluster: line.state if line.state == "rejected" else f"{line.state}: {line.text}"
+                for line in asyncio.run(run()).lines}
+
     def available(self, cluster: str, name: str) -> int:
         items = self.members[cluster].get("deployment", f"--field-selector=metadata.name={name}")["items"]
         return items[0].get("status", {}).get("availableReplicas", 0) if items else 0
@@ -160,6 +169,8 @@ def test_idle_clusters_are_stopped_and_a_workload_wakes_the_cluster_that_it_need
     assert not local.runs(SECOND)
     assert local.nova.get("cluster", FIRST)["status"]["nodeGroupsConfigs"]["nodes"]["desiredCapacity"] == 2
     local.nova.apply(policy("web", {"app": "web"}, [SECOND]), deployment("web"))
+    waiting = "chosen: will run here once the cluster is woken from standby"
+    assert local.explanation("web") == {FIRST: "rejected", SECOND: waiting}
     until(lambda: local.condition(SECOND, "Standby").get("status") == "False")
     assert local.condition(SECOND, "Idle")["status"] == "False"
     until(lambda: "WaitingForCluster" in local.reasons("web"))

@@ -317,6 +317,7 @@ def test_providers_are_chosen_by_name_and_the_operators_program_serves_the_other
     assert isinstance(configured.of("aws"), ExecProvider)
     assert type(configured.of("local")).__name__ == "LocalProvider"
     assert isinstance(configured.of(""), ExecProvider)
+    assert isinstance(configured.of("exec"), ExecProvider)
 
 
 def test_a_program_that_cannot_run_is_an_error_of_the_provider() -> None:
