@@ -80,7 +80,7 @@ class ExecProvider:
         """Return the output of the program. It is killed with its children if the call is cancelled."""
         try:
             process = await asyncio.create_subprocess_exec(
-                self.program, verb, target.name, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+                str(self.program), verb, target.name, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE, start_new_session=True)
         except OSError as error:
             raise ProviderError(f"{self.program} cannot be executed: {error.strerror}") from None
