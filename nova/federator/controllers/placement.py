@@ -304,7 +304,7 @@ class Placer:
                 continue
             stored = self.schedules.get(placement.group, {})
             decision = self.decisions.get(placement.group)
-            if (decision is None or decision.targets) and not any(
+            if (decision is None or decision.targets or decision.wakes) and not any(
                     entry.ref.key == other.ref.key for parts in stored.values() for part in parts.values()
                     for other in part.entries):
                 self._handovers.setdefault(placement.group, set()).add(name)

@@ -225,7 +225,9 @@ def test_an_object_pinned_to_an_unknown_cluster_gets_a_copy_which_is_deleted_whe
     local.members[NEW] = Cluster(next(member for member in LocalFederation(local.directory).members
                                       if member.name == NEW))
     until(lambda: local.available(NEW, "new") == 1)
-    assert local.nova.get("cluster", NEW)["spec"]["novacreated"] is True
+    copy = local.nova.get("cluster", NEW)
+    assert copy["spec"]["novacreated"] is True
+    assert copy["metadata"]["labels"]["nova.elotl.co/cluster.novacreated"] == "true"
     local.nova.apply(deployment("more", annotations={PIN: "kind-workload-8"}))
     local.nova.kubectl("delete", "deployment", "new")
     until(lambda: local.phase(NEW) == "Suspended", 60)

@@ -206,6 +206,15 @@ def test_a_cluster_that_failed_to_wake_is_excluded_with_its_reason() -> None:
     assert "no nodes" in decision.rejections[1].message
 
 
+def test_a_workload_in_a_cluster_that_is_being_stopped_wakes_it() -> None:
+    """A former leader may have placed it at the last moment."""
+    stopping = Cluster("a", {NAME_LABEL: "a"}, ready=False, reachable=True, standby=True, nodes=(node(),))
+    booked = claims(stopping)
+    booked.claim("a", "group", [(item("web"), 1)], included=True)
+    decision = decide(group(), policy(), [stopping], booked, {"a": {WEB: 1}}, brief=True)
+    assert (decision.targets, decision.wakes) == ({"a": {WEB: 1}}, {"a": {WEB: 1}})
+
+
 @pytest.mark.parametrize("kind", ["ConfigMap", "Namespace", "Service"])
 def test_objects_that_use_no_resources_wake_no_cluster(kind: str) -> None:
     objects = group(Item(Ref("", "v1", kind, "shop", "conf")))
