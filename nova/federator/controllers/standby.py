@@ -25,6 +25,7 @@ from nova.federator.controllers.placement import Placer
 from nova.federator.controllers.providers import Providers
 from nova.federator.kube.client import Api, ApiError, Object
 from nova.federator.scheduling.standby import (
+    SETTLE,
     Phase,
     Record,
     Settings,
@@ -32,6 +33,7 @@ from nova.federator.scheduling.standby import (
     Step,
     clone,
     labels_of_copy,
+    may_copy,
     next_step,
 )
 from nova.federator.store import reports, schedules
@@ -39,7 +41,6 @@ from nova.federator.store import reports, schedules
 LOG = logging.getLogger(__name__)
 _CHECK = 1.0  # seconds between two checks of all clusters
 _FIRST_DELAY, _LONGEST_DELAY = 2.0, 300.0  # seconds before a failed call is repeated
-_SETTLE = 10.0  # seconds for which a group must be unplaced, and in which groups choose a new copy before a further one
 _LEAVING = 2 * UNREACHABLE_AFTER  # seconds after which a stopped cluster whose agent renews its Lease was started
 # Reason and message of the event of a phase.
 _EVENTS: dict[Phase, tuple[str, str]] = {
@@ -266,7 +267,7 @@ class Standby:
         now = time.monotonic()
         self._unmet = {key: self._unmet.get(key, now) for key in self.placer.unplaced()}
         for key in sorted(self._unmet, key=lambda key: (self._unmet[key], key)):
-            if now - self._unmet[key] < _SETTLE:
+            if now - self._unmet[key] < SETTLE:
                 return
             policy = self.placer.catalog.policy_of(key)
             if policy is None or not (chosen := clone(self.placer.catalog.group(key), policy, clusters, empty)):
@@ -284,12 +285,10 @@ class Standby:
                 await asyncio.sleep(_FIRST_DELAY)
 
     def _may_copy(self, clusters: Iterable[Object]) -> bool:
-        """Return True if there are fewer copies than allowed, and none is being made."""
-        created = [obj for obj in clusters if (obj.get("spec") or {}).get("novacreated")]
-        making = any(record.phase == "Waking" or (
-            record.phase == "Suspended" and times.seconds_since(record.since) < _SETTLE)
-            for record in map(record_of, created) if record)
-        return not making and len(created) < self.settings.most_created
+        """Return True if a further copy of a cluster may be made beside the present clusters."""
+        records = [record_of(obj) for obj in clusters if (obj.get("spec") or {}).get("novacreated")]
+        return may_copy([(record.phase, times.seconds_since(record.since)) if record else ("Active", 0.0)
+                         for record in records], self.settings)
 
     async def _create(self, template: str, name: str, labels: Mapping[str, str]) -> None:
         """Create the Cluster of a copy, last of all that it needs: an interrupted creation is repeated."""

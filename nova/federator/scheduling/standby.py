@@ -5,7 +5,7 @@ A phase is stored before the provider is called, so a restarted scheduler repeat
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import msgspec
@@ -24,6 +24,7 @@ _DEADLINES = {"enter": 30.0, "begin": 60.0, "suspend": 900.0, "delete": 1800.0, 
 VARIABLES = ("NOVA_IDLE_ENTER_STANDBY_ENABLE", "NOVA_IDLE_ENTER_STANDBY_SECS", "NOVA_DELETE_CLUSTER_IN_STANDBY",
              "NOVA_CREATE_CLUSTER_IF_NEEDED", "NOVA_MAX_CREATED_CLUSTERS", "NOVA_WAKE_TIMEOUT_SECS")
 _TRUE, _FALSE = ("true", "1", "yes"), ("false", "0", "no", "")
+SETTLE = 10.0  # seconds for which a group must be unplaced, and in which groups choose a new copy before a further one
 _NAME_LIMIT = 54  # characters of the name of a cluster that a copy's name begins with
 
 
@@ -128,6 +129,13 @@ def next_step(state: State, settings: Settings) -> Step | None:
             if state.elapsed >= settings.retry_seconds:
                 return Step("enter", "Suspended")
     return None
+
+
+def may_copy(copies: Sequence[tuple[Phase, float]], settings: Settings) -> bool:
+    """Return True if a further copy of a cluster may be made. ``copies``: phase and seconds in it of present copies.
+    While a copy is being made, groups may still choose it."""
+    making = any(phase == "Waking" or (phase == "Suspended" and elapsed < SETTLE) for phase, elapsed in copies)
+    return settings.create and not making and len(copies) < settings.most_created
 
 
 def clone(group: Group, policy: Policy, clusters: Mapping[str, Cluster],

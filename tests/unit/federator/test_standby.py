@@ -18,7 +18,15 @@ from nova.federator.api.types import Cluster, Decision, Item, Ref, Spread
 from nova.federator.controllers.providers import HELPER, ExecProvider, Providers
 from nova.federator.scheduling.decide import decide
 from nova.federator.scheduling.policy import of_annotations
-from nova.federator.scheduling.standby import Phase, Settings, State, Step, clone, next_step
+from nova.federator.scheduling.standby import (
+    Phase,
+    Settings,
+    State,
+    Step,
+    clone,
+    may_copy,
+    next_step,
+)
 from tests.unit.federator.worlds import claims, cluster, group, item, node, policy
 
 WEB = "Deployment.apps/shop/web"
@@ -264,6 +272,14 @@ def test_a_full_cluster_that_the_policy_selects_is_copied_with_its_labels() -> N
     (policy(spread=Spread(NAME_LABEL)), (A,), None)])
 def test_no_copy_is_made_without_use(plan: Any, clusters: Any, objects: Any) -> None:
     assert copy(plan, *clusters, objects=objects) is None
+
+
+@pytest.mark.parametrize(("copies", "allowed"), [
+    ([], True), ([("Active", 0.0)], True), ([("Active", 0.0), ("Active", 0.0)], False), ([("Waking", 99.0)], False),
+    ([("Suspended", 1.0)], False), ([("Suspended", 99.0)], True), ([("Failed", 1.0)], True)])
+def test_copies_are_made_in_turn_up_to_the_maximum(copies: list[tuple[Phase, float]], allowed: bool) -> None:
+    assert may_copy(copies, Settings(create=True, most_created=2)) is allowed
+    assert not may_copy(copies, Settings(most_created=2))
 
 
 @pytest.fixture
