@@ -80,7 +80,7 @@ async def _scheduler(options: argparse.Namespace) -> None:
             config = load([options.hosting_kubeconfig]) if options.hosting_kubeconfig else in_cluster()
             cluster = await stack.enter_async_context(Api(config, agent="nova-scheduler"))
             hosting = Hosting(cluster, api, options.hosting_namespace)
-        await Scheduler(api, authority, hosting).run()
+        await Scheduler(api, authority, hosting, environment=os.environ).run()
 
 
 async def _agent(options: argparse.Namespace) -> None:

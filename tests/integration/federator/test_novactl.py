@@ -173,6 +173,10 @@ def test_status_marks_clusters_that_are_not_ready(bed: Bed, nova: Cluster) -> No
     assert lines[:6] == HEALTHY
     nova.kubectl("delete", "cluster", "a", "c")
     assert "* Cluster b in standby ‼" in bed.status(), "a warning alone is exit code 0"
+    waking = _cluster("b", "False", Standby="False")
+    waking["status"]["conditions"][0]["reason"] = "Waking"
+    nova.apply(waking)
+    assert "* Cluster b is being woken from standby ‼" in bed.status()
 
 
 def test_status_marks_broken_components(bed: Bed) -> None:
