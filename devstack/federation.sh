@@ -48,7 +48,7 @@ novactl up --demo 2 --whole --directory "$DIR"
 novactl status --directory "$DIR"
 
 say "A Deployment, spread 30/70"
-kubectl apply -f devstack/federation-demo.yaml
+sed 's/image: busybox:.*/image: lab.local\/web:1/' nova/federator/install/samples/web.yaml | kubectl apply -f -
 kubectl wait deployment/web --for=jsonpath='{.status.readyReplicas}'=10 --timeout=120s
 for cluster in kind-workload-1 kind-workload-2; do
     address=$(kubectl --context "$cluster" get nodes -o jsonpath='{.items[0].status.addresses[?(@.type=="InternalIP")].address}')

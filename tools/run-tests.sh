@@ -16,6 +16,7 @@ PACKAGES=(python3-venv python3-dev gcc pkg-config libvirt-dev libvirt-daemon lib
     haproxy nginx-light apache2-bin # front ends of the API and the metadata service
     podman runc netavark aardvark-dns catatonit iptables docker-registry # containers and registry for novad
     busybox-static dropbear-bin e2fsprogs fdisk syslinux syslinux-common mtools cpio kmod # the guest image
+    libfaketime # agents with wrong clocks
     rsync jq make xz-utils patch debian-archive-keyring) # the build of Kubernetes
 
 say() { printf '\n=== %s\n' "$*"; }

@@ -92,7 +92,7 @@ async def _scheduler(options: argparse.Namespace) -> None:
         if options.alerts_address:
             alerts = AlertReceiver(api, options.alerts_address, options.alerts_token_file, options.alerts_cert,
                                    options.alerts_key)
-        await Scheduler(api, authority, hosting, alerts).run()
+        await Scheduler(api, authority, hosting, alerts=alerts, environment=os.environ).run()
 
 
 async def _agent(options: argparse.Namespace) -> None:

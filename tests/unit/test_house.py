@@ -145,6 +145,7 @@ WALL_CLOCK = {
     "nova/cli/resources/usage.py _range": "the default period of a report",
     "nova/federator/client/certificates.py _builder": "validity of a certificate, which others judge by their clocks",
     "nova/federator/api/times.py now": _SHOWN,
+    "nova/federator/api/times.py seconds_since": "idle and waiting times that began in another process",
     "nova/federator/api/times.py now_exactly": "renewals of leases, of which only changes are observed",
     "nova/federator/client/tokens.py create_token": "expiry of a token, which the API server judges by its clock",
     "nova/federator/clusters/join.py remaining": "validity of a certificate, which others judge by their clocks",

@@ -8,7 +8,8 @@
 #   OUTPUT=/var/lib/nova-images    directory of layers, OCI layout (oci/), Nova's wheel (wheels/), registry data, and the
 #                                  platform files of etc/novad with the images' digests (platforms/)
 #   REGISTRY=127.0.0.1:5050        registry for the images; started if no server listens there
-#   IMAGES="nova-api …"            images to build (default: all)
+#   IMAGES="nova-api …"            images to build (default: all of the suite). The federator's are nova-federator, etcd,
+#                                  kube-apiserver and kube-controller-manager; the last three need NOVA_K8S_DIR
 #   PUSH=True                      False: write the OCI layout only
 #   FRESH=False                    True: discard cached layers, to include security updates of Debian and PyPI
 #   CHECK=False                    True: build everything again from scratch and compare the digests
@@ -70,7 +71,10 @@ check_options() {
     case "$OUTPUT" in /*/* | /[a-z]*) ;; *) die "OUTPUT=$OUTPUT: must be an absolute path" ;; esac
     case "$REGISTRY" in 127.*:[0-9]* | localhost:[0-9]*) ;; *) die "REGISTRY=$REGISTRY: must be HOST:PORT on loopback" ;; esac
     for image in ${IMAGES:-}; do
-        grep -qw -- "$image" <<< "$ALL_IMAGES" || die "IMAGES=$image: unknown image; choose from $ALL_IMAGES"
+        grep -qw -- "$image" <<< "$ALL_IMAGES $FEDERATOR_IMAGES" ||
+            die "IMAGES=$image: unknown image; choose from $ALL_IMAGES $FEDERATOR_IMAGES"
+        ! grep -qw -- "$image" <<< "$KUBERNETES_IMAGES" || [ -x "$KUBERNETES_PROGRAMS/$image" ] ||
+            die "IMAGES=$image: $KUBERNETES_PROGRAMS has no such program; run tools/kubernetes/build.sh"
     done
     IMAGES=${IMAGES:-$ALL_IMAGES}
 }

@@ -3,12 +3,18 @@
 
 ALL_IMAGES="database rabbitmq memcached keystone glance nova-conductor nova-scheduler nova-api nova-metadata nova-novncproxy
     nova-serialproxy nova-spicehtml5proxy nova-compute"
+# Images of a Nova control plane in Kubernetes. The last three contain the programs that tools/kubernetes/build.sh builds.
+KUBERNETES_IMAGES="etcd kube-apiserver kube-controller-manager"
+FEDERATOR_IMAGES="nova-federator $KUBERNETES_IMAGES"
 VERSION=$(sed -n 's/^__version__ = "\(.*\)"/\1/p' "$REPO/nova/__init__.py")
 
 layers_of() { # IMAGE
     case $1 in
         database | rabbitmq | memcached) echo "base $1" ;;
         keystone | glance) echo "base services" ;;
+        nova-federator) echo "base federator" ;;
+        etcd) echo "base etcd" ;;
+        kube-*) echo "$1" ;; # static programs, which need no other file
         nova-compute) echo "base compute python nova" ;;
         nova-novncproxy | nova-spicehtml5proxy) echo "base consoles python nova" ;;
         nova-*) echo "base python nova" ;;
@@ -22,12 +28,15 @@ account_of() { # IMAGE: print its user id (hooks/base)
         glance) echo 972 ;;
         database) echo 973 ;;
         rabbitmq) echo 974 ;;
-        memcached) echo 65534 ;;
+        memcached | kube-*) echo 65534 ;;
+        etcd) echo 0 ;; # owner of the volumes of many clusters
     esac
 }
 
 start_of() { # IMAGE: print its entry point as JSON
     case $1 in
+        nova-federator) echo '["/opt/nova/bin/nova-federator"]' ;;
+        etcd | kube-*) echo "[\"/usr/local/bin/$1\"]" ;;
         nova-*) echo "[\"/usr/local/bin/start\", \"$1\"]" ;;
         memcached) echo '["/usr/bin/memcached", "-m", "64"]' ;;
         *) echo '["/usr/local/bin/start"]' ;;
@@ -47,11 +56,15 @@ assemble_images() {
     local image digest
     [ "$IMAGES" != "$ALL_IMAGES" ] || rm -f "$OUTPUT/oci/index.json" # the registry retains images of other versions
     for image in $IMAGES; do
-        add_rootfs_layer "${image%%-*}"
+        add_rootfs_layer "$(rootfs_of "$image")"
         describe_image "$image" > "$WORK/image.json"
         digest=$(oci image "$WORK/image.json" --layout "$OUTPUT/oci")
         say "image nova/$image:$VERSION $digest"
     done
+}
+
+rootfs_of() { # IMAGE: print the name of its directory in rootfs, which exists if the image has files of its own
+    if [ "$1" = nova-federator ]; then echo federator; else echo "${1%%-*}"; fi
 }
 
 add_rootfs_layer() { # KIND: build the layer of the files in rootfs/KIND, if the directory exists
@@ -69,12 +82,13 @@ add_rootfs_layer() { # KIND: build the layer of the files in rootfs/KIND, if the
 }
 
 describe_image() { # IMAGE: print the description for "oci.py image"
-    local image=$1 layer name=nova/$1 files=() time=$LAYERS_EPOCH
+    local image=$1 layer name=nova/$1 files=() time=$LAYERS_EPOCH start
+    start=$WORK/$(rootfs_of "$image").json
     for layer in $(layers_of "$image"); do
         files+=("$layer=$OUTPUT/layers/$layer.json")
         [ "$layer" != nova ] || time=$(epoch_of nova)
     done
-    [ ! -e "$WORK/${image%%-*}.json" ] || files+=("start=$WORK/${image%%-*}.json")
+    [ ! -e "$start" ] || files+=("start=$start")
     "$PYTHON" - "$name" "$VERSION" "$time" "$(account_of "$image")" "$(path_of "$image")" "$(start_of "$image")" \
         "${files[@]}" <<- 'PYTHON'
 	import datetime, json, platform, sys

@@ -4,8 +4,12 @@
 #   base        Debian with Python, and the accounts of all services
 #   python      /opt/nova: requirements of Nova from PyPI   nova      Nova itself, on top of the layer python
 #   services    /opt/services: Keystone and Glance          database, rabbitmq, memcached, compute, consoles: from Debian
+#   federator   /opt/nova: the federator with its requirements alone
+#   etcd, kube-apiserver, kube-controller-manager: programs of tools/kubernetes/build.sh
 
 PACKAGES=(ca-certificates python3 tzdata)
+FEDERATOR_PACKAGES=(aiohttp cryptography msgspec prometheus_client PyYAML zstandard)
+KUBERNETES_PROGRAMS=${NOVA_K8S_DIR:-$HOME/.cache/nova-k8s}/bin
 EXTRAS=cinder,cli,keys,otel,signatures
 # Timestamp of all layers except nova. It is constant, so that releases share these layers.
 LAYERS_EPOCH=1577836800
@@ -14,9 +18,10 @@ build_layers() {
     local wanted job jobs=()
     wanted=$(for image in $IMAGES; do layers_of "$image"; done | tr ' ' '\n' | awk 'NF && !seen[$0]++')
     layer base
-    start_job nova python nova
+    start_job nova python nova federator
     start_job services services
     start_job debian database rabbitmq memcached compute consoles
+    start_job kubernetes $KUBERNETES_IMAGES
     for job in "${jobs[@]}"; do
         wait "${job#*:}" || {
             grep -v '^WARNING' "$OUTPUT/logs/${job%:*}.log" | tail -n 20 >&2
@@ -60,6 +65,8 @@ stamp_of() { # LAYER: print a hash of its function and inputs
         case $1 in
             base) declare -f layer_base debootstrap ;;
             python | nova | services) declare -f "layer_$1" fetch_wheels install_wheels nova_wheel compile ;;
+            federator) declare -f layer_federator fetch_wheels install_wheels && echo "${FEDERATOR_PACKAGES[*]}" ;;
+            etcd | kube-*) declare -f "layer_$1" kubernetes_layer ;;
             *) declare -f "layer_$1" debian_layer debootstrap ;;
         esac
         echo "${PACKAGES[*]} $EXTRAS $MIRROR $(epoch_of "$1")"
@@ -211,3 +218,41 @@ layer_services() { # OUT
     oci pack "$WORK/root.services" opt/services --tar "$1"
     rm -rf "$WORK/root.services"
 }
+
+inputs_of_federator() { inputs_of_nova; echo constraints.txt; }
+
+layer_federator() { # OUT
+    local wheels=$WORK/wheels.federator root=$WORK/root.federator
+    nova_wheel
+    fetch_wheels "$wheels" "${FEDERATOR_PACKAGES[@]}"
+    cp "$OUTPUT"/wheels/nova-*.whl "$wheels/"
+    install_wheels "$root" /opt/nova "$wheels"
+    find "$root"/opt/nova/lib/python3*/site-packages/nova -mindepth 1 -maxdepth 1 -type d \
+        ! -name __pycache__ ! -name common ! -name federator ! -name cmd ! -name cli -exec rm -rf {} +
+    find "$root/opt/nova/bin" -name 'nova*' ! -name novactl ! -name nova-federator -delete
+    chroot "$root" env -i PYTHONDONTWRITEBYTECODE=1 /opt/nova/bin/python -c \
+        'import nova.federator.service.agent, nova.federator.service.scheduler, nova.federator.client.renewal'
+    oci pack "$root" opt/nova --tar "$1"
+    rm -rf "$root"
+}
+
+# --- Kubernetes ------------------------------------------------------------------------------------
+kubernetes_layer() { # NAME OUT PROGRAM…
+    local root=$WORK/root.$1 out=$2
+    shift 2
+    install -D -m 755 -t "$root/usr/local/bin" "${@/#/$KUBERNETES_PROGRAMS/}"
+    oci pack "$root" usr --tar "$out"
+    rm -rf "$root"
+}
+
+inputs_of_etcd() { printf '%s\n' "$KUBERNETES_PROGRAMS"/{etcd,etcdctl}; }
+
+inputs_of_kube-apiserver() { echo "$KUBERNETES_PROGRAMS/kube-apiserver"; }
+
+inputs_of_kube-controller-manager() { echo "$KUBERNETES_PROGRAMS/kube-controller-manager"; }
+
+layer_etcd() { kubernetes_layer etcd "$1" etcd etcdctl; }
+
+layer_kube-apiserver() { kubernetes_layer kube-apiserver "$1" kube-apiserver; }
+
+layer_kube-controller-manager() { kubernetes_layer kube-controller-manager "$1" kube-controller-manager; }

@@ -61,9 +61,10 @@ def _add_operations(commands: "argparse._SubParsersAction[argparse.ArgumentParse
     up.add_argument("--supervise", action="store_true", help="restart ended processes until SIGTERM (internal)")
     down = _leaf(commands, "down", "stop what 'up' has started")
     down.add_argument("--delete", action="store_true", help="also delete all clusters and their objects")
-    for name, text in (("backup", "store the data of the control plane that 'up' runs in a file"),
-                       ("restore", "replace the data of the control plane that 'up' runs by a backup")):
+    for name, text in (("backup", "store the data of the control plane in a file"),
+                       ("restore", "replace the data of the control plane by a backup")):
         command = _leaf(commands, name, text)
+        command.description = f"{text[0].upper()}{text[1:]}: of --hosting-cluster-context, or of 'novactl up'."
         command.add_argument("file", type=pathlib.Path, help="file of the backup")
         local.append(command)
     for command in (commands.choices["status"], up, down, *local):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from nova.cli.federation import operations
 from nova.cli.federation.completion import script
-from nova.cli.federation.contexts import NOVA, connect, context_of, nova_api
+from nova.cli.federation.contexts import NOVA, connect, context_of, namespace_of, nova_api
 from nova.common import files
 from nova.common.errors import Invalid, ReportedError, os_error_text
 from nova.federator.kube.client import Api
@@ -21,7 +21,6 @@ from nova.federator.kube.config import Kubeconfig
 if TYPE_CHECKING:
     from nova.federator.client.status import Line
 
-_NAMESPACE = "elotl"
 _PLUGIN = "kubectl-nova"
 
 
@@ -59,7 +58,7 @@ async def install_control_plane(options: argparse.Namespace) -> None:
         except OSError as error:
             raise ReportedError(f"Cannot store the kubeconfig: {os_error_text(error)}") from None
 
-    settings = Settings(namespace=_namespace(options), repository=options.image_repository, tag=options.image_tag,
+    settings = Settings(namespace=namespace_of(options), repository=options.image_repository, tag=options.image_tag,
                         replicas=options.replicas, timeout=options.timeout)
     async with connect(_hosting(options)) as hosting:
         await install(hosting, options.name, settings, connect, _report, save)
@@ -72,11 +71,11 @@ async def uninstall_control_plane(options: argparse.Namespace) -> None:
 
     folder = pathlib.Path.home() / ".nova" / _folder(options.name)
     async with connect(_hosting(options)) as hosting:
-        complete = await remove_control_plane(hosting, Settings(namespace=_namespace(options)))
+        complete = await remove_control_plane(hosting, Settings(namespace=namespace_of(options)))
     files.remove(str(folder / "nova-kubeconfig"))
     print(f"Nova Control Plane {options.name} uninstalled.")
     if not complete:
-        print(f"Namespace {_namespace(options)} remains, with the volumes of etcd: novactl did not create it.")
+        print(f"Namespace {namespace_of(options)} remains, with the volumes of etcd: novactl did not create it.")
 
 
 async def install_agent(options: argparse.Namespace) -> None:
@@ -84,7 +83,7 @@ async def install_agent(options: argparse.Namespace) -> None:
     from nova.federator.client.manifests import Settings
     from nova.federator.client.tokens import bootstrap_config, create_token
 
-    settings = Settings(namespace=_namespace(options), repository=options.image_repository, tag=options.image_tag,
+    settings = Settings(namespace=namespace_of(options), repository=options.image_repository, tag=options.image_tag,
                         cluster=_cluster(options.name))
     async with connect(context_of(options, options.context)) as workload:
         if options.init_kubeconfig:
@@ -104,7 +103,7 @@ async def uninstall_agent(options: argparse.Namespace) -> None:
     from nova.federator.client.manifests import Settings
 
     async with connect(context_of(options, options.context)) as workload:
-        await remove_agent(workload, Settings(namespace=_namespace(options), cluster=_cluster(options.name)))
+        await remove_agent(workload, Settings(namespace=namespace_of(options), cluster=_cluster(options.name)))
     print(f"Agent of cluster {options.name} uninstalled. The Cluster and the copies of workloads remain.")
 
 
@@ -113,7 +112,7 @@ def install_certs(options: argparse.Namespace) -> None:
 
     from nova.federator.client.certificates import CertificateOptions, secrets
 
-    certificates = CertificateOptions(endpoint=options.apiserver_public_endpoint, namespace=_namespace(options),
+    certificates = CertificateOptions(endpoint=options.apiserver_public_endpoint, namespace=namespace_of(options),
                                       node=options.nova_node_ip)
     print(yaml.safe_dump_all(secrets(certificates), sort_keys=False, width=1 << 20), end="")
 
@@ -122,7 +121,7 @@ async def get_kubeconfig(options: argparse.Namespace) -> None:
     from nova.federator.client.installation import kubeconfig
 
     async with connect(_hosting(options)) as hosting:
-        print((await kubeconfig(hosting, _namespace(options))).render(), end="")
+        print((await kubeconfig(hosting, namespace_of(options))).render(), end="")
 
 
 async def get_schedulegroups(options: argparse.Namespace) -> None:
@@ -143,7 +142,7 @@ async def status(options: argparse.Namespace) -> int:
     if not options.hosting_cluster_context and context_of(options, "").context == config.context:
         raise Invalid(f"The current context is {config.context}, the Nova API server. Give --hosting-cluster-context.")
     async with connect(context_of(options, options.hosting_cluster_context)) as hosting, connect(config) as nova:
-        return _print_status([await components(hosting, _namespace(options)), await resources(nova)])
+        return _print_status([await components(hosting, namespace_of(options)), await resources(nova)])
 
 
 def _print_status(sections: Sequence[Sequence["Line"]]) -> int:
@@ -170,12 +169,12 @@ async def certs_renew(options: argparse.Namespace) -> None:
     from nova.federator.client.renewal import Renewal
 
     async with connect(_hosting(options)) as hosting:
-        server = (await kubeconfig(hosting, _namespace(options))).server
+        server = (await kubeconfig(hosting, namespace_of(options))).server
 
         def at_public_address(config: Kubeconfig) -> Api:
             return connect(_with_server(config, server))
 
-        renewal = Renewal(hosting, _namespace(options), at_public_address, _report)
+        renewal = Renewal(hosting, namespace_of(options), at_public_address, _report)
         await (renewal.finish() if options.finish else renewal.renew(options.force))
 
 
@@ -199,10 +198,6 @@ def _report(line: str) -> None:
 
 def _hosting(options: argparse.Namespace) -> Kubeconfig:
     return context_of(options, options.hosting_cluster_context or options.context)
-
-
-def _namespace(options: argparse.Namespace) -> str:
-    return options.namespace or options.hosting_cluster_nova_namespace or _NAMESPACE
 
 
 def _with_server(config: Kubeconfig, server: str) -> Kubeconfig:

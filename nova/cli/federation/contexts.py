@@ -7,12 +7,18 @@ from nova.federator.kube.client import Api
 from nova.federator.kube.config import Kubeconfig, load
 
 NOVA = "nova"  # default context of the Nova API server
+_NAMESPACE = "elotl"
 _TIMEOUT = 10.0  # seconds of a request
 
 
 def context_of(options: argparse.Namespace, context: str) -> Kubeconfig:
     """Return a context of --kubeconfig or $KUBECONFIG. Raises Invalid."""
     return load([pathlib.Path(options.kubeconfig)] if options.kubeconfig else None, context)
+
+
+def namespace_of(options: argparse.Namespace) -> str:
+    """Return the namespace of Nova in a hosting or workload cluster."""
+    return options.namespace or options.hosting_cluster_nova_namespace or _NAMESPACE
 
 
 def connect(config: Kubeconfig) -> Api:

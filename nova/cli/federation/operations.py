@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from nova.cli.federation.contexts import nova_api
+from nova.cli.federation.contexts import connect, context_of, namespace_of, nova_api
 from nova.common.errors import Invalid, os_error_text
 from nova.federator.kube.config import Kubeconfig, load
 
@@ -110,19 +110,30 @@ async def down(options: argparse.Namespace) -> None:
           "Nova is stopped; 'novactl up' continues.")
 
 
-
 async def backup(options: argparse.Namespace) -> None:
     from nova.federator.client.local import stored
 
-    await stored(options.directory.expanduser()).backup(options.file)
+    if options.hosting_cluster_context:
+        from nova.federator.client.backup import save
+
+        async with connect(context_of(options, options.hosting_cluster_context)) as hosting:
+            await save(hosting, namespace_of(options), options.file, print)
+    else:
+        await stored(options.directory.expanduser()).backup(options.file)
     print(f"The control plane is stored in {options.file}. It contains Secrets: keep it private.")
 
 
 async def restore(options: argparse.Namespace) -> None:
     from nova.federator.client.local import LocalFederation
 
-    federation = LocalFederation(options.directory.expanduser())
-    await federation.restore(options.file)
-    await federation.start()
-    federation.start_supervisor()
+    if options.hosting_cluster_context:
+        from nova.federator.client.backup import Restoration
+
+        async with connect(context_of(options, options.hosting_cluster_context)) as hosting:
+            await Restoration(hosting, namespace_of(options), options.file, print).run()
+    else:
+        federation = LocalFederation(options.directory.expanduser())
+        await federation.restore(options.file)
+        await federation.start()
+        federation.start_supervisor()
     print(f"The control plane is restored from {options.file}. Agents reconnect by themselves.")

@@ -69,6 +69,7 @@ _BOOTSTRAPPING = "kubernetes.io/bootstrapping"  # label of the roles that an API
 _WORKLOADS = 9  # order of kinds with pods
 _OPERATORS = ("In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt")  # of requirements of nodes
 POD_KINDS = frozenset({"Deployment", "ReplicaSet", "StatefulSet", "DaemonSet", "Job", "CronJob", "Pod"})
+_CONSUMERS = POD_KINDS | {"PersistentVolumeClaim"}
 # Objects that API servers create by themselves.
 _BUILT_IN = {("Namespace", ""): ("default", NAMESPACE), ("ConfigMap", ""): ("kube-root-ca.crt",),
              ("ServiceAccount", ""): ("default",), ("Service", ""): ("kubernetes",)}
@@ -173,6 +174,12 @@ def conditions_of(status: object) -> dict[str, Mapping[str, Any]]:
 def holds(status: object, kind: str) -> bool:
     """Return True if a status has a condition of a type with the value True."""
     return conditions_of(status).get(kind, {}).get("status") == "True"
+
+
+def consumes(ref: Ref, replicas: int | None) -> bool:
+    """Return True for objects that run pods or store data, and for custom resources, which may. ``replicas``: of the
+    object, or None."""
+    return replicas != 0 and (ref.kind in _CONSUMERS or kind_of(ref) is None)
 
 
 def finished(ref: Ref, status: object) -> bool:

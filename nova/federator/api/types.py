@@ -57,7 +57,8 @@ class Cluster(msgspec.Struct, frozen=True):
     labels: Mapping[str, str]
     ready: bool
     reachable: bool
-    standby: bool = False
+    standby: bool = False  # stopped, or being stopped or started: a workload that is placed here waits for it
+    problem: str = ""  # why a cluster in standby cannot be woken now
     draining: bool = False  # being deleted: everything moves away
     autoscaled: bool = False
     nodes: tuple[Node, ...] = ()
@@ -158,10 +159,12 @@ class Decision(msgspec.Struct, frozen=True):
     """The desired placement of a group: cluster -> key of item -> replicas (None: the whole object).
 
     Items with a share of 0 replicas are left out. ``placed``: False if no cluster meets the policy; the targets are
-    then the present ones, or none. ``warnings``: for events.
+    then the present ones, or none. ``warnings``: for events. ``wakes``: placements in clusters in standby, which are
+    woken; until these are ready the targets take nothing away from any cluster, and ``placed`` is False.
     """
 
     targets: Mapping[str, Mapping[str, int | None]]
     rejections: tuple[Rejection, ...] = ()
     placed: bool = True
     warnings: tuple[str, ...] = ()
+    wakes: Mapping[str, Mapping[str, int | None]] = {}

@@ -16,6 +16,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from nova.common import plain_ip
 from nova.common.errors import Invalid
+from nova.federator.api import times
 from nova.federator.kube.config import Kubeconfig
 
 HOURS = 87_600  # validity of all certificates
@@ -23,7 +24,6 @@ AUTHORITIES = ("kubernetes-ca", "etcd-ca", "kubernetes-front-proxy-ca")
 MASTERS = "system:masters"
 CONTROL_PLANE, ETCD, KUBECONFIG, SIGNING = "nova-cert", "etcd-cert", "nova-kubeconfig", "nova-ca"  # names of Secrets
 _BITS = 2048
-_SKEW = datetime.timedelta(minutes=5)  # a clock of a client may be behind
 _HOST = re.compile(r"(\*\.)?([a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9])?\.)*[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", re.IGNORECASE)
 _NAMESPACE = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 
@@ -268,8 +268,8 @@ def _name(common_name: str, organization: str = "") -> x509.Name:
 def _builder(subject: x509.Name, issuer: x509.Name, key: rsa.RSAPublicKey) -> x509.CertificateBuilder:
     now = datetime.datetime.now(datetime.UTC)
     return (x509.CertificateBuilder().subject_name(subject).issuer_name(issuer).public_key(key)
-            .serial_number(x509.random_serial_number()).not_valid_before(now - _SKEW)
-            .not_valid_after(now - _SKEW + datetime.timedelta(hours=HOURS)))
+            .serial_number(x509.random_serial_number()).not_valid_before(now - times.CLOCK_ERROR)
+            .not_valid_after(now - times.CLOCK_ERROR + datetime.timedelta(hours=HOURS)))
 
 
 def _alternative(host: str) -> x509.GeneralName:

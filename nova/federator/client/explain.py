@@ -68,6 +68,8 @@ async def explain(api: Api, kind: str, name: str, namespace: str) -> Explanation
         if cluster in stored and (state := _running(stored[cluster], key)):
             extra = "" if key in decision.targets.get(cluster, {}) else "; it moves away"
             lines.append(Line(cluster, "runs", f"{state}{extra}"))
+        elif key in decision.wakes.get(cluster, {}):
+            lines.append(Line(cluster, "chosen", "will run here once the cluster is woken from standby"))
         elif key in decision.targets.get(cluster, {}):
             lines.append(Line(cluster, "chosen", "will run here" if share is None else f"will run {share} replicas"))
         elif rejection := reasons.get(cluster):
@@ -80,7 +82,11 @@ async def explain(api: Api, kind: str, name: str, namespace: str) -> Explanation
         policy += f" (also matching, ignored: {', '.join(placement.others)})"
     if len(group.items) > 1:
         policy += f", in a group of {len(group.items)} objects"
-    return Explanation(template.item.ref, policy if decision.placed else f"{policy}: no cluster can take it",
+    if decision.wakes:
+        policy += ": waits until clusters are woken from standby"
+    elif not decision.placed:
+        policy += ": no cluster can take it"
+    return Explanation(template.item.ref, policy,
                        tuple(lines))
 
 

@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+import msgspec
+
 from nova.common.errors import Invalid, Refused, ReportedError
 from nova.federator.api.names import CLUSTER_GROUP, VERSION
 from nova.federator.client import certificates, manifests
@@ -36,13 +38,13 @@ class Address(NamedTuple):
 
 
 def address_of(service: Mapping[str, Any], environment: Mapping[str, str] = os.environ) -> Address | None:
-    """Return the address of the Service apiserver, or None while it has none. NOVA_API_PUBLIC_HOST_OVERRIDE replaces
-    the host, for hosting clusters without load balancers."""
+    """Return the address of the Service apiserver, or None while it has none. The environment variable PUBLIC_HOST
+    replaces the host, for hosting clusters without load balancers."""
     spec, port = service.get("spec") or {}, 443
     ports = spec.get("ports") or [{}]
     if spec.get("type") == "NodePort":
         port = int(ports[0].get("nodePort") or 443)
-    if override := environment.get("NOVA_API_PUBLIC_HOST_OVERRIDE"):
+    if override := environment.get(manifests.PUBLIC_HOST):
         return Address(override, port)
     for entry in ((service.get("status") or {}).get("loadBalancer") or {}).get("ingress") or ():
         if host := entry.get("ip") or entry.get("hostname"):
@@ -71,6 +73,7 @@ async def install_control_plane(hosting: Api, name: str, settings: Settings, con
                                 save: Callable[[Kubeconfig], None]) -> None:
     """Install a control plane, or complete an interrupted installation. ``save``: stores the administrator's
     kubeconfig. Raises ReportedError, ApiError."""
+    settings = msgspec.structs.replace(settings, public_host=os.environ.get(manifests.PUBLIC_HOST, ""))
     report("Installing Nova Control Plane...")
     report(f"Cluster name - {name}")
     report(f"Creating namespace {settings.namespace} in control plane")

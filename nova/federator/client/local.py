@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 import pathlib
 import shutil
 import sys
@@ -22,8 +23,10 @@ from nova.federator.local.cluster import ClusterOptions, LocalCluster
 from nova.federator.local.fake_nodes import NodeOptions
 from nova.federator.local.processes import Processes
 from nova.federator.local.whole import WholeCluster
+from nova.federator.scheduling.standby import VARIABLES
 
 LOG = logging.getLogger(__name__)
+DIRECTORY = "NOVA_LOCAL_DIRECTORY"  # environment variable of the scheduler, for the provider of local clusters
 _CHECK = 1.0  # seconds between two checks of the processes
 _LONGEST_DELAY = 30.0  # seconds before a process that ends again and again is restarted
 _READY_TIMEOUT = 120.0  # seconds within which all clusters must be connected
@@ -67,10 +70,10 @@ class LocalFederation:
             for member in self.members:
                 await self._write_bootstrap(nova, member)
             files.replace(self.kubeconfig, self._merged())
+            for member in self.members:
+                member.mark_suspended(False)
             for name, command in self._commands().items():
-                if not self.processes.current(name, command, {}):
-                    await self.processes.stop([name])
-                    self.processes.start(name, command)
+                await self._start_process(name, command)
             await self._wait_connected(nova)
 
     async def _write_bootstrap(self, nova: Api, member: LocalCluster) -> None:
@@ -87,13 +90,30 @@ class LocalFederation:
             return msgspec.structs.replace(config, server=f"https://{member.gateway}:{port}")
         return config
 
+    async def start_agent(self, member: str) -> None:
+        """Start the agent of a member, unless it runs."""
+        name = self.agent_of(member)
+        await self._start_process(name, self._commands()[name])
+
+    @staticmethod
+    def agent_of(member: str) -> str:
+        """Return the name of the agent's process."""
+        return f"nova-agent-{member}"
+
+    async def _start_process(self, name: str, command: tuple[str, ...]) -> None:
+        environment = {} if name != "nova-scheduler" else {DIRECTORY: str(self.directory), **{
+            variable: os.environ[variable] for variable in VARIABLES if variable in os.environ}}
+        if not self.processes.current(name, command, environment):
+            await self.processes.stop([name])
+            self.processes.start(name, command, environment)
+
     def _commands(self) -> dict[str, tuple[str, ...]]:
         program = (sys.executable, "-m", "nova.cmd.federator")
         commands: dict[str, tuple[str, ...]] = {"nova-scheduler": (
             *program, "scheduler", f"--kubeconfig={self.nova.kubeconfig}", f"--ca-cert={self.nova.pki / 'ca.crt'}",
             f"--ca-key={self.nova.pki / 'ca.key'}")}
         for member in self.members:
-            commands[f"nova-agent-{member.name}"] = (
+            commands[self.agent_of(member.name)] = (
                 *program, "agent", f"--cluster-name={member.name}", f"--kubeconfig={member.kubeconfig}",
                 f"--control-plane-kubeconfig={member.directory / 'init.kubeconfig'}")
         return commands
@@ -108,7 +128,7 @@ class LocalFederation:
             if waiting and time.monotonic() > deadline:
                 name = min(waiting)
                 raise ReportedError(f"Cluster {name} is not connected after {_READY_TIMEOUT:.0f} s. The last output of"
-                                    f" its agent: {self.processes.log_tail(f'nova-agent-{name}')}")
+                                    f" its agent: {self.processes.log_tail(self.agent_of(name))}")
             await asyncio.sleep(0.2)
 
     def _merged(self) -> str:
@@ -198,13 +218,18 @@ class LocalFederation:
             await asyncio.sleep(_CHECK)
             self.processes.rotate_logs()
             for name, command in self._commands().items():
-                if self.processes.record(name):
+                if name in self._stopped() or self.processes.record(name):
                     continue
                 delays[name] = min(delays.get(name, 0.5) * 2, _LONGEST_DELAY)
                 LOG.warning("%s ended and is restarted in %.0f s; log: %s",
                             name, delays[name], self.processes.log(name))
                 await asyncio.sleep(delays[name])
-                self.processes.start(name, command)
+                if not (name in self._stopped() or self.processes.record(name)):
+                    await self._start_process(name, command)
+
+    def _stopped(self) -> set[str]:
+        """Return the agents of members in standby, which are not restarted."""
+        return {self.agent_of(member.name) for member in self.members if member.suspended}
 
     def start_supervisor(self) -> None:
         """Start a process that supervises this federation, unless there is one."""

@@ -14,6 +14,7 @@ from nova.federator.kube.client import Api, ApiError, Object
 
 INSTALL = pathlib.Path(__file__).parent.parent / "install"
 MANAGER = "novactl"  # field manager
+PUBLIC_HOST = "NOVA_API_PUBLIC_HOST_OVERRIDE"  # environment variable of novactl and of the scheduler
 # Workloads of the control plane in the order in which they start: (plural, name, name that users see).
 COMPONENTS = (("statefulsets", "etcd", "ETCD"), ("deployments", "apiserver", "API Server"),
               ("deployments", "kube-controller-manager", "Kube-controller-manager"),
@@ -27,6 +28,7 @@ _VALID_NAMESPACE = "elotl"  # in the manifests
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Changes to the manifests. ``repository``, ``tag``: of Nova's image; empty for those of this release.
     ``replicas``: 3 for a highly available control plane. ``cluster``: name of the workload cluster of an agent.
+    ``public_host``: of the Nova API server, if its Service has no load balancer.
     ``timeout``: seconds for an address, for each component, and for the first answer of the API server."""
 
     namespace: str = _VALID_NAMESPACE
@@ -34,6 +36,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     tag: str = ""
     replicas: int = 1
     cluster: str = ""
+    public_host: str = ""
     timeout: float = 360.0
 
 
@@ -169,6 +172,8 @@ def _replace_image(container: dict[str, Any], settings: Settings) -> None:
             variable["value"] = settings.repository
         if variable["name"] == "AGENT_IMAGE_TAG" and settings.tag:
             variable["value"] = settings.tag
+        if variable["name"] == PUBLIC_HOST:
+            variable["value"] = settings.public_host
 
 
 def _scale(spec: dict[str, Any], patch: Mapping[str, Any]) -> None:

@@ -118,10 +118,15 @@ def _cluster(cluster: Mapping[str, Any]) -> Line:
     name = f"* Cluster {cluster['metadata']['name']}"
     if cluster["metadata"].get("deletionTimestamp"):
         return Line(f"{name} is being drained and removed", "‼")
-    if holds(cluster.get("status"), "Ready"):
-        return Line(f"{name} connected and ready", "√")
-    if holds(cluster.get("status"), "Standby"):
+    conditions = conditions_of(cluster.get("status"))
+    ready, standby = conditions.get("Ready", {}), conditions.get("Standby", {})
+    if ready.get("reason") == "Failed":
+        return Line(f"{name} not ready: {standby.get('message')}", "×")
+    if standby.get("status") == "True":
         return Line(f"{name} in standby", "‼")
-    ready = conditions_of(cluster.get("status")).get("Ready", {})
+    if ready.get("reason") == "Waking":
+        return Line(f"{name} is being woken from standby", "‼")
+    if ready.get("status") == "True":
+        return Line(f"{name} connected and ready", "√")
     reason = ready.get("message") or ready.get("reason") or "its agent has not reported yet"
     return Line(f"{name} not ready: {reason}", "×")

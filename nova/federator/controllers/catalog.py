@@ -78,6 +78,7 @@ class Catalog:
         self.definition_changed: Callable[[str, objects.Kind | None], None] = lambda _name, _kind: None
         self.placements: dict[str, Placement] = {}  # key of a template -> its group
         self.members: dict[str, set[str]] = {}  # group -> keys of templates
+        self.frozen: dict[str, str] = {}  # key of a template whose policy is missing -> the group of its schedules
         self.policies = policies.PolicySet()
         self.invalid_policies: dict[str, str] = {}  # name -> problem
         self.kinds: dict[tuple[str, str], objects.Kind] = {}
@@ -155,6 +156,8 @@ class Catalog:
         self._assign(ref.key)
         if placement := self.placements.get(ref.key):
             self.changed(placement.group)
+        if new is None and (group := self.frozen.pop(ref.key, "")):
+            self.changed(group)
 
     def _namespace_changed(self, name: str, new: Template | None) -> None:
         before = self.namespace_labels.get(name)

@@ -16,6 +16,9 @@ from nova.federator.api.names import (
     HEARTBEAT,
     NAME_LABEL,
     ORPHAN,
+    REPORT,
+    STANDBY,
+    STANDBY_REPORT,
     WAITING,
     cluster_namespace,
 )
@@ -24,6 +27,7 @@ from nova.federator.api.types import Cluster, Node, Taint
 from nova.federator.controllers.joining import CLUSTERS
 from nova.federator.kube.client import Api, ApiError, Object
 from nova.federator.kube.informer import Informer
+from nova.federator.scheduling.standby import Record
 from nova.federator.store import reports
 from nova.federator.store.reports import ClusterReport
 
@@ -35,12 +39,21 @@ _HEARTBEAT_WRITES = 300.0  # seconds after which an unchanged status is written 
 Listener = Callable[[str, str], None]
 
 
+# Messages of the condition Standby, by phase.
+_PHASES = {"Suspending": "The cluster is being stopped, because it is idle.",
+           "Suspended": "The cluster is in standby, and is woken for the next workload.",
+           "Waking": "The cluster is being woken from standby.",
+           "Failed": "The cluster was not woken from standby in time."}
+
+
 class _Lease(msgspec.Struct):
-    """The heartbeat of an agent. ``seen``: when its last renewal arrived, by the monotonic clock of this process."""
+    """The heartbeat of an agent. ``seen``: when its last renewal arrived, by the monotonic clock of this process.
+    ``observed``: the same, but only for a renewal after the first list, which is certainly not an old one."""
 
     renewed: str
     epoch: int
     seen: float
+    observed: float = float("-inf")
 
 
 class Clusters:
@@ -50,7 +63,10 @@ class Clusters:
         self.api, self.listener = api, listener
         self.leases: dict[str, _Lease] = {}  # namespace -> heartbeat
         self.reports: dict[str, ClusterReport] = {}  # namespace -> report
-        self._nodes: dict[str, tuple[Node, ...]] = {}  # namespace -> nodes of the report
+        self._nodes: dict[str, tuple[Node, ...]] = {}  # namespace/name of a report -> nodes of the report
+        self.copies: dict[str, ClusterReport] = {}  # namespace -> report before standby
+        self.records: dict[str, Record] = {}  # clusters that are not active
+        self._entering: set[str] = set()  # clusters that may be suspended: nothing new is placed there
         self._started = time.monotonic()
         self._reachable: dict[str, bool] = {}  # as listeners were notified
         self._busy: dict[str, int] = {}  # cluster -> number of its schedules that consume resources
@@ -77,14 +93,17 @@ class Clusters:
         obj = self.objects.objects.get(name)
         if obj is None:
             return None
-        namespace = cluster_namespace(name)
-        report = self.reports.get(namespace)
+        namespace, record = cluster_namespace(name), self.records.get(name)
+        report = self.report(name)
         reachable = self.reachable(name)
-        draining = "deletionTimestamp" in obj["metadata"]
+        standby = record is not None or name in self._entering
+        copied = record is not None and namespace in self.copies
         return Cluster(
             name=name, labels={**(obj["metadata"].get("labels") or {}), NAME_LABEL: name},
-            ready=reachable and report is not None, reachable=reachable, draining=draining,
-            autoscaled=report.autoscaled if report else False, nodes=self._nodes.get(namespace, ()),
+            ready=reachable and report is not None and not standby, reachable=reachable, standby=standby,
+            problem=record.problem or "it did not become ready in time" if record and record.phase == "Failed" else "",
+            draining="deletionTimestamp" in obj["metadata"], autoscaled=report.autoscaled if report else False,
+            nodes=self._nodes.get(f"{namespace}/{STANDBY_REPORT if copied else REPORT}", ()),
             sequence=report.sequence if report else 0,
             kinds=frozenset(report.kinds) if report and report.kinds else None)
 
@@ -99,6 +118,51 @@ class Clusters:
             else:
                 self._snapshot = dict(sorted({**self._snapshot, name: cluster}.items()))
         return self._snapshot
+
+    def report(self, name: str) -> ClusterReport | None:
+        """Return the report of a cluster: of a cluster that is not active, the report before standby."""
+        namespace = cluster_namespace(name)
+        copy = self.copies.get(namespace) if name in self.records else None
+        return copy or self.reports.get(namespace)
+
+    def empty_nodes(self, name: str) -> tuple[Node, ...]:
+        """Return the nodes of a cluster as if no pod ran there."""
+        report = self.report(name)
+        return tuple(node for entry in (report.nodes if report else ()) if (
+            node := _node(msgspec.structs.replace(entry, available=entry.capacity))) is not None)
+
+    def observed(self, name: str) -> float:
+        """Return the monotonic time at which this process observed the last renewal; -inf if there was none."""
+        lease = self.leases.get(cluster_namespace(name))
+        return lease.observed if lease else float("-inf")
+
+    def epoch(self, name: str) -> int:
+        """Return the epoch of the agent that renewed its Lease last, or 0."""
+        lease = self.leases.get(cluster_namespace(name))
+        return lease.epoch if lease else 0
+
+    def busy(self, name: str) -> bool:
+        """Return True if schedules of a cluster consume resources."""
+        return bool(self._busy.get(name))
+
+    def hold(self, name: str, held: bool) -> None:
+        """Treat a cluster as in standby before that is stored, or not any more."""
+        (self._entering.add if held else self._entering.discard)(name)
+        self._stale.add(name)
+        if not held and name not in self.records:
+            self.listener(name, "ready")
+
+    async def store_record(self, name: str, record: Record | None) -> None:
+        """Store the phase of a cluster, None if it is active, unless it has changed meanwhile. Raises ApiError."""
+        current = await self.api.get(f"{CLUSTERS}/{name}")
+        if record_of(current) != self.records.get(name):
+            raise ApiError(f"the phase of cluster {name} has changed", 409)
+        text = None if record is None else msgspec.json.encode(record).decode()
+        new = await self.api.patch(f"{CLUSTERS}/{name}", {"metadata": {
+            "resourceVersion": current["metadata"]["resourceVersion"], "annotations": {STANDBY: text}}})
+        old = self.objects.objects.get(name)
+        if self.objects.put(new):
+            self._cluster_changed(name, new, old)
 
     def reachable(self, name: str) -> bool:
         """Return True if the agent renewed its Lease within the last UNREACHABLE_AFTER seconds, as observed here."""
@@ -136,6 +200,7 @@ class Clusters:
         if lease is None:
             return True
         fresh = _lease_of(lease)
+        fresh.observed = fresh.seen
         stored = self.leases.get(namespace)
         if stored is not None and (stored.renewed, stored.epoch) == (fresh.renewed, fresh.epoch):
             return True
@@ -169,10 +234,18 @@ class Clusters:
         self._stale.add(key)
         if new is None:
             self._written.pop(key, None)
+            self.records.pop(key, None)
             self.listener(key, "removed")
             return
+        record = record_of(new)
+        if (previous := self.records.pop(key, None)) != record:
+            self._mark(key)
+        if record:
+            self.records[key] = record
         if old is None or old["metadata"].get("labels") != new["metadata"].get("labels"):
             self.listener(key, "labels")
+        if old is not None and (previous and previous.phase) != (record and record.phase):
+            self.listener(key, "ready")
         if "deletionTimestamp" in new["metadata"] and (old is None or "deletionTimestamp" not in old["metadata"]):
             self.listener(key, "draining")
         if old is None or old.get("spec") != new.get("spec") or old["metadata"].get("labels") != new["metadata"].get(
@@ -183,18 +256,23 @@ class Clusters:
         namespace = key.partition("/")[0]
         stored = self.leases.get(namespace)  # stays after a deletion: the agent may run on
         if new is not None and (stored is None or (stored.renewed, stored.epoch) != (new.renewed, new.epoch)):
+            if stored is not None or self._leases.synced.is_set():
+                new.observed = new.seen
             self.leases[namespace] = new
         if name := self.name_of(namespace):
             self._check(name)
 
     def _reported(self, key: str, new: ClusterReport | None, old: ClusterReport | None) -> None:
-        namespace = key.partition("/")[0]
+        namespace, _slash, part = key.partition("/")
+        if part not in (REPORT, STANDBY_REPORT):
+            return
+        stored = self.reports if part == REPORT else self.copies
         if new is None:
-            self.reports.pop(namespace, None)
-            self._nodes.pop(namespace, None)
+            stored.pop(namespace, None)
+            self._nodes.pop(key, None)
         else:
-            self.reports[namespace] = new
-            self._nodes[namespace] = tuple(node for report in new.nodes if (node := _node(report)) is not None)
+            stored[namespace] = new
+            self._nodes[key] = tuple(node for report in new.nodes if (node := _node(report)) is not None)
         name = self.name_of(namespace)
         if name is None:
             return
@@ -248,8 +326,7 @@ class Clusters:
                 pass
 
     async def _write(self, name: str) -> None:
-        obj = self.objects.objects.get(name)
-        report = self.reports.get(cluster_namespace(name))
+        obj, report = self.objects.objects.get(name), self.report(name)
         if obj is None or report is None:
             return
         spec = {"name": name, "kubernetescluster": report.clusterName, "provider": report.provider,
@@ -269,16 +346,9 @@ class Clusters:
 
     def _status(self, name: str, report: ClusterReport, obj: Object) -> dict[str, Any]:
         now = times.now()
-        reachable, idle = self.reachable(name), not self._busy.get(name)
-        states = (
-            ("Ready", "True" if reachable else "Unknown", "AgentReporting" if reachable else "AgentSilent",
-             "The agent renews its lease." if reachable else "The agent has not renewed its lease in time."),
-            ("Idle", str(idle), "NoWorkload" if idle else "Workload",
-             "No workload that consumes resources runs here." if idle else "Workloads run here."),
-            ("Standby", "False", "Active", "The cluster is not in standby."))
         previous = conditions_of(obj.get("status"))
         conditions = []
-        for kind, state, reason, message in states:
+        for kind, state, reason, message in self._states(name):
             old = previous.get(kind) or {}
             changed = old.get("lastTransitionTime") if old.get("status") == state else None
             conditions.append({"type": kind, "status": state, "reason": reason, "message": message,
@@ -290,6 +360,37 @@ class Clusters:
                 "nodeGroupsConfigs": _replaced(obj, "nodeGroupsConfigs", report.nodeGroups)}
 
 
+    def _states(self, name: str) -> list[tuple[str, str, str, str]]:
+        """Return type, status, reason and message of the conditions of a cluster."""
+        record, reachable = self.records.get(name), self.reachable(name)
+        ready = ("Ready", "True", "AgentReporting", "The agent renews its lease.")
+        if not reachable:
+            ready = ("Ready", "Unknown", "AgentSilent", "The agent has not renewed its lease in time.")
+        idle = ("Idle", "True", "NoWorkload", "No workload that consumes resources runs here.")
+        if self.busy(name) or (record and record.phase == "Waking"):
+            idle = ("Idle", "False", "Workload", "Workloads run here, or wait for this cluster.")
+        if record is None:
+            return [ready, idle, ("Standby", "False", "Active", "The cluster is not in standby.")]
+        stopped = record.phase in ("Suspending", "Suspended")
+        if not stopped or time.monotonic() - self.observed(name) > UNREACHABLE_AFTER:
+            ready = ("Ready", "False", "Standby" if stopped else record.phase, _PHASES[record.phase])
+        problem = f" The last try failed, and is repeated: {record.problem}" if record.problem else ""
+        reason = f"{record.phase}:Retrying" if problem and record.phase in ("Suspending", "Waking") else record.phase
+        return [ready, idle, ("Standby", str(record.phase != "Waking"), reason,
+                              f"{_PHASES[record.phase]}{problem}"[:2000])]
+
+
+def record_of(obj: Object) -> Record | None:
+    """Return the phase of a cluster, or None if it is active."""
+    text = (obj["metadata"].get("annotations") or {}).get(STANDBY)
+    try:
+        record = msgspec.json.decode(text, type=Record) if text else None
+    except msgspec.MsgspecError as error:
+        LOG.warning("Cluster %s: ignoring its annotation %s: %s", obj["metadata"].get("name"), STANDBY, error)
+        return None
+    return record if record and record.phase != "Active" else None
+
+
 def _replaced(obj: Object, field: str, new: Mapping[str, Any]) -> dict[str, Any]:
     """Return a merge patch that makes a map of the status equal to ``new``: old keys are removed by null."""
     old = (obj.get("status") or {}).get(field) or {}
@@ -297,7 +398,7 @@ def _replaced(obj: Object, field: str, new: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _without_times(status: Mapping[str, Any]) -> dict[str, Any]:
-    conditions = [(entry["type"], entry["status"]) for entry in status["conditions"]]
+    conditions = [(entry["type"], entry["status"], entry["reason"], entry["message"]) for entry in status["conditions"]]
     return {**status, "conditions": conditions, "lastUpdateTime": ""}
 
 

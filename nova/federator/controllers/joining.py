@@ -183,13 +183,7 @@ class Joining:
 async def prepare(api: Api, cluster: str) -> None:
     """Create what the agent of a cluster needs in the control plane: its Cluster, its namespace and its rights there.
     Repeatable. Raises Invalid if the namespace belongs to another cluster."""
-    namespace = cluster_namespace(cluster)
-    await api.ensure("/api/v1/namespaces", {
-        "apiVersion": "v1", "kind": "Namespace",
-        "metadata": {"name": namespace, "labels": {NAME_LABEL: namespace}, "annotations": {ORIGINAL_NAME: cluster}}})
-    owner = ((await api.get(f"/api/v1/namespaces/{namespace}"))["metadata"].get("annotations") or {}).get(ORIGINAL_NAME)
-    if owner != cluster:
-        raise Invalid(f"The namespace {namespace} belongs to {owner or 'a user'}: choose another name for {cluster}.")
+    namespace = await prepare_namespace(api, cluster)
     created = await api.ensure(f"{_RBAC}/namespaces/{namespace}/roles", {
         "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role",
         "metadata": {"name": _ROLE, "namespace": namespace}, "rules": agent_rules()})
@@ -200,10 +194,26 @@ async def prepare(api: Api, cluster: str) -> None:
         "metadata": {"name": _ROLE, "namespace": namespace},
         "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": _ROLE},
         "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": f"{AGENT_USER}{cluster}"}]})
-    await api.ensure(CLUSTERS, {
-        "apiVersion": f"{CLUSTER_GROUP}/{VERSION}", "kind": "Cluster",
-        "metadata": {"name": cluster, "labels": {NAME_LABEL: cluster}, "finalizers": [DRAIN_FINALIZER]},
-        "spec": {"name": cluster}})
+    await api.ensure(CLUSTERS, cluster_body(cluster))
+
+
+def cluster_body(cluster: str) -> dict[str, Any]:
+    """Return the Cluster object of a cluster that has not reported yet."""
+    return {"apiVersion": f"{CLUSTER_GROUP}/{VERSION}", "kind": "Cluster",
+            "metadata": {"name": cluster, "labels": {NAME_LABEL: cluster}, "finalizers": [DRAIN_FINALIZER]},
+            "spec": {"name": cluster}}
+
+
+async def prepare_namespace(api: Api, cluster: str) -> str:
+    """Create the namespace of a cluster, and return its name. Raises Invalid if it belongs to another cluster."""
+    namespace = cluster_namespace(cluster)
+    await api.ensure("/api/v1/namespaces", {
+        "apiVersion": "v1", "kind": "Namespace",
+        "metadata": {"name": namespace, "labels": {NAME_LABEL: namespace}, "annotations": {ORIGINAL_NAME: cluster}}})
+    owner = ((await api.get(f"/api/v1/namespaces/{namespace}"))["metadata"].get("annotations") or {}).get(ORIGINAL_NAME)
+    if owner != cluster:
+        raise Invalid(f"The namespace {namespace} belongs to {owner or 'a user'}: choose another name for {cluster}.")
+    return namespace
 
 
 def agent_rules() -> list[dict[str, Any]]:

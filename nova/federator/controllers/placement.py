@@ -7,10 +7,11 @@ that must never run twice. Everything is derived from the stored schedules, so a
 import asyncio
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from nova.federator.api.keyed_queue import KeyedQueue
 from nova.federator.api.names import cluster_namespace
+from nova.federator.api.objects import consumes
 from nova.federator.api.types import Decision, Group, Policy
 from nova.federator.controllers.catalog import Catalog, template_of
 from nova.federator.controllers.clusters import Clusters
@@ -40,6 +41,7 @@ class Placer:
         self.schedules: Stored = {}
         self.writer = ScheduleWriter(api, catalog, clusters, recorder, self.schedules)
         self.decisions: dict[str, Decision] = {}  # group -> last decision, for explain and for retries
+        self.wanted: dict[str, set[str]] = {}  # cluster in standby -> groups that wait until it is awake
         self.waiting: dict[str, set[str]] = {}  # cause or "cluster/cause" -> groups that wait for it
         self._stopped: set[tuple[str, str]] = set()  # group, cluster: its fence time is over
         self._handovers: dict[str, set[str]] = {}  # group -> groups that wait until it has schedules
@@ -91,8 +93,8 @@ class Placer:
                 del self.schedules[current.group][cluster]
                 if not self.schedules[current.group]:
                     del self.schedules[current.group]
-        if old is None or new is None:
-            self.clusters.count_busy(cluster, 1 if new is not None else -1)
+        if change := int(new is not None and new.consumes) - int(old is not None and old.consumes):
+            self.clusters.count_busy(cluster, change)
         self._claim(current.group, cluster)
         if new is None:
             self.wake(cluster, "capacity")
@@ -239,7 +241,7 @@ class Placer:
             group = self.catalog.group(name)
             decision = self.decide(group, policy)
             self._remember(group, policy, decision)
-            for cluster, shares in decision.targets.items():
+            for cluster, shares in (*decision.targets.items(), *decision.wakes.items()):
                 for key, replicas in shares.items():
                     result.setdefault(key, {})[cluster] = replicas
         return result
@@ -266,8 +268,8 @@ class Placer:
             return
         policy = self.catalog.policy_of(name)
         if policy is None:
-            if current and not self._frozen(current) and await self._confirmed(current):
-                await self.writer.remove(current)
+            if current and await self._confirmed(current):
+                await self._leave(name, current)
             await self.groups.remove(name)
             self._forget(name)
             return
@@ -285,6 +287,7 @@ class Placer:
             self.enqueue(waiting)
 
     def _forget(self, name: str) -> None:
+        self._want(name, ())
         self.decisions.pop(name, None)
         self.claims.decide(name, {})
         for key in [key for key in self._since if key[0] == name]:
@@ -301,7 +304,7 @@ class Placer:
                 continue
             stored = self.schedules.get(placement.group, {})
             decision = self.decisions.get(placement.group)
-            if (decision is None or decision.targets) and not any(
+            if (decision is None or decision.targets or decision.wakes) and not any(
                     entry.ref.key == other.ref.key for parts in stored.values() for part in parts.values()
                     for other in part.entries):
                 self._handovers.setdefault(placement.group, set()).add(name)
@@ -311,6 +314,7 @@ class Placer:
     def _remember(self, group: Group, policy: Policy, decision: Decision) -> None:
         """Book the resources of a decision, and note the changes for which the group waits: those that its rejections
         name, and new clusters if one may be better than the present ones."""
+        self._want(group.key, decision.wakes)
         self.decisions[group.key] = decision
         if not decision.placed or policy.spread is not None or policy.ordered is not None:
             for rejection in decision.rejections:
@@ -320,16 +324,39 @@ class Placer:
                 self.waiting.setdefault(cause, set()).add(group.key)
         self.claims.decide(group.key, {
             cluster: [(item, shares[item.ref.key]) for item in group.items if item.ref.key in shares]
-            for cluster, shares in decision.targets.items()})
+            for cluster, shares in (*decision.targets.items(), *decision.wakes.items())})
 
-    def _frozen(self, current: Mapping[str, Mapping[int, Schedule]]) -> bool:
-        """Return True if the schedules of a group stay: its policy was deleted, and its objects still exist."""
-        policies = {part.policy for parts in current.values() for part in parts.values()}
-        if any(policy and policy not in self.catalog.policies and policy not in self.catalog.invalid_policies
-               for policy in policies):
-            keys = {entry.ref.key for parts in current.values() for part in parts.values() for entry in part.entries}
-            return any(key in self.catalog.templates for key in keys)
-        return bool(policies & self.catalog.invalid_policies.keys())
+    def _want(self, group: str, clusters: Collection[str]) -> None:
+        """Replace the clusters in standby for which a group waits."""
+        previous = self.decisions.get(group)
+        for cluster in previous.wakes if previous else ():
+            self.wanted[cluster].discard(group)
+        for cluster in clusters:
+            self.wanted.setdefault(cluster, set()).add(group)
+
+    def unplaced(self) -> list[str]:
+        """Return the groups that run nowhere and that no cluster can take."""
+        return [group for group, decision in self.decisions.items()
+                if not (decision.placed or decision.targets or decision.wakes)]
+
+    def uses(self, cluster: str) -> bool:
+        """Return True if a decision places objects that consume resources in a cluster, stored or not."""
+        return any(
+            consumes(template.item.ref, replicas) and not template.item.finished
+            for decision in self.decisions.values() for key, replicas in decision.targets.get(cluster, {}).items()
+            if (template := self.catalog.templates.get(key)) is not None)
+
+    async def _leave(self, name: str, current: Mapping[str, Mapping[int, Schedule]]) -> None:
+        """Remove the schedules of a group that is not selected any more. If its policy was deleted or is invalid, its
+        objects stay where they run until users delete them."""
+        stored = [part for parts in current.values() for part in parts.values()]
+        if all(not part.policy or part.policy in self.catalog.policies for part in stored):
+            await self.writer.remove(current)
+            return
+        self.catalog.frozen.update({entry.ref.key: name for part in stored for entry in part.entries})
+        for cluster, parts in current.items():
+            for part in parts.values():
+                await self.writer.prune(cluster, part)
 
     async def _execute(self, group: Group, policy: Policy, decision: Decision,
                        current: Mapping[str, Mapping[int, Schedule]]) -> None:
@@ -385,6 +412,9 @@ class Placer:
                                    f" used; also matching: {', '.join(placement.others)}", "Warning")
             for warning in decision.warnings:
                 self.recorder.emit(item.ref, template.uid, "SchedulingWarning", warning, "Warning")
-            if not decision.placed:
+            if decision.wakes:
+                self.recorder.emit(item.ref, template.uid, "WaitingForCluster", "waits until these clusters are woken"
+                                   f" from standby: {', '.join(sorted(decision.wakes))}")
+            elif not decision.placed:
                 reasons = "; ".join(f"{r.cluster}: {r.message}" for r in decision.rejections) or "no cluster matches"
                 self.recorder.emit(item.ref, template.uid, "FailedScheduling", reasons, "Warning")

@@ -123,6 +123,22 @@ class ScheduleWriter:
                 if not part.deleting:
                     await self.delete(part)
 
+    async def prune(self, cluster: str, part: Schedule) -> None:
+        """Remove the objects that do not exist any more from a schedule; their agent deletes the copies."""
+        templates = self.catalog.templates
+        present = [index for index, entry in enumerate(part.entries)
+                   if (template := templates.get(entry.ref.key)) is not None and template.uid == entry.uid]
+        if part.deleting or len(present) == len(part.entries):
+            return
+        if not present:
+            await self.delete(part)
+            return
+        manifests = schedules.decode(await self.api.get(part.path)).manifests()
+        await self._store(cluster, schedules.render_spec(
+            part.group, [part.entries[index] for index in present],
+            schedules.pack([manifests[index] for index in present]), part.part, part.policy, part.failover,
+            part.fence_after, part.retiring, part.stop_time, prior_silence=part.silence), part)
+
     async def delete(self, part: Schedule) -> None:
         await self.api.remove(part.path, uid=part.uid, version=part.version)
 

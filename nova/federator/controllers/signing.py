@@ -12,10 +12,10 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from nova.common.errors import Invalid
+from nova.federator.api import times
 from nova.federator.api.names import AGENT_USER, AGENTS_GROUP
 
 DAYS = 365  # validity of an agent's certificate; agents renew at two thirds
-_SKEW = datetime.timedelta(minutes=5)  # a clock of an agent may be behind
 _USAGES = {"client auth", "digital signature", "key encipherment"}
 _REQUEST_LIMIT = 16 << 10  # bytes
 
@@ -72,7 +72,7 @@ class Authority:
         certificate = (
             x509.CertificateBuilder().subject_name(request.subject).issuer_name(self.certificate.subject)
             .public_key(request.public_key()).serial_number(x509.random_serial_number())
-            .not_valid_before(now - _SKEW).not_valid_after(end)
+            .not_valid_before(now - times.CLOCK_ERROR).not_valid_after(end)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(x509.KeyUsage(True, False, True, False, False, False, False, False, False), critical=True)
             .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False)

@@ -92,6 +92,7 @@ class Api:
         self.counts: dict[str, int] = {}
         self._agent, self._connections = agent, connections
         self._session: aiohttp.ClientSession | None = None
+        self._streams: set[aiohttp.StreamReader] = set()  # of running watches
         self._token_read = time.monotonic()
         self._resources: dict[str, dict[str, Resource]] = {}  # group/version -> kind -> resource
 
@@ -100,10 +101,12 @@ class Api:
         return self
 
     async def use(self, config: Kubeconfig) -> None:
-        """Continue with other credentials. Running requests and watches are interrupted, and fail as if the connection
-        broke."""
+        """Continue with other credentials. Watches end as if their connections broke; running requests that get no
+        response fail when their time is over."""
         previous, self.config = self._session, config
         self._connect()
+        for stream in self._streams:  # aiohttp forgets the readers of connections that it closes
+            stream.set_exception(aiohttp.ClientConnectionError("its connection was replaced"))
         if previous:
             await previous.close()
 
@@ -220,18 +223,28 @@ class Api:
         Raises ApiError: ``expired`` if a new list is needed."""
         query = {**query, "watch": "1", "resourceVersion": version, "allowWatchBookmarks": "true",
                  "timeoutSeconds": str(_WATCH_SECONDS + random.randint(0, 60))}  # noqa: S311
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=self.timeout, sock_read=_WATCH_SILENCE)
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=self.timeout)
         self._count("WATCH")
         try:
-            async with self._open().get(f"{self.config.server}{path}?{urlencode(query)}", timeout=timeout,
-                                        read_bufsize=_EVENT_LIMIT, headers=self._login(),
-                                        server_hostname=self.config.tls_server_name or None) as response:
+            async with asyncio.timeout(self.timeout):
+                response = await self._open().get(
+                    f"{self.config.server}{path}?{urlencode(query)}", timeout=timeout, read_bufsize=_EVENT_LIMIT,
+                    headers=self._login(), server_hostname=self.config.tls_server_name or None)
+            async with response:
                 if response.status != 200:
                     raise self._error("WATCH", path, response.status, await response.read())
-                while line := await response.content.readline():
-                    yield self._event(path, line)
+                self._streams.add(response.content)
+                try:
+                    while line := await self._line(response.content):
+                        yield self._event(path, line)
+                finally:
+                    self._streams.discard(response.content)
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             raise ApiError(f"The watch of {self.config.server}{path} broke: {_text(error)}") from None
+
+    async def _line(self, stream: aiohttp.StreamReader) -> bytes:
+        async with asyncio.timeout(_WATCH_SILENCE):
+            return await stream.readline()
 
     def _event(self, path: str, line: bytes) -> Event:
         try:

@@ -43,6 +43,7 @@ class Informer(Generic[T]):
         self.lists = 0
         self.error: ApiError | None = None  # of the last attempt to list or watch
         self._reachable = asyncio.Event()
+        self._relist = False
         self._versions: dict[str, str] = {}  # key -> resource version
 
     async def run(self) -> None:
@@ -51,6 +52,8 @@ class Informer(Generic[T]):
         while True:
             started = time.monotonic()
             try:
+                if self._relist:
+                    self._relist, self.version = False, ""
                 if not self.version:
                     await self.refresh()
                 self.error = None
@@ -81,7 +84,9 @@ class Informer(Generic[T]):
                         await self._reachable.wait()
 
     def retry(self) -> None:
-        """End the delay after a failed attempt: the server is reachable again."""
+        """List again once the present watch has ended, without a delay: the server was unreachable. It may have been
+        restored from a backup, and a watch from a version that it does not have yet reports nothing."""
+        self._relist = True
         self._reachable.set()
 
     async def refresh(self) -> None:

@@ -37,6 +37,7 @@ _POLL = 0.05  # seconds between two checks while a cluster starts
 _CHECK = 1.0  # seconds between two checks of a running cluster
 _LONGEST_DELAY = 30.0  # seconds before a part that ends again and again is restarted
 _STABLE = 60.0  # seconds after which a restarted part counts as healthy
+_SUSPENDED = "suspended"  # file that marks a cluster in standby
 _SERVICE_NAMES = ("localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc",
                   "kubernetes.default.svc.cluster.local", "10.0.0.1")
 
@@ -136,13 +137,28 @@ class LocalCluster:
         """Stop exactly the recorded processes, clients before servers. ``kill``: at once, with SIGKILL."""
         if not self.directory.exists():
             return
-        names = {*self.processes.names(), *self._part_names()} - {"supervisor"}
         await self.processes.stop(["supervisor"])
+        await self.stop_parts(kill)
+        LOG.info("Cluster %s is stopped", self.name)
+
+    async def stop_parts(self, kill: bool = False) -> None:
+        """Stop the recorded processes but the supervisor, which restarts them unless the cluster is marked."""
+        names = {*self.processes.names(), *self._part_names()} - {"supervisor"}
         with self._lock():
             clients = sorted(names - {"kube-apiserver", "etcd"})
             for group in ([*clients, "kube-apiserver", "etcd"],) if kill else (clients, ["kube-apiserver"], ["etcd"]):
                 await self.processes.stop(group, kill=kill)
-        LOG.info("Cluster %s is stopped", self.name)
+
+    @property
+    def suspended(self) -> bool:
+        """Return True if the supervisor shall leave the cluster stopped."""
+        return (self.directory / _SUSPENDED).exists() or not self.directory.exists()
+
+    def mark_suspended(self, suspended: bool) -> None:
+        if suspended:
+            files.replace(self.directory / _SUSPENDED, "")
+        else:
+            files.remove(str(self.directory / _SUSPENDED))
 
     async def remove(self) -> None:
         """Stop the cluster and delete its directory, with all objects. Succeeds if there is none."""
@@ -158,6 +174,8 @@ class LocalCluster:
         try:
             while True:
                 await asyncio.sleep(_CHECK)
+                if self.suspended:
+                    continue
                 self.processes.rotate_logs()
                 now = time.monotonic()
                 for name, part in self._parts().items():

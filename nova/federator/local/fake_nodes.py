@@ -83,8 +83,7 @@ class FakeNodes:
         labels = {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64",
                   "lab/fake": "true", **self._labels}
         body: Object = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}}
-        if self._taints:
-            body["spec"] = {"taints": self._taints}
+        body["spec"] = {"providerID": f"local:///{name}", **({"taints": self._taints} if self._taints else {})}
         try:
             await self._api.create("/api/v1/nodes", body)
         except ApiError as error:

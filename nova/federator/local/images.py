@@ -1,10 +1,12 @@
-"""Container images of busybox, made without a container engine: for the pods of whole clusters on this machine."""
+"""Archives of container images for whole clusters on this machine: images of busybox, made without a container engine,
+and images of tools/images."""
 
 import hashlib
 import io
 import json
 import pathlib
 import tarfile
+from collections.abc import Mapping
 
 PAUSE = "lab.local/pause:1"
 # A shell as process 1 must handle SIGTERM, or each deletion waits for the grace period.
@@ -33,6 +35,26 @@ def write_images(busybox: pathlib.Path, target: pathlib.Path) -> None:
             manifest.append({"Config": name, "RepoTags": [tag], "Layers": [f"{digest}/layer.tar"]})
         _add(archive, "manifest.json", json.dumps(manifest).encode())
     draft.replace(target)
+
+
+def write_archive(layout: pathlib.Path, names: Mapping[str, str], target: pathlib.Path) -> None:
+    """Write images of an OCI layout to an archive that containerd imports. ``names``: name in containerd by name in the
+    layout, both with tags. Raises KeyError if the layout has no such image."""
+    blobs, entries = layout / "blobs/sha256", {}
+    for entry in json.loads((layout / "index.json").read_bytes())["manifests"]:
+        entries[entry["annotations"]["org.opencontainers.image.ref.name"]] = entry
+    digests, manifests = set(), []
+    for name, reference in names.items():
+        entry = entries[name]
+        manifest = json.loads((blobs / entry["digest"].removeprefix("sha256:")).read_bytes())
+        digests |= {blob["digest"] for blob in (entry, manifest["config"], *manifest["layers"])}
+        manifests.append({**entry, "annotations": {"io.containerd.image.name": reference}})
+    with tarfile.open(target, "w") as archive:
+        _add(archive, "oci-layout", b'{"imageLayoutVersion": "1.0.0"}')
+        _add(archive, "index.json", json.dumps({"schemaVersion": 2, "manifests": manifests}).encode())
+        for digest in sorted(digests):
+            name = digest.removeprefix("sha256:")
+            archive.add(blobs / name, f"blobs/sha256/{name}")
 
 
 def _layer(busybox: bytes, version: str) -> bytes:

@@ -11,9 +11,9 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from nova.common import files, plain_ip
 from nova.common.errors import Invalid
+from nova.federator.api import times
 
 _DAYS = 3650
-_SKEW = datetime.timedelta(minutes=5)  # a clock of a client may be behind
 _PRIVATE = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
 
 
@@ -82,7 +82,7 @@ class Authority:
                  ) -> x509.CertificateBuilder:
         now = datetime.datetime.now(datetime.UTC)
         return (x509.CertificateBuilder().subject_name(subject).issuer_name(issuer).public_key(key.public_key())
-                .serial_number(x509.random_serial_number()).not_valid_before(now - _SKEW)
+                .serial_number(x509.random_serial_number()).not_valid_before(now - times.CLOCK_ERROR)
                 .not_valid_after(now + datetime.timedelta(days=_DAYS)))
 
 

@@ -1,6 +1,7 @@
-"""A whole cluster on this machine: its node runs real pods, in a network namespace of its own. Needs root.
+"""A whole cluster on this machine: its nodes run real pods, in a network namespace of its own. Needs root.
 
 The namespace has the address 10.200.INDEX.2 and reaches the machine at 10.200.INDEX.1; pods are in 10.244.INDEX.0/24.
+All nodes share the namespace, its address and one network of pods.
 """
 
 import asyncio
@@ -8,7 +9,9 @@ import contextlib
 import json
 import os
 import pathlib
+import sys
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import msgspec
 
@@ -23,16 +26,38 @@ from nova.federator.local.images import PAUSE, write_images
 from nova.federator.local.pki import Authority
 from nova.federator.local.processes import until
 
-_NODE_PARTS = ("kube-proxy", "kubelet", "containerd")
 _COMMAND_TIMEOUT = 30.0
+_IMPORT_TIMEOUT = 300.0
+_POD_LOGS = pathlib.Path("/var/log/pods")
 _CUT = (("raw", "PREROUTING", "-i"), ("mangle", "POSTROUTING", "-o"))  # where packets of the machine are dropped
 
 
+class _Node(NamedTuple):
+    """A kubelet and a containerd, with a directory and a mount namespace. ``number``: 0 for the first node."""
+
+    name: str
+    directory: pathlib.Path
+    number: int
+
+    @property
+    def socket(self) -> pathlib.Path:
+        return self.directory / "containerd.sock"
+
+    @property
+    def mounts(self) -> pathlib.Path:
+        """Return the file of the mount namespace."""
+        return self.directory / "namespace/mnt"
+
+    def part(self, program: str) -> str:
+        """Return the name of the process of a program."""
+        return f"{program}-{self.number + 1}" if self.number else program
+
+
 class WholeCluster(LocalCluster):
-    """A cluster with one node. ``index``: 0 to 250, unique on the machine."""
+    """A cluster that runs pods. ``index``: 0 to 250, unique on the machine. ``nodes``: their number."""
 
     def __init__(self, directory: pathlib.Path, name: str, index: int, options: ClusterOptions | None = None,
-                 binaries: Binaries | None = None) -> None:
+                 binaries: Binaries | None = None, nodes: int = 1) -> None:
         if not 0 <= index <= 250:
             raise Invalid("index must be between 0 and 250.")
         if os.geteuid() != 0:
@@ -40,12 +65,18 @@ class WholeCluster(LocalCluster):
         options = options or ClusterOptions()
         self.namespace, self._link, self._index = f"nova-k8s-{index}", f"nova-k8s{index}", index
         self.address, self.gateway = f"10.200.{index}.2", f"10.200.{index}.1"
-        self.node = f"{name}-node"
         super().__init__(directory, name, msgspec.structs.replace(
             options, nova=False, controllers=True, scheduler=True, nodes=None, address=self.address, port=6443,
             prefix=(*options.prefix, "nsenter", f"--net=/run/netns/{self.namespace}")),
             binaries or Binaries(programs=(*CONTROL_PLANE, *NODE)))
-        self._socket = self.directory / "containerd.sock"
+        self._nodes = [_Node(f"{name}-node{f'-{number + 1}' if number else ''}",
+                             self.directory / f"node-{number + 1}" if number else self.directory, number)
+                       for number in range(nodes)]
+
+    async def import_images(self, archive: pathlib.Path) -> None:
+        """Add the images of a Docker or OCI archive to all nodes. Raises ReportedError."""
+        for node in self._nodes:
+            await self._ctr(node, "images", "import", str(archive), timeout=_IMPORT_TIMEOUT)
 
     async def cut(self) -> None:
         """Drop all packets between the namespace and the machine. Connections inside the cluster go on."""
@@ -61,21 +92,21 @@ class WholeCluster(LocalCluster):
         if not self.directory.exists():
             return
         await self.processes.stop(["supervisor"])
-        await self.processes.stop(("kubelet", "kube-proxy"), kill=kill)
-        if self.processes.record("containerd"):
-            await self._remove_containers()
-        await self.processes.stop(["containerd"])
+        await self.processes.stop(("kube-proxy", *(node.part("kubelet") for node in self._nodes)), kill=kill)
+        await self._remove_containers()
+        await self.processes.stop([node.part("containerd") for node in self._nodes])
         await super().stop(kill)
         await self._clean()
 
     async def _remove_containers(self) -> None:
-        with contextlib.suppress(ReportedError):
-            for task in (await self._ctr("task", "ls", "-q")).split():
-                with contextlib.suppress(ReportedError):
-                    await self._ctr("task", "rm", "-f", task)
-            for container in (await self._ctr("container", "ls", "-q")).split():
-                with contextlib.suppress(ReportedError):
-                    await self._ctr("container", "rm", container)
+        for node in (node for node in self._nodes if self.processes.record(node.part("containerd"))):
+            with contextlib.suppress(ReportedError):
+                for task in (await self._ctr(node, "task", "ls", "-q")).split():
+                    with contextlib.suppress(ReportedError):
+                        await self._ctr(node, "task", "rm", "-f", task)
+                for container in (await self._ctr(node, "container", "ls", "-q")).split():
+                    with contextlib.suppress(ReportedError):
+                        await self._ctr(node, "container", "rm", container)
 
     async def _clean(self) -> None:
         directory = f"{self.directory.resolve()}/"
@@ -97,7 +128,7 @@ class WholeCluster(LocalCluster):
             await self._clean()
 
     async def _prepare(self) -> None:
-        """Create the network namespace and the configuration files of the node."""
+        """Create the network namespace and the configuration files of the nodes."""
         if not pathlib.Path(f"/run/netns/{self.namespace}").exists():
             await _run("ip", "netns", "add", self.namespace)
         if not pathlib.Path(f"/sys/class/net/{self._link}").exists():
@@ -109,74 +140,91 @@ class WholeCluster(LocalCluster):
                             ("link", "set", "lo", "up"), ("route", "add", "default", "via", self.gateway)):
                 await _run("ip", "-netns", self.namespace, *command)
             await self._inside("sysctl", "-qw", "net.ipv4.ip_forward=1", "net.ipv4.conf.all.route_localnet=1")
-        for name in ("cni", "kubelet"):
-            (self.directory / name).mkdir(mode=0o700, exist_ok=True)
-        files.replace(self.directory / "containerd.toml", self._containerd_configuration())
+        (self.directory / "cni").mkdir(mode=0o700, exist_ok=True)
         files.replace(self.directory / "cni/10-bridge.conflist", json.dumps(self._network_configuration()))
-        files.replace(self.directory / "kubelet.json", json.dumps(self._kubelet_configuration()))
+        for node in self._nodes:
+            (node.directory / "kubelet").mkdir(mode=0o700, parents=True, exist_ok=True)
+            files.replace(node.directory / "containerd.toml", self._containerd_configuration(node))
+            files.replace(node.directory / "kubelet.json", json.dumps(self._kubelet_configuration(node)))
+            if not os.path.ismount(node.mounts):
+                await self._isolate(node)
         archive = self.binaries.cache / "images-1.tar"
         if not archive.exists():
             write_images(pathlib.Path(self.binaries.path("busybox")), archive)
 
+    async def _isolate(self, node: _Node) -> None:
+        """Create the mount namespace of a node, with its own pod logs: a kubelet deletes the logs of unknown pods."""
+        logs, place = node.directory / "logs", node.mounts.parent
+        for directory in (logs, place, _POD_LOGS):
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        await _run("mount", "--bind", str(place), str(place))
+        await _run("mount", "--make-private", str(place))  # required for a file of a mount namespace
+        node.mounts.touch()
+        await _run("unshare", f"--mount={node.mounts}", "mount", "--bind", str(logs), str(_POD_LOGS))
+
     def _write_credentials(self) -> None:
         super()._write_credentials()
         authority = Authority(self.pki, "ca", "")
-        authority.issue("kubelet", f"system:node:{self.node}", "system:nodes", hosts=(self.address, self.node))
+        for node in self._nodes:
+            authority.issue(node.part("kubelet"), f"system:node:{node.name}", "system:nodes",
+                            hosts=(self.address, node.name))
         authority.issue("apiserver-kubelet-client", "kube-apiserver-kubelet-client", "system:masters")
         authority.issue("kube-proxy", "system:kube-proxy")
-        for name in ("kubelet", "kube-proxy"):
+        for name in ("kube-proxy", *(node.part("kubelet") for node in self._nodes)):
             certificate, key = ((self.pki / f"{name}.{kind}").read_bytes() for kind in ("crt", "key"))
             login = Kubeconfig(server=self.config.server, ca=authority.pem, certificate=certificate, key=key,
                                context=self.name)
             files.replace(self.directory / f"{name}.kubeconfig", login.render(name))
 
     async def _start_others(self, parts: Mapping[str, Part], started: list[str]) -> None:
-        names = parts.keys() - set(_NODE_PARTS)
-        await super()._start_others({name: parts[name] for name in names}, started)
-        await self._start_part("containerd", parts["containerd"], started)
-        self._waiting_for = f"containerd does not answer; log: {self.processes.log('containerd')}"
-        await until(self._socket.exists, _COMMAND_TIMEOUT)
-        await self._ctr("images", "import", str(self.binaries.cache / "images-1.tar"))
+        later = {"kube-proxy", *(node.part(program) for node in self._nodes for program in ("containerd", "kubelet"))}
+        await super()._start_others({name: parts[name] for name in parts.keys() - later}, started)
+        for node in self._nodes:
+            name = node.part("containerd")
+            await self._start_part(name, parts[name], started)
+            self._waiting_for = f"containerd does not answer; log: {self.processes.log(name)}"
+            await until(node.socket.exists, _COMMAND_TIMEOUT)
+        await self.import_images(self.binaries.cache / "images-1.tar")
         async with Api(self.config) as api:
             with contextlib.suppress(ApiError):  # exists
                 await api.create("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", {
                     "metadata": {"name": "nodes"}, "roleRef": {
                         "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "system:node"},
                     "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": "system:nodes"}]})
-            for name in ("kubelet", "kube-proxy"):
+            for name in (*(node.part("kubelet") for node in self._nodes), "kube-proxy"):
                 await self._start_part(name, parts[name], started)
-            self._waiting_for = f"Node {self.node} is not ready; log: {self.processes.log('kubelet')}"
-            while not await self._node_ready(api):
-                self._check_running(_NODE_PARTS)
-                await asyncio.sleep(0.2)
-
-    async def _node_ready(self, api: Api) -> bool:
-        try:
-            node = await api.get(f"/api/v1/nodes/{self.node}")
-        except ApiError:
-            return False
-        return holds(node.get("status"), "Ready")
+            for node in self._nodes:
+                self._waiting_for = f"Node {node.name} is not ready; log: {self.processes.log(node.part('kubelet'))}"
+                while not await _ready(api, node.name):
+                    self._check_running(tuple(later))
+                    await asyncio.sleep(0.2)
 
     def _part_names(self) -> list[str]:
-        return [*super()._part_names(), *_NODE_PARTS]
+        return [*super()._part_names(), "dns", "kube-proxy",
+                *(node.part(program) for node in self._nodes for program in ("kubelet", "containerd"))]
 
     def _parts(self) -> dict[str, Part]:
         path = {"PATH": f"{self.binaries.directory}:{os.environ.get('PATH', '/usr/sbin:/usr/bin:/sbin:/bin')}"}
         program = self.binaries.path
-        return {
-            **super()._parts(),
-            "containerd": Part((program("containerd"), "-c", str(self.directory / "containerd.toml")), path),
-            "kubelet": Part((
-                program("kubelet"), f"--config={self.directory}/kubelet.json", "--container-runtime=remote",
-                f"--kubeconfig={self.directory}/kubelet.kubeconfig", f"--hostname-override={self.node}",
-                f"--container-runtime-endpoint=unix://{self._socket}", f"--node-ip={self.address}",
-                f"--root-dir={self.directory}/kubelet", f"--cert-dir={self.pki}"), path),
-            "kube-proxy": Part((
-                program("kube-proxy"), f"--kubeconfig={self.directory}/kube-proxy.kubeconfig",
-                "--proxy-mode=iptables", f"--cluster-cidr=10.244.{self._index}.0/24",
-                f"--hostname-override={self.node}", "--conntrack-max-per-core=0",
-                "--conntrack-tcp-timeout-established=0", "--conntrack-tcp-timeout-close-wait=0",
-                "--metrics-bind-address=127.0.0.1:10249"), path)}
+        parts = {**super()._parts(), "dns": Part((
+            sys.executable, "-m", "nova.federator.local.dns", f"--kubeconfig={self.kubeconfig}",
+            f"--address={self.address}"))}
+        for node in self._nodes:
+            name, inside = node.part("kubelet"), ("nsenter", f"--mount={node.mounts}")
+            parts[node.part("containerd")] = Part((
+                *inside, program("containerd"), "-c", str(node.directory / "containerd.toml")), path)
+            parts[name] = Part((
+                *inside, program("kubelet"), f"--config={node.directory}/kubelet.json", "--container-runtime=remote",
+                f"--kubeconfig={self.directory}/{name}.kubeconfig", f"--hostname-override={node.name}",
+                f"--container-runtime-endpoint=unix://{node.socket}", f"--node-ip={self.address}",
+                f"--root-dir={node.directory}/kubelet", f"--cert-dir={self.pki}"), path)
+        parts["kube-proxy"] = Part((
+            program("kube-proxy"), f"--kubeconfig={self.directory}/kube-proxy.kubeconfig",
+            "--proxy-mode=iptables", f"--cluster-cidr=10.244.{self._index}.0/24",
+            f"--hostname-override={self._nodes[0].name}", "--conntrack-max-per-core=0",
+            "--conntrack-tcp-timeout-established=0", "--conntrack-tcp-timeout-close-wait=0",
+            "--metrics-bind-address=127.0.0.1:10249"), path)
+        return parts
 
     def _api_server(self) -> tuple[str, ...]:
         client = self.pki / "apiserver-kubelet-client"
@@ -186,13 +234,13 @@ class WholeCluster(LocalCluster):
     def _advertising(self) -> tuple[str, ...]:
         return (f"--advertise-address={self.address}",)
 
-    def _containerd_configuration(self) -> str:
-        plugin, directory = 'plugins."io.containerd.grpc.v1.cri"', self.directory
+    def _containerd_configuration(self, node: _Node) -> str:
+        plugin, directory = 'plugins."io.containerd.grpc.v1.cri"', node.directory
         return f"""version = 2
 root = "{directory}/containerd"
 state = "{directory}/containerd-state"
 [grpc]
-  address = "{self._socket}"
+  address = "{node.socket}"
 [{plugin}]
   sandbox_image = "{PAUSE}"
   restrict_oom_score_adj = true
@@ -207,7 +255,7 @@ state = "{directory}/containerd-state"
   SystemdCgroup = false
 [{plugin}.cni]
   bin_dir = "{self.binaries.cache}/cni"
-  conf_dir = "{directory}/cni"
+  conf_dir = "{self.directory}/cni"
 """
 
     def _network_configuration(self) -> dict[str, object]:
@@ -218,21 +266,23 @@ state = "{directory}/containerd-state"
         return {"cniVersion": "0.4.0", "name": self.name,
                 "plugins": [bridge, {"type": "portmap", "capabilities": {"portMappings": True}}]}
 
-    def _kubelet_configuration(self) -> dict[str, object]:
+    def _kubelet_configuration(self, node: _Node) -> dict[str, object]:
         return {
             "apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration",
             "authentication": {"anonymous": {"enabled": False}, "webhook": {"enabled": True},
                                "x509": {"clientCAFile": f"{self.pki}/ca.crt"}},
-            "authorization": {"mode": "Webhook"}, "address": self.address, "port": 10250, "readOnlyPort": 0,
-            "tlsCertFile": f"{self.pki}/kubelet.crt", "tlsPrivateKeyFile": f"{self.pki}/kubelet.key",
+            "authorization": {"mode": "Webhook"}, "address": self.address, "port": 10250 + node.number,
+            "readOnlyPort": 0, "healthzPort": 0, "tlsCertFile": f"{self.pki}/{node.part('kubelet')}.crt",
+            "tlsPrivateKeyFile": f"{self.pki}/{node.part('kubelet')}.key",
             "cgroupDriver": "cgroupfs", "cgroupsPerQOS": False, "enforceNodeAllocatable": [], "failSwapOn": False,
             "resolvConf": "/etc/resolv.conf", "imageGCHighThresholdPercent": 100, "nodeStatusUpdateFrequency": "2s",
             "evictionHard": {"memory.available": "100Mi", "nodefs.available": "1%", "imagefs.available": "1%"},
-            "maxPods": 100, "containerLogMaxSize": "1Mi", "clusterDomain": "cluster.local"}
+            "maxPods": 100, "containerLogMaxSize": "1Mi", "clusterDomain": "cluster.local",
+            "clusterDNS": [self.address]}
 
-    async def _ctr(self, *arguments: str) -> str:
-        return await _run(self.binaries.path("ctr"), "--address", str(self._socket), "--namespace", "k8s.io",
-                          *arguments, path=str(self.binaries.directory))
+    async def _ctr(self, node: _Node, *arguments: str, timeout: float = _COMMAND_TIMEOUT) -> str:
+        return await _run(self.binaries.path("ctr"), "--address", str(node.socket), "--namespace", "k8s.io",
+                          *arguments, path=str(self.binaries.directory), timeout=timeout)
 
     async def _inside(self, *command: str) -> str:
         return await _run("nsenter", f"--net=/run/netns/{self.namespace}", *command)
@@ -241,20 +291,28 @@ state = "{directory}/containerd-state"
         await self._inside("iptables", "-w", *arguments)
 
 
-async def _run(*command: str, path: str = "") -> str:
+async def _ready(api: Api, name: str) -> bool:
+    try:
+        node = await api.get(f"/api/v1/nodes/{name}")
+    except ApiError:
+        return False
+    return holds(node.get("status"), "Ready")
+
+
+async def _run(*command: str, path: str = "", timeout: float = _COMMAND_TIMEOUT) -> str:
     """Run a command and return its output. Raises ReportedError with its errors, also after a timeout."""
     environment = {**os.environ, **({"PATH": f"{path}:{os.environ.get('PATH', '')}"} if path else {})}
     process = await asyncio.create_subprocess_exec(
         *command, env=environment, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE)
     try:
-        async with asyncio.timeout(_COMMAND_TIMEOUT):
+        async with asyncio.timeout(timeout):
             output, errors = await process.communicate()
     except BaseException as error:
         with contextlib.suppress(ProcessLookupError):
             process.kill()
         if isinstance(error, TimeoutError):
-            raise ReportedError(f"{' '.join(command)} did not end within {_COMMAND_TIMEOUT:.0f} s.") from None
+            raise ReportedError(f"{' '.join(command)} did not end within {timeout:.0f} s.") from None
         raise
     if process.returncode:
         raise ReportedError(f"{' '.join(command)} failed: {errors.decode(errors='replace').strip()}")

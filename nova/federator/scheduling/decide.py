@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
+from nova.federator.api.objects import consumes
 from nova.federator.api.selectors import matches
 from nova.federator.api.types import Cluster, Decision, Group, Item, Policy, Rejection
 from nova.federator.scheduling.capacity import Claims, Fit, Room
@@ -34,6 +35,8 @@ def decide(group: Group, policy: Policy, clusters: Iterable[Cluster] | Mapping[s
         unknown = sorted(name for _key, names in policy.clusters.equal for name in names if name not in by_name)
         decision = msgspec.structs.replace(decision, warnings=(*decision.warnings, *(
             f"the annotation names the cluster {name!r:.80}, which does not exist" for name in unknown[:_WARNINGS])))
+    if any(by_name[name].standby for name in decision.targets):
+        return _until_awake(group, policy, decision, by_name, current, released)
     if decision.targets:
         return decision
     remaining = _remaining(group, policy, by_name, current, released)
@@ -50,6 +53,25 @@ def _remaining(group: Group, policy: Policy, by_name: Mapping[str, Cluster], cur
     keys = [item.ref.key for item in group.items]
     placed = {name: {key: shares[key] for key in keys if key in shares} for name, shares in stays.items()}
     return {name: shares for name, shares in placed.items() if shares}
+
+
+def _until_awake(group: Group, policy: Policy, decision: Decision, by_name: Mapping[str, Cluster], current: Shares,
+                 released: Collection[str]) -> Decision:
+    """Divide a decision into what is possible now and what waits for clusters to wake up. Nothing shrinks or leaves a
+    cluster meanwhile. Objects that consume nothing stay in clusters in standby, but neither wake nor enter them."""
+    refs = {item.ref.key: item.ref for item in group.items}
+    wakes = {name: shares for name, shares in decision.targets.items() if by_name[name].standby and any(
+        consumes(refs[key], share) for key, share in shares.items())}
+    possible = {name: shares for name, shares in decision.targets.items() if name not in wakes and (
+        not by_name[name].standby or name in current)}
+    if not wakes:
+        return msgspec.structs.replace(decision, targets=possible)
+    targets = {name: dict(shares) for name, shares in _remaining(group, policy, by_name, current, released).items()}
+    for name, shares in possible.items():
+        for key, share in shares.items():
+            present = targets.setdefault(name, {}).get(key)
+            targets[name][key] = share if share is None or present is None else max(share, present)
+    return msgspec.structs.replace(decision, targets=targets, wakes=wakes, placed=False)
 
 
 def _without_restarts(group: Group, policy: Policy, by_name: Mapping[str, Cluster], claims: Claims, current: Shares,
@@ -71,7 +93,7 @@ def _stays(group: Group, policy: Policy, by_name: Mapping[str, Cluster], claims:
     if len(current) != 1 or policy.spread is not None or policy.ordered is not None:
         return False
     cluster = by_name.get(next(iter(current)))
-    return (cluster is not None and cluster.reachable and claims.holds(
+    return (cluster is not None and cluster.reachable and not cluster.standby and claims.holds(
         cluster.name, group.key, [(item, item.replicas) for item in group.items])
         and _rejected(group, policy, cluster, True, False, cluster.name in avoided) is None)
 
@@ -110,9 +132,16 @@ def _rejected(group: Group, policy: Policy, cluster: Cluster, present: bool, hel
         return Rejection(cluster.name, "selector", "the labels of the cluster do not match the policy", "labels")
     if cluster.draining:
         return Rejection(cluster.name, "draining", "the cluster is being deleted")
-    if not cluster.reachable and not held:
+    if cluster.standby and not present:
+        if not any(consumes(item.ref, item.replicas) for item in group.items):
+            return Rejection(cluster.name, "standby", "the cluster is in standby, and objects that use no resources do"
+                                                      " not wake it", "ready")
+        if cluster.problem:
+            return Rejection(cluster.name, "standby", f"the cluster was not woken from standby: {cluster.problem}",
+                             "ready")
+    elif not cluster.reachable and not held:
         return Rejection(cluster.name, "ready", "the agent of the cluster does not report", "ready")
-    if not cluster.ready and not present:
+    elif not cluster.ready and not present:
         return Rejection(cluster.name, "ready", "the agent of the cluster has not reported yet", "ready")
     if avoided:
         return Rejection(cluster.name, "deadline", "the group did not become ready there in time; the cluster is tried"
@@ -149,11 +178,11 @@ def _single(group: Group, policy: Policy, candidates: Sequence[Cluster], claims:
     elif present and present[0] in usable and policy.ordered is None:
         chosen = present[0]
     elif usable:
-        chosen = min(usable, key=lambda cluster: (_priority(policy, cluster), cluster.autoscaled,
+        chosen = min(usable, key=lambda cluster: (_priority(policy, cluster), cluster.standby, cluster.autoscaled,
                                                   cluster not in present, -fits[cluster.name].room, cluster.name))
     else:
         chosen = min((cluster for cluster in candidates if cluster.autoscaled), default=None, key=lambda cluster: (
-            cluster not in present, _priority(policy, cluster), cluster.name))
+            cluster not in present, _priority(policy, cluster), cluster.standby, cluster.name))
     rejections += [Rejection(name, fit.check, fit.message, "capacity") for name, fit in fits.items()
                    if not fit.ok and (chosen is None or name != chosen.name)]
     targets = {chosen.name: _whole(group)} if chosen else {}
@@ -168,7 +197,8 @@ def _preferred(group: Group, policy: Policy, candidates: Sequence[Cluster], clai
     names = [cluster.name for cluster in present]
     stays = names[0] if names and policy.ordered is None else ""
     return sorted(candidates, key=lambda cluster: (
-        cluster.name != stays, _priority(policy, cluster), cluster.autoscaled, cluster.name not in names,
+        cluster.name != stays, _priority(policy, cluster), cluster.standby, cluster.autoscaled,
+        cluster.name not in names,
         -rooms[cluster.name], cluster.name))
 
 

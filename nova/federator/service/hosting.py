@@ -37,8 +37,10 @@ class Hosting:
                 LOG.warning("The event %s was not written and is tried again: %s", reason, error)
                 await asyncio.sleep(_RETRY)
 
-    async def run(self) -> None:
-        """Keep events alive until cancelled."""
+    async def run(self, prepared: asyncio.Event) -> None:
+        """Report that the control plane is ready once it is ``prepared``, and keep events alive until cancelled."""
+        await prepared.wait()
+        await self.report("NovaControlPlaneReady", "The Nova control plane is ready.")
         while True:
             await asyncio.sleep(_EVENT_INTERVAL)
             for reason, message in list(self._events.items()):
@@ -61,9 +63,9 @@ class Hosting:
         raise ApiError(f"Service {self.namespace}/apiserver has no address of a load balancer.")
 
 
-async def keep_init_kubeconfig(nova: Api, hosting: Hosting | None) -> None:
+async def keep_init_kubeconfig(nova: Api, hosting: Hosting | None, attempted: asyncio.Event) -> None:
     """Keep the Secret elotl/nova-cluster-init-kubeconfig, with which agents of new clusters join, until cancelled. Its
-    token is replaced before it expires."""
+    token is replaced before it expires. ``attempted`` is set after the first attempt to write it."""
     due = 0.0
     while True:
         try:
@@ -78,4 +80,5 @@ async def keep_init_kubeconfig(nova: Api, hosting: Hosting | None) -> None:
                 due = time.monotonic() + _TOKEN_HOURS * 1800
         except ApiError as error:
             LOG.warning("The kubeconfig for new agents was not written and is tried again: %s", error)
+        attempted.set()
         await asyncio.sleep(_RETRY if time.monotonic() >= due else 60.0)

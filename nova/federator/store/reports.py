@@ -60,9 +60,9 @@ def path_of(namespace: str, name: str = REPORT) -> str:
     return f"/apis/{API_VERSION}/namespaces/{namespace}/clusterreports{f'/{name}' if name else ''}"
 
 
-def render(namespace: str, report: ClusterReport) -> dict[str, Any]:
-    """Return the object that the agent stores."""
-    return {"apiVersion": API_VERSION, "kind": "ClusterReport", "metadata": {"name": REPORT, "namespace": namespace},
+def render(namespace: str, report: ClusterReport, name: str = REPORT) -> dict[str, Any]:
+    """Return the object that the agent stores; the scheduler stores a copy under another name before standby."""
+    return {"apiVersion": API_VERSION, "kind": "ClusterReport", "metadata": {"name": name, "namespace": namespace},
             "report": msgspec.to_builtins(report)}
 
 

@@ -15,7 +15,7 @@ import zstandard
 
 from nova.common.errors import Invalid
 from nova.federator.api.names import FINALIZER, MATCHING_POLICY, SCHEDULE_GROUP, VERSION, cluster_namespace
-from nova.federator.api.objects import GRACE, POD_KINDS
+from nova.federator.api.objects import GRACE, POD_KINDS, consumes, finished
 from nova.federator.api.types import Ref
 
 API_VERSION = f"{SCHEDULE_GROUP}/{VERSION}"
@@ -107,6 +107,13 @@ class Schedule(msgspec.Struct, frozen=True):
     def runs_pods(self) -> bool:
         """Return True if pods of its objects use resources. Only such schedules are in the reports of clusters."""
         return any(entry.ref.kind in POD_KINDS for entry in self.entries)
+
+    @property
+    def consumes(self) -> bool:
+        """Return True if objects of this schedule use resources of the cluster. Jobs and Pods that ended do not."""
+        return any(consumes(entry.ref, entry.replicas) and not any(
+            finished(entry.ref, observed.status) and observed.ref.key == entry.ref.key
+            for observed in self.report.objects) for entry in self.entries)
 
     def manifests(self) -> list[dict[str, Any]]:
         """Return the objects to apply, in the order of ``entries``. Raises Invalid."""

@@ -9,10 +9,11 @@ import random
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
+import yaml
 
 from nova.federator.kube.config import Kubeconfig
 from nova.federator.local.cluster import ClusterOptions, LocalCluster
@@ -98,6 +99,18 @@ class Cluster:
     def logs(self) -> Iterator[tuple[str, str]]:
         for name in self.local.processes.names():
             yield f"{name} of cluster {self.name}", self.local.processes.log_tail(name)
+
+
+def merge(contexts: Mapping[str, Kubeconfig]) -> str:
+    """Return a kubeconfig with several contexts; the first is the current one."""
+    merged: dict[str, Any] = {"apiVersion": "v1", "kind": "Config", "current-context": next(iter(contexts)),
+                              "clusters": [], "contexts": [], "users": []}
+    for name, config in contexts.items():
+        document = yaml.safe_load(config.render(name))
+        merged["clusters"].append({**document["clusters"][0], "name": name})
+        merged["users"].append({**document["users"][0], "name": name})
+        merged["contexts"].append({"name": name, "context": {"cluster": name, "user": name}})
+    return yaml.safe_dump(merged)
 
 
 def start(clusters: Sequence[LocalCluster]) -> list[Cluster]:

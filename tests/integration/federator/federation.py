@@ -27,18 +27,27 @@ def _profile(log: pathlib.Path) -> list[str]:
     return ["-m", "cProfile", "-o", f"{directory}/{log.stem}.{time.monotonic_ns()}.prof"] if directory else []
 
 
-class Process:
-    """A nova-federator process that can be killed, frozen and started again."""
+def _wrong_clock(seconds: int) -> dict[str, str]:
+    library = next(pathlib.Path("/usr/lib").glob("*/faketime/libfaketime.so.1"), None)
+    if not seconds or library is None:
+        return {}
+    return {"LD_PRELOAD": str(library), "FAKETIME": f"{seconds:+d}", "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
 
-    def __init__(self, log: pathlib.Path, *arguments: str) -> None:
-        self.log, self._arguments = log, arguments
+
+class Process:
+    """A nova-federator process that can be killed, frozen and started again. ``clock``: seconds by which its wall
+    clock is wrong, if the package libfaketime is installed."""
+
+    def __init__(self, log: pathlib.Path, *arguments: str, clock: int = 0) -> None:
+        self.log, self._arguments, self._clock = log, arguments, clock
         self.start()
 
     def start(self) -> None:
         with self.log.open("ab") as output:
             self._process = subprocess.Popen(
                 [*END_WITH_TESTS, sys.executable, *_profile(self.log), "-m", "nova.cmd.federator", *self._arguments],
-                stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
+                stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
+                env={**os.environ, **_wrong_clock(self._clock)})
 
     @property
     def pid(self) -> int:

@@ -6,6 +6,7 @@ the write was executed.
 
 from __future__ import annotations
 
+import asyncio
 import pathlib
 import random
 import time
@@ -15,6 +16,8 @@ from typing import Any
 import pytest
 
 from nova.federator.client.tokens import bootstrap_config
+from nova.federator.kube.client import Api, Object
+from nova.federator.kube.informer import Informer
 from tests.integration.federator.clusters import Cluster, deployment, until
 from tests.integration.federator.faulty import ANSWERS, WATCHES, FaultyServer
 from tests.integration.federator.federation import Federation, Process, policy
@@ -72,6 +75,26 @@ def federation(request: pytest.FixtureRequest, control_plane: Cluster, members: 
 def namespace(federation: FaultyFederation, request: pytest.FixtureRequest) -> Iterator[str]:
     with federation.namespace(request) as name:
         yield name
+
+
+def test_watches_continue_with_other_credentials(control_plane: Cluster) -> None:
+    """Agents change credentials when their certificate is renewed, and connect again after an interruption."""
+    async def follow() -> None:
+        async with Api(control_plane.config) as api:
+            informer: Informer[Object] = Informer(api, "/api/v1/namespaces", lambda obj: obj)
+            task = asyncio.create_task(informer.run())
+            try:
+                await asyncio.wait_for(informer.synced.wait(), 30)
+                for number in range(3):
+                    await api.use(control_plane.config)
+                    await api.ensure("/api/v1/namespaces", {"metadata": {"name": f"after-{number}"}})
+                    async with asyncio.timeout(20):
+                        while f"after-{number}" not in informer.objects:
+                            await asyncio.sleep(0.05)
+                assert informer.lists == 1, "the watch was resumed"
+            finally:
+                task.cancel()
+    asyncio.run(follow())
 
 
 def copies(member: Cluster, namespace: str) -> dict[str, tuple[int, str]]:

@@ -60,7 +60,7 @@ class Bed:
     def __init__(self, hosting: Cluster, nova: Cluster, directory: pathlib.Path) -> None:
         self.hosting, self.nova, self.home = hosting, nova, directory
         self.kubeconfig = directory / "kubeconfig"
-        self.kubeconfig.write_text(_merged({"kind-cp": hosting.config, "nova": nova.config}))
+        self.kubeconfig.write_text(clusters.merge({"kind-cp": hosting.config, "nova": nova.config}))
 
     def novactl(self, *arguments: str, code: int = 0, environment: Mapping[str, str] | None = None,
                 kubeconfig: pathlib.Path | None = None) -> tuple[str, str]:
@@ -75,18 +75,6 @@ class Bed:
         output, _errors = self.novactl("--context=nova", "--hosting-cluster-context=kind-cp",
                                        "--hosting-cluster-nova-namespace=elotl", "status", code=code)
         return output.splitlines()
-
-
-def _merged(contexts: Mapping[str, Kubeconfig]) -> str:
-    """Return a kubeconfig with several contexts; the first is the current one."""
-    merged: dict[str, Any] = {"apiVersion": "v1", "kind": "Config", "current-context": next(iter(contexts)),
-                              "clusters": [], "contexts": [], "users": []}
-    for name, config in contexts.items():
-        document = yaml.safe_load(config.render(name))
-        merged["clusters"].append({**document["clusters"][0], "name": name})
-        merged["users"].append({**document["users"][0], "name": name})
-        merged["contexts"].append({"name": name, "context": {"cluster": name, "user": name}})
-    return yaml.safe_dump(merged)
 
 
 @pytest.fixture(scope="module")
@@ -185,6 +173,10 @@ def test_status_marks_clusters_that_are_not_ready(bed: Bed, nova: Cluster) -> No
     assert lines[:6] == HEALTHY
     nova.kubectl("delete", "cluster", "a", "c")
     assert "* Cluster b in standby ‼" in bed.status(), "a warning alone is exit code 0"
+    waking = _cluster("b", "False", Standby="False")
+    waking["status"]["conditions"][0]["reason"] = "Waking"
+    nova.apply(waking)
+    assert "* Cluster b is being woken from standby ‼" in bed.status()
 
 
 def test_status_marks_broken_components(bed: Bed) -> None:
@@ -218,7 +210,7 @@ def _ready(bed: Bed) -> bool:
 def test_status_marks_missing_custom_resources(bed: Bed, cluster_directory: pathlib.Path) -> None:
     """Facts chapter 10, seen from an API server without the custom resources: the hosting cluster itself."""
     path = bed.home / "wrong"
-    path.write_text(_merged({"kind-cp": bed.hosting.config, "nova": bed.hosting.config}))
+    path.write_text(clusters.merge({"kind-cp": bed.hosting.config, "nova": bed.hosting.config}))
     output, _errors = bed.novactl("status", "--hosting-cluster-context=kind-cp", code=1, kubeconfig=path)
     assert output.splitlines()[6:] == [
         SECTION, "* Cluster CRD presence... not installed ×", "* SchedulePolicy CRD presence... not installed ×",
@@ -232,7 +224,7 @@ def test_unreachable_servers_are_a_clear_line(bed: Bed) -> None:
     foreign = Kubeconfig(server=bed.nova.config.server, ca=bed.hosting.config.ca, context="nova")
     path = bed.home / "broken"
     for config, reason in ((dead, "127.0.0.1:9"), (foreign, "certificate verify failed")):
-        path.write_text(_merged({"kind-cp": bed.hosting.config, "nova": config}))
+        path.write_text(clusters.merge({"kind-cp": bed.hosting.config, "nova": config}))
         output, errors = bed.novactl("status", "--hosting-cluster-context=kind-cp", code=1, kubeconfig=path)
         assert output.splitlines()[:7] == [*HEALTHY, SECTION]
         last = output.splitlines()[-1]
@@ -322,7 +314,7 @@ def test_a_name_that_exists_in_nova_is_refused(bed: Bed, members: list[Cluster],
     NOVA_EXIT_IF_CLUSTER_EXISTS=false."""
     nova.apply(_cluster("taken", "True"))
     path = bed.home / "both"
-    path.write_text(_merged({"kind-workload-1": members[0].config, "nova": bed.nova.config}))
+    path.write_text(clusters.merge({"kind-workload-1": members[0].config, "nova": bed.nova.config}))
     arguments = ("install", "agent", "taken", "--context=kind-workload-1", "--namespace=nova-taken")
     _output, errors = bed.novactl(*arguments, code=1, kubeconfig=path)
     assert errors == "novactl: taken already exists in Nova, please choose another name.\n"
@@ -338,7 +330,7 @@ def test_uninstall_leaves_a_namespace_that_it_did_not_create(bed: Bed, members: 
     member.kubectl("create", "namespace", "shared")
     member.kubectl("create", "configmap", "precious", "-n", "shared")
     path = bed.home / "member"
-    path.write_text(_merged({"member": member.config, "nova": bed.nova.config}))
+    path.write_text(clusters.merge({"member": member.config, "nova": bed.nova.config}))
     bed.novactl("install", "agent", "guest", "-n", "shared", kubeconfig=path)
     bed.novactl("uninstall", "agent", "guest", "-n", "shared", kubeconfig=path)
     assert member.get("configmap", "precious", "-n", "shared")

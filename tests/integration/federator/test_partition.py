@@ -1,6 +1,7 @@
 """No double run: fenced workloads in a federation whose agents are cut off from the control plane. Facts promise P2.
 
 Fenced workloads stop after 10 s of silence; they are placed elsewhere after 41 s, when their pods have certainly ended.
+The clocks of the agents are seven minutes slow and fast.
 """
 
 from __future__ import annotations

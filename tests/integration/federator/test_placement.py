@@ -99,6 +99,22 @@ def test_policy_edit_moves_and_policy_deletion_freezes(federation: Federation, n
     assert list(where(federation, namespace, "edit")) == ["member-2"]
 
 
+def test_frozen_copies_are_deleted_with_their_objects(federation: Federation, namespace: str) -> None:
+    """Promise P9: the deletion of a policy leaves copies, but not for ever. The rest of the group stays unchanged."""
+    names = ("first", "second")
+    federation.nova.apply(policy("ice", {"kind": "ice"}, ["member-1"], groupBy={"labelKey": "kind"}),
+                          *(deployment(name, 1, namespace, labels={"kind": "ice"}) for name in names))
+    for name in names:
+        until(lambda name=name: where(federation, namespace, name) == {"member-1": 1})
+    uid = federation.members[0].get("deployment", "second", "-n", namespace)["metadata"]["uid"]
+    federation.nova.kubectl("delete", "schedulepolicy", "ice")
+    federation.nova.kubectl("delete", "deployment", "first", "-n", namespace)
+    until(lambda: where(federation, namespace, "first") == {})
+    assert federation.members[0].get("deployment", "second", "-n", namespace)["metadata"]["uid"] == uid
+    federation.nova.kubectl("delete", "deployment", "second", "-n", namespace)
+    until(lambda: where(federation, namespace, "second") == {})
+
+
 def test_a_group_runs_in_one_cluster(federation: Federation, namespace: str) -> None:
     """Mode group: all objects of a group in one cluster, with a ScheduleGroup that lists them, and its event."""
     labels = {"app": "gang", "color": "green"}

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import pathlib
+import random
 import sys
 import time
 
+import aiohttp
 import pytest
 
+from nova.common.errors import ReportedError
+from nova.federator.kube import streams
 from tests.integration.federator.clusters import Cluster, deployment, until
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
@@ -28,8 +34,10 @@ def test_pods_answer_at_the_address_of_their_service(whole_clusters: list[Cluste
         address = cluster.get("service", "web")["spec"]["clusterIP"]
         until(lambda cluster=cluster, address=address: fetch(cluster, f"http://{address}") == "1\n")
     pods = whole_clusters[0].get("pods", "-l", "app=web")["items"]
-    assert whole_clusters[0].kubectl("exec", pods[0]["metadata"]["name"], "--", "hostname").strip() == \
-        pods[0]["metadata"]["name"]
+    pod = pods[0]["metadata"]["name"]
+    assert whole_clusters[0].kubectl("exec", pod, "--", "hostname").strip() == pod
+    for name in ("web", "web.default.svc.cluster.local"):
+        assert whole_clusters[0].kubectl("exec", pod, "--", "wget", "-qO-", f"http://{name}") == "1\n"
 
 
 def test_control_plane_is_reachable_inside(whole_clusters: list[Cluster], control_plane: Cluster) -> None:
@@ -65,3 +73,30 @@ def test_pods_go_on_while_the_cluster_is_cut_off(whole_clusters: list[Cluster], 
     length = lines.stat().st_size
     time.sleep(1)
     assert lines.stat().st_size == length
+
+
+def test_commands_and_ports_of_pods_are_reachable_by_kubectl(
+        whole_clusters: list[Cluster], tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """nova.federator.kube.streams: a command receives its input, and a connection is forwarded to a port."""
+    cluster = whole_clusters[0]
+    monkeypatch.setenv("PATH", f"{cluster.local.binaries.directory}:{os.environ['PATH']}")
+    container = {"name": "web", "image": "lab.local/web:1"}
+    cluster.apply({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "streams"}, "spec": {
+        "terminationGracePeriodSeconds": 1, "containers": [container]}})
+    cluster.kubectl("wait", "pod/streams", "--for=condition=Ready", "--timeout=60s", timeout=90)
+    source, data = tmp_path / "data", random.Random(0).randbytes(3_000_000)
+    source.write_bytes(data)
+
+    async def use() -> None:
+        place = (cluster.config, "default", "streams")
+        await streams.execute(*place, "web", "cat > /www/data && sync", source)
+        with pytest.raises(ReportedError, match="in pod streams failed: sorry"):
+            await streams.execute(*place, "web", "echo sorry >&2; false", source)
+        async with streams.forward(*place, 8080) as port, aiohttp.ClientSession() as session:
+            for _attempt in range(2):
+                async with session.get(f"http://127.0.0.1:{port}/data") as response:
+                    assert await response.read() == data
+        with pytest.raises(ReportedError, match="cannot be reached"):
+            async with streams.forward(cluster.config, "default", "missing", 8080):
+                pass
+    asyncio.run(use())

@@ -163,6 +163,13 @@ def test_images_have_the_version_of_this_release():
     assert f"value: v{__version__}\n" in text
 
 
+def test_the_scheduler_gives_agents_the_host_of_a_control_plane_without_load_balancer():
+    for host in ("", "172.18.0.2"):
+        scheduler = keyed(manifests.control_plane(Settings(public_host=host)))["Deployment", "nova-scheduler"]
+        container = scheduler["spec"]["template"]["spec"]["containers"][0]
+        assert {"name": "NOVA_API_PUBLIC_HOST_OVERRIDE", "value": host} in container["env"]
+
+
 def test_image_options_change_nova_images_only():
     """Facts chapter 10: --image-repository and --image-tag, also for agents that the scheduler installs."""
     objects = keyed(manifests.control_plane(Settings(repository="registry/nova", tag="t1")))

@@ -1,0 +1,60 @@
+"""The interface of providers, which stop and start whole workload clusters.
+
+A provider is a class with an entry point in ``nova.federator.providers``, named like ``spec.provider`` of its clusters.
+The class is called with the environment of the scheduler, and raises Invalid if it is not configured.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import msgspec
+
+from nova.common.errors import ReportedError
+
+NodeGroups = Mapping[str, Mapping[str, Any]]  # as status.nodeGroupsConfigs of a Cluster
+
+
+class ProviderError(ReportedError):
+    """A provider could not carry out a call. The call is repeated after a delay."""
+
+
+class Target(msgspec.Struct, frozen=True, kw_only=True):
+    """A cluster for a provider. ``name`` is certified by Nova; an agent reports ``provider`` to ``version``, so nothing
+    must be stopped or deleted because of these. ``node_groups``: the sizes before standby. ``template``: for a new
+    cluster, the name of the cluster to copy. ``kubeconfig``: for a created cluster, with which its agent joins."""
+
+    name: str
+    provider: str = ""
+    kubernetescluster: str = ""
+    region: str = ""
+    zone: str = ""
+    version: str = ""
+    node_groups: NodeGroups = {}
+    template: str = ""
+    kubeconfig: str = ""
+
+
+class Provider(Protocol):
+    """Calls end when the change is complete, or fail with ProviderError. They may be cancelled after a deadline, and
+    are repeated after failures and restarts: a call whose result exists already succeeds."""
+
+    async def describe(self, target: Target) -> NodeGroups:
+        """Return the node groups of a running cluster with their sizes."""
+        ...
+
+    async def suspend(self, target: Target) -> None:
+        """Stop all nodes of a cluster. Its objects stay."""
+        ...
+
+    async def resume(self, target: Target) -> None:
+        """Start the nodes of a suspended cluster, in groups of the former sizes."""
+        ...
+
+    async def delete(self, target: Target) -> None:
+        """Delete a cluster with all its objects."""
+        ...
+
+    async def create(self, target: Target) -> None:
+        """Create a cluster, and an agent in it that joins under the name of the cluster. If the cluster exists, make
+        sure that it runs."""
+        ...
