@@ -33,6 +33,7 @@ from nova.federator.store.reports import ClusterReport
 
 LOG = logging.getLogger(__name__)
 UNREACHABLE_AFTER = 40.0  # seconds without a renewal of the Lease
+SETTLED_AFTER = 60.0  # seconds for which a cluster must be reachable again before groups return to it
 _CHECK = 2.0  # seconds between two checks of the Leases
 _HEARTBEAT_WRITES = 300.0  # seconds after which an unchanged status is written again, with its heartbeat times
 # Called with the name of a cluster and what changed: "ready", "labels", "capacity", "kind" or "removed".
@@ -69,6 +70,7 @@ class Clusters:
         self._entering: set[str] = set()  # clusters that may be suspended: nothing new is placed there
         self._started = time.monotonic()
         self._reachable: dict[str, bool] = {}  # as listeners were notified
+        self._returned: dict[str, float] = {}  # cluster -> when it became reachable again
         self._busy: dict[str, int] = {}  # cluster -> number of its schedules that consume resources
         self._written: dict[str, tuple[bytes, float]] = {}  # cluster -> status and when it was written
         self._dirty: set[str] = set()
@@ -168,6 +170,12 @@ class Clusters:
         """Return True if the agent renewed its Lease within the last UNREACHABLE_AFTER seconds, as observed here."""
         lease = self.leases.get(cluster_namespace(name))
         return lease is not None and time.monotonic() - lease.seen < UNREACHABLE_AFTER
+
+    def unsettled(self) -> set[str]:
+        """Return the clusters that became reachable again only a short time ago: they may fail again."""
+        now = time.monotonic()
+        self._returned = {name: at for name, at in self._returned.items() if now - at < SETTLED_AFTER}
+        return set(self._returned)
 
     def draining(self) -> list[str]:
         """Return the names of deleted clusters that still exist."""
@@ -295,6 +303,8 @@ class Clusters:
     def _check(self, name: str) -> None:
         reachable = self.reachable(name)
         if self._reachable.get(name) is not reachable:
+            if reachable and name in self._reachable:
+                self._returned[name] = time.monotonic()
             self._reachable[name] = reachable
             self._stale.add(name)
             LOG.info("Cluster %s is %s", name, "reachable" if reachable else "unreachable: no heartbeat")

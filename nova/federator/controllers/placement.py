@@ -17,6 +17,7 @@ from nova.federator.controllers.catalog import Catalog, template_of
 from nova.federator.controllers.clusters import Clusters
 from nova.federator.controllers.events import Recorder
 from nova.federator.controllers.groups import ScheduleGroups, group_name
+from nova.federator.controllers.returns import Returns
 from nova.federator.controllers.schedule_writer import ScheduleWriter, Stored
 from nova.federator.controllers.shares import grows, phases, retiring, shrinks
 from nova.federator.kube.client import Api, ApiError
@@ -38,6 +39,7 @@ class Placer:
                  groups: ScheduleGroups) -> None:
         self.api, self.catalog, self.clusters, self.recorder, self.groups = api, catalog, clusters, recorder, groups
         self.claims = Claims()
+        self.returns = Returns(clusters)
         self.schedules: Stored = {}
         self.writer = ScheduleWriter(api, catalog, clusters, recorder, self.schedules)
         self.decisions: dict[str, Decision] = {}  # group -> last decision, for explain and for retries
@@ -159,6 +161,8 @@ class Placer:
             await asyncio.sleep(5.0)
             now = time.monotonic()
             await self._finish_drains()
+            for group in self.returns.next(self.waiting):
+                self.enqueue(group)
             silent = {name for name in self.clusters.names() if not self.clusters.reachable(name)}
             stopped = {(group, cluster) for group, placed in self.schedules.items()
                        for cluster, parts in placed.items() if cluster in silent and self._released(cluster, parts)
@@ -231,8 +235,9 @@ class Placer:
                   for cluster, parts in current.items() if not retiring(parts)}
         avoided = {cluster for (avoiding, cluster) in self._avoid if avoiding == group.key}
         released = {cluster for cluster, parts in current.items() if self._released(cluster, parts)}
+        held_back = self.returns.held_back(group.key) if policy.ordered is not None and current else ()
         return decide(group, policy, self.clusters.snapshot(), self.claims, shares, avoided, released,
-                      brief=brief)
+                      held_back=held_back, brief=brief)
 
     def simulate(self, name: str) -> dict[str, dict[str, int | None]]:
         """Return where the members of a group would run by now: key -> cluster -> replicas. Books their resources."""
@@ -280,6 +285,10 @@ class Placer:
             await self._execute(group, policy, decision, current)
         finally:  # afterwards, because the requests of events would delay the schedules
             self._emit(group, policy, decision)
+        if policy.ordered is not None:
+            self.returns.record(name, decision.targets, self.schedules.get(name, {}))
+            for returning in self.returns.next(self.waiting):
+                self.enqueue(returning)
         label = self.catalog.label_of(name)
         if label:
             await self.groups.write(group, policy, label, decision)
@@ -290,6 +299,7 @@ class Placer:
         self._want(name, ())
         self.decisions.pop(name, None)
         self.claims.decide(name, {})
+        self.returns.record(name, (), {})
         for key in [key for key in self._since if key[0] == name]:
             del self._since[key]
 

@@ -146,8 +146,9 @@ class Standby:
 
     async def _carry_out(self, name: str, step: Step) -> None:
         memory = self._memory[name]
+        deadline = step.deadline(time.monotonic() - memory.began, self.settings)
         try:
-            async with asyncio.timeout(step.deadline):
+            async with asyncio.timeout(deadline):
                 if step.action == "enter":
                     await self._enter(name, step.phase)
                 elif step.action == "begin":
@@ -158,7 +159,7 @@ class Standby:
         except Exception as error:  # of any provider: it must not stop the scheduler
             if not isinstance(error, (ReportedError, TimeoutError)):
                 LOG.exception("Cluster %s: %s failed", name, step.action)
-            message = str(error) or f"{step.action} did not end within {step.deadline:.0f} s"
+            message = str(error) or f"{step.action} did not end within {deadline:.0f} s"
             memory.failures += 1
             memory.retry_at = time.monotonic() + min(_FIRST_DELAY * 2 ** min(memory.failures - 1, 20), _LONGEST_DELAY)
             if not (isinstance(error, ApiError) and (error.conflict or error.missing)):

@@ -16,21 +16,22 @@ _WARNINGS = 10  # of a kind in a decision
 
 def decide(group: Group, policy: Policy, clusters: Iterable[Cluster] | Mapping[str, Cluster], claims: Claims,
            current: Shares, avoided: Collection[str] = (), released: Collection[str] = (), *,
-           brief: bool = False) -> Decision:
+           held_back: Collection[str] = (), brief: bool = False) -> Decision:
     """Return where a group shall run.
 
     ``current``: where it runs now, without placements that are being removed. ``avoided``: clusters in which it did not
     become ready. ``released``: unreachable clusters that certainly run nothing any more (their fence time is over).
+    ``held_back``: clusters to which a group does not return from another usable one, though its policy prefers them.
     ``brief``: without rejections of clusters that need not be checked because another one is chosen.
     A group that no cluster can take stays where it is.
     """
     by_name = clusters if isinstance(clusters, Mapping) else {cluster.name: cluster for cluster in clusters}
     finished = {item.ref.key for item in group.items if item.finished}
     if finished:
-        return _without_restarts(group, policy, by_name, claims, current, avoided, released, finished)
+        return _without_restarts(group, policy, by_name, claims, current, avoided, released, finished, held_back)
     if brief and _stays(group, policy, by_name, claims, current, avoided):
         return Decision({name: _whole(group) for name in current})
-    decision = _decide(group, policy, by_name, claims, current, avoided, released, brief)
+    decision = _decide(group, policy, by_name, claims, current, avoided, released, held_back, brief)
     if not policy.name and policy.clusters is not None:  # the clusters that an annotation names
         unknown = sorted(name for _key, names in policy.clusters.equal for name in names if name not in by_name)
         decision = msgspec.structs.replace(decision, warnings=(*decision.warnings, *(
@@ -75,10 +76,12 @@ def _until_awake(group: Group, policy: Policy, decision: Decision, by_name: Mapp
 
 
 def _without_restarts(group: Group, policy: Policy, by_name: Mapping[str, Cluster], claims: Claims, current: Shares,
-                      avoided: Collection[str], released: Collection[str], finished: Collection[str]) -> Decision:
+                      avoided: Collection[str], released: Collection[str], finished: Collection[str],
+                      held_back: Collection[str]) -> Decision:
     """Decide on a group in which Jobs or Pods have ended: these stay where they ran, and never run anywhere else."""
     rest = msgspec.structs.replace(group, items=tuple(item for item in group.items if item.ref.key not in finished))
-    decision = decide(rest, policy, by_name, claims, current, avoided, released) if rest.items else Decision({})
+    decision = decide(rest, policy, by_name, claims, current, avoided, released,
+                      held_back=held_back) if rest.items else Decision({})
     targets = {name: dict(shares) for name, shares in decision.targets.items()}
     for name, shares in current.items():
         cluster = by_name.get(name)
@@ -99,7 +102,7 @@ def _stays(group: Group, policy: Policy, by_name: Mapping[str, Cluster], claims:
 
 
 def _decide(group: Group, policy: Policy, by_name: Mapping[str, Cluster], claims: Claims, current: Shares,
-            avoided: Collection[str], released: Collection[str], brief: bool) -> Decision:
+            avoided: Collection[str], released: Collection[str], held_back: Collection[str], brief: bool) -> Decision:
     rejections: list[Rejection] = []
     candidates = []
     for name in sorted(by_name):
@@ -120,6 +123,13 @@ def _decide(group: Group, policy: Policy, by_name: Mapping[str, Cluster], claims
     rejections += [Rejection(name, "ready", "the agent of the cluster does not report; the copy there is removed once"
                                             " it does", "ready") for name in frozen]
     candidates = [cluster for cluster in candidates if cluster.name not in frozen]
+    present = [cluster for cluster in candidates if cluster.name in current]
+    if policy.ordered is not None and present:
+        waits = {cluster.name for cluster in candidates if cluster.name in held_back and cluster not in present}
+        candidates = [cluster for cluster in candidates if cluster.name not in waits]
+        rejections += [Rejection(name, "settled", "groups return one at a time, once the cluster has been reachable for"
+                                                  " a while", "settled") for name in sorted(waits)
+                       if _priority(policy, by_name[name]) < _priority(policy, present[0])]
     return _single(group, policy, candidates, claims, current, rejections, avoided, warnings, brief)
 
 

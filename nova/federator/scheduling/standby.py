@@ -90,10 +90,11 @@ class Step(msgspec.Struct, frozen=True):
     action: Action
     phase: Phase
 
-    @property
-    def deadline(self) -> float:
-        """Return the seconds after which the step counts as failed."""
-        return _DEADLINES[self.action]
+    def deadline(self, elapsed: float, settings: Settings) -> float:
+        """Return the seconds after which the step counts as failed: a call that wakes a cluster, at the latest when the
+        agent must be back. ``elapsed``: seconds in the present phase."""
+        left = settings.wake_seconds - elapsed if self.action in ("resume", "create") else _DEADLINES[self.action]
+        return min(max(left, 1.0), _DEADLINES[self.action])
 
 
 def next_step(state: State, settings: Settings) -> Step | None:

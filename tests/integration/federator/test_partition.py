@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from nova.federator.controllers.clusters import SETTLED_AFTER
 from tests.integration.federator.clusters import Cluster, deployment, until
 from tests.integration.federator.federation import policy
 from tests.integration.federator.partition import CuttableFederation, Witness
@@ -127,6 +128,29 @@ def test_a_return_before_the_fence_time_changes_nothing(federation: CuttableFede
         until(lambda: witness.running.get("short") == {first.name: 2}, 30)
         assert schedules(federation, namespace, "short") == [near]
     assert not witness.overlaps
+
+
+@pytest.mark.slow
+def test_groups_return_to_their_preferred_cluster_once_it_has_settled(federation: CuttableFederation,
+                                                                      namespace: str) -> None:
+    """Promise P1: groups move when their cluster is lost, and return by themselves, one after the other."""
+    first, second = federation.members
+    ordered = {"matchExpressions": [{"key": "kubernetes.io/metadata.name", "operator": "In",
+                                     "values": federation.clusters()}]}
+    names = [f"back-{number}" for number in range(3)]
+    federation.nova.apply(policy("back", {"tier": "back"}, failover="AvailabilityFirst",
+                                 orderedClusterSelector=ordered),
+                          *(deployment(name, 1, namespace, {"app": name, "tier": "back"}) for name in names))
+    with Witness(federation.members, namespace) as witness:
+        until(lambda: all(witness.running.get(name) == {first.name: 1} for name in names))
+        federation.relays[first.name].cut()
+        until(lambda: all(second.name in witness.running.get(name, {}) for name in names), RELEASED)
+        federation.relays[first.name].heal()
+        healed = time.monotonic()
+        until(lambda: all(witness.running.get(name) == {second.name: 1} for name in names), 60)
+        until(lambda: any(witness.running.get(name) == {first.name: 1} for name in names), 120)
+        assert time.monotonic() - healed > SETTLED_AFTER - 10, "the cluster might fail again"
+        until(lambda: all(witness.running.get(name) == {first.name: 1} for name in names), 60)
 
 
 @pytest.mark.slow

@@ -29,11 +29,11 @@ PIN = "nova.elotl.co/cluster"
 # A program of an operator that stops clusters as the provider of local clusters does, and cannot start them.
 HELPER_PROGRAM = """#!PYTHON
 import asyncio, json, sys
-from nova.federator.api.provider import Target
-from nova.federator.client.local_provider import LocalProvider
 verb, name = sys.argv[1:]
 if verb == "resume":
     sys.exit("no machine is free")
+from nova.federator.api.provider import Target
+from nova.federator.client.local_provider import LocalProvider
 provider = LocalProvider({"NOVA_LOCAL_DIRECTORY": "PATH"})
 print(json.dumps(asyncio.run(getattr(provider, verb)(Target(name=name)))))
 """
@@ -206,7 +206,7 @@ def test_a_cluster_that_does_not_wake_is_excluded_and_the_workload_goes_elsewher
     program.write_text(HELPER_PROGRAM.replace("PYTHON", sys.executable).replace("PATH", str(local.directory)))
     program.chmod(0o700)
     local.nova.apply(deployment("web", annotations={PIN: SECOND}))
-    local.scheduler(**{HELPER: str(program), DIRECTORY: "", "NOVA_WAKE_TIMEOUT_SECS": "4"})
+    local.scheduler(**{HELPER: str(program), DIRECTORY: "", "NOVA_WAKE_TIMEOUT_SECS": "10"})
     until(lambda: local.phase(FIRST) == "Suspended", 90)
     local.nova.apply(policy("first", {"app": "picky"}, orderedClusterSelector={"matchExpressions": [
         {"key": "kubernetes.io/metadata.name", "operator": "In", "values": [FIRST, SECOND]}]}), deployment("picky"))

@@ -91,6 +91,21 @@ def test_fill_and_spill_uses_the_first_value_that_has_room() -> None:
     assert run(cluster("a", node(cpu=0)), C, plan=ordered).targets == {}
 
 
+@pytest.mark.parametrize("brief", [False, True])
+def test_a_group_returns_when_its_preferred_cluster_is_not_held_back(brief: bool) -> None:
+    """Promise P1: failback is automatic, but not to a cluster that has just returned."""
+    ordered, placed = policy(ordered=["b", "a"]), {"a": {WEB: 1}}
+    assert set(run(A, B, plan=ordered, current=placed, brief=brief).targets) == {"b"}
+    held = run(A, B, plan=ordered, current=placed, held_back={"b"}, brief=brief)
+    assert set(held.targets) == {"a"}
+    assert held.placed
+    assert [rejection.wait_for for rejection in held.rejections] == ["settled"]
+    assert set(run(A, B, plan=ordered, held_back={"b"}, brief=brief).targets) == {"b"}, "nothing runs elsewhere"
+    gone = cluster("a", reachable=False)
+    assert set(run(gone, B, plan=policy(ordered=["b", "a"], failover="AvailabilityFirst"), current=placed,
+                   held_back={"b"}, brief=brief).targets) == {"b"}, "its cluster is lost"
+
+
 def test_a_valid_placement_does_not_move() -> None:
     """Minimal movement: more room elsewhere is no reason."""
     small = cluster("a", node(cpu=1000))

@@ -173,6 +173,12 @@ def test_steps_by_phase(state: State, step: Step | None) -> None:
     assert next_step(state, SETTINGS) == step
 
 
+@pytest.mark.parametrize(("action", "elapsed", "seconds"), [
+    ("resume", 10.0, 20.0), ("create", 29.9, 1.0), ("suspend", 0.0, 900.0), ("delete", 99.0, 1800.0)])
+def test_calls_that_wake_a_cluster_end_when_its_agent_must_be_back(action: Any, elapsed: float, seconds: float) -> None:
+    assert Step(action, "Waking").deadline(elapsed, SETTINGS) == seconds
+
+
 def test_settings_have_the_variables_and_defaults_of_the_facts() -> None:
     assert Settings.of({}) == Settings(enabled=False, idle_seconds=3600, delete=False, create=False, most_created=10)
     names = ("NOVA_IDLE_ENTER_STANDBY_ENABLE", "NOVA_DELETE_CLUSTER_IN_STANDBY", "NOVA_CREATE_CLUSTER_IF_NEEDED")
