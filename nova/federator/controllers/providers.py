@@ -6,6 +6,7 @@ import logging
 import os
 import pathlib
 import signal
+import tempfile
 from collections.abc import Mapping
 from importlib.metadata import entry_points
 
@@ -78,21 +79,27 @@ class ExecProvider:
 
     async def _run(self, verb: str, target: Target) -> bytes:
         """Return the output of the program. It is killed with its children if the call is cancelled."""
-        try:
-            process = await asyncio.create_subprocess_exec(
-                str(self.program), verb, target.name, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE, start_new_session=True)
-        except OSError as error:
-            raise ProviderError(f"{self.program} cannot be executed: {error.strerror}") from None
-        try:
-            output, errors = await process.communicate(msgspec.json.encode(target))
-        except BaseException:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            await process.wait()
-            raise
-        if process.returncode:
-            lines = errors[-_OUTPUT:].decode(errors="replace").strip().splitlines() or ["no message"]
-            raise ProviderError(f"{self.program.name} {verb} ended with code {process.returncode}:"
-                                f" {lines[-1][:_MESSAGE]}")
-        return output[:_OUTPUT]
+        # Files, not pipes: processes that the program leaves behind, such as an agent, would keep pipes open.
+        with (tempfile.TemporaryFile() as source, tempfile.TemporaryFile() as output,
+              tempfile.TemporaryFile() as errors):
+            source.write(msgspec.json.encode(target))
+            source.seek(0)
+            try:
+                process = await asyncio.create_subprocess_exec(str(self.program), verb, target.name, stdin=source,
+                                                               stdout=output, stderr=errors, start_new_session=True)
+            except OSError as error:
+                raise ProviderError(f"{self.program} cannot be executed: {error.strerror}") from None
+            try:
+                await process.wait()
+            except BaseException:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                await process.wait()
+                raise
+            if process.returncode:
+                errors.seek(max(0, errors.seek(0, os.SEEK_END) - _OUTPUT))
+                lines = errors.read().decode(errors="replace").strip().splitlines() or ["no message"]
+                raise ProviderError(f"{self.program.name} {verb} ended with code {process.returncode}:"
+                                    f" {lines[-1][:_MESSAGE]}")
+            output.seek(0)
+            return output.read(_OUTPUT)

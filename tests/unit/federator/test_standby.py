@@ -298,6 +298,7 @@ case "$1" in
 describe) echo '{{"pool": {{"desiredCapacity": 3}}}}' ;;
 resume) echo "first line" >&2; echo "quota exceeded" >&2; exit 3 ;;
 delete) echo $$ > {tmp_path}/pid; sleep 60 & wait ;;
+create) setsid sleep 20 & sleep $(cat {tmp_path}/delay) ;;
 esac
 """)
     path.chmod(0o700)
@@ -326,6 +327,24 @@ def test_the_operators_program_ends_with_its_children_at_the_deadline(program: p
     while any(fields[2] == str(pid) for fields in _processes()):  # its process group
         assert time.monotonic() < deadline
         time.sleep(0.05)
+
+
+@pytest.mark.parametrize("delay", [0, 60])
+def test_processes_that_the_operators_program_leaves_behind_are_not_waited_for(
+        program: pathlib.Path, delay: int) -> None:
+    """A program may start an agent in the background, which keeps the program's output open."""
+    (program.parent / "delay").write_text(str(delay))
+
+    async def call() -> None:
+        async with asyncio.timeout(5.0):
+            await ExecProvider({HELPER: str(program)}).create(Target(name="c1"))
+    started = time.monotonic()
+    if delay:
+        with pytest.raises(TimeoutError):
+            asyncio.run(call())
+    else:
+        asyncio.run(call())
+    assert time.monotonic() - started < 10
 
 
 def _processes() -> list[list[str]]:
