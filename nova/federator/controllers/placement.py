@@ -161,7 +161,7 @@ class Placer:
             await asyncio.sleep(5.0)
             now = time.monotonic()
             await self._finish_drains()
-            for group in self.returns.next(self.waiting):
+            for group in self.returns.next():
                 self.enqueue(group)
             silent = {name for name in self.clusters.names() if not self.clusters.reachable(name)}
             stopped = {(group, cluster) for group, placed in self.schedules.items()
@@ -287,8 +287,10 @@ class Placer:
             self._emit(group, policy, decision)
         if policy.ordered is not None:
             self.returns.record(name, decision.targets, self.schedules.get(name, {}))
-            for returning in self.returns.next(self.waiting):
+            for returning in self.returns.next():
                 self.enqueue(returning)
+        else:
+            self.returns.forget(name)
         label = self.catalog.label_of(name)
         if label:
             await self.groups.write(group, policy, label, decision)
@@ -299,7 +301,7 @@ class Placer:
         self._want(name, ())
         self.decisions.pop(name, None)
         self.claims.decide(name, {})
-        self.returns.record(name, (), {})
+        self.returns.forget(name)
         for key in [key for key in self._since if key[0] == name]:
             del self._since[key]
 
@@ -328,7 +330,9 @@ class Placer:
         self.decisions[group.key] = decision
         if not decision.placed or policy.spread is not None or policy.ordered is not None:
             for rejection in decision.rejections:
-                if rejection.wait_for:
+                if rejection.wait_for == "settled":
+                    self.returns.waiting.setdefault(rejection.cluster, set()).add(group.key)
+                elif rejection.wait_for:
                     self.waiting.setdefault(f"{rejection.cluster}/{rejection.wait_for}", set()).add(group.key)
             for cause in ("labels", "ready"):
                 self.waiting.setdefault(cause, set()).add(group.key)

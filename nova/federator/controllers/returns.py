@@ -11,6 +11,7 @@ class Returns:
 
     def __init__(self, clusters: Clusters) -> None:
         self.clusters = clusters
+        self.waiting: dict[str, set[str]] = {}  # preferred cluster -> groups that may return there later
         self._moving: dict[str, str] = {}  # cluster -> group that moves there
 
     def held_back(self, group: str) -> set[str]:
@@ -19,20 +20,27 @@ class Returns:
 
     def record(self, group: str, targets: Collection[str], placed: Mapping[str, Mapping[int, Schedule]]) -> None:
         """Record after a step of a group whether it moves: a share that it leaves still exists, or the new share is not
-        ready yet. A share in an unreachable cluster is not waited for."""
-        moves = any(cluster not in targets and self.clusters.reachable(cluster) for cluster in placed) or (
-            group in self._moving.values() and not all(
-                cluster in placed and all(part.ready for part in placed[cluster].values()) for cluster in targets))
+        ready yet. Shares in unreachable clusters are not waited for, nor, once the new share is ready, deletions."""
+        ready = all(cluster in placed and all(part.ready for part in placed[cluster].values()) for cluster in targets)
+        leaving = [part for cluster, parts in placed.items() if cluster not in targets
+                   and self.clusters.reachable(cluster) for part in parts.values()]
+        moves = not all(part.deleting for part in leaving) or (
+            not ready and bool(leaving or group in self._moving.values()))
         self._moving = {cluster: moving for cluster, moving in self._moving.items() if moving != group}
         if moves:
             self._moving |= {cluster: group for cluster in targets if cluster not in self._moving}
 
-    def next(self, waiting: Mapping[str, set[str]]) -> list[str]:
-        """Return a group for each cluster that may take one now, of those that wait for "CLUSTER/settled", and remove
-        it from these."""
-        unsettled, groups = self.clusters.unsettled(), []
-        for cause, held in waiting.items():
-            cluster, _slash, kind = cause.rpartition("/")
-            if kind == "settled" and held and cluster not in unsettled and cluster not in self._moving:
-                groups.append(held.pop())
+    def forget(self, group: str) -> None:
+        """Forget a group that was deleted, or whose policy has no order any more."""
+        self._moving = {cluster: moving for cluster, moving in self._moving.items() if moving != group}
+        for cluster, groups in list(self.waiting.items()):
+            groups.discard(group)
+            if not groups:
+                del self.waiting[cluster]
+
+    def next(self) -> list[str]:
+        """Return a group for each cluster that may take one now, of those that wait for it, which end to wait."""
+        free = self.waiting.keys() - self._moving.keys() - self.clusters.unsettled() if self.waiting else ()
+        groups = [self.waiting[cluster].pop() for cluster in free]
+        self.waiting = {cluster: others for cluster, others in self.waiting.items() if others}
         return groups
