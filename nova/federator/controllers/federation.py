@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from nova.federator.api import objects
-from nova.federator.api.names import POLICY_GROUP, VERSION
+from nova.federator.api.names import POLICY_GROUP, VERSION, cluster_namespace
 from nova.federator.api.types import Ref
 from nova.federator.controllers.backpropagation import Backpropagation
 from nova.federator.controllers.catalog import Catalog
@@ -52,6 +52,8 @@ class Federation:
                            f"The policy is not used: {problem}", "Warning")
 
     def _cluster_changed(self, cluster: str, cause: str) -> None:
+        for key, schedule in self.placer.unassigned.pop(cluster_namespace(cluster), {}).items():
+            self._schedule_changed(key, schedule, None)  # its watch was quicker than the one of the clusters
         self.placer.cluster_changed(cluster, cause)
         if cause == "ready":
             self.statuses.cluster_changed(cluster)

@@ -42,6 +42,7 @@ class Placer:
         self.returns = Returns(clusters)
         self.schedules: Stored = {}
         self.writer = ScheduleWriter(api, catalog, clusters, recorder, self.schedules)
+        self.unassigned: dict[str, dict[str, Schedule]] = {}  # namespace without Cluster object -> its schedules by key
         self.decisions: dict[str, Decision] = {}  # group -> last decision, for explain and for retries
         self.wanted: dict[str, set[str]] = {}  # cluster in standby -> groups that wait until it is awake
         self.waiting: dict[str, set[str]] = {}  # cause or "cluster/cause" -> groups that wait for it
@@ -76,14 +77,20 @@ class Placer:
                 if cluster in placed:
                     self.enqueue(group)
 
-    def schedule_changed(self, _key: str, new: Schedule | None, old: Schedule | None) -> None:
+    def schedule_changed(self, key: str, new: Schedule | None, old: Schedule | None) -> None:
         """Record a stored schedule and its claims; handler of the informer of schedules."""
         current = new or old
         if current is None:
             return
         cluster = self._cluster(current.cluster_namespace)
-        if cluster is None:
-            return  # its Cluster object was deleted before its namespace
+        if cluster is None:  # its Cluster object was deleted before its namespace, or is listed later
+            unassigned = self.unassigned.setdefault(current.cluster_namespace, {})
+            unassigned.pop(key, None)
+            if new is not None:
+                unassigned[key] = new
+            elif not unassigned:
+                del self.unassigned[current.cluster_namespace]
+            return
         parts = self.schedules.setdefault(current.group, {}).setdefault(cluster, {})
         stored = parts.get(current.part)
         written_here = new is not None and stored is not None and stored.version == new.version
