@@ -42,6 +42,9 @@ STANDBY_REPORT = "standby"  # name of the copy of a ClusterReport that is made b
 REPORT = "report"  # name of the ClusterReport in the namespace of a cluster
 NAMESPACE = "elotl"
 
+# Names that clusters may have: DNS names that are also the value of a label.
+CLUSTER_NAME = re.compile(r"(?=.{1,63}$)[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*")
+
 _LABEL_LIMIT = 63
 
 

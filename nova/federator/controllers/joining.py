@@ -5,7 +5,6 @@ import asyncio
 import base64
 import contextlib
 import logging
-import re
 from typing import Any
 
 from nova.common.errors import Invalid
@@ -14,6 +13,7 @@ from nova.federator.api.names import (
     AGENT_USER,
     AGENTS_GROUP,
     CLUSTER_GROUP,
+    CLUSTER_NAME,
     DRAIN_FINALIZER,
     HEARTBEAT,
     NAME_LABEL,
@@ -38,7 +38,6 @@ JOINERS = "system:bootstrappers:nova"  # the group of bootstrap tokens of agents
 _USED = "nova.elotl.co/used"  # annotation of a one-time token: the request that it has authorized
 _TOKEN_GRACE = 30.0  # seconds after which a used token is deleted
 _ROLE = "nova-agent"  # name of the Role of an agent in the namespace of its cluster
-_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?")  # also the value of a label
 
 
 class Joining:
@@ -109,7 +108,7 @@ class Joining:
         spec, path = request["spec"], f"{REQUESTS}/{request['metadata']['name']}"
         try:
             cluster, parsed = requested_cluster(spec)
-            if not _NAME.fullmatch(cluster):
+            if not CLUSTER_NAME.fullmatch(cluster):
                 raise Invalid(f"The name of the cluster {cluster[:80]!r} is not a DNS name of at most 63 characters.")
             token = await self._authorize(str(spec.get("username") or ""), cluster, request["metadata"]["name"])
             await prepare(self.api, cluster)

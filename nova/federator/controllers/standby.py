@@ -41,6 +41,7 @@ from nova.federator.store import reports, schedules
 LOG = logging.getLogger(__name__)
 _CHECK = 1.0  # seconds between two checks of all clusters
 _FIRST_DELAY, _LONGEST_DELAY = 2.0, 300.0  # seconds before a failed call is repeated
+_RECONSIDER = 30.0  # seconds after which a copy is considered again for a group that got none
 _LEAVING = 2 * UNREACHABLE_AFTER  # seconds after which a stopped cluster whose agent renews its Lease was started
 # Reason and message of the event of a phase.
 _EVENTS: dict[Phase, tuple[str, str]] = {
@@ -74,7 +75,7 @@ class Standby:
         self.providers, self.settings, self.join = providers, settings, join
         self.leads: Callable[[], bool] = lambda: True
         self._memory: dict[str, _Memory] = {}
-        self._unmet: dict[str, float] = {}  # group that no cluster takes -> since when
+        self._unmet: dict[str, float] = {}  # group that no cluster takes -> when a copy for it is considered
         self._copying: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
@@ -181,15 +182,16 @@ class Standby:
         leader has stored is read from the API server."""
         self.clusters.hold(name, True)  # from now on, placements wait until the cluster is woken
         try:
-            if self._used(name):
-                return
-            namespace, report = cluster_namespace(name), self.clusters.reports[cluster_namespace(name)]
-            provider = self._provider(name)
-            groups = dict(await provider.describe(self._target(name))) if provider else {}
-            await self._store_copy(name, report, groups)
-            page = await self.api.list(schedules.path_of(namespace))
-            if not any(schedules.decode(item).consumes for item in page["items"]) and not self._used(name):
-                await self._enter(name, "Suspending")
+            if not self._used(name):
+                namespace, report = cluster_namespace(name), self.clusters.reports[cluster_namespace(name)]
+                provider = self._provider(name)
+                groups = dict(await provider.describe(self._target(name))) if provider else {}
+                await self._store_copy(name, report, groups)
+                page = await self.api.list(schedules.path_of(namespace))
+                if not any(schedules.decode(item).consumes for item in page["items"]) and not self._used(name):
+                    await self._enter(name, "Suspending")
+                    return
+            self._memory[name].idle = None  # it is used: its idle time begins again
         finally:
             self.clusters.hold(name, False)
 
@@ -266,14 +268,16 @@ class Standby:
         empty = {name: self.clusters.empty_nodes(name) for name, cluster in clusters.items()
                  if cluster.ready and self._provider(name)}
         now = time.monotonic()
-        self._unmet = {key: self._unmet.get(key, now) for key in self.placer.unplaced()}
+        self._unmet = {key: self._unmet.get(key, now + SETTLE) for key in self.placer.unplaced()}
         for key in sorted(self._unmet, key=lambda key: (self._unmet[key], key)):
-            if now - self._unmet[key] < SETTLE:
+            if now < self._unmet[key]:
                 return
-            policy = self.placer.catalog.policy_of(key)
-            if policy is None or not (chosen := clone(self.placer.catalog.group(key), policy, clusters, empty)):
-                continue
+            self._unmet[key] = now + _RECONSIDER
+            await asyncio.sleep(0)  # many groups may wait, and each takes time
             try:
+                policy = self.placer.catalog.policy_of(key)
+                if policy is None or not (chosen := clone(self.placer.catalog.group(key), policy, clusters, empty)):
+                    continue
                 if not self._may_copy((await self.api.list(CLUSTERS))["items"]):
                     return  # the watch is late
                 self._require_lead()
@@ -281,7 +285,7 @@ class Standby:
                 LOG.info("Cluster %s will be created as a copy of %s for group %s", chosen[1], chosen[0], key)
                 return
             except Exception as error:  # must not stop the scheduler
-                LOG.warning("Cluster %s was not created and is tried again: %s", chosen[1], error,
+                LOG.warning("No copy of a cluster was created for group %s; it is tried again: %s", key, error,
                             exc_info=not isinstance(error, ReportedError))
                 await asyncio.sleep(_FIRST_DELAY)
 

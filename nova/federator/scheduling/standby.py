@@ -11,7 +11,7 @@ from typing import Literal
 import msgspec
 
 from nova.common.errors import Invalid
-from nova.federator.api.names import CLUSTER_LABELS, NAME_LABEL
+from nova.federator.api.names import CLUSTER_LABELS, CLUSTER_NAME, NAME_LABEL
 from nova.federator.api.selectors import matches
 from nova.federator.api.types import Cluster, Group, Node, Policy
 from nova.federator.scheduling.capacity import Claims
@@ -152,7 +152,7 @@ def clone(group: Group, policy: Policy, clusters: Mapping[str, Cluster],
                                         for cluster in accessible):
         return None
     missing = sorted({name for key, names in (policy.clusters.equal if policy.clusters else ()) if key == NAME_LABEL
-                      for name in names if name not in clusters})
+                      for name in names if name not in clusters and CLUSTER_NAME.fullmatch(name)})
     digest = hashlib.sha256(group.key.encode()).hexdigest()[:8]
     for cluster in accessible:
         if cluster.name not in empty or not _has_kinds(cluster, group):

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import collections
 import itertools
 from typing import Any, cast
 
 import pytest
 
+from nova.federator.api.names import HEARTBEAT
 from nova.federator.api.types import Ref
 from nova.federator.controllers.federation import Federation
+from nova.federator.controllers.providers import HELPER, Providers
+from nova.federator.controllers.standby import Standby
 from nova.federator.kube.informer import Informer
-from nova.federator.store import schedules
+from nova.federator.scheduling.standby import Settings
+from nova.federator.store import reports, schedules
+from nova.federator.store.reports import ClusterReport
 from nova.federator.store.schedules import Entry
 
 WEB = Ref("apps", "v1", "Deployment", "shop", "web")
@@ -19,19 +25,29 @@ CLUSTER = {"metadata": {"name": "a", "resourceVersion": "1", "uid": "c"}, "spec"
 
 
 class Lists:
-    """An API server that lists given objects by path."""
+    """An API server that lists given objects by path, and accepts new objects without storing them."""
 
     def __init__(self) -> None:
         self.items: dict[str, list[Any]] = {}
+        self.lists: collections.Counter[str] = collections.Counter()
 
     async def list(self, path: str, **_query: str) -> Any:
+        self.lists[path] += 1
         return {"items": self.items.get(path, []), "metadata": {"resourceVersion": "9"}}
+
+    async def ensure(self, _path: str, _body: Any) -> bool:
+        return True
 
 
 def schedule() -> Any:
     body = schedules.render("a", schedules.render_spec(WEB.key, [Entry(WEB, "u", "digest", 2)], ""))
     body["metadata"] |= {"generation": 1, "resourceVersion": "2", "uid": "s"}
     return body
+
+
+def lease(number: int) -> Any:
+    return {"metadata": {"name": HEARTBEAT, "namespace": "nova-cluster-a", "resourceVersion": str(number)},
+            "spec": {"renewTime": f"2026-01-01T00:00:0{number}.000000Z", "leaseTransitions": 1}}
 
 
 @pytest.mark.parametrize("order", itertools.permutations(["clusters", "schedules"]))
@@ -49,3 +65,32 @@ def test_a_schedule_counts_whether_it_is_listed_before_or_after_its_cluster(orde
     asyncio.run(informers["schedules"].refresh())
     assert not federation.placer.schedules
     assert not federation.clusters.busy("a")
+
+
+def test_a_cluster_that_turns_out_to_be_used_is_not_checked_again_at_once() -> None:
+    """An agent may change the group of a schedule, which then is not counted, but not ignored either."""
+    api = Lists()
+    federation = Federation(cast(Any, api))
+    informers = federation.clusters.informers
+    idle = {"type": "Idle", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}
+    report = {**reports.render("nova-cluster-a", ClusterReport(epoch=1))}
+    report["metadata"]["resourceVersion"] = "1"
+    forged = schedule()
+    forged["spec"]["group"] = "Deployment.apps/shop/other"
+    stored = schedules.path_of("nova-cluster-a")
+    api.items = {informers["clusters"].path: [{**CLUSTER, "status": {"conditions": [idle]}}],
+                 reports.REPORTS: [report], federation.stored.path: [forged], stored: [forged]}
+
+    async def run() -> None:
+        for number in (1, 2):
+            api.items[informers["heartbeats"].path] = [lease(number)]
+            for informer in (*informers.values(), federation.stored):
+                await informer.refresh()
+        standby = Standby(cast(Any, api), federation.clusters, federation.placer, federation.recorder,
+                          Providers({HELPER: "/bin/true"}), Settings(enabled=True, idle_seconds=60), cast(Any, None))
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(3.5):
+                await standby.run()
+    asyncio.run(run())
+    assert api.lists[stored] == 1
+    assert not federation.clusters.records

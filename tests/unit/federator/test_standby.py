@@ -261,6 +261,13 @@ def test_a_pinned_object_names_the_copy() -> None:
     assert copy(of_annotations("x", ""), A, B) == ("a", "x")
 
 
+@pytest.mark.parametrize("name", ["Foo", "a_b", "a/b", "a..b", "-a", "x" * 64])
+def test_no_copy_has_a_name_that_clusters_cannot_have(name: str) -> None:
+    """Users choose names by annotation: each try would create a namespace, and fail."""
+    chosen = copy(of_annotations(name, ""), A, B)
+    assert chosen is None
+
+
 def test_a_full_cluster_that_the_policy_selects_is_copied_with_its_labels() -> None:
     full = cluster("b", node(cpu=0), tier="gold")
     chosen = copy(policy({"matchLabels": {"tier": "gold"}}), A, full)
