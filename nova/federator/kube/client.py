@@ -232,7 +232,8 @@ class Api:
                     headers=self._login(), server_hostname=self.config.tls_server_name or None)
             async with response:
                 if response.status != 200:
-                    raise self._error("WATCH", path, response.status, await response.read())
+                    async with asyncio.timeout(self.timeout):
+                        raise self._error("WATCH", path, response.status, await response.read())
                 self._streams.add(response.content)
                 try:
                     while line := await self._line(response.content):

@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 
 from nova.federator.client.tokens import bootstrap_config
-from nova.federator.kube.client import Api, Object
+from nova.federator.kube.client import Api, ApiError, Object
+from nova.federator.kube.config import Kubeconfig
 from nova.federator.kube.informer import Informer
 from tests.integration.federator.clusters import Cluster, deployment, until
 from tests.integration.federator.faulty import ANSWERS, WATCHES, FaultyServer
@@ -95,6 +96,22 @@ def test_watches_continue_with_other_credentials(control_plane: Cluster) -> None
             finally:
                 task.cancel()
     asyncio.run(follow())
+
+
+def test_a_watch_whose_error_is_never_completed_ends() -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 500 Internal Server Error\r\nContent-Length: 100\r\n\r\n{")
+        await reader.read()
+
+    async def watch() -> None:
+        server = await asyncio.start_server(answer, "127.0.0.1", 0)
+        config = Kubeconfig(server=f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+        async with asyncio.timeout(10), server, Api(config, timeout=1.0) as api:
+            async for _event in api.watch("/api/v1/pods", "1"):
+                pass
+    with pytest.raises(ApiError, match="no response in time"):
+        asyncio.run(watch())
 
 
 def copies(member: Cluster, namespace: str) -> dict[str, tuple[int, str]]:
