@@ -55,6 +55,7 @@ class Provider(Protocol):
         ...
 
     async def create(self, target: Target) -> None:
-        """Create a cluster, and an agent in it that joins under the name of the cluster. If the cluster exists, make
-        sure that it runs."""
+        """Create a cluster, and an agent in it that joins under the name of the cluster. If this provider has created
+        it already, make sure that it runs. Fail if another cluster has this name: users choose names by annotation, and
+        what has been created may be deleted later."""
         ...

@@ -48,6 +48,8 @@ class LocalProvider:
             shutil.rmtree(member.directory, ignore_errors=True)
 
     async def create(self, target: Target) -> None:
+        if "workload-" not in target.name:  # not recognized as a member, and perhaps a directory of something else
+            raise ProviderError(f"{self.directory} has no room for {target.name}: names of clusters contain workload-.")
         directory = self.directory / target.name
         if not directory.exists():
             files.private_directory(directory)

@@ -301,7 +301,7 @@ class Standby:
         nodes = [msgspec.structs.replace(node, available=node.capacity) for node in report.nodes]
         await prepare_namespace(self.api, name)
         await self._store_copy(name, msgspec.structs.replace(
-            report, epoch=0, sequence=0, clusterName=name, nodes=nodes), report.nodeGroups)
+            report, epoch=0, sequence=0, clusterName=name, nodes=nodes), {})  # an agent must not choose the sizes
         body = cluster_body(name)
         record = Record("Suspended", times.now(), deleted=True, template=template)
         body["metadata"] |= {"labels": labels_of_copy(labels, name),

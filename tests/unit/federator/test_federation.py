@@ -9,7 +9,8 @@ from typing import Any, cast
 
 import pytest
 
-from nova.federator.api.names import HEARTBEAT
+from nova.federator.api import objects
+from nova.federator.api.names import HEARTBEAT, PIN
 from nova.federator.api.types import Ref
 from nova.federator.controllers.federation import Federation
 from nova.federator.controllers.providers import HELPER, Providers
@@ -17,7 +18,7 @@ from nova.federator.controllers.standby import Standby
 from nova.federator.kube.informer import Informer
 from nova.federator.scheduling.standby import Settings
 from nova.federator.store import reports, schedules
-from nova.federator.store.reports import ClusterReport
+from nova.federator.store.reports import ClusterReport, NodeReport
 from nova.federator.store.schedules import Entry
 
 WEB = Ref("apps", "v1", "Deployment", "shop", "web")
@@ -29,14 +30,19 @@ class Lists:
 
     def __init__(self) -> None:
         self.items: dict[str, list[Any]] = {}
+        self.created: list[tuple[str, Any]] = []
         self.lists: collections.Counter[str] = collections.Counter()
 
     async def list(self, path: str, **_query: str) -> Any:
         self.lists[path] += 1
         return {"items": self.items.get(path, []), "metadata": {"resourceVersion": "9"}}
 
-    async def ensure(self, _path: str, _body: Any) -> bool:
+    async def ensure(self, path: str, body: Any) -> bool:
+        self.created.append((path, body))
         return True
+
+    async def get(self, path: str) -> Any:
+        return next(body for parent, body in self.created if path == f"{parent}/{body['metadata']['name']}")
 
 
 def schedule() -> Any:
@@ -65,6 +71,38 @@ def test_a_schedule_counts_whether_it_is_listed_before_or_after_its_cluster(orde
     asyncio.run(informers["schedules"].refresh())
     assert not federation.placer.schedules
     assert not federation.clusters.busy("a")
+
+
+def test_an_agent_does_not_choose_the_sizes_of_a_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Promise P8: what an agent reports as node groups would be paid by the operator."""
+    monkeypatch.setattr("nova.federator.controllers.standby.SETTLE", 0.0)
+    api = Lists()
+    federation = Federation(cast(Any, api))
+    informers = federation.clusters.informers
+    report = reports.render("nova-cluster-a", ClusterReport(
+        epoch=1, nodes=[NodeReport("n", {"pods": "9", "cpu": "4"}, {"pods": "9", "cpu": "4"})],
+        nodeGroups={"pool": {"desiredCapacity": 1000}}))
+    report["metadata"]["resourceVersion"] = "1"
+    pinned = {"apiVersion": "v1", "kind": "Pod", "spec": {"containers": []}, "metadata": {
+        "name": "web", "namespace": "shop", "uid": "u", "resourceVersion": "3", "annotations": {PIN: "new"}}}
+    pods = federation.catalog.informer(cast(Any, api), next(kind for kind in objects.KINDS if kind.kind == "Pod"))
+    api.items = {informers["clusters"].path: [CLUSTER], reports.REPORTS: [report],
+                 informers["heartbeats"].path: [lease(1)], pods.path: [pinned]}
+
+    async def run() -> None:
+        for informer in (*informers.values(), pods):
+            await informer.refresh()
+        federation.placer.simulate("Pod/shop/web")
+        settings = Settings(enabled=True, delete=True, create=True)
+        standby = Standby(cast(Any, api), federation.clusters, federation.placer, federation.recorder,
+                          Providers({HELPER: "/bin/true"}), settings, cast(Any, None))
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(2.5):
+                await standby.run()
+    asyncio.run(run())
+    created = {body["kind"]: body for _path, body in api.created}
+    assert created["Cluster"]["metadata"]["name"] == "new"
+    assert not created["ClusterReport"]["report"].get("nodeGroups")
 
 
 def test_a_cluster_that_turns_out_to_be_used_is_not_checked_again_at_once() -> None:

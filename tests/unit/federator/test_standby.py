@@ -377,6 +377,14 @@ def test_providers_are_chosen_by_name_and_the_operators_program_serves_the_other
     assert isinstance(configured.of("exec"), ExecProvider)
 
 
+def test_the_provider_of_local_clusters_creates_nothing_but_members(tmp_path: pathlib.Path) -> None:
+    provider = Providers({"NOVA_LOCAL_DIRECTORY": str(tmp_path)}).of("local")
+    assert provider is not None
+    with pytest.raises(ProviderError, match="workload-"):
+        asyncio.run(provider.create(Target(name="pki", template="kind-workload-1")))
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_program_that_cannot_run_is_an_error_of_the_provider() -> None:
     with pytest.raises(ProviderError, match="cannot be executed"):
         asyncio.run(ExecProvider({HELPER: "/nonexistent/helper"}).suspend(Target(name="c1")))
