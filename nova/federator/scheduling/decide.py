@@ -105,6 +105,7 @@ def _decide(group: Group, policy: Policy, by_name: Mapping[str, Cluster], claims
             avoided: Collection[str], released: Collection[str], held_back: Collection[str], brief: bool) -> Decision:
     rejections: list[Rejection] = []
     candidates = []
+    current = _without_stopped(group, policy, by_name, current, released)
     for name in sorted(by_name):
         held = name in current and policy.failover != "AvailabilityFirst" and name not in released
         rejection = _rejected(group, policy, by_name[name], name in current, held, name in avoided)
@@ -131,6 +132,19 @@ def _decide(group: Group, policy: Policy, by_name: Mapping[str, Cluster], claims
                                                   " a while", "settled") for name in sorted(waits)
                        if _priority(policy, by_name[name]) < _priority(policy, present[0])]
     return _single(group, policy, candidates, claims, current, rejections, avoided, warnings, brief)
+
+
+def _without_stopped(group: Group, policy: Policy, by_name: Mapping[str, Cluster], current: Shares,
+                     released: Collection[str]) -> Shares:
+    """Return where a group that needs resources runs, without stopped clusters that it may leave, or in which a spread
+    group has no replicas: these are woken like other clusters in standby, or excluded if that failed."""
+    refs = {item.ref.key: item.ref for item in group.items}
+    if not any(consumes(item.ref, item.replicas) for item in group.items):
+        return current
+    stopped = {name for name in current if name in by_name and by_name[name].standby and not by_name[name].reachable}
+    return {name: shares for name, shares in current.items() if name not in stopped or not (
+        name in released or policy.failover == "AvailabilityFirst" or (policy.spread is not None and not any(
+            key not in refs or consumes(refs[key], share) for key, share in shares.items())))}
 
 
 def _rejected(group: Group, policy: Policy, cluster: Cluster, present: bool, held: bool,

@@ -201,6 +201,33 @@ def test_a_workload_waits_for_the_only_cluster_with_room_which_is_woken() -> Non
     assert (decision.targets, decision.wakes, decision.placed) == ({}, {"b": {WEB: 1}}, False)
 
 
+@pytest.mark.parametrize("failover", ["Never", "Fenced", "AvailabilityFirst"])
+@pytest.mark.parametrize("spread", [None, Spread(NAME_LABEL)])
+def test_a_workload_without_replicas_wakes_its_cluster_when_it_is_scaled_up(failover: Any, spread: Any) -> None:
+    """Also once its fence time is over: the agent of a cluster in standby is silent."""
+    plan, released = policy(failover=failover, spread=spread), ["a"] if failover == "Fenced" else []
+    for current in ({"a": {WEB: 0}}, {"a": {}}):
+        assert run(asleep("a"), plan=plan, current=current, released=released).wakes == {"a": {WEB: 1}}
+    decision = run(asleep("a"), B, plan=plan, current={"a": {WEB: 0}}, released=["a"])
+    assert spread or decision.targets == {"b": {WEB: 1}}
+
+
+def test_shares_without_replicas_in_stopped_clusters_grow_again() -> None:
+    """Scaled to 0 and back by default policy, while one or all clusters are in standby, or one did not wake."""
+    objects, plan = group(item("web", 10)), policy(spread=Spread(NAME_LABEL))
+    present: Any = {"a": {WEB: 0}, "b": {WEB: 0}}
+    both = run(asleep("a"), asleep("b"), objects=objects, plan=plan, current=present)
+    assert both.wakes == {"a": {WEB: 5}, "b": {WEB: 5}}
+    some = run(A, asleep("b"), objects=objects, plan=plan, current=present)
+    assert (some.targets["a"], some.wakes) == ({WEB: 5}, {"b": {WEB: 5}})
+    failed = run(A, asleep("b", problem="no nodes"), objects=objects, plan=plan, current=present)
+    assert (failed.targets, failed.wakes) == ({"a": {WEB: 10}}, {})
+    conf = group(Item(Ref("", "v1", "ConfigMap", "shop", "conf")))
+    stays = run(A, asleep("b"), objects=conf, plan=plan, current={"a": {conf.items[0].ref.key: None},
+                                                                  "b": {conf.items[0].ref.key: None}})
+    assert sorted(stays.targets) == ["a", "b"]
+
+
 def test_a_running_cluster_with_room_is_preferred_to_one_in_standby() -> None:
     decision = run(cluster("a", node(cpu=100)), asleep("b", node(cpu=9000)))
     assert (decision.targets, decision.wakes) == ({"a": {WEB: 1}}, {})
