@@ -303,7 +303,7 @@ class Clusters:
     def _check(self, name: str) -> None:
         reachable = self.reachable(name)
         if self._reachable.get(name) is not reachable:
-            if reachable and name in self._reachable:
+            if reachable and name in self._reachable and name not in self.records:  # else it was stopped, not lost
                 self._returned[name] = time.monotonic()
             self._reachable[name] = reachable
             self._stale.add(name)

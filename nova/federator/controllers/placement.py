@@ -403,7 +403,7 @@ class Placer:
                 await self.writer.write(group, policy, cluster, decision.targets[cluster], current[cluster])
         now = time.monotonic()
         for cluster in decision.targets:
-            if cluster in pending:
+            if cluster in pending and cluster not in decision.wakes:
                 self._since.setdefault((group.key, cluster), now)
             else:
                 self._since.pop((group.key, cluster), None)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import collections
 import itertools
+import json
 from typing import Any, cast
 
 import pytest
 
 from nova.federator.api import objects
-from nova.federator.api.names import HEARTBEAT, PIN
+from nova.federator.api.names import HEARTBEAT, PIN, STANDBY
 from nova.federator.api.types import Ref
 from nova.federator.controllers.federation import Federation
 from nova.federator.controllers.providers import HELPER, Providers
@@ -71,6 +72,24 @@ def test_a_schedule_counts_whether_it_is_listed_before_or_after_its_cluster(orde
     asyncio.run(informers["schedules"].refresh())
     assert not federation.placer.schedules
     assert not federation.clusters.busy("a")
+
+
+@pytest.mark.parametrize(("phase", "unsettled"), [("Active", {"a"}), ("Waking", set())])
+def test_groups_may_move_at_once_to_a_cluster_that_was_woken_for_them(phase: str, unsettled: set[str]) -> None:
+    """If they waited as for a cluster that was lost, the cluster would be idle, and could be stopped meanwhile."""
+    api = Lists()
+    clusters = Federation(cast(Any, api)).clusters
+    record = json.dumps({"phase": phase, "since": "2026-01-01T00:00:00Z"})
+    api.items = {clusters.objects.path: [{**CLUSTER, "metadata": {**CLUSTER["metadata"], "annotations": {
+        STANDBY: record}}}]}
+    for number in (1, 2):
+        api.items[clusters.informers["heartbeats"].path] = [lease(number)]
+        for informer in clusters.informers.values():
+            asyncio.run(informer.refresh())
+        assert clusters.reachable("a")
+        if number == 1:
+            clusters.assume_silent("a")
+    assert clusters.unsettled() == unsettled
 
 
 def test_an_agent_does_not_choose_the_sizes_of_a_copy(monkeypatch: pytest.MonkeyPatch) -> None:
