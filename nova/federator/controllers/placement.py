@@ -44,6 +44,7 @@ class Placer:
         self.writer = ScheduleWriter(api, catalog, clusters, recorder, self.schedules)
         self.unassigned: dict[str, dict[str, Schedule]] = {}  # namespace without Cluster object -> its schedules by key
         self.decisions: dict[str, Decision] = {}  # group -> last decision, for explain and for retries
+        self.unplaced: set[str] = set()  # groups that run nowhere and that no cluster can take
         self.wanted: dict[str, set[str]] = {}  # cluster in standby -> groups that wait until it is awake
         self.waiting: dict[str, set[str]] = {}  # cause or "cluster/cause" -> groups that wait for it
         self._stopped: set[tuple[str, str]] = set()  # group, cluster: its fence time is over
@@ -307,6 +308,7 @@ class Placer:
     def _forget(self, name: str) -> None:
         self._want(name, ())
         self.decisions.pop(name, None)
+        self.unplaced.discard(name)
         self.claims.decide(name, {})
         self.returns.forget(name)
         for key in [key for key in self._since if key[0] == name]:
@@ -335,6 +337,8 @@ class Placer:
         name, and new clusters if one may be better than the present ones."""
         self._want(group.key, decision.wakes)
         self.decisions[group.key] = decision
+        (self.unplaced.discard if decision.placed or decision.targets or decision.wakes else self.unplaced.add)(
+            group.key)
         if not decision.placed or policy.spread is not None or policy.ordered is not None:
             for rejection in decision.rejections:
                 if rejection.wait_for == "settled":
@@ -354,11 +358,6 @@ class Placer:
             self.wanted[cluster].discard(group)
         for cluster in clusters:
             self.wanted.setdefault(cluster, set()).add(group)
-
-    def unplaced(self) -> list[str]:
-        """Return the groups that run nowhere and that no cluster can take."""
-        return [group for group, decision in self.decisions.items()
-                if not (decision.placed or decision.targets or decision.wakes)]
 
     def uses(self, cluster: str) -> bool:
         """Return True if a decision places objects that consume resources in a cluster, stored or not."""

@@ -262,16 +262,15 @@ class Standby:
     async def _copy(self) -> None:
         """Create the Cluster of a copy for a group that no cluster takes, in standby: the group then wakes it. A single
         copy is made at a time, because other groups may fit into it, too."""
-        if not self._may_copy(self.clusters.objects.objects.values()):
+        now = time.monotonic()
+        self._unmet = {key: self._unmet.get(key, now + SETTLE) for key in self.placer.unplaced}
+        due = sorted((at, key) for key, at in self._unmet.items() if at <= now)
+        if not due or not self._may_copy(self.clusters.objects.objects.values()):
             return
         clusters = self.clusters.snapshot()
         empty = {name: self.clusters.empty_nodes(name) for name, cluster in clusters.items()
                  if cluster.ready and self._provider(name)}
-        now = time.monotonic()
-        self._unmet = {key: self._unmet.get(key, now + SETTLE) for key in self.placer.unplaced()}
-        for key in sorted(self._unmet, key=lambda key: (self._unmet[key], key)):
-            if now < self._unmet[key]:
-                return
+        for _at, key in due:
             self._unmet[key] = now + _RECONSIDER
             await asyncio.sleep(0)  # many groups may wait, and each takes time
             try:
