@@ -76,7 +76,7 @@ def test_a_schedule_counts_whether_it_is_listed_before_or_after_its_cluster(orde
 
 @pytest.mark.parametrize(("phase", "unsettled"), [("Active", {"a"}), ("Waking", set())])
 def test_groups_may_move_at_once_to_a_cluster_that_was_woken_for_them(phase: str, unsettled: set[str]) -> None:
-    """If they waited as for a cluster that was lost, the cluster would be idle, and could be stopped meanwhile."""
+    """A group that waits, as for a lost cluster, leaves the cluster idle: it could be stopped meanwhile."""
     api = Lists()
     clusters = Federation(cast(Any, api)).clusters
     record = json.dumps({"phase": phase, "since": "2026-01-01T00:00:00Z"})

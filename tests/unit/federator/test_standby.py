@@ -204,7 +204,7 @@ def test_a_workload_waits_for_the_only_cluster_with_room_which_is_woken() -> Non
 @pytest.mark.parametrize("failover", ["Never", "Fenced", "AvailabilityFirst"])
 @pytest.mark.parametrize("spread", [None, Spread(NAME_LABEL)])
 def test_a_workload_without_replicas_wakes_its_cluster_when_it_is_scaled_up(failover: Any, spread: Any) -> None:
-    """Also once its fence time is over: the agent of a cluster in standby is silent."""
+    """The agent of a cluster in standby is silent, so its fence time may be over."""
     plan, released = policy(failover=failover, spread=spread), ["a"] if failover == "Fenced" else []
     for current in ({"a": {WEB: 0}}, {"a": {}}):
         assert run(asleep("a"), plan=plan, current=current, released=released).wakes == {"a": {WEB: 1}}
