@@ -199,6 +199,31 @@ def test_a_patch_waits_until_the_one_before_is_recorded(nova: Cluster) -> None:
     assert asyncio.run(finish())["data"]["value"] == "of held-b"
 
 
+def test_a_run_that_was_changed_while_no_scheduler_ran_fails(nova: Cluster) -> None:
+    """A run without its present step must not stop the next scheduler."""
+    step = patch(target("configmaps", "changed"), "data.value", "x")
+
+    async def finish() -> Any:
+        async with Api(nova.config) as api:
+            await api.create(RUNS, {
+                "apiVersion": "recovery.elotl.co/v1alpha1", "kind": "RecoveryRun", "metadata": {"name": "changed"},
+                "spec": {"plan": "x", "alert": "x", "steps": [step, step]}})
+            await api.patch(f"{RUNS}/changed/status", {"status": {"phase": "Running", "generation": 1, "steps": [
+                {"type": "patch", "state": "Succeeded"}, {"type": "patch", "state": "Running"}]}})
+            await api.patch(f"{RUNS}/changed", {"spec": {"steps": [step]}})
+            scheduler = asyncio.create_task(Recovery(api, Recorder(api)).run())
+            async with asyncio.timeout(30):
+                while not scheduler.done() and (
+                        status := (await api.get(f"{RUNS}/changed"))["status"])["phase"] == "Running":
+                    await asyncio.sleep(0.1)
+            scheduler.cancel()
+            await asyncio.gather(scheduler, return_exceptions=True)
+            return status
+    status = asyncio.run(finish())
+    assert (status["phase"], status["steps"][1]["state"]) == ("Failed", "Failed")
+    assert "the run was changed after its start" in status["message"]
+
+
 @pytest.fixture(scope="module")
 def federation(nova: Cluster, members: list[Cluster], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
     """Yield a federation of two members whose scheduler receives alerts."""
