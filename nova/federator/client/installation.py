@@ -98,11 +98,16 @@ async def install_control_plane(hosting: Api, name: str, settings: Settings, con
 
 async def uninstall_control_plane(hosting: Api, settings: Settings) -> bool:
     """Remove a control plane with its certificates and its address. The copies in workload clusters stay. Return False
-    if the namespace, with the volumes of etcd, stays because novactl did not create it. Raises ApiError."""
+    if the namespace, with the volumes of etcd, stays because novactl did not create it. Raises ApiError, or Refused if
+    the namespace has no control plane: its objects, such as an etcd, then belong to others."""
+    mark = certificates.secret(certificates.CONTROL_PLANE, settings.namespace, {})  # exists until the end
+    if not (await hosting.find(f"/api/v1/namespaces/{settings.namespace}/secrets/{certificates.CONTROL_PLANE}")
+            or await manifests.created_namespace(hosting, settings.namespace)):
+        raise Refused(f"Namespace {settings.namespace} of {hosting.config.server} has no Nova control plane.")
     await manifests.delete(hosting, manifests.control_plane(settings))
-    for name in (certificates.CONTROL_PLANE, certificates.ETCD, certificates.KUBECONFIG, certificates.SIGNING):
+    for name in (certificates.ETCD, certificates.KUBECONFIG, certificates.SIGNING):
         await manifests.delete(hosting, [certificates.secret(name, settings.namespace, {})])
-    await manifests.delete(hosting, manifests.service(settings))
+    await manifests.delete(hosting, [*manifests.service(settings), mark])
     return await manifests.delete_namespace(hosting, settings.namespace)
 
 

@@ -516,6 +516,17 @@ def test_install_and_uninstall_control_plane(bed: Bed) -> None:
     until(lambda: "NotFound" in bed.hosting.kubectl("get", "namespace", "second", check=False))
 
 
+def test_uninstallation_deletes_nothing_in_a_namespace_without_a_control_plane(bed: Bed) -> None:
+    bed.hosting.kubectl("create", "namespace", "foreign")
+    bed.hosting.kubectl("create", "service", "clusterip", "etcd", "--tcp=2379", "-n", "foreign")
+    _output, errors = bed.novactl("uninstall", "control-plane", "foreign", "--context=kind-cp",
+                                  "--namespace=foreign", code=1)
+    assert "Namespace foreign of" in errors
+    assert errors.endswith(" has no Nova control plane.\n")
+    assert bed.hosting.get("service", "etcd", "-n", "foreign")
+    bed.hosting.kubectl("delete", "namespace", "foreign", "--wait=false")
+
+
 def _credentials(config: Kubeconfig) -> dict[str, Any]:
     """Return a patch of the Secret nova-cert to the certificates of another control plane."""
     files = {"ca.crt": config.ca, "apiserver-client.crt": config.certificate, "apiserver-client.key": config.key}
