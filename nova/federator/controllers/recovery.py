@@ -140,13 +140,18 @@ class Recovery:
         alert = self.alerts.objects.get(name)
         if alert is None or _status(alert).get("processed") or "deletionTimestamp" in alert["metadata"]:
             return
-        names = []
+        names, refused = [], None
         for plan in (await self.api.list(PLANS))["items"]:
             if recovery_steps.matches(plan, alert) and "deletionTimestamp" not in plan["metadata"]:
                 run = _run_of(plan, alert)
                 names.append(run["metadata"]["name"])
-                if await self.api.ensure(RUNS, run):
-                    LOG.info("Alert %s starts recovery plan %s: run %s", name, plan["metadata"]["name"], names[-1])
+                try:
+                    if await self.api.ensure(RUNS, run):
+                        LOG.info("Alert %s starts recovery plan %s: run %s", name, plan["metadata"]["name"], names[-1])
+                except ApiError as error:  # must not prevent the other plans
+                    refused = error
+        if refused:
+            raise refused
         message = "" if names else "No recovery plan matches the labels of the alert."
         await self.api.patch(f"{ALERTS}/{name}/status", {
             "metadata": {"uid": alert["metadata"]["uid"]},
