@@ -133,12 +133,17 @@ async def install_agent(workload: Api, settings: Settings, init: Kubeconfig) -> 
 
 async def uninstall_agent(workload: Api, settings: Settings) -> None:
     """Remove an agent, its credentials, and its namespace if novactl created it. Raises Refused if the namespace has
-    the agent of another cluster."""
+    the agent of another cluster, or if the cluster has its agent in another namespace: both have the same rights."""
     path = f"/apis/apps/v1/namespaces/{settings.namespace}/deployments/nova-agent"
     deployment = await workload.find(path)
     if deployment and _cluster_name(deployment) != settings.cluster:
         raise Refused(f"The agent in namespace {settings.namespace} of {workload.config.server} is of cluster"
                       f" {_cluster_name(deployment)}, not {settings.cluster}.")
+    binding = await workload.find("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/nova-agent") or {}
+    namespaces = [str(subject.get("namespace")) for subject in binding.get("subjects") or ()]
+    if not deployment and namespaces and settings.namespace not in namespaces:
+        raise Refused(f"The agent of {workload.config.server} is in namespace {', '.join(namespaces)}, not"
+                      f" {settings.namespace}.")
     await manifests.delete(workload, reversed(manifests.agent(settings)))
     for name in (INIT, "nova-agent-credentials"):
         await manifests.delete(workload, [certificates.secret(name, settings.namespace, {})])

@@ -332,6 +332,9 @@ def test_uninstall_leaves_a_namespace_that_it_did_not_create(bed: Bed, members: 
     path = bed.home / "member"
     path.write_text(clusters.merge({"member": member.config, "nova": bed.nova.config}))
     bed.novactl("install", "agent", "guest", "-n", "shared", kubeconfig=path)
+    _output, errors = bed.novactl("uninstall", "agent", "guest", "-n", "other", code=1, kubeconfig=path)
+    assert "is in namespace shared, not other" in errors
+    assert member.get("clusterrolebinding", "nova-agent")
     bed.novactl("uninstall", "agent", "guest", "-n", "shared", kubeconfig=path)
     assert member.get("configmap", "precious", "-n", "shared")
     assert "deletionTimestamp" not in member.get("namespace", "shared")["metadata"]
