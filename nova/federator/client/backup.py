@@ -8,6 +8,7 @@ import asyncio
 import base64
 import hashlib
 import json
+import os
 import pathlib
 import ssl
 import tempfile
@@ -18,6 +19,7 @@ from typing import Any
 import aiohttp
 
 from nova.common.errors import Invalid, ReportedError
+from nova.federator.api import times
 from nova.federator.client import certificates, manifests
 from nova.federator.client.installation import Reporter
 from nova.federator.kube.client import Api, Object
@@ -27,13 +29,14 @@ REPLICAS = "nova.elotl.co/replicas"  # annotation of a component that is stopped
 _PORT = 2379
 _HASH = 32  # bytes of the SHA-256 at the end of a snapshot
 _PAGE = 512  # bytes; the data of a snapshot are a multiple
+_BLOCK = 1 << 20  # bytes of a snapshot, which can have gigabytes, that are in memory
 _POLL = 0.5
 _TIMEOUT = 360.0  # seconds for each component, and for each member of etcd
 _SEND = "cat > /transfer/snapshot.db && touch /transfer/complete"
 _RECEIVE = "until [ -e /transfer/complete ]; do sleep 0.2; done; rm -rf /var/lib/etcd/restored"
-# Retains the data before the first attempt. $0: a name that is the same for all attempts with one snapshot.
-_REPLACE = """cd /var/lib/etcd; for old in replaced-*; do [ "$old" = "$0" ] || rm -rf "$old"; done
-if [ -e "$0" ]; then rm -rf data; elif [ -e data ]; then mv data "$0"; fi; mv restored data"""
+# Runs in the folder of the volume. $0: a new name for the present data. Retains the last three.
+REPLACE = """if [ -e data ]; then mv data "$0"; fi; mv restored data
+for old in $(ls -d replaced-* 2>/dev/null | sort -r | tail -n +4); do rm -rf "$old"; done"""
 
 
 async def save(hosting: Api, namespace: str, target: pathlib.Path, report: Reporter) -> None:
@@ -42,13 +45,19 @@ async def save(hosting: Api, namespace: str, target: pathlib.Path, report: Repor
     report(f"Reading the data of {pod}")
     files = {name: certificates.files_of(await hosting.get(f"/api/v1/namespaces/{namespace}/secrets/{name}"))
              for name in (certificates.CONTROL_PLANE, certificates.ETCD)}
-    draft = target.with_name(f".new-{target.name}")
-    draft.touch(mode=0o600)
+    try:
+        handle, name = tempfile.mkstemp(prefix=".new-", dir=target.parent)  # mode 0600; no other process has the file
+    except OSError as error:
+        raise Invalid(f"Cannot write to {target.parent}: {error.strerror}.") from None
+    os.close(handle)
+    draft = pathlib.Path(name)
     try:
         async with forward(hosting.config, namespace, pod, _PORT) as port:
             await _download(f"https://127.0.0.1:{port}", _login(files), draft)
         check(draft)
         draft.replace(target)
+    except OSError as error:
+        raise ReportedError(f"The backup was not stored in {target}: {error.strerror}.") from None
     finally:
         draft.unlink(missing_ok=True)
 
@@ -56,11 +65,16 @@ async def save(hosting: Api, namespace: str, target: pathlib.Path, report: Repor
 def check(snapshot: pathlib.Path) -> None:
     """Raise Invalid if a file is no complete snapshot."""
     try:
-        content = snapshot.read_bytes()
+        with snapshot.open("rb") as file:
+            left = size = os.fstat(file.fileno()).st_size - _HASH
+            digest = hashlib.sha256()
+            while left > 0 and (block := file.read(min(left, _BLOCK))):
+                digest.update(block)
+                left -= len(block)
+            stored = file.read(_HASH)
     except OSError as error:
         raise Invalid(f"Cannot read {snapshot}: {error.strerror}.") from None
-    data = content[:-_HASH]
-    if not data or len(data) % _PAGE or hashlib.sha256(data).digest() != content[-_HASH:]:
+    if size <= 0 or size % _PAGE or digest.digest() != stored:
         raise Invalid(f"{snapshot} is no complete backup.")
 
 
@@ -120,7 +134,7 @@ class Restoration:
         await self._wait_ended()
         image = scheduler["spec"]["template"]["spec"]["containers"][0]["image"]
         members = _members(etcd, self.namespace)
-        former = f"replaced-{hashlib.sha256(self.snapshot.read_bytes()).hexdigest()[:12]}"
+        former = f"replaced-{times.now()}"
         self.report(f"Restoring {len(members)} members of etcd")
         await asyncio.gather(*(self._restore(_pod(etcd, image, name, members, former)) for name in members))
         self.report("Starting the control plane")
@@ -222,4 +236,4 @@ def _pod(etcd: Object, image: str, member: str, members: Mapping[str, str], form
                       f"--initial-cluster={initial}", "--initial-cluster-token=nova",
                       f"--initial-advertise-peer-urls={members[member]}",
                       env=[{"name": "ETCDCTL_API", "value": "3"}])],
-        "containers": [container("replace", image, "sh", "-e", "-c", _REPLACE, former)]}}
+        "containers": [container("replace", image, "sh", "-e", "-c", REPLACE, former, workingDir="/var/lib/etcd")]}}

@@ -98,11 +98,16 @@ async def install_control_plane(hosting: Api, name: str, settings: Settings, con
 
 async def uninstall_control_plane(hosting: Api, settings: Settings) -> bool:
     """Remove a control plane with its certificates and its address. The copies in workload clusters stay. Return False
-    if the namespace, with the volumes of etcd, stays because novactl did not create it. Raises ApiError."""
+    if the namespace, with the volumes of etcd, stays because novactl did not create it. Raises ApiError, or Refused if
+    the namespace has no control plane: its objects, such as an etcd, then belong to others."""
+    mark = certificates.secret(certificates.CONTROL_PLANE, settings.namespace, {})  # exists until the end
+    if not (await hosting.find(f"/api/v1/namespaces/{settings.namespace}/secrets/{certificates.CONTROL_PLANE}")
+            or await manifests.created_namespace(hosting, settings.namespace)):
+        raise Refused(f"Namespace {settings.namespace} of {hosting.config.server} has no Nova control plane.")
     await manifests.delete(hosting, manifests.control_plane(settings))
-    for name in (certificates.CONTROL_PLANE, certificates.ETCD, certificates.KUBECONFIG, certificates.SIGNING):
+    for name in (certificates.ETCD, certificates.KUBECONFIG, certificates.SIGNING):
         await manifests.delete(hosting, [certificates.secret(name, settings.namespace, {})])
-    await manifests.delete(hosting, manifests.service(settings))
+    await manifests.delete(hosting, [*manifests.service(settings), mark])
     return await manifests.delete_namespace(hosting, settings.namespace)
 
 
@@ -128,12 +133,17 @@ async def install_agent(workload: Api, settings: Settings, init: Kubeconfig) -> 
 
 async def uninstall_agent(workload: Api, settings: Settings) -> None:
     """Remove an agent, its credentials, and its namespace if novactl created it. Raises Refused if the namespace has
-    the agent of another cluster."""
+    the agent of another cluster, or if the cluster has its agent in another namespace: both have the same rights."""
     path = f"/apis/apps/v1/namespaces/{settings.namespace}/deployments/nova-agent"
     deployment = await workload.find(path)
     if deployment and _cluster_name(deployment) != settings.cluster:
         raise Refused(f"The agent in namespace {settings.namespace} of {workload.config.server} is of cluster"
                       f" {_cluster_name(deployment)}, not {settings.cluster}.")
+    binding = await workload.find("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/nova-agent") or {}
+    namespaces = [str(subject.get("namespace")) for subject in binding.get("subjects") or ()]
+    if not deployment and namespaces and settings.namespace not in namespaces:
+        raise Refused(f"The agent of {workload.config.server} is in namespace {', '.join(namespaces)}, not"
+                      f" {settings.namespace}.")
     await manifests.delete(workload, reversed(manifests.agent(settings)))
     for name in (INIT, "nova-agent-credentials"):
         await manifests.delete(workload, [certificates.secret(name, settings.namespace, {})])

@@ -182,8 +182,8 @@ class LocalFederation:
         peer = self.nova.etcd_peer
         await self._etcdctl("snapshot", "restore", str(source), f"--data-dir={fresh}", "--name=etcd",
                             f"--initial-cluster=etcd={peer}", f"--initial-advertise-peer-urls={peer}")
-        shutil.rmtree(old, ignore_errors=True)
-        if data.exists():
+        if data.exists():  # otherwise an interrupted restore has renamed them already
+            shutil.rmtree(old, ignore_errors=True)
             data.rename(old)
         fresh.rename(data)
 

@@ -80,15 +80,19 @@ async def create_namespace(api: Api, name: str) -> None:
         "apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}})
 
 
+async def created_namespace(api: Api, name: str) -> Object | None:
+    """Return a namespace that novactl created, or None. Raises ApiError."""
+    stored = await api.find(f"/api/v1/namespaces/{name}")
+    return stored if stored and _CREATED.items() <= (stored["metadata"].get("labels") or {}).items() else None
+
+
 async def delete_namespace(api: Api, name: str) -> bool:
     """Delete a namespace that novactl created, with its content. Return False if another client created it: it stays.
     Raises ApiError."""
-    stored = await api.find(f"/api/v1/namespaces/{name}")
-    if stored and not _CREATED.items() <= (stored["metadata"].get("labels") or {}).items():
-        return False
-    if stored:
+    if stored := await created_namespace(api, name):
         await api.delete(f"/api/v1/namespaces/{name}", uid=stored["metadata"]["uid"])
-    return True
+        return True
+    return await api.find(f"/api/v1/namespaces/{name}") is None
 
 
 async def apply(api: Api, objects: Iterable[Object]) -> None:

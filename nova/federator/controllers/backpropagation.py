@@ -36,7 +36,7 @@ _WORKERS = 4
 _INTERVAL = 1.0  # seconds between two comparisons of an object, however often an agent reports
 _RETRY = 5.0  # seconds after which a failed write is repeated
 _KINDS_INTERVAL = 30.0  # seconds between two requests for the custom resource, while it is not installed
-_REFUSED = (400, 403, 422)  # statuses of objects that the control plane does not accept
+_REFUSED = (400, 403, 413, 422)  # statuses of objects that the control plane does not accept
 _DELETED = 1.0  # seconds after a deletion before it is judged: the deletion of the owner may be reported later
 _NAME = 245  # characters of a name to which a suffix is added
 
@@ -157,18 +157,29 @@ class Backpropagation:
         if template is None and reports:
             return _RETRY  # its kind is not loaded yet, or its deletion has not reached the clusters
         surplus = dict(self._shown_of.get(key, {}))
+        failure: ApiError | None = None
         if template is not None and not template.deleting and _opted_in(template):
             for namespace, report in reports.items():
                 if report.uid == template.uid and (cluster := self.clusters.name_of(namespace)) is not None:
-                    await self._show_all(template, cluster, report, surplus)
+                    try:
+                        await self._show_all(template, cluster, report, surplus)
+                    except ApiError as error:  # must not affect the objects of other clusters
+                        failure = error
+                        surplus = {part: shown for part, shown in surplus.items() if part[0] != cluster}
+                    except RecursionError:
+                        LOG.warning("Cluster %s: the report on %s is ignored: it is nested too deeply", cluster, key)
         for shown in surplus.values():
             await self._remove(shown)
+        if failure:
+            raise failure
         return 0.0
 
     def _listed(self, report: Published) -> bool:
+        """Return True if the schedule of a report has its object. An agent can change the list, but not the group."""
         schedule = self.schedules.get(f"{report.cluster_namespace}/{report.schedule}")
         return schedule is not None and not schedule.deleting and any(
-            entry.ref.key == report.ref.key for entry in schedule.entries)
+            entry.ref.key == report.ref.key for entry in schedule.entries) and self.catalog.belongs(
+                report.ref, schedule.group)
 
     async def _show_all(self, template: Template, cluster: str, report: Published,
                         surplus: dict[tuple[str, str], _Shown]) -> None:
@@ -270,7 +281,8 @@ def _shown_of(obj: Object) -> _Shown | None:
     """Return a shown object, or None for an object of a user with the same label."""
     metadata = obj["metadata"]
     labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
-    if BACKPROPAGATED not in labels or _OBJECT not in annotations or _UID not in annotations:
+    if BACKPROPAGATED not in labels or _UID not in annotations or (
+            annotations.get(_OBJECT, "").split("/")[1:2] != [metadata["namespace"]]):
         return None
     kind = "Pod" if obj.get("kind") == "Pod" else "ReplicaSet"
     return _Shown(kind, metadata["namespace"], metadata["name"], str(metadata.get("uid")),

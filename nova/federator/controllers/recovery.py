@@ -96,7 +96,8 @@ class Recovery:
         for name, run in self.runs.objects.items():
             steps = _status(run).get("steps") or []
             number = next((index for index, step in enumerate(steps) if step["state"] == "Running"), None)
-            if number is not None and not _ended(run):
+            unchanged = _status(run).get("generation") == run["metadata"]["generation"]  # else the run fails
+            if number is not None and unchanged and not _ended(run):
                 try:
                     action = _action(run, number)
                 except Invalid:
@@ -124,7 +125,8 @@ class Recovery:
                 LOG.log(logging.WARNING if failures in (4, 10) else logging.DEBUG,
                         "The processing of %s failed %d times and is tried again: %s", key, failures, error)
             except Exception:  # a malformed object must not stop the others
-                LOG.exception("%s cannot be processed", key)
+                delay = _LONGEST_DELAY
+                LOG.exception("The processing of %s failed and is tried again in %.0f s", key, delay)
             finally:
                 again = self._queue.done(key)
             if delay is not None:
@@ -138,13 +140,18 @@ class Recovery:
         alert = self.alerts.objects.get(name)
         if alert is None or _status(alert).get("processed") or "deletionTimestamp" in alert["metadata"]:
             return
-        names = []
+        names, refused = [], None
         for plan in (await self.api.list(PLANS))["items"]:
             if recovery_steps.matches(plan, alert) and "deletionTimestamp" not in plan["metadata"]:
                 run = _run_of(plan, alert)
                 names.append(run["metadata"]["name"])
-                if await self.api.ensure(RUNS, run):
-                    LOG.info("Alert %s starts recovery plan %s: run %s", name, plan["metadata"]["name"], names[-1])
+                try:
+                    if await self.api.ensure(RUNS, run):
+                        LOG.info("Alert %s starts recovery plan %s: run %s", name, plan["metadata"]["name"], names[-1])
+                except ApiError as error:  # must not prevent the other plans
+                    refused = error
+        if refused:
+            raise refused
         message = "" if names else "No recovery plan matches the labels of the alert."
         await self.api.patch(f"{ALERTS}/{name}/status", {
             "metadata": {"uid": alert["metadata"]["uid"]},
@@ -185,8 +192,9 @@ class Recovery:
             self._release(name)
 
     async def _execute(self, run: Object, number: int, action: Action) -> dict[str, Any] | None:
-        """Execute a step that is recorded as running. Return the values that it read, or None if a Job has not ended.
-        Raises Invalid if the step fails, ApiError if it must be tried again."""
+        """Execute a step that is recorded as running. Return the values of the run if the step read one, otherwise an
+        empty map, or None if a Job has not ended. Raises Invalid if the step fails, ApiError if it must be tried
+        again."""
         marker = f"{run['metadata']['name']}/{number + 1}/{run['metadata']['uid']}"
         try:
             match action:
@@ -195,7 +203,8 @@ class Recovery:
                     return {}
                 case ReadField():
                     obj = await self._read(await self._path(action), action)
-                    return {action.outputKey: recovery_steps.read_field(obj, action.fieldPath)}
+                    value = recovery_steps.read_field(obj, action.fieldPath)
+                    return recovery_steps.add_value(_status(run).get("values") or {}, action.outputKey, value)
                 case Job():
                     return await self._run_job(run, number, action, marker)
         except ApiError as error:
@@ -285,7 +294,7 @@ class Recovery:
         steps = [{**step, **fields} if index == number else step for index, step in enumerate(status["steps"])]
         changes: dict[str, Any] = {"steps": steps}
         if values:
-            changes["values"] = {**(status.get("values") or {}), **values}
+            changes["values"] = values
         if fields.get("state") == "Succeeded" and number == len(steps) - 1:
             changes |= {"phase": "Succeeded", "completionTime": times.now()}
         await self._write(run, changes)

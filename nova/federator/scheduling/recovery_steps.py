@@ -16,7 +16,11 @@ from nova.federator.scheduling.overrides import parse_path, set_field
 _TEMPLATE = re.compile(r"\{\{\s*\.Values\.([A-Za-z_][A-Za-z0-9_]{0,62})\s*\}\}", re.ASCII)
 _RESOURCE = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", re.ASCII)
 _API_VERSION = re.compile(r"([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/)?v[a-z0-9]{1,62}", re.ASCII)
+# A name or namespace is a segment of the path of a request: no slash makes it another object, or a subresource.
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9.:_-]{0,252}", re.ASCII)
+_NAMESPACE = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", re.ASCII)
 _VALUE = 64 << 10  # characters of a value that a step reads
+_VALUES = 256 << 10  # characters of all values of a run, which are stored in one object
 # Groups whose objects grant rights, control the API server, or belong to Nova.
 _PROTECTED_GROUPS = frozenset({
     SCHEDULE_GROUP, RECOVERY_GROUP, "rbac.authorization.k8s.io", "certificates.k8s.io", "apiextensions.k8s.io",
@@ -107,6 +111,8 @@ def parse(step: Mapping[str, Any], values: Mapping[str, Any], field: str) -> Act
         if action is None:
             raise Invalid(f"{part}: required for a step of type {parsed.type}.")
         if isinstance(action, Job):
+            if not action.namespace:
+                raise Invalid("job.namespace: required.")
             _check_namespace(action.namespace, "job.namespace")
         else:
             _check_target(action, part)
@@ -153,8 +159,8 @@ def _check_target(action: Patch | ReadField, part: str) -> None:
     if not _API_VERSION.fullmatch(action.apiVersion) or not _RESOURCE.fullmatch(action.resource):
         raise Invalid(f"{part}: {excerpt(action.apiVersion)} {excerpt(action.resource)} is no apiVersion with a plural "
                       "name of a kind.")
-    if not action.name:
-        raise Invalid(f"{part}.name: required.")
+    if not _NAME.fullmatch(action.name):
+        raise Invalid(f"{part}.name: {excerpt(action.name)} is not the name of an object.")
     if group in _PROTECTED_GROUPS:
         raise Invalid(f"{part}.apiVersion: objects of the group {group} are protected.")
     _check_namespace(action.name if (group, action.resource) == ("", "namespaces") else action.namespace, part)
@@ -167,6 +173,8 @@ def _check_target(action: Patch | ReadField, part: str) -> None:
 
 
 def _check_namespace(namespace: str, field: str) -> None:
+    if namespace and not _NAMESPACE.fullmatch(namespace):
+        raise Invalid(f"{field}: {excerpt(namespace)} is not the name of a namespace.")
     if namespace == NAMESPACE or namespace.startswith(("kube-", "nova-cluster-")):
         raise Invalid(f"{field}: objects of the namespace {excerpt(namespace)} are protected.")
 
@@ -185,6 +193,14 @@ def read_field(obj: Mapping[str, Any], path: str) -> Any:
     return value
 
 
+def add_value(values: Mapping[str, Any], key: str, value: Any) -> dict[str, Any]:
+    """Return the values of a run with a further one. Raises Invalid if a run cannot store so much."""
+    result = {**values, key: value}
+    if len(msgspec.json.encode(result)) > _VALUES:
+        raise Invalid(f"readField.outputKey: the values of the run have more than {_VALUES} characters.")
+    return result
+
+
 def merge_patch(obj: Mapping[str, Any], action: Patch) -> dict[str, Any]:
     """Return the merge patch of a step for an object. A merge patch replaces lists: a path into a list makes a patch
     with the whole list. Raises Invalid if the path does not fit the object."""
@@ -200,5 +216,7 @@ def merge_patch(obj: Mapping[str, Any], action: Patch) -> dict[str, Any]:
     for step in reversed(path[:length]):
         value = {step: value}
     result: dict[str, Any] = value
+    if not isinstance(result.get("metadata", {}).get("annotations", {}), Mapping):
+        raise Invalid("patch.override.value.raw: annotations can only be replaced by an object.")
     return result
 

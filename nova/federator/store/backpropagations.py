@@ -14,6 +14,8 @@ API_VERSION = f"{SCHEDULE_GROUP}/{VERSION}"
 BACKPROPAGATIONS = f"/apis/{API_VERSION}/backpropagations"
 LIMIT = 500  # ReplicaSets and Pods of an object and a cluster that are shown
 
+_CONTENT = 8 << 20  # bytes of all objects of a report, uncompressed
+
 _Name = Annotated[str, msgspec.Meta(min_length=1, max_length=253)]
 _Labels = Annotated[dict[str, str], msgspec.Meta(max_length=1000)]
 
@@ -44,9 +46,12 @@ class Published(msgspec.Struct, frozen=True):
     content: str
 
     def owned(self) -> list[Owned]:
-        """Return the reported objects, at most LIMIT. Raises Invalid."""
+        """Return the reported objects, at most LIMIT, without repeated uids. Raises Invalid."""
         try:
-            return [msgspec.convert(entry, Owned) for entry in schedules.unpack(self.content)[:LIMIT]]
+            entries = schedules.unpack(self.content, _CONTENT)[:LIMIT]
+            return list({part.uid: part for part in (msgspec.convert(entry, Owned) for entry in entries)}.values())
+        except RecursionError:
+            raise Invalid("spec.content: nested too deeply.") from None
         except msgspec.ValidationError as error:
             raise Invalid(f"spec.content: {error}") from None
 
@@ -61,9 +66,10 @@ def name_of(ref: Ref) -> str:
 
 
 def pack(owned: Sequence[Mapping[str, Any]]) -> tuple[str, int]:
-    """Return packed objects, and how many of them are omitted because of LIMIT or of the size of an object."""
+    """Return packed objects, and how many of them are omitted because of LIMIT or of their size."""
     included = list(owned[:LIMIT])
-    while len(content := schedules.pack(included)) > schedules.PART_LIMIT:
+    while len(content := schedules.pack(included)) > schedules.PART_LIMIT or (
+            len(msgspec.json.encode(included)) > _CONTENT):
         included = included[:len(included) // 2]
     return content, len(owned) - len(included)
 
@@ -95,4 +101,6 @@ def decode(obj: Mapping[str, Any]) -> Published:
         raise Invalid(f"spec: {error}") from None
     if metadata["name"] != name_of(spec.object):
         raise Invalid("spec.object: not the object of the name.")
+    if len(spec.content) > schedules.PART_LIMIT:
+        raise Invalid(f"spec.content: more than {schedules.PART_LIMIT} characters.")
     return Published(metadata["namespace"], spec.schedule, spec.object, spec.uid, spec.omitted, spec.content)

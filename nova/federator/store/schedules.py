@@ -142,11 +142,11 @@ def pack(manifests: Sequence[Mapping[str, Any]]) -> str:
     return base64.b64encode(compressed).decode()
 
 
-def unpack(packed: str) -> list[dict[str, Any]]:
+def unpack(packed: str, limit: int = _MANIFEST_LIMIT) -> list[dict[str, Any]]:
     """Return packed manifests. Raises Invalid if they are damaged or too large."""
     try:
         data = base64.b64decode(packed, validate=True)
-        if zstandard.frame_content_size(data) > _MANIFEST_LIMIT:
+        if zstandard.frame_content_size(data) > limit:
             raise Invalid("spec.manifests: too large.")
         return msgspec.json.decode(zstandard.ZstdDecompressor().decompress(data), type=list[dict[str, Any]])
     except (ValueError, zstandard.ZstdError, msgspec.MsgspecError) as error:

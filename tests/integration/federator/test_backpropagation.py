@@ -3,12 +3,18 @@ happens to them there. Facts chapters 3 and 5, against real API servers."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from nova.federator.api.types import Ref
+from nova.federator.controllers import federation as controllers
+from nova.federator.controllers.joining import CLUSTERS, cluster_body, prepare_namespace
+from nova.federator.kube.client import Api
+from nova.federator.store import backpropagations, schedules
 from nova.federator.store.backpropagations import pack
 from tests.integration.federator.clusters import Cluster, deployment, until
 from tests.integration.federator.federation import Federation
@@ -51,6 +57,54 @@ def stateful_set(name: str, namespace: str, annotations: dict[str, str]) -> dict
     manifest = deployment(name, 2, namespace, annotations=annotations)
     manifest["spec"]["serviceName"] = name
     return {**manifest, "kind": "StatefulSet"}
+
+
+def large_and_small_pods() -> list[dict[str, Any]]:
+    """Return a small pod, one that the API server refuses, and one that etcd refuses."""
+    return [{"kind": "Pod", "uid": f"mine{size}", "name": f"mine{size}", "spec": {
+        "containers": [{"name": "a", "image": "x", "args": ["x" * size]}]}} for size in (4 << 20, 1, 2 << 20)]
+
+
+def pod(name: str) -> dict[str, Any]:
+    return {"kind": "Pod", "uid": name, "name": name, "spec": {"containers": [{"name": "a", "image": "x"}]}}
+
+
+def test_hostile_reports_hide_no_others_and_show_nothing_of_other_groups(control_plane: Cluster) -> None:
+    """Agents may change what their schedules list, and report objects that the control plane cannot store. No scheduler
+    runs that would restore the schedules."""
+    nova, web = control_plane, Ref("", "v1", "ConfigMap", "hostile", "web")
+    nova.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "hostile"}},
+               {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {
+                   "name": "web", "namespace": "hostile", "annotations": {BACKPROPAGATE: "true", PIN: "hostile-1"}}})
+    uid = nova.get("configmap", "web", "-n", "hostile")["metadata"]["uid"]
+    worlds = {"hostile-1": (web.key, large_and_small_pods()), "hostile-2": ("ConfigMap/other/web", [pod("forged")]),
+              "hostile-3": (web.key, [pod("third")])}
+
+    async def show() -> None:
+        async with Api(nova.config) as api:
+            for cluster, (group, owned) in worlds.items():
+                where = await prepare_namespace(api, cluster)
+                body = cluster_body(cluster)
+                del body["metadata"]["finalizers"]
+                await api.create(CLUSTERS, body)
+                entry = schedules.Entry(web, uid, "digest")
+                body = schedules.render(cluster, schedules.render_spec(group, [entry], ""))
+                del body["metadata"]["finalizers"]
+                metadata = (await api.create(schedules.path_of(where), body))["metadata"]
+                await api.create(backpropagations.path_of(where), backpropagations.render(
+                    where, web, uid, metadata["name"], metadata["uid"], schedules.pack(owned), 0))
+            state = controllers.Federation(api)
+            await state.load()
+            task = asyncio.create_task(state.backpropagation.run())
+            await asyncio.sleep(6)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+    try:
+        asyncio.run(show())
+        assert names(shown(nova, "hostile")) == ["mine1", "third"]
+    finally:
+        nova.kubectl("delete", "clusters", *worlds)
+        nova.kubectl("delete", "namespaces", "hostile", *(f"nova-cluster-{cluster}" for cluster in worlds))
 
 
 def test_replica_sets_and_pods_follow_their_originals(federation: Federation, namespace: str) -> None:

@@ -332,6 +332,9 @@ def test_uninstall_leaves_a_namespace_that_it_did_not_create(bed: Bed, members: 
     path = bed.home / "member"
     path.write_text(clusters.merge({"member": member.config, "nova": bed.nova.config}))
     bed.novactl("install", "agent", "guest", "-n", "shared", kubeconfig=path)
+    _output, errors = bed.novactl("uninstall", "agent", "guest", "-n", "other", code=1, kubeconfig=path)
+    assert "is in namespace shared, not other" in errors
+    assert member.get("clusterrolebinding", "nova-agent")
     bed.novactl("uninstall", "agent", "guest", "-n", "shared", kubeconfig=path)
     assert member.get("configmap", "precious", "-n", "shared")
     assert "deletionTimestamp" not in member.get("namespace", "shared")["metadata"]
@@ -514,6 +517,17 @@ def test_install_and_uninstall_control_plane(bed: Bed) -> None:
     assert output == "Nova Control Plane second uninstalled.\n"
     assert not path.exists()
     until(lambda: "NotFound" in bed.hosting.kubectl("get", "namespace", "second", check=False))
+
+
+def test_uninstallation_deletes_nothing_in_a_namespace_without_a_control_plane(bed: Bed) -> None:
+    bed.hosting.kubectl("create", "namespace", "foreign")
+    bed.hosting.kubectl("create", "service", "clusterip", "etcd", "--tcp=2379", "-n", "foreign")
+    _output, errors = bed.novactl("uninstall", "control-plane", "foreign", "--context=kind-cp",
+                                  "--namespace=foreign", code=1)
+    assert "Namespace foreign of" in errors
+    assert errors.endswith(" has no Nova control plane.\n")
+    assert bed.hosting.get("service", "etcd", "-n", "foreign")
+    bed.hosting.kubectl("delete", "namespace", "foreign", "--wait=false")
 
 
 def _credentials(config: Kubeconfig) -> dict[str, Any]:

@@ -199,6 +199,60 @@ def test_a_patch_waits_until_the_one_before_is_recorded(nova: Cluster) -> None:
     assert asyncio.run(finish())["data"]["value"] == "of held-b"
 
 
+class RefusingApi(Api):
+    """A client whose runs of one plan are refused, as an admission webhook does."""
+
+    async def create(self, path: str, body: Any, **query: str) -> Object:
+        if path == RUNS and body["spec"]["plan"] == "refused-a":
+            raise ApiError("refused by a webhook", 403, "Forbidden")
+        return await super().create(path, body, **query)
+
+
+def test_a_plan_whose_run_is_refused_does_not_prevent_other_plans(nova: Cluster) -> None:
+    step = patch(target("configmaps", "missing"), "data.value", "x")
+    nova.apply(*(plan(name, {"app": "refused"}, step) for name in ("refused-a", "refused-b")))
+
+    async def start() -> Any:
+        async with RefusingApi(nova.config) as api:
+            scheduler = asyncio.create_task(Recovery(api, Recorder(api)).run())
+            await api.create(ALERTS, alert("refused", {"app": "refused"}))
+            async with asyncio.timeout(30):
+                while not (started := [run for run in (await api.list(RUNS))["items"]
+                                       if run["spec"]["alert"] == "refused"]):
+                    await asyncio.sleep(0.1)
+            stored = await api.get(f"{ALERTS}/refused")
+            scheduler.cancel()
+            await asyncio.gather(scheduler, return_exceptions=True)
+            return [run["spec"]["plan"] for run in started], stored.get("status", {}).get("processed", False)
+    assert asyncio.run(start()) == (["refused-b"], False)
+    nova.kubectl("delete", "recoveryplans", "refused-a", "refused-b")
+
+
+def test_a_run_that_was_changed_while_no_scheduler_ran_fails(nova: Cluster) -> None:
+    """A run without its present step must not stop the next scheduler."""
+    step = patch(target("configmaps", "changed"), "data.value", "x")
+
+    async def finish() -> Any:
+        async with Api(nova.config) as api:
+            await api.create(RUNS, {
+                "apiVersion": "recovery.elotl.co/v1alpha1", "kind": "RecoveryRun", "metadata": {"name": "changed"},
+                "spec": {"plan": "x", "alert": "x", "steps": [step, step]}})
+            await api.patch(f"{RUNS}/changed/status", {"status": {"phase": "Running", "generation": 1, "steps": [
+                {"type": "patch", "state": "Succeeded"}, {"type": "patch", "state": "Running"}]}})
+            await api.patch(f"{RUNS}/changed", {"spec": {"steps": [step]}})
+            scheduler = asyncio.create_task(Recovery(api, Recorder(api)).run())
+            async with asyncio.timeout(30):
+                while not scheduler.done() and (
+                        status := (await api.get(f"{RUNS}/changed"))["status"])["phase"] == "Running":
+                    await asyncio.sleep(0.1)
+            scheduler.cancel()
+            await asyncio.gather(scheduler, return_exceptions=True)
+            return status
+    status = asyncio.run(finish())
+    assert (status["phase"], status["steps"][1]["state"]) == ("Failed", "Failed")
+    assert "the run was changed after its start" in status["message"]
+
+
 @pytest.fixture(scope="module")
 def federation(nova: Cluster, members: list[Cluster], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
     """Yield a federation of two members whose scheduler receives alerts."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import random
 from typing import Any
 
 import pytest
+import zstandard
 
 from nova.common.errors import Invalid
 from nova.federator.api.types import Ref
@@ -47,6 +49,30 @@ def test_size_of_a_report_is_limited() -> None:
     content, omitted = pack(pods)
     assert len(content) <= PART_LIMIT
     assert 0 < omitted < 200
+
+
+def test_size_of_uncompressed_objects_is_limited_on_both_sides() -> None:
+    """A report of some kilobytes must not fill the memory of the scheduler."""
+    pods = [pod(number, annotations={"text": "x" * (256 << 10)}) for number in range(100)]
+    content, omitted = pack(pods)
+    assert 0 < len(backpropagations.decode(stored(content)).owned()) == 100 - omitted < 100
+    with pytest.raises(Invalid, match="too large"):
+        backpropagations.decode(stored(backpropagations.schedules.pack(pods))).owned()
+    with pytest.raises(Invalid, match=r"spec\.content: more than"):
+        backpropagations.decode(stored("A" * (PART_LIMIT + 1)))
+
+
+def test_object_that_is_reported_twice_is_returned_once() -> None:
+    content, _omitted = pack([pod(1), pod(2), pod(1, name="other")])
+    assert [(part.uid, part.name) for part in backpropagations.decode(stored(content)).owned()] == [
+        ("u1", "other"), ("u2", "pod-2")]
+
+
+def test_content_that_is_nested_too_deeply_is_refused() -> None:
+    nested = b'[{"kind": "Pod", "uid": "u", "name": "n", "spec": {"a": ' + b"[" * 5000 + b"]" * 5000 + b"}}]"
+    packed = base64.b64encode(zstandard.ZstdCompressor().compress(nested)).decode()
+    with pytest.raises(Invalid, match="nested too deeply"):
+        backpropagations.decode(stored(packed)).owned()
 
 
 @pytest.mark.parametrize("changes", [

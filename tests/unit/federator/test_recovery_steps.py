@@ -12,6 +12,7 @@ from nova.federator.scheduling.recovery_steps import (
     Job,
     Patch,
     ReadField,
+    add_value,
     check,
     matches,
     merge_patch,
@@ -98,7 +99,15 @@ def test_plan_is_checked_before_its_first_step_runs() -> None:
     (patch(path="metadata.ownerReferences"), "must not be overridden"),
     (patch(resource="pods/exec"), "plural name"),
     (patch(apiVersion="../v1"), "plural name"),
-    (patch(name=""), "name: required"),
+    (patch(name=""), "name: '' is not the name"),
+    (patch(name="web/status"), "'web/status' is not the name"),
+    (patch(name=".."), "is not the name of an object"),
+    (patch(namespace="shop/secrets"), "'shop/secrets' is not the name of a namespace"),
+    (read(resource="namespaces", namespace="", name="elotl/secrets/token", fieldPath="data.token"),
+     "'elotl/secrets/token' is not the name"),
+    (read(resource="namespaces", namespace="", name="%65lotl"), "is not the name of an object"),
+    (job(namespace=""), "job.namespace: required"),
+    (job(namespace="../kube-system"), "is not the name of a namespace"),
     (patch(apiVersion="schedule.elotl.co/v1alpha1", resource="schedules"), "schedule.elotl.co are protected"),
     (patch(apiVersion="recovery.elotl.co/v1alpha1", resource="recoveryplans"), "recovery.elotl.co are protected"),
     (patch(apiVersion="rbac.authorization.k8s.io/v1", resource="roles"), "are protected"),
@@ -154,6 +163,22 @@ def test_missing_field_is_an_error_that_names_it(path: str) -> None:
 def test_large_value_is_refused() -> None:
     with pytest.raises(Invalid, match="more than 65536 characters"):
         read_field({"data": {"a": "x" * (64 << 10)}}, "data.a")
+
+
+def test_values_of_a_run_are_limited_together() -> None:
+    values = {f"Key{number}": "x" * (60 << 10) for number in range(4)}
+    assert add_value(values, "More", 1) == {**values, "More": 1}
+    assert add_value(values, "Key0", "y")["Key0"] == "y"
+    with pytest.raises(Invalid, match="values of the run"):
+        add_value(values, "More", "x" * (60 << 10))
+
+
+@pytest.mark.parametrize("raw", ["text", None, ["a"], 1])
+def test_annotations_are_only_replaced_by_an_object(raw: Any) -> None:
+    """The marker of the step is written among the annotations."""
+    with pytest.raises(Invalid, match="annotations can only be replaced by an object"):
+        merge_patch({}, parsed_patch(patch("metadata.annotations", raw)))
+    assert merge_patch({}, parsed_patch(patch("metadata.annotations", {"a": "b"})))
 
 
 def test_merge_patch_has_only_the_field() -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import pathlib
+import subprocess
+import tracemalloc
 
 import pytest
 
 from nova.common.errors import Invalid
-from nova.federator.client.backup import check
+from nova.federator.client.backup import REPLACE, check
 
 DATA = bytes(range(256)) * 8
 
@@ -34,3 +36,29 @@ def test_a_damaged_snapshot_is_refused(tmp_path, content):
 def test_a_missing_snapshot_is_reported(tmp_path):
     with pytest.raises(Invalid, match="Cannot read"):
         check(tmp_path / "missing")
+
+
+def test_a_large_snapshot_is_not_read_into_memory(tmp_path):
+    data = bytes(32 << 20)
+    path = snapshot(tmp_path, data + hashlib.sha256(data).digest())
+    tracemalloc.start()
+    try:
+        check(path)
+        assert tracemalloc.get_traced_memory()[1] < 8 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_each_restoration_retains_the_data_that_it_replaces(tmp_path):
+    """The same snapshot may be restored again much later, or another one after an interruption."""
+    def restore(name, content):
+        (tmp_path / "restored").mkdir()
+        (tmp_path / "restored" / "db").write_text(content)
+        subprocess.run(["sh", "-e", "-c", REPLACE, name], cwd=tmp_path, check=True)
+    restore("replaced-2026-11-29T10:00:00Z", "0")
+    assert [path.name for path in tmp_path.iterdir()] == ["data"]
+    for number in range(1, 6):
+        restore(f"replaced-2026-11-29T10:00:0{number}Z", str(number))
+    stored = {path.name: (path / "db").read_text() for path in tmp_path.iterdir()}
+    assert stored == {"data": "5", "replaced-2026-11-29T10:00:05Z": "4", "replaced-2026-11-29T10:00:04Z": "3",
+                      "replaced-2026-11-29T10:00:03Z": "2"}
