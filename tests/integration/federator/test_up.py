@@ -90,7 +90,7 @@ def test_ended_processes_are_restarted_and_a_second_run_repairs(local: Local) ->
         assert processes.signal(name, signal.SIGKILL)
         until(lambda processes=processes, name=name: processes.record(name), 60)
     assert local.federation.processes.signal("supervisor", signal.SIGKILL)
-    assert local.federation.processes.signal("nova-scheduler", signal.SIGKILL)
+    local.federation.processes.signal("nova-scheduler", signal.SIGKILL)  # unless it ended with the API server
     assert "× " not in local.novactl("up") + local.novactl("status")
     local.nova.kubectl("scale", "deployment/web", "--replicas=6")
     until(lambda: local.replicas() == [3, 3])
