@@ -15,6 +15,11 @@ def api_version(group: str, version: str) -> str:
     return f"{group}/{version}" if group else version
 
 
+def kind_name(group: str, kind: str) -> str:
+    """Return the name of a kind in all versions of its group, such as Deployment.apps."""
+    return f"{kind}.{group}" if group else kind
+
+
 class Ref(msgspec.Struct, frozen=True, order=True):
     """An object of the control plane. ``group`` is empty for core kinds, ``namespace`` for cluster-scoped objects."""
 
@@ -31,8 +36,7 @@ class Ref(msgspec.Struct, frozen=True, order=True):
     @property
     def key(self) -> str:
         """Return the identity of the object in all versions of its group, such as Deployment.apps/shop/web."""
-        kind = f"{self.kind}.{self.group}" if self.group else self.kind
-        return f"{kind}/{self.namespace}/{self.name}"
+        return f"{kind_name(self.group, self.kind)}/{self.namespace}/{self.name}"
 
 
 class Taint(msgspec.Struct, frozen=True):

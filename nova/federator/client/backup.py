@@ -20,6 +20,7 @@ import aiohttp
 
 from nova.common.errors import Invalid, ReportedError
 from nova.federator.api import times
+from nova.federator.api.objects import holds
 from nova.federator.client import certificates, manifests
 from nova.federator.client.installation import Reporter
 from nova.federator.kube.client import Api, Object
@@ -81,8 +82,7 @@ def check(snapshot: pathlib.Path) -> None:
 async def _ready_member(hosting: Api, namespace: str) -> str:
     pods = await hosting.list(f"/api/v1/namespaces/{namespace}/pods", labelSelector="app=etcd")
     for pod in pods["items"]:
-        conditions = pod.get("status", {}).get("conditions", ())
-        if any(entry["type"] == "Ready" and entry["status"] == "True" for entry in conditions):
+        if holds(pod.get("status"), "Ready"):
             return str(pod["metadata"]["name"])
     raise ReportedError(f"No pod of etcd in namespace {namespace} is ready.")
 

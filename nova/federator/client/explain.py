@@ -14,7 +14,8 @@ from nova.federator.store.schedules import Schedule
 
 # The change that makes a rejected cluster eligible, by the cause that its rejection waits for.
 _CHANGES = {"capacity": "free capacity", "labels": "other labels of the cluster", "ready": "the agent reporting again",
-            "kind": "the kind being installed in the cluster", "": "another policy or object"}
+            "kind": "the kind being installed in the cluster", "settled": "the cluster being reachable for a while",
+            "": "another policy or object"}
 
 
 class Line(msgspec.Struct, frozen=True):
@@ -86,8 +87,7 @@ async def explain(api: Api, kind: str, name: str, namespace: str) -> Explanation
         policy += ": waits until clusters are woken from standby"
     elif not decision.placed:
         policy += ": no cluster can take it"
-    return Explanation(template.item.ref, policy,
-                       tuple(lines))
+    return Explanation(template.item.ref, policy, tuple(lines))
 
 
 async def plan(api: Api, policies: Sequence[Mapping[str, Any]]) -> list[Move]:

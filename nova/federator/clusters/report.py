@@ -11,6 +11,7 @@ import msgspec
 from nova.common.errors import Invalid
 from nova.federator.api import objects, quantity
 from nova.federator.api.names import cluster_namespace
+from nova.federator.api.types import kind_name
 from nova.federator.clusters.copies import Copies
 from nova.federator.clusters.observe import Copy
 from nova.federator.kube.client import Api, ApiError, Object
@@ -180,7 +181,7 @@ class Reporter:
         kinds = {(kind.group, kind.kind) for kind in objects.KINDS} & present
         kinds |= {(item.group, item.kind) for item in self.copies.definitions.objects.values() if item.established}
         return _Details(str((await self.member.get("/version")).get("gitVersion") or ""),
-                        sorted(f"{kind}.{group}" if group else kind for group, kind in kinds), await self._autoscaled())
+                        sorted(kind_name(group, kind) for group, kind in kinds), await self._autoscaled())
 
     async def _autoscaled(self) -> bool:
         page = await self.member.list("/apis/apps/v1/namespaces/kube-system/deployments")

@@ -5,7 +5,6 @@ label BACKPROPAGATED keeps it from being placed. Annotations identify the origin
 """
 
 import asyncio
-import contextlib
 import hashlib
 import logging
 from collections.abc import Mapping
@@ -22,7 +21,7 @@ from nova.federator.controllers.catalog import Catalog, Template
 from nova.federator.controllers.clusters import Clusters
 from nova.federator.controllers.events import Recorder
 from nova.federator.kube.client import Api, ApiError, Object
-from nova.federator.kube.informer import Informer, key_of
+from nova.federator.kube.informer import Informer, key_of, start_optional
 from nova.federator.store import backpropagations
 from nova.federator.store.backpropagations import Owned, Published
 from nova.federator.store.schedules import Schedule, digest_of
@@ -35,7 +34,6 @@ _OBJECT, _UID, _DIGEST, _NODE = (f"{BACKPROPAGATED}.{name}" for name in ("object
 _WORKERS = 4
 _INTERVAL = 1.0  # seconds between two comparisons of an object, however often an agent reports
 _RETRY = 5.0  # seconds after which a failed write is repeated
-_KINDS_INTERVAL = 30.0  # seconds between two requests for the custom resource, while it is not installed
 _REFUSED = (400, 403, 413, 422)  # statuses of objects that the control plane does not accept
 _DELETED = 1.0  # seconds after a deletion before it is judged: the deletion of the owner may be reported later
 _NAME = 245  # characters of a name to which a suffix is added
@@ -82,17 +80,9 @@ class Backpropagation:
 
     async def run(self) -> None:
         """Show objects until cancelled. Waits for the custom resource, which an earlier release lacks."""
-        while True:
-            with contextlib.suppress(ApiError):
-                if "Backpropagation" in await self.api.discover(backpropagations.API_VERSION):
-                    break
-            await asyncio.sleep(_KINDS_INTERVAL)
-        informers: list[Informer[Any]] = [self.reports, *self.shown.values()]
         async with asyncio.TaskGroup() as tasks:
-            for informer in informers:
-                tasks.create_task(informer.run())
-            for informer in informers:
-                await informer.synced.wait()
+            await start_optional(self.api, backpropagations.API_VERSION, ("Backpropagation",),
+                                 (self.reports, *self.shown.values()), tasks)
             for _number in range(_WORKERS):
                 tasks.create_task(self._work())
 

@@ -36,15 +36,13 @@ UNREACHABLE_AFTER = 40.0  # seconds without a renewal of the Lease
 SETTLED_AFTER = 60.0  # seconds for which a cluster must be reachable again before groups return to it
 _CHECK = 2.0  # seconds between two checks of the Leases
 _HEARTBEAT_WRITES = 300.0  # seconds after which an unchanged status is written again, with its heartbeat times
-# Called with the name of a cluster and what changed: "ready", "labels", "capacity", "kind" or "removed".
-Listener = Callable[[str, str], None]
-
-
 # Messages of the condition Standby, by phase.
 _PHASES = {"Suspending": "The cluster is being stopped, because it is idle.",
            "Suspended": "The cluster is in standby, and is woken for the next workload.",
            "Waking": "The cluster is being woken from standby.",
            "Failed": "The cluster was not woken from standby in time."}
+# Called with the name of a cluster and what changed: "ready", "labels", "capacity", "kind" or "removed".
+Listener = Callable[[str, str], None]
 
 
 class _Lease(msgspec.Struct):
@@ -368,7 +366,6 @@ class Clusters:
                 "capacityResources": _replaced(obj, "capacityResources", {n.name: n.capacity for n in report.nodes}),
                 "nodeTaints": _replaced(obj, "nodeTaints", {n.name: n.taints for n in report.nodes if n.taints}),
                 "nodeGroupsConfigs": _replaced(obj, "nodeGroupsConfigs", report.nodeGroups)}
-
 
     def _states(self, name: str) -> list[tuple[str, str, str, str]]:
         """Return type, status, reason and message of the conditions of a cluster."""

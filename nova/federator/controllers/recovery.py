@@ -5,7 +5,6 @@ RECOVERED_BY together with the field, so a scheduler that continues a run can te
 """
 
 import asyncio
-import contextlib
 import hashlib
 import logging
 import time
@@ -21,7 +20,7 @@ from nova.federator.api.quantity import excerpt
 from nova.federator.api.types import Ref
 from nova.federator.controllers.events import Recorder
 from nova.federator.kube.client import Api, ApiError, Object
-from nova.federator.kube.informer import Informer
+from nova.federator.kube.informer import Informer, start_optional
 from nova.federator.scheduling import recovery_steps
 from nova.federator.scheduling.recovery_steps import Action, Job, Patch, ReadField
 
@@ -35,7 +34,7 @@ _HELD = 0.5  # seconds after which a patch of an object is tried again that anot
 _LONGEST_DELAY = 30.0  # seconds between two tries of a request that fails
 _CONFLICTS = 5  # patches of an object that others change at the same time, before a delay
 _PERMANENT = (400, 403, 404, 405, 413, 415, 422)  # statuses of requests that fail again when they are repeated
-_KINDS_INTERVAL = 30.0  # seconds between two requests for the custom resources, while they are not installed
+_KINDS = ("ReceivedAlert", "RecoveryPlan", "RecoveryRun")
 _PRUNE_INTERVAL = 60.0
 _HISTORY = 200  # resolved alerts that are stored with their runs
 _JOB = Kind("batch", "v1", "Job", "jobs", True)
@@ -56,17 +55,8 @@ class Recovery:
 
     async def run(self) -> None:
         """Start and execute runs until cancelled. Waits for the custom resources, which an earlier release lacks."""
-        while True:
-            with contextlib.suppress(ApiError):
-                if len(await self.api.discover(API_VERSION)) >= 3:
-                    break
-            await asyncio.sleep(_KINDS_INTERVAL)
-        informers = (self.alerts, self.plans, self.runs)
         async with asyncio.TaskGroup() as tasks:
-            for informer in informers:
-                tasks.create_task(informer.run())
-            for informer in informers:
-                await informer.synced.wait()
+            await start_optional(self.api, API_VERSION, _KINDS, (self.alerts, self.plans, self.runs), tasks)
             self._hold_interrupted()
             for _number in range(_WORKERS):
                 tasks.create_task(self._work())

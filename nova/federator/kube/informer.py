@@ -5,7 +5,7 @@ import contextlib
 import logging
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Generic, TypeVar
 
 from nova.common.errors import ReportedError
@@ -17,6 +17,7 @@ T = TypeVar("T")
 Handler = Callable[[str, T | None, T | None], None]
 _SILENT = 80.0  # seconds of a watch without an event or bookmark that make it suspect
 _LONGEST_DELAY = 30.0  # seconds between two attempts to list or watch
+_KINDS_INTERVAL = 30.0  # seconds between two requests for custom resources that are not installed
 _SHORTEST_WATCH = 1.0  # seconds; if a server ends watches sooner, the next one waits as long
 
 
@@ -145,6 +146,21 @@ class Informer(Generic[T]):
 def later(version: str, other: str) -> bool:
     """Return True if a resource version is certainly later than another one."""
     return version.isdecimal() and other.isdecimal() and int(version) > int(other)
+
+
+async def start_optional(api: Api, api_version: str, kinds: Collection[str], informers: Collection[Informer[Any]],
+                         tasks: asyncio.TaskGroup) -> None:
+    """Wait until the server has custom resources, which an earlier release lacks, then run informers as tasks, and wait
+    until these have listed."""
+    while True:
+        with contextlib.suppress(ApiError):
+            if set(kinds) <= (await api.discover(api_version)).keys():
+                break
+        await asyncio.sleep(_KINDS_INTERVAL)
+    for informer in informers:
+        tasks.create_task(informer.run())
+    for informer in informers:
+        await informer.synced.wait()
 
 
 async def wait_synced(informers: Mapping[str, Informer[Any]], timeout: float) -> None:

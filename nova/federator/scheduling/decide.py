@@ -6,8 +6,9 @@ import msgspec
 
 from nova.federator.api.objects import consumes
 from nova.federator.api.selectors import matches
-from nova.federator.api.types import Cluster, Decision, Group, Item, Policy, Rejection
+from nova.federator.api.types import Cluster, Decision, Group, Item, Policy, Rejection, kind_name
 from nova.federator.scheduling.capacity import Claims, Fit, Room
+from nova.federator.scheduling.policy import selects_cluster
 from nova.federator.scheduling.split import split
 
 Shares = Mapping[str, Mapping[str, int | None]]  # cluster -> key of item -> replicas
@@ -151,8 +152,7 @@ def _rejected(group: Group, policy: Policy, cluster: Cluster, present: bool, hel
               avoided: bool) -> Rejection | None:
     """Return why a cluster cannot run a group whatever its capacity is, or None. ``present``: the group runs there;
     ``held``: also while the cluster is unreachable."""
-    if (policy.clusters is not None and not matches(policy.clusters, cluster.labels)) or (
-            policy.ordered is not None and not any(matches(selector, cluster.labels) for selector in policy.ordered)):
+    if not selects_cluster(policy, cluster.labels):
         return Rejection(cluster.name, "selector", "the labels of the cluster do not match the policy", "labels")
     if cluster.draining:
         return Rejection(cluster.name, "draining", "the cluster is being deleted")
@@ -172,7 +172,7 @@ def _rejected(group: Group, policy: Policy, cluster: Cluster, present: bool, hel
                                                    " again later", "capacity")
     if cluster.kinds is not None:
         for item in group.items:
-            kind = f"{item.ref.kind}.{item.ref.group}" if item.ref.group else item.ref.kind
+            kind = kind_name(item.ref.group, item.ref.kind)
             if kind not in cluster.kinds:
                 return Rejection(cluster.name, "kind", f"the cluster does not have the kind {kind}", "kind")
     return None
@@ -222,8 +222,7 @@ def _preferred(group: Group, policy: Policy, candidates: Sequence[Cluster], clai
     stays = names[0] if names and policy.ordered is None else ""
     return sorted(candidates, key=lambda cluster: (
         cluster.name != stays, _priority(policy, cluster), cluster.standby, cluster.autoscaled,
-        cluster.name not in names,
-        -rooms[cluster.name], cluster.name))
+        cluster.name not in names, -rooms[cluster.name], cluster.name))
 
 
 def _priority(policy: Policy, cluster: Cluster) -> int:

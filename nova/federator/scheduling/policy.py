@@ -17,6 +17,12 @@ _SPEC = {"namespaceSelector", "resourceSelectors", "clusterSelector", "orderedCl
 _SPREAD = {"topologyKey", "spreadMode", "percentageSplit", "overrides"}
 
 
+def selects_cluster(policy: Policy, labels: Mapping[str, str]) -> bool:
+    """Return True if a policy selects clusters with these labels, whatever their state is."""
+    return (policy.clusters is None or matches(policy.clusters, labels)) and (
+        policy.ordered is None or any(matches(selector, labels) for selector in policy.ordered))
+
+
 def parse(obj: Mapping[str, Any]) -> Policy:
     """Return a SchedulePolicy ready for use. Raises Invalid that names the field, also for unknown fields."""
     metadata, spec = _object(obj.get("metadata"), "metadata"), _object(obj.get("spec"), "spec", _SPEC)

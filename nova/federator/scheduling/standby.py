@@ -12,9 +12,9 @@ import msgspec
 
 from nova.common.errors import Invalid
 from nova.federator.api.names import CLUSTER_LABELS, CLUSTER_NAME, NAME_LABEL
-from nova.federator.api.selectors import matches
-from nova.federator.api.types import Cluster, Group, Node, Policy
+from nova.federator.api.types import Cluster, Group, Node, Policy, kind_name
 from nova.federator.scheduling.capacity import Claims
+from nova.federator.scheduling.policy import selects_cluster
 
 Phase = Literal["Active", "Suspending", "Suspended", "Waking", "Failed"]
 Action = Literal["begin", "suspend", "delete", "resume", "create", "enter"]
@@ -148,7 +148,7 @@ def clone(group: Group, policy: Policy, clusters: Mapping[str, Cluster],
     cluster that the policy selects is autoscaled, or for spread objects: their shares adapt to the clusters.
     """
     accessible = [cluster for cluster in clusters.values() if cluster.ready and not cluster.draining]
-    if policy.spread is not None or any(cluster.autoscaled and _selects(policy, cluster.labels)
+    if policy.spread is not None or any(cluster.autoscaled and selects_cluster(policy, cluster.labels)
                                         for cluster in accessible):
         return None
     missing = sorted({name for key, names in (policy.clusters.equal if policy.clusters else ()) if key == NAME_LABEL
@@ -158,7 +158,7 @@ def clone(group: Group, policy: Policy, clusters: Mapping[str, Cluster],
         if cluster.name not in empty or not _has_kinds(cluster, group):
             continue
         for name in (*missing, f"{cluster.name[:_NAME_LIMIT].rstrip('-.')}-{digest}"):
-            if name not in clusters and _selects(policy, labels_of_copy(cluster.labels, name)) and _fits(
+            if name not in clusters and selects_cluster(policy, labels_of_copy(cluster.labels, name)) and _fits(
                     group, msgspec.structs.replace(cluster, nodes=empty[cluster.name])):
                 return cluster.name, name
     return None
@@ -169,14 +169,9 @@ def labels_of_copy(labels: Mapping[str, str], name: str) -> dict[str, str]:
     return {**labels, NAME_LABEL: name, f"{CLUSTER_LABELS}novacreated": "true"}
 
 
-def _selects(policy: Policy, labels: Mapping[str, str]) -> bool:
-    return (policy.clusters is None or matches(policy.clusters, labels)) and (
-        policy.ordered is None or any(matches(selector, labels) for selector in policy.ordered))
-
-
 def _has_kinds(cluster: Cluster, group: Group) -> bool:
     return cluster.kinds is None or cluster.kinds >= {
-        f"{item.ref.kind}.{item.ref.group}" if item.ref.group else item.ref.kind for item in group.items}
+        kind_name(item.ref.group, item.ref.kind) for item in group.items}
 
 
 def _fits(group: Group, cluster: Cluster) -> bool:

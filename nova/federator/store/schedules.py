@@ -111,9 +111,8 @@ class Schedule(msgspec.Struct, frozen=True):
     @property
     def consumes(self) -> bool:
         """Return True if objects of this schedule use resources of the cluster. Jobs and Pods that ended do not."""
-        return any(consumes(entry.ref, entry.replicas) and not any(
-            finished(entry.ref, observed.status) and observed.ref.key == entry.ref.key
-            for observed in self.report.objects) for entry in self.entries)
+        ended = {observed.ref.key for observed in self.report.objects if finished(observed.ref, observed.status)}
+        return any(consumes(entry.ref, entry.replicas) and entry.ref.key not in ended for entry in self.entries)
 
     def manifests(self) -> list[dict[str, Any]]:
         """Return the objects to apply, in the order of ``entries``. Raises Invalid."""
