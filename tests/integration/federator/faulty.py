@@ -14,7 +14,6 @@ from typing import Any
 import msgspec
 from aiohttp import ClientSession, ClientTimeout, TCPConnector, web
 
-from nova.federator.kube.config import Kubeconfig
 from tests.integration.federator.clusters import Cluster
 
 _SHARE = 0.12  # of requests that get a fault
@@ -38,11 +37,8 @@ class FaultyServer:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
-        self.port = asyncio.run_coroutine_threadsafe(self._start(), self._loop).result(20)
-
-    def config(self, config: Kubeconfig) -> Kubeconfig:
-        """Return a kubeconfig of the cluster that leads to this proxy."""
-        return msgspec.structs.replace(config, server=f"https://127.0.0.1:{self.port}")
+        port = asyncio.run_coroutine_threadsafe(self._start(), self._loop).result(20)
+        self.url = f"https://127.0.0.1:{port}"
 
     def close(self) -> None:
         asyncio.run_coroutine_threadsafe(self._stop(), self._loop).result(20)

@@ -78,17 +78,26 @@ class Federation:
 
     def start_scheduler(self, name: str = "scheduler") -> Process:
         """Start a scheduler. Its log is NAME.log."""
-        return Process(self.directory / f"{name}.log", "scheduler", f"--kubeconfig={self.nova.kubeconfig}",
+        return Process(self.directory / f"{name}.log", "scheduler", f"--kubeconfig={self.kubeconfig(self.nova)}",
                        f"--ca-cert={self.nova.local.pki / 'ca.crt'}", f"--ca-key={self.nova.local.pki / 'ca.key'}",
                        *self.options)
 
-    def agent(self, member: Cluster, name: str = "", token: str = "") -> Process:
-        """Start an agent with a token of its own. Its log is NAME.log."""
+    def kubeconfig(self, cluster: Cluster) -> pathlib.Path:
+        """Return the file with which the processes reach a cluster as its administrator."""
+        return cluster.kubeconfig
+
+    def server(self, member: Cluster) -> str:
+        """Return the address at which the agent of a member reaches the control plane."""
+        return self.nova.config.server
+
+    def agent(self, member: Cluster, name: str = "", token: str = "", *options: str, clock: int = 0) -> Process:
+        """Start an agent with a token of its own. Its log is NAME.log. ``clock``: see Process."""
         name = name or member.name
         path = self.directory / f"{name}.kubeconfig"
-        path.write_text(bootstrap_config(self.nova.config, token or self.token()).render("init"))
+        path.write_text(bootstrap_config(self.nova.config, token or self.token(), self.server(member)).render("init"))
         return Process(self.directory / f"{name}.log", "agent", f"--cluster-name={name}",
-                       f"--control-plane-kubeconfig={path}", f"--kubeconfig={member.kubeconfig}")
+                       f"--control-plane-kubeconfig={path}", f"--kubeconfig={self.kubeconfig(member)}", *options,
+                       clock=clock)
 
     def token(self, cluster: str = "") -> str:
         async def create() -> str:

@@ -10,9 +10,6 @@ import threading
 import time
 from typing import Any
 
-import msgspec
-
-from nova.federator.client.tokens import bootstrap_config
 from nova.federator.kube.client import Api, ApiError
 from tests.integration.federator.clusters import Cluster, until
 from tests.integration.federator.federation import Federation, Process
@@ -77,15 +74,12 @@ class CuttableFederation(Federation):
         self.relays = {member.name: Relay(int(nova.config.server.rpartition(":")[2])) for member in members}
         super().__init__(nova, members, directory)
 
-    def agent(self, member: Cluster, name: str = "", token: str = "") -> Process:
-        name = name or f"{self.prefix}-{member.name}"
-        config = bootstrap_config(self.nova.config, token or self.token())
-        path = self.directory / f"{name}.kubeconfig"
-        path.write_text(msgspec.structs.replace(
-            config, server=f"https://127.0.0.1:{self.relays[member.name].port}").render("init"))
-        return Process(self.directory / f"{name}.log", "agent", f"--cluster-name={name}", f"--namespace={self.prefix}",
-                       f"--control-plane-kubeconfig={path}", f"--kubeconfig={member.kubeconfig}",
-                       clock=_CLOCKS[self.members.index(member)])
+    def server(self, member: Cluster) -> str:
+        return f"https://127.0.0.1:{self.relays[member.name].port}"
+
+    def agent(self, member: Cluster, name: str = "", token: str = "", *options: str, clock: int = 0) -> Process:
+        return super().agent(member, name or f"{self.prefix}-{member.name}", token, f"--namespace={self.prefix}",
+                             *options, clock=clock or _CLOCKS[self.members.index(member)])
 
     def clusters(self) -> list[str]:
         return [f"{self.prefix}-{member.name}" for member in self.members]

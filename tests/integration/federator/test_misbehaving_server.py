@@ -13,15 +13,15 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import pytest
 
-from nova.federator.client.tokens import bootstrap_config
 from nova.federator.kube.client import Api, ApiError, Object
 from nova.federator.kube.config import Kubeconfig
 from nova.federator.kube.informer import Informer
 from tests.integration.federator.clusters import Cluster, deployment, until
 from tests.integration.federator.faulty import ANSWERS, WATCHES, FaultyServer
-from tests.integration.federator.federation import Federation, Process, policy
+from tests.integration.federator.federation import Federation, policy
 
 _SECONDS = 20.0  # of faults
 _COUNT = 6  # Deployments of each kind
@@ -37,23 +37,15 @@ class FaultyFederation(Federation):
                         for number, cluster in enumerate((nova, *members))}
         super().__init__(nova, members, directory)
 
-    def _kubeconfig(self, cluster: Cluster) -> pathlib.Path:
+    def kubeconfig(self, cluster: Cluster) -> pathlib.Path:
         path = self.directory / f"{cluster.name}.proxy"
-        path.write_text(self.proxies[cluster.name].config(cluster.config).render("proxy"))
+        config = msgspec.structs.replace(cluster.config, server=self.proxies[cluster.name].url)
+        path.write_text(config.render("proxy"))
         path.chmod(0o600)
         return path
 
-    def start_scheduler(self, name: str = "scheduler") -> Process:
-        pki = self.nova.local.pki
-        return Process(self.directory / f"{name}.log", "scheduler", f"--kubeconfig={self._kubeconfig(self.nova)}",
-                       f"--ca-cert={pki / 'ca.crt'}", f"--ca-key={pki / 'ca.key'}")
-
-    def agent(self, member: Cluster, name: str = "", token: str = "") -> Process:
-        path = self.directory / f"{member.name}.kubeconfig"
-        config = self.proxies[self.nova.name].config(bootstrap_config(self.nova.config, token or self.token()))
-        path.write_text(config.render("init"))
-        return Process(self.directory / f"{member.name}.log", "agent", f"--cluster-name={member.name}",
-                       f"--control-plane-kubeconfig={path}", f"--kubeconfig={self._kubeconfig(member)}")
+    def server(self, member: Cluster) -> str:
+        return self.proxies[self.nova.name].url
 
     def misbehave(self, faults: bool) -> None:
         for proxy in self.proxies.values():
