@@ -26,6 +26,7 @@ LOG = logging.getLogger(__name__)
 # Exceptions of py-amqp for a lost connection or a failed connection attempt.
 ERRORS = (amqp.AMQPError, OSError, EOFError)
 _CONNECT = 5.0  # maximum number of seconds for TCP, TLS and the log-in to one broker
+_READ = 16_384  # bytes that a system call may read: a message has three frames, each read in three parts
 _FRAME = 15.0  # seconds that a connection without a deadline waits for data, or for room to send
 _TCP_USER_TIMEOUT = 18  # socket option of Linux: milliseconds that sent data may stay unacknowledged
 
@@ -60,6 +61,7 @@ class _Bounded:
 
     sock: Any
     seconds_left: Callable[[], float]
+    _read_buffer: bytes
 
     def _connect(self, host: str, port: int, _timeout: float | None) -> None:
         addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
@@ -80,8 +82,13 @@ class _Bounded:
         self._quick_recv, self._write = self._receive, self._send
 
     def _receive(self, size: int) -> bytes:
-        received: bytes = self._when_ready(self.sock.recv, size, select.POLLIN)
+        """Return what has arrived, also beyond ``size``: py-amqp keeps the rest for its next read."""
+        received: bytes = self._when_ready(self.sock.recv, max(size, _READ), select.POLLIN)
         return received
+
+    def buffered(self) -> bool:
+        """Return True if data was received that belongs to the next frame."""
+        return bool(self._read_buffer)
 
     def _send(self, data: bytes | memoryview) -> None:
         rest = memoryview(data)
@@ -138,7 +145,7 @@ class Connection:
         """Handle one incoming frame; return False if none came in ``seconds``, or ``wake`` (a file) became readable."""
         sock = self.amqp.sock
         pending = getattr(sock, "pending", None)
-        if not (pending and pending()):
+        if not (self.amqp.transport.buffered() or (pending and pending())):
             poll = select.poll()
             poll.register(sock, select.POLLIN)
             if wake is not None:

@@ -3,6 +3,7 @@
 import collections
 import copy
 import dataclasses
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -462,11 +463,7 @@ def usage(connection: sa.Connection, node_uuids: Sequence[str]) -> list[NodeUsag
         return []
     usages: dict[str, NodeUsage] = {}
     fitted: set[str] = set()
-    for row in connection.execute(
-            sa.select(TABLE.c.uuid, TABLE.c.num_instances, TABLE.c.num_io_ops, TABLE.c.failed_builds,
-                      TABLE.c.generation, TABLE.c.fitted, INVENTORIES.c.resource_class, INVENTORIES.c.used)
-            .outerjoin(INVENTORIES, INVENTORIES.c.provider_uuid == TABLE.c.uuid)
-            .where(TABLE.c.uuid.in_(node_uuids)).order_by(TABLE.c.uuid)):
+    for row in connection.execute(_usage_statement(), {"uuids": list(node_uuids)}):
         node_usage = usages.setdefault(row.uuid, NodeUsage(
             node_uuid=row.uuid, num_instances=row.num_instances, num_io_ops=row.num_io_ops,
             failed_builds=row.failed_builds, generation=row.generation))
@@ -477,6 +474,14 @@ def usage(connection: sa.Connection, node_uuids: Sequence[str]) -> list[NodeUsag
     if fitted:
         _add_fitted(connection, usages, sorted(fitted))
     return list(usages.values())
+
+
+@functools.cache
+def _usage_statement() -> sa.Select[Any]:
+    return (sa.select(TABLE.c.uuid, TABLE.c.num_instances, TABLE.c.num_io_ops, TABLE.c.failed_builds,
+                      TABLE.c.generation, TABLE.c.fitted, INVENTORIES.c.resource_class, INVENTORIES.c.used)
+            .outerjoin(INVENTORIES, INVENTORIES.c.provider_uuid == TABLE.c.uuid)
+            .where(TABLE.c.uuid.in_(sa.bindparam("uuids", expanding=True))).order_by(TABLE.c.uuid))
 
 
 def _add_fitted(connection: sa.Connection, usages: dict[str, NodeUsage], uuids: Sequence[str]) -> None:

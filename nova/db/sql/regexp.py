@@ -95,7 +95,10 @@ def filtered(connection: sa.Connection, key: str, statement: sa.Select[Any], con
     The statement selects the columns of the conditions, and already contains their ``likely`` parts.
     Raises ServiceUnavailable if the search exceeds the time limit of a statement.
     """
-    with contextlib.closing(connection.execute(statement, execution_options={"yield_per": _ROWS})) as result:
+    # Only rows to compare are fetched in parts, which PostgreSQL can do within a transaction.
+    parts = conditions and not connection.get_execution_options().get("nova_look_up")
+    options = {"yield_per": _ROWS} if parts else {}
+    with contextlib.closing(connection.execute(statement, execution_options=options)) as result:
         return list(itertools.islice(_matching(connection, result, key, conditions), limit))
 
 

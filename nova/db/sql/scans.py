@@ -7,6 +7,7 @@ read in *windows*: the end of the window is determined first, and the page is ta
 """
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -151,7 +152,7 @@ def ranges(table: sa.Table, order: Order, prefixes: Sequence[Prefix], where: Con
     for prefix in prefixes:
         equal: Mapping[str, Any] = prefix if isinstance(prefix, Mapping) else {}
         constant = tuple(table.c[name] for name, value in equal.items() if value is None)
-        index = _index(table, set(equal), [name for name, _way in order])
+        index = _index(table, frozenset(equal), tuple(name for name, _way in order))
         if not first.nullable or first.name in equal:
             pieces.append(Range(table, order, index, prefix, tuple(where), None, constant))
         else:
@@ -160,7 +161,8 @@ def ranges(table: sa.Table, order: Order, prefixes: Sequence[Prefix], where: Con
     return pieces
 
 
-def _index(table: sa.Table, equal: set[str], order: Sequence[str]) -> str | None:
+@functools.lru_cache(1000)
+def _index(table: sa.Table, equal: frozenset[str], order: tuple[str, ...]) -> str | None:
     """Return the name of the index that begins with the columns ``equal`` and goes on in the order, as far as it has
     columns."""
     for index in table.indexes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 import sqlalchemy as sa
@@ -18,7 +18,7 @@ from nova.db.maintenance import migrate, readiness
 from nova.db.networks import security_groups
 from nova.db.sql.engine import Database
 from nova.objects.base import new_uuid
-from tests.integration.databases import start_mariadb, start_postgresql
+from tests.integration.databases import Server, start_mariadb, start_postgresql
 from tests.unit.conductor.database.test_statement_limits import ENDLESS, cancelled_once
 
 SECRET = "correcthorse"
@@ -183,3 +183,56 @@ def test_group_of_a_new_server_is_not_deleted_at_the_same_time(start: object) ->
             with pytest.raises(exception.SecurityGroupInUse):
                 deletion.result(30)
         database.close()
+
+
+@pytest.fixture
+def pooled(postgresql: Server) -> Iterator[Database]:
+    """Yield a PostgreSQL database with one connection, and a table t of numbers."""
+    database = Database(postgresql.new_database(), pool_size=1, max_overflow=0)
+    database.write(lambda connection: connection.execute(sa.text("CREATE TABLE t (n INTEGER)")))
+    yield database
+    database.close()
+
+
+def _in_transaction(connection: sa.Connection) -> bool:
+    """Return False if each statement is a transaction of its own."""
+    first, second = (connection.scalar(sa.text("SELECT CAST(transaction_timestamp() AS TEXT)")) for _ in range(2))
+    return first == second
+
+
+def test_only_lookups_run_without_a_transaction(pooled: Database) -> None:
+    assert not pooled.look_up(_in_transaction)
+    for transact in (pooled.read, pooled.write, pooled.snapshot):
+        assert transact(_in_transaction)
+        assert not pooled.look_up(_in_transaction)
+
+
+@pytest.mark.parametrize("fail", [
+    lambda connection: connection.execute(sa.text("SELECT 1 / 0")),
+    lambda connection: connection.execute(sa.text("SELECT pg_terminate_backend(pg_backend_pid())")),
+    lambda _connection: int("x")], ids=["statement", "connection", "function"])
+def test_changes_after_a_failed_lookup_are_rolled_back_as_usual(
+        pooled: Database, fail: Callable[[sa.Connection], None]) -> None:
+    """A lookup must not leave its mode on the connection, which the next transaction uses."""
+    pooled.max_retries = 1
+
+    def insert_and_fail(connection: sa.Connection) -> None:
+        connection.execute(sa.text("INSERT INTO t VALUES (1)"))
+        raise exception.Conflict("rolled back")
+
+    with pytest.raises(Exception, match=r"cannot be stored|not available|literal"):
+        pooled.look_up(fail)
+    with pytest.raises(exception.Conflict):
+        pooled.write(insert_and_fail)
+    assert pooled.read(lambda connection: connection.scalar(sa.text("SELECT COUNT(*) FROM t"))) == 0
+
+
+def test_transactions_are_read_committed_whatever_the_default_of_the_server(postgresql: Server) -> None:
+    url = sa.make_url(postgresql.new_database())
+    database = Database(url.update_query_dict(
+        {"options": "-c default_transaction_isolation=serializable"}).render_as_string(hide_password=False))
+    for _again in range(2):
+        assert database.write(lambda connection: connection.scalar(
+            sa.text("SHOW transaction_isolation"))) == "read committed"
+        database.look_up(lambda connection: connection.scalar(sa.text("SELECT 1")))
+    database.close()
