@@ -14,15 +14,45 @@ REQUIRED = (
 SERVICES = {"api", "conductor", "scheduler", "compute"}
 
 
+def results_of(parts):
+    """Return the results of these parts. The run ends with a consistency audit of copied and booted servers."""
+    made = {}
+    measure(parse(["--database", "sqlite", "--nodes", "7", "--api-workers", "1", "--only", ",".join(parts)]), TINY,
+            made)
+    return made
+
+
+@pytest.fixture(scope="module")
+def boots():
+    return results_of(["boots", "counts"])
+
+
 @pytest.fixture(scope="module")
 def results():
-    found = {}
-    # The run ends with a consistency audit of copied and booted servers.
-    parts = ",".join(part for part in PARTS if part != "federator")  # needs real clusters, and minutes
-    measure(parse(["--database", "sqlite", "--nodes", "7", "--api-workers", "1", "--only", parts]), TINY, found)
-    return found
+    return results_of(part for part in PARTS if part != "federator")  # needs real clusters, and minutes
 
 
+def test_boot_stop_and_delete_need_few_messages(boots):
+    assert 4 <= boots["messages_per_boot"] <= 10
+    assert 2 <= boots["messages_per_stop"] <= 7
+    assert 2 <= boots["messages_per_delete"] <= 8
+
+
+def test_sqlite_results_have_no_statement_count(boots):
+    assert boots["statements_per_boot"] is None
+
+
+def test_cpu_per_boot_is_reported_by_process(boots):
+    used = boots["cpu_ms_per_boot_by_process"]
+    assert used.keys() == SERVICES | {"rabbitmq"}
+    assert sum(used.values()) == pytest.approx(boots["cpu_ms_per_boot"], abs=0.1)
+
+
+def test_report_table_is_created_from_results(boots):
+    assert "bus messages per boot" in report.table(boots)
+
+
+@pytest.mark.slow
 def test_json_results_have_all_required_keys(results):
     assert set(REQUIRED) <= results.keys()
     numbers = [name for name in REQUIRED if name not in ("rss_mb", "start_s", "statements_per_boot")]
@@ -33,22 +63,14 @@ def test_json_results_have_all_required_keys(results):
     assert {"cores", "load_average_at_start", "python", "nova"} <= results["environment"].keys()
 
 
-def test_boot_stop_and_delete_need_few_messages(results):
-    assert 4 <= results["messages_per_boot"] <= 10
-    assert 2 <= results["messages_per_stop"] <= 7
-    assert 2 <= results["messages_per_delete"] <= 8
-
-
+@pytest.mark.slow
 def test_memory_is_measured_before_and_after_the_cycles(results):
     assert results["cycles"] == TINY.cycles
     assert results["cycles_growth_mb"].keys() == results["cycles_rss_mb"].keys() == SERVICES
     assert all(size > 20 for size in results["cycles_rss_mb"].values())
 
 
-def test_sqlite_results_have_no_statement_count(results):
-    assert results["statements_per_boot"] is None
-
-
+@pytest.mark.slow
 def test_lists_and_growth_use_the_configured_server_counts(results):
     assert results["listed"] == TINY.listed
     assert [point["servers"] for point in results["growth"]] == list(TINY.growth)
@@ -57,6 +79,7 @@ def test_lists_and_growth_use_the_configured_server_counts(results):
         assert point["list_1000_bytes"] > point["get_server_bytes"] * point["servers"] * 0.8
 
 
+@pytest.mark.slow
 def test_boot_cost_growth_is_relative_to_the_calibration_loop(results):
     first, last = (point["cpu_yardsticks_per_boot"] for point in results["growth"])
     assert results["boot_cost_growth"] == pytest.approx(last / first, abs=0.001)
@@ -66,17 +89,13 @@ def test_boot_cost_growth_is_relative_to_the_calibration_loop(results):
     assert f"calibration loop took {results['yardstick_ms']:.2f} ms" in report.table(results)
 
 
-def test_cpu_per_boot_is_reported_by_process(results):
-    used = results["cpu_ms_per_boot_by_process"]
-    assert used.keys() == SERVICES | {"rabbitmq"}
-    assert sum(used.values()) == pytest.approx(results["cpu_ms_per_boot"], abs=0.1)
-
-
+@pytest.mark.slow
 def test_resizes_are_measured_with_confirmation(results):
     assert results["resizes"] == TINY.resizes
     assert results["resizes_per_s"] > 0
 
 
+@pytest.mark.slow
 def test_fairness_is_measured_during_background_load(results):
     assert results["crowd"] == TINY.background_servers
     assert results["fair_rounds"] > 0
@@ -85,6 +104,7 @@ def test_fairness_is_measured_during_background_load(results):
         assert results[f"fair_{name}_alone_s"] > 0
 
 
+@pytest.mark.slow
 def test_overload_offers_more_than_the_peak_load(results):
     assert results["overload_offered_per_s"] > results["peak_per_s"] > 0
     assert sum(results["overload_answers"].values()) > 0
@@ -95,10 +115,7 @@ def test_overload_offers_more_than_the_peak_load(results):
     assert results["overload_boots_ratio"] > 0
 
 
-def test_report_table_is_created_from_results(results):
-    assert "bus messages per boot" in report.table(results)
-
-
+@pytest.mark.slow
 @pytest.mark.skipif(bool(novad_node.missing()), reason=novad_node.missing())
 def test_novad_is_measured_without_lost_log_lines(results):
     assert results["novad_log_lost"] == 0
