@@ -9,8 +9,9 @@ cd "$(dirname "$0")/.."
 
 VENV=${NOVA_TEST_VENV:-.venv}
 unset PYTHONDONTWRITEBYTECODE # without byte code, each start of a service would compile all modules
-PACKAGES=(python3-venv python3-dev gcc pkg-config libvirt-dev libvirt-daemon libvirt-daemon-driver-qemu
-    libvirt-daemon-system libvirt-clients qemu-system-x86 qemu-utils rabbitmq-server postgresql mariadb-server
+BUILD_PACKAGES=(python3-venv python3-dev gcc pkg-config libvirt-dev) # of the Python packages
+PACKAGES=(libvirt-daemon libvirt-daemon-driver-qemu libvirt-daemon-system libvirt-clients qemu-system-x86 qemu-utils
+    rabbitmq-server postgresql mariadb-server
     dnsmasq-base nftables iproute2 iputils-ping genisoimage procps
     novnc spice-html5 chromium chromium-driver # browser tests of the status page and the consoles
     haproxy nginx-light apache2-bin # front ends of the API and the metadata service
@@ -21,9 +22,10 @@ PACKAGES=(python3-venv python3-dev gcc pkg-config libvirt-dev libvirt-daemon lib
 
 say() { printf '\n=== %s\n' "$*"; }
 
+# PACKAGE…: install the missing ones.
 install_packages() {
     local missing=() package
-    for package in "${PACKAGES[@]}"; do
+    for package; do
         dpkg -s "$package" >/dev/null 2>&1 || missing+=("$package")
     done
     [ ${#missing[@]} -eq 0 ] && return
@@ -122,31 +124,35 @@ federator() {
     in_memory tests_with_retry "${@/#/tests/integration/federator/}" -m 'not slow'
 }
 
-# Two groups of tests run in parallel, because most tests spend half of their time waiting for processes and timeouts. A
-# group stops after its first kind of tests that fails. One process runs all tests of a file, because they share fixtures.
-group_without_services() {
+# Two groups of about equal cost run in parallel, because most tests spend half of their time waiting for processes and
+# timeouts. A group stops after its first kind of tests that fails. One process runs all tests of a file, because they
+# share fixtures.
+first_group() {
     in_parallel lint in_memory tests_with_retry tests/unit -n 3 --dist worksteal --timeout 120 &&
-        in_memory tests_with_retry tests/functional -n 4 --dist loadfile --no-loadscope-reorder -m 'not slow'
+        in_memory tests_with_retry tests/functional -n 4 --dist loadfile --no-loadscope-reorder -m 'not slow' &&
+        tests_with_retry tests/crash --quick -n 3 --dist loadfile
+}
+
+second_group() {
+    tests_with_retry tests/integration tests/bench --ignore tests/integration/federator -n 4 --dist loadfile \
+        --no-loadscope-reorder -m 'not slow' && tests tests/fuzz --quick -n 2
 }
 
 # Tests of the federator take 15 minutes in all: they run if NOVA_BUILD_KUBERNETES is set, which also builds Kubernetes.
 # Otherwise only placements are tested; without the programs of Kubernetes they are skipped by name.
-group_without_services_and_federator() {
+first_group_and_federator() {
     if [ -n "${NOVA_BUILD_KUBERNETES:-}" ]; then
-        in_parallel build_kubernetes group_without_services && federator .
+        in_parallel build_kubernetes first_group && federator .
     else
-        group_without_services && federator test_placement.py
+        first_group && federator test_placement.py
     fi
 }
 
-group_with_services() {
-    tests_with_retry tests/integration tests/bench --ignore tests/integration/federator -n 4 --dist loadfile \
-        --no-loadscope-reorder -m 'not slow' &&
-        tests_with_retry tests/crash --quick -n 3 --dist loadfile && tests tests/fuzz --quick -n 2
-}
-
-install_packages
+install_packages "${BUILD_PACKAGES[@]}"
+install_packages "${PACKAGES[@]}" &
+packages=$!
 install_python
+wait "$packages"
 export PATH="$PWD/$VENV/bin:$PATH"
 case "${1:-all}" in
     lint) lint ;;
@@ -166,7 +172,7 @@ case "${1:-all}" in
             tests -n 2 --dist loadfile -m 'not slow' $(grep ^tests/integration <<< "$selected")
         fi
         ;;
-    all) in_parallel group_with_services group_without_services_and_federator ;; # other kinds also run tests marked slow
+    all) in_parallel second_group first_group_and_federator ;; # other kinds also run tests marked slow
     *)
         echo "usage: $0 [all|lint|unit|functional|integration|federator|crash|fuzz|bench] [pytest options] | changed [COMMIT]" >&2
         exit 2
