@@ -62,9 +62,10 @@ def test_concurrent_audits_notify_each_server_of_a_period_once(suite, admin, fla
         assert told["audit_period"]["nova_object.data"] == {
             "audit_period_beginning": f"{begin:%Y-%m-%dT%H:%M:%SZ}", "audit_period_ending": f"{end:%Y-%m-%dT%H:%M:%SZ}"}
     assert existed(listener, uuids[0])[0]["state"] == "deleted"
-    twin = next(message for message in listener.unversioned if message["event_type"] == "compute.instance.exists")
+    twin = next(message for message in listener.unversioned if message["event_type"] == "compute.instance.exists"
+                and message["payload"]["instance_id"] == uuids[1])
     assert twin["payload"]["audit_period_beginning"] == f"{begin:%Y-%m-%dT%H:%M:%SZ}"
-    assert twin["publisher_id"] == f"nova-compute:{suite.compute.host}"
+    assert twin["publisher_id"] == f"nova-compute:{admin.server(uuids[1])['OS-EXT-SRV-ATTR:host']}"
 
 
 def test_audit_does_not_notify_servers_of_other_periods(suite, admin, server, listener, last_period):
