@@ -62,7 +62,7 @@ class Servers(servers_api.Servers):
         self.core, self.engine = core, engine
 
     def get(self, ctx: RequestContext, uuid: str, project_id: str | None = None, deleted: bool = False) -> Instance:
-        instance = self.core.db.look_up(lambda connection: servers.check_place(
+        instance = self.core.db.lookup(lambda connection: servers.check_place(
             connection, servers.get(connection, uuid, project_id, deleted), ctx.calling_host))
         return without_secrets(instance)
 

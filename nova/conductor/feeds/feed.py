@@ -103,7 +103,7 @@ class UsageFeed(Feed):
         self._db, self._fleet = db, fleet
 
     def publish(self, names: Collection[str]) -> None:
-        self._fleet.usage(self._db.look_up(lambda connection: compute_nodes.usage(connection, sorted(names))))
+        self._fleet.usage(self._db.lookup(lambda connection: compute_nodes.usage(connection, sorted(names))))
 
 
 class HostFeed(Feed):

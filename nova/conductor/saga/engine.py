@@ -256,7 +256,7 @@ class Engine:
             assert stored is not None
             return Run(*stored)
 
-        run = self.core.db.look_up(load)
+        run = self.core.db.lookup(load)
         return run, narrowed(run, report)
 
 

@@ -33,7 +33,7 @@ LOG = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Transaction = Callable[[sa.Connection], T]
-Mode = Literal["read", "look up", "snapshot", "write"]
+Mode = Literal["read", "lookup", "snapshot", "write"]
 
 # Errors of the database as SQLAlchemy and oslo.db raise them.
 _ERRORS = (sa.exc.SQLAlchemyError, db_exception.DBError, db_exception.RetryRequest,
@@ -88,11 +88,11 @@ class Database:
         with metrics.timed(metrics.DB_SECONDS, "read"):
             return self._run(transaction, None, mode="read")
 
-    def look_up(self, transaction: Transaction[T]) -> T:
+    def lookup(self, transaction: Transaction[T]) -> T:
         """Run a transaction that only reads a few rows. PostgreSQL gets no BEGIN and no COMMIT then, which are two of
         the three round trips of a lookup; each statement sees its own snapshot, as in :meth:`read`."""
         with metrics.timed(metrics.DB_SECONDS, "read"):
-            return self._run(transaction, None, mode="look up")
+            return self._run(transaction, None, mode="lookup")
 
     def snapshot(self, transaction: Transaction[T]) -> T:
         """Run a transaction that only reads, all of whose statements see the same state of the database."""
@@ -120,7 +120,7 @@ class Database:
                     # SQLite must take its write lock at once: it cannot wait for a lock taken later.
                     committed: list[Callable[[], object]] = []
                     connection = connection.execution_options(
-                        nova_write=write, nova_look_up=mode == "look up", nova_seconds=self._seconds,
+                        nova_write=write, nova_lookup=mode == "lookup", nova_seconds=self._seconds,
                         nova_committed=committed, nova_doubt=doubt)
                     with connection.begin():
                         earlier = made(connection) if doubt and made else None

@@ -96,7 +96,7 @@ def filtered(connection: sa.Connection, key: str, statement: sa.Select[Any], con
     Raises ServiceUnavailable if the search exceeds the time limit of a statement.
     """
     # Only rows to compare are fetched in parts, which PostgreSQL can do within a transaction.
-    parts = conditions and not connection.get_execution_options().get("nova_look_up")
+    parts = conditions and not connection.get_execution_options().get("nova_lookup")
     options = {"yield_per": _ROWS} if parts else {}
     with contextlib.closing(connection.execute(statement, execution_options=options)) as result:
         return list(itertools.islice(_matching(connection, result, key, conditions), limit))

@@ -201,10 +201,10 @@ def _in_transaction(connection: sa.Connection) -> bool:
 
 
 def test_only_lookups_run_without_a_transaction(pooled: Database) -> None:
-    assert not pooled.look_up(_in_transaction)
+    assert not pooled.lookup(_in_transaction)
     for transact in (pooled.read, pooled.write, pooled.snapshot):
         assert transact(_in_transaction)
-        assert not pooled.look_up(_in_transaction)
+        assert not pooled.lookup(_in_transaction)
 
 
 @pytest.mark.parametrize("fail", [
@@ -221,7 +221,7 @@ def test_changes_after_a_failed_lookup_are_rolled_back_as_usual(
         raise exception.Conflict("rolled back")
 
     with pytest.raises(Exception, match=r"cannot be stored|not available|literal"):
-        pooled.look_up(fail)
+        pooled.lookup(fail)
     with pytest.raises(exception.Conflict):
         pooled.write(insert_and_fail)
     assert pooled.read(lambda connection: connection.scalar(sa.text("SELECT COUNT(*) FROM t"))) == 0
@@ -234,5 +234,5 @@ def test_transactions_are_read_committed_whatever_the_default_of_the_server(post
     for _again in range(2):
         assert database.write(lambda connection: connection.scalar(
             sa.text("SHOW transaction_isolation"))) == "read committed"
-        database.look_up(lambda connection: connection.scalar(sa.text("SELECT 1")))
+        database.lookup(lambda connection: connection.scalar(sa.text("SELECT 1")))
     database.close()
