@@ -24,6 +24,12 @@ from nova.objects.servers.server_group import ServerGroup
 
 Do = Callable[[], Any]
 Messages = list[Notification]
+Notify = Callable[..., Messages]
+
+
+def _of_result(make: Callable[[NotificationBuilder, Any], Messages]) -> Notify:
+    """Return the notification function for a change whose notifications follow from its result."""
+    return lambda builder, _connection, do, *_args, **_named: make(builder, do())
 
 
 def _aggregate(builder: NotificationBuilder, event: str, phase: str, of: Aggregate) -> Messages:
@@ -32,14 +38,7 @@ def _aggregate(builder: NotificationBuilder, event: str, phase: str, of: Aggrega
                            legacy.aggregate(of))
 
 
-def aggregate_created(builder: NotificationBuilder, _connection: sa.Connection, do: Do, *_args: Any,
-                      **_named: Any) -> Messages:
-    created: Aggregate = do()
-    return [*_aggregate(builder, "create", "start", resources.without_id(created)),
-            *_aggregate(builder, "create", "end", created)]
-
-
-def aggregate(event: str) -> Callable[..., Messages]:
+def aggregate(event: str) -> Notify:
     """Return the notification function for a change of an existing aggregate."""
     def notify(builder: NotificationBuilder, connection: sa.Connection, do: Do, aggregate_id: int, *_args: Any,
               **_named: Any) -> Messages:
@@ -52,10 +51,6 @@ def aggregate(event: str) -> Callable[..., Messages]:
 
 def _flavor(builder: NotificationBuilder, event: str, of: Flavor, projects: list[str]) -> Messages:
     return builder.resource(f"flavor.{event}", of.flavorid, resources.flavor(of, projects))
-
-
-def flavor_created(builder: NotificationBuilder, _connection: sa.Connection, do: Do, **_named: Any) -> Messages:
-    return _flavor(builder, "create", do(), [])
 
 
 def flavor_changed(builder: NotificationBuilder, connection: sa.Connection, do: Do, flavorid: str, *_args: Any,
@@ -78,16 +73,6 @@ def _key(builder: NotificationBuilder, event: str, of: Keypair, at_start: dict[s
                                         f"keypair.{event}.{phase}", old)]
 
 
-def key_created(builder: NotificationBuilder, _connection: sa.Connection, do: Do, *_args: Any,
-                **_named: Any) -> Messages:
-    return _key(builder, "create", do(), {"fingerprint": None, "public_key": None})
-
-
-def key_imported(builder: NotificationBuilder, _connection: sa.Connection, do: Do, *_args: Any,
-                 **_named: Any) -> Messages:
-    return _key(builder, "import", do(), {"fingerprint": None})
-
-
 def key_deleted(builder: NotificationBuilder, connection: sa.Connection, do: Do, user_id: str, name: str) -> Messages:
     before = keypairs.get(connection, user_id, name)
     do()
@@ -97,10 +82,6 @@ def key_deleted(builder: NotificationBuilder, connection: sa.Connection, do: Do,
 def _group(builder: NotificationBuilder, event: str, of: ServerGroup) -> Messages:
     return builder.resource(f"server_group.{event}", of.uuid, resources.server_group(of),
                            f"servergroup.{event}", legacy.server_group(of))
-
-
-def group_created(builder: NotificationBuilder, _connection: sa.Connection, do: Do, **_named: Any) -> Messages:
-    return _group(builder, "create", do())
 
 
 def group_deleted(builder: NotificationBuilder, connection: sa.Connection, do: Do, uuid: str,
@@ -114,12 +95,6 @@ def service(builder: NotificationBuilder, event: str, of: Service) -> Messages:
     return builder.resource(f"service.{event}", of.uuid, resources.service(of), by=publisher(of.binary, of.host))
 
 
-def service_changed(builder: NotificationBuilder, _connection: sa.Connection, do: Do, *_args: Any,
-                    **_named: Any) -> Messages:
-    changed, _up = do()
-    return service(builder, "update", changed)
-
-
 def service_registered(builder: NotificationBuilder, connection: sa.Connection, do: Do, host: str, binary: str,
                        *_args: Any, **_named: Any) -> Messages:
     """Notify the creation of the service; a restart is not notified."""
@@ -129,3 +104,14 @@ def service_registered(builder: NotificationBuilder, connection: sa.Connection, 
         return service(builder, "create", do())
     do()
     return []
+
+
+aggregate_created = _of_result(lambda builder, created: [
+    *_aggregate(builder, "create", "start", resources.without_id(created)),
+    *_aggregate(builder, "create", "end", created)])
+flavor_created = _of_result(lambda builder, created: _flavor(builder, "create", created, []))
+key_created = _of_result(lambda builder, created: _key(
+    builder, "create", created, {"fingerprint": None, "public_key": None}))
+key_imported = _of_result(lambda builder, created: _key(builder, "import", created, {"fingerprint": None}))
+group_created = _of_result(lambda builder, created: _group(builder, "create", created))
+service_changed = _of_result(lambda builder, changed: service(builder, "update", changed[0]))
