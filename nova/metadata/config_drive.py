@@ -29,15 +29,9 @@ def files(instance: Instance, settings: MetadataSettings, admin_pass: str | None
     data = ec2.user_data(instance)
     for name in [*openstack.VERSIONS, "latest"]:
         version = openstack.resolve(name) or name
-        meta = openstack.meta_data(instance, version, settings, admin_pass, random)
-        bodies = {
-            "meta_data.json": openstack.encode(meta), "user_data": data or b"",
-            "vendor_data.json": openstack.encode(openstack.vendor_data(settings)),
-            "network_data.json": openstack.encode(openstack.network_data(instance.network_info)),
-            "vendor_data2.json": openstack.encode(openstack.vendor_data2(settings)),
-        }
         for document in openstack.documents(version, data is not None, service=False):
-            contents[f"openstack/{name}/{document}"] = bodies[document]
+            contents[f"openstack/{name}/{document}"] = openstack.body(
+                document, instance, version, settings, admin_pass, random)
     for number in range(len(instance.personality)):
         contents[f"openstack/content/{number:04d}"] = openstack.content(instance, f"{number:04d}") or b""
     for name in [*ec2.VERSIONS, "latest"]:
