@@ -36,12 +36,9 @@ class Check(abc.ABC):
 
     # Number of subjects per transaction: fewer if each has many related rows.
     page_size = 500
-    # The table whose uuids are the keys.
-    table = tables.instances
-
-    @abc.abstractmethod
-    def subjects(self) -> Sequence[sa.Select[Any]]:
-        """Return statements of one column each that together select the keys of all subjects. They are built once."""
+    table = tables.instances  # the table whose uuids are the keys
+    # Statements of one column each that together select the keys of all subjects.
+    subjects: Sequence[sa.Select[Any]]
 
     @abc.abstractmethod
     def examine(self, connection: sa.Connection, keys: Sequence[str]) -> Iterator[Finding]:
@@ -63,7 +60,7 @@ class Check(abc.ABC):
         further."""
         after, limit = sa.bindparam("after", type_=sa.String), sa.bindparam("limit", type_=sa.Integer)
         parts = []
-        for source in self.subjects():
+        for source in self.subjects:
             column = source.selected_columns[0]
             first = source.where(column > after).distinct().order_by(column).limit(limit).subquery()
             parts.append(sa.select(first.c[0].label("subject")))
