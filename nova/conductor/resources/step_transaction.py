@@ -19,7 +19,7 @@ class StepTransaction(Protocol):
     core: Core
     ctx: context.RequestContext
     instance: Instance
-    effects: list[Callable[[sa.Connection], None]]
+    effects: list[Callable[[sa.Connection], object]]
     removals: list[VolumeRemoval]  # sent to their hosts after the commit
     filters: set[str]  # changed security groups, published to the hosts whose rules name them as remote groups
 
