@@ -56,21 +56,16 @@ class BrowserStream:
     async def read(self, size: int) -> bytes:
         """Return exactly ``size`` bytes. Raises EOFError."""
         while len(self._buffer) < size:
-            message = await self._receive()
-            if message is None:
-                raise EOFError
-            self._buffer += message
+            self._buffer += await self._receive()
         data, self._buffer = self._buffer[:size], self._buffer[size:]
         return data
 
     async def read_available(self) -> bytes:
         """Wait for data and return it, or b"" at the end of the stream."""
         data, self._buffer = self._buffer, b""
-        while not data:
-            message = await self._receive()
-            if message is None:
-                return b""
-            data = message
+        with contextlib.suppress(EOFError):
+            while not data:
+                data = await self._receive()
         return data
 
     async def write(self, data: bytes) -> None:
@@ -99,11 +94,11 @@ class BrowserStream:
         except TimeoutError:
             raise ReadTimeout from None
 
-    async def _receive(self) -> bytes | None:
+    async def _receive(self) -> bytes:
         try:
             return await self._websocket.recv(decode=False)
         except ConnectionClosed:
-            return None
+            raise EOFError from None
 
 
 class HostStream:

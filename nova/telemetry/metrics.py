@@ -31,10 +31,9 @@ _COUNTS = (0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000
 class Metric:
     """A metric with its name, help text and labels. ``real`` is the object of Prometheus while metrics are enabled."""
 
-    kind = ""
-
     def __init__(self, name: str, text: str, labels: tuple[str, ...] = (), buckets: tuple[float, ...] = ()) -> None:
         self.name, self.text, self.labels, self.buckets = name, text, labels, buckets
+        self.kind = type(self).__name__.lower()
         self.real: Any = None
         DECLARED[name] = self
 
@@ -43,23 +42,18 @@ class Metric:
 
 
 class Counter(Metric):
-    kind = "counter"
-
     def inc(self, *labels: str) -> None:
         if self.real is not None:
             self.of(labels).inc()
 
 
 class Histogram(Metric):
-    kind = "histogram"
-
     def observe(self, value: float, *labels: str) -> None:
         if self.real is not None:
             self.of(labels).observe(value)
 
 
 class Gauge(Metric):
-    kind = "gauge"
     function: Callable[[], float] | None = None
 
     def set(self, value: float, *labels: str) -> None:

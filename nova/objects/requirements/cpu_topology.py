@@ -32,12 +32,9 @@ def topology(wishes: Properties) -> Topology | None:
         raise exception.InvalidInput(
             reason=f"the CPU topology limits of flavor and image leave no way to arrange {wishes.vcpus} CPUs")
 
-    def agreement(candidate: Topology) -> tuple[int, Topology]:
-        agrees = sum(want == have for want, have in zip(preferred, dataclasses.astuple(candidate), strict=True))
-        # Prefer more sockets; threads only if they are requested.
-        return agrees, candidate
-
-    return max(fitting, key=agreement)
+    # Among equals prefer more sockets; threads only if they are requested.
+    return max(fitting, key=lambda candidate: (
+        sum(want == have for want, have in zip(preferred, dataclasses.astuple(candidate), strict=True)), candidate))
 
 
 def _arrangements(vcpus: int) -> list[Topology]:
