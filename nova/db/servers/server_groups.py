@@ -114,8 +114,8 @@ def create(connection: sa.Connection, group: ServerGroup) -> ServerGroup:
     of_project, of_user = project["server_groups"], user.get("server_groups", -1)
     if of_project >= 0 or of_user >= 0:
         quotas.lock(connection, group.project_id)
-        if 0 <= of_project <= quotas.count_server_groups(connection, group.project_id) or \
-                0 <= of_user <= quotas.count_server_groups(connection, group.project_id, group.user_id):
+        if 0 <= of_project <= quotas.count_rows(connection, TABLE.name, group.project_id) or \
+                0 <= of_user <= quotas.count_rows(connection, TABLE.name, group.project_id, group.user_id):
             raise exception.QuotaLimit("Quota exceeded, too many server groups.")
     uuid = group.uuid or new_uuid()
     connection.execute(sa.insert(TABLE).values(
