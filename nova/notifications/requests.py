@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any
 
-from nova.notifications.versioned import Payload, failure, flavor, wrapped
+from nova.notifications.versioned import Payload, failure, fields, flavor, wrapped
 from nova.objects.dedicated_resources.numa import GuestCell, GuestTopology
 from nova.objects.dedicated_resources.pci import PciRequest
 from nova.objects.hosts.scheduling import GroupSpec, RequestSpec
@@ -48,10 +48,8 @@ def _image(of: Image | None) -> Payload | None:
     if of is None:
         return None
     return wrapped("ImageMetaPayload", "1.0", {
-        "id": of.id, "name": of.name, "status": of.status, "visibility": of.visibility, "protected": of.protected,
-        "checksum": of.checksum, "owner": of.owner, "size": of.size, "virtual_size": of.virtual_size,
-        "container_format": of.container_format, "disk_format": of.disk_format, "created_at": of.created_at,
-        "updated_at": of.updated_at, "tags": [], "direct_url": None, "min_ram": of.min_ram, "min_disk": of.min_disk,
+        **fields(of, "id name status visibility protected checksum owner size virtual_size container_format "
+                     "disk_format created_at updated_at min_ram min_disk"), "tags": [], "direct_url": None,
         "properties": wrapped("ImageMetaPropsPayload", "1.20", {
             name: value for name, value in of.properties.items() if name.startswith(_PREFIXES)})})
 
@@ -100,14 +98,11 @@ def old_request(spec: RequestSpec, of: Instance) -> dict[str, Any]:
     image = {"id": spec.image.id, "name": spec.image.name, "properties": dict(spec.image.properties)} \
         if spec.image else {}
     return {"image": image, "instance_properties": _properties(of), "num_instances": max(1, len(spec.instance_uuids)),
-            "instance_type": {name: getattr(spec.flavor, name) for name in (
-                "flavorid", "name", "vcpus", "memory_mb", "root_gb", "ephemeral_gb", "swap")}}
+            "instance_type": fields(spec.flavor, "flavorid name vcpus memory_mb root_gb ephemeral_gb swap")}
 
 
 def _properties(of: Instance) -> dict[str, Any]:
-    return {"uuid": of.uuid, "project_id": of.project_id, "user_id": of.user_id, "display_name": of.display_name,
-            "availability_zone": of.availability_zone, "host": of.host, "vm_state": of.vm_state,
-            "reservation_id": of.reservation_id}
+    return fields(of, "uuid project_id user_id display_name availability_zone host vm_state reservation_id")
 
 
 def old_task(method: str, spec: RequestSpec, of: Instance, state: str, reason: Failure) -> dict[str, Any]:
