@@ -72,7 +72,7 @@ class ConsoleProxy:
         self._consoles = bus.client(transport, Consoles)
         self._authorizer = TokenAuthorizer(self._consoles, bus.client(transport, Compute), kind.types)
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._run, name=kind.name, daemon=True)
+        self._thread = threading.Thread(target=self._loop.run_forever, name=kind.name, daemon=True)
         self._server: ConsoleServer | None = None
         self.port = 0
 
@@ -101,10 +101,6 @@ class ConsoleProxy:
                         directory)
             return ""
         return str(directory)
-
-    def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        self._loop.run_forever()
 
     def _run_coroutine(self, coroutine: Any, seconds: float | None = None) -> Any:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(seconds)

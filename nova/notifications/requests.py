@@ -5,7 +5,6 @@ from typing import Any
 
 from nova.notifications.versioned import Payload, failure, fields, flavor, wrapped
 from nova.objects.dedicated_resources.numa import GuestCell, GuestTopology
-from nova.objects.dedicated_resources.pci import PciRequest
 from nova.objects.hosts.scheduling import GroupSpec, RequestSpec
 from nova.objects.images.image import Image
 from nova.objects.servers.action import Failure
@@ -35,9 +34,13 @@ def request(spec: RequestSpec, of: Instance) -> Payload:
         "instance_group": _group(spec.group, spec, of) if spec.group else None,
         "numa_topology": _topology(spec.numa_topology, uuid) if spec.numa_topology else None,
         "pci_requests": wrapped("InstancePCIRequestsPayload", "1.0", {
-            "instance_uuid": uuid, "requests": [_devices(pci_request) for pci_request in spec.pci_requests]}),
+            "instance_uuid": uuid, "requests": [wrapped("InstancePCIRequestPayload", "1.1", {
+                "count": pci.count, "spec": [dict(pci_spec) for pci_spec in pci.specs], "alias_name": pci.alias,
+                "request_id": None, "numa_policy": pci.numa_policy}) for pci in spec.pci_requests]}),
         "num_instances": max(1, len(spec.instance_uuids)),
-        "requested_destination": _destination(spec) if spec.requested_host or spec.requested_node else None,
+        "requested_destination": wrapped("DestinationPayload", "1.0", {
+            "aggregates": None, "cell": None, "host": spec.requested_host, "node": spec.requested_node,
+        }) if spec.requested_host or spec.requested_node else None,
         "retry": None,
         "scheduler_hints": {name: [str(item) for item in (value if isinstance(value, list) else [value])]
                             for name, value in spec.hints.items()},
@@ -74,17 +77,6 @@ def _cell(cell: GuestCell, of: GuestTopology) -> Payload:
         "pagesize": cell.pagesize_kb, "cpu_topology": None, "cpuset_reserved": None,
         "cpu_pinning_raw": {str(guest): host for guest, host in cell.pinning.items()} or None,
         "cpu_policy": "dedicated" if cell.pcpus else None, "cpu_thread_policy": of.thread_policy or None})
-
-
-def _devices(of: PciRequest) -> Payload:
-    return wrapped("InstancePCIRequestPayload", "1.1", {
-        "count": of.count, "spec": [dict(pci_spec) for pci_spec in of.specs], "alias_name": of.alias,
-        "request_id": None, "numa_policy": of.numa_policy})
-
-
-def _destination(spec: RequestSpec) -> Payload:
-    return wrapped("DestinationPayload", "1.0", {
-        "aggregates": None, "cell": None, "host": spec.requested_host, "node": spec.requested_node})
 
 
 def task(spec: RequestSpec, of: Instance, state: str, reason: Failure) -> Payload:

@@ -57,9 +57,7 @@ def reset() -> None:
 
 def credentials(ctx: RequestContext) -> dict[str, Any]:
     """Return the attributes of the caller for rules."""
-    values = dict(ctx.to_policy_values())
-    values["is_admin"] = ctx.is_admin
-    return values
+    return {**ctx.to_policy_values(), "is_admin": ctx.is_admin}
 
 
 def allowed(ctx: RequestContext, rule: str, target: Mapping[str, Any] | None = None,

@@ -65,6 +65,7 @@ class ConductorControl:
     _closes: bool = False
     saved_by: str = ""  # publisher of instance.update notifications; "": this conductor
     scheduler_queries: list[SchedulerQuery] = dataclasses.field(default_factory=list)  # scheduler requests to notify
+    connection: sa.Connection | None = None  # of the accepting transaction
 
     def __post_init__(self) -> None:
         self._previous_states = (self.instance.vm_state, self.instance.task_state)
@@ -245,7 +246,7 @@ class ConductorControl:
     # --- resources -------------------------------------------------------------------------------
     @functools.cached_property
     def volumes(self) -> ServerVolumes:
-        return ServerVolumes(self)
+        return ServerVolumes(self, self.connection)
 
     @functools.cached_property
     def outside_volumes(self) -> OutsideVolumes:
@@ -271,7 +272,7 @@ class ConductorControl:
 
     @functools.cached_property
     def interfaces(self) -> ServerInterfaces:
-        return ServerInterfaces(self)
+        return ServerInterfaces(self, self.connection)
 
     @functools.cached_property
     def outside_interfaces(self) -> OutsideInterfaces:

@@ -88,7 +88,4 @@ def put(table: sa.Table, where: sa.ColumnElement[bool], **values: Any) -> Repair
 
 def run(statement: Any) -> Repair:
     """Return a repair that runs a statement."""
-    def repair(connection: sa.Connection) -> None:
-        connection.execute(statement)
-
-    return repair
+    return lambda connection: connection.execute(statement)

@@ -1,5 +1,6 @@
 """Upgrade of a database to the schema of this release, and the state of its schema."""
 
+import contextlib
 import logging
 import os
 import time
@@ -37,8 +38,7 @@ def sync(url: str, revision: str | None = None) -> None:
     Concurrent upgrades wait for one another. Raises InvalidInput for a revision (requested, or found in the database)
     that this release does not know, DatabaseUnusable.
     """
-    database = readiness.connected(url, new=True)
-    try:
+    with contextlib.closing(readiness.connected(url, new=True)) as database:
         with database.engine.connect() as connection, connection.begin():
             _wait_for_others(connection)
             before = MigrationContext.configure(connection).get_current_revision()
@@ -50,8 +50,6 @@ def sync(url: str, revision: str | None = None) -> None:
             after = MigrationContext.configure(connection).get_current_revision()
         if after == readiness.newest():
             _create_indexes(database.engine)
-    finally:
-        database.close()
     if before != after:
         LOG.info("Database upgraded from %s to %s", before or "nothing", after)
 
@@ -61,11 +59,8 @@ def version(url: str) -> str | None:
     file = readiness.file_of(url)
     if file is not None and not os.path.exists(file):
         return None
-    database = readiness.connected(url)
-    try:
+    with contextlib.closing(readiness.connected(url)) as database:
         return database.read(lambda connection: MigrationContext.configure(connection).get_current_revision())
-    finally:
-        database.close()
 
 
 def differences(connection: sa.Connection) -> list[Any]:
@@ -76,13 +71,9 @@ def differences(connection: sa.Connection) -> list[Any]:
 
 def write_revision(url: str, message: str) -> str:
     """Write a revision with the differences between the tables and a (newest) database; return its path."""
-    database = Database(url)
-    try:
-        with database.engine.connect() as connection, connection.begin():
-            script: Any = command.revision(_config(connection), message, autogenerate=True)
-            return str(script.path)
-    finally:
-        database.close()
+    with contextlib.closing(Database(url)) as database, database.engine.begin() as connection:
+        script: Any = command.revision(_config(connection), message, autogenerate=True)
+        return str(script.path)
 
 
 def _config(connection: sa.Connection) -> Config:
