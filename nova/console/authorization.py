@@ -23,10 +23,8 @@ class ConnectionDenied(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class ConnectionRequest:
-    """The request line and headers of a WebSocket handshake.
-
-    ``path`` includes the query; the names in ``headers`` are lower-case.
-    """
+    """The request line and headers of a WebSocket handshake. ``path`` includes the query; the names in ``headers`` are
+    lower-case."""
 
     path: str
     headers: Mapping[str, str]
@@ -52,10 +50,8 @@ class ConnectionRequest:
 
 
 def check_origin(request: ConnectionRequest, allowed: Collection[str], url: str) -> None:
-    """Raise ConnectionDenied unless the web page that connects is from this proxy or from an ``allowed`` host.
-
-    Its scheme must match that of the console's ``url``. Clients that are not browsers send no origin and may connect.
-    """
+    """Raise ConnectionDenied unless the web page that connects is from this proxy or from an ``allowed`` host. Its
+    scheme must match that of the console's ``url``. Clients that are not browsers send no origin and may connect."""
     origin = request.headers.get("origin")
     if origin is None:
         return

@@ -21,11 +21,9 @@ PeerAddress = Any  # as returned by socket.accept
 
 
 class ConnectionLimiter:
-    """Counters of the open connections of a proxy, and of the connections of each client that are not authorized yet.
-
-    A client may connect from the same port again before this side has closed the previous connection. The new
-    connection then replaces the previous one, and calls with the number of the previous one do nothing.
-    """
+    """Counters of the open connections of a proxy, and of the connections of each client that are not authorized yet. A
+    client may connect from the same port again before this side has closed the previous connection. The new connection
+    then replaces the previous one, and calls with the number of the previous one do nothing."""
 
     def __init__(self) -> None:
         # Address -> number of the connection, and client ("" once the connection is authorized).

@@ -66,10 +66,8 @@ async def _offered(host: HostStream) -> list[int]:
 
 
 def vencrypt_tls() -> ssl.SSLContext:
-    """Return the TLS context configured by [vnc]vencrypt_*. Raises InvalidInput.
-
-    Only the CA of the host's certificate is checked, not the host name, since a host reports its own address.
-    """
+    """Return the TLS context configured by [vnc]vencrypt_*. Raises InvalidInput. Only the CA of the host's certificate
+    is checked, not the host name, since a host reports its own address."""
     options = CONF.vnc
     if not options.vencrypt_ca_certs:
         raise exception.InvalidInput(reason="[vnc]auth_schemes vencrypt requires vencrypt_ca_certs")

@@ -65,10 +65,8 @@ class _Connection(ServerConnection):
 
 
 class ConsoleServer:
-    """A console proxy on one event loop.
-
-    ``directory``: the directory of the web pages, or ""; ``rate``: the rate limit of requests per client.
-    """
+    """A console proxy on one event loop. ``directory``: the directory of the web pages, or ""; ``rate``: the rate limit
+    of requests per client."""
 
     def __init__(self, authorizer: TokenAuthorizer, consoles: Consoles, directory: str,
                  schemes: Callable[[HostStream], dict[int, rfb.Scheme]], rate: Limiter | None = None) -> None:

@@ -37,11 +37,8 @@ _TLS_VERSIONS = {"default": ssl.TLSVersion.TLSv1_2, "tlsv1_2": ssl.TLSVersion.TL
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-    """A type of console proxy.
-
-    ``types``: its console types; ``group`` and ``prefix``: group and prefix of its options; ``web``: the
-    directory of its web pages in Debian.
-    """
+    """A type of console proxy. ``types``: its console types; ``group`` and ``prefix``: group and prefix of its options;
+    ``web``: the directory of its web pages in Debian."""
 
     name: str
     types: tuple[str, ...]
@@ -107,10 +104,8 @@ class ConsoleProxy:
 
 
 def security_schemes(names: Collection[str]) -> Callable[[HostStream], dict[int, rfb.Scheme]]:
-    """Return a function that returns the handshakes with a host by security type, for these [vnc]auth_schemes.
-
-    Raises InvalidInput for invalid options.
-    """
+    """Return a function that returns the handshakes with a host by security type, for these [vnc]auth_schemes. Raises
+    InvalidInput for invalid options."""
     secure = rfb.vencrypt_tls() if "vencrypt" in names else None
 
     def schemes(host: HostStream) -> dict[int, rfb.Scheme]:

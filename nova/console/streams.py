@@ -43,11 +43,8 @@ class ReadTimeout(EOFError):
 
 
 class BrowserStream:
-    """The browser's WebSocket as a stream of bytes, regardless of message boundaries.
-
-    A vanished browser is detected by TCP keepalive and by data that it does not read. Pings are not used, since many
-    simple clients send no pongs.
-    """
+    """The browser's WebSocket as a stream of bytes, regardless of message boundaries. A vanished browser is detected by
+    TCP keepalive and by data that it does not read. Pings are not used, since many simple clients send no pongs."""
 
     def __init__(self, websocket: Connection) -> None:
         self._websocket = websocket
@@ -141,10 +138,8 @@ class HostStream:
 
 
 class _TlsProtocol(asyncio.StreamReaderProtocol):
-    """The protocol of the TLS connection.
-
-    It refers to the writer of the plain connection, since a writer closes its connection when it is garbage-collected.
-    """
+    """The protocol of the TLS connection. It refers to the writer of the plain connection, since a writer closes its
+    connection when it is garbage-collected."""
 
     def __init__(self, reader: asyncio.StreamReader, plain_writer: asyncio.StreamWriter) -> None:
         super().__init__(reader)

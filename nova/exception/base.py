@@ -9,11 +9,9 @@ from typing import Any, ClassVar
 
 class NovaException(Exception):
     """The base class of errors, with the HTTP status ``code`` and the message ``template`` with named arguments.
-
     Tenants can read the message. Details for operators only, such as host names, are in ``inside_template``. Services
-    send errors to each other by ``wire_name``, which is the name of the class unless the class defines another one.
-    A subclass sets these attributes by keywords: ``class NotFound(NovaException, code=404, template="..."): ...``
-    """
+    send errors to each other by ``wire_name``, which is the name of the class unless the class defines another one. A
+    subclass sets these attributes by keywords: ``class NotFound(NovaException, code=404, template="..."): ...``"""
 
     code: ClassVar[int] = 500
     template: ClassVar[str] = "An unknown exception occurred."

@@ -48,11 +48,9 @@ def files(instance: Instance, settings: MetadataSettings, admin_pass: str | None
 def build(instance: Instance, path: str, settings: MetadataSettings, admin_pass: str | None = None,
           format: str = "iso9660", mkisofs: str = "genisoimage",
           random: Callable[[int], bytes] = os.urandom) -> None:
-    """Create the image file ``path``, replacing an existing file atomically.
-
-    ``format``: iso9660, which requires ``mkisofs``, or vfat, which requires mtools. Raises NotSupported for other
-    formats, ConfigDriveFailed if the tool is missing or fails, DiskFull.
-    """
+    """Create the image file ``path``, replacing an existing file atomically. ``format``: iso9660, which requires
+    ``mkisofs``, or vfat, which requires mtools. Raises NotSupported for other formats, ConfigDriveFailed if the tool is
+    missing or fails, DiskFull."""
     if format not in ("iso9660", "vfat"):
         raise exception.NotSupported(f"Config drives of format {format} are not supported.")
     folder = os.path.dirname(os.path.abspath(path))

@@ -45,11 +45,8 @@ class NotificationSettings:
 
 @dataclasses.dataclass(frozen=True)
 class ServerEvent:
-    """An event of a server.
-
-    ``name``: the versioned name without the prefix "instance."; ``phase``: start, end, error or ""; ``more``: fields
-    of the payload that are specific to the event.
-    """
+    """An event of a server. ``name``: the versioned name without the prefix "instance."; ``phase``: start, end, error
+    or ""; ``more``: fields of the payload that are specific to the event."""
 
     name: str
     phase: str
@@ -131,11 +128,9 @@ class NotificationBuilder:
 
     def resource(self, event: str, subject: str, payload: dict[str, Any], old_name: str = "",
                  old_payload: dict[str, Any] | None = None, by: str = "", failed: bool = False) -> list[Notification]:
-        """Return the notifications of an event of another resource.
-
-        ``old_name``, ``old_payload``: event type and payload in the unversioned format, if there is one. ``by``: the
-        publisher (default: the API). ``failed``: True for the priority ERROR.
-        """
+        """Return the notifications of an event of another resource. ``old_name``, ``old_payload``: event type and
+        payload in the unversioned format, if there is one. ``by``: the publisher (default: the API). ``failed``: True
+        for the priority ERROR."""
         notifications, by = [], by or publisher("nova-api", CONF.host)
         priority = ERROR.upper() if failed or payload["nova_object.name"] == "ExceptionPayload" else "INFO"
         if self.settings.versioned:
@@ -160,11 +155,8 @@ class NotificationBuilder:
     # --- updates ---------------------------------------------------------------------------------------
     def updated(self, instance: Instance, publisher: str, old: tuple[str | None, str | None], notify_on: str,
                 old_name: str | None = None) -> list[Notification]:
-        """Return the notifications of an update of a server.
-
-        ``old``: vm_state and task_state before the update. ``notify_on``: vm_state or vm_and_task_state, the state
-        changes that the payload reports.
-        """
+        """Return the notifications of an update of a server. ``old``: vm_state and task_state before the update.
+        ``notify_on``: vm_state or vm_and_task_state, the state changes that the payload reports."""
         new = (instance.vm_state, instance.task_state)
         changed = old[0] != new[0] or (notify_on == "vm_and_task_state" and old[1] != new[1])
         old_state, old_task = old if changed else new

@@ -62,10 +62,8 @@ def credentials(ctx: RequestContext) -> dict[str, Any]:
 
 def allowed(ctx: RequestContext, rule: str, target: Mapping[str, Any] | None = None,
             creds: dict[str, Any] | None = None) -> bool:
-    """Return True if the rule allows the caller to access ``target`` (None: a resource of the caller's project).
-
-    An unknown rule allows nothing.
-    """
+    """Return True if the rule allows the caller to access ``target`` (None: a resource of the caller's project). An
+    unknown rule allows nothing."""
     enforcer = get_enforcer()
     check = enforcer.rules.get(rule)
     if check is None:
@@ -93,10 +91,8 @@ def is_admin(ctx: RequestContext) -> bool:
 
 
 def plain(rule: str) -> bool:
-    """Return True if the rule consists of "and", "or", roles and comparisons only.
-
-    Additional attributes of the target can then only turn a refusal into a permission.
-    """
+    """Return True if the rule consists of "and", "or", roles and comparisons only. Additional attributes of the target
+    can then only turn a refusal into a permission."""
     enforcer = get_enforcer()
     check = enforcer.rules.get(rule)
     return check is not None and _plain(check, enforcer)

@@ -158,10 +158,8 @@ def timed(metric: Histogram, *labels: str) -> contextlib.AbstractContextManager[
 
 @contextlib.contextmanager
 def _observed(record: Callable[[str, float], None], outcomes: Mapping[type[Exception], str]) -> Iterator[None]:
-    """Call ``record`` with the outcome and the duration of the block.
-
-    The outcome is success, the first of ``outcomes`` that matches the error, or failed.
-    """
+    """Call ``record`` with the outcome and the duration of the block. The outcome is success, the first of ``outcomes``
+    that matches the error, or failed."""
     started = time.perf_counter()
     outcome = "success"
     try:

@@ -56,10 +56,8 @@ def restored(header: str | None) -> Any:
 
 
 def span(name: str, ctx: RequestContext | None = None, **attributes: Any) -> contextlib.AbstractContextManager[Any]:
-    """Open a span for the block, as a child of the current span or else of the span of ``ctx``.
-
-    ``attributes`` are recorded with the prefix "nova.".
-    """
+    """Open a span for the block, as a child of the current span or else of the span of ``ctx``. ``attributes`` are
+    recorded with the prefix "nova."."""
     return exporter.span(name, ctx, attributes) if on else _NOTHING
 
 

@@ -33,10 +33,8 @@ _provider: TracerProvider | None = None
 
 
 class RequestSampler(sampling.Sampler):
-    """A sampler that starts traces at a fraction of the requests of clients, and not at periodic tasks.
-
-    Nova's spans join the trace that a client sends, but the sampling decision of the client is ignored.
-    """
+    """A sampler that starts traces at a fraction of the requests of clients, and not at periodic tasks. Nova's spans
+    join the trace that a client sends, but the sampling decision of the client is ignored."""
 
     def __init__(self, ratio: float) -> None:
         self._ratio = sampling.TraceIdRatioBased(ratio)

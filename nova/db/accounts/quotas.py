@@ -186,12 +186,10 @@ class Room:
 
 def room(connection: sa.Connection, project_id: str, user_id: str, cores: int, ram: int, min_count: int,
          max_count: int, interfaces: int = 0) -> Room:
-    """Return the room for servers of ``cores`` and ``ram`` (MiB) each: as many as fit, at most ``max_count``.
-
-    Nothing is locked or spent: :func:`take` does that as the last step of the transaction. Interfaces on the embedded
-    networks (``interfaces`` of each server) are counted if they have a limit; then the rows are locked here. Raises
-    OverQuota if not even ``min_count`` servers fit, QuotaLimit.
-    """
+    """Return the room for servers of ``cores`` and ``ram`` (MiB) each: as many as fit, at most ``max_count``. Nothing
+    is locked or spent: :func:`take` does that as the last step of the transaction. Interfaces on the embedded networks
+    (``interfaces`` of each server) are counted if they have a limit; then the rows are locked here. Raises OverQuota if
+    not even ``min_count`` servers fit, QuotaLimit."""
     project, user, used = configured(), dict[str, int](), dict[str, dict[str, int]]()
     stored = connection.execute(_LIMITS_AND_USAGE, {"project": project_id, "users": ["", user_id]}).all()
     for row in sorted(stored, key=lambda row: row.project_id != _DEFAULT):
@@ -213,10 +211,8 @@ def room(connection: sa.Connection, project_id: str, user_id: str, cores: int, r
 
 
 def take(connection: sa.Connection, reserved: Room) -> None:
-    """Spend the reserved quota. If concurrent transactions have spent it meanwhile, the transaction runs again.
-
-    Both rows stay locked until the transaction ends, which should be at once: all requests of a project need the first.
-    """
+    """Spend the reserved quota. If concurrent transactions have spent it meanwhile, the transaction runs again. Both
+    rows stay locked until the transaction ends, which should be at once: all requests of a project need the first."""
     more = {name: amount * reserved.count for name, amount in reserved.per_server.items()}
     values: dict[str, Any] = {"project": reserved.project_id, "user": reserved.user_id}
     for name, amount in more.items():

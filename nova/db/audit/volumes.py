@@ -92,11 +92,8 @@ def _free(row: Any) -> Any:
 
 class Shares(Check):
     """Check that idle servers have no share in a transition, and that only their own hosts have access to the shares.
-    Subjects: instances.
-
-    A conductor revokes accesses that remain after a superseded move or an outage of the service
-    ([DEFAULT]stale_share_access_reconcile_interval).
-    """
+    Subjects: instances. A conductor revokes accesses that remain after a superseded move or an outage of the service
+    ([DEFAULT]stale_share_access_reconcile_interval)."""
 
     subjects = (
         sa.select(INSTANCES.c.uuid).where(INSTANCES.c.deleted == sa.false(), INSTANCES.c.shares.is_not(None)),

@@ -30,12 +30,10 @@ ROOT = sa.func.coalesce(ALLOCATIONS.c.root_uuid, ALLOCATIONS.c.provider_uuid)
 def claim(connection: sa.Connection, consumer: str, selection: Selection, resources: dict[str, int],
           project_id: str, user_id: str, service: Usable = "any",
           choose: Callable[[], Allocation] | None = None) -> None:
-    """Claim ``resources`` on the node of ``selection`` for ``consumer`` (an instance or a migration).
-
-    The providers are those of ``selection.allocations`` or, if it is empty, the root provider of the node; ``choose``
-    selects them instead once the node is locked. Also counts an instance and a heavy operation on the node.
-    ``service``: required state of the nova-compute of the host. Raises ClaimLost if a resource is not available.
-    """
+    """Claim ``resources`` on the node of ``selection`` for ``consumer`` (an instance or a migration). The providers are
+    those of ``selection.allocations`` or, if it is empty, the root provider of the node; ``choose`` selects them
+    instead once the node is locked. Also counts an instance and a heavy operation on the node. ``service``: required
+    state of the nova-compute of the host. Raises ClaimLost if a resource is not available."""
     root = selection.node_uuid
     # The node's row is always locked first: its holder has the whole node, so two transactions never wait for each
     # other's inventories.

@@ -33,11 +33,9 @@ _STATES = sa.text(
 
 
 def sync(url: str, revision: str | None = None) -> None:
-    """Upgrade the database to ``revision`` (None: the newest). Does nothing if the database already has it.
-
-    Concurrent upgrades wait for one another. Raises InvalidInput for a revision (requested, or found in the database)
-    that this release does not know, DatabaseUnusable.
-    """
+    """Upgrade the database to ``revision`` (None: the newest). Does nothing if the database already has it. Concurrent
+    upgrades wait for one another. Raises InvalidInput for a revision (requested, or found in the database) that this
+    release does not know, DatabaseUnusable."""
     with contextlib.closing(readiness.connected(url, new=True)) as database:
         with database.engine.connect() as connection, connection.begin():
             _wait_for_others(connection)

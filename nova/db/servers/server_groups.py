@@ -68,12 +68,10 @@ def members_by_host(connection: sa.Connection, uuid: str, without: Sequence[str]
 
 
 def admit(connection: sa.Connection, group: GroupSpec, instance_uuid: str, host: str, only: bool = False) -> str:
-    """Lock the group and return the reason why its policy forbids the server on the host, or "".
-
-    A soft policy forbids a host only if members that were placed since the scheduler's decision make another host
-    likely to be better; ``group.stale`` is set in this case. It forbids nothing after ``MAX_SELECTIONS`` such answers,
-    or if the request names its host (``only``). A deleted group forbids nothing, either.
-    """
+    """Lock the group and return the reason why its policy forbids the server on the host, or "". A soft policy forbids
+    a host only if members that were placed since the scheduler's decision make another host likely to be better;
+    ``group.stale`` is set in this case. It forbids nothing after ``MAX_SELECTIONS`` such answers, or if the request
+    names its host (``only``). A deleted group forbids nothing, either."""
     group.stale = False
     soft = group.policy not in (AFFINITY, ANTI_AFFINITY)
     if (soft and (only or group.selections >= MAX_SELECTIONS)) or not hold(connection, group.uuid):

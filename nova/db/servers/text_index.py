@@ -65,11 +65,8 @@ def has_old_conductors(connection: sa.Connection) -> bool:
 
 
 def advance(connection: sa.Connection) -> bool:
-    """Set the counter to the current time, and return True.
-
-    If the counter is old, servers that changed since are removed from their blocks first: 1,000, then False is
-    returned and the counter is not set.
-    """
+    """Set the counter to the current time, and return True. If the counter is old, servers that changed since are
+    removed from their blocks first: 1,000, then False is returned and the counter is not set."""
     last = versions.get(connection, _COUNTER)
     if last and not complete(connection):
         since = _EPOCH + datetime.timedelta(milliseconds=last, seconds=-_OVERLAP)
@@ -121,10 +118,8 @@ def _insert(connection: sa.Connection, deleted: bool, servers: Sequence[sa.Row[A
 
 
 def dissolve(connection: sa.Connection, after: int, blocks: int = 10) -> int:
-    """Remove those of the ``blocks`` blocks behind the id ``after`` that most servers have left.
-
-    Return the id of the last of them; 0 at the end.
-    """
+    """Remove those of the ``blocks`` blocks behind the id ``after`` that most servers have left. Return the id of the
+    last of them; 0 at the end."""
     size = sa.select(sa.func.count()).where(
         TABLE.c.deleted == BLOCKS.c.deleted, TABLE.c.text_block == BLOCKS.c.id).scalar_subquery()
     sizes = connection.execute(sa.select(BLOCKS.c.id, BLOCKS.c.deleted, size.label("size")).where(
@@ -140,11 +135,9 @@ def dissolve(connection: sa.Connection, after: int, blocks: int = 10) -> int:
 
 def candidates(connection: sa.Connection, newest_first: bool, begin: datetime.datetime | None, few: int,
                finders: Finders, prefixes: Sequence[scans.Prefix]) -> Iterator[list[int]] | None:
-    """Return the ids of the servers that may have all texts, in batches in the order of their creation.
-
-    ``begin``: creation time at which the list begins. A batch has all servers of one creation time. None if the index
-    is not complete, or more than ``few`` servers are in no block.
-    """
+    """Return the ids of the servers that may have all texts, in batches in the order of their creation. ``begin``:
+    creation time at which the list begins. A batch has all servers of one creation time. None if the index is not
+    complete, or more than ``few`` servers are in no block."""
     if not complete(connection):
         return None
     sign = -1 if newest_first else 1

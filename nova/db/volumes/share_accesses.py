@@ -50,10 +50,8 @@ def want(connection: sa.Connection, share_id: str, host: str, instance_uuid: str
 def leave(connection: sa.Connection, share_id: str, host: str, instance_uuid: str,
           unless: Callable[[sa.Connection], bool] | None = None) -> bool:
     """Record that the server no longer needs the access; return True if no server does, so that it must be revoked.
-
     After the revocation call removed(). ``unless``: keep the access if the server needs it, checked while no other
-    server can request it.
-    """
+    server can request it."""
     accesses = _locked(connection, share_id, host)
     if not any(access.instance_uuid == instance_uuid for access in accesses):
         return False

@@ -126,11 +126,9 @@ def matches(device: PciDevice | PciPool, request: PciRequest) -> bool:
 # --- assignment -----------------------------------------------------------------------------
 def take(have: Sequence[PciPool], wanted: Sequence[PciRequest], cells: Collection[int] | None = None,
          socket_cells: Collection[int] = ()) -> list[PciPool] | None:
-    """Return the pools without the requested devices, or None if the requests cannot be fulfilled.
-
-    ``cells``: host cells of the guest (None: the guest floats, distances do not matter); ``socket_cells``: cells on the
-    same sockets.
-    """
+    """Return the pools without the requested devices, or None if the requests cannot be fulfilled. ``cells``: host
+    cells of the guest (None: the guest floats, distances do not matter); ``socket_cells``: cells on the same
+    sockets."""
     counts = _distribute(have, wanted, cells, socket_cells)
     if counts is None:
         return None

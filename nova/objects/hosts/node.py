@@ -66,11 +66,9 @@ def possible(metric: Metric) -> bool:
 
 
 class ComputeNode(Object, kw_only=True):
-    """A hypervisor node as reported by its driver and shown by the API.
-
-    ``provider`` is the root provider and has the node's uuid; ``children``: its sub-providers (GPUs, ...).
-    ``disk_available_least`` and other disk sizes in GiB, memory in MiB.
-    """
+    """A hypervisor node as reported by its driver and shown by the API. ``provider`` is the root provider and has the
+    node's uuid; ``children``: its sub-providers (GPUs, ...). ``disk_available_least`` and other disk sizes in GiB,
+    memory in MiB."""
 
     id: int = 0
     uuid: str = ""

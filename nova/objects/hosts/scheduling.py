@@ -25,11 +25,9 @@ SAME_HOST, DIFFERENT_HOST = "same_host", "different_host"
 
 
 class GroupSpec(Object, kw_only=True):
-    """The server group of a request.
-
-    ``hosts``: host -> number of other members at the time of the request. ``stale``: a claim detected newer members, so
-    another host may serve a soft policy better. ``selections``: number of repeated scheduler requests for that reason.
-    """
+    """The server group of a request. ``hosts``: host -> number of other members at the time of the request. ``stale``:
+    a claim detected newer members, so another host may serve a soft policy better. ``selections``: number of repeated
+    scheduler requests for that reason."""
 
     uuid: str
     policy: str
@@ -204,10 +202,8 @@ class ServiceFlags(Object, kw_only=True):
 
 class FleetDelta(Object, kw_only=True):
     """The changes made by one conductor process. ``seq`` numbers its deltas; a gap means that a delta was lost.
-
     ``states``: new or changed nodes. ``services``: host -> (up, disabled). ``removed``: node uuids. ``reload``: read
-    the complete fleet again (aggregates changed).
-    """
+    the complete fleet again (aggregates changed)."""
 
     source: str
     seq: int

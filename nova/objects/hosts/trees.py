@@ -21,10 +21,8 @@ Allocation = dict[str, dict[str, int]]
 @dataclasses.dataclass(frozen=True)
 class Amounts:
     """Amounts requested from a provider tree. Each class of ``resources`` comes from one provider, each group from one.
-
     ``required`` traits must be on the root or on providers of ``resources``, and ``forbidden`` traits on none of them.
-    ``isolate``: a distinct provider for each group.
-    """
+    ``isolate``: a distinct provider for each group."""
 
     resources: Mapping[str, int]
     required: frozenset[str] = frozenset()

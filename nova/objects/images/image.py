@@ -24,11 +24,9 @@ def least_disk(disk_format: str | None, size: int) -> int:
 
 
 class Image(Object, kw_only=True):
-    """An image. ``min_disk`` in GiB, ``min_ram`` in MiB, ``size`` in bytes (None: unknown).
-
-    ``members``: other projects that may use a ``shared`` image. ``properties``: additional properties as strings (hw_*,
-    os_*, kernel_id, ...). ``certificate`` (PEM): certificate that must have signed the data; "": no signature needed.
-    """
+    """An image. ``min_disk`` in GiB, ``min_ram`` in MiB, ``size`` in bytes (None: unknown). ``members``: other projects
+    that may use a ``shared`` image. ``properties``: additional properties as strings (hw_*, os_*, kernel_id, ...).
+    ``certificate`` (PEM): certificate that must have signed the data; "": no signature needed."""
 
     id: str
     name: str | None = None

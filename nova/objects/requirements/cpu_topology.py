@@ -17,11 +17,9 @@ class Topology:
 
 
 def topology(wishes: Properties) -> Topology | None:
-    """Return the CPU topology within the limits that fulfils most preferences (flavor before image).
-
-    None: nothing is requested, and the hypervisor makes every CPU a socket. Raises InvalidInput if the image
-    requests more than the flavor allows, or no topology has exactly the flavor's number of CPUs.
-    """
+    """Return the CPU topology within the limits that fulfils most preferences (flavor before image). None: nothing is
+    requested, and the hypervisor makes every CPU a socket. Raises InvalidInput if the image requests more than the
+    flavor allows, or no topology has exactly the flavor's number of CPUs."""
     limits = [_limit(wishes, part) for part in _PARTS]
     preferred = [_preferred(wishes, part) for part in _PARTS]
     if limits == [_NO_LIMIT] * 3 and preferred == [None] * 3:

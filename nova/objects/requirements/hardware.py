@@ -41,12 +41,10 @@ Limits = tuple[tuple[str, int], ...]
 
 @dataclasses.dataclass(frozen=True)
 class Hardware:
-    """The requested virtual hardware of one guest, apart from its disks and interfaces themselves.
-
-    "" and None leave the choice to the host. ``architecture`` is that of the guest. ``rng`` is (bytes, milliseconds),
-    () for an unlimited rate, or None for no device. ``video_ram`` is in MiB. ``vif_limits`` are limits by direction.
-    ``packed``: virtio devices use packed rings. ``iso``: the root disk is the image of a CD.
-    """
+    """The requested virtual hardware of one guest, apart from its disks and interfaces themselves. "" and None leave
+    the choice to the host. ``architecture`` is that of the guest. ``rng`` is (bytes, milliseconds), () for an unlimited
+    rate, or None for no device. ``video_ram`` is in MiB. ``vif_limits`` are limits by direction. ``packed``: virtio
+    devices use packed rings. ``iso``: the root disk is the image of a CD."""
 
     vcpus: int
     memory_mb: int
@@ -89,11 +87,9 @@ class Hardware:
 
 
 def hardware(wishes: Properties, existing: bool = False) -> Hardware:
-    """Return the requested hardware. Raises InvalidInput naming the property that no host can provide.
-
-    ``existing``: the server was accepted by a release that ignored some properties; unknown values of choices are
-    ignored still, so that the server can be started and moved.
-    """
+    """Return the requested hardware. Raises InvalidInput naming the property that no host can provide. ``existing``:
+    the server was accepted by a release that ignored some properties; unknown values of choices are ignored still, so
+    that the server can be started and moved."""
     picked = {property_.name: property_.chosen(wishes, existing) for property_ in values.CHOICES}
     machine = _machine(wishes, picked)
     if not existing:

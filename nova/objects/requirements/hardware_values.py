@@ -37,12 +37,9 @@ FLAGS = ("hw_boot_menu", "hw_ephemeral_encryption", "hw_firmware_stateless", "hw
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """A property with a fixed set of values.
-
-    ``prefix``: a host needs the trait of this prefix and the value; "": every host provides all values. ``free``: the
-    values that every host provides nevertheless. ``in_flavor``: an extra spec (``hw:name``) may set it, and decides
-    unless ``image_first``.
-    """
+    """A property with a fixed set of values. ``prefix``: a host needs the trait of this prefix and the value; "": every
+    host provides all values. ``free``: the values that every host provides nevertheless. ``in_flavor``: an extra spec
+    (``hw:name``) may set it, and decides unless ``image_first``."""
 
     name: str
     values: tuple[str, ...]

@@ -32,12 +32,9 @@ class ConsoleAddress(Object, kw_only=True):
 
 
 class Console(Object, kw_only=True):
-    """The console that a token gives access to.
-
-    ``instance_host``: the server's nova-compute when the token was created; ``since``: id of the newest action of the
-    server then. The token ends when the server has another host, or a later action stopped, moved or rebuilt it.
-    ``seconds``: remaining lifetime.
-    """
+    """The console that a token gives access to. ``instance_host``: the server's nova-compute when the token was
+    created; ``since``: id of the newest action of the server then. The token ends when the server has another host, or
+    a later action stopped, moved or rebuilt it. ``seconds``: remaining lifetime."""
 
     instance_uuid: str
     instance_host: str

@@ -42,11 +42,9 @@ FORCE_COMPLETE = "force-complete"
 
 
 class Migration(Object, kw_only=True):
-    """A row of os-migrations.
-
-    While it is ``open``, both hosts are possible hosts of the guest. The server's own claim is on the source, and the
-    migration's claim is on the destination until the migration is confirmed. Sizes of memory and disks in bytes.
-    """
+    """A row of os-migrations. While it is ``open``, both hosts are possible hosts of the guest. The server's own claim
+    is on the source, and the migration's claim is on the destination until the migration is confirmed. Sizes of memory
+    and disks in bytes."""
 
     id: int = 0
     uuid: str

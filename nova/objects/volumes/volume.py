@@ -79,13 +79,10 @@ class VolumeConnection(Object, kw_only=True):
 
 
 class Volume(Object, kw_only=True):
-    """A volume of the embedded back end.
-
-    ``host``: host with the data (None: no data yet, or the pool is ``shared`` by all hosts). ``generation``: part of
-    the name of the data; increases when another host is chosen for a volume that no guest has used yet. ``image``:
-    source of the data. ``instance_uuid``, ``attachment_id``: the owner. ``attached_at``: time of the current
-    attachment, ``written_at``: time of the first one.
-    """
+    """A volume of the embedded back end. ``host``: host with the data (None: no data yet, or the pool is ``shared`` by
+    all hosts). ``generation``: part of the name of the data; increases when another host is chosen for a volume that no
+    guest has used yet. ``image``: source of the data. ``instance_uuid``, ``attachment_id``: the owner. ``attached_at``:
+    time of the current attachment, ``written_at``: time of the first one."""
 
     id: int = 0
     uuid: str
