@@ -5,25 +5,16 @@ import datetime
 from nova.objects.base import Object
 
 # kind
-DRAIN = "drain"
-EVACUATE = "evacuate"
+DRAIN, EVACUATE = "drain", "evacuate"
 
 # State of a drain. While it is stopping, no further move starts.
-RUNNING = "running"
-STOPPING = "stopping"
-ENDED = "ended"
+RUNNING, STOPPING, ENDED = "running", "stopping", "ended"
 
 # state of a server
-WAITING = "waiting"
-MOVING = "moving"
-MOVED = "moved"
-LEFT = "left"
-DELETED = "gone"
+WAITING, MOVING, MOVED, LEFT, DELETED = "waiting", "moving", "moved", "left", "gone"
 
 # ways in which a server leaves the host
-LIVE = "live"
-COLD = "cold"
-OFFLOAD = "offload"
+LIVE, COLD, OFFLOAD = "live", "cold", "offload"
 
 
 class Drain(Object, kw_only=True):

@@ -9,9 +9,7 @@ from nova.objects.dedicated_resources.numa import HostTopology
 from nova.objects.dedicated_resources.pci import PciDevice
 from nova.objects.hosts.service import Service
 
-VCPU = "VCPU"
-MEMORY_MB = "MEMORY_MB"
-DISK_GB = "DISK_GB"
+VCPU, MEMORY_MB, DISK_GB = "VCPU", "MEMORY_MB", "DISK_GB"
 
 # Suffix of metrics in percent.
 PERCENT = ".percent"

@@ -16,10 +16,8 @@ from nova.objects.dedicated_resources.pci import PciRequest
 from nova.objects.hosts.node import Inventory, Provider
 from nova.objects.images.image import Image
 
-AFFINITY = "affinity"
-ANTI_AFFINITY = "anti-affinity"
-SOFT_AFFINITY = "soft-affinity"
-SOFT_ANTI_AFFINITY = "soft-anti-affinity"
+AFFINITY, ANTI_AFFINITY = "affinity", "anti-affinity"
+SOFT_AFFINITY, SOFT_ANTI_AFFINITY = "soft-affinity", "soft-anti-affinity"
 # Hints that name other servers.
 SAME_HOST, DIFFERENT_HOST = "same_host", "different_host"
 

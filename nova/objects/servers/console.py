@@ -8,13 +8,9 @@ from msgspec import Meta
 
 from nova.objects.base import Object
 
-VNC = "vnc"
-SPICE = "spice"
-SERIAL = "serial"
+VNC, SPICE, SERIAL = "vnc", "spice", "serial"
 
-NOVNC = "novnc"
-SPICE_HTML5 = "spice-html5"
-SPICE_DIRECT = "spice-direct"
+NOVNC, SPICE_HTML5, SPICE_DIRECT = "novnc", "spice-html5", "spice-direct"
 
 # Protocol between the proxy and the guest's host by type of console.
 PROTOCOLS = {NOVNC: VNC, SPICE_HTML5: SPICE, SPICE_DIRECT: SPICE, SERIAL: SERIAL}

@@ -6,30 +6,16 @@ from nova.objects.accounts.flavor import Flavor
 from nova.objects.base import Object
 
 # migration_type
-MIGRATION = "migration"
-RESIZE = "resize"
-LIVE_MIGRATION = "live-migration"
-EVACUATION = "evacuation"
+MIGRATION, RESIZE, LIVE_MIGRATION, EVACUATION = "migration", "resize", "live-migration", "evacuation"
 
 # status: shown by os-migrations
-ACCEPTED = "accepted"
-QUEUED = "queued"
-PREPARING = "preparing"
-RUNNING = "running"
-RUNNING_POST_COPY = "running (post-copy)"
-PRE_MIGRATING = "pre-migrating"
-MIGRATING = "migrating"
-POST_MIGRATING = "post-migrating"
+ACCEPTED, QUEUED, PREPARING = "accepted", "queued", "preparing"
+RUNNING, RUNNING_POST_COPY = "running", "running (post-copy)"
+PRE_MIGRATING, MIGRATING, POST_MIGRATING = "pre-migrating", "migrating", "post-migrating"
 FINISHED = "finished"
-CONFIRMING = "confirming"
-CONFIRMED = "confirmed"
-REVERTING = "reverting"
-REVERTED = "reverted"
-DONE = "done"
-COMPLETED = "completed"
-CANCELLED = "cancelled"
-FAILED = "failed"
-ERROR = "error"
+CONFIRMING, CONFIRMED, REVERTING, REVERTED = "confirming", "confirmed", "reverting", "reverted"
+DONE, COMPLETED = "done", "completed"
+CANCELLED, FAILED, ERROR = "cancelled", "failed", "error"
 
 # Statuses that servers/{id}/migrations shows as in progress.
 IN_PROGRESS = frozenset({QUEUED, PREPARING, RUNNING, POST_MIGRATING})
@@ -37,8 +23,7 @@ IN_PROGRESS = frozenset({QUEUED, PREPARING, RUNNING, POST_MIGRATING})
 ENDED = frozenset({CONFIRMED, REVERTED, ERROR, FAILED, COMPLETED, CANCELLED, DONE})
 
 # Interrupts for the running step of a live migration.
-CANCEL = "cancel"
-FORCE_COMPLETE = "force-complete"
+CANCEL, FORCE_COMPLETE = "cancel", "force-complete"
 
 
 class Migration(Object, kw_only=True):

@@ -13,13 +13,8 @@ from nova.objects.images.image import Image
 ConnectionInfo = dict[str, Any]
 
 # Statuses of a volume. From reserved to detaching it belongs to a server.
-AVAILABLE = "available"
-RESERVED = "reserved"
-ATTACHING = "attaching"
-IN_USE = "in-use"
-DETACHING = "detaching"
-DELETING = "deleting"
-ERROR = "error"
+AVAILABLE, RESERVED, ATTACHING, IN_USE = "available", "reserved", "attaching", "in-use"
+DETACHING, DELETING, ERROR = "detaching", "deleting", "error"
 
 
 class VolumeEncryption(Object, kw_only=True):
