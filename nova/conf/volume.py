@@ -75,5 +75,4 @@ OPTIONS = {
     ],
 }
 
-# Back ends that store volumes in Nova's own database.
-EMBEDDED = ("none", "local")
+EMBEDDED = ("none", "local")  # back ends that store volumes in Nova's own database

@@ -11,8 +11,7 @@ from nova.objects.servers.console import Console, digest
 from nova.rpcapi.compute import Compute
 from nova.rpcapi.servers import Consoles
 
-# Timeout in seconds of the RPC call to the conductor, and of the call to the host of the guest.
-_RPC_TIMEOUT = 8.0
+_RPC_TIMEOUT = 8.0  # timeout in seconds of the RPC call to the conductor, and of the call to the host of the guest
 # Scheme of the console's URL -> allowed schemes of the web page.
 _SCHEMES = {"ws": ("ws", "http"), "wss": ("wss", "https"), "http": ("http",), "https": ("https",)}
 

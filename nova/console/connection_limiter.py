@@ -11,8 +11,7 @@ from nova.conf import CONF
 from nova.console.streams import keep_alive
 from nova.service.rates import client_of
 
-# Maximum number of connections per client without an authorized token.
-_MAX_UNAUTHORIZED = 64
+_MAX_UNAUTHORIZED = 64  # maximum number of connections per client without an authorized token
 # File descriptors that are reserved for other uses than connections.
 _RESERVED_FILES = 128
 _BACKLOG = 128

@@ -35,8 +35,7 @@ LOG = logging.getLogger(__name__)
 _HANDSHAKE_TIMEOUT = 20.0
 # Maximum size of a message in bytes, and maximum number of messages in the receive queue.
 _MAX_MESSAGE, _MAX_QUEUE = 1 << 20, 4
-# Seconds in which a client must read the remaining data and the close frame.
-_CLOSE_TIMEOUT = 5.0
+_CLOSE_TIMEOUT = 5.0  # seconds in which a client must read the remaining data and the close frame
 # Maximum number of unsent bytes per client. Relayed data stay far below, since the relay waits for the client to read.
 _MAX_UNSENT = 1 << 20
 # Number of threads for authorization, and for web pages and periodic checks.
@@ -44,12 +43,10 @@ _AUTHORIZATION_THREADS, _OTHER_THREADS = 8, 4
 _AUTHORIZE = "authorize"
 # Interval in seconds of the check whether open consoles have to end, and number of consoles per RPC call.
 CHECK_INTERVAL, _PAGE = 15.0, 500
-# Retry-After in seconds if there are too many consoles, or if a service is unavailable.
-_RETRY_AFTER = 5
+_RETRY_AFTER = 5  # Retry-After in seconds if there are too many consoles, or if a service is unavailable
 # The beginning of a request target in the form for proxies (RFC 9112 section 3.2.2).
 _ABSOLUTE = re.compile(r"\Ahttps?://[^/?]+", re.IGNORECASE)
-# WebSocket close codes: policy violation, service restart.
-_POLICY, _RESTART = 1008, 1012
+_POLICY, _RESTART = 1008, 1012  # WebSocket close codes: policy violation, service restart
 
 # The log lines of the library have URLs with tokens, so its logger is disabled.
 _DISABLED_LOGGER = logging.getLogger("nova.console.websockets")

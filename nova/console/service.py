@@ -28,8 +28,7 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger(__name__)
 
-# Timeout in seconds for closing all connections when the proxy stops.
-_STOP_TIMEOUT = 10.0
+_STOP_TIMEOUT = 10.0  # timeout in seconds for closing all connections when the proxy stops
 # [console]ssl_minimum_version -> TLS version.
 _TLS_VERSIONS = {"default": ssl.TLSVersion.TLSv1_2, "tlsv1_2": ssl.TLSVersion.TLSv1_2,
                  "tlsv1_3": ssl.TLSVersion.TLSv1_3}

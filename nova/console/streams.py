@@ -13,19 +13,16 @@ from websockets.exceptions import ConnectionClosed
 
 from nova.common import plain_ip
 
-# Maximum number of bytes per read.
-_READ_SIZE = 64 * 1024
+_READ_SIZE = 64 * 1024  # maximum number of bytes per read
 # TCP keepalive: seconds of silence before the first probe, seconds between probes, and unanswered probes until the
 # system closes the connection.
 _KEEPALIVE = ((socket.TCP_KEEPIDLE, 30), (socket.TCP_KEEPINTVL, 10), (socket.TCP_KEEPCNT, 3))
 # Interval in seconds of heartbeats to a browser, which keep the connection open in proxies and firewalls on the way.
 HEARTBEAT_INTERVAL = 20.0
-# Seconds that data may wait for a browser to read before the session ends.
-READ_TIMEOUT = 60.0
+READ_TIMEOUT = 60.0  # seconds that data may wait for a browser to read before the session ends
 # Seconds in which a host may read the remaining data after its connection is closed, before the connection is reset.
 LINGER = 5.0
-# SO_LINGER value that makes the system reset the connection and discard unsent data.
-_RESET = struct.pack("ii", 1, 0)
+_RESET = struct.pack("ii", 1, 0)  # SO_LINGER value that makes the system reset the connection and discard unsent data
 
 Networks = Sequence[ipaddress.IPv4Network | ipaddress.IPv6Network]
 

@@ -14,8 +14,7 @@ TEXT = "text/plain; charset=UTF-8"
 JSON = "application/json"
 BINARY = "application/octet-stream"
 _TYPES = {"user_data": BINARY, "network_data.json": TEXT}
-# The listing of the root, the same for all instances.
-ROOT = "\n".join([*ec2.VERSIONS, "latest"])
+ROOT = "\n".join([*ec2.VERSIONS, "latest"])  # the listing of the root, the same for all instances
 
 
 @dataclasses.dataclass(frozen=True)

@@ -27,8 +27,7 @@ _PHASED = {
     "live_migration_rollback": "live_migration._rollback",
     "live_migration_rollback_dest": "live_migration.rollback.dest",
 }
-# Events that have an error phase.
-_FAILING = frozenset({"create", "reboot", "rebuild", "resize"})
+_FAILING = frozenset({"create", "reboot", "rebuild", "resize"})  # events that have an error phase
 # (event, phase) -> name of an unversioned event without phases.
 _SINGLE = {("rebuild_scheduled", ""): "rebuild.scheduled", ("evacuate", ""): "evacuate", ("exists", ""): "exists",
             ("update", ""): "update", ("volume_attach", "end"): "volume.attach",

@@ -112,8 +112,7 @@ PHASED_EVENTS: Mapping[str, Sequence[PhasedEvent]] = {
     **dict.fromkeys(("detach_interface", "lose_interface"), _phased("interface_detach", "detach", when="host")),
 }
 
-# The usage of a server before the operation changes it.
-_EXISTS = SingleEvent("exists", "nova-compute")
+_EXISTS = SingleEvent("exists", "nova-compute")  # the usage of a server before the operation changes it
 
 # Operation -> events without phases.
 SINGLE_EVENTS: Mapping[str, Sequence[SingleEvent]] = {

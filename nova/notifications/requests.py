@@ -10,8 +10,7 @@ from nova.objects.images.image import Image
 from nova.objects.servers.action import Failure
 from nova.objects.servers.instance import Instance
 
-# Prefixes of image properties that the payload includes.
-_PREFIXES = ("hw_", "os_", "img_", "traits_required")
+_PREFIXES = ("hw_", "os_", "img_", "traits_required")  # prefixes of image properties that the payload includes
 
 
 @dataclasses.dataclass

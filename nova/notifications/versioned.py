@@ -16,8 +16,7 @@ Payload = dict[str, Any]
 # power_state -> its name; unknown states are named pending.
 _POWER = {states.RUNNING: "running", states.POWER_PAUSED: "paused", states.SHUTDOWN: "shutdown",
           states.CRASHED: "crashed", states.POWER_SUSPENDED: "suspended"}
-# A line of a traceback with file and function.
-_TRACEBACK_LINE = re.compile(r'File "([^"]+)", line \d+, in (\S+)')
+_TRACEBACK_LINE = re.compile(r'File "([^"]+)", line \d+, in (\S+)')  # a line of a traceback with file and function
 
 
 def wrapped(name: str, version: str, data: Payload) -> Payload:

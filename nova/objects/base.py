@@ -6,8 +6,7 @@ import uuid
 
 import msgspec
 
-# Every number with that many digits fits into 64 bits.
-_DIGITS = 18
+_DIGITS = 18  # every number with that many digits fits into 64 bits
 
 
 class Object(msgspec.Struct, kw_only=True, omit_defaults=True):

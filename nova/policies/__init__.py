@@ -18,8 +18,7 @@ from nova.context import RequestContext
 _lock = threading.Lock()
 _enforcer: policy.Enforcer | None = None
 _checked_at = 0.0
-# Seconds between two checks of the policy file for changes.
-_CHECK_INTERVAL = 1.0
+_CHECK_INTERVAL = 1.0  # seconds between two checks of the policy file for changes
 
 
 def list_rules() -> list[policy.RuleDefault]:

@@ -24,8 +24,7 @@ _AVAILABLE = "available"
 # States of an access rule.
 _ACTIVE, _ERROR = "active", "error"
 _LEAVING = ("queued_to_deny", "denying")
-# Interval in seconds of polls of a rule that is being applied.
-_POLL_INTERVAL = 0.5
+_POLL_INTERVAL = 0.5  # interval in seconds of polls of a rule that is being applied
 
 
 class _Share(TypedDict, total=False):

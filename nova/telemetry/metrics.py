@@ -20,8 +20,7 @@ T = TypeVar("T")
 # True if this process has metrics. Read it as metrics.on; the exporter sets it.
 on = False
 
-# All metrics by their name in Prometheus.
-DECLARED: dict[str, Metric] = {}
+DECLARED: dict[str, Metric] = {}  # metrics by their name in Prometheus
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 _SHORT = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)

@@ -11,8 +11,7 @@ from nova.telemetry import metrics
 
 LOG = logging.getLogger(__name__)
 
-# Number of ports that a process without a worker number tries.
-_PORT_RANGE = 64
+_PORT_RANGE = 64  # number of ports that a process without a worker number tries
 
 _server: tuple[Any, threading.Thread] | None = None
 

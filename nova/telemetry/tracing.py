@@ -14,8 +14,7 @@ from nova.context import RequestContext
 
 # True if this process traces. Read it as tracing.on; the exporter sets it.
 on = False
-# The module nova.telemetry.tracing_export while tracing is enabled.
-exporter: Any = None
+exporter: Any = None  # the module nova.telemetry.tracing_export while tracing is enabled
 
 _NEEDED = ("opentelemetry.sdk.trace", "opentelemetry.exporter.otlp.proto.http", "oslo_messaging._tracing")
 _NOTHING = contextlib.nullcontext()

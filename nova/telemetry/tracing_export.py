@@ -23,10 +23,8 @@ from nova.telemetry import tracing
 
 LOG = logging.getLogger(__name__)
 
-# The context with the current span of this thread.
-current = otel_context.get_current
-# Timeout in seconds of sending a batch of spans, and of the last batch when the service stops.
-_TIMEOUT = 5
+current = otel_context.get_current  # the context with the current span of this thread
+_TIMEOUT = 5  # timeout in seconds of sending a batch of spans, and of the last batch when the service stops
 
 _tracer: trace.Tracer = trace.NoOpTracer()
 _provider: TracerProvider | None = None

@@ -21,10 +21,8 @@ from nova.objects.hosts.service import WorkerStats
 
 Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
-# Size in bytes of the section of a worker.
-_SECTION = 512
-# Number of heartbeats without an update after which a worker is left out.
-_MAX_MISSED = 3
+_SECTION = 512  # size in bytes of the section of a worker
+_MAX_MISSED = 3  # number of heartbeats without an update after which a worker is left out
 
 
 class Meter:

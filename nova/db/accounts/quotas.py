@@ -26,8 +26,7 @@ RESOURCES = {"injected_file_path_bytes" if option == "injected_file_path_length"
 COUNTED = ("instances", "cores", "ram")
 _CLASS = "class:"
 _DEFAULT = _CLASS + "default"
-# The greatest value of the counters.
-_UNLIMITED = 2**63 - 1
+_UNLIMITED = 2**63 - 1  # the greatest value of the counters
 
 # Built once: building a statement costs several times as much as running it.
 _THESE = sa.or_(

@@ -37,8 +37,7 @@ class Check(abc.ABC):
     # Number of subjects per transaction: fewer if each has many related rows.
     page_size = 500
     table = tables.instances  # the table whose uuids are the keys
-    # Statements of one column each that together select the keys of all subjects.
-    subjects: Sequence[sa.Select[Any]]
+    subjects: Sequence[sa.Select[Any]]  # statements of one column each that together select the keys of all subjects
 
     @abc.abstractmethod
     def examine(self, connection: sa.Connection, keys: Sequence[str]) -> Iterator[Finding]:

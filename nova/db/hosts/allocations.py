@@ -21,10 +21,8 @@ ALLOCATIONS = tables.allocations
 MIGRATIONS = tables.migrations
 NODES = tables.compute_nodes
 SERVICES = tables.services
-# Required state of the nova-compute of a host for a claim on it.
-Usable = Literal["any", "enabled", "up"]
-# The node that counts an allocation.
-ROOT = sa.func.coalesce(ALLOCATIONS.c.root_uuid, ALLOCATIONS.c.provider_uuid)
+Usable = Literal["any", "enabled", "up"]  # required state of the nova-compute of a host for a claim on it
+ROOT = sa.func.coalesce(ALLOCATIONS.c.root_uuid, ALLOCATIONS.c.provider_uuid)  # the node that counts an allocation
 
 
 def claim(connection: sa.Connection, consumer: str, selection: Selection, resources: dict[str, int],

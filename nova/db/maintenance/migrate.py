@@ -22,10 +22,8 @@ LOG = logging.getLogger(__name__)
 
 # Arbitrary numbers that other programs on the same database server are unlikely to use.
 _LOCK, _INDEX_LOCK = 0x6E6F7661, 0x6E6F7662
-# Seconds between two attempts to become the only process that creates indexes.
-_PAUSE = 0.5
-# Indexes that were replaced by later ones.
-_FORMER = ("ix_instances_updated",)
+_PAUSE = 0.5  # seconds between two attempts to become the only process that creates indexes
+_FORMER = ("ix_instances_updated",)  # indexes that were replaced by later ones
 # Indexes of the tables that the database lacks or has in an unfinished state.
 _STATES = sa.text(
     "SELECT c.relname, i.indisvalid FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid "

@@ -22,10 +22,8 @@ NODES = tables.compute_nodes
 SERVICES = tables.services
 
 _SHOWN = (VCPU, MEMORY_MB, DISK_GB)
-# Number of latest actions that are searched for failures and boots, which have no index.
-_LATEST = 10_000
-# Number of minutes whose boots are counted.
-_MINUTES = 30
+_LATEST = 10_000  # number of latest actions that are searched for failures and boots, which have no index
+_MINUTES = 30  # number of minutes whose boots are counted
 
 Counts = dict[tuple[str, ...], float]
 

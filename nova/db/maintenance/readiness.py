@@ -20,8 +20,7 @@ LOG = logging.getLogger(__name__)
 _SYNC = "run nova-manage db sync"
 # Files in a URL of PyMySQL, whose error does not name the one that is missing.
 _FILES = frozenset({"ssl_ca", "ssl_cert", "ssl_key"})
-# Seconds between two attempts to connect to a server that does not respond.
-_PAUSE = 1.0
+_PAUSE = 1.0  # seconds between two attempts to connect to a server that does not respond
 
 
 class Unreachable(exception.DatabaseUnusable):

@@ -19,8 +19,7 @@ TABLE = tables.console_tokens
 INSTANCES = tables.instances
 ACTIONS = tables.actions
 
-# Maximum number of tokens of a user per server.
-MOST = 16
+MOST = 16  # maximum number of tokens of a user per server
 
 
 def create(connection: sa.Connection, digest: str, console: Console, until: datetime.datetime) -> Console:

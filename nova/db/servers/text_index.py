@@ -28,26 +28,21 @@ from nova.db.sql import clock, scans
 from nova.objects.expression import Finder
 
 BLOCKS, TEXTS, SERVICES = tables.text_blocks, tables.block_texts, tables.services
-# Number of servers of a block.
-SIZE = 1000
-# Maximum age in seconds of the counter of an index that searches use.
-FRESH = 60.0
+SIZE = 1000  # number of servers of a block
+FRESH = 60.0  # maximum age in seconds of the counter of an index that searches use
 # First version of nova-conductor that maintains the index and reads blocks of Zstandard. Version 2 wrote them by zlib.
 _VERSION = 3
 _ZSTANDARD = b"\x28\xb5\x2f\xfd"  # the first bytes of its data
 _COUNTER = "text-index"
 # Seconds without a change after which a server is indexed: the texts of a new server change several times.
 _UNCHANGED = 10
-# Overlap in seconds when changes of earlier conductors are read again: their clocks and transactions.
-_OVERLAP = 120
-# Number of blocks whose texts are read by one statement.
-_AT_ONCE = 32
+_OVERLAP = 120  # overlap in seconds when changes of earlier conductors are read again: their clocks and transactions
+_AT_ONCE = 32  # number of blocks whose texts are read by one statement
 # Maximum number of servers per batch of candidates.
 _BATCH = 1000
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
-# Columns, each with a function that finds a text in its lines.
-Finders = Sequence[tuple[str, Finder]]
+Finders = Sequence[tuple[str, Finder]]  # columns, each with a function that finds a text in its lines
 # The creation time of a server in microseconds, negative for lists that begin with the newest, and its id.
 Place = tuple[int, int]
 

@@ -46,8 +46,7 @@ services = table(
     Column("last_seen", Utc),
     Column("version", sa.Integer, nullable=False),
     Column("load", Json(list[WorkerStats])),
-    # Identity of the machine of a nova-compute; null: never reported.
-    Column("identity", text(36)),
+    Column("identity", text(36)),  # identity of the machine of a nova-compute; null: never reported
     # Volume connector of the machine of a nova-compute; null: never reported.
     Column("connector", Json(dict[str, Any])),
     # Orders the updates for schedulers: grows with every change of up, disabled and forced_down.
@@ -82,8 +81,7 @@ compute_nodes = table(
     Column("metrics", Json(list[Metric])),
     # True if the node ever had a claim with dedicated cells or devices: schedulers then receive the remaining ones.
     Column("fitted", sa.Boolean, nullable=False, server_default=sa.false()),
-    # Counts changes, so that two states of a node can be ordered.
-    Column("generation", sa.BigInteger, nullable=False),
+    Column("generation", sa.BigInteger, nullable=False),  # counts changes, so that two states of a node can be ordered
     *times(),
     UniqueConstraint("host", "hypervisor_hostname", name="uq_compute_nodes_host_node"),
 )

@@ -21,8 +21,7 @@ networks = table(
     *optional(text(64), "cidr_v6", "gateway_v6"),
     Column("ipv6_mode", text(32), nullable=False, server_default="slaac"),
     Column("project_id", text()),
-    # Host assigned by an administrator (os-networks): stored and shown only.
-    Column("host", text()),
+    Column("host", text()),  # host assigned by an administrator (os-networks): stored and shown only
     # The first offset in the IPv4 subnet that has no row in fixed_ips yet.
     Column("next_offset", sa.BigInteger, nullable=False),
     Column("created_at", Utc, nullable=False),

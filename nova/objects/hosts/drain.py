@@ -4,17 +4,14 @@ import datetime
 
 from nova.objects.base import Object
 
-# kind
-DRAIN, EVACUATE = "drain", "evacuate"
+DRAIN, EVACUATE = "drain", "evacuate"  # kind
 
 # State of a drain. While it is stopping, no further move starts.
 RUNNING, STOPPING, ENDED = "running", "stopping", "ended"
 
-# state of a server
-WAITING, MOVING, MOVED, LEFT, DELETED = "waiting", "moving", "moved", "left", "gone"
+WAITING, MOVING, MOVED, LEFT, DELETED = "waiting", "moving", "moved", "left", "gone"  # state of a server
 
-# ways in which a server leaves the host
-LIVE, COLD, OFFLOAD = "live", "cold", "offload"
+LIVE, COLD, OFFLOAD = "live", "cold", "offload"  # ways in which a server leaves the host
 
 
 class Drain(Object, kw_only=True):

@@ -84,10 +84,8 @@ class ComputeNode(Object, kw_only=True):
     children: list[Provider] = []
     # None: the driver reports no topology, so nothing can be pinned on the node.
     numa_topology: HostTopology | None = None
-    # The devices that may be assigned to guests.
-    pci_devices: list[PciDevice] | None = None
-    # None: nothing is measured.
-    metrics: list[Metric] | None = None
+    pci_devices: list[PciDevice] | None = None  # the devices that may be assigned to guests
+    metrics: list[Metric] | None = None  # None: nothing is measured
     # Maintained by the conductor, not reported:
     service_id: int = 0
     num_instances: int = 0

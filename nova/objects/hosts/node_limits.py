@@ -17,8 +17,7 @@ _CELLS = 128
 _DEVICES = 10_000
 _GUESTS = 200
 _METRICS = 100
-# Maximum size in bytes of the data of a node without its devices.
-_SIZE = 1 << 20
+_SIZE = 1 << 20  # maximum size in bytes of the data of a node without its devices
 # Maximum number of nodes of one host (a bare metal host has many nodes).
 NODES = 10_000
 _LARGEST = (1 << 31) - 1

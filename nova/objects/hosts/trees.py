@@ -11,11 +11,9 @@ import msgspec
 from nova.objects.hosts.node import Inventory, Provider
 from nova.objects.hosts.scheduling import RequestGroup
 
-# Limit of combinations to try: with many groups and providers their number is astronomical.
-_MOST_TRIES = 5000
+_MOST_TRIES = 5000  # limit of combinations to try: with many groups and providers their number is astronomical
 
-# Provider uuid -> resource class -> amount.
-Allocation = dict[str, dict[str, int]]
+Allocation = dict[str, dict[str, int]]  # provider uuid -> resource class -> amount
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,8 +92,7 @@ def _has_room(inventory: Inventory, amount: int) -> bool:
 @dataclasses.dataclass(frozen=True)
 class _Combination:
     total: Allocation
-    # Uuids of the providers of un-numbered resources.
-    common: frozenset[str]
+    common: frozenset[str]  # uuids of the providers of un-numbered resources
 
 
 def _combinations(portions: Sequence[tuple[_Portion, list[Provider]]], isolate: bool, total: Allocation,

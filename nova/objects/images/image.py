@@ -5,8 +5,7 @@ from nova.objects.accounts.flavor import Flavor, disk_too_small
 from nova.objects.base import Object
 
 _GIB = 1024**3
-# Prefix of image properties in system_metadata.
-METADATA = "image_"
+METADATA = "image_"  # prefix of image properties in system_metadata
 
 # Image property that overrides [DEFAULT]shutdown_timeout, and its maximum in seconds, below the deadline of a host step
 # (one hour).

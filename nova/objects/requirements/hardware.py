@@ -35,8 +35,7 @@ _MACHINE = re.compile(r"[A-Za-z0-9._+-]{1,64}")
 # Machine types without a PCI bus, or of another hypervisor.
 _UNUSABLE_MACHINES = ("microvm", "isapc", "none", "xenfv", "xenpv")
 
-# (name of the limit, value) pairs.
-Limits = tuple[tuple[str, int], ...]
+Limits = tuple[tuple[str, int], ...]  # (name of the limit, value) pairs
 
 
 @dataclasses.dataclass(frozen=True)

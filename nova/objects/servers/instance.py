@@ -183,8 +183,7 @@ class DeviceAddress(Object, kw_only=True):
     address: _Address = "none"
 
 
-# Addresses of all devices of a guest.
-DeviceAddresses = Annotated[list[DeviceAddress], msgspec.Meta(max_length=512)]
+DeviceAddresses = Annotated[list[DeviceAddress], msgspec.Meta(max_length=512)]  # addresses of all devices of a guest
 
 
 class Instance(ServerProperties, kw_only=True):

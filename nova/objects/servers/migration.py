@@ -5,8 +5,7 @@ import datetime
 from nova.objects.accounts.flavor import Flavor
 from nova.objects.base import Object
 
-# migration_type
-MIGRATION, RESIZE, LIVE_MIGRATION, EVACUATION = "migration", "resize", "live-migration", "evacuation"
+MIGRATION, RESIZE, LIVE_MIGRATION, EVACUATION = "migration", "resize", "live-migration", "evacuation"  # migration_type
 
 # status: shown by os-migrations
 ACCEPTED, QUEUED, PREPARING = "accepted", "queued", "preparing"
@@ -22,8 +21,7 @@ IN_PROGRESS = frozenset({QUEUED, PREPARING, RUNNING, POST_MIGRATING})
 # Final statuses: nothing more happens on the hosts.
 ENDED = frozenset({CONFIRMED, REVERTED, ERROR, FAILED, COMPLETED, CANCELLED, DONE})
 
-# Interrupts for the running step of a live migration.
-CANCEL, FORCE_COMPLETE = "cancel", "force-complete"
+CANCEL, FORCE_COMPLETE = "cancel", "force-complete"  # interrupts for the running step of a live migration
 
 
 class Migration(Object, kw_only=True):
@@ -44,8 +42,7 @@ class Migration(Object, kw_only=True):
     dest_host: str = ""
     old_flavor: Flavor | None = None
     new_flavor: Flavor | None = None
-    # Both hosts access the same disks (shared storage): neither may remove them alone.
-    shared: bool = False
+    shared: bool = False  # both hosts access the same disks (shared storage): neither may remove them alone
     # CANCEL or FORCE_COMPLETE if requested while the migration ran.
     wanted: str = ""
     action_uuid: str | None = None

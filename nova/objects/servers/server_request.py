@@ -23,8 +23,7 @@ class ServerQuery(Object, kw_only=True):
     sort: list[tuple[str, str]] = []
     limit: int | None = None
     marker: str | None = None
-    # Omit the wide JSON columns that a plain list does not show.
-    brief: bool = False
+    brief: bool = False  # omit the wide JSON columns that a plain list does not show
 
 
 class ServerPage(Object, kw_only=True):

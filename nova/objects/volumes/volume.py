@@ -90,12 +90,9 @@ class Volume(Object, kw_only=True):
     volume_type: str | None = None
     availability_zone: str | None = None
     metadata: dict[str, str] = {}
-    # Several servers may attach it (external service only).
-    multiattach: bool = False
-    # Its data, and those of volumes made from it, are encrypted (external service only).
-    encrypted: bool = False
-    # Volume of the snapshot from which this volume is to be created.
-    origin: str | None = None
+    multiattach: bool = False  # several servers may attach it (external service only)
+    encrypted: bool = False  # its data, and those of volumes made from it, are encrypted (external service only)
+    origin: str | None = None  # volume of the snapshot from which this volume is to be created
     # The snapshot from which it was created (external service only).
     snapshot_id: str | None = None
     encryption: VolumeEncryption | None = None
