@@ -78,17 +78,14 @@ class CallerRefused(Forbidden, template="{what} is refused."):
     """An RPC message whose sender is not authorized."""
 
 
-class OverQuota(
-        Forbidden,
-        template="Quota exceeded for {overs}: Requested {req}, but already used {used} of {allowed} {overs}"): ...
+class OverQuota(Forbidden, template=(
+        "Quota exceeded for {overs}: Requested {req}, but already used {used} of {allowed} {overs}")): ...
 
 
 class QuotaLimit(Forbidden, template="Quota exceeded."):
     """A limit that is not a sum over servers (key pairs, metadata items, ...)."""
 
 
-class QuotaBelowUsage(
-        Invalid,
-        template="Quota limit {limit} for {key} must be greater than or equal to already used and reserved {minimum}."):
-    ...
+class QuotaBelowUsage(Invalid, template=(
+        "Quota limit {limit} for {key} must be greater than or equal to already used and reserved {minimum}.")): ...
 class QuotaAboveProject(Invalid, template="Quota limit {limit} for {key} must be less than or equal to {maximum}."): ...
