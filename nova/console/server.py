@@ -151,7 +151,10 @@ class ConsoleServer:
         console: Console = connection.console  # type: ignore[attr-defined]
         session = Session(new_uuid(), console, PROTOCOLS[console.console_type])
         if PROTOCOLS[console.console_type] == SERIAL:
-            self._take_over(console)
+            # A serial port has one client, and the previous one may have vanished unnoticed.
+            for other in self._sessions.values():
+                if other.console.address == console.address:
+                    other.end(_POLICY, "The console was opened elsewhere.")
         self._sessions[session.record.ident] = session
         self._per_server[console.instance_uuid] += 1
         loop, timer = asyncio.get_running_loop(), None
@@ -167,12 +170,6 @@ class ConsoleServer:
             self._per_server[console.instance_uuid] -= 1
             if not self._per_server[console.instance_uuid]:
                 del self._per_server[console.instance_uuid]
-
-    def _take_over(self, console: Console) -> None:
-        """End other sessions of a serial port, which has one client. The previous one may have vanished unnoticed."""
-        for session in self._sessions.values():
-            if session.console.address == console.address:
-                session.end(_POLICY, "The console was opened elsewhere.")
 
     async def _connect(self, console: Console) -> HostStream:
         return await connect(console.address.host, console.address.port, self._networks)

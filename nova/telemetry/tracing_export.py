@@ -80,7 +80,10 @@ def start(service: str, exporter: SpanExporter | None = None) -> None:
             "service.name": CONF.tracing.service_name or service, "service.version": nova.__version__,
             "service.instance.id": f"{CONF.host}:{os.getpid()}", "host.name": CONF.host})
         _provider = TracerProvider(resource=resource, sampler=RequestSampler(CONF.tracing.sample_ratio))
-        exporter = exporter or _otlp()
+        if exporter is None:
+            url = f"{CONF.tracing.endpoint.rstrip('/')}/v1/traces"
+            logging.getLogger("opentelemetry.exporter").setLevel(logging.CRITICAL)  # it would log each failed attempt
+            exporter = LoggingExporter(OTLPSpanExporter(url, timeout=_TIMEOUT), url)
         _provider.add_span_processor(BatchSpanProcessor(exporter, schedule_delay_millis=1000))
         # oslo.messaging uses the global provider.
         trace.set_tracer_provider(_provider)
@@ -90,13 +93,6 @@ def start(service: str, exporter: SpanExporter | None = None) -> None:
     CONF.set_override("tracing_enabled", True, group="oslo_messaging_tracing")
     tracing.exporter = sys.modules[__name__]
     tracing.on = True
-
-
-def _otlp() -> SpanExporter:
-    url = f"{CONF.tracing.endpoint.rstrip('/')}/v1/traces"
-    # The exporter would log each failed attempt.
-    logging.getLogger("opentelemetry.exporter").setLevel(logging.CRITICAL)
-    return LoggingExporter(OTLPSpanExporter(url, timeout=_TIMEOUT), url)
 
 
 def stop() -> None:

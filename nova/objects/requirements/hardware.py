@@ -108,7 +108,10 @@ def hardware(wishes: Properties, existing: bool = False) -> Hardware:
         boot_menu=wishes.flag("boot_menu"), command_line=wishes.image.get("os_command_line") or "",
         hidden=truth("hw:hide_hypervisor_id", hidden),
         pmu=None if wishes.get("pmu") is None else wishes.flag("pmu"), hpet=wishes.image_flag("hw_time_hpet"),
-        cpu_limits=_cpu_limits(wishes), disk_bus=picked["hw_disk_bus"] or "", cdrom_bus=picked["hw_cdrom_bus"] or "",
+        cpu_limits=_given([
+            ("shares", wishes.spec_number("quota:cpu_shares")), ("period", wishes.spec_number("quota:cpu_period")),
+            ("quota", wishes.spec_number("quota:cpu_quota", low=-1))]),
+        disk_bus=picked["hw_disk_bus"] or "", cdrom_bus=picked["hw_cdrom_bus"] or "",
         floppy_bus=picked["hw_floppy_bus"] or "fdc", scsi_model=picked["hw_scsi_model"] or "virtio-scsi",
         disk_limits=_given((name, wishes.spec_number(f"quota:disk_{name}")) for name in _DISK_LIMITS),
         vif_model=model, vif_queues=queues if model == "virtio" else 1, packed=wishes.flag("virtio_packed_ring"),
@@ -236,12 +239,6 @@ def _realtime(flavor: Flavor, image: Image | None) -> bool:
     if not named:
         raise exception.InvalidInput(reason=f"hw:cpu_realtime_mask={mask} leaves no CPU to schedule in real time")
     return True
-
-
-def _cpu_limits(wishes: Properties) -> Limits:
-    quota = number("quota:cpu_quota", wishes.specs.get("quota:cpu_quota"), low=-1)
-    return _given([("shares", wishes.spec_number("quota:cpu_shares")),
-                   ("period", wishes.spec_number("quota:cpu_period")), ("quota", quota)])
 
 
 def _vif_limits(wishes: Properties) -> tuple[tuple[str, Limits], ...]:
