@@ -41,9 +41,9 @@ def allocate(tree: Sequence[Provider], wanted: Amounts) -> Allocation | None:
     order = sorted(range(len(portions)), key=lambda index: len(choices[index]))
     tries = iter(range(_MOST_TRIES))
     choosing = [(portions[index], choices[index]) for index in order]
-    for allocation in _combinations(choosing, wanted.isolate, {}, {}, tries):
-        if _has_traits(tree, wanted, allocation):
-            return {uuid: amounts for uuid, amounts in allocation.total.items() if amounts}
+    for allocation, common in _combinations(choosing, wanted.isolate, {}, {}, tries):
+        if _has_traits(tree, wanted, common):
+            return {uuid: amounts for uuid, amounts in allocation.items() if amounts}
     return None
 
 
@@ -89,17 +89,12 @@ def _has_room(inventory: Inventory, amount: int) -> bool:
             and inventory.min_unit <= amount <= inventory.max_unit and amount % max(inventory.step_size, 1) == 0)
 
 
-@dataclasses.dataclass(frozen=True)
-class _Combination:
-    total: Allocation
-    common: frozenset[str]  # uuids of the providers of un-numbered resources
-
-
 def _combinations(portions: Sequence[tuple[_Portion, list[Provider]]], isolate: bool, total: Allocation,
-                  sources: dict[int, str], tries: Iterator[int]) -> Iterator[_Combination]:
-    """Yield all allocations of ``portions``. ``sources``: provider by group so far (below 0: un-numbered)."""
+                  sources: dict[int, str], tries: Iterator[int]) -> Iterator[tuple[Allocation, set[str]]]:
+    """Yield all allocations of ``portions``, each with the providers of its un-numbered resources. ``sources``:
+    provider by group so far (below 0: un-numbered)."""
     if not portions:
-        yield _Combination(total, frozenset(uuid for group, uuid in sources.items() if group < 0))
+        yield total, {uuid for group, uuid in sources.items() if group < 0}
         return
     portion, providers = portions[0]
     group = portion.group if portion.group is not None else -1 - len(sources)
@@ -115,7 +110,7 @@ def _combinations(portions: Sequence[tuple[_Portion, list[Provider]]], isolate: 
                                  {**sources, group: provider.uuid}, tries)
 
 
-def _has_traits(tree: Sequence[Provider], wanted: Amounts, combination: _Combination) -> bool:
-    common = {trait for provider in tree if provider is tree[0] or provider.uuid in combination.common
+def _has_traits(tree: Sequence[Provider], wanted: Amounts, common: set[str]) -> bool:
+    traits = {trait for provider in tree if provider is tree[0] or provider.uuid in common
               for trait in provider.traits}
-    return wanted.required <= common and not wanted.forbidden & common
+    return wanted.required <= traits and not wanted.forbidden & traits
