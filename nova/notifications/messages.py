@@ -97,13 +97,14 @@ class NotificationBuilder:
 
     def server(self, event: ServerEvent) -> list[Notification]:
         """Return the notifications of an event of a server."""
-        notifications = []
+        notifications, subject, by = [], event.instance.uuid, event.publisher
+        priority = ERROR.upper() if event.phase == ERROR else "INFO"
         if self.settings.versioned:
             name = ".".join(filter(None, ("instance", event.name, event.phase)))
-            notifications.append(self._message(event, name, self._payload(event), True))
+            notifications.append(self.message(subject, name, by, self._payload(event), True, priority))
         if self.settings.unversioned and (legacy_name := legacy.event_of(event.name, event.phase)):
             payload = legacy.instance(event.instance, event.more, event.failure, self.settings.volumes)
-            notifications.append(self._message(event, legacy_name, payload, False))
+            notifications.append(self.message(subject, legacy_name, by, payload, False, priority))
         return notifications
 
     def _payload(self, event: ServerEvent) -> dict[str, Any]:
@@ -114,11 +115,6 @@ class NotificationBuilder:
         if event.name in _MORE_FIELDS:
             data |= _MORE_FIELDS[event.name](event.instance)
         return versioned.wrapped(name, version, {**data, **event.more})
-
-    def _message(self, event: ServerEvent, event_type: str, payload: dict[str, Any],
-                 is_versioned: bool) -> Notification:
-        return self.message(event.instance.uuid, event_type, event.publisher, payload, is_versioned,
-                            ERROR.upper() if event.phase == ERROR else "INFO")
 
     def message(self, subject: str, event_type: str, publisher: str, payload: dict[str, Any], is_versioned: bool,
                 priority: str = "INFO") -> Notification:

@@ -177,11 +177,8 @@ quotas = table(
     Column("limits", Json(dict[str, int]), nullable=False))
 
 quota_usages = table(
-    "quota_usages",
-    Column("project_id", text(), primary_key=True),
-    Column("user_id", text(), primary_key=True),
-    *required(sa.BigInteger, "instances", "cores", "ram"),
-)
+    "quota_usages", Column("project_id", text(), primary_key=True), Column("user_id", text(), primary_key=True),
+    *required(sa.BigInteger, "instances", "cores", "ram"))
 
 # --- servers ---------------------------------------------------------------------------------------
 # Columns that lists of servers can be sorted by, besides created_at and uuid. Most of them are filters, too.
@@ -368,14 +365,10 @@ evictions = table(
 
 # Events of external services for an instance (os-server-external-events), until the waiting step has read them.
 external_events = table(
-    "external_events",
-    Column("instance_uuid", text(36), primary_key=True),
-    # name:tag
-    Column("name", text(), primary_key=True),
-    Column("status", text(16), nullable=False),
-    Column("created_at", Utc, nullable=False),
-    Index("ix_external_events_created", "created_at"),
-)
+    "external_events", Column("instance_uuid", text(36), primary_key=True),
+    Column("name", text(), primary_key=True),  # name:tag
+    Column("status", text(16), nullable=False), Column("created_at", Utc, nullable=False),
+    Index("ix_external_events_created", "created_at"))
 
 # --- consoles --------------------------------------------------------------------------------------
 # Tokens that give a browser access to a console through a proxy. Only the digest of a token is stored.

@@ -89,30 +89,18 @@ security_group_rules = table(
 
 # Initial rules of the default group of a project (os-security-group-default-rules).
 security_group_default_rules = table(
-    "security_group_default_rules",
-    Column("id", big_id(), primary_key=True),
-    Column("protocol", text(8)),
-    *optional(sa.Integer, "from_port", "to_port"),
-    Column("cidr", text(64)),
-)
+    "security_group_default_rules", Column("id", big_id(), primary_key=True), Column("protocol", text(8)),
+    *optional(sa.Integer, "from_port", "to_port"), Column("cidr", text(64)))
 
 # DNS domains and names of floating addresses (os-floating-ip-dns).
 dns_domains = table(
-    "dns_domains",
-    Column("domain", text(), primary_key=True),
-    Column("scope", text(16), nullable=False),
-    *optional(text(), "availability_zone", "project_id"),
-)
+    "dns_domains", Column("domain", text(), primary_key=True), Column("scope", text(16), nullable=False),
+    *optional(text(), "availability_zone", "project_id"))
 
 dns_entries = table(
-    "dns_entries",
-    Column("domain", text(), primary_key=True),
-    Column("name", text(), primary_key=True),
-    Column("project_id", text()),
-    Column("type", text(8), nullable=False),
-    Column("address", text(64), nullable=False),
-    Index("ix_dns_entries_address", "domain", "address"),
-)
+    "dns_entries", Column("domain", text(), primary_key=True), Column("name", text(), primary_key=True),
+    Column("project_id", text()), Column("type", text(8), nullable=False), Column("address", text(64), nullable=False),
+    Index("ix_dns_entries_address", "domain", "address"))
 
 security_group_members = table(
     "security_group_members", Column("group_id", sa.BigInteger, primary_key=True),
