@@ -12,7 +12,7 @@ from oslo_config import cfg
 
 from nova import context
 from nova.conf import CONF
-from nova.notifications import legacy, resources, versioned
+from nova.notifications import legacy, versioned
 from nova.objects.accounts.notification import Notification
 from nova.objects.accounts.usage import audit_period
 from nova.objects.base import new_uuid, utcnow
@@ -139,7 +139,7 @@ class NotificationBuilder:
         """Return the notifications of new servers in a group, one for each server."""
         groups = [msgspec.structs.replace(group, members=[member]) for member in members]
         return [notification for of in groups for notification in self.resource(
-            "server_group.add_member", of.uuid, resources.server_group(of), "servergroup.addmember",
+            "server_group.add_member", of.uuid, versioned.server_group(of), "servergroup.addmember",
             {"server_group_id": of.uuid, "instance_uuids": of.members})]
 
     def exists(self, instance: Instance, publisher: str, begin: datetime.datetime,

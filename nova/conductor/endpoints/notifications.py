@@ -13,7 +13,7 @@ from nova import exception
 from nova.db.accounts import flavors, keypairs
 from nova.db.hosts import aggregates, services
 from nova.db.servers import server_groups
-from nova.notifications import legacy, resources
+from nova.notifications import legacy, versioned
 from nova.notifications.messages import NotificationBuilder, publisher
 from nova.objects.accounts.flavor import Flavor
 from nova.objects.accounts.keypair import Keypair
@@ -34,7 +34,7 @@ def _of_result(make: Callable[[NotificationBuilder, Any], Messages]) -> Notify:
 
 def _aggregate(builder: NotificationBuilder, event: str, phase: str, of: Aggregate) -> Messages:
     old_name = "" if event == "cache_images" else f"aggregate.{event.replace('_', '')}.{phase}"
-    return builder.resource(f"aggregate.{event}.{phase}", of.uuid, resources.aggregate(of), old_name,
+    return builder.resource(f"aggregate.{event}.{phase}", of.uuid, versioned.aggregate(of), old_name,
                            legacy.aggregate(of))
 
 
@@ -50,7 +50,7 @@ def aggregate(event: str) -> Notify:
 
 
 def _flavor(builder: NotificationBuilder, event: str, of: Flavor, projects: list[str]) -> Messages:
-    return builder.resource(f"flavor.{event}", of.flavorid, resources.flavor(of, projects))
+    return builder.resource(f"flavor.{event}", of.flavorid, versioned.flavor(of, projects))
 
 
 def flavor_changed(builder: NotificationBuilder, connection: sa.Connection, do: Do, flavorid: str, *_args: Any,
@@ -69,7 +69,7 @@ def _key(builder: NotificationBuilder, event: str, of: Keypair, at_start: dict[s
     """Return the start and end notifications. ``at_start``: values of fields that are unset at the start."""
     old = legacy.keypair(of, builder.context.get("project_id"))
     return [message for phase, overrides in (("start", at_start), ("end", {}))
-            for message in builder.resource(f"keypair.{event}.{phase}", of.user_id, resources.keypair(of, overrides),
+            for message in builder.resource(f"keypair.{event}.{phase}", of.user_id, versioned.keypair(of, overrides),
                                         f"keypair.{event}.{phase}", old)]
 
 
@@ -80,7 +80,7 @@ def key_deleted(builder: NotificationBuilder, connection: sa.Connection, do: Do,
 
 
 def _group(builder: NotificationBuilder, event: str, of: ServerGroup) -> Messages:
-    return builder.resource(f"server_group.{event}", of.uuid, resources.server_group(of),
+    return builder.resource(f"server_group.{event}", of.uuid, versioned.server_group(of),
                            f"servergroup.{event}", legacy.server_group(of))
 
 
@@ -92,7 +92,7 @@ def group_deleted(builder: NotificationBuilder, connection: sa.Connection, do: D
 
 
 def service(builder: NotificationBuilder, event: str, of: Service) -> Messages:
-    return builder.resource(f"service.{event}", of.uuid, resources.service(of), by=publisher(of.binary, of.host))
+    return builder.resource(f"service.{event}", of.uuid, versioned.service(of), by=publisher(of.binary, of.host))
 
 
 def service_registered(builder: NotificationBuilder, connection: sa.Connection, do: Do, host: str, binary: str,
@@ -107,7 +107,7 @@ def service_registered(builder: NotificationBuilder, connection: sa.Connection, 
 
 
 aggregate_created = _of_result(lambda builder, created: [
-    *_aggregate(builder, "create", "start", resources.without_id(created)),
+    *_aggregate(builder, "create", "start", versioned.without_id(created)),
     *_aggregate(builder, "create", "end", created)])
 flavor_created = _of_result(lambda builder, created: _flavor(builder, "create", created, []))
 key_created = _of_result(lambda builder, created: _key(
