@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Mapping
 
 from nova import context, exception, image
-from nova.conductor.resources.step_transaction import StepTransaction
+from nova.conductor.core import StepTransaction
 from nova.conf import CONF
 from nova.objects.base import new_uuid
 from nova.objects.images.image import Image

@@ -10,9 +10,8 @@ import msgspec
 import sqlalchemy as sa
 
 from nova import context, exception
-from nova.conductor.core import Core
+from nova.conductor.core import Core, StepTransaction
 from nova.conductor.resources import volume_keys
-from nova.conductor.resources.step_transaction import StepTransaction
 from nova.conf import CONF
 from nova.db.servers import servers
 from nova.db.volumes import volumes
