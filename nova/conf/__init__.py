@@ -1,8 +1,6 @@
-"""Configuration options of all Nova services and commands.
-
-Each module of the package defines ``OPTIONS``, a mapping of group name to options.
-``CONF`` is the global object of oslo.config; oslo.messaging registers its options on this object only.
-"""
+"""Configuration options of all Nova services and commands. Each module of the package defines ``OPTIONS``, a mapping of
+group name to options. ``CONF`` is the global object of oslo.config; oslo.messaging registers its options on this object
+only."""
 
 import importlib
 import logging

@@ -1,6 +1,5 @@
 """Options of compute hosts: resources, intervals and limits ([DEFAULT], [compute], [image_cache], [pci]), and the fake
-hypervisor driver for tests ([fake]).
-"""
+hypervisor driver for tests ([fake])."""
 
 from oslo_config import cfg
 

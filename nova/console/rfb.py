@@ -1,8 +1,6 @@
 """The security handshake of RFB 3.8 (RFC 6143), which the proxy performs with the host and with the browser separately.
-
 The browser is authorized by its token and uses the security type None. The proxy authenticates itself to the host, with
-VeNCrypt by certificates on both sides. After the handshake the proxy relays all bytes unchanged.
-"""
+VeNCrypt by certificates on both sides. After the handshake the proxy relays all bytes unchanged."""
 
 import ssl
 import struct

@@ -1,6 +1,5 @@
 """The base class of all errors, one class for each HTTP status, and errors of requests: bad input, missing rights and
-exceeded quotas.
-"""
+exceeded quotas."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
-"""Config drives: the metadata of a guest as a small disk image.
-
-The files of an instance are always the same, in the same order, except for the random seed.
-"""
+"""Config drives: the metadata of a guest as a small disk image. The files of an instance are always the same, in the
+same order, except for the random seed."""
 
 import logging
 import os

@@ -1,8 +1,6 @@
-"""The notifications of each operation.
-
-An event with phases covers a span of steps. Its start notification is emitted when the first order of the span is sent,
-and its end or error notification when the end of the last step is recorded.
-"""
+"""The notifications of each operation. An event with phases covers a span of steps. Its start notification is emitted
+when the first order of the span is sent, and its end or error notification when the end of the last step is
+recorded."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence

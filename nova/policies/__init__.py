@@ -1,8 +1,6 @@
-"""Authorization of requests by oslo.policy rules.
-
-Operators override the default rules in the file [oslo_policy]policy_file; a change of the file takes effect within a
-second. Targets are mappings with ``project_id`` and ``user_id`` of the affected resource.
-"""
+"""Authorization of requests by oslo.policy rules. Operators override the default rules in the file
+[oslo_policy]policy_file; a change of the file takes effect within a second. Targets are mappings with ``project_id``
+and ``user_id`` of the affected resource."""
 
 import threading
 import time

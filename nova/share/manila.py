@@ -1,6 +1,5 @@
-"""Shares of Manila, used by conductors. Shares are read with the caller's token; access rules use Nova's credentials.
-
-A host that mounts a share gets an access rule for its address. The rule is locked: users can neither see nor delete the
+"""Shares of Manila, used by conductors. Shares are read with the caller's token; access rules use Nova's credentials. A
+host that mounts a share gets an access rule for its address. The rule is locked: users can neither see nor delete the
 rule while a server has the share."""
 
 import logging

@@ -1,6 +1,5 @@
-"""Shares that hosts mount at ``[share]pool``/<server>/<share>.
-
-Each server has its own mount, so that mounts need no reference counts."""
+"""Shares that hosts mount at ``[share]pool``/<server>/<share>. Each server has its own mount, so that mounts need no
+reference counts."""
 
 import contextlib
 import logging

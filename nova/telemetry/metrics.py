@@ -1,9 +1,6 @@
-"""Declarations of all metrics of Nova, and functions that update them.
-
-If metrics are disabled (the default), Prometheus is not imported and an update costs one comparison.
-:func:`nova.telemetry.exporters.start_metrics` enables metrics for this process. Labels never contain ids, names that
-users choose, or other unbounded values.
-"""
+"""Declarations of all metrics of Nova, and functions that update them. If metrics are disabled (the default),
+Prometheus is not imported and an update costs one comparison. :func:`nova.telemetry.exporters.start_metrics` enables
+metrics for this process. Labels never contain ids, names that users choose, or other unbounded values."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""Statistics of the worker processes of a service, sent with its heartbeat.
-
-Each worker writes its statistics to its section of a memory that all workers share (made before they fork). The first
-worker sends all of them in its heartbeat, without additional messages or statements.
-"""
+"""Statistics of the worker processes of a service, sent with its heartbeat. Each worker writes its statistics to its
+section of a memory that all workers share (made before they fork). The first worker sends all of them in its heartbeat,
+without additional messages or statements."""
 
 import contextlib
 import mmap

@@ -1,8 +1,6 @@
-"""Notifications of the changes that endpoints write.
-
-The functions here are passed as ``notify`` (:mod:`nova.conductor.endpoints.derived`).
-Each function runs the change. It reads the previous state before the change if the notification contains it.
-"""
+"""Notifications of the changes that endpoints write. The functions here are passed as ``notify``
+(:mod:`nova.conductor.endpoints.derived`). Each function runs the change. It reads the previous state before the change
+if the notification contains it."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,8 +1,6 @@
-"""Volumes of a server, for the steps of its operations. Changes are written in the transaction of the step.
-
-For volumes of an external service, only the server's row is changed; the strategy of the service
-(:class:`nova.operations.framework.resource_contexts.OutsideVolumes`) calls it.
-"""
+"""Volumes of a server, for the steps of its operations. Changes are written in the transaction of the step. For volumes
+of an external service, only the server's row is changed; the strategy of the service
+(:class:`nova.operations.framework.resource_contexts.OutsideVolumes`) calls it."""
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 

@@ -1,7 +1,5 @@
-"""Claims: the usage of hosts is the sum of claims, and each server has the claims of its flavor.
-
-No two claims share a NUMA cell or PCI device, and servers have the dedicated resources of their claims.
-"""
+"""Claims: the usage of hosts is the sum of claims, and each server has the claims of its flavor. No two claims share a
+NUMA cell or PCI device, and servers have the dedicated resources of their claims."""
 
 import collections
 import dataclasses

@@ -1,7 +1,5 @@
-"""Claims of resources: conditional updates, so that concurrent claims cannot exceed the capacity of a provider.
-
-All transactions lock rows in the same order: nodes (by uuid), their inventories, allocations.
-"""
+"""Claims of resources: conditional updates, so that concurrent claims cannot exceed the capacity of a provider. All
+transactions lock rows in the same order: nodes (by uuid), their inventories, allocations."""
 
 import functools
 from collections.abc import Callable, Collection

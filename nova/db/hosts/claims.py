@@ -1,7 +1,5 @@
-"""Claims of servers: the selection of a scheduler is checked again under locks, and its resources are claimed.
-
-The order of locks is the same everywhere: the server group, the nodes, their inventories, allocations, quotas.
-"""
+"""Claims of servers: the selection of a scheduler is checked again under locks, and its resources are claimed. The
+order of locks is the same everywhere: the server group, the nodes, their inventories, allocations, quotas."""
 
 import functools
 

@@ -1,8 +1,5 @@
-"""Services: registration and liveness.
-
-A host stores the deployment with which it registered. With another database, or one restored from a time before the
-host registered, its guests would be unknown: the host refuses to start.
-"""
+"""Services: registration and liveness. A host stores the deployment with which it registered. With another database, or
+one restored from a time before the host registered, its guests would be unknown: the host refuses to start."""
 
 import datetime
 import time

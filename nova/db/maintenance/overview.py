@@ -1,6 +1,5 @@
-"""An overview of the deployment: nine statements, none of which reads more rows than there are nodes or operations.
-The numbers of services and operations are metrics, too.
-"""
+"""An overview of the deployment: nine statements, none of which reads more rows than there are nodes or operations. The
+numbers of services and operations are metrics, too."""
 
 import collections
 import datetime

@@ -1,8 +1,6 @@
-"""Floating addresses: pools, owners, and the interfaces that they lead to.
-
-The network_info of a server also contains its floating addresses, for hosts and users. A change of them holds the row
-of the server and increases the version of the data that hosts receive.
-"""
+"""Floating addresses: pools, owners, and the interfaces that they lead to. The network_info of a server also contains
+its floating addresses, for hosts and users. A change of them holds the row of the server and increases the version of
+the data that hosts receive."""
 
 import ipaddress
 

@@ -1,7 +1,5 @@
-"""Security groups.
-
-A new group allows no ingress. Every project has a group ``default``, created when it is first needed.
-"""
+"""Security groups. A new group allows no ingress. Every project has a group ``default``, created when it is first
+needed."""
 
 import re
 from collections.abc import Sequence

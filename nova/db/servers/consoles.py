@@ -1,8 +1,6 @@
-"""Console tokens, stored by their digests, each bound to a server on its host, a user and an expiry.
-
-A token ends by rows that are written anyway: the server's row has its host, the journal the actions since then. So
-operations need not handle tokens.
-"""
+"""Console tokens, stored by their digests, each bound to a server on its host, a user and an expiry. A token ends by
+rows that are written anyway: the server's row has its host, the journal the actions since then. So operations need not
+handle tokens."""
 
 import datetime
 from collections.abc import Collection, Sequence

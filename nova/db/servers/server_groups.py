@@ -1,7 +1,5 @@
-"""Server groups. Their members are the servers that name them.
-
-Claims enforce the policies: a claim locks the row of the group while it checks the hosts of other members.
-"""
+"""Server groups. Their members are the servers that name them. Claims enforce the policies: a claim locks the row of
+the group while it checks the hosts of other members."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
-"""Tables of servers, hosts, accounts, volumes, shares and notifications.
-
-Rows are few and wide: columns that are always read together are one JSON value where no query filters by them.
-"""
+"""Tables of servers, hosts, accounts, volumes, shares and notifications. Rows are few and wide: columns that are always
+read together are one JSON value where no query filters by them."""
 
 from typing import Any
 

@@ -1,8 +1,6 @@
-"""Access of hosts to shares, by server: stored before the service is called, so that no access is left behind.
-
-Servers of one host with the same share need one access. The last server removes it; meanwhile (``leaving``) another
-server that needs the access waits. Rows of one share and host are locked in the order of their ids.
-"""
+"""Access of hosts to shares, by server: stored before the service is called, so that no access is left behind. Servers
+of one host with the same share need one access. The last server removes it; meanwhile (``leaving``) another server that
+needs the access waits. Rows of one share and host are locked in the order of their ids."""
 
 import datetime
 from collections.abc import Callable

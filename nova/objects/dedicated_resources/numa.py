@@ -1,8 +1,6 @@
-"""NUMA cells of hosts and guests, and the placement of guest cells on host cells.
-
-Pure functions. Schedulers use them with the reported state of a host; a conductor uses them while it holds the lock on
-the node's row. Memory is in MiB, page sizes are in KiB.
-"""
+"""NUMA cells of hosts and guests, and the placement of guest cells on host cells. Pure functions. Schedulers use them
+with the reported state of a host; a conductor uses them while it holds the lock on the node's row. Memory is in MiB,
+page sizes are in KiB."""
 
 import dataclasses
 import itertools

@@ -1,7 +1,5 @@
-"""PCI devices: devices of hosts, requests by alias, and the assignment of devices to guests.
-
-Pure functions for schedulers, which count similar devices in pools, and for conductors, which choose single devices.
-"""
+"""PCI devices: devices of hosts, requests by alias, and the assignment of devices to guests. Pure functions for
+schedulers, which count similar devices in pools, and for conductors, which choose single devices."""
 
 import collections
 from collections.abc import Collection, Iterable, Sequence

@@ -1,7 +1,5 @@
-"""Allocation of requested resources from the tree of resource providers of a host.
-
-Pure functions for schedulers and for claims, which hold the lock on the node's row.
-"""
+"""Allocation of requested resources from the tree of resource providers of a host. Pure functions for schedulers and
+for claims, which hold the lock on the node's row."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence

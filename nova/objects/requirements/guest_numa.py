@@ -1,7 +1,5 @@
-"""The CPU policy and the NUMA topology that a flavor and an image request.
-
-All functions raise InvalidInput for invalid values, and for values that an image may not set beside its flavor.
-"""
+"""The CPU policy and the NUMA topology that a flavor and an image request. All functions raise InvalidInput for invalid
+values, and for values that an image may not set beside its flavor."""
 
 import re
 

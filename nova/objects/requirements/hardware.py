@@ -1,8 +1,6 @@
-"""The virtual hardware that a flavor and an image request, parsed and checked without knowing a host.
-
-A value that no host can provide raises InvalidInput, which names the property: clients receive it as a 400. A value
-that only some hosts can provide is a required trait (:func:`required_traits`), so schedulers choose no other host.
-"""
+"""The virtual hardware that a flavor and an image request, parsed and checked without knowing a host. A value that no
+host can provide raises InvalidInput, which names the property: clients receive it as a 400. A value that only some
+hosts can provide is a required trait (:func:`required_traits`), so schedulers choose no other host."""
 
 import dataclasses
 import re

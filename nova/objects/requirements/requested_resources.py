@@ -1,7 +1,5 @@
-"""Resources that a flavor and an image request of a host: resource classes, traits, NUMA cells, devices.
-
-Pure functions, used where a request is made (conductor) and where it is checked.
-"""
+"""Resources that a flavor and an image request of a host: resource classes, traits, NUMA cells, devices. Pure
+functions, used where a request is made (conductor) and where it is checked."""
 
 import dataclasses
 import logging
