@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import functools
 import logging
 from collections.abc import Sequence
 from typing import Any
@@ -14,8 +13,6 @@ from nova import context, exception
 from nova.conductor import checks, secret_cipher
 from nova.conductor.core import Core
 from nova.conductor.resources import volume_keys
-from nova.conductor.resources.server_interfaces import ServerInterfaces
-from nova.conductor.resources.server_volumes import ServerVolumes
 from nova.conductor.saga import transition_notifications
 from nova.conductor.saga.control import ConductorControl
 from nova.conductor.saga.engine import Engine
@@ -102,20 +99,14 @@ class ConductorPrecheckContext:
 class ConductorAcceptance(ConductorControl):
     """A :class:`nova.operations.framework.contexts.Acceptance`: a control in its transaction, which may refuse."""
 
+    connection: sa.Connection
+
     def __init__(self, engine: Engine, ctx: context.RequestContext, instance: Instance, connection: sa.Connection,
                  action_uuid: str) -> None:
         super().__init__(engine.core, ctx, instance, saved_by=publisher("nova-api", CONF.host))
         self.connection, self.action_uuid = connection, action_uuid
         self.same_host_allowed: bool = CONF.allow_resize_to_same_host
         self.offloads_at_once: bool = CONF.shelved_offload_time == 0
-
-    @functools.cached_property
-    def volumes(self) -> ServerVolumes:
-        return ServerVolumes(self, self.connection)
-
-    @functools.cached_property
-    def interfaces(self) -> ServerInterfaces:
-        return ServerInterfaces(self, self.connection)
 
     def request_spec(self, flavor: Flavor, host: str | None = None, forced: bool = False) -> RequestSpec:
         group = None

@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
+import sqlalchemy as sa
 from stevedore import driver as stevedore_driver
 
-from nova import bus
+from nova import bus, context
 from nova.conductor.feeds.deltas import FleetAnnouncer
 from nova.conductor.feeds.feed import FiltersFeed, NamesFeed, PeersFeed, UsageFeed
 from nova.conductor.feeds.host_rates import HostRates
@@ -18,6 +19,8 @@ from nova.conductor.secret_cipher import SecretCipher
 from nova.conf import CONF
 from nova.db.sql.engine import Database
 from nova.network.base import Allocator
+from nova.objects.servers.instance import Instance
+from nova.objects.volumes.volume import VolumeRemoval
 from nova.rpcapi.compute import Compute
 from nova.rpcapi.scheduler import Scheduler
 from nova.share.base import ShareService
@@ -82,3 +85,17 @@ class Core:
 
     def compute_at(self, host: str) -> Compute:
         return self._proxies(host)
+
+
+class StepTransaction(Protocol):
+    """The context of a step: its instance, and the effects of its transaction."""
+
+    core: Core
+    ctx: context.RequestContext
+    instance: Instance
+    effects: list[Callable[[sa.Connection], object]]
+    removals: list[VolumeRemoval]  # sent to their hosts after the commit
+    filters: set[str]  # changed security groups, published to the hosts whose rules name them as remote groups
+
+    def set(self, **changes: Any) -> None: ...
+    def connector(self, host: str) -> dict[str, Any] | None: ...

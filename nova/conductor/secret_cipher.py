@@ -30,8 +30,7 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger(__name__)
 
-# Text whose encrypted form in the database shows whether a key file belongs to this database.
-_CHECK_TEXT = "nova"
+_CHECK_TEXT = "nova"  # text whose encrypted form in the database shows whether a key file belongs to this database
 _HELP = ("Copy the key file of another conductor. If the key is lost, run 'nova-manage db forget_secrets': servers "
          "that are being built then get no password")
 

@@ -147,15 +147,12 @@ class ConductorService:
         if metrics.on:
             self.periodic.append(Periodic("metrics", CONF.prometheus.interval, lambda: update_gauges(db)))
         self._servers: list[messaging.RPCServer] = []
-        self.endpoints = self._endpoints()
-
-    def _endpoints(self) -> list[tuple[type[bus.Interface], Any]]:
         implementations: list[bus.Interface] = [
-            self._heartbeat, by_hosts.EngineReports(self.engine, self._recovery.wake),
-            by_hosts.Guests(self.core, self.engine), servers.Servers(self.core, self.engine),
-            servers.ExternalEvents(self.engine),
-            *(kind(self.core) for kind in endpoints_of(accounts, by_hosts, hosts, networks, servers, volumes))]
-        return [(interface_of(endpoint), endpoint) for endpoint in implementations]
+            self._heartbeat, by_hosts.EngineReports(engine, self._recovery.wake), by_hosts.Guests(core, engine),
+            servers.Servers(core, engine), servers.ExternalEvents(engine),
+            *(kind(core) for kind in endpoints_of(accounts, by_hosts, hosts, networks, servers, volumes))]
+        self.endpoints: list[tuple[type[bus.Interface], Any]] = [
+            (interface_of(endpoint), endpoint) for endpoint in implementations]
 
     def start(self) -> None:
         """Start the service; return when it serves requests."""

@@ -1,8 +1,6 @@
-"""Configuration options of all Nova services and commands.
-
-Each module of the package defines ``OPTIONS``, a mapping of group name to options.
-``CONF`` is the global object of oslo.config; oslo.messaging registers its options on this object only.
-"""
+"""Configuration options of all Nova services and commands. Each module of the package defines ``OPTIONS``, a mapping of
+group name to options. ``CONF`` is the global object of oslo.config; oslo.messaging registers its options on this object
+only."""
 
 import importlib
 import logging
@@ -56,12 +54,10 @@ def register_external_services(conf: cfg.ConfigOpts = CONF) -> None:
 
 def load(argv: Sequence[str], conf: cfg.ConfigOpts = CONF, default_files: Sequence[str] | None = None,
          command: bool = False) -> None:
-    """Read the command line and the configuration files, and set up logging.
-
-    With ``default_files`` None the files are those in the environment variable NOVA_CONFIG (separated by colons), or
-    else nova.conf in ~/.nova or /etc/nova. With ``command`` logs go to standard error, and only warnings unless debug
-    is set, since standard output is for results. Raises SystemExit with a message if a file cannot be read.
-    """
+    """Read the command line and the configuration files, and set up logging. With ``default_files`` None the files are
+    those in the environment variable NOVA_CONFIG (separated by colons), or else nova.conf in ~/.nova or /etc/nova. With
+    ``command`` logs go to standard error, and only warnings unless debug is set, since standard output is for results.
+    Raises SystemExit with a message if a file cannot be read."""
     register(conf)
     # oslo.config refuses to register command line options after parsing, so forget an earlier parse.
     conf.clear()

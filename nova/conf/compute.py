@@ -1,21 +1,10 @@
 """Options of compute hosts: resources, intervals and limits ([DEFAULT], [compute], [image_cache], [pci]), and the fake
-hypervisor driver for tests ([fake]).
-"""
+hypervisor driver for tests ([fake])."""
 
 from oslo_config import cfg
 
-
-def _ratio(name: str, resource: str) -> cfg.FloatOpt:
-    return cfg.FloatOpt(f"{name}_allocation_ratio", min=0.0,
-                        help=f"{resource} overcommit ratio of this host. Unset: initial_{name}_allocation_ratio "
-                             "applies. Read by nova-compute.")
-
-
-def _initial_ratio(name: str, default: float, resource: str) -> cfg.FloatOpt:
-    return cfg.FloatOpt(f"initial_{name}_allocation_ratio", default=default, min=0.0,
-                        help=f"{resource} overcommit ratio of a host on which {name}_allocation_ratio is unset. Read "
-                             "by nova-compute.")
-
+# Prefix of the options, resource, and default of a host without a ratio of its own.
+_RATIOS = (("cpu", "Virtual-to-physical CPU", 4.0), ("ram", "Memory", 1.0), ("disk", "Disk", 1.0))
 
 OPTIONS = {
     None: [
@@ -35,12 +24,12 @@ OPTIONS = {
                         "Empty: all huge pages are offered. Read by nova-compute."),
         cfg.IntOpt("reserved_host_disk_mb", default=0, min=0, help="Disk space in MiB reserved for the host itself and "
                    "not offered to instances. Read by nova-compute."),
-        _ratio("cpu", "Virtual-to-physical CPU"),
-        _ratio("ram", "Memory"),
-        _ratio("disk", "Disk"),
-        _initial_ratio("cpu", 4.0, "Virtual-to-physical CPU"),
-        _initial_ratio("ram", 1.0, "Memory"),
-        _initial_ratio("disk", 1.0, "Disk"),
+        *(cfg.FloatOpt(f"{name}_allocation_ratio", min=0.0,
+                       help=f"{resource} overcommit ratio of this host. Unset: initial_{name}_allocation_ratio "
+                            "applies. Read by nova-compute.") for name, resource, _default in _RATIOS),
+        *(cfg.FloatOpt(f"initial_{name}_allocation_ratio", default=default, min=0.0,
+                       help=f"{resource} overcommit ratio of a host on which {name}_allocation_ratio is unset. Read "
+                            "by nova-compute.") for name, resource, default in _RATIOS),
         cfg.IntOpt("update_resources_interval", default=60, min=1,
                    help="Seconds between two inventory reports of a host. Read by nova-compute."),
         cfg.ListOpt("compute_monitors", default=[], help="Monitors that measure this host, as KIND.NAME "

@@ -1,6 +1,5 @@
 """Options of nova-conductor: automatic actions ([DEFAULT]), threads, leases and keys ([conductor]), and the database
-([database]), which nova-manage also reads; the names of its options are those of oslo.db.
-"""
+([database]), which nova-manage also reads; the names of its options are those of oslo.db."""
 
 from oslo_config import cfg
 

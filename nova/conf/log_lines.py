@@ -1,8 +1,6 @@
-"""Log records whose message is a single line, even if it contains text from users, images and hosts.
-
-A line break in a name, a property or an error would otherwise start a line that looks like a message of Nova, and a
-terminal would execute other control characters. Tracebacks keep their lines, each with the prefix of the record.
-"""
+"""Log records whose message is a single line, even if it contains text from users, images and hosts. A line break in a
+name, a property or an error would otherwise start a line that looks like a message of Nova, and a terminal would
+execute other control characters. Tracebacks keep their lines, each with the prefix of the record."""
 
 import logging
 

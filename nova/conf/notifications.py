@@ -1,7 +1,5 @@
 """Options of notifications for billing, auditing and monitoring ([notifications]), read by nova-conductor.
-
-Notifications are sent only if [oslo_messaging_notifications]driver of oslo.messaging is set.
-"""
+Notifications are sent only if [oslo_messaging_notifications]driver of oslo.messaging is set."""
 
 from oslo_config import cfg
 

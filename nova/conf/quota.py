@@ -2,7 +2,7 @@
 
 from oslo_config import cfg
 
-_DEFAULTS = {
+DEFAULTS = {
     "instances": (10, "servers of a project"),
     "cores": (20, "virtual CPUs of the servers of a project"),
     "ram": (50 * 1024, "MiB of memory of the servers of a project"),
@@ -24,7 +24,7 @@ OPTIONS = {
         cfg.IntOpt(name, default=value, min=-1,
                    help=f"Default maximum number of {counted}. -1: no limit. Read by nova-conductor. A project's own "
                         "quota overrides it.")
-        for name, (value, counted) in _DEFAULTS.items()
+        for name, (value, counted) in DEFAULTS.items()
     ] + [
         cfg.IntOpt("server_ports", default=16, min=-1, help="Maximum number of interfaces of a server on the embedded "
                    "networks, each with one address of each IP version. -1: no limit. Read by nova-conductor. "

@@ -1,6 +1,5 @@
 """Options of volumes and shares: their back ends, the embedded ones ([volume], [share]), Cinder and Manila ([cinder],
-[manila]). Those of Cinder are read with [volume]driver = cinder; both groups also have keystoneauth's options.
-"""
+[manila]). Those of Cinder are read with [volume]driver = cinder; both groups also have keystoneauth's options."""
 
 from oslo_config import cfg
 
@@ -75,5 +74,4 @@ OPTIONS = {
     ],
 }
 
-# Back ends that store volumes in Nova's own database.
-EMBEDDED = ("none", "local")
+EMBEDDED = ("none", "local")  # back ends that store volumes in Nova's own database

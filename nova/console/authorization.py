@@ -11,8 +11,7 @@ from nova.objects.servers.console import Console, digest
 from nova.rpcapi.compute import Compute
 from nova.rpcapi.servers import Consoles
 
-# Timeout in seconds of the RPC call to the conductor, and of the call to the host of the guest.
-_RPC_TIMEOUT = 8.0
+_RPC_TIMEOUT = 8.0  # timeout in seconds of the RPC call to the conductor, and of the call to the host of the guest
 # Scheme of the console's URL -> allowed schemes of the web page.
 _SCHEMES = {"ws": ("ws", "http"), "wss": ("wss", "https"), "http": ("http",), "https": ("https",)}
 
@@ -23,10 +22,8 @@ class ConnectionDenied(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class ConnectionRequest:
-    """The request line and headers of a WebSocket handshake.
-
-    ``path`` includes the query; the names in ``headers`` are lower-case.
-    """
+    """The request line and headers of a WebSocket handshake. ``path`` includes the query; the names in ``headers`` are
+    lower-case."""
 
     path: str
     headers: Mapping[str, str]
@@ -52,10 +49,8 @@ class ConnectionRequest:
 
 
 def check_origin(request: ConnectionRequest, allowed: Collection[str], url: str) -> None:
-    """Raise ConnectionDenied unless the web page that connects is from this proxy or from an ``allowed`` host.
-
-    Its scheme must match that of the console's ``url``. Clients that are not browsers send no origin and may connect.
-    """
+    """Raise ConnectionDenied unless the web page that connects is from this proxy or from an ``allowed`` host. Its
+    scheme must match that of the console's ``url``. Clients that are not browsers send no origin and may connect."""
     origin = request.headers.get("origin")
     if origin is None:
         return

@@ -11,8 +11,7 @@ from nova.conf import CONF
 from nova.console.streams import keep_alive
 from nova.service.rates import client_of
 
-# Maximum number of connections per client without an authorized token.
-_MAX_UNAUTHORIZED = 64
+_MAX_UNAUTHORIZED = 64  # maximum number of connections per client without an authorized token
 # File descriptors that are reserved for other uses than connections.
 _RESERVED_FILES = 128
 _BACKLOG = 128
@@ -21,11 +20,9 @@ PeerAddress = Any  # as returned by socket.accept
 
 
 class ConnectionLimiter:
-    """Counters of the open connections of a proxy, and of the connections of each client that are not authorized yet.
-
-    A client may connect from the same port again before this side has closed the previous connection. The new
-    connection then replaces the previous one, and calls with the number of the previous one do nothing.
-    """
+    """Counters of the open connections of a proxy, and of the connections of each client that are not authorized yet. A
+    client may connect from the same port again before this side has closed the previous connection. The new connection
+    then replaces the previous one, and calls with the number of the previous one do nothing."""
 
     def __init__(self) -> None:
         # Address -> number of the connection, and client ("" once the connection is authorized).

@@ -5,8 +5,7 @@ import os
 from http import HTTPStatus
 from urllib.parse import unquote
 
-# Maximum size of a web page in bytes.
-_MAX_SIZE = 16 * 1024 * 1024
+_MAX_SIZE = 16 * 1024 * 1024  # maximum size of a web page in bytes
 # The URL of a page has a token, which must not be sent to other sites as the referrer.
 _HEADERS = {"Referrer-Policy": "no-referrer", "X-Content-Type-Options": "nosniff", "Cache-Control": "no-cache"}
 _TYPES = {".js": "text/javascript", ".mjs": "text/javascript", ".json": "application/json", ".svg": "image/svg+xml",

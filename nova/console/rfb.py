@@ -1,8 +1,6 @@
 """The security handshake of RFB 3.8 (RFC 6143), which the proxy performs with the host and with the browser separately.
-
 The browser is authorized by its token and uses the security type None. The proxy authenticates itself to the host, with
-VeNCrypt by certificates on both sides. After the handshake the proxy relays all bytes unchanged.
-"""
+VeNCrypt by certificates on both sides. After the handshake the proxy relays all bytes unchanged."""
 
 import ssl
 import struct
@@ -66,10 +64,8 @@ async def _offered(host: HostStream) -> list[int]:
 
 
 def vencrypt_tls() -> ssl.SSLContext:
-    """Return the TLS context configured by [vnc]vencrypt_*. Raises InvalidInput.
-
-    Only the CA of the host's certificate is checked, not the host name, since a host reports its own address.
-    """
+    """Return the TLS context configured by [vnc]vencrypt_*. Raises InvalidInput. Only the CA of the host's certificate
+    is checked, not the host name, since a host reports its own address."""
     options = CONF.vnc
     if not options.vencrypt_ca_certs:
         raise exception.InvalidInput(reason="[vnc]auth_schemes vencrypt requires vencrypt_ca_certs")

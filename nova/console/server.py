@@ -35,8 +35,7 @@ LOG = logging.getLogger(__name__)
 _HANDSHAKE_TIMEOUT = 20.0
 # Maximum size of a message in bytes, and maximum number of messages in the receive queue.
 _MAX_MESSAGE, _MAX_QUEUE = 1 << 20, 4
-# Seconds in which a client must read the remaining data and the close frame.
-_CLOSE_TIMEOUT = 5.0
+_CLOSE_TIMEOUT = 5.0  # seconds in which a client must read the remaining data and the close frame
 # Maximum number of unsent bytes per client. Relayed data stay far below, since the relay waits for the client to read.
 _MAX_UNSENT = 1 << 20
 # Number of threads for authorization, and for web pages and periodic checks.
@@ -44,12 +43,10 @@ _AUTHORIZATION_THREADS, _OTHER_THREADS = 8, 4
 _AUTHORIZE = "authorize"
 # Interval in seconds of the check whether open consoles have to end, and number of consoles per RPC call.
 CHECK_INTERVAL, _PAGE = 15.0, 500
-# Retry-After in seconds if there are too many consoles, or if a service is unavailable.
-_RETRY_AFTER = 5
+_RETRY_AFTER = 5  # Retry-After in seconds if there are too many consoles, or if a service is unavailable
 # The beginning of a request target in the form for proxies (RFC 9112 section 3.2.2).
 _ABSOLUTE = re.compile(r"\Ahttps?://[^/?]+", re.IGNORECASE)
-# WebSocket close codes: policy violation, service restart.
-_POLICY, _RESTART = 1008, 1012
+_POLICY, _RESTART = 1008, 1012  # WebSocket close codes: policy violation, service restart
 
 # The log lines of the library have URLs with tokens, so its logger is disabled.
 _DISABLED_LOGGER = logging.getLogger("nova.console.websockets")
@@ -65,10 +62,8 @@ class _Connection(ServerConnection):
 
 
 class ConsoleServer:
-    """A console proxy on one event loop.
-
-    ``directory``: the directory of the web pages, or ""; ``rate``: the rate limit of requests per client.
-    """
+    """A console proxy on one event loop. ``directory``: the directory of the web pages, or ""; ``rate``: the rate limit
+    of requests per client."""
 
     def __init__(self, authorizer: TokenAuthorizer, consoles: Consoles, directory: str,
                  schemes: Callable[[HostStream], dict[int, rfb.Scheme]], rate: Limiter | None = None) -> None:
@@ -156,7 +151,10 @@ class ConsoleServer:
         console: Console = connection.console  # type: ignore[attr-defined]
         session = Session(new_uuid(), console, PROTOCOLS[console.console_type])
         if PROTOCOLS[console.console_type] == SERIAL:
-            self._take_over(console)
+            # A serial port has one client, and the previous one may have vanished unnoticed.
+            for other in self._sessions.values():
+                if other.console.address == console.address:
+                    other.end(_POLICY, "The console was opened elsewhere.")
         self._sessions[session.record.ident] = session
         self._per_server[console.instance_uuid] += 1
         loop, timer = asyncio.get_running_loop(), None
@@ -172,12 +170,6 @@ class ConsoleServer:
             self._per_server[console.instance_uuid] -= 1
             if not self._per_server[console.instance_uuid]:
                 del self._per_server[console.instance_uuid]
-
-    def _take_over(self, console: Console) -> None:
-        """End other sessions of a serial port, which has one client. The previous one may have vanished unnoticed."""
-        for session in self._sessions.values():
-            if session.console.address == console.address:
-                session.end(_POLICY, "The console was opened elsewhere.")
 
     async def _connect(self, console: Console) -> HostStream:
         return await connect(console.address.host, console.address.port, self._networks)

@@ -28,8 +28,7 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger(__name__)
 
-# Timeout in seconds for closing all connections when the proxy stops.
-_STOP_TIMEOUT = 10.0
+_STOP_TIMEOUT = 10.0  # timeout in seconds for closing all connections when the proxy stops
 # [console]ssl_minimum_version -> TLS version.
 _TLS_VERSIONS = {"default": ssl.TLSVersion.TLSv1_2, "tlsv1_2": ssl.TLSVersion.TLSv1_2,
                  "tlsv1_3": ssl.TLSVersion.TLSv1_3}
@@ -37,11 +36,8 @@ _TLS_VERSIONS = {"default": ssl.TLSVersion.TLSv1_2, "tlsv1_2": ssl.TLSVersion.TL
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-    """A type of console proxy.
-
-    ``types``: its console types; ``group`` and ``prefix``: group and prefix of its options; ``web``: the
-    directory of its web pages in Debian.
-    """
+    """A type of console proxy. ``types``: its console types; ``group`` and ``prefix``: group and prefix of its options;
+    ``web``: the directory of its web pages in Debian."""
 
     name: str
     types: tuple[str, ...]
@@ -72,7 +68,7 @@ class ConsoleProxy:
         self._consoles = bus.client(transport, Consoles)
         self._authorizer = TokenAuthorizer(self._consoles, bus.client(transport, Compute), kind.types)
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._run, name=kind.name, daemon=True)
+        self._thread = threading.Thread(target=self._loop.run_forever, name=kind.name, daemon=True)
         self._server: ConsoleServer | None = None
         self.port = 0
 
@@ -102,19 +98,13 @@ class ConsoleProxy:
             return ""
         return str(directory)
 
-    def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        self._loop.run_forever()
-
     def _run_coroutine(self, coroutine: Any, seconds: float | None = None) -> Any:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(seconds)
 
 
 def security_schemes(names: Collection[str]) -> Callable[[HostStream], dict[int, rfb.Scheme]]:
-    """Return a function that returns the handshakes with a host by security type, for these [vnc]auth_schemes.
-
-    Raises InvalidInput for invalid options.
-    """
+    """Return a function that returns the handshakes with a host by security type, for these [vnc]auth_schemes. Raises
+    InvalidInput for invalid options."""
     secure = rfb.vencrypt_tls() if "vencrypt" in names else None
 
     def schemes(host: HostStream) -> dict[int, rfb.Scheme]:

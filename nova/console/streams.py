@@ -13,19 +13,16 @@ from websockets.exceptions import ConnectionClosed
 
 from nova.common import plain_ip
 
-# Maximum number of bytes per read.
-_READ_SIZE = 64 * 1024
+_READ_SIZE = 64 * 1024  # maximum number of bytes per read
 # TCP keepalive: seconds of silence before the first probe, seconds between probes, and unanswered probes until the
 # system closes the connection.
 _KEEPALIVE = ((socket.TCP_KEEPIDLE, 30), (socket.TCP_KEEPINTVL, 10), (socket.TCP_KEEPCNT, 3))
 # Interval in seconds of heartbeats to a browser, which keep the connection open in proxies and firewalls on the way.
 HEARTBEAT_INTERVAL = 20.0
-# Seconds that data may wait for a browser to read before the session ends.
-READ_TIMEOUT = 60.0
+READ_TIMEOUT = 60.0  # seconds that data may wait for a browser to read before the session ends
 # Seconds in which a host may read the remaining data after its connection is closed, before the connection is reset.
 LINGER = 5.0
-# SO_LINGER value that makes the system reset the connection and discard unsent data.
-_RESET = struct.pack("ii", 1, 0)
+_RESET = struct.pack("ii", 1, 0)  # SO_LINGER value that makes the system reset the connection and discard unsent data
 
 Networks = Sequence[ipaddress.IPv4Network | ipaddress.IPv6Network]
 
@@ -43,11 +40,8 @@ class ReadTimeout(EOFError):
 
 
 class BrowserStream:
-    """The browser's WebSocket as a stream of bytes, regardless of message boundaries.
-
-    A vanished browser is detected by TCP keepalive and by data that it does not read. Pings are not used, since many
-    simple clients send no pongs.
-    """
+    """The browser's WebSocket as a stream of bytes, regardless of message boundaries. A vanished browser is detected by
+    TCP keepalive and by data that it does not read. Pings are not used, since many simple clients send no pongs."""
 
     def __init__(self, websocket: Connection) -> None:
         self._websocket = websocket
@@ -56,21 +50,16 @@ class BrowserStream:
     async def read(self, size: int) -> bytes:
         """Return exactly ``size`` bytes. Raises EOFError."""
         while len(self._buffer) < size:
-            message = await self._receive()
-            if message is None:
-                raise EOFError
-            self._buffer += message
+            self._buffer += await self._receive()
         data, self._buffer = self._buffer[:size], self._buffer[size:]
         return data
 
     async def read_available(self) -> bytes:
         """Wait for data and return it, or b"" at the end of the stream."""
         data, self._buffer = self._buffer, b""
-        while not data:
-            message = await self._receive()
-            if message is None:
-                return b""
-            data = message
+        with contextlib.suppress(EOFError):
+            while not data:
+                data = await self._receive()
         return data
 
     async def write(self, data: bytes) -> None:
@@ -99,11 +88,11 @@ class BrowserStream:
         except TimeoutError:
             raise ReadTimeout from None
 
-    async def _receive(self) -> bytes | None:
+    async def _receive(self) -> bytes:
         try:
             return await self._websocket.recv(decode=False)
         except ConnectionClosed:
-            return None
+            raise EOFError from None
 
 
 class HostStream:
@@ -146,10 +135,8 @@ class HostStream:
 
 
 class _TlsProtocol(asyncio.StreamReaderProtocol):
-    """The protocol of the TLS connection.
-
-    It refers to the writer of the plain connection, since a writer closes its connection when it is garbage-collected.
-    """
+    """The protocol of the TLS connection. It refers to the writer of the plain connection, since a writer closes its
+    connection when it is garbage-collected."""
 
     def __init__(self, reader: asyncio.StreamReader, plain_writer: asyncio.StreamWriter) -> None:
         super().__init__(reader)

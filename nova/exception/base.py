@@ -1,6 +1,5 @@
 """The base class of all errors, one class for each HTTP status, and errors of requests: bad input, missing rights and
-exceeded quotas.
-"""
+exceeded quotas."""
 
 from __future__ import annotations
 
@@ -9,11 +8,9 @@ from typing import Any, ClassVar
 
 class NovaException(Exception):
     """The base class of errors, with the HTTP status ``code`` and the message ``template`` with named arguments.
-
     Tenants can read the message. Details for operators only, such as host names, are in ``inside_template``. Services
-    send errors to each other by ``wire_name``, which is the name of the class unless the class defines another one.
-    A subclass sets these attributes by keywords: ``class NotFound(NovaException, code=404, template="..."): ...``
-    """
+    send errors to each other by ``wire_name``, which is the name of the class unless the class defines another one. A
+    subclass sets these attributes by keywords: ``class NotFound(NovaException, code=404, template="..."): ...``"""
 
     code: ClassVar[int] = 500
     template: ClassVar[str] = "An unknown exception occurred."
@@ -80,17 +77,14 @@ class CallerRefused(Forbidden, template="{what} is refused."):
     """An RPC message whose sender is not authorized."""
 
 
-class OverQuota(
-        Forbidden,
-        template="Quota exceeded for {overs}: Requested {req}, but already used {used} of {allowed} {overs}"): ...
+class OverQuota(Forbidden, template=(
+        "Quota exceeded for {overs}: Requested {req}, but already used {used} of {allowed} {overs}")): ...
 
 
 class QuotaLimit(Forbidden, template="Quota exceeded."):
     """A limit that is not a sum over servers (key pairs, metadata items, ...)."""
 
 
-class QuotaBelowUsage(
-        Invalid,
-        template="Quota limit {limit} for {key} must be greater than or equal to already used and reserved {minimum}."):
-    ...
+class QuotaBelowUsage(Invalid, template=(
+        "Quota limit {limit} for {key} must be greater than or equal to already used and reserved {minimum}.")): ...
 class QuotaAboveProject(Invalid, template="Quota limit {limit} for {key} must be less than or equal to {maximum}."): ...

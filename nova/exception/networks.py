@@ -24,11 +24,9 @@ class ExternalNetworkAttachForbidden(
         Forbidden, template="It is not allowed to create an interface on external network {network_id}"): ...
 class PortInUse(Conflict, template="Port {port_id} is still in use."): ...
 class PortNotUsable(Invalid, template="Port {port_id} not usable for instance {instance_uuid}."): ...
-
-
-class PortNotUsableDNS(PortNotUsable):
-    template = ("Port {port_id} not usable for instance {instance_uuid}: its dns_name {dns_name} is not the hostname "
-                "{hostname} of the instance.")
+class PortNotUsableDNS(PortNotUsable, template=(
+        "Port {port_id} not usable for instance {instance_uuid}: its dns_name {dns_name} is not the hostname "
+        "{hostname} of the instance.")): ...
 
 
 class PortFieldNotSupported(Invalid, template="Port {port_id} not usable: {field}={value} is not supported."):
@@ -36,18 +34,15 @@ class PortFieldNotSupported(Invalid, template="Port {port_id} not usable: {field
 
 
 class PortRequiresFixedIp(Invalid, template="Port {port_id} requires a FixedIP in order to be used."): ...
-class PortBindingFailed(
-        NovaException,
-        template="Binding failed for port {port_id}, please check the logs of the network service for more "
-                 "information."): ...
+class PortBindingFailed(NovaException, template=(
+        "Binding failed for port {port_id}, please check the logs of the network service for more information.")): ...
 class NoUniqueMatch(Conflict, template="No Unique Match Found."): ...
 class InterfaceAttachFailed(NovaException,
                             template="Failed to attach network adapter device to {instance_uuid}: {reason}"): ...
 
 
-class InterfaceAttachTimedOut(
-        ServiceUnavailable,
-        template="The network service has not created the interface in time; it may be attached later."):
+class InterfaceAttachTimedOut(ServiceUnavailable, template=(
+        "The network service has not created the interface in time; it may be attached later.")):
     """An attach without an answer in time; the interface may still be attached."""
 
 

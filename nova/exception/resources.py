@@ -6,9 +6,8 @@ from nova.exception.base import Conflict, Forbidden, Invalid, NotFound, ServiceU
 class FlavorNotFound(NotFound, template="Flavor {flavor_id} could not be found."): ...
 class FlavorExists(Conflict, template="Flavor with name {name} already exists."): ...
 class FlavorIdExists(Conflict, template="Flavor with ID {flavor_id} already exists."): ...
-class FlavorAccessExists(
-        Conflict,
-        template="Flavor access already exists for flavor {flavor_id} and project {project_id} combination."): ...
+class FlavorAccessExists(Conflict, template=(
+        "Flavor access already exists for flavor {flavor_id} and project {project_id} combination.")): ...
 class FlavorAccessNotFound(NotFound,
                            template="Flavor access not found for {flavor_id} / {project_id} combination."): ...
 class FlavorExtraSpecsNotFound(NotFound, template="Flavor {flavor_id} has no extra specs with key {key}."): ...
@@ -16,27 +15,20 @@ class KeypairNotFound(NotFound, template="Keypair {name} not found for user {use
 class KeyPairExists(Conflict, template="Key pair '{key_name}' already exists."): ...
 class InvalidKeypair(Invalid, template="Keypair data is invalid: {reason}"): ...
 class ServiceNotFound(NotFound, template="Service {service_id} could not be found."): ...
-class ServiceInUse(
-        Conflict,
-        template="Unable to delete compute service that is hosting instances. Migrate or delete the instances first."):
-    ...
+class ServiceInUse(Conflict, template=(
+        "Unable to delete compute service that is hosting instances. Migrate or delete the instances first.")): ...
+class ServiceHasShares(ServiceInUse, template=(
+        "Unable to delete compute service that still has access to share {share_id}: the share service needs the "
+        "address of the host to revoke the access. See nova-manage audit.")): ...
+class ServiceMigrating(ServiceInUse, template=(
+        "Unable to delete compute service that has in-progress migrations. Complete the migrations or delete their "
+        "servers first.")): ...
 
 
-class ServiceHasShares(ServiceInUse):
-    template = ("Unable to delete compute service that still has access to share {share_id}: the share service needs "
-                "the address of the host to revoke the access. See nova-manage audit.")
-
-
-class ServiceMigrating(ServiceInUse):
-    template = ("Unable to delete compute service that has in-progress migrations. Complete the migrations or delete "
-                "their servers first.")
-
-
-class HostEvacuated(Invalid):
+class HostEvacuated(Invalid, template=(
+        "Unable to force up host {host}: servers were evacuated from it, and it has not confirmed the removal of their "
+        "guests ({count} left). {advice}")):
     """A host that has not confirmed the removal of guests of evacuated servers; ``advice`` is for the operator."""
-
-    template = ("Unable to force up host {host}: servers were evacuated from it, and it has not confirmed the removal "
-                "of their guests ({count} left). {advice}")
 
 
 class ComputeHostNotFound(NotFound, template="Compute host {host} could not be found."): ...
@@ -46,11 +38,10 @@ class HostIdentityMismatch(Conflict, template="Host {host} must not start: {reas
     """A service that must not start, since its host name, machine or database does not match the registered one."""
 
 
-class NodeOfAnotherHost(Conflict):
+class NodeOfAnotherHost(Conflict, template=(
+        "Node {node} is registered as {name} of host {owner}, and servers have claims on it: host {host} must not "
+        "report it. Two hosts have the same node id (state_path/compute_id), or a host was renamed.")):
     """A node with claims that a second host reports."""
-
-    template = ("Node {node} is registered as {name} of host {owner}, and servers have claims on it: host {host} must "
-                "not report it. Two hosts have the same node id (state_path/compute_id), or a host was renamed.")
 
 
 class HostBinaryNotFound(NotFound, template="Could not find binary {binary} on host {host}."): ...

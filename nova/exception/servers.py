@@ -55,10 +55,9 @@ class NoValidHost(NovaException,
     """A request without a suitable host; ``detail`` lists the filters with the number of hosts that they rejected."""
 
 
-class MaxRetriesExceeded(
-        NovaException,
-        template="Exceeded maximum number of retries. Exhausted all hosts available for retrying build failures for "
-                 "instance {instance_uuid}."): ...
+class MaxRetriesExceeded(NovaException, template=(
+        "Exceeded maximum number of retries. Exhausted all hosts available for retrying build failures for instance "
+        "{instance_uuid}.")): ...
 class UnsupportedGroupPolicy(Invalid, template="ServerGroup policy is not supported: {reason}"): ...
 
 
@@ -80,9 +79,8 @@ class MigrationNotFoundByStatus(MigrationNotFound,
                                 template="Migration not found for instance {instance_id} with status {status}."): ...
 class MigrationNotFoundForInstance(MigrationNotFound,
                                    template="Migration {migration_id} not found for instance {instance_id}"): ...
-class InvalidMigrationState(
-        Invalid,
-        template="Cannot {method} migration {migration_id} of instance {instance_uuid} while it is {state}."): ...
+class InvalidMigrationState(Invalid, template=(
+        "Cannot {method} migration {migration_id} of instance {instance_uuid} while it is {state}.")): ...
 
 
 class StaleReport(Conflict, template="Action {action} is at step {step} attempt {attempt}."):

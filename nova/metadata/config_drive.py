@@ -1,7 +1,5 @@
-"""Config drives: the metadata of a guest as a small disk image.
-
-The files of an instance are always the same, in the same order, except for the random seed.
-"""
+"""Config drives: the metadata of a guest as a small disk image. The files of an instance are always the same, in the
+same order, except for the random seed."""
 
 import logging
 import os
@@ -29,15 +27,9 @@ def files(instance: Instance, settings: MetadataSettings, admin_pass: str | None
     data = ec2.user_data(instance)
     for name in [*openstack.VERSIONS, "latest"]:
         version = openstack.resolve(name) or name
-        meta = openstack.meta_data(instance, version, settings, admin_pass, random)
-        bodies = {
-            "meta_data.json": openstack.encode(meta), "user_data": data or b"",
-            "vendor_data.json": openstack.encode(openstack.vendor_data(settings)),
-            "network_data.json": openstack.encode(openstack.network_data(instance.network_info)),
-            "vendor_data2.json": openstack.encode(openstack.vendor_data2(settings)),
-        }
         for document in openstack.documents(version, data is not None, service=False):
-            contents[f"openstack/{name}/{document}"] = bodies[document]
+            contents[f"openstack/{name}/{document}"] = openstack.body(
+                document, instance, version, settings, admin_pass, random)
     for number in range(len(instance.personality)):
         contents[f"openstack/content/{number:04d}"] = openstack.content(instance, f"{number:04d}") or b""
     for name in [*ec2.VERSIONS, "latest"]:
@@ -54,11 +46,9 @@ def files(instance: Instance, settings: MetadataSettings, admin_pass: str | None
 def build(instance: Instance, path: str, settings: MetadataSettings, admin_pass: str | None = None,
           format: str = "iso9660", mkisofs: str = "genisoimage",
           random: Callable[[int], bytes] = os.urandom) -> None:
-    """Create the image file ``path``, replacing an existing file atomically.
-
-    ``format``: iso9660, which requires ``mkisofs``, or vfat, which requires mtools. Raises NotSupported for other
-    formats, ConfigDriveFailed if the tool is missing or fails, DiskFull.
-    """
+    """Create the image file ``path``, replacing an existing file atomically. ``format``: iso9660, which requires
+    ``mkisofs``, or vfat, which requires mtools. Raises NotSupported for other formats, ConfigDriveFailed if the tool is
+    missing or fails, DiskFull."""
     if format not in ("iso9660", "vfat"):
         raise exception.NotSupported(f"Config drives of format {format} are not supported.")
     folder = os.path.dirname(os.path.abspath(path))

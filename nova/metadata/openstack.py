@@ -12,7 +12,6 @@ from nova.metadata import ec2
 from nova.metadata.settings import MetadataSettings
 from nova.objects.networks.network import VIF, FixedIp
 from nova.objects.servers.instance import BlockDevice, DeviceAddress, Instance, disk_names
-from nova.objects.volumes.share import ShareMapping
 
 FOLSOM = "2012-08-10"
 GRIZZLY = "2013-04-04"
@@ -54,6 +53,19 @@ def documents(version: str, has_user_data: bool, service: bool = True) -> list[s
     return names + (["vendor_data2.json"] if version >= NEWTON_10 else [])
 
 
+def body(name: str, instance: Instance, version: str, settings: MetadataSettings, admin_pass: str | None = None,
+         random: Callable[[int], bytes] = os.urandom) -> bytes:
+    """Return the content of a document of :func:`documents`, except ``password``."""
+    if name == "user_data":
+        return ec2.user_data(instance) or b""
+    if name == "meta_data.json":
+        return encode(meta_data(instance, version, settings, admin_pass, random))
+    if name == "network_data.json":
+        return encode(network_data(instance.network_info))
+    data = settings.vendordata
+    return encode({} if data is None else data if name == "vendor_data.json" else {"static": data})
+
+
 def meta_data(instance: Instance, version: str, settings: MetadataSettings, admin_pass: str | None = None,
               random: Callable[[int], bytes] = os.urandom) -> dict[str, Any]:
     """Return the document meta_data.json. ``admin_pass`` is only for config drives."""
@@ -88,28 +100,24 @@ def devices(instance: Instance, version: str) -> list[dict[str, Any]]:
     nics = [_nic(vif, addresses.get(vif.mac.lower()), version) for vif in instance.network_info
             if vif.tag or version >= ROCKY]
     named = zip(instance.block_devices, disk_names(instance.block_devices), strict=True)
-    shares = [_share(mapping, addresses.get(mapping.tag)) for mapping in instance.usable_shares if version >= EPOXY]
+    shares = [{"type": "share", "share_id": mapping.share_id, "tag": mapping.tag, **_place(addresses.get(mapping.tag))}
+              for mapping in instance.usable_shares if version >= EPOXY]
     return nics + [_disk(disk, addresses.get(name)) for disk, name in named if disk.tag] + shares
 
 
-def _share(mapping: ShareMapping, address: DeviceAddress | None) -> dict[str, Any]:
-    return {"type": "share", "share_id": mapping.share_id, "tag": mapping.tag,
-            "bus": address.bus if address else "none", "address": address.address if address else "none"}
-
-
 def _nic(vif: VIF, address: DeviceAddress | None, version: str) -> dict[str, Any]:
-    nic: dict[str, Any] = {"type": "nic", "bus": address.bus if address else "none",
-                           "address": address.address if address else "none", "mac": vif.mac,
-                           "tags": [vif.tag] if vif.tag else []}
-    if version >= ROCKY:
-        nic["vf_trusted"] = False
-    return nic
+    nic = {"type": "nic", **_place(address), "mac": vif.mac, "tags": [vif.tag] if vif.tag else []}
+    return {**nic, "vf_trusted": False} if version >= ROCKY else nic
 
 
 def _disk(disk: BlockDevice, address: DeviceAddress | None) -> dict[str, Any]:
-    bus = address.bus if address else _BUSES.get(disk.disk_bus or "virtio", "none")
-    return {"type": "disk", "bus": bus, "address": address.address if address else "none",
+    return {"type": "disk", **_place(address, _BUSES.get(disk.disk_bus or "virtio", "none")),
             "serial": disk.volume_id or "", "path": disk.device_name or "", "tags": [disk.tag]}
+
+
+def _place(address: DeviceAddress | None, bus: str = "none") -> dict[str, Any]:
+    """Return the bus and the address of a device. ``bus``: its bus if its address is not known."""
+    return {"bus": address.bus, "address": address.address} if address else {"bus": bus, "address": "none"}
 
 
 def network_data(vifs: Sequence[VIF]) -> dict[str, Any]:
@@ -146,14 +154,6 @@ def _network(number: int, vif: VIF, fixed: FixedIp) -> dict[str, Any]:
     return {**network, "ip_address": fixed.address,
             "netmask": str(plain_ip.interface(f"{fixed.address}/{fixed.prefix}").netmask), "routes": routes,
             "services": [{"type": "dns", "address": address} for address in fixed.dns]}
-
-
-def vendor_data(settings: MetadataSettings) -> Any:
-    return {} if settings.vendordata is None else settings.vendordata
-
-
-def vendor_data2(settings: MetadataSettings) -> dict[str, Any]:
-    return {} if settings.vendordata is None else {"static": settings.vendordata}
 
 
 def content(instance: Instance, name: str) -> bytes | None:

@@ -1,7 +1,7 @@
 """Lookup of metadata documents by path, in the EC2 tree and the OpenStack tree of an instance."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from nova.metadata import ec2, openstack
@@ -12,8 +12,9 @@ from nova.objects.servers.instance import Instance
 
 TEXT = "text/plain; charset=UTF-8"
 JSON = "application/json"
-# The listing of the root, the same for all instances.
-ROOT = "\n".join([*ec2.VERSIONS, "latest"])
+BINARY = "application/octet-stream"
+_TYPES = {"user_data": BINARY, "network_data.json": TEXT}
+ROOT = "\n".join([*ec2.VERSIONS, "latest"])  # the listing of the root, the same for all instances
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,29 +65,20 @@ class Tree:
         if not names:
             return _text("\n".join(openstack.listed(utcnow().date())))
         if names[0] == "content":
-            return _binary(openstack.content(self.instance, names[1])) if len(names) == 2 else None
+            body = openstack.content(self.instance, names[1]) if len(names) == 2 else None
+            return None if body is None else Document(body, BINARY)
         version = openstack.resolve(names[0])
         if version is None or len(names) > 2:
             return None
+        listed = openstack.documents(version, bool(self.instance.user_data))
         if len(names) == 1:
-            return _text("\n".join(openstack.documents(version, bool(self.instance.user_data))))
-        make = self._makers(version).get(names[1])
-        return make() if make else None
-
-    def _makers(self, version: str) -> dict[str, Callable[[], Document | None]]:
-        instance, settings = self.instance, self.settings
-        makers: dict[str, Callable[[], Document | None]] = {
-            "meta_data.json": lambda: _json(openstack.meta_data(instance, version, settings)),
-            "user_data": lambda: _binary(ec2.user_data(instance)),
-            "network_data.json": lambda: Document(openstack.encode(openstack.network_data(instance.network_info))),
-        }
-        if version >= openstack.GRIZZLY:
-            makers["password"] = lambda: _text(password_of(instance.system_metadata))
-        if version >= openstack.HAVANA:
-            makers["vendor_data.json"] = lambda: _json(openstack.vendor_data(settings))
-        if version >= openstack.NEWTON_10:
-            makers["vendor_data2.json"] = lambda: _json(openstack.vendor_data2(settings))
-        return makers
+            return _text("\n".join(listed))
+        if names[1] not in (*listed, "network_data.json"):  # Old versions serve the last one without listing it.
+            return None
+        if names[1] == "password":
+            return _text(password_of(self.instance.system_metadata))
+        body = openstack.body(names[1], self.instance, version, self.settings)
+        return Document(body, _TYPES.get(names[1], JSON))
 
 
 def is_password(path: str) -> bool:
@@ -104,11 +96,3 @@ def _entries(node: Mapping[str, Any]) -> list[str]:
 
 def _text(text: str) -> Document:
     return Document(text.encode())
-
-
-def _binary(body: bytes | None) -> Document | None:
-    return None if body is None else Document(body, "application/octet-stream")
-
-
-def _json(document: Any) -> Document:
-    return Document(openstack.encode(document), JSON)

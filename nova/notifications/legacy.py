@@ -4,6 +4,7 @@ import datetime
 from collections.abc import Sequence
 from typing import Any
 
+from nova.notifications.versioned import fields
 from nova.objects.accounts.keypair import Keypair
 from nova.objects.hosts.aggregate import Aggregate
 from nova.objects.hosts.node import PERCENT, ComputeNode, Metric
@@ -26,8 +27,7 @@ _PHASED = {
     "live_migration_rollback": "live_migration._rollback",
     "live_migration_rollback_dest": "live_migration.rollback.dest",
 }
-# Events that have an error phase.
-_FAILING = frozenset({"create", "reboot", "rebuild", "resize"})
+_FAILING = frozenset({"create", "reboot", "rebuild", "resize"})  # events that have an error phase
 # (event, phase) -> name of an unversioned event without phases.
 _SINGLE = {("rebuild_scheduled", ""): "rebuild.scheduled", ("evacuate", ""): "evacuate", ("exists", ""): "exists",
             ("update", ""): "update", ("volume_attach", "end"): "volume.attach",
@@ -51,18 +51,16 @@ def instance(of: Instance, more: dict[str, Any], failure: Failure | None, with_v
     flavor = of.flavor
     properties = of.image.properties if of.image else {}
     payload: dict[str, Any] = {
-        "tenant_id": of.project_id, "user_id": of.user_id, "instance_id": of.uuid, "display_name": of.display_name,
-        "display_description": of.display_description, "reservation_id": of.reservation_id, "hostname": of.hostname,
-        "instance_type": flavor.name, "instance_type_id": flavor.id, "instance_flavor_id": flavor.flavorid,
+        **fields(of, "user_id display_name display_description reservation_id hostname host node availability_zone "
+                     "kernel_id ramdisk_id progress access_ip_v4 access_ip_v6"),
+        "tenant_id": of.project_id, "instance_id": of.uuid, "instance_type": flavor.name,
+        "instance_type_id": flavor.id, "instance_flavor_id": flavor.flavorid, "cell_name": "",
         "architecture": properties.get("hw_architecture") or properties.get("architecture"),
-        "memory_mb": flavor.memory_mb, "disk_gb": flavor.root_gb + flavor.ephemeral_gb, "vcpus": flavor.vcpus,
-        "root_gb": flavor.root_gb, "ephemeral_gb": flavor.ephemeral_gb, "host": of.host, "node": of.node,
-        "availability_zone": of.availability_zone, "cell_name": "", "created_at": _time(of.created_at),
-        "terminated_at": _time(of.terminated_at), "deleted_at": _time(of.terminated_at) if of.deleted else "",
-        "launched_at": _time(of.launched_at), "image_ref_url": of.image_ref, "os_type": properties.get("os_type"),
-        "kernel_id": of.kernel_id, "ramdisk_id": of.ramdisk_id, "state": of.vm_state,
-        "state_description": of.task_state or "", "progress": of.progress, "access_ip_v4": of.access_ip_v4,
-        "access_ip_v6": of.access_ip_v6, "metadata": dict(of.metadata),
+        **fields(flavor, "memory_mb vcpus root_gb ephemeral_gb"), "disk_gb": flavor.root_gb + flavor.ephemeral_gb,
+        "created_at": _time(of.created_at), "terminated_at": _time(of.terminated_at),
+        "deleted_at": _time(of.terminated_at) if of.deleted else "", "launched_at": _time(of.launched_at),
+        "image_ref_url": of.image_ref, "os_type": properties.get("os_type"),
+        "state": of.vm_state, "state_description": of.task_state or "", "metadata": dict(of.metadata),
         "image_meta": {name.removeprefix(METADATA): value for name, value in of.system_metadata.items()
                        if name.startswith(METADATA)},
         "fixed_ips": [] if of.deleted else [
@@ -99,15 +97,13 @@ def keypair(of: Keypair, project_id: str | None) -> dict[str, Any]:
 
 
 def server_group(of: ServerGroup) -> dict[str, Any]:
-    return {"server_group_id": of.uuid, "name": of.name, "project_id": of.project_id, "user_id": of.user_id,
-            "policies": [of.policy], "members": list(of.members)}
+    return {"server_group_id": of.uuid, **fields(of, "name project_id user_id"), "policies": [of.policy],
+            "members": list(of.members)}
 
 
 def volume_usage(counted: VolumeCounters, of: Instance, now: datetime.datetime) -> dict[str, Any]:
-    return {"volume_id": counted.volume_id, "tenant_id": of.project_id, "user_id": of.user_id,
-            "availability_zone": of.availability_zone, "instance_id": of.uuid, "last_refreshed": _time(now),
-            "reads": counted.reads, "read_bytes": counted.read_bytes, "writes": counted.writes,
-            "write_bytes": counted.write_bytes}
+    return {"tenant_id": of.project_id, **fields(of, "user_id availability_zone"), "instance_id": of.uuid,
+            "last_refreshed": _time(now), **fields(counted, "volume_id reads read_bytes writes write_bytes")}
 
 
 def metrics(of: ComputeNode, measured: Sequence[Metric]) -> dict[str, Any]:

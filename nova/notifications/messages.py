@@ -12,7 +12,7 @@ from oslo_config import cfg
 
 from nova import context
 from nova.conf import CONF
-from nova.notifications import legacy, resources, versioned
+from nova.notifications import legacy, versioned
 from nova.objects.accounts.notification import Notification
 from nova.objects.accounts.usage import audit_period
 from nova.objects.base import new_uuid, utcnow
@@ -45,11 +45,8 @@ class NotificationSettings:
 
 @dataclasses.dataclass(frozen=True)
 class ServerEvent:
-    """An event of a server.
-
-    ``name``: the versioned name without the prefix "instance."; ``phase``: start, end, error or ""; ``more``: fields
-    of the payload that are specific to the event.
-    """
+    """An event of a server. ``name``: the versioned name without the prefix "instance."; ``phase``: start, end, error
+    or ""; ``more``: fields of the payload that are specific to the event."""
 
     name: str
     phase: str
@@ -100,13 +97,14 @@ class NotificationBuilder:
 
     def server(self, event: ServerEvent) -> list[Notification]:
         """Return the notifications of an event of a server."""
-        notifications = []
+        notifications, subject, by = [], event.instance.uuid, event.publisher
+        priority = ERROR.upper() if event.phase == ERROR else "INFO"
         if self.settings.versioned:
             name = ".".join(filter(None, ("instance", event.name, event.phase)))
-            notifications.append(self._message(event, name, self._payload(event), True))
+            notifications.append(self.message(subject, name, by, self._payload(event), True, priority))
         if self.settings.unversioned and (legacy_name := legacy.event_of(event.name, event.phase)):
             payload = legacy.instance(event.instance, event.more, event.failure, self.settings.volumes)
-            notifications.append(self._message(event, legacy_name, payload, False))
+            notifications.append(self.message(subject, legacy_name, by, payload, False, priority))
         return notifications
 
     def _payload(self, event: ServerEvent) -> dict[str, Any]:
@@ -118,11 +116,6 @@ class NotificationBuilder:
             data |= _MORE_FIELDS[event.name](event.instance)
         return versioned.wrapped(name, version, {**data, **event.more})
 
-    def _message(self, event: ServerEvent, event_type: str, payload: dict[str, Any],
-                 is_versioned: bool) -> Notification:
-        return self.message(event.instance.uuid, event_type, event.publisher, payload, is_versioned,
-                            ERROR.upper() if event.phase == ERROR else "INFO")
-
     def message(self, subject: str, event_type: str, publisher: str, payload: dict[str, Any], is_versioned: bool,
                 priority: str = "INFO") -> Notification:
         return Notification(
@@ -131,11 +124,9 @@ class NotificationBuilder:
 
     def resource(self, event: str, subject: str, payload: dict[str, Any], old_name: str = "",
                  old_payload: dict[str, Any] | None = None, by: str = "", failed: bool = False) -> list[Notification]:
-        """Return the notifications of an event of another resource.
-
-        ``old_name``, ``old_payload``: event type and payload in the unversioned format, if there is one. ``by``: the
-        publisher (default: the API). ``failed``: True for the priority ERROR.
-        """
+        """Return the notifications of an event of another resource. ``old_name``, ``old_payload``: event type and
+        payload in the unversioned format, if there is one. ``by``: the publisher (default: the API). ``failed``: True
+        for the priority ERROR."""
         notifications, by = [], by or publisher("nova-api", CONF.host)
         priority = ERROR.upper() if failed or payload["nova_object.name"] == "ExceptionPayload" else "INFO"
         if self.settings.versioned:
@@ -148,7 +139,7 @@ class NotificationBuilder:
         """Return the notifications of new servers in a group, one for each server."""
         groups = [msgspec.structs.replace(group, members=[member]) for member in members]
         return [notification for of in groups for notification in self.resource(
-            "server_group.add_member", of.uuid, resources.server_group(of), "servergroup.addmember",
+            "server_group.add_member", of.uuid, versioned.server_group(of), "servergroup.addmember",
             {"server_group_id": of.uuid, "instance_uuids": of.members})]
 
     def exists(self, instance: Instance, publisher: str, begin: datetime.datetime,
@@ -160,11 +151,8 @@ class NotificationBuilder:
     # --- updates ---------------------------------------------------------------------------------------
     def updated(self, instance: Instance, publisher: str, old: tuple[str | None, str | None], notify_on: str,
                 old_name: str | None = None) -> list[Notification]:
-        """Return the notifications of an update of a server.
-
-        ``old``: vm_state and task_state before the update. ``notify_on``: vm_state or vm_and_task_state, the state
-        changes that the payload reports.
-        """
+        """Return the notifications of an update of a server. ``old``: vm_state and task_state before the update.
+        ``notify_on``: vm_state or vm_and_task_state, the state changes that the payload reports."""
         new = (instance.vm_state, instance.task_state)
         changed = old[0] != new[0] or (notify_on == "vm_and_task_state" and old[1] != new[1])
         old_state, old_task = old if changed else new

@@ -1,8 +1,6 @@
-"""The notifications of each operation.
-
-An event with phases covers a span of steps. Its start notification is emitted when the first order of the span is sent,
-and its end or error notification when the end of the last step is recorded.
-"""
+"""The notifications of each operation. An event with phases covers a span of steps. Its start notification is emitted
+when the first order of the span is sent, and its end or error notification when the end of the last step is
+recorded."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -112,8 +110,7 @@ PHASED_EVENTS: Mapping[str, Sequence[PhasedEvent]] = {
     **dict.fromkeys(("detach_interface", "lose_interface"), _phased("interface_detach", "detach", when="host")),
 }
 
-# The usage of a server before the operation changes it.
-_EXISTS = SingleEvent("exists", "nova-compute")
+_EXISTS = SingleEvent("exists", "nova-compute")  # the usage of a server before the operation changes it
 
 # Operation -> events without phases.
 SINGLE_EVENTS: Mapping[str, Sequence[SingleEvent]] = {

@@ -3,16 +3,14 @@
 import dataclasses
 from typing import Any
 
-from nova.notifications.versioned import Payload, failure, flavor, wrapped
+from nova.notifications.versioned import Payload, failure, fields, flavor, wrapped
 from nova.objects.dedicated_resources.numa import GuestCell, GuestTopology
-from nova.objects.dedicated_resources.pci import PciRequest
 from nova.objects.hosts.scheduling import GroupSpec, RequestSpec
 from nova.objects.images.image import Image
 from nova.objects.servers.action import Failure
 from nova.objects.servers.instance import Instance
 
-# Prefixes of image properties that the payload includes.
-_PREFIXES = ("hw_", "os_", "img_", "traits_required")
+_PREFIXES = ("hw_", "os_", "img_", "traits_required")  # prefixes of image properties that the payload includes
 
 
 @dataclasses.dataclass
@@ -35,9 +33,13 @@ def request(spec: RequestSpec, of: Instance) -> Payload:
         "instance_group": _group(spec.group, spec, of) if spec.group else None,
         "numa_topology": _topology(spec.numa_topology, uuid) if spec.numa_topology else None,
         "pci_requests": wrapped("InstancePCIRequestsPayload", "1.0", {
-            "instance_uuid": uuid, "requests": [_devices(pci_request) for pci_request in spec.pci_requests]}),
+            "instance_uuid": uuid, "requests": [wrapped("InstancePCIRequestPayload", "1.1", {
+                "count": pci.count, "spec": [dict(pci_spec) for pci_spec in pci.specs], "alias_name": pci.alias,
+                "request_id": None, "numa_policy": pci.numa_policy}) for pci in spec.pci_requests]}),
         "num_instances": max(1, len(spec.instance_uuids)),
-        "requested_destination": _destination(spec) if spec.requested_host or spec.requested_node else None,
+        "requested_destination": wrapped("DestinationPayload", "1.0", {
+            "aggregates": None, "cell": None, "host": spec.requested_host, "node": spec.requested_node,
+        }) if spec.requested_host or spec.requested_node else None,
         "retry": None,
         "scheduler_hints": {name: [str(item) for item in (value if isinstance(value, list) else [value])]
                             for name, value in spec.hints.items()},
@@ -48,10 +50,8 @@ def _image(of: Image | None) -> Payload | None:
     if of is None:
         return None
     return wrapped("ImageMetaPayload", "1.0", {
-        "id": of.id, "name": of.name, "status": of.status, "visibility": of.visibility, "protected": of.protected,
-        "checksum": of.checksum, "owner": of.owner, "size": of.size, "virtual_size": of.virtual_size,
-        "container_format": of.container_format, "disk_format": of.disk_format, "created_at": of.created_at,
-        "updated_at": of.updated_at, "tags": [], "direct_url": None, "min_ram": of.min_ram, "min_disk": of.min_disk,
+        **fields(of, "id name status visibility protected checksum owner size virtual_size container_format "
+                     "disk_format created_at updated_at min_ram min_disk"), "tags": [], "direct_url": None,
         "properties": wrapped("ImageMetaPropsPayload", "1.20", {
             name: value for name, value in of.properties.items() if name.startswith(_PREFIXES)})})
 
@@ -78,17 +78,6 @@ def _cell(cell: GuestCell, of: GuestTopology) -> Payload:
         "cpu_policy": "dedicated" if cell.pcpus else None, "cpu_thread_policy": of.thread_policy or None})
 
 
-def _devices(of: PciRequest) -> Payload:
-    return wrapped("InstancePCIRequestPayload", "1.1", {
-        "count": of.count, "spec": [dict(pci_spec) for pci_spec in of.specs], "alias_name": of.alias,
-        "request_id": None, "numa_policy": of.numa_policy})
-
-
-def _destination(spec: RequestSpec) -> Payload:
-    return wrapped("DestinationPayload", "1.0", {
-        "aggregates": None, "cell": None, "host": spec.requested_host, "node": spec.requested_node})
-
-
 def task(spec: RequestSpec, of: Instance, state: str, reason: Failure) -> Payload:
     """Return the ComputeTaskPayload of an operation that found no host. ``state``: the vm_state of the server."""
     return wrapped("ComputeTaskPayload", "1.0", {
@@ -100,14 +89,11 @@ def old_request(spec: RequestSpec, of: Instance) -> dict[str, Any]:
     image = {"id": spec.image.id, "name": spec.image.name, "properties": dict(spec.image.properties)} \
         if spec.image else {}
     return {"image": image, "instance_properties": _properties(of), "num_instances": max(1, len(spec.instance_uuids)),
-            "instance_type": {name: getattr(spec.flavor, name) for name in (
-                "flavorid", "name", "vcpus", "memory_mb", "root_gb", "ephemeral_gb", "swap")}}
+            "instance_type": fields(spec.flavor, "flavorid name vcpus memory_mb root_gb ephemeral_gb swap")}
 
 
 def _properties(of: Instance) -> dict[str, Any]:
-    return {"uuid": of.uuid, "project_id": of.project_id, "user_id": of.user_id, "display_name": of.display_name,
-            "availability_zone": of.availability_zone, "host": of.host, "vm_state": of.vm_state,
-            "reservation_id": of.reservation_id}
+    return fields(of, "uuid project_id user_id display_name availability_zone host vm_state reservation_id")
 
 
 def old_task(method: str, spec: RequestSpec, of: Instance, state: str, reason: Failure) -> dict[str, Any]:

@@ -6,16 +6,13 @@ import uuid
 
 import msgspec
 
-# Every number with that many digits fits into 64 bits.
-_DIGITS = 18
+_DIGITS = 18  # every number with that many digits fits into 64 bits
 
 
 class Object(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """Base of the structs that services exchange.
-
-    Unknown fields are ignored, and every field added after the first release has a default, so that services one
-    release older or newer understand each other. Subclasses must repeat ``kw_only=True``: msgspec does not inherit it.
-    """
+    """Base of the structs that services exchange. Unknown fields are ignored, and every field added after the first
+    release has a default, so that services one release older or newer understand each other. Subclasses must repeat
+    ``kw_only=True``: msgspec does not inherit it."""
 
 
 def utcnow() -> datetime.datetime:

@@ -11,14 +11,11 @@ import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-# Maximum number of characters of an expression.
-LONGEST = 1024
-# Maximum number of characters of a query parameter that may be an expression or a list of tags.
-LONGEST_TEXT = 4096
+LONGEST = 1024  # maximum number of characters of an expression
+LONGEST_TEXT = 4096  # maximum number of characters of a query parameter that may be an expression or a list of tags
 # Maximum number of bytes of a compiled expression, which every character of a text may have to pass.
 _MEMORY = 64 * LONGEST
-# The same for a literal search.
-_LITERAL_MEMORY = 8 * _MEMORY
+_LITERAL_MEMORY = 8 * _MEMORY  # the same for a literal search
 # Classes of Unicode characters (\pL) in an expression: compiling one takes as long as hundreds of other characters.
 _MOST_CLASSES = 8
 
@@ -26,8 +23,7 @@ _MOST_CLASSES = 8
 # Parts of an expression that distinguish the ends of lines from those of the text.
 _NO_LINES = ("\n", "\r", r"\n", r"\r", r"\x", r"\0", r"\A", r"\z", r"\Q")
 
-# Expressions that match whatever contains them literally.
-_PLAIN = re.compile(r"[\w.]*")
+_PLAIN = re.compile(r"[\w.]*")  # expressions that match whatever contains them literally
 
 # Returns the position of the first match in a text at or behind a position; -1: there is none.
 Finder = Callable[[bytes, int], int]

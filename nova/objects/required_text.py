@@ -1,7 +1,5 @@
 """Texts that a regular expression requires, so that a database can discard most rows before the expression is tried.
-
-The parser reads the part of RE2's syntax that names usually need. From other parts nothing is derived.
-"""
+The parser reads the part of RE2's syntax that names usually need. From other parts nothing is derived."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""Authorization of requests by oslo.policy rules.
-
-Operators override the default rules in the file [oslo_policy]policy_file; a change of the file takes effect within a
-second. Targets are mappings with ``project_id`` and ``user_id`` of the affected resource.
-"""
+"""Authorization of requests by oslo.policy rules. Operators override the default rules in the file
+[oslo_policy]policy_file; a change of the file takes effect within a second. Targets are mappings with ``project_id``
+and ``user_id`` of the affected resource."""
 
 import threading
 import time
@@ -18,8 +16,7 @@ from nova.context import RequestContext
 _lock = threading.Lock()
 _enforcer: policy.Enforcer | None = None
 _checked_at = 0.0
-# Seconds between two checks of the policy file for changes.
-_CHECK_INTERVAL = 1.0
+_CHECK_INTERVAL = 1.0  # seconds between two checks of the policy file for changes
 
 
 def list_rules() -> list[policy.RuleDefault]:
@@ -57,17 +54,13 @@ def reset() -> None:
 
 def credentials(ctx: RequestContext) -> dict[str, Any]:
     """Return the attributes of the caller for rules."""
-    values = dict(ctx.to_policy_values())
-    values["is_admin"] = ctx.is_admin
-    return values
+    return {**ctx.to_policy_values(), "is_admin": ctx.is_admin}
 
 
 def allowed(ctx: RequestContext, rule: str, target: Mapping[str, Any] | None = None,
             creds: dict[str, Any] | None = None) -> bool:
-    """Return True if the rule allows the caller to access ``target`` (None: a resource of the caller's project).
-
-    An unknown rule allows nothing.
-    """
+    """Return True if the rule allows the caller to access ``target`` (None: a resource of the caller's project). An
+    unknown rule allows nothing."""
     enforcer = get_enforcer()
     check = enforcer.rules.get(rule)
     if check is None:
@@ -95,10 +88,8 @@ def is_admin(ctx: RequestContext) -> bool:
 
 
 def plain(rule: str) -> bool:
-    """Return True if the rule consists of "and", "or", roles and comparisons only.
-
-    Additional attributes of the target can then only turn a refusal into a permission.
-    """
+    """Return True if the rule consists of "and", "or", roles and comparisons only. Additional attributes of the target
+    can then only turn a refusal into a permission."""
     enforcer = get_enforcer()
     check = enforcer.rules.get(rule)
     return check is not None and _plain(check, enforcer)

@@ -2,54 +2,43 @@
 
 import datetime
 
-from nova.bus import Interface, call
 from nova.context import RequestContext
 from nova.objects.accounts.flavor import Flavor, FlavorQuery
 from nova.objects.accounts.keypair import Keypair
 from nova.objects.accounts.usage import Quotas as QuotaSet
 from nova.objects.accounts.usage import ServerUsage
-from nova.rpcapi import CONDUCTOR
+from nova.rpcapi import CONDUCTOR, Interface
 
 
 class Flavors(Interface, topic=CONDUCTOR, namespace="flavors"):
     """Management of flavors. Methods with a flavorid raise FlavorNotFound."""
 
-    @call
     def index(self, ctx: RequestContext, query: FlavorQuery) -> list[Flavor]:
         """Raises MarkerNotFound."""
 
-    @call
     def get(self, ctx: RequestContext, flavorid: str, project_id: str | None = None) -> Flavor:
         """Return a flavor. With ``project_id`` private flavors without access for the project are not found."""
 
-    @call
     def create(self, ctx: RequestContext, flavor: Flavor) -> Flavor:
         """Raises FlavorExists (name) or FlavorIdExists."""
 
-    @call
     def update(self, ctx: RequestContext, flavorid: str, description: str | None) -> Flavor: ...
 
-    @call
     def delete(self, ctx: RequestContext, flavorid: str) -> None:
         """Delete a flavor. Existing servers keep a copy of it."""
 
-    @call
     def set_extra_specs(self, ctx: RequestContext, flavorid: str, specs: dict[str, str]) -> dict[str, str]:
         """Merge the extra specs and return all of them."""
 
-    @call
     def delete_extra_spec(self, ctx: RequestContext, flavorid: str, key: str) -> None:
         """Raises FlavorExtraSpecsNotFound."""
 
-    @call
     def access(self, ctx: RequestContext, flavorid: str) -> list[str]:
         """Return the ids of the projects with access to a private flavor."""
 
-    @call
     def add_access(self, ctx: RequestContext, flavorid: str, project_id: str) -> list[str]:
         """Raises FlavorAccessExists."""
 
-    @call
     def remove_access(self, ctx: RequestContext, flavorid: str, project_id: str) -> list[str]:
         """Raises FlavorAccessNotFound."""
 
@@ -57,54 +46,43 @@ class Flavors(Interface, topic=CONDUCTOR, namespace="flavors"):
 class Keypairs(Interface, topic=CONDUCTOR, namespace="keypairs"):
     """Key pairs of users."""
 
-    @call
     def index(self, ctx: RequestContext, user_id: str, limit: int | None = None,
               marker: str | None = None) -> list[Keypair]:
         """Return key pairs ordered by name. Raises MarkerNotFound ("Marker X could not be found.")."""
 
-    @call
     def get(self, ctx: RequestContext, user_id: str, name: str) -> Keypair:
         """Raises KeypairNotFound."""
 
-    @call
     def create(self, ctx: RequestContext, keypair: Keypair, imported: bool = False) -> Keypair:
         """Create a key pair; ``imported`` is True if the user supplied the public key. Raises KeyPairExists, QuotaLimit
         ("Quota exceeded, too many key pairs.")."""
 
-    @call
     def delete(self, ctx: RequestContext, user_id: str, name: str) -> None: ...
 
 
 class Quotas(Interface, topic=CONDUCTOR, namespace="quotas"):
     """Quotas by the resource names of quota sets; -1 means no limit."""
 
-    @call
     def get(self, ctx: RequestContext, project_id: str, user_id: str | None = None, usage: bool = False) -> QuotaSet:
         """Return the limits in force, with ``usage`` also the used amounts."""
 
-    @call
     def defaults(self, ctx: RequestContext) -> QuotaSet: ...
 
-    @call
     def set(self, ctx: RequestContext, project_id: str, limits: dict[str, int], user_id: str | None = None,
             force: bool = False) -> QuotaSet:
         """Raises QuotaBelowUsage (unless ``force``), QuotaAboveProject (user above project)."""
 
-    @call
     def reset(self, ctx: RequestContext, project_id: str, user_id: str | None = None) -> None:
         """Reset the limits to the defaults."""
 
-    @call
     def get_class(self, ctx: RequestContext, name: str) -> QuotaSet: ...
 
-    @call
     def set_class(self, ctx: RequestContext, name: str, limits: dict[str, int]) -> QuotaSet: ...
 
 
 class Usages(Interface, topic=CONDUCTOR, namespace="usages"):
     """Resource usage of servers."""
 
-    @call
     def index(self, ctx: RequestContext, begin: datetime.datetime, end: datetime.datetime, limit: int,
               project_id: str | None = None, marker: str | None = None) -> list[ServerUsage]:
         """Return a page of the servers that existed between ``begin`` and ``end``, including deleted ones. Servers are

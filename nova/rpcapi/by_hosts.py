@@ -3,7 +3,7 @@
 import datetime
 from typing import Any
 
-from nova.bus import Interface, brief_cast, by_hosts, call, slow_call
+from nova.bus import brief_cast, by_hosts, slow_call
 from nova.context import RequestContext
 from nova.objects.hosts.node import ComputeNode
 from nova.objects.hosts.scheduling import FleetPage
@@ -16,14 +16,13 @@ from nova.objects.servers.guest import Eviction, ExpectedGuest, GuestStatus, Res
 from nova.objects.servers.instance import Instance
 from nova.objects.servers.order import StepOrder, StepReport
 from nova.objects.volumes.volume import VolumeCounters
-from nova.rpcapi import CONDUCTOR, HEARTBEATS, REPORTS
+from nova.rpcapi import CONDUCTOR, HEARTBEATS, REPORTS, Interface
 
 
 class Guests(Interface, topic=CONDUCTOR, namespace="guests"):
     """Reports of compute hosts, and requests for the servers that should run on them."""
 
     @by_hosts
-    @call
     def report_nodes(self, ctx: RequestContext, host: str, nodes: list[ComputeNode], after: str = "",
                      upto: str | None = None) -> list[ComputeNode]:
         """Store the inventories and traits of all nodes of a host, and return the nodes with their uuids. A host with
@@ -31,72 +30,59 @@ class Guests(Interface, topic=CONDUCTOR, namespace="guests"):
         driver must define the uuid of every node then."""
 
     @by_hosts
-    @call
     def on_host(self, ctx: RequestContext, host: str, limit: int = 1000, marker: str | None = None) -> list[Instance]:
         """Return the instances that may exist on a host, including incoming ones, ordered by uuid."""
 
     @by_hosts
-    @call
     def expected(self, ctx: RequestContext, host: str, limit: int = 1000,
                  marker: str | None = None) -> list[ExpectedGuest]:
         """Return the same instances as on_host, with only the fields for a comparison with guests."""
 
     @by_hosts
-    @call
     def described(self, ctx: RequestContext, uuids: list[str]) -> list[Instance]:
         """Return those of the instances that exist. A host gets only instances that may exist on it."""
 
     @by_hosts
-    @call
     def power_states(self, ctx: RequestContext, host: str, guests: list[GuestStatus]) -> None:
         """Report changed power states of guests, from events or the periodic sync. The rows are updated, or an
         operation restores the power state of the guest."""
 
     @by_hosts
-    @call
     def whereabouts(self, ctx: RequestContext, host: str, uuids: list[str]) -> list[Whereabouts]:
         """Return for each guest whether it may exist on ``host``. Guests without any row are omitted."""
 
     @by_hosts
-    @call
     def evictions(self, ctx: RequestContext, host: str, limit: int = 1000, marker: str | None = None) -> list[Eviction]:
         """Return the evictions (guests that the host must remove), ordered by uuid."""
 
     @by_hosts
-    @call
     def evicted(self, ctx: RequestContext, host: str, uuids: list[str],
                 since: dict[str, datetime.datetime] | None = None) -> None:
         """Report removed guests. ``since`` holds the times of the executed evictions (None: all of them)."""
 
     @by_hosts
-    @call
     def resume(self, ctx: RequestContext, host: str, waiting: list[str], begun: list[str], at_once: int) -> Resumed:
         """Start guests of ``waiting`` after a reboot of the host, so that at most ``at_once`` start at the same time.
         ``begun`` lists the guests whose start was requested before. Returns both lists without completed starts and
         servers that are no longer ACTIVE on the host. No guest is started while the service is forced down."""
 
     @by_hosts
-    @call
     def images_cached(self, ctx: RequestContext, host: str, results: list[CacheResult]) -> None:
         """Report the results of requests to cache images."""
 
     @by_hosts
-    @call
     def volumes_used(self, ctx: RequestContext, host: str, counters: list[VolumeCounters]) -> None:
         """Report I/O counters of volumes, which are sent as notifications."""
 
     @by_hosts
-    @call
     def hypervisor_lost(self, ctx: RequestContext, host: str, address: str, failure: Failure) -> None:
         """Report that the host at ``address`` cannot reach its hypervisor, which is sent as a notification."""
 
     @by_hosts
-    @call
     def by_address(self, ctx: RequestContext, network_id: str, address: str) -> Instance:
         """Return the instance with a fixed address on a network, for the metadata service. Raises InstanceNotFound."""
 
     @by_hosts
-    @call
     def set_password(self, ctx: RequestContext, uuid: str, items: dict[str, str]) -> None:
         """Store the encrypted password that a guest posted, as items of system_metadata. Raises InstanceNotFound, and
         Conflict if the guest posted a password before."""
@@ -136,7 +122,6 @@ class Engine(Interface, topic=REPORTS, namespace="engine", former_topic=CONDUCTO
     """Reports to the saga engine of conductors."""
 
     @by_hosts
-    @call
     def step_done(self, ctx: RequestContext, report: StepReport) -> None:
         """Report the end of the steps of an order. Raises StaleReport if the attempt is not the current one."""
 
@@ -146,12 +131,10 @@ class Engine(Interface, topic=REPORTS, namespace="engine", former_topic=CONDUCTO
         """Report the start of the next step of an order, or the progress of the running step. It may get lost."""
 
     @by_hosts
-    @call
     def begin(self, ctx: RequestContext, action_uuid: str, attempt: int, host: str) -> None:
         """Renew the lease of an order before it starts. Raises StaleReport if the order is no longer current."""
 
     @by_hosts
-    @call
     def resume(self, ctx: RequestContext, host: str) -> list[StepOrder]:
         """Return the unfinished steps of a host that has restarted, as new attempts."""
 

@@ -1,6 +1,6 @@
 """The RPC interface of nova-compute. Each call is addressed to a single host."""
 
-from nova.bus import Interface, call, cast, slow_call
+from nova.bus import cast, slow_call
 from nova.context import RequestContext
 from nova.objects.images.image import Image
 from nova.objects.networks.floating_ip_dns import ServedDomain
@@ -10,7 +10,7 @@ from nova.objects.servers.guest import Diagnostics, GuestStatus
 from nova.objects.servers.instance import Instance
 from nova.objects.servers.order import StepOrder
 from nova.objects.volumes.volume import VolumeRemoval
-from nova.rpcapi import COMPUTE
+from nova.rpcapi import COMPUTE, Interface
 
 
 class Compute(Interface, topic=COMPUTE, namespace="compute", on_hosts=True):
@@ -43,7 +43,6 @@ class Compute(Interface, topic=COMPUTE, namespace="compute", on_hosts=True):
     def unquiesce(self, ctx: RequestContext, instance: Instance) -> None:
         """Thaw the file systems of the guest, if they are frozen."""
 
-    @call
     def guests(self, ctx: RequestContext) -> list[GuestStatus]:
         """Return the guests of the hypervisor, for the audit."""
 

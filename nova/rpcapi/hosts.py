@@ -1,6 +1,5 @@
 """RPC interfaces for services, hypervisors, aggregates and availability zones."""
 
-from nova.bus import Interface, call
 from nova.context import RequestContext
 from nova.objects.hosts.aggregate import Aggregate
 from nova.objects.hosts.node import ComputeNode
@@ -8,31 +7,26 @@ from nova.objects.hosts.overview import Overview
 from nova.objects.hosts.service import Service
 from nova.objects.images.image import Image
 from nova.objects.servers.instance import Instance
-from nova.rpcapi import CONDUCTOR
+from nova.rpcapi import CONDUCTOR, Interface
 
 
 class Services(Interface, topic=CONDUCTOR, namespace="services"):
     """The services of os-services: nova-compute, nova-conductor and nova-scheduler."""
 
-    @call
     def index(self, ctx: RequestContext, host: str | None = None, binary: str | None = None) -> list[Service]:
         """Return services, with their availability zone and ``up``."""
 
-    @call
     def get(self, ctx: RequestContext, uuid: str) -> Service:
         """Raises ServiceNotFound."""
 
-    @call
     def update(self, ctx: RequestContext, service_id: str, disabled: bool | None = None,
                reason: str | None = None, forced_down: bool | None = None) -> Service:
         """Change a service by its uuid. Enabling clears the reason. Raises ServiceNotFound."""
 
-    @call
     def update_by_host(self, ctx: RequestContext, host: str, binary: str, disabled: bool | None = None,
                        reason: str | None = None, forced_down: bool | None = None) -> Service:
         """Raises HostBinaryNotFound."""
 
-    @call
     def delete(self, ctx: RequestContext, service_id: str) -> None:
         """Delete a service by its uuid or, before 2.53, its integer id. Raises ServiceNotFound, ServiceInUse."""
 
@@ -40,17 +34,14 @@ class Services(Interface, topic=CONDUCTOR, namespace="services"):
 class Hypervisors(Interface, topic=CONDUCTOR, namespace="hypervisors"):
     """Compute nodes, for operators."""
 
-    @call
     def index(self, ctx: RequestContext, pattern: str | None = None, limit: int | None = None,
               marker: str | None = None, host: str | None = None) -> list[ComputeNode]:
         """Return nodes, optionally those whose hypervisor hostname contains ``pattern``, or those of ``host``.
         ``marker`` is an id or uuid. Raises MarkerNotFound."""
 
-    @call
     def get(self, ctx: RequestContext, node_id: str) -> ComputeNode:
         """Return a node by its uuid or integer id. Raises ComputeHostNotFound."""
 
-    @call
     def servers(self, ctx: RequestContext, hosts: list[str]) -> list[Instance]:
         """Return the servers on these hosts, with a few fields only."""
 
@@ -58,38 +49,29 @@ class Hypervisors(Interface, topic=CONDUCTOR, namespace="hypervisors"):
 class Aggregates(Interface, topic=CONDUCTOR, namespace="aggregates"):
     """Management of host aggregates. Methods with an aggregate id raise AggregateNotFound."""
 
-    @call
     def index(self, ctx: RequestContext) -> list[Aggregate]: ...
 
-    @call
     def get(self, ctx: RequestContext, aggregate_id: int) -> Aggregate: ...
 
-    @call
     def create(self, ctx: RequestContext, name: str, availability_zone: str | None = None) -> Aggregate:
         """Create an aggregate. Raises AggregateNameExists."""
 
-    @call
     def update(self, ctx: RequestContext, aggregate_id: int, name: str | None = None,
                availability_zone: str | None = None) -> Aggregate:
         """Change an aggregate. Raises AggregateNameExists, InvalidAggregateAction (zone change with servers in it)."""
 
-    @call
     def delete(self, ctx: RequestContext, aggregate_id: int) -> None:
         """Delete an empty aggregate. Raises InvalidAggregateAction if it has hosts."""
 
-    @call
     def add_host(self, ctx: RequestContext, aggregate_id: int, host: str) -> Aggregate:
         """Raises ComputeHostNotFound, AggregateHostExists, AggregateHostConflict (another zone)."""
 
-    @call
     def remove_host(self, ctx: RequestContext, aggregate_id: int, host: str) -> Aggregate:
         """Raises AggregateHostNotFound, AggregateHostConflict."""
 
-    @call
     def set_metadata(self, ctx: RequestContext, aggregate_id: int, metadata: dict[str, str | None]) -> Aggregate:
         """Merge the metadata; a value None deletes its key."""
 
-    @call
     def cache_images(self, ctx: RequestContext, aggregate_id: int, images: list[Image]) -> None:
         """Request all hosts of the aggregate to cache these images, a few hosts at a time."""
 
@@ -97,11 +79,9 @@ class Aggregates(Interface, topic=CONDUCTOR, namespace="aggregates"):
 class Zones(Interface, topic=CONDUCTOR, namespace="zones"):
     """Availability zones are host aggregates with the metadata key availability_zone."""
 
-    @call
     def index(self, ctx: RequestContext) -> dict[str, bool]:
         """Return zone -> True if it has an enabled compute service, without the internal zone."""
 
-    @call
     def detail(self, ctx: RequestContext) -> dict[str, list[Service]]:
         """Return zone -> its services, including the internal zone."""
 
@@ -109,6 +89,5 @@ class Zones(Interface, topic=CONDUCTOR, namespace="zones"):
 class Overviews(Interface, topic=CONDUCTOR, namespace="overview"):
     """The overview of a deployment."""
 
-    @call
     def get(self, ctx: RequestContext, limit: int) -> Overview:
         """Return at most ``limit`` nodes, running operations and failures, the latter among the last 10,000 actions."""

@@ -1,6 +1,5 @@
 """RPC interfaces for embedded networks, their addresses and security groups. ``project_id`` None means all projects."""
 
-from nova.bus import Interface, call
 from nova.context import RequestContext
 from nova.objects.networks.floating_ip_dns import Domain, Entry
 from nova.objects.networks.network import (
@@ -11,38 +10,31 @@ from nova.objects.networks.network import (
     SecurityGroup,
     SecurityGroupRule,
 )
-from nova.rpcapi import CONDUCTOR
+from nova.rpcapi import CONDUCTOR, Interface
 
 
 class Networks(Interface, topic=CONDUCTOR, namespace="networks"):
     """Embedded networks."""
 
-    @call
     def index(self, ctx: RequestContext, project_id: str | None = None) -> list[Network]:
         """Return the networks that a project may use (its own and shared ones), or all networks for None."""
 
-    @call
     def get(self, ctx: RequestContext, uuid: str, project_id: str | None = None) -> Network:
         """Raises NetworkNotFound."""
 
-    @call
     def create(self, ctx: RequestContext, network: Network) -> Network:
         """Raises NetworkDuplicate, InvalidInput."""
 
-    @call
     def associate(self, ctx: RequestContext, project_id: str, uuid: str | None = None) -> Network:
         """Assign a network without a project to the project (None: one without servers of other projects). Raises
         NetworkNotFound, NetworkInUse, NetworkDuplicate, NoMoreNetworks."""
 
-    @call
     def disassociate(self, ctx: RequestContext, uuid: str, project: bool, host: bool) -> None:
         """Remove a network from its project, host, or both. Raises NetworkNotFound, NetworkInUse, NetworkDuplicate."""
 
-    @call
     def associate_host(self, ctx: RequestContext, uuid: str, host: str) -> None:
         """Raises NetworkNotFound, ComputeHostNotFound."""
 
-    @call
     def delete(self, ctx: RequestContext, uuid: str) -> None:
         """Raises NetworkInUse, NetworkNotFound."""
 
@@ -50,11 +42,9 @@ class Networks(Interface, topic=CONDUCTOR, namespace="networks"):
 class FixedIps(Interface, topic=CONDUCTOR, namespace="fixed_ips"):
     """Fixed IP addresses, for administrators."""
 
-    @call
     def show(self, ctx: RequestContext, address: str) -> NetworkAddress:
         """Return an address with its server. Raises FixedIpNotFoundForAddress."""
 
-    @call
     def reserve(self, ctx: RequestContext, address: str, reserved: bool) -> None:
         """Reserve an address, or release it for servers. Raises FixedIpNotFoundForAddress, InvalidInput."""
 
@@ -62,46 +52,36 @@ class FixedIps(Interface, topic=CONDUCTOR, namespace="fixed_ips"):
 class FloatingIps(Interface, topic=CONDUCTOR, namespace="floating_ips"):
     """Floating IP addresses."""
 
-    @call
     def pools(self, ctx: RequestContext) -> list[str]:
         """Return the names of the pools."""
 
-    @call
     def index(self, ctx: RequestContext, project_id: str | None = None) -> list[FloatingIp]:
         """Return the addresses of a project, oldest first, or all addresses including free ones for None."""
 
-    @call
     def get(self, ctx: RequestContext, uuid: str, project_id: str | None = None) -> FloatingIp:
         """Raises FloatingIpNotFound."""
 
-    @call
     def create(self, ctx: RequestContext, pool: str, cidr: str) -> int:
         """Add the host addresses of a network to a pool; return the number. Raises InvalidInput, FloatingIpExists."""
 
-    @call
     def delete(self, ctx: RequestContext, cidr: str) -> int:
         """Remove the addresses of a network from pools; return the number. Raises InvalidInput, FloatingIpInUse."""
 
-    @call
     def on_host(self, ctx: RequestContext, host: str) -> list[FloatingIp]:
         """Return the addresses that are associated with servers on a host, oldest first."""
 
-    @call
     def allocate(self, ctx: RequestContext, project_id: str, pool: str | None = None) -> FloatingIp:
         """Allocate an address of a pool (None: the first pool) to the project. Raises FloatingIpPoolNotFound,
         NoMoreFloatingIps, QuotaLimit."""
 
-    @call
     def release(self, ctx: RequestContext, uuid: str, project_id: str | None = None) -> None:
         """Release an address, and disassociate it from its server. Raises FloatingIpNotFound."""
 
-    @call
     def give(self, ctx: RequestContext, instance_uuid: str, address: str, fixed_address: str | None = None,
              project_id: str | None = None) -> None:
         """Associate an address of the server's project with the server, instead of another server. Raises
         InstanceNotFound, FloatingIpNotFound, InvalidInput, InstanceIsLocked (either server)."""
 
-    @call
     def take(self, ctx: RequestContext, instance_uuid: str, address: str, project_id: str | None = None) -> None:
         """Disassociate an address from the server. Raises InstanceNotFound, FloatingIpNotFound,
         FloatingIpNotAssociated, InstanceIsLocked."""
@@ -110,31 +90,24 @@ class FloatingIps(Interface, topic=CONDUCTOR, namespace="floating_ips"):
 class FloatingIpDns(Interface, topic=CONDUCTOR, namespace="floating_ip_dns"):
     """DNS names of floating IP addresses."""
 
-    @call
     def index(self, ctx: RequestContext, project_id: str | None = None) -> list[Domain]:
         """Return the domains that a project may see, ordered by name."""
 
-    @call
     def put_domain(self, ctx: RequestContext, domain: Domain) -> Domain:
         """Create a domain, or change its owner. Raises InvalidInput, QuotaLimit, Conflict."""
 
-    @call
     def delete_domain(self, ctx: RequestContext, domain: str) -> None:
         """Delete a domain with all its names. Raises DnsDomainNotFound."""
 
-    @call
     def entry(self, ctx: RequestContext, domain: str, name: str, project_id: str | None = None) -> Entry:
         """Raises DnsDomainNotFound, DnsEntryNotFound."""
 
-    @call
     def entries_of(self, ctx: RequestContext, domain: str, address: str, project_id: str | None = None) -> list[Entry]:
         """Return the names of an address in a domain. Raises DnsDomainNotFound."""
 
-    @call
     def put_entry(self, ctx: RequestContext, entry: Entry, project_id: str | None = None) -> Entry:
         """Create a name, or change its address. Raises DnsDomainNotFound, InvalidInput, QuotaLimit."""
 
-    @call
     def delete_entry(self, ctx: RequestContext, domain: str, name: str, project_id: str | None = None) -> None:
         """Raises DnsDomainNotFound, DnsEntryNotFound."""
 
@@ -142,31 +115,24 @@ class FloatingIpDns(Interface, topic=CONDUCTOR, namespace="floating_ip_dns"):
 class SecurityGroups(Interface, topic=CONDUCTOR, namespace="security_groups"):
     """Security groups and their rules."""
 
-    @call
     def index(self, ctx: RequestContext, project_id: str | None = None) -> list[SecurityGroup]:
         """Return security groups, and create the default group of the caller's project if it is missing."""
 
-    @call
     def get(self, ctx: RequestContext, group_id: int, project_id: str | None = None) -> SecurityGroup: ...
 
-    @call
     def create(self, ctx: RequestContext, name: str, description: str) -> SecurityGroup:
         """Raises SecurityGroupExists, QuotaLimit."""
 
-    @call
     def update(self, ctx: RequestContext, group_id: int, name: str, description: str,
                project_id: str | None = None) -> SecurityGroup: ...
 
-    @call
     def delete(self, ctx: RequestContext, group_id: int, project_id: str | None = None) -> None:
         """Raises SecurityGroupInUse, InvalidInput (default group)."""
 
-    @call
     def add_rule(self, ctx: RequestContext, rule: SecurityGroupRule,
                  project_id: str | None = None) -> SecurityGroupRule:
         """Add a rule, which takes effect immediately. Raises InvalidInput for a duplicate."""
 
-    @call
     def delete_rule(self, ctx: RequestContext, rule_id: int, project_id: str | None = None) -> None:
         """Raises SecurityGroupRuleNotFound."""
 
@@ -174,18 +140,14 @@ class SecurityGroups(Interface, topic=CONDUCTOR, namespace="security_groups"):
 class SecurityGroupDefaultRules(Interface, topic=CONDUCTOR, namespace="security_group_default_rules"):
     """Rules of new default security groups. Existing groups are not changed."""
 
-    @call
     def index(self, ctx: RequestContext) -> list[DefaultRule]:
         """Return all rules, oldest first."""
 
-    @call
     def get(self, ctx: RequestContext, rule_id: int) -> DefaultRule:
         """Raises SecurityGroupDefaultRuleNotFound."""
 
-    @call
     def create(self, ctx: RequestContext, rule: DefaultRule) -> DefaultRule:
         """Raises InvalidInput, SecurityGroupDefaultRuleExists, QuotaLimit."""
 
-    @call
     def delete(self, ctx: RequestContext, rule_id: int) -> None:
         """Raises SecurityGroupDefaultRuleNotFound."""

@@ -1,9 +1,9 @@
 """The RPC interface of nova-scheduler."""
 
-from nova.bus import Interface, call, fanout, slow_call
+from nova.bus import fanout, slow_call
 from nova.context import RequestContext
 from nova.objects.hosts.scheduling import FleetDelta, RequestSpec, Selection, Verdict
-from nova.rpcapi import SCHEDULER
+from nova.rpcapi import SCHEDULER, Interface
 
 
 class Scheduler(Interface, topic=SCHEDULER, namespace="scheduler"):
@@ -12,7 +12,6 @@ class Scheduler(Interface, topic=SCHEDULER, namespace="scheduler"):
         """Return for each instance of the request, in order, the best host followed by its alternates. Raises
         NoValidHost, whose ``detail`` lists the filters with the number of hosts that they rejected."""
 
-    @call
     def explain(self, ctx: RequestContext, spec: RequestSpec) -> list[Verdict]:
         """Return for each host the first filter that rejects the request, or the weight of the host."""
 

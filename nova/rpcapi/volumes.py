@@ -1,10 +1,10 @@
 """RPC interfaces for volumes, volume snapshots and shares."""
 
-from nova.bus import Interface, by_hosts, call, with_token
+from nova.bus import by_hosts, with_token
 from nova.context import RequestContext
 from nova.objects.volumes.share import Share
 from nova.objects.volumes.volume import AttachmentChanges, SnapshotRequest, Volume, VolumeRemoval, VolumeSnapshot
-from nova.rpcapi import CONDUCTOR
+from nova.rpcapi import CONDUCTOR, Interface
 
 
 class Volumes(Interface, topic=CONDUCTOR, namespace="volumes"):
@@ -12,33 +12,27 @@ class Volumes(Interface, topic=CONDUCTOR, namespace="volumes"):
     caller, which determines the visible volumes; the methods also raise Forbidden and VolumeServiceUnavailable then."""
 
     @with_token
-    @call
     def index(self, ctx: RequestContext, project_id: str | None = None, limit: int | None = None,
               offset: int = 0) -> list[Volume]:
         """Return volumes, newest first."""
 
     @with_token
-    @call
     def get(self, ctx: RequestContext, uuid: str, project_id: str | None = None) -> Volume:
         """Raises VolumeNotFound."""
 
     @with_token
-    @call
     def create(self, ctx: RequestContext, volume: Volume) -> Volume:
         """Raises QuotaLimit, InvalidInput (size, availability zone)."""
 
     @with_token
-    @call
     def delete(self, ctx: RequestContext, uuid: str, project_id: str | None = None) -> None:
         """Delete a volume; its host removes the data. Raises VolumeNotFound, InvalidVolume."""
 
-    @call
     def update_attachment(self, ctx: RequestContext, instance_uuid: str, volume_id: str, changes: AttachmentChanges,
                           project_id: str | None = None) -> None:
         """Change an attachment of a server. Raises InstanceNotFound, VolumeNotAttached."""
 
     @by_hosts
-    @call
     def removed(self, ctx: RequestContext, removals: list[VolumeRemoval]) -> None:
         """Report that a host removed the data of volumes, or had none."""
 
@@ -48,26 +42,21 @@ class VolumeSnapshots(Interface, topic=CONDUCTOR, namespace="volume_snapshots"):
     raise VolumeServiceUnavailable and Forbidden then. Embedded volumes have no snapshots."""
 
     @with_token
-    @call
     def index(self, ctx: RequestContext, limit: int, offset: int = 0) -> list[VolumeSnapshot]:
         """Return the snapshots of the caller's project, newest first."""
 
     @with_token
-    @call
     def get(self, ctx: RequestContext, uuid: str) -> VolumeSnapshot:
         """Raises SnapshotNotFound."""
 
     @with_token
-    @call
     def create(self, ctx: RequestContext, wanted: SnapshotRequest) -> VolumeSnapshot:
         """Start a snapshot. Raises VolumeNotFound, InvalidVolume (wrong status, or no snapshots), QuotaLimit."""
 
     @with_token
-    @call
     def delete(self, ctx: RequestContext, uuid: str) -> None:
         """Start the deletion of a snapshot. Raises SnapshotNotFound, InvalidVolume (wrong status)."""
 
-    @call
     def server_of(self, ctx: RequestContext, volume_id: str) -> str | None:
         """Return the server with a volume in any project, or None. Uses the credentials of Nova. Raises VolumeNotFound,
         InvalidVolume (attached to several servers), VolumeServiceUnavailable."""
@@ -76,19 +65,15 @@ class VolumeSnapshots(Interface, topic=CONDUCTOR, namespace="volume_snapshots"):
 class Shares(Interface, topic=CONDUCTOR, namespace="shares"):
     """Embedded shares. ``project_id`` None means all projects. With external shares all methods raise NotSupported."""
 
-    @call
     def index(self, ctx: RequestContext, project_id: str | None = None, limit: int | None = None,
               offset: int = 0) -> list[Share]:
         """Return shares, newest first."""
 
-    @call
     def get(self, ctx: RequestContext, uuid: str, project_id: str | None = None) -> Share:
         """Raises ShareNotFound."""
 
-    @call
     def create(self, ctx: RequestContext, share: Share) -> Share:
         """Create a share. A repeated request creates it only once."""
 
-    @call
     def delete(self, ctx: RequestContext, uuid: str) -> Share:
         """Delete a share; its directory stays. Raises ShareNotFound, ShareInUse."""

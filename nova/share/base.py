@@ -1,6 +1,5 @@
-"""The interfaces of a share back end: one on hosts, one on conductors, which authorize access to shares.
-
-All methods are idempotent."""
+"""The interfaces of a share back end: one on hosts, one on conductors, which authorize access to shares. All methods
+are idempotent."""
 
 import abc
 from collections.abc import Mapping

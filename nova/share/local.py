@@ -1,6 +1,5 @@
-"""Embedded shares: directories ``[share]pool``/<uuid> of the host.
-
-Directory names contain only the uuid from the conductor; links are never followed."""
+"""Embedded shares: directories ``[share]pool``/<uuid> of the host. Directory names contain only the uuid from the
+conductor; links are never followed."""
 
 import logging
 import os

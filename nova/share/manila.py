@@ -1,6 +1,5 @@
-"""Shares of Manila, used by conductors. Shares are read with the caller's token; access rules use Nova's credentials.
-
-A host that mounts a share gets an access rule for its address. The rule is locked: users can neither see nor delete the
+"""Shares of Manila, used by conductors. Shares are read with the caller's token; access rules use Nova's credentials. A
+host that mounts a share gets an access rule for its address. The rule is locked: users can neither see nor delete the
 rule while a server has the share."""
 
 import logging
@@ -24,8 +23,7 @@ _AVAILABLE = "available"
 # States of an access rule.
 _ACTIVE, _ERROR = "active", "error"
 _LEAVING = ("queued_to_deny", "denying")
-# Interval in seconds of polls of a rule that is being applied.
-_POLL_INTERVAL = 0.5
+_POLL_INTERVAL = 0.5  # interval in seconds of polls of a rule that is being applied
 
 
 class _Share(TypedDict, total=False):
@@ -86,10 +84,13 @@ class ManilaShares:
                 share_id=share_id, reason="the host of the server has not reported its address for mounts")
         until = time.monotonic() + CONF.manila.share_apply_policy_timeout
         try:
-            while (state := self._state(ctx, share_id, address)) != _ACTIVE:
-                if state is None:
-                    self._allow(ctx, share_id, address, instance_uuid)
-                elif state == _ERROR:
+            while not (rules := self._rules(ctx, share_id, address)) or rules[0]["state"] != _ACTIVE:
+                if not rules:
+                    self._request(ctx, "POST", f"/shares/{share_id}/action", share_id=share_id, json={"allow_access": {
+                        "access_type": _ACCESS_TYPES[NFS], "access_to": address, "access_level": "rw",
+                        "lock_visibility": True, "lock_deletion": True,
+                        "lock_reason": f"Lock by nova for instance {instance_uuid}"}})
+                elif rules[0]["state"] == _ERROR:
                     raise exception.ShareAccessGrantError(share_id=share_id, reason="its access rule has failed")
                 if time.monotonic() > until:
                     raise exception.ShareAccessGrantError(
@@ -97,11 +98,6 @@ class ManilaShares:
                 time.sleep(_POLL_INTERVAL)
         except (exception.ShareNotFound, exception.Forbidden, exception.Invalid) as error:
             raise exception.ShareAccessGrantError(share_id=share_id, reason=str(error)) from error
-
-    def _allow(self, ctx: RequestContext, share_id: str, address: str, instance_uuid: str) -> None:
-        self._request(ctx, "POST", f"/shares/{share_id}/action", share_id=share_id, json={"allow_access": {
-            "access_type": _ACCESS_TYPES[NFS], "access_to": address, "access_level": "rw", "lock_visibility": True,
-            "lock_deletion": True, "lock_reason": f"Lock by nova for instance {instance_uuid}"}})
 
     def deny(self, ctx: RequestContext, share_id: str, host: str, connector: Mapping[str, Any]) -> None:
         try:
@@ -113,10 +109,6 @@ class ManilaShares:
             LOG.info("Share %s does not exist any more: no access of host %s to revoke", share_id, host)
         except (exception.Forbidden, exception.Invalid) as error:
             raise exception.ShareAccessRemovalError(share_id=share_id, reason=str(error)) from error
-
-    def _state(self, ctx: RequestContext, share_id: str, address: str) -> str | None:
-        """Return the state of the rule for an address, or None if there is no rule."""
-        return next((str(rule["state"]) for rule in self._rules(ctx, share_id, address)), None)
 
     def _rules(self, ctx: RequestContext, share_id: str, address: str) -> list[_Rule]:
         if not address:

@@ -1,6 +1,5 @@
-"""Shares that hosts mount at ``[share]pool``/<server>/<share>.
-
-Each server has its own mount, so that mounts need no reference counts."""
+"""Shares that hosts mount at ``[share]pool``/<server>/<share>. Each server has its own mount, so that mounts need no
+reference counts."""
 
 import contextlib
 import logging
@@ -21,8 +20,7 @@ LOG = logging.getLogger(__name__)
 # server:/path, where the server may be an IPv6 address between brackets.
 _EXPORT = re.compile(r"[A-Za-z0-9\[][^\s\x00]*:/[^\s\x00]*")
 _MOUNTS = "/proc/self/mountinfo"
-# Escapes in mountinfo of characters that separate fields.
-_ESCAPED = re.compile(r"\\([0-7]{3})")
+_ESCAPED = re.compile(r"\\([0-7]{3})")  # escapes in mountinfo of characters that separate fields
 
 
 class MountedShares(HostShares):

@@ -5,10 +5,8 @@ from nova.telemetry import metrics, tracing
 
 
 def start_metrics(service: str, worker: int | None = 0) -> None:
-    """Enable metrics and serve them to Prometheus if a port is configured for ``service`` (nova-api, ...).
-
-    ``worker`` is added to the port; with None the first free port of a range is used. Call it after the fork.
-    """
+    """Enable metrics and serve them to Prometheus if a port is configured for ``service`` (nova-api, ...). ``worker``
+    is added to the port; with None the first free port of a range is used. Call it after the fork."""
     port = CONF.prometheus[f"{service.removeprefix('nova-')}_port"]
     if port:
         from nova.telemetry import metrics_export

@@ -1,9 +1,6 @@
-"""Declarations of all metrics of Nova, and functions that update them.
-
-If metrics are disabled (the default), Prometheus is not imported and an update costs one comparison.
-:func:`nova.telemetry.exporters.start_metrics` enables metrics for this process. Labels never contain ids, names that
-users choose, or other unbounded values.
-"""
+"""Declarations of all metrics of Nova, and functions that update them. If metrics are disabled (the default),
+Prometheus is not imported and an update costs one comparison. :func:`nova.telemetry.exporters.start_metrics` enables
+metrics for this process. Labels never contain ids, names that users choose, or other unbounded values."""
 
 from __future__ import annotations
 
@@ -20,8 +17,7 @@ T = TypeVar("T")
 # True if this process has metrics. Read it as metrics.on; the exporter sets it.
 on = False
 
-# All metrics by their name in Prometheus.
-DECLARED: dict[str, Metric] = {}
+DECLARED: dict[str, Metric] = {}  # metrics by their name in Prometheus
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 _SHORT = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
@@ -31,10 +27,9 @@ _COUNTS = (0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000
 class Metric:
     """A metric with its name, help text and labels. ``real`` is the object of Prometheus while metrics are enabled."""
 
-    kind = ""
-
     def __init__(self, name: str, text: str, labels: tuple[str, ...] = (), buckets: tuple[float, ...] = ()) -> None:
         self.name, self.text, self.labels, self.buckets = name, text, labels, buckets
+        self.kind = type(self).__name__.lower()
         self.real: Any = None
         DECLARED[name] = self
 
@@ -43,23 +38,18 @@ class Metric:
 
 
 class Counter(Metric):
-    kind = "counter"
-
     def inc(self, *labels: str) -> None:
         if self.real is not None:
             self.of(labels).inc()
 
 
 class Histogram(Metric):
-    kind = "histogram"
-
     def observe(self, value: float, *labels: str) -> None:
         if self.real is not None:
             self.of(labels).observe(value)
 
 
 class Gauge(Metric):
-    kind = "gauge"
     function: Callable[[], float] | None = None
 
     def set(self, value: float, *labels: str) -> None:
@@ -164,10 +154,8 @@ def timed(metric: Histogram, *labels: str) -> contextlib.AbstractContextManager[
 
 @contextlib.contextmanager
 def _observed(record: Callable[[str, float], None], outcomes: Mapping[type[Exception], str]) -> Iterator[None]:
-    """Call ``record`` with the outcome and the duration of the block.
-
-    The outcome is success, the first of ``outcomes`` that matches the error, or failed.
-    """
+    """Call ``record`` with the outcome and the duration of the block. The outcome is success, the first of ``outcomes``
+    that matches the error, or failed."""
     started = time.perf_counter()
     outcome = "success"
     try:

@@ -11,9 +11,7 @@ from nova.telemetry import metrics
 
 LOG = logging.getLogger(__name__)
 
-_KINDS = {"counter": prometheus.Counter, "gauge": prometheus.Gauge, "histogram": prometheus.Histogram}
-# Number of ports that a process without a worker number tries.
-_PORT_RANGE = 64
+_PORT_RANGE = 64  # number of ports that a process without a worker number tries
 
 _server: tuple[Any, threading.Thread] | None = None
 
@@ -26,7 +24,8 @@ def enable(service: str) -> prometheus.CollectorRegistry:
     prometheus.ProcessCollector(registry=registry)
     for metric in metrics.DECLARED.values():
         options = {"buckets": metric.buckets} if metric.buckets else {}
-        metric.real = _KINDS[metric.kind](metric.name, metric.text, metric.labels, registry=registry, **options)
+        kind = getattr(prometheus, metric.kind.title())
+        metric.real = kind(metric.name, metric.text, metric.labels, registry=registry, **options)
         if isinstance(metric, metrics.Gauge) and metric.function is not None:
             metric.real.set_function(metric.function)
     metrics.on = True

@@ -14,8 +14,7 @@ from nova.context import RequestContext
 
 # True if this process traces. Read it as tracing.on; the exporter sets it.
 on = False
-# The module nova.telemetry.tracing_export while tracing is enabled.
-exporter: Any = None
+exporter: Any = None  # the module nova.telemetry.tracing_export while tracing is enabled
 
 _NEEDED = ("opentelemetry.sdk.trace", "opentelemetry.exporter.otlp.proto.http", "oslo_messaging._tracing")
 _NOTHING = contextlib.nullcontext()
@@ -56,10 +55,8 @@ def restored(header: str | None) -> Any:
 
 
 def span(name: str, ctx: RequestContext | None = None, **attributes: Any) -> contextlib.AbstractContextManager[Any]:
-    """Open a span for the block, as a child of the current span or else of the span of ``ctx``.
-
-    ``attributes`` are recorded with the prefix "nova.".
-    """
+    """Open a span for the block, as a child of the current span or else of the span of ``ctx``. ``attributes`` are
+    recorded with the prefix "nova."."""
     return exporter.span(name, ctx, attributes) if on else _NOTHING
 
 

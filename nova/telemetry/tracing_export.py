@@ -23,20 +23,16 @@ from nova.telemetry import tracing
 
 LOG = logging.getLogger(__name__)
 
-# The context with the current span of this thread.
-current = otel_context.get_current
-# Timeout in seconds of sending a batch of spans, and of the last batch when the service stops.
-_TIMEOUT = 5
+current = otel_context.get_current  # the context with the current span of this thread
+_TIMEOUT = 5  # timeout in seconds of sending a batch of spans, and of the last batch when the service stops
 
 _tracer: trace.Tracer = trace.NoOpTracer()
 _provider: TracerProvider | None = None
 
 
 class RequestSampler(sampling.Sampler):
-    """A sampler that starts traces at a fraction of the requests of clients, and not at periodic tasks.
-
-    Nova's spans join the trace that a client sends, but the sampling decision of the client is ignored.
-    """
+    """A sampler that starts traces at a fraction of the requests of clients, and not at periodic tasks. Nova's spans
+    join the trace that a client sends, but the sampling decision of the client is ignored."""
 
     def __init__(self, ratio: float) -> None:
         self._ratio = sampling.TraceIdRatioBased(ratio)
@@ -84,7 +80,10 @@ def start(service: str, exporter: SpanExporter | None = None) -> None:
             "service.name": CONF.tracing.service_name or service, "service.version": nova.__version__,
             "service.instance.id": f"{CONF.host}:{os.getpid()}", "host.name": CONF.host})
         _provider = TracerProvider(resource=resource, sampler=RequestSampler(CONF.tracing.sample_ratio))
-        exporter = exporter or _otlp()
+        if exporter is None:
+            url = f"{CONF.tracing.endpoint.rstrip('/')}/v1/traces"
+            logging.getLogger("opentelemetry.exporter").setLevel(logging.CRITICAL)  # it would log each failed attempt
+            exporter = LoggingExporter(OTLPSpanExporter(url, timeout=_TIMEOUT), url)
         _provider.add_span_processor(BatchSpanProcessor(exporter, schedule_delay_millis=1000))
         # oslo.messaging uses the global provider.
         trace.set_tracer_provider(_provider)
@@ -94,13 +93,6 @@ def start(service: str, exporter: SpanExporter | None = None) -> None:
     CONF.set_override("tracing_enabled", True, group="oslo_messaging_tracing")
     tracing.exporter = sys.modules[__name__]
     tracing.on = True
-
-
-def _otlp() -> SpanExporter:
-    url = f"{CONF.tracing.endpoint.rstrip('/')}/v1/traces"
-    # The exporter would log each failed attempt.
-    logging.getLogger("opentelemetry.exporter").setLevel(logging.CRITICAL)
-    return LoggingExporter(OTLPSpanExporter(url, timeout=_TIMEOUT), url)
 
 
 def stop() -> None:

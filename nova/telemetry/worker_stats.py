@@ -1,8 +1,6 @@
-"""Statistics of the worker processes of a service, sent with its heartbeat.
-
-Each worker writes its statistics to its section of a memory that all workers share (made before they fork). The first
-worker sends all of them in its heartbeat, without additional messages or statements.
-"""
+"""Statistics of the worker processes of a service, sent with its heartbeat. Each worker writes its statistics to its
+section of a memory that all workers share (made before they fork). The first worker sends all of them in its heartbeat,
+without additional messages or statements."""
 
 import contextlib
 import mmap
@@ -21,10 +19,8 @@ from nova.objects.hosts.service import WorkerStats
 
 Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
-# Size in bytes of the section of a worker.
-_SECTION = 512
-# Number of heartbeats without an update after which a worker is left out.
-_MAX_MISSED = 3
+_SECTION = 512  # size in bytes of the section of a worker
+_MAX_MISSED = 3  # number of heartbeats without an update after which a worker is left out
 
 
 class Meter:

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from nova import rpcapi
-from nova.bus import Interface
+from nova.rpcapi import Interface
 from tests.paths import DATA
 
 SNAPSHOT = DATA / "wire_schema.json"

@@ -1,8 +1,6 @@
-"""Drains of hosts: conductors start the moves of servers, a limited number at a time, and follow them.
-
-All state is in rows, and each move is an operation, so any conductor can continue a drain. A line is written before its
-move starts, with the request id that identifies the move after a crash.
-"""
+"""Drains of hosts: conductors start the moves of servers, a limited number at a time, and follow them. All state is in
+rows, and each move is an operation, so any conductor can continue a drain. A line is written before its move starts,
+with the request id that identifies the move after a crash."""
 
 import datetime
 import functools

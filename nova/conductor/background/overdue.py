@@ -60,8 +60,14 @@ def _end(core: Core, engine: Engine, stay: _Stay, seconds: int) -> None:
         servers_at_rest, after = core.db.read(functools.partial(
             servers.at_rest, vm_state=stay.vm_state, after=after, window=_WINDOW))
         for server in servers_at_rest:
-            if _began(server, stay) <= before:
-                _leave(engine, server, stay, seconds)
+            if _began(server, stay) > before:
+                continue
+            try:
+                start(engine, context.admin(), server.uuid, stay.ends, {})
+                LOG.info("[instance: %s] The server has been %s for %d s: starting %s", server.uuid, stay.what, seconds,
+                         stay.ends)
+            except exception.NovaException as error:
+                LOG.info("[instance: %s] The server stays %s until the next check: %s", server.uuid, stay.what, error)
 
 
 def _began(server: Instance, stay: _Stay) -> datetime.datetime:
@@ -69,15 +75,6 @@ def _began(server: Instance, stay: _Stay) -> datetime.datetime:
         return datetime.datetime.fromisoformat(server.system_metadata[stay.since])
     except (KeyError, ValueError):  # The state was set by reset-state.
         return clock.now()
-
-
-def _leave(engine: Engine, server: Instance, stay: _Stay, seconds: int) -> None:
-    try:
-        start(engine, context.admin(), server.uuid, stay.ends, {})
-        LOG.info("[instance: %s] The server has been %s for %d s: starting %s",
-                 server.uuid, stay.what, seconds, stay.ends)
-    except exception.NovaException as error:
-        LOG.info("[instance: %s] The server stays %s until the next check: %s", server.uuid, stay.what, error)
 
 
 def reclaim(core: Core, engine: Engine) -> None:

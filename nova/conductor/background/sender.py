@@ -1,9 +1,6 @@
-"""The sender of the outbox.
-
-All conductors share the work: a partition has one sender at a time, by a lease. A message is deleted after it was
-sent: it is sent at least once, under one id. Messages that the broker does not accept stay and are retried; no request
-waits for them.
-"""
+"""The sender of the outbox. All conductors share the work: a partition has one sender at a time, by a lease. A message
+is deleted after it was sent: it is sent at least once, under one id. Messages that the broker does not accept stay and
+are retried; no request waits for them."""
 
 import datetime
 import functools

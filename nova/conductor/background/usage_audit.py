@@ -1,7 +1,5 @@
-"""instance.exists: a notification for each server of the last audit period, for billing.
-
-Any conductor may continue: a page is notified in the transaction that moves the marker behind it.
-"""
+"""instance.exists: a notification for each server of the last audit period, for billing. Any conductor may continue: a
+page is notified in the transaction that moves the marker behind it."""
 
 import datetime
 import logging

@@ -1,8 +1,6 @@
-"""Notifications of the changes that endpoints write.
-
-The functions here are passed as ``notify`` (:mod:`nova.conductor.endpoints.derived`).
-Each function runs the change. It reads the previous state before the change if the notification contains it.
-"""
+"""Notifications of the changes that endpoints write. The functions here are passed as ``notify``
+(:mod:`nova.conductor.endpoints.derived`). Each function runs the change. It reads the previous state before the change
+if the notification contains it."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +11,7 @@ from nova import exception
 from nova.db.accounts import flavors, keypairs
 from nova.db.hosts import aggregates, services
 from nova.db.servers import server_groups
-from nova.notifications import legacy, resources
+from nova.notifications import legacy, versioned
 from nova.notifications.messages import NotificationBuilder, publisher
 from nova.objects.accounts.flavor import Flavor
 from nova.objects.accounts.keypair import Keypair
@@ -24,22 +22,21 @@ from nova.objects.servers.server_group import ServerGroup
 
 Do = Callable[[], Any]
 Messages = list[Notification]
+Notify = Callable[..., Messages]
+
+
+def _of_result(make: Callable[[NotificationBuilder, Any], Messages]) -> Notify:
+    """Return the notification function for a change whose notifications follow from its result."""
+    return lambda builder, _connection, do, *_args, **_named: make(builder, do())
 
 
 def _aggregate(builder: NotificationBuilder, event: str, phase: str, of: Aggregate) -> Messages:
     old_name = "" if event == "cache_images" else f"aggregate.{event.replace('_', '')}.{phase}"
-    return builder.resource(f"aggregate.{event}.{phase}", of.uuid, resources.aggregate(of), old_name,
+    return builder.resource(f"aggregate.{event}.{phase}", of.uuid, versioned.aggregate(of), old_name,
                            legacy.aggregate(of))
 
 
-def aggregate_created(builder: NotificationBuilder, _connection: sa.Connection, do: Do, *_args: Any,
-                      **_named: Any) -> Messages:
-    created: Aggregate = do()
-    return [*_aggregate(builder, "create", "start", resources.without_id(created)),
-            *_aggregate(builder, "create", "end", created)]
-
-
-def aggregate(event: str) -> Callable[..., Messages]:
+def aggregate(event: str) -> Notify:
     """Return the notification function for a change of an existing aggregate."""
     def notify(builder: NotificationBuilder, connection: sa.Connection, do: Do, aggregate_id: int, *_args: Any,
               **_named: Any) -> Messages:
@@ -51,11 +48,7 @@ def aggregate(event: str) -> Callable[..., Messages]:
 
 
 def _flavor(builder: NotificationBuilder, event: str, of: Flavor, projects: list[str]) -> Messages:
-    return builder.resource(f"flavor.{event}", of.flavorid, resources.flavor(of, projects))
-
-
-def flavor_created(builder: NotificationBuilder, _connection: sa.Connection, do: Do, **_named: Any) -> Messages:
-    return _flavor(builder, "create", do(), [])
+    return builder.resource(f"flavor.{event}", of.flavorid, versioned.flavor(of, projects))
 
 
 def flavor_changed(builder: NotificationBuilder, connection: sa.Connection, do: Do, flavorid: str, *_args: Any,
@@ -74,18 +67,8 @@ def _key(builder: NotificationBuilder, event: str, of: Keypair, at_start: dict[s
     """Return the start and end notifications. ``at_start``: values of fields that are unset at the start."""
     old = legacy.keypair(of, builder.context.get("project_id"))
     return [message for phase, overrides in (("start", at_start), ("end", {}))
-            for message in builder.resource(f"keypair.{event}.{phase}", of.user_id, resources.keypair(of, overrides),
+            for message in builder.resource(f"keypair.{event}.{phase}", of.user_id, versioned.keypair(of, overrides),
                                         f"keypair.{event}.{phase}", old)]
-
-
-def key_created(builder: NotificationBuilder, _connection: sa.Connection, do: Do, *_args: Any,
-                **_named: Any) -> Messages:
-    return _key(builder, "create", do(), {"fingerprint": None, "public_key": None})
-
-
-def key_imported(builder: NotificationBuilder, _connection: sa.Connection, do: Do, *_args: Any,
-                 **_named: Any) -> Messages:
-    return _key(builder, "import", do(), {"fingerprint": None})
 
 
 def key_deleted(builder: NotificationBuilder, connection: sa.Connection, do: Do, user_id: str, name: str) -> Messages:
@@ -95,12 +78,8 @@ def key_deleted(builder: NotificationBuilder, connection: sa.Connection, do: Do,
 
 
 def _group(builder: NotificationBuilder, event: str, of: ServerGroup) -> Messages:
-    return builder.resource(f"server_group.{event}", of.uuid, resources.server_group(of),
+    return builder.resource(f"server_group.{event}", of.uuid, versioned.server_group(of),
                            f"servergroup.{event}", legacy.server_group(of))
-
-
-def group_created(builder: NotificationBuilder, _connection: sa.Connection, do: Do, **_named: Any) -> Messages:
-    return _group(builder, "create", do())
 
 
 def group_deleted(builder: NotificationBuilder, connection: sa.Connection, do: Do, uuid: str,
@@ -111,13 +90,7 @@ def group_deleted(builder: NotificationBuilder, connection: sa.Connection, do: D
 
 
 def service(builder: NotificationBuilder, event: str, of: Service) -> Messages:
-    return builder.resource(f"service.{event}", of.uuid, resources.service(of), by=publisher(of.binary, of.host))
-
-
-def service_changed(builder: NotificationBuilder, _connection: sa.Connection, do: Do, *_args: Any,
-                    **_named: Any) -> Messages:
-    changed, _up = do()
-    return service(builder, "update", changed)
+    return builder.resource(f"service.{event}", of.uuid, versioned.service(of), by=publisher(of.binary, of.host))
 
 
 def service_registered(builder: NotificationBuilder, connection: sa.Connection, do: Do, host: str, binary: str,
@@ -129,3 +102,14 @@ def service_registered(builder: NotificationBuilder, connection: sa.Connection, 
         return service(builder, "create", do())
     do()
     return []
+
+
+aggregate_created = _of_result(lambda builder, created: [
+    *_aggregate(builder, "create", "start", versioned.without_id(created)),
+    *_aggregate(builder, "create", "end", created)])
+flavor_created = _of_result(lambda builder, created: _flavor(builder, "create", created, []))
+key_created = _of_result(lambda builder, created: _key(
+    builder, "create", created, {"fingerprint": None, "public_key": None}))
+key_imported = _of_result(lambda builder, created: _key(builder, "import", created, {"fingerprint": None}))
+group_created = _of_result(lambda builder, created: _group(builder, "create", created))
+service_changed = _of_result(lambda builder, changed: service(builder, "update", changed[0]))

@@ -24,29 +24,27 @@ class FleetAnnouncer:
 
     def usage(self, usages: Sequence[NodeUsage]) -> None:
         """Publish the usage of nodes, after claims and releases."""
-        if usages:
-            self._send(usage=list(usages))
+        self._send(usage=list(usages))
 
     def states(self, states: Sequence[HostState]) -> None:
         """Publish new nodes, and nodes with changes other than usage."""
-        if states:
-            self._send(states=list(states))
+        self._send(states=list(states))
 
     def services(self, changed: dict[str, ServiceFlags]) -> None:
         """Publish the flags of the compute services, by host."""
-        if changed:
-            self._send(services={host: (flags.up, flags.disabled) for host, flags in changed.items()},
-                       service_generations={host: flags.generation for host, flags in changed.items()})
+        self._send(services={host: (flags.up, flags.disabled) for host, flags in changed.items()},
+                   service_generations={host: flags.generation for host, flags in changed.items()})
 
     def removed(self, node_uuids: Sequence[str]) -> None:
-        if node_uuids:
-            self._send(removed=list(node_uuids))
+        self._send(removed=list(node_uuids))
 
     def reload(self) -> None:
         """Request that all schedulers read the complete fleet, because too much changed for a delta."""
         self._send(reload=True)
 
     def _send(self, **changes: Any) -> None:
+        if not any(changes.values()):
+            return
         with self._lock:  # sent under the lock: the deltas of one source must leave in the order of their numbers
             self._seq += 1
             delta = FleetDelta(source=self.source, seq=self._seq, **changes)

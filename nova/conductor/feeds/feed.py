@@ -2,6 +2,7 @@
 
 import abc
 import contextlib
+import functools
 import logging
 import threading
 import time
@@ -147,15 +148,13 @@ class NamesFeed(HostFeed):
     def publish(self, names: Collection[str]) -> None:
         domains = sorted(names)
         for start in range(0, len(domains), floating_ip_dns.SERVED_AT_ONCE):
-            self._publish(domains[start:start + floating_ip_dns.SERVED_AT_ONCE])
-
-    def _publish(self, domains: Collection[str]) -> None:
-        by_host = self._db.read(lambda connection: floating_ip_dns.served_changes(connection, domains))
-        for host, served in by_host.items():
-            with self.sending(host, f"the names in {', '.join(domains)}") as compute:
-                compute.refresh_names(context.admin(), served)
-        for domain in domains:
-            self.rest(domain, len(by_host))
+            page = domains[start:start + floating_ip_dns.SERVED_AT_ONCE]
+            by_host = self._db.read(functools.partial(floating_ip_dns.served_changes, domains=page))
+            for host, served in by_host.items():
+                with self.sending(host, f"the names in {', '.join(page)}") as compute:
+                    compute.refresh_names(context.admin(), served)
+            for domain in page:
+                self.rest(domain, len(by_host))
 
 
 class FiltersFeed(HostFeed):

@@ -7,7 +7,7 @@ import sqlalchemy as sa
 from nova.conf import CONF
 from nova.db.hosts import aggregates
 from nova.db.hosts.precaches import HostDone
-from nova.notifications import legacy, resources, versioned
+from nova.notifications import legacy, versioned
 from nova.notifications.messages import NotificationBuilder, publisher
 from nova.objects.accounts.notification import Notification
 from nova.objects.hosts.node import ComputeNode
@@ -25,7 +25,7 @@ def volumes_used(builder: NotificationBuilder, host: str, servers: Mapping[str, 
     for counter in counters:
         of = servers.get(counter.instance_uuid)
         if of is not None and of.host == host and any(device.volume_id == counter.volume_id for device in of.volumes):
-            messages += builder.resource("volume.usage", of.uuid, resources.volume_usage(counter, of, builder.now),
+            messages += builder.resource("volume.usage", of.uuid, versioned.volume_usage(counter, of, builder.now),
                                          "volume.usage", legacy.volume_usage(counter, of, builder.now),
                                          publisher(_COMPUTE, host))
     return messages
@@ -44,7 +44,7 @@ def hypervisor_lost(builder: NotificationBuilder, host: str, address: str, failu
 def measured(builder: NotificationBuilder, host: str, nodes: Sequence[ComputeNode]) -> list[Notification]:
     """Return the metrics notifications of the nodes that have metrics."""
     return [message for node in nodes if node.metrics for message in builder.resource(
-        "metrics.update", node.uuid, resources.metrics(node, node.metrics), "compute.metrics.update",
+        "metrics.update", node.uuid, versioned.metrics(node, node.metrics), "compute.metrics.update",
         legacy.metrics(node, node.metrics), publisher(_COMPUTE, host))]
 
 
@@ -54,5 +54,5 @@ def images_cached(connection: sa.Connection, builder: NotificationBuilder,
     return [message for result in done for of in (aggregates.get(connection, result.aggregate_id),)
             for message in builder.resource(
                 "aggregate.cache_images.progress", of.uuid,
-                resources.aggregate_cache(of, result.host, result.cached, result.failed, result.index, result.total),
+                versioned.aggregate_cache(of, result.host, result.cached, result.failed, result.index, result.total),
                 by=publisher("nova-conductor", CONF.host))]

@@ -1,9 +1,6 @@
-"""Rate limits for the notifications and operations that hosts cause, sized for the largest hosts.
-
-Each notification is a row until it is sent, and consumers store it; each operation is a row of its server. Without
-limits a host could cause an endless number of rows at the cost of all other hosts. Each conductor counts separately,
-which is accurate enough.
-"""
+"""Rate limits for the notifications and operations that hosts cause, sized for the largest hosts. Each notification is
+a row until it is sent, and consumers store it; each operation is a row of its server. Without limits a host could cause
+an endless number of rows at the cost of all other hosts. Each conductor counts separately, which is accurate enough."""
 
 import logging
 from collections.abc import Iterable

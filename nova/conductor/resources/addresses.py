@@ -83,7 +83,11 @@ def allocate(connection: sa.Connection, instance: Instance, wanted: Sequence[Net
             raise exception.NetworkNotFound(network_id=request.network_id)
         vif_id = new_uuid()
         taken = fixed_ips.take(connection, network, instance.uuid, vif_id, request.fixed_ip)
-        vifs.append(_vif(network, vif_id, taken, request.tag))
+        vifs.append(VIF(
+            id=vif_id, network_id=network.uuid, label=network.label, mac=taken.mac, mtu=network.mtu,
+            fixed_ips=[_fixed_ip(network, address) for address in taken.addresses], bridge=network.bridge,
+            vlan=network.vlan, bridge_interface=network.bridge_interface, vni=network.vni,
+            devname=f"tap{vif_id}"[:14], tag=request.tag))
     return vifs
 
 
@@ -93,14 +97,6 @@ def release(connection: sa.Connection, instance_uuid: str, vif_ids: Sequence[str
     for vif_id in ids:
         fixed_ips.release(connection, instance_uuid, vif_id)
         floating_ips.let_go(connection, instance_uuid, vif_id)
-
-
-def _vif(network: Network, vif_id: str, taken: fixed_ips.Taken, tag: str | None) -> VIF:
-    return VIF(
-        id=vif_id, network_id=network.uuid, label=network.label, mac=taken.mac,
-        fixed_ips=[_fixed_ip(network, address) for address in taken.addresses], mtu=network.mtu, bridge=network.bridge,
-        vlan=network.vlan, bridge_interface=network.bridge_interface, vni=network.vni, devname=f"tap{vif_id}"[:14],
-        tag=tag)
 
 
 def subnet_id(network_id: str, cidr: str) -> str:

@@ -1,15 +1,13 @@
-"""Snapshot and backup images of a server, for the external steps of its operations.
-
-The image service is called immediately, with Nova's own rights, outside any transaction. Nova chooses the id of an
-image, so that a retried step identifies it.
-"""
+"""Snapshot and backup images of a server, for the external steps of its operations. The image service is called
+immediately, with Nova's own rights, outside any transaction. Nova chooses the id of an image, so that a retried step
+identifies it."""
 
 import logging
 import tempfile
 from collections.abc import Mapping
 
 from nova import context, exception, image
-from nova.conductor.resources.step_transaction import StepTransaction
+from nova.conductor.core import StepTransaction
 from nova.conf import CONF
 from nova.objects.base import new_uuid
 from nova.objects.images.image import Image

@@ -5,8 +5,8 @@ from collections.abc import Callable
 import msgspec
 import sqlalchemy as sa
 
+from nova.conductor.core import StepTransaction
 from nova.conductor.resources import addresses
-from nova.conductor.resources.step_transaction import StepTransaction
 from nova.db.networks import security_filters
 from nova.db.servers import servers
 from nova.objects.networks.network import VIF, NetworkRequest

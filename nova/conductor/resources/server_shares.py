@@ -9,7 +9,7 @@ import msgspec
 import sqlalchemy as sa
 
 from nova import exception
-from nova.conductor.resources.step_transaction import StepTransaction
+from nova.conductor.core import StepTransaction
 from nova.db.servers import servers
 from nova.db.volumes import share_accesses
 from nova.objects.volumes.share import ERROR, ShareAccess, ShareMapping

@@ -1,8 +1,6 @@
-"""Volumes of a server, for the steps of its operations. Changes are written in the transaction of the step.
-
-For volumes of an external service, only the server's row is changed; the strategy of the service
-(:class:`nova.operations.framework.resource_contexts.OutsideVolumes`) calls it.
-"""
+"""Volumes of a server, for the steps of its operations. Changes are written in the transaction of the step. For volumes
+of an external service, only the server's row is changed; the strategy of the service
+(:class:`nova.operations.framework.resource_contexts.OutsideVolumes`) calls it."""
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 
@@ -10,9 +8,8 @@ import msgspec
 import sqlalchemy as sa
 
 from nova import context, exception
-from nova.conductor.core import Core
+from nova.conductor.core import Core, StepTransaction
 from nova.conductor.resources import volume_keys
-from nova.conductor.resources.step_transaction import StepTransaction
 from nova.conf import CONF
 from nova.db.servers import servers
 from nova.db.volumes import volumes

@@ -1,8 +1,6 @@
 """Keys of encrypted volumes, fetched with the caller's token when a server gets a volume, and stored with its device.
-
 Later starts and moves of the server need no token of its user. The keys are stored encrypted for conductors only
-(nova.conductor.secret_cipher). Only hosts receive them, with the orders of steps that connect volumes.
-"""
+(nova.conductor.secret_cipher). Only hosts receive them, with the orders of steps that connect volumes."""
 
 import contextlib
 from collections.abc import Callable

@@ -36,7 +36,7 @@ from nova.objects.volumes.volume import Volume, VolumeEncryption, VolumeRemoval
 from nova.operations.framework.resource_contexts import OutsideInterfaces, OutsideVolumes
 from nova.telemetry import metrics
 
-Effect = Callable[[sa.Connection], None]
+Effect = Callable[[sa.Connection], object]
 
 
 @dataclasses.dataclass
@@ -65,6 +65,7 @@ class ConductorControl:
     _closes: bool = False
     saved_by: str = ""  # publisher of instance.update notifications; "": this conductor
     scheduler_queries: list[SchedulerQuery] = dataclasses.field(default_factory=list)  # scheduler requests to notify
+    connection: sa.Connection | None = None  # of the accepting transaction
 
     def __post_init__(self) -> None:
         self._previous_states = (self.instance.vm_state, self.instance.task_state)
@@ -147,14 +148,17 @@ class ConductorControl:
         self.claims += 1
         self.effects.append(claim)
 
+    def _then(self, function: Callable[..., object], *arguments: Any) -> None:
+        """Call ``function`` with these arguments in the transaction of the step."""
+        self.effects.append(lambda connection: function(connection, *arguments))
+
     def release_claim(self, consumer: str = "") -> None:
         uuid = consumer or self.instance.uuid
         self._consumers.add(uuid)
         self.effects.append(lambda connection: self.touched.update(allocations.release(connection, uuid)))
 
     def rekey_claim(self, consumer: str) -> None:
-        uuid = self.instance.uuid
-        self.effects.append(lambda connection: allocations.rekey(connection, consumer, uuid))
+        self._then(allocations.rekey, consumer, self.instance.uuid)
 
     def use_claim(self, consumer: str = "") -> None:
         uuid = consumer or self.instance.uuid
@@ -169,7 +173,7 @@ class ConductorControl:
 
     # --- migrations ------------------------------------------------------------------------------
     def migrate(self, uuid: str, **changes: Any) -> None:
-        self.effects.append(lambda connection: server_migrations.update(connection, uuid, changes))
+        self._then(server_migrations.update, uuid, changes)
 
     def migration(self, uuid: str) -> Migration:
         return self.core.db.read(lambda connection: server_migrations.get(connection, uuid))
@@ -187,7 +191,7 @@ class ConductorControl:
         self.effects.append(close)
 
     def charge(self, cores: int = 0, ram: int = 0) -> None:
-        self.effects.append(lambda connection: self._charge(connection, cores, ram))
+        self._then(self._charge, cores, ram)
 
     def _charge(self, connection: sa.Connection, cores: int, ram: int, sign: int = 1, instances: int = 0) -> None:
         if cores or ram or instances:
@@ -205,16 +209,13 @@ class ConductorControl:
             self.set(soft_deleted_at=None)
 
     def _count(self, sign: int) -> None:
-        flavor = self.instance.flavor
-        self.effects.append(lambda connection: self._charge(connection, flavor.vcpus, flavor.memory_mb, sign, 1))
+        self._then(self._charge, self.instance.flavor.vcpus, self.instance.flavor.memory_mb, sign, 1)
 
     def evict(self, host: str, keep_disks: bool) -> None:
-        uuid = self.instance.uuid
-        self.effects.append(lambda connection: evictions.add(connection, uuid, host, keep_disks))
+        self._then(evictions.add, self.instance.uuid, host, keep_disks)
 
     def keep(self, host: str) -> None:
-        uuid = self.instance.uuid
-        self.effects.append(lambda connection: evictions.remove(connection, host, [uuid]))
+        self._then(evictions.remove, host, [self.instance.uuid])
 
     def quiesce(self, host: str) -> None:
         self.core.compute_at(host).quiesce(self.ctx, without_secrets(self.instance))
@@ -240,13 +241,12 @@ class ConductorControl:
         return self.core.db.read(lambda connection: external_events.came(connection, self.instance.uuid, keys))
 
     def forget_events(self, *keys: str) -> None:
-        uuid = self.instance.uuid
-        self.effects.append(lambda connection: external_events.forget(connection, uuid, keys))
+        self._then(external_events.forget, self.instance.uuid, keys)
 
-    # --- volumes ---------------------------------------------------------------------------------
+    # --- resources -------------------------------------------------------------------------------
     @functools.cached_property
     def volumes(self) -> ServerVolumes:
-        return ServerVolumes(self)
+        return ServerVolumes(self, self.connection)
 
     @functools.cached_property
     def outside_volumes(self) -> OutsideVolumes:
@@ -258,7 +258,6 @@ class ConductorControl:
     def key_of(self, volume: Volume) -> VolumeEncryption | None:
         return volume_keys.fetched(self.core, self.ctx, volume)
 
-    # --- shares ----------------------------------------------------------------------------------
     @functools.cached_property
     def shares(self) -> ServerShares:
         return ServerShares(self)
@@ -267,15 +266,13 @@ class ConductorControl:
     def outside_shares(self) -> OutsideShares:
         return OutsideShares(self)
 
-    # --- images ----------------------------------------------------------------------------------
     @functools.cached_property
     def images(self) -> ServerImages:
         return ServerImages(self)
 
-    # --- interfaces and quota --------------------------------------------------------------------
     @functools.cached_property
     def interfaces(self) -> ServerInterfaces:
-        return ServerInterfaces(self)
+        return ServerInterfaces(self, self.connection)
 
     @functools.cached_property
     def outside_interfaces(self) -> OutsideInterfaces:

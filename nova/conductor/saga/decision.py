@@ -1,8 +1,6 @@
-"""The decisions of the saga engine: which transition follows an event.
-
-:func:`decide` is pure: it performs no I/O, reads no clock and no option, and changes neither the run nor the event. The
-step executor applies the transition in one transaction.
-"""
+"""The decisions of the saga engine: which transition follows an event. :func:`decide` is pure: it performs no I/O,
+reads no clock and no option, and changes neither the run nor the event. The step executor applies the transition in one
+transaction."""
 
 import dataclasses
 from typing import Any, Literal

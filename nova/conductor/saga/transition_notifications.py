@@ -1,8 +1,6 @@
-"""Notifications of an operation, derived from the step before a transaction and the step after it.
-
-The journal contains the notified events that have started and not ended. It is written in the same transaction as the
-rows of the outbox, so no notification is sent twice or omitted, whichever conductor continues the operation.
-"""
+"""Notifications of an operation, derived from the step before a transaction and the step after it. The journal contains
+the notified events that have started and not ended. It is written in the same transaction as the rows of the outbox, so
+no notification is sent twice or omitted, whichever conductor continues the operation."""
 
 import dataclasses
 import functools

@@ -10,6 +10,7 @@ from oslo_db import exception as db_exception
 
 from nova import exception
 from nova.conf import CONF
+from nova.conf.quota import DEFAULTS
 from nova.db import tables
 from nova.db.sql import rows
 from nova.objects.servers import states
@@ -18,21 +19,14 @@ from nova.objects.servers.instance import Instance
 LIMITS = tables.quotas
 USAGES = tables.quota_usages
 
-# Resource name of a quota set -> its option in [quota].
-RESOURCES = {
-    "instances": "instances", "cores": "cores", "ram": "ram", "metadata_items": "metadata_items",
-    "injected_files": "injected_files", "injected_file_content_bytes": "injected_file_content_bytes",
-    "injected_file_path_bytes": "injected_file_path_length", "key_pairs": "key_pairs",
-    "server_groups": "server_groups", "server_group_members": "server_group_members",
-    "fixed_ips": "fixed_ips", "floating_ips": "floating_ips", "security_groups": "security_groups",
-    "security_group_rules": "security_group_rules",
-}
+# Resource name of a quota set -> its option in [quota]. One of them has another name.
+RESOURCES = {"injected_file_path_bytes" if option == "injected_file_path_length" else option: option
+             for option in DEFAULTS}
 # The counters of quota_usages.
 COUNTED = ("instances", "cores", "ram")
 _CLASS = "class:"
 _DEFAULT = _CLASS + "default"
-# The greatest value of the counters.
-_UNLIMITED = 2**63 - 1
+_UNLIMITED = 2**63 - 1  # the greatest value of the counters
 
 # Built once: building a statement costs several times as much as running it.
 _THESE = sa.or_(
@@ -111,12 +105,13 @@ def usage(connection: sa.Connection, project_id: str, user_id: str | None = None
     used = dict.fromkeys(RESOURCES, 0)
     if row is not None:
         used.update({name: getattr(row, name) for name in COUNTED})
-    used["server_groups"] = count_server_groups(connection, project_id, user_id)
-    used["security_groups"] = 0 if user_id else count_security_groups(connection, project_id)
-    used["fixed_ips"] = 0 if user_id else count_interfaces(connection, project_id)
-    used["floating_ips"] = 0 if user_id else count_floating_ips(connection, project_id)
+    used["server_groups"] = count_rows(connection, "server_groups", project_id, user_id)
     if user_id:
         used["key_pairs"] = count_key_pairs(connection, user_id)
+    else:
+        used["security_groups"] = count_rows(connection, "security_groups", project_id)
+        used["fixed_ips"] = count_interfaces(connection, project_id)
+        used["floating_ips"] = count_rows(connection, "floating_ips", project_id)
     return used
 
 
@@ -124,18 +119,20 @@ def count_key_pairs(connection: sa.Connection, user_id: str) -> int:
     return rows.count(connection, tables.keypairs, tables.keypairs.c.user_id == user_id)
 
 
-def count_server_groups(connection: sa.Connection, project_id: str, user_id: str | None = None) -> int:
-    groups = tables.server_groups
-    return rows.count(connection, groups, groups.c.project_id == project_id,
-                      *rows.equal(groups.c.user_id, user_id or None))
+def count_rows(connection: sa.Connection, resource: str, project_id: str, user_id: str | None = None) -> int:
+    """Return how many rows the table of this name has for the project, or for a user in it."""
+    table = tables.metadata.tables[resource]
+    return rows.count(connection, table, table.c.project_id == project_id,
+                      *([table.c.user_id == user_id] if user_id else []))
 
 
-def count_security_groups(connection: sa.Connection, project_id: str) -> int:
-    return rows.count(connection, tables.security_groups, tables.security_groups.c.project_id == project_id)
-
-
-def count_floating_ips(connection: sa.Connection, project_id: str) -> int:
-    return rows.count(connection, tables.floating_ips, tables.floating_ips.c.project_id == project_id)
+def check_rows(connection: sa.Connection, resource: str, project_id: str, message: str) -> None:
+    """Raise QuotaLimit with the message if the project may have no further row in the table of this name."""
+    most = limits(connection, project_id)[resource]
+    if most >= 0:
+        lock(connection, project_id)
+        if count_rows(connection, resource, project_id) >= most:
+            raise exception.QuotaLimit(message)
 
 
 def count_interfaces(connection: sa.Connection, project_id: str) -> int:
@@ -188,12 +185,10 @@ class Room:
 
 def room(connection: sa.Connection, project_id: str, user_id: str, cores: int, ram: int, min_count: int,
          max_count: int, interfaces: int = 0) -> Room:
-    """Return the room for servers of ``cores`` and ``ram`` (MiB) each: as many as fit, at most ``max_count``.
-
-    Nothing is locked or spent: :func:`take` does that as the last step of the transaction. Interfaces on the embedded
-    networks (``interfaces`` of each server) are counted if they have a limit; then the rows are locked here. Raises
-    OverQuota if not even ``min_count`` servers fit, QuotaLimit.
-    """
+    """Return the room for servers of ``cores`` and ``ram`` (MiB) each: as many as fit, at most ``max_count``. Nothing
+    is locked or spent: :func:`take` does that as the last step of the transaction. Interfaces on the embedded networks
+    (``interfaces`` of each server) are counted if they have a limit; then the rows are locked here. Raises OverQuota if
+    not even ``min_count`` servers fit, QuotaLimit."""
     project, user, used = configured(), dict[str, int](), dict[str, dict[str, int]]()
     stored = connection.execute(_LIMITS_AND_USAGE, {"project": project_id, "users": ["", user_id]}).all()
     for row in sorted(stored, key=lambda row: row.project_id != _DEFAULT):
@@ -215,10 +210,8 @@ def room(connection: sa.Connection, project_id: str, user_id: str, cores: int, r
 
 
 def take(connection: sa.Connection, reserved: Room) -> None:
-    """Spend the reserved quota. If concurrent transactions have spent it meanwhile, the transaction runs again.
-
-    Both rows stay locked until the transaction ends, which should be at once: all requests of a project need the first.
-    """
+    """Spend the reserved quota. If concurrent transactions have spent it meanwhile, the transaction runs again. Both
+    rows stay locked until the transaction ends, which should be at once: all requests of a project need the first."""
     more = {name: amount * reserved.count for name, amount in reserved.per_server.items()}
     values: dict[str, Any] = {"project": reserved.project_id, "user": reserved.user_id}
     for name, amount in more.items():

@@ -1,7 +1,5 @@
-"""Usage of servers, from the rows of existing and deleted servers.
-
-The progress of the notifications about the servers of an audit period is one row, which all conductors share.
-"""
+"""Usage of servers, from the rows of existing and deleted servers. The progress of the notifications about the servers
+of an audit period is one row, which all conductors share."""
 
 import datetime
 

@@ -28,11 +28,9 @@ CHECKS: tuple[Check, ...] = (Claims(), Usage(), Counts(), DedicatedResources(), 
 
 
 def audit(db: Database, repair: bool = False, page: int | None = None) -> Iterator[Finding]:
-    """Return every contradiction among the rows; with ``repair``, correct those that can be corrected.
-
-    Examines ``page`` subjects at a time (default: the page size of each check); no transaction is open while the
-    caller has a finding.
-    """
+    """Return every contradiction among the rows; with ``repair``, correct those that can be corrected. Examines
+    ``page`` subjects at a time (default: the page size of each check); no transaction is open while the caller has a
+    finding."""
     for check in CHECKS:
         after, limit = "", page or check.page_size
         while True:

@@ -1,7 +1,6 @@
 """Quotas: the usage of a project (and of each user in it) is the sum of its servers."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import sqlalchemy as sa
 
@@ -21,9 +20,7 @@ class Charges(Check):
     """Check quota usage. Subjects: projects."""
 
     page_size = 20
-
-    def subjects(self) -> Sequence[sa.Select[Any]]:
-        return (sa.select(USAGES.c.project_id),
+    subjects = (sa.select(USAGES.c.project_id),
                 sa.select(INSTANCES.c.project_id).where(INSTANCES.c.deleted == sa.false()))
 
     def lock(self, connection: sa.Connection, key: str) -> None:

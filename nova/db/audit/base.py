@@ -36,12 +36,8 @@ class Check(abc.ABC):
 
     # Number of subjects per transaction: fewer if each has many related rows.
     page_size = 500
-    # The table whose uuids are the keys.
-    table = tables.instances
-
-    @abc.abstractmethod
-    def subjects(self) -> Sequence[sa.Select[Any]]:
-        """Return statements of one column each that together select the keys of all subjects. They are built once."""
+    table = tables.instances  # the table whose uuids are the keys
+    subjects: Sequence[sa.Select[Any]]  # statements of one column each that together select the keys of all subjects
 
     @abc.abstractmethod
     def examine(self, connection: sa.Connection, keys: Sequence[str]) -> Iterator[Finding]:
@@ -63,7 +59,7 @@ class Check(abc.ABC):
         further."""
         after, limit = sa.bindparam("after", type_=sa.String), sa.bindparam("limit", type_=sa.Integer)
         parts = []
-        for source in self.subjects():
+        for source in self.subjects:
             column = source.selected_columns[0]
             first = source.where(column > after).distinct().order_by(column).limit(limit).subquery()
             parts.append(sa.select(first.c[0].label("subject")))
@@ -91,7 +87,4 @@ def put(table: sa.Table, where: sa.ColumnElement[bool], **values: Any) -> Repair
 
 def run(statement: Any) -> Repair:
     """Return a repair that runs a statement."""
-    def repair(connection: sa.Connection) -> None:
-        connection.execute(statement)
-
-    return repair
+    return lambda connection: connection.execute(statement)

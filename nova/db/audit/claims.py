@@ -1,7 +1,5 @@
-"""Claims: the usage of hosts is the sum of claims, and each server has the claims of its flavor.
-
-No two claims share a NUMA cell or PCI device, and servers have the dedicated resources of their claims.
-"""
+"""Claims: the usage of hosts is the sum of claims, and each server has the claims of its flavor. No two claims share a
+NUMA cell or PCI device, and servers have the dedicated resources of their claims."""
 
 import collections
 import dataclasses
@@ -37,8 +35,7 @@ class Claims(Check):
     """Check that each server has a claim on its host, and that no other claims exist. Subjects: consumers. While a
     server moves, its own claim is on the source and the claim of the migration on the destination."""
 
-    def subjects(self) -> Sequence[sa.Select[Any]]:
-        return (sa.select(CLAIMS.c.consumer_uuid),
+    subjects = (sa.select(CLAIMS.c.consumer_uuid),
                 sa.select(INSTANCES.c.uuid).where(INSTANCES.c.deleted == sa.false(), INSTANCES.c.host.is_not(None)),
                 sa.select(MIGRATIONS.c.uuid).where(MIGRATIONS.c.open == sa.true()))
 
@@ -135,9 +132,7 @@ class Usage(Check):
     """Check that the usage of inventories is the sum of the claims and within capacity. Subjects: providers."""
 
     page_size = 50
-
-    def subjects(self) -> Sequence[sa.Select[Any]]:
-        return sa.select(INVENTORIES.c.provider_uuid), sa.select(CLAIMS.c.provider_uuid)
+    subjects = sa.select(INVENTORIES.c.provider_uuid), sa.select(CLAIMS.c.provider_uuid)
 
     def lock(self, connection: sa.Connection, key: str) -> None:
         # Claims and releases first lock the row of the node.
@@ -170,9 +165,7 @@ class Counts(Check):
     """Check num_instances (claims of a node) and num_io_ops (builds and moves on a node). Subjects: nodes."""
 
     table = NODES
-
-    def subjects(self) -> Sequence[sa.Select[Any]]:
-        return (sa.select(NODES.c.uuid),)
+    subjects = (sa.select(NODES.c.uuid),)
 
     def examine(self, connection: sa.Connection, keys: Sequence[str]) -> Iterator[Finding]:
         nodes = connection.execute(sa.select(
@@ -213,9 +206,7 @@ class DedicatedResources(Check):
 
     page_size = 50
     table = NODES
-
-    def subjects(self) -> Sequence[sa.Select[Any]]:
-        return (sa.select(NODES.c.uuid).where(NODES.c.fitted == sa.true()),)
+    subjects = (sa.select(NODES.c.uuid).where(NODES.c.fitted == sa.true()),)
 
     def examine(self, connection: sa.Connection, keys: Sequence[str]) -> Iterator[Finding]:
         nodes = {row.uuid: row for row in connection.execute(

@@ -2,7 +2,6 @@
 
 import collections
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import sqlalchemy as sa
 
@@ -24,8 +23,7 @@ class Addresses(Check):
     """Check that an address belongs to one existing server, whose network info contains the address. Every allocation
     and release of an address writes the instance, too, and waits for its lock."""
 
-    def subjects(self) -> Sequence[sa.Select[Any]]:
-        return (sa.select(IPS.c.instance_uuid).where(IPS.c.instance_uuid.is_not(None)),
+    subjects = (sa.select(IPS.c.instance_uuid).where(IPS.c.instance_uuid.is_not(None)),
                 sa.select(INSTANCES.c.uuid).where(INSTANCES.c.deleted == sa.false(), INSTANCES.c.addresses != ""))
 
     def examine(self, connection: sa.Connection, keys: Sequence[str]) -> Iterator[Finding]:
@@ -51,8 +49,7 @@ class Addresses(Check):
 class FloatingAddresses(Check):
     """Check that floating addresses and interfaces refer to each other."""
 
-    def subjects(self) -> Sequence[sa.Select[Any]]:
-        return (sa.select(FLOATING.c.instance_uuid).where(FLOATING.c.instance_uuid.is_not(None)),)
+    subjects = (sa.select(FLOATING.c.instance_uuid).where(FLOATING.c.instance_uuid.is_not(None)),)
 
     def examine(self, connection: sa.Connection, keys: Sequence[str]) -> Iterator[Finding]:
         used = {(uuid, vif.id, vif.floating) for uuid, instance in alive(
@@ -69,11 +66,10 @@ class FloatingAddresses(Check):
 class Operations(Check):
     """Check that a task state belongs to a running action, and a running or queued action to an instance."""
 
-    def subjects(self) -> Sequence[sa.Select[Any]]:
-        busy = sa.or_(INSTANCES.c.task_state.is_not(None), INSTANCES.c.action_uuid.is_not(None),
-                      INSTANCES.c.vm_state == states.BUILDING)
-        return (sa.select(ACTIONS.c.instance_uuid).where(ACTIONS.c.outcome.is_(None)),
-                sa.select(INSTANCES.c.uuid).where(INSTANCES.c.deleted == sa.false(), busy))
+    subjects = (sa.select(ACTIONS.c.instance_uuid).where(ACTIONS.c.outcome.is_(None)),
+                sa.select(INSTANCES.c.uuid).where(INSTANCES.c.deleted == sa.false(), sa.or_(
+                    INSTANCES.c.task_state.is_not(None), INSTANCES.c.action_uuid.is_not(None),
+                    INSTANCES.c.vm_state == states.BUILDING)))
 
     def lock(self, connection: sa.Connection, key: str) -> None:
         hold(connection, ACTIONS, sa.and_(ACTIONS.c.instance_uuid == key, ACTIONS.c.outcome.is_(None)))
@@ -106,8 +102,7 @@ class Operations(Check):
 class Members(Check):
     """Check that all members of security groups exist."""
 
-    def subjects(self) -> Sequence[sa.Select[Any]]:
-        return (sa.select(MEMBERS.c.instance_uuid),)
+    subjects = (sa.select(MEMBERS.c.instance_uuid),)
 
     def examine(self, connection: sa.Connection, keys: Sequence[str]) -> Iterator[Finding]:
         dead = set(keys) - alive(connection, keys).keys()
@@ -123,8 +118,7 @@ class Members(Check):
 class Evictions(Check):
     """Check that no guest is marked for removal on a host where its server runs."""
 
-    def subjects(self) -> Sequence[sa.Select[Any]]:
-        return (sa.select(EVICTIONS.c.instance_uuid),)
+    subjects = (sa.select(EVICTIONS.c.instance_uuid),)
 
     def examine(self, connection: sa.Connection, keys: Sequence[str]) -> Iterator[Finding]:
         # A running operation may still remove the server from the host.

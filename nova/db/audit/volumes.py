@@ -26,8 +26,7 @@ class Volumes(Check):
     """Check that a volume in use belongs to one existing server with this device, and that a deleted volume waits for
     its host. Subjects: volumes."""
 
-    def subjects(self) -> Sequence[sa.Select[Any]]:
-        return (sa.select(TABLE.c.uuid).where(sa.or_(
+    subjects = (sa.select(TABLE.c.uuid).where(sa.or_(
             TABLE.c.instance_uuid.is_not(None),
             TABLE.c.status.not_in((volume_states.AVAILABLE, volume_states.ERROR)))),)
 
@@ -64,13 +63,12 @@ class Volumes(Check):
 class Devices(Check):
     """Check that the volumes of an existing server belong to it, if Nova itself stores them. Subjects: instances."""
 
+    # The column is JSON; servers without volumes are excluded by a text search.
+    subjects = (sa.select(INSTANCES.c.uuid).where(
+        INSTANCES.c.deleted == sa.false(), sa.type_coerce(INSTANCES.c.block_devices, sa.Text).like('%"volume_id"%')),)
+
     def page(self, connection: sa.Connection, after: str, limit: int) -> list[str]:
         return super().page(connection, after, limit) if CONF.volume.driver in EMBEDDED else []
-
-    def subjects(self) -> Sequence[sa.Select[Any]]:
-        # The column is JSON; servers without volumes are excluded by a text search.
-        text = sa.type_coerce(INSTANCES.c.block_devices, sa.Text)
-        return (sa.select(INSTANCES.c.uuid).where(INSTANCES.c.deleted == sa.false(), text.like('%"volume_id"%')),)
 
     def examine(self, connection: sa.Connection, keys: Sequence[str]) -> Iterator[Finding]:
         instances = alive(connection, keys, INSTANCES.c.block_devices)
@@ -94,15 +92,12 @@ def _free(row: Any) -> Any:
 
 class Shares(Check):
     """Check that idle servers have no share in a transition, and that only their own hosts have access to the shares.
-    Subjects: instances.
+    Subjects: instances. A conductor revokes accesses that remain after a superseded move or an outage of the service
+    ([DEFAULT]stale_share_access_reconcile_interval)."""
 
-    A conductor revokes accesses that remain after a superseded move or an outage of the service
-    ([DEFAULT]stale_share_access_reconcile_interval).
-    """
-
-    def subjects(self) -> Sequence[sa.Select[Any]]:
-        has = sa.select(INSTANCES.c.uuid).where(INSTANCES.c.deleted == sa.false(), INSTANCES.c.shares.is_not(None))
-        return has, sa.select(ACCESSES.c.instance_uuid)
+    subjects = (
+        sa.select(INSTANCES.c.uuid).where(INSTANCES.c.deleted == sa.false(), INSTANCES.c.shares.is_not(None)),
+        sa.select(ACCESSES.c.instance_uuid))
 
     def lock(self, connection: sa.Connection, key: str) -> None:
         super().lock(connection, key)

@@ -1,7 +1,5 @@
-"""Host aggregates and availability zones.
-
-Aggregates are few, wide rows: rules that span them are checked with all rows locked.
-"""
+"""Host aggregates and availability zones. Aggregates are few, wide rows: rules that span them are checked with all rows
+locked."""
 
 from collections.abc import Iterable, Sequence
 

@@ -1,7 +1,5 @@
-"""Claims of resources: conditional updates, so that concurrent claims cannot exceed the capacity of a provider.
-
-All transactions lock rows in the same order: nodes (by uuid), their inventories, allocations.
-"""
+"""Claims of resources: conditional updates, so that concurrent claims cannot exceed the capacity of a provider. All
+transactions lock rows in the same order: nodes (by uuid), their inventories, allocations."""
 
 import functools
 from collections.abc import Callable, Collection
@@ -21,21 +19,17 @@ ALLOCATIONS = tables.allocations
 MIGRATIONS = tables.migrations
 NODES = tables.compute_nodes
 SERVICES = tables.services
-# Required state of the nova-compute of a host for a claim on it.
-Usable = Literal["any", "enabled", "up"]
-# The node that counts an allocation.
-ROOT = sa.func.coalesce(ALLOCATIONS.c.root_uuid, ALLOCATIONS.c.provider_uuid)
+Usable = Literal["any", "enabled", "up"]  # required state of the nova-compute of a host for a claim on it
+ROOT = sa.func.coalesce(ALLOCATIONS.c.root_uuid, ALLOCATIONS.c.provider_uuid)  # the node that counts an allocation
 
 
 def claim(connection: sa.Connection, consumer: str, selection: Selection, resources: dict[str, int],
           project_id: str, user_id: str, service: Usable = "any",
           choose: Callable[[], Allocation] | None = None) -> None:
-    """Claim ``resources`` on the node of ``selection`` for ``consumer`` (an instance or a migration).
-
-    The providers are those of ``selection.allocations`` or, if it is empty, the root provider of the node; ``choose``
-    selects them instead once the node is locked. Also counts an instance and a heavy operation on the node.
-    ``service``: required state of the nova-compute of the host. Raises ClaimLost if a resource is not available.
-    """
+    """Claim ``resources`` on the node of ``selection`` for ``consumer`` (an instance or a migration). The providers are
+    those of ``selection.allocations`` or, if it is empty, the root provider of the node; ``choose`` selects them
+    instead once the node is locked. Also counts an instance and a heavy operation on the node. ``service``: required
+    state of the nova-compute of the host. Raises ClaimLost if a resource is not available."""
     root = selection.node_uuid
     # The node's row is always locked first: its holder has the whole node, so two transactions never wait for each
     # other's inventories.

@@ -1,7 +1,5 @@
-"""Claims of servers: the selection of a scheduler is checked again under locks, and its resources are claimed.
-
-The order of locks is the same everywhere: the server group, the nodes, their inventories, allocations, quotas.
-"""
+"""Claims of servers: the selection of a scheduler is checked again under locks, and its resources are claimed. The
+order of locks is the same everywhere: the server group, the nodes, their inventories, allocations, quotas."""
 
 import functools
 
@@ -22,12 +20,10 @@ PROVIDERS = tables.providers
 
 def claim(connection: sa.Connection, instance: Instance, selection: Selection, spec: RequestSpec,
           consumer: str = "") -> GuestDedicatedResources:
-    """Claim the resources of ``spec`` at ``selection`` for ``instance``, or for ``consumer`` (a migration).
-
-    Checks the state of the compute service, the policy of the server group, traits, zone, hints and, if the scheduler
-    used them, aggregates. The service of a forced host must be enabled, but may be down. Returns the assigned NUMA
-    cells and devices. Raises ClaimLost.
-    """
+    """Claim the resources of ``spec`` at ``selection`` for ``instance``, or for ``consumer`` (a migration). Checks the
+    state of the compute service, the policy of the server group, traits, zone, hints and, if the scheduler used them,
+    aggregates. The service of a forced host must be enabled, but may be down. Returns the assigned NUMA cells and
+    devices. Raises ClaimLost."""
     named = bool(spec.forced or spec.requested_host or spec.requested_node)
     why = server_groups.admit(connection, spec.group, instance.uuid, selection.host, only=named) if spec.group else ""
     if not why:

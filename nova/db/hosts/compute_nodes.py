@@ -17,7 +17,7 @@ from nova.db.servers import server_migrations
 from nova.db.sql import clock, rows
 from nova.objects.base import new_uuid
 from nova.objects.dedicated_resources.fitting import NodeDedicatedResources
-from nova.objects.hosts import node_limits
+from nova.objects.hosts import node as node_types
 from nova.objects.hosts.node import ComputeNode, Inventory, Provider
 from nova.objects.hosts.scheduling import HostState, NodeUsage
 
@@ -64,15 +64,15 @@ def report(connection: sa.Connection, host: str, nodes: Sequence[ComputeNode], a
     this range that are missing in the report are removed, unless they have claims. The number of statements grows
     with the number of changed nodes only.
     Raises HostBinaryNotFound (nova-compute never registered), InvalidInput (a node uuid with another name, a provider
-    of another host, duplicates, or a violation of nova.objects.hosts.node_limits) and NodeOfAnotherHost (a node of
-    another host that has claims or, unless ``trusted``, whose host is up).
+    of another host, duplicates, or a violation of the limits in nova.objects.hosts.node) and NodeOfAnotherHost (a node
+    of another host that has claims or, unless ``trusted``, whose host is up).
     """
     service_id = connection.scalar(sa.select(SERVICES.c.id).where(
         SERVICES.c.host == host, SERVICES.c.binary == services.COMPUTE))
     if service_id is None:
         raise exception.HostBinaryNotFound(binary=services.COMPUTE, host=host)
     for node in nodes:
-        node_limits.check(node)
+        node_types.check_limits(node)
     nodes = copy.deepcopy(list(nodes))  # A repeated transaction starts from the report again.
     stored = _stored(connection, host, [node.uuid for node in nodes if node.uuid], after, upto)
     _check_distinct(connection, nodes, stored)
@@ -95,8 +95,8 @@ def report(connection: sa.Connection, host: str, nodes: Sequence[ComputeNode], a
             elif _write(connection, node, row, stored):
                 result.changed.append(node.uuid)
             result.nodes.append(node)
-        if new and not trusted and rows.count(connection, TABLE, TABLE.c.host == host) + len(new) > node_limits.NODES:
-            raise exception.InvalidInput(reason=f"host {host} would have more than {node_limits.NODES} nodes")
+        if new and not trusted and rows.count(connection, TABLE, TABLE.c.host == host) + len(new) > node_types.NODES:
+            raise exception.InvalidInput(reason=f"host {host} would have more than {node_types.NODES} nodes")
         _insert(connection, new)
     if nodes:
         reported = {node.uuid for node in result.nodes}

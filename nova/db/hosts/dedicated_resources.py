@@ -1,7 +1,5 @@
-"""NUMA cells and PCI devices of claims, stored with the allocation of the root provider.
-
-They are assigned while the row of the node is locked, which every claim and release does first.
-"""
+"""NUMA cells and PCI devices of claims, stored with the allocation of the root provider. They are assigned while the
+row of the node is locked, which every claim and release does first."""
 
 from collections.abc import Sequence
 from typing import Any

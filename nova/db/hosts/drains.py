@@ -1,7 +1,5 @@
-"""Drained hosts, and a line for each of their servers.
-
-Conductors process a drain one after the other: only the holder of its lease may write its lines.
-"""
+"""Drained hosts, and a line for each of their servers. Conductors process a drain one after the other: only the holder
+of its lease may write its lines."""
 
 import dataclasses
 import datetime

@@ -1,8 +1,5 @@
-"""The hosts of each VXLAN network, and the addresses of their tunnels.
-
-A host reports itself when it gets the first guest of a network and when the last one has left. So a boot costs nothing
-on a host that already has the network.
-"""
+"""The hosts of each VXLAN network, and the addresses of their tunnels. A host reports itself when it gets the first
+guest of a network and when the last one has left. So a boot costs nothing on a host that already has the network."""
 
 from collections.abc import Collection, Mapping
 

@@ -1,7 +1,5 @@
-"""Images that hosts of an aggregate fetch before a server needs them: a row for each image on each host.
-
-The rows of the last request of an aggregate remain, as its reported result.
-"""
+"""Images that hosts of an aggregate fetch before a server needs them: a row for each image on each host. The rows of
+the last request of an aggregate remain, as its reported result."""
 
 import dataclasses
 import datetime

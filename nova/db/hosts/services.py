@@ -1,8 +1,5 @@
-"""Services: registration and liveness.
-
-A host stores the deployment with which it registered. With another database, or one restored from a time before the
-host registered, its guests would be unknown: the host refuses to start.
-"""
+"""Services: registration and liveness. A host stores the deployment with which it registered. With another database, or
+one restored from a time before the host registered, its guests would be unknown: the host refuses to start."""
 
 import datetime
 import time
@@ -142,11 +139,9 @@ def flags(connection: sa.Connection, hosts: Collection[str]) -> dict[str, Servic
 def register(connection: sa.Connection, host: str, binary: str, topic: str, version: int,
              identity: str | None = None, connector: dict[str, Any] | None = None,
              belongs_to: str | None = None, returning: bool = False) -> Service:
-    """Create or renew the row of a started service, alive from now on.
-
-    Raises HostIdentityMismatch if the row belongs to another machine than ``identity``, if ``belongs_to`` is another
-    deployment, or if the row is missing although the host is ``returning``.
-    """
+    """Create or renew the row of a started service, alive from now on. Raises HostIdentityMismatch if the row belongs
+    to another machine than ``identity``, if ``belongs_to`` is another deployment, or if the row is missing although the
+    host is ``returning``."""
     if belongs_to is not None and belongs_to != (deployment := _deployment(connection)):
         raise exception.HostIdentityMismatch(host=host, reason=(
             f"it belongs to deployment {belongs_to}, and this database is of deployment {deployment}. Is "

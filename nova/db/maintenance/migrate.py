@@ -1,5 +1,6 @@
 """Upgrade of a database to the schema of this release, and the state of its schema."""
 
+import contextlib
 import logging
 import os
 import time
@@ -21,10 +22,8 @@ LOG = logging.getLogger(__name__)
 
 # Arbitrary numbers that other programs on the same database server are unlikely to use.
 _LOCK, _INDEX_LOCK = 0x6E6F7661, 0x6E6F7662
-# Seconds between two attempts to become the only process that creates indexes.
-_PAUSE = 0.5
-# Indexes that were replaced by later ones.
-_FORMER = ("ix_instances_updated",)
+_PAUSE = 0.5  # seconds between two attempts to become the only process that creates indexes
+_FORMER = ("ix_instances_updated",)  # indexes that were replaced by later ones
 # Indexes of the tables that the database lacks or has in an unfinished state.
 _STATES = sa.text(
     "SELECT c.relname, i.indisvalid FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid "
@@ -32,13 +31,10 @@ _STATES = sa.text(
 
 
 def sync(url: str, revision: str | None = None) -> None:
-    """Upgrade the database to ``revision`` (None: the newest). Does nothing if the database already has it.
-
-    Concurrent upgrades wait for one another. Raises InvalidInput for a revision (requested, or found in the database)
-    that this release does not know, DatabaseUnusable.
-    """
-    database = readiness.connected(url, new=True)
-    try:
+    """Upgrade the database to ``revision`` (None: the newest). Does nothing if the database already has it. Concurrent
+    upgrades wait for one another. Raises InvalidInput for a revision (requested, or found in the database) that this
+    release does not know, DatabaseUnusable."""
+    with contextlib.closing(readiness.connected(url, new=True)) as database:
         with database.engine.connect() as connection, connection.begin():
             _wait_for_others(connection)
             before = MigrationContext.configure(connection).get_current_revision()
@@ -50,8 +46,6 @@ def sync(url: str, revision: str | None = None) -> None:
             after = MigrationContext.configure(connection).get_current_revision()
         if after == readiness.newest():
             _create_indexes(database.engine)
-    finally:
-        database.close()
     if before != after:
         LOG.info("Database upgraded from %s to %s", before or "nothing", after)
 
@@ -61,11 +55,8 @@ def version(url: str) -> str | None:
     file = readiness.file_of(url)
     if file is not None and not os.path.exists(file):
         return None
-    database = readiness.connected(url)
-    try:
+    with contextlib.closing(readiness.connected(url)) as database:
         return database.read(lambda connection: MigrationContext.configure(connection).get_current_revision())
-    finally:
-        database.close()
 
 
 def differences(connection: sa.Connection) -> list[Any]:
@@ -76,13 +67,9 @@ def differences(connection: sa.Connection) -> list[Any]:
 
 def write_revision(url: str, message: str) -> str:
     """Write a revision with the differences between the tables and a (newest) database; return its path."""
-    database = Database(url)
-    try:
-        with database.engine.connect() as connection, connection.begin():
-            script: Any = command.revision(_config(connection), message, autogenerate=True)
-            return str(script.path)
-    finally:
-        database.close()
+    with contextlib.closing(Database(url)) as database, database.engine.begin() as connection:
+        script: Any = command.revision(_config(connection), message, autogenerate=True)
+        return str(script.path)
 
 
 def _config(connection: sa.Connection) -> Config:

@@ -1,8 +1,6 @@
 """The outbox: notifications for the bus, written in the transaction of their change, and the leases of their senders.
-
 All notifications about one subject are in one partition, and a partition has one sender at a time. That keeps their
-order, which is that of ids, and of commits if the row of the subject is locked.
-"""
+order, which is that of ids, and of commits if the row of the subject is locked."""
 
 import datetime
 import zlib

@@ -1,6 +1,5 @@
-"""An overview of the deployment: nine statements, none of which reads more rows than there are nodes or operations.
-The numbers of services and operations are metrics, too.
-"""
+"""An overview of the deployment: nine statements, none of which reads more rows than there are nodes or operations. The
+numbers of services and operations are metrics, too."""
 
 import collections
 import datetime
@@ -22,10 +21,8 @@ NODES = tables.compute_nodes
 SERVICES = tables.services
 
 _SHOWN = (VCPU, MEMORY_MB, DISK_GB)
-# Number of latest actions that are searched for failures and boots, which have no index.
-_LATEST = 10_000
-# Number of minutes whose boots are counted.
-_MINUTES = 30
+_LATEST = 10_000  # number of latest actions that are searched for failures and boots, which have no index
+_MINUTES = 30  # number of minutes whose boots are counted
 
 Counts = dict[tuple[str, ...], float]
 

@@ -37,8 +37,7 @@ PAGE = 200
 _ENDED_AT = sa.func.coalesce(INSTANCES.c.terminated_at, INSTANCES.c.updated_at, INSTANCES.c.created_at)
 
 Removed = collections.Counter[str]
-# Position of a row in the order of removal.
-Place = tuple[Any, ...]
+Place = tuple[Any, ...]  # position of a row in the order of removal
 
 
 @dataclasses.dataclass(frozen=True)

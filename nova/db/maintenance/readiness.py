@@ -1,5 +1,6 @@
 """A check whether the configured database is usable, with an error of one line for the operator."""
 
+import contextlib
 import logging
 import os
 import pathlib
@@ -19,8 +20,7 @@ LOG = logging.getLogger(__name__)
 _SYNC = "run nova-manage db sync"
 # Files in a URL of PyMySQL, whose error does not name the one that is missing.
 _FILES = frozenset({"ssl_ca", "ssl_cert", "ssl_key"})
-# Seconds between two attempts to connect to a server that does not respond.
-_PAUSE = 1.0
+_PAUSE = 1.0  # seconds between two attempts to connect to a server that does not respond
 
 
 class Unreachable(exception.DatabaseUnusable):
@@ -29,11 +29,8 @@ class Unreachable(exception.DatabaseUnusable):
 
 def check(url: str) -> None:
     """Raise DatabaseUnusable unless the database accepts the login and has the tables that this release needs."""
-    database = connected(url)
-    try:
+    with contextlib.closing(connected(url)) as database:
         current = database.read(_revision)
-    finally:
-        database.close()
     if current is None:
         raise _unusable(url, f"the database has no tables: {_SYNC}")
     # This release also works with the tables of a newer one.

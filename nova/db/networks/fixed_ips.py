@@ -25,14 +25,11 @@ NETWORKS = tables.networks
 IPS = tables.fixed_ips
 INSTANCES = tables.instances
 
-# Number of addresses that a network gets at a time.
-POOL = 256
+POOL = 256  # number of addresses that a network gets at a time
 # Release time of a row that was never allocated, which sorts before all others.
 _NEVER = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
-# Number of random addresses to try if the address that belongs to the row is taken.
-_TRIES = 16
-# Prefix of all MAC addresses of Nova: OpenStack's usual, locally administered one.
-_OUI = "fa:16:3e"
+_TRIES = 16  # number of random addresses to try if the address that belongs to the row is taken
+_OUI = "fa:16:3e"  # prefix of all MAC addresses of Nova: OpenStack's usual, locally administered one
 
 
 class Taken(NamedTuple):

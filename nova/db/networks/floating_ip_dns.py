@@ -1,8 +1,6 @@
-"""DNS names of floating addresses: domains, which administrators create, and the names of projects in them.
-
-Hosts serve the names to their guests. A public domain is for all guests; a private one for guests in its availability
-zone, or in all zones if it has none.
-"""
+"""DNS names of floating addresses: domains, which administrators create, and the names of projects in them. Hosts serve
+the names to their guests. A public domain is for all guests; a private one for guests in its availability zone, or in
+all zones if it has none."""
 
 import ipaddress
 import re

@@ -1,8 +1,6 @@
-"""Floating addresses: pools, owners, and the interfaces that they lead to.
-
-The network_info of a server also contains its floating addresses, for hosts and users. A change of them holds the row
-of the server and increases the version of the data that hosts receive.
-"""
+"""Floating addresses: pools, owners, and the interfaces that they lead to. The network_info of a server also contains
+its floating addresses, for hosts and users. A change of them holds the row of the server and increases the version of
+the data that hosts receive."""
 
 import ipaddress
 
@@ -100,11 +98,7 @@ def allocate(connection: sa.Connection, project_id: str, pool: str | None = None
     name = pool or (pool_names[0] if pool_names else "")
     if name not in pool_names:
         raise exception.FloatingIpPoolNotFound()
-    limit = quotas.limits(connection, project_id)["floating_ips"]
-    if limit >= 0:
-        quotas.lock(connection, project_id)
-        if quotas.count_floating_ips(connection, project_id) >= limit:
-            raise exception.QuotaLimit("Maximum number of floating IPs exceeded")
+    quotas.check_rows(connection, "floating_ips", project_id, "Maximum number of floating IPs exceeded")
     row = connection.execute(
         sa.select(TABLE).where(TABLE.c.pool == name, TABLE.c.project_id.is_(None)).order_by(TABLE.c.id).limit(1)
         .with_for_update(skip_locked=True)).first()

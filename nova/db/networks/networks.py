@@ -191,13 +191,7 @@ def _checked_v6(network: Network) -> tuple[str | None, str | None]:
         raise exception.InvalidInput(reason=f"cidr_v6 '{cidr}' must be a /64: SLAAC requires it")
     if not network.gateway_v6:
         return str(cidr), str(cidr[1])
-    try:
-        gateway = plain_ip.v6_address(network.gateway_v6)
-    except ValueError as error:
-        raise exception.InvalidInput(reason=f"gateway_v6 '{network.gateway_v6}' is not an IPv6 address") from error
-    if gateway not in cidr or gateway == cidr[0]:
-        raise exception.InvalidInput(reason=f"gateway_v6 {gateway} is not a host address of {cidr}")
-    return str(cidr), str(gateway)
+    return str(cidr), _host_address("gateway_v6", network.gateway_v6, cidr)
 
 
 def parse_cidr_v6(value: str) -> ipaddress.IPv6Network:
@@ -229,11 +223,11 @@ def parse_cidr(value: str) -> ipaddress.IPv4Network:
     return cidr
 
 
-def _host_address(name: str, value: str, cidr: ipaddress.IPv4Network) -> str:
+def _host_address(name: str, value: str, cidr: ipaddress.IPv4Network | ipaddress.IPv6Network) -> str:
     try:
-        address = ipaddress.IPv4Address(value)
+        address = ipaddress.IPv4Address(value) if cidr.version == 4 else plain_ip.v6_address(value)
     except ValueError as error:
-        raise exception.InvalidInput(reason=f"{name} '{value}' is not an IPv4 address") from error
-    if address not in cidr or address in (cidr.network_address, cidr.broadcast_address):
+        raise exception.InvalidInput(reason=f"{name} '{value}' is not an IPv{cidr.version} address") from error
+    if address not in cidr or address == cidr[0] or (cidr.version == 4 and address == cidr[-1]):
         raise exception.InvalidInput(reason=f"{name} {address} is not a host address of {cidr}")
     return str(address)

@@ -1,8 +1,6 @@
-"""Security groups in the form for hosts: each group once, and its members whenever they change.
-
-A rule that allows a group does not list its members: the host stores the members of each group that rules name. So the
-cost of a change depends on the changed group, not on the servers in it or on the rules that name it.
-"""
+"""Security groups in the form for hosts: each group once, and its members whenever they change. A rule that allows a
+group does not list its members: the host stores the members of each group that rules name. So the cost of a change
+depends on the changed group, not on the servers in it or on the rules that name it."""
 
 from collections.abc import Collection, Mapping, Sequence
 

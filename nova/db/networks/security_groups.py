@@ -1,7 +1,5 @@
-"""Security groups.
-
-A new group allows no ingress. Every project has a group ``default``, created when it is first needed.
-"""
+"""Security groups. A new group allows no ingress. Every project has a group ``default``, created when it is first
+needed."""
 
 import re
 from collections.abc import Sequence
@@ -85,11 +83,7 @@ def ensure_default(connection: sa.Connection, project_id: str) -> None:
 def create(connection: sa.Connection, project_id: str, name: str, description: str) -> SecurityGroup:
     """Insert a group. Raises SecurityGroupExists, QuotaLimit."""
     ensure_default(connection, project_id)
-    most = quotas.limits(connection, project_id)["security_groups"]
-    if most >= 0:
-        quotas.lock(connection, project_id)
-        if quotas.count_security_groups(connection, project_id) >= most:
-            raise exception.QuotaLimit("Quota exceeded, too many security groups.")
+    quotas.check_rows(connection, "security_groups", project_id, "Quota exceeded, too many security groups.")
     _insert(connection, project_id, name, description)
     row = connection.execute(sa.select(TABLE).where(TABLE.c.project_id == project_id, TABLE.c.name == name)).one()
     return rows.to_object(SecurityGroup, row)

@@ -17,8 +17,7 @@ from nova.objects.volumes.volume import journal_without_secrets
 
 TABLE = tables.actions
 INSTANCES = tables.instances
-# Maximum lease of an action with an owner, in configured leases.
-_LEASES = 2
+_LEASES = 2  # maximum lease of an action with an owner, in configured leases
 # Outcomes after which the results of the action's steps belong to no server.
 _WITHOUT_SUCCESS = ("superseded", "error")
 _ENDED = (*_WITHOUT_SUCCESS, "success")

@@ -1,8 +1,6 @@
-"""Console tokens, stored by their digests, each bound to a server on its host, a user and an expiry.
-
-A token ends by rows that are written anyway: the server's row has its host, the journal the actions since then. So
-operations need not handle tokens.
-"""
+"""Console tokens, stored by their digests, each bound to a server on its host, a user and an expiry. A token ends by
+rows that are written anyway: the server's row has its host, the journal the actions since then. So operations need not
+handle tokens."""
 
 import datetime
 from collections.abc import Collection, Sequence
@@ -19,8 +17,7 @@ TABLE = tables.console_tokens
 INSTANCES = tables.instances
 ACTIONS = tables.actions
 
-# Maximum number of tokens of a user per server.
-MOST = 16
+MOST = 16  # maximum number of tokens of a user per server
 
 
 def create(connection: sa.Connection, digest: str, console: Console, until: datetime.datetime) -> Console:

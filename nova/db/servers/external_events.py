@@ -9,8 +9,7 @@ from nova.db import tables
 from nova.db.sql import clock, rows
 
 TABLE = tables.external_events
-# Maximum length of a key.
-LONGEST: int = getattr(TABLE.c.name.type, "length", 0)
+LONGEST: int = getattr(TABLE.c.name.type, "length", 0)  # maximum length of a key
 
 
 def add(connection: sa.Connection, instance_uuid: str, key: str, status: str) -> None:

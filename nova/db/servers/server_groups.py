@@ -1,7 +1,5 @@
-"""Server groups. Their members are the servers that name them.
-
-Claims enforce the policies: a claim locks the row of the group while it checks the hosts of other members.
-"""
+"""Server groups. Their members are the servers that name them. Claims enforce the policies: a claim locks the row of
+the group while it checks the hosts of other members."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -68,12 +66,10 @@ def members_by_host(connection: sa.Connection, uuid: str, without: Sequence[str]
 
 
 def admit(connection: sa.Connection, group: GroupSpec, instance_uuid: str, host: str, only: bool = False) -> str:
-    """Lock the group and return the reason why its policy forbids the server on the host, or "".
-
-    A soft policy forbids a host only if members that were placed since the scheduler's decision make another host
-    likely to be better; ``group.stale`` is set in this case. It forbids nothing after ``MAX_SELECTIONS`` such answers,
-    or if the request names its host (``only``). A deleted group forbids nothing, either.
-    """
+    """Lock the group and return the reason why its policy forbids the server on the host, or "". A soft policy forbids
+    a host only if members that were placed since the scheduler's decision make another host likely to be better;
+    ``group.stale`` is set in this case. It forbids nothing after ``MAX_SELECTIONS`` such answers, or if the request
+    names its host (``only``). A deleted group forbids nothing, either."""
     group.stale = False
     soft = group.policy not in (AFFINITY, ANTI_AFFINITY)
     if (soft and (only or group.selections >= MAX_SELECTIONS)) or not hold(connection, group.uuid):
@@ -114,8 +110,8 @@ def create(connection: sa.Connection, group: ServerGroup) -> ServerGroup:
     of_project, of_user = project["server_groups"], user.get("server_groups", -1)
     if of_project >= 0 or of_user >= 0:
         quotas.lock(connection, group.project_id)
-        if 0 <= of_project <= quotas.count_server_groups(connection, group.project_id) or \
-                0 <= of_user <= quotas.count_server_groups(connection, group.project_id, group.user_id):
+        if 0 <= of_project <= quotas.count_rows(connection, TABLE.name, group.project_id) or \
+                0 <= of_user <= quotas.count_rows(connection, TABLE.name, group.project_id, group.user_id):
             raise exception.QuotaLimit("Quota exceeded, too many server groups.")
     uuid = group.uuid or new_uuid()
     connection.execute(sa.insert(TABLE).values(

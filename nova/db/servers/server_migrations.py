@@ -130,9 +130,8 @@ def open_of(connection: sa.Connection, instance_uuids: Sequence[str]) -> list[Mi
 
 def unconfirmed(connection: sa.Connection, before: datetime.datetime, after: int, limit: int) -> list[Migration]:
     """Return resizes and cold migrations that have waited for confirmation since before then, by id after ``after``.
-
-    Migrations that cannot be confirmed now are left out: another operation runs on the server, or its old host is down.
-    """
+    Migrations that cannot be confirmed now are left out: another operation runs on the server, or its old host is
+    down."""
     # Checked again when the confirmation is accepted.
     there = liveness.host_up(TABLE.c.source_compute)
     ready = sa.exists().where(SERVERS.c.uuid == TABLE.c.instance_uuid, SERVERS.c.vm_state == states.RESIZED,

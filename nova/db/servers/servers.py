@@ -31,8 +31,7 @@ INDEXED_TEXTS = ("display_name", "hostname", "display_description", "addresses",
                  "availability_zone", "tags")
 _LEAVES_INDEX = frozenset({*INDEXED_TEXTS, "deleted"})
 
-# Maximum number of characters of searchable addresses.
-_ADDRESSES: int = getattr(TABLE.c.addresses.type, "length", 0)
+_ADDRESSES: int = getattr(TABLE.c.addresses.type, "length", 0)  # maximum number of characters of searchable addresses
 
 
 def addresses_of(network_info: Sequence[Any]) -> str:

@@ -28,26 +28,21 @@ from nova.db.sql import clock, scans
 from nova.objects.expression import Finder
 
 BLOCKS, TEXTS, SERVICES = tables.text_blocks, tables.block_texts, tables.services
-# Number of servers of a block.
-SIZE = 1000
-# Maximum age in seconds of the counter of an index that searches use.
-FRESH = 60.0
+SIZE = 1000  # number of servers of a block
+FRESH = 60.0  # maximum age in seconds of the counter of an index that searches use
 # First version of nova-conductor that maintains the index and reads blocks of Zstandard. Version 2 wrote them by zlib.
 _VERSION = 3
 _ZSTANDARD = b"\x28\xb5\x2f\xfd"  # the first bytes of its data
 _COUNTER = "text-index"
 # Seconds without a change after which a server is indexed: the texts of a new server change several times.
 _UNCHANGED = 10
-# Overlap in seconds when changes of earlier conductors are read again: their clocks and transactions.
-_OVERLAP = 120
-# Number of blocks whose texts are read by one statement.
-_AT_ONCE = 32
+_OVERLAP = 120  # overlap in seconds when changes of earlier conductors are read again: their clocks and transactions
+_AT_ONCE = 32  # number of blocks whose texts are read by one statement
 # Maximum number of servers per batch of candidates.
 _BATCH = 1000
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
-# Columns, each with a function that finds a text in its lines.
-Finders = Sequence[tuple[str, Finder]]
+Finders = Sequence[tuple[str, Finder]]  # columns, each with a function that finds a text in its lines
 # The creation time of a server in microseconds, negative for lists that begin with the newest, and its id.
 Place = tuple[int, int]
 
@@ -65,11 +60,8 @@ def has_old_conductors(connection: sa.Connection) -> bool:
 
 
 def advance(connection: sa.Connection) -> bool:
-    """Set the counter to the current time, and return True.
-
-    If the counter is old, servers that changed since are removed from their blocks first: 1,000, then False is
-    returned and the counter is not set.
-    """
+    """Set the counter to the current time, and return True. If the counter is old, servers that changed since are
+    removed from their blocks first: 1,000, then False is returned and the counter is not set."""
     last = versions.get(connection, _COUNTER)
     if last and not complete(connection):
         since = _EPOCH + datetime.timedelta(milliseconds=last, seconds=-_OVERLAP)
@@ -121,10 +113,8 @@ def _insert(connection: sa.Connection, deleted: bool, servers: Sequence[sa.Row[A
 
 
 def dissolve(connection: sa.Connection, after: int, blocks: int = 10) -> int:
-    """Remove those of the ``blocks`` blocks behind the id ``after`` that most servers have left.
-
-    Return the id of the last of them; 0 at the end.
-    """
+    """Remove those of the ``blocks`` blocks behind the id ``after`` that most servers have left. Return the id of the
+    last of them; 0 at the end."""
     size = sa.select(sa.func.count()).where(
         TABLE.c.deleted == BLOCKS.c.deleted, TABLE.c.text_block == BLOCKS.c.id).scalar_subquery()
     sizes = connection.execute(sa.select(BLOCKS.c.id, BLOCKS.c.deleted, size.label("size")).where(
@@ -140,11 +130,9 @@ def dissolve(connection: sa.Connection, after: int, blocks: int = 10) -> int:
 
 def candidates(connection: sa.Connection, newest_first: bool, begin: datetime.datetime | None, few: int,
                finders: Finders, prefixes: Sequence[scans.Prefix]) -> Iterator[list[int]] | None:
-    """Return the ids of the servers that may have all texts, in batches in the order of their creation.
-
-    ``begin``: creation time at which the list begins. A batch has all servers of one creation time. None if the index
-    is not complete, or more than ``few`` servers are in no block.
-    """
+    """Return the ids of the servers that may have all texts, in batches in the order of their creation. ``begin``:
+    creation time at which the list begins. A batch has all servers of one creation time. None if the index is not
+    complete, or more than ``few`` servers are in no block."""
     if not complete(connection):
         return None
     sign = -1 if newest_first else 1

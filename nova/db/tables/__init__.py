@@ -4,6 +4,3 @@
 from nova.db.sql.types import metadata as metadata
 from nova.db.tables.core import *
 from nova.db.tables.networks import *
-from nova.db.tables.notifications import *
-from nova.db.tables.search import *
-from nova.db.tables.shares import *

@@ -1,14 +1,12 @@
-"""Tables of servers, hosts, accounts and volumes.
-
-Rows are few and wide: columns that are always read together are one JSON value where no query filters by them.
-"""
+"""Tables of servers, hosts, accounts, volumes, shares and notifications. Rows are few and wide: columns that are always
+read together are one JSON value where no query filters by them."""
 
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import Column, Index, UniqueConstraint
 
-from nova.db.sql.types import Json, LongText, Utc, big_id, table, text, times
+from nova.db.sql.types import Json, LongBytes, LongText, Utc, big_id, table, text, times
 from nova.objects.accounts.flavor import Flavor
 from nova.objects.dedicated_resources.numa import GuestTopology, HostTopology
 from nova.objects.dedicated_resources.pci import GuestDevice, PciDevice
@@ -20,14 +18,24 @@ from nova.objects.servers.action import Event
 from nova.objects.servers.instance import BlockDevice, DeviceAddress, Fault, Key, Personality
 from nova.objects.volumes.share import ShareMapping
 
+
+def required(kind: Any, *names: str) -> list[Column[Any]]:
+    return [Column(name, kind, nullable=False) for name in names]
+
+
+def optional(kind: Any, *names: str) -> list[Column[Any]]:
+    return [Column(name, kind) for name in names]
+
+
+def ids() -> tuple[Column[Any], Column[Any]]:
+    return Column("id", big_id(), primary_key=True), Column("uuid", text(36), nullable=False, unique=True)
+
+
 # --- hosts ---------------------------------------------------------------------------------------
 services = table(
     "services",
-    Column("id", big_id(), primary_key=True),
-    Column("uuid", text(36), nullable=False, unique=True),
-    Column("host", text(), nullable=False),
-    Column("binary", text(), nullable=False),
-    Column("topic", text(), nullable=False),
+    *ids(),
+    *required(text(), "host", "binary", "topic"),
     Column("disabled", sa.Boolean, nullable=False),
     Column("disabled_reason", text()),
     Column("forced_down", sa.Boolean, nullable=False),
@@ -36,8 +44,7 @@ services = table(
     Column("last_seen", Utc),
     Column("version", sa.Integer, nullable=False),
     Column("load", Json(list[WorkerStats])),
-    # Identity of the machine of a nova-compute; null: never reported.
-    Column("identity", text(36)),
+    Column("identity", text(36)),  # identity of the machine of a nova-compute; null: never reported
     # Volume connector of the machine of a nova-compute; null: never reported.
     Column("connector", Json(dict[str, Any])),
     # Orders the updates for schedulers: grows with every change of up, disabled and forced_down.
@@ -57,11 +64,8 @@ deployment = table("deployment", Column("id", big_id(), primary_key=True), Colum
 
 compute_nodes = table(
     "compute_nodes",
-    Column("id", big_id(), primary_key=True),
-    Column("uuid", text(36), nullable=False, unique=True),
-    Column("host", text(), nullable=False),
-    Column("hypervisor_hostname", text(), nullable=False),
-    Column("hypervisor_type", text(), nullable=False),
+    *ids(),
+    *required(text(), "host", "hypervisor_hostname", "hypervisor_type"),
     Column("hypervisor_version", sa.Integer, nullable=False),
     Column("host_ip", text(64), nullable=False),
     Column("cpu_info", Json(dict[str, Any]), nullable=False),
@@ -69,16 +73,13 @@ compute_nodes = table(
     Column("disk_available_least", sa.Integer),
     Column("uptime", text()),
     Column("service_id", sa.BigInteger, nullable=False),
-    Column("num_instances", sa.Integer, nullable=False),
-    Column("num_io_ops", sa.Integer, nullable=False),
-    Column("failed_builds", sa.Integer, nullable=False),
+    *required(sa.Integer, "num_instances", "num_io_ops", "failed_builds"),
     Column("numa_topology", Json(HostTopology)),
     Column("pci_devices", Json(list[PciDevice])),
     Column("metrics", Json(list[Metric])),
     # True if the node ever had a claim with dedicated cells or devices: schedulers then receive the remaining ones.
     Column("fitted", sa.Boolean, nullable=False, server_default=sa.false()),
-    # Counts changes, so that two states of a node can be ordered.
-    Column("generation", sa.BigInteger, nullable=False),
+    Column("generation", sa.BigInteger, nullable=False),  # counts changes, so that two states of a node can be ordered
     *times(),
     UniqueConstraint("host", "hypervisor_hostname", name="uq_compute_nodes_host_node"),
 )
@@ -97,13 +98,9 @@ inventories = table(
     "inventories",
     Column("provider_uuid", text(36), primary_key=True),
     Column("resource_class", text(), primary_key=True),
-    Column("total", sa.BigInteger, nullable=False),
-    Column("reserved", sa.BigInteger, nullable=False),
+    *required(sa.BigInteger, "total", "reserved"),
     Column("ratio", sa.Double(), nullable=False),
-    Column("min_unit", sa.BigInteger, nullable=False),
-    Column("max_unit", sa.BigInteger, nullable=False),
-    Column("step_size", sa.BigInteger, nullable=False),
-    Column("used", sa.BigInteger, nullable=False),
+    *required(sa.BigInteger, "min_unit", "max_unit", "step_size", "used"),
 )
 
 allocations = table(
@@ -116,8 +113,7 @@ allocations = table(
     # Cells and devices of the node held by the claim; only on the row of the root.
     Column("numa_topology", Json(GuestTopology)),
     Column("pci_devices", Json(list[GuestDevice])),
-    Column("project_id", text(), nullable=False),
-    Column("user_id", text(), nullable=False),
+    *required(text(), "project_id", "user_id"),
     Column("created_at", Utc, nullable=False),
     Index("ix_allocations_provider_uuid", "provider_uuid"),
     Index("ix_allocations_root_uuid", "root_uuid"),
@@ -125,8 +121,7 @@ allocations = table(
 
 aggregates = table(
     "aggregates",
-    Column("id", big_id(), primary_key=True),
-    Column("uuid", text(36), nullable=False, unique=True),
+    *ids(),
     Column("name", text(), nullable=False, unique=True),
     Column("hosts", Json(list[str]), nullable=False),
     Column("metadata", Json(dict[str, str]), nullable=False),
@@ -135,11 +130,8 @@ aggregates = table(
 
 server_groups = table(
     "server_groups",
-    Column("id", big_id(), primary_key=True),
-    Column("uuid", text(36), nullable=False, unique=True),
-    Column("name", text(), nullable=False),
-    Column("project_id", text(), nullable=False),
-    Column("user_id", text(), nullable=False),
+    *ids(),
+    *required(text(), "name", "project_id", "user_id"),
     Column("policy", text(32), nullable=False),
     Column("rules", Json(dict[str, Any]), nullable=False),
     # Incremented to lock the row (by claims and new members): in a database cluster only a write locks it on all nodes.
@@ -154,14 +146,9 @@ flavors = table(
     Column("id", big_id(), primary_key=True),
     Column("flavorid", text(), nullable=False, unique=True),
     Column("name", text(), nullable=False, unique=True),
-    Column("memory_mb", sa.BigInteger, nullable=False),
-    Column("vcpus", sa.BigInteger, nullable=False),
-    Column("root_gb", sa.BigInteger, nullable=False),
-    Column("ephemeral_gb", sa.BigInteger, nullable=False),
-    Column("swap", sa.BigInteger, nullable=False),
+    *required(sa.BigInteger, "memory_mb", "vcpus", "root_gb", "ephemeral_gb", "swap"),
     Column("rxtx_factor", sa.Double(), nullable=False),
-    Column("is_public", sa.Boolean, nullable=False),
-    Column("disabled", sa.Boolean, nullable=False),
+    *required(sa.Boolean, "is_public", "disabled"),
     Column("description", LongText),
     Column("extra_specs", Json(dict[str, str]), nullable=False),
     *times(),
@@ -174,8 +161,7 @@ flavor_access = table(
 keypairs = table(
     "keypairs",
     Column("id", big_id(), primary_key=True),
-    Column("user_id", text(), nullable=False),
-    Column("name", text(), nullable=False),
+    *required(text(), "user_id", "name"),
     Column("type", text(16), nullable=False),
     Column("public_key", LongText, nullable=False),
     Column("fingerprint", text(), nullable=False),
@@ -189,13 +175,8 @@ quotas = table(
     Column("limits", Json(dict[str, int]), nullable=False))
 
 quota_usages = table(
-    "quota_usages",
-    Column("project_id", text(), primary_key=True),
-    Column("user_id", text(), primary_key=True),
-    Column("instances", sa.BigInteger, nullable=False),
-    Column("cores", sa.BigInteger, nullable=False),
-    Column("ram", sa.BigInteger, nullable=False),
-)
+    "quota_usages", Column("project_id", text(), primary_key=True), Column("user_id", text(), primary_key=True),
+    *required(sa.BigInteger, "instances", "cores", "ram"))
 
 # --- servers ---------------------------------------------------------------------------------------
 # Columns that lists of servers can be sorted by, besides created_at and uuid. Most of them are filters, too.
@@ -206,34 +187,24 @@ SORTED = ("access_ip_v4", "access_ip_v6", "availability_zone", "config_drive", "
 
 instances = table(
     "instances",
-    Column("id", big_id(), primary_key=True),
-    Column("uuid", text(36), nullable=False, unique=True),
-    Column("project_id", text(), nullable=False),
-    Column("user_id", text(), nullable=False),
-    Column("display_name", text(), nullable=False),
+    *ids(),
+    *required(text(), "project_id", "user_id", "display_name"),
     Column("display_description", text()),
     Column("hostname", text(), nullable=False),
     Column("vm_state", text(32), nullable=False),
     Column("task_state", text(48)),
-    Column("power_state", sa.Integer, nullable=False),
-    Column("progress", sa.Integer, nullable=False),
-    Column("host", text()),
-    Column("node", text()),
-    Column("availability_zone", text()),
-    Column("pinned_availability_zone", text()),
+    *required(sa.Integer, "power_state", "progress"),
+    *optional(text(), "host", "node", "availability_zone", "pinned_availability_zone"),
     Column("flavorid", text(), nullable=False),
     Column("flavor", Json(Flavor), nullable=False),
     Column("image_ref", text(), nullable=False),
     Column("image", Json(Image)),
-    Column("kernel_id", text(), nullable=False),
-    Column("ramdisk_id", text(), nullable=False),
+    *required(text(), "kernel_id", "ramdisk_id"),
     Column("key_name", text()),
     Column("key", Json(Key)),
     Column("user_data", LongText),
-    Column("metadata", Json(dict[str, str]), nullable=False),
-    Column("system_metadata", Json(dict[str, str]), nullable=False),
-    Column("tags", Json(list[str]), nullable=False),
-    Column("security_groups", Json(list[str]), nullable=False),
+    *required(Json(dict[str, str]), "metadata", "system_metadata"),
+    *required(Json(list[str]), "tags", "security_groups"),
     Column("requested_networks", Json(list[NetworkRequest])),
     Column("network_info", Json(list[VIF]), nullable=False),
     # The fixed addresses between commas, for the ip filters: ",10.0.0.3,10.1.0.7,".
@@ -243,11 +214,9 @@ instances = table(
     Column("personality", Json(list[Personality]), nullable=False),
     Column("config_drive", sa.Boolean, nullable=False),
     Column("disk_config", text(16), nullable=False),
-    Column("access_ip_v4", text(64)),
-    Column("access_ip_v6", text(64)),
+    *optional(text(64), "access_ip_v4", "access_ip_v6"),
     Column("launch_index", sa.Integer, nullable=False),
-    Column("reservation_id", text(), nullable=False),
-    Column("root_device_name", text(), nullable=False),
+    *required(text(), "reservation_id", "root_device_name"),
     Column("locked_by", text(16)),
     Column("locked_reason", text()),
     # Unencrypted password of the previous release; conductors encrypt it.
@@ -264,9 +233,7 @@ instances = table(
     Column("fault", Json(Fault)),
     Column("action_uuid", text(36)),
     *times(),
-    Column("launched_at", Utc),
-    Column("terminated_at", Utc),
-    Column("soft_deleted_at", Utc),
+    *optional(Utc, "launched_at", "terminated_at", "soft_deleted_at"),
     Column("deleted", sa.Boolean, nullable=False),
     # Block of the text index; null: the texts of the server are not indexed yet, or have changed since.
     Column("text_block", sa.BigInteger),
@@ -288,8 +255,7 @@ key_check = table("key_check", Column("id", big_id(), primary_key=True), Column(
 
 actions = table(
     "actions",
-    Column("id", big_id(), primary_key=True),
-    Column("uuid", text(36), nullable=False, unique=True),
+    *ids(),
     Column("instance_uuid", text(36), nullable=False),
     Column("action", text(64), nullable=False),
     Column("operation", text(64)),
@@ -301,11 +267,9 @@ actions = table(
     Column("lease_until", Utc),
     Column("outcome", text(16)),
     Column("request_id", text(), nullable=False),
-    Column("user_id", text()),
-    Column("project_id", text()),
+    *optional(text(), "user_id", "project_id"),
     Column("start_time", Utc, nullable=False),
-    Column("finish_time", Utc),
-    Column("updated_at", Utc),
+    *optional(Utc, "finish_time", "updated_at"),
     Column("message", text()),
     Column("events", Json(list[Event]), nullable=False),
     # True while the action waits for earlier operations of the instance.
@@ -319,26 +283,19 @@ actions = table(
 
 migrations = table(
     "migrations",
-    Column("id", big_id(), primary_key=True),
-    Column("uuid", text(36), nullable=False, unique=True),
+    *ids(),
     Column("instance_uuid", text(36), nullable=False),
-    Column("migration_type", text(32), nullable=False),
-    Column("status", text(32), nullable=False),
+    *required(text(32), "migration_type", "status"),
     # True while the migration is open: then both its hosts are possible hosts of the guest.
     Column("open", sa.Boolean, nullable=False),
-    Column("source_compute", text(), nullable=False),
-    Column("source_node", text(), nullable=False),
-    Column("dest_compute", text(), nullable=False),
-    Column("dest_node", text(), nullable=False),
+    *required(text(), "source_compute", "source_node", "dest_compute", "dest_node"),
     Column("dest_host", text(64), nullable=False),
-    Column("old_flavor", Json(Flavor)),
-    Column("new_flavor", Json(Flavor)),
+    *optional(Json(Flavor), "old_flavor", "new_flavor"),
     Column("shared", sa.Boolean, nullable=False),
     # Request to abort or to force the live migration; repeated to the host until the migration has ended.
     Column("wanted", text(16), nullable=False, server_default=""),
     Column("action_uuid", text(36)),
-    Column("user_id", text(), nullable=False),
-    Column("project_id", text(), nullable=False),
+    *required(text(), "user_id", "project_id"),
     *(Column(f"{what}_{part}", sa.BigInteger) for what in ("memory", "disk")
       for part in ("total", "processed", "remaining")),
     *times(),
@@ -356,8 +313,7 @@ drains = table(
     "drains",
     Column("uuid", text(36), primary_key=True),
     Column("host", text(), nullable=False),
-    Column("kind", text(16), nullable=False),
-    Column("state", text(16), nullable=False),
+    *required(text(16), "kind", "state"),
     Column("parallel", sa.Integer, nullable=False),
     Column("cold", sa.Boolean, nullable=False),
     Column("target", text(), nullable=False),
@@ -373,14 +329,12 @@ drain_servers = table(
     "drain_servers",
     Column("drain_uuid", text(36), primary_key=True),
     Column("instance_uuid", text(36), primary_key=True),
-    Column("state", text(16), nullable=False),
-    Column("how", text(16), nullable=False),
+    *required(text(16), "state", "how"),
     Column("destination", text(), nullable=False),
     Column("reason", text(1024), nullable=False),
     Column("request_id", text(64), nullable=False),
     Column("since", Utc, nullable=False),
-    Column("started_at", Utc),
-    Column("ended_at", Utc),
+    *optional(Utc, "started_at", "ended_at"),
     Index("ix_drain_servers_state", "drain_uuid", "state"),
     Index("ix_drain_servers_instance", "instance_uuid"),
 )
@@ -403,24 +357,16 @@ precached_images = table(
 
 # Requests to a host to remove the guest of an instance that was deleted or moved while the host was unavailable.
 evictions = table(
-    "evictions",
-    Column("instance_uuid", text(36), primary_key=True),
-    Column("host", text(), primary_key=True),
-    Column("keep_disks", sa.Boolean, nullable=False),
-    Column("created_at", Utc, nullable=False),
-    Index("ix_evictions_host", "host", "instance_uuid"),
-)
+    "evictions", Column("instance_uuid", text(36), primary_key=True), Column("host", text(), primary_key=True),
+    Column("keep_disks", sa.Boolean, nullable=False), Column("created_at", Utc, nullable=False),
+    Index("ix_evictions_host", "host", "instance_uuid"))
 
 # Events of external services for an instance (os-server-external-events), until the waiting step has read them.
 external_events = table(
-    "external_events",
-    Column("instance_uuid", text(36), primary_key=True),
-    # name:tag
-    Column("name", text(), primary_key=True),
-    Column("status", text(16), nullable=False),
-    Column("created_at", Utc, nullable=False),
-    Index("ix_external_events_created", "created_at"),
-)
+    "external_events", Column("instance_uuid", text(36), primary_key=True),
+    Column("name", text(), primary_key=True),  # name:tag
+    Column("status", text(16), nullable=False), Column("created_at", Utc, nullable=False),
+    Index("ix_external_events_created", "created_at"))
 
 # --- consoles --------------------------------------------------------------------------------------
 # Tokens that give a browser access to a console through a proxy. Only the digest of a token is stored.
@@ -429,9 +375,7 @@ console_tokens = table(
     Column("id", big_id(), primary_key=True),
     Column("digest", text(64), nullable=False, unique=True),
     Column("instance_uuid", text(36), nullable=False),
-    Column("instance_host", text(), nullable=False),
-    Column("user_id", text(), nullable=False),
-    Column("project_id", text(), nullable=False),
+    *required(text(), "instance_host", "user_id", "project_id"),
     Column("console_type", text(32), nullable=False),
     Column("host", text(), nullable=False),
     Column("port", sa.Integer, nullable=False),
@@ -447,16 +391,11 @@ console_tokens = table(
 # --- volumes ---------------------------------------------------------------------------------------
 volumes = table(
     "volumes",
-    Column("id", big_id(), primary_key=True),
-    Column("uuid", text(36), nullable=False, unique=True),
-    Column("project_id", text(), nullable=False),
-    Column("user_id", text(), nullable=False),
-    Column("name", text(), nullable=False),
-    Column("description", text(), nullable=False),
+    *ids(),
+    *required(text(), "project_id", "user_id", "name", "description"),
     Column("size_gb", sa.BigInteger, nullable=False),
     Column("status", text(32), nullable=False),
-    Column("volume_type", text()),
-    Column("availability_zone", text()),
+    *optional(text(), "volume_type", "availability_zone"),
     Column("metadata", Json(dict[str, str]), nullable=False),
     Column("bootable", sa.Boolean, nullable=False),
     Column("image", Json(Image)),
@@ -464,23 +403,84 @@ volumes = table(
     Column("shared", sa.Boolean, nullable=False),
     Column("generation", sa.Integer, nullable=False),
     Column("format", text(16), nullable=False),
-    Column("instance_uuid", text(36)),
-    Column("attachment_id", text(36)),
+    *optional(text(36), "instance_uuid", "attachment_id"),
     Column("device_name", text()),
     *times(),
-    Column("attached_at", Utc),
-    Column("written_at", Utc),
+    *optional(Utc, "attached_at", "written_at"),
     Index("ix_volumes_project", "project_id", "id"),
     Index("ix_volumes_instance", "instance_uuid"),
 )
 
 # Requests to a host to remove the data of a volume; host "": any host may remove them, from the shared pool.
 volume_removals = table(
-    "volume_removals",
-    Column("id", big_id(), primary_key=True),
-    Column("volume_uuid", text(36), nullable=False),
-    Column("generation", sa.Integer, nullable=False),
-    Column("host", text(), nullable=False),
+    "volume_removals", Column("id", big_id(), primary_key=True), Column("volume_uuid", text(36), nullable=False),
+    Column("generation", sa.Integer, nullable=False), Column("host", text(), nullable=False),
     Column("created_at", Utc, nullable=False),
-    UniqueConstraint("volume_uuid", "generation", name="uq_volume_removals_volume_generation"),
+    UniqueConstraint("volume_uuid", "generation", name="uq_volume_removals_volume_generation"))
+
+# --- shares -----------------------------------------------------------------------------------------
+# The shares of a server are in its row (instances.shares).
+shares = table(
+    "shares",
+    *ids(),
+    *required(text(), "project_id", "name"),
+    # The only host with the directory of the share; null: not created yet, or all hosts share it.
+    Column("host", text()),
+    Column("created_at", Utc, nullable=False),
+    Index("ix_shares_project", "project_id", "id"),
 )
+
+# Accesses of hosts to shares. A row is written before the access is requested from the share service, and deleted after
+# it is revoked. Servers of one host with the same share have a row each, and one access at the service.
+share_accesses = table(
+    "share_accesses",
+    Column("id", big_id(), primary_key=True),
+    Column("share_id", text(36), nullable=False),
+    Column("host", text(), nullable=False),
+    Column("instance_uuid", text(36), nullable=False),
+    Column("leaving", sa.Boolean, nullable=False),
+    Column("updated_at", Utc, nullable=False),
+    UniqueConstraint("share_id", "host", "instance_uuid", name="uq_share_accesses_share_host_instance"),
+    Index("ix_share_accesses_instance", "instance_uuid"),
+)
+
+# --- notifications ---------------------------------------------------------------------------------
+# Notifications to publish, written in the transaction of their change, ordered by id within a partition.
+outbox = table(
+    "outbox",
+    Column("id", big_id(), primary_key=True),
+    Column("message_id", text(36), nullable=False),
+    Column("lane", sa.SmallInteger, nullable=False),
+    Column("versioned", sa.Boolean, nullable=False),
+    Column("event_type", text(64), nullable=False),
+    Column("priority", text(16), nullable=False),
+    Column("publisher_id", text(300), nullable=False),
+    Column("payload", Json(dict[str, Any]), nullable=False),
+    Column("context", Json(dict[str, str]), nullable=False),
+    Column("created_at", Utc, nullable=False),
+    Index("ix_outbox_lane", "lane", "id"),
+    Index("ix_outbox_created", "created_at"),
+)
+
+# The conductor that publishes a partition of the outbox, and the end of its lease.
+outbox_lanes = table(
+    "outbox_lanes", Column("lane", sa.SmallInteger, primary_key=True, autoincrement=False),
+    Column("owner", text(), nullable=False), Column("lease_until", Utc, nullable=False))
+
+# Progress of the existence notifications of the last period.
+usage_audits = table(
+    "usage_audits", Column("period_ending", Utc, primary_key=True),
+    Column("marker", sa.BigInteger, nullable=False),  # the id of the last reported server
+    Column("finished", sa.Boolean, nullable=False))
+
+# --- the text index of servers (nova.db.servers.text_index) -------------------------------------------
+# Blocks of the text index: servers that were indexed together. Either all of them were deleted, or none.
+text_blocks = table(
+    "text_blocks", Column("id", big_id(), primary_key=True), Column("deleted", sa.Boolean, nullable=False),
+    *required(Utc, "oldest", "newest"))  # creation times of the servers of the block
+
+# The values of one column of the servers of a block: compressed lines, in the order of the block's servers. The name
+# "" stands for ids and creation times.
+block_texts = table(
+    "block_texts", Column("block_id", sa.BigInteger, primary_key=True, autoincrement=False),
+    Column("name", text(64), primary_key=True), Column("content", LongBytes, nullable=False))

@@ -4,28 +4,24 @@ import sqlalchemy as sa
 from sqlalchemy import Column, Index, UniqueConstraint
 
 from nova.db.sql.types import Json, Utc, big_id, table, text
+from nova.db.tables.core import ids, optional, required
 
 networks = table(
     "networks",
-    Column("id", big_id(), primary_key=True),
-    Column("uuid", text(36), nullable=False, unique=True),
+    *ids(),
     Column("label", text(), nullable=False),
-    Column("cidr", text(64), nullable=False),
-    Column("gateway", text(64), nullable=False),
+    *required(text(64), "cidr", "gateway"),
     Column("dns", Json(list[str]), nullable=False),
-    Column("dhcp_start", text(64)),
-    Column("dhcp_end", text(64)),
+    *optional(text(64), "dhcp_start", "dhcp_end"),
     Column("mtu", sa.Integer, nullable=False),
     Column("bridge", text(15), nullable=False, unique=True),
     Column("vlan", sa.Integer),
     Column("bridge_interface", text(15)),
     Column("vni", sa.Integer),
-    Column("cidr_v6", text(64)),
-    Column("gateway_v6", text(64)),
+    *optional(text(64), "cidr_v6", "gateway_v6"),
     Column("ipv6_mode", text(32), nullable=False, server_default="slaac"),
     Column("project_id", text()),
-    # Host assigned by an administrator (os-networks): stored and shown only.
-    Column("host", text()),
+    Column("host", text()),  # host assigned by an administrator (os-networks): stored and shown only
     # The first offset in the IPv4 subnet that has no row in fixed_ips yet.
     Column("next_offset", sa.BigInteger, nullable=False),
     Column("created_at", Utc, nullable=False),
@@ -46,8 +42,7 @@ fixed_ips = table(
     Column("version", sa.SmallInteger, nullable=False, server_default="4"),
     # MAC address of an interface with this IPv4 address; null until the address is allocated for the first time.
     Column("mac", text(17)),
-    Column("instance_uuid", text(36)),
-    Column("vif_id", text(36)),
+    *optional(text(36), "instance_uuid", "vif_id"),
     Column("updated_at", Utc),
     # Reserved by an administrator: the current server keeps the address, and no other server gets it.
     Column("reserved", sa.Boolean, nullable=False, server_default=sa.false()),
@@ -60,13 +55,11 @@ fixed_ips = table(
 # Floating addresses, by which external networks reach servers; project_id null: free.
 floating_ips = table(
     "floating_ips",
-    Column("id", big_id(), primary_key=True),
-    Column("uuid", text(36), nullable=False, unique=True),
+    *ids(),
     Column("address", text(64), nullable=False, unique=True),
     Column("pool", text(), nullable=False),
     Column("project_id", text()),
-    Column("instance_uuid", text(36)),
-    Column("vif_id", text(36)),
+    *optional(text(36), "instance_uuid", "vif_id"),
     Column("fixed_address", text(64)),
     Column("updated_at", Utc),
     Index("ix_floating_ips_unused", "pool", "project_id", "id"),
@@ -77,9 +70,7 @@ floating_ips = table(
 security_groups = table(
     "security_groups",
     Column("id", big_id(), primary_key=True),
-    Column("project_id", text(), nullable=False),
-    Column("name", text(), nullable=False),
-    Column("description", text(), nullable=False),
+    *required(text(), "project_id", "name", "description"),
     Column("created_at", Utc, nullable=False),
     UniqueConstraint("project_id", "name", name="uq_security_groups_project_name"),
 )
@@ -89,8 +80,7 @@ security_group_rules = table(
     Column("id", big_id(), primary_key=True),
     Column("parent_group_id", sa.BigInteger, nullable=False),
     Column("protocol", text(8)),
-    Column("from_port", sa.Integer),
-    Column("to_port", sa.Integer),
+    *optional(sa.Integer, "from_port", "to_port"),
     Column("cidr", text(64)),
     Column("group_id", sa.BigInteger),
     Index("ix_security_group_rules_parent", "parent_group_id"),
@@ -99,32 +89,18 @@ security_group_rules = table(
 
 # Initial rules of the default group of a project (os-security-group-default-rules).
 security_group_default_rules = table(
-    "security_group_default_rules",
-    Column("id", big_id(), primary_key=True),
-    Column("protocol", text(8)),
-    Column("from_port", sa.Integer),
-    Column("to_port", sa.Integer),
-    Column("cidr", text(64)),
-)
+    "security_group_default_rules", Column("id", big_id(), primary_key=True), Column("protocol", text(8)),
+    *optional(sa.Integer, "from_port", "to_port"), Column("cidr", text(64)))
 
 # DNS domains and names of floating addresses (os-floating-ip-dns).
 dns_domains = table(
-    "dns_domains",
-    Column("domain", text(), primary_key=True),
-    Column("scope", text(16), nullable=False),
-    Column("availability_zone", text()),
-    Column("project_id", text()),
-)
+    "dns_domains", Column("domain", text(), primary_key=True), Column("scope", text(16), nullable=False),
+    *optional(text(), "availability_zone", "project_id"))
 
 dns_entries = table(
-    "dns_entries",
-    Column("domain", text(), primary_key=True),
-    Column("name", text(), primary_key=True),
-    Column("project_id", text()),
-    Column("type", text(8), nullable=False),
-    Column("address", text(64), nullable=False),
-    Index("ix_dns_entries_address", "domain", "address"),
-)
+    "dns_entries", Column("domain", text(), primary_key=True), Column("name", text(), primary_key=True),
+    Column("project_id", text()), Column("type", text(8), nullable=False), Column("address", text(64), nullable=False),
+    Index("ix_dns_entries_address", "domain", "address"))
 
 security_group_members = table(
     "security_group_members", Column("group_id", sa.BigInteger, primary_key=True),

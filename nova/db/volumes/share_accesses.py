@@ -1,8 +1,6 @@
-"""Access of hosts to shares, by server: stored before the service is called, so that no access is left behind.
-
-Servers of one host with the same share need one access. The last server removes it; meanwhile (``leaving``) another
-server that needs the access waits. Rows of one share and host are locked in the order of their ids.
-"""
+"""Access of hosts to shares, by server: stored before the service is called, so that no access is left behind. Servers
+of one host with the same share need one access. The last server removes it; meanwhile (``leaving``) another server that
+needs the access waits. Rows of one share and host are locked in the order of their ids."""
 
 import datetime
 from collections.abc import Callable
@@ -50,10 +48,8 @@ def want(connection: sa.Connection, share_id: str, host: str, instance_uuid: str
 def leave(connection: sa.Connection, share_id: str, host: str, instance_uuid: str,
           unless: Callable[[sa.Connection], bool] | None = None) -> bool:
     """Record that the server no longer needs the access; return True if no server does, so that it must be revoked.
-
     After the revocation call removed(). ``unless``: keep the access if the server needs it, checked while no other
-    server can request it.
-    """
+    server can request it."""
     accesses = _locked(connection, share_id, host)
     if not any(access.instance_uuid == instance_uuid for access in accesses):
         return False

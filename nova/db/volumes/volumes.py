@@ -1,8 +1,6 @@
-"""The embedded volumes: their servers, the location of their data, and the data to remove.
-
-A volume is locked by its row before each decision, so of two concurrent requests one succeeds. Volumes are locked after
-instances and quotas, and nothing is locked after them.
-"""
+"""The embedded volumes: their servers, the location of their data, and the data to remove. A volume is locked by its
+row before each decision, so of two concurrent requests one succeeds. Volumes are locked after instances and quotas, and
+nothing is locked after them."""
 
 import datetime
 import secrets

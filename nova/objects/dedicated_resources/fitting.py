@@ -1,8 +1,6 @@
-"""Assignment of dedicated resources (NUMA cells, CPUs, PCI devices) of a node to guests.
-
-Pure functions. Schedulers use them to find nodes with free resources; a conductor uses them to assign resources while
-it holds the lock on the node's row.
-"""
+"""Assignment of dedicated resources (NUMA cells, CPUs, PCI devices) of a node to guests. Pure functions. Schedulers use
+them to find nodes with free resources; a conductor uses them to assign resources while it holds the lock on the node's
+row."""
 
 import dataclasses
 from collections.abc import Callable, Collection, Iterable, Sequence

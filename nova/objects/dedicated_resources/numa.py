@@ -1,8 +1,6 @@
-"""NUMA cells of hosts and guests, and the placement of guest cells on host cells.
-
-Pure functions. Schedulers use them with the reported state of a host; a conductor uses them while it holds the lock on
-the node's row. Memory is in MiB, page sizes are in KiB.
-"""
+"""NUMA cells of hosts and guests, and the placement of guest cells on host cells. Pure functions. Schedulers use them
+with the reported state of a host; a conductor uses them while it holds the lock on the node's row. Memory is in MiB,
+page sizes are in KiB."""
 
 import dataclasses
 import itertools
@@ -31,10 +29,8 @@ class Pages(Object, kw_only=True):
 
 class HostCell(Object, kw_only=True):
     """A cell of a host. ``cpus``: CPUs shared by guests; ``pcpus``: CPUs that are dedicated to single guests.
-
     ``siblings``: the hardware threads of each core (empty: every CPU is a core). The last three fields are the usage by
-    guests with a topology; a driver does not report them.
-    """
+    guests with a topology; a driver does not report them."""
 
     id: int
     cpus: list[int] = []
@@ -59,11 +55,9 @@ class HostTopology(Object, kw_only=True):
 
 
 class GuestCell(Object, kw_only=True):
-    """A cell of a guest. ``cpus`` float over the shared CPUs of the host's cell; each of ``pcpus`` is pinned.
-
-    The last four fields are the result of the placement: the host's cell, guest CPU -> host CPU, host CPUs reserved for
-    the emulator or isolated threads, and the page size (None: chosen by the hypervisor).
-    """
+    """A cell of a guest. ``cpus`` float over the shared CPUs of the host's cell; each of ``pcpus`` is pinned. The last
+    four fields are the result of the placement: the host's cell, guest CPU -> host CPU, host CPUs reserved for the
+    emulator or isolated threads, and the page size (None: chosen by the hypervisor)."""
 
     id: int
     cpus: list[int] = []
@@ -76,11 +70,9 @@ class GuestCell(Object, kw_only=True):
 
 
 class GuestTopology(Object, kw_only=True):
-    """The topology that a guest requests and, after the placement, the host cells and CPUs that it uses.
-
-    ``page_size``: small, large, any or a number of KiB; "": not requested. ``emulator_policy``: the flavor's policy;
-    with "isolate" the emulator has a dedicated host CPU in the first cell.
-    """
+    """The topology that a guest requests and, after the placement, the host cells and CPUs that it uses. ``page_size``:
+    small, large, any or a number of KiB; "": not requested. ``emulator_policy``: the flavor's policy; with "isolate"
+    the emulator has a dedicated host CPU in the first cell."""
 
     cells: list[GuestCell]
     thread_policy: str = ""

@@ -1,7 +1,5 @@
-"""PCI devices: devices of hosts, requests by alias, and the assignment of devices to guests.
-
-Pure functions for schedulers, which count similar devices in pools, and for conductors, which choose single devices.
-"""
+"""PCI devices: devices of hosts, requests by alias, and the assignment of devices to guests. Pure functions for
+schedulers, which count similar devices in pools, and for conductors, which choose single devices."""
 
 import collections
 from collections.abc import Collection, Iterable, Sequence
@@ -126,11 +124,9 @@ def matches(device: PciDevice | PciPool, request: PciRequest) -> bool:
 # --- assignment -----------------------------------------------------------------------------
 def take(have: Sequence[PciPool], wanted: Sequence[PciRequest], cells: Collection[int] | None = None,
          socket_cells: Collection[int] = ()) -> list[PciPool] | None:
-    """Return the pools without the requested devices, or None if the requests cannot be fulfilled.
-
-    ``cells``: host cells of the guest (None: the guest floats, distances do not matter); ``socket_cells``: cells on the
-    same sockets.
-    """
+    """Return the pools without the requested devices, or None if the requests cannot be fulfilled. ``cells``: host
+    cells of the guest (None: the guest floats, distances do not matter); ``socket_cells``: cells on the same
+    sockets."""
     counts = _distribute(have, wanted, cells, socket_cells)
     if counts is None:
         return None

@@ -4,35 +4,21 @@ import datetime
 
 from nova.objects.base import Object
 
-# kind
-DRAIN = "drain"
-EVACUATE = "evacuate"
+DRAIN, EVACUATE = "drain", "evacuate"  # kind
 
 # State of a drain. While it is stopping, no further move starts.
-RUNNING = "running"
-STOPPING = "stopping"
-ENDED = "ended"
+RUNNING, STOPPING, ENDED = "running", "stopping", "ended"
 
-# state of a server
-WAITING = "waiting"
-MOVING = "moving"
-MOVED = "moved"
-LEFT = "left"
-DELETED = "gone"
+WAITING, MOVING, MOVED, LEFT, DELETED = "waiting", "moving", "moved", "left", "gone"  # state of a server
 
-# ways in which a server leaves the host
-LIVE = "live"
-COLD = "cold"
-OFFLOAD = "offload"
+LIVE, COLD, OFFLOAD = "live", "cold", "offload"  # ways in which a server leaves the host
 
 
 class Drain(Object, kw_only=True):
     """A host that is being emptied. ``kind``: drain (the host is up) or evacuate (it is down). At most one per host.
-
     ``parallel``: maximum number of simultaneous moves. ``cold``: shut down and move running guests that cannot be
     migrated live. ``target``: destination ("": chosen by the scheduler). ``patience``: seconds to wait for another
-    operation of a server.
-    """
+    operation of a server."""
 
     uuid: str
     host: str
@@ -48,10 +34,8 @@ class Drain(Object, kw_only=True):
 
 class DrainedServer(Object, kw_only=True):
     """A server of the host. ``how``: live, cold, offload (of a shelved server) or evacuate ("": not tried yet).
-
     ``since``: time of the first check; ``started_at``, ``ended_at``: of the move. ``request_id``: of the move's action.
-    ``reason``: cause of the state.
-    """
+    ``reason``: cause of the state."""
 
     instance_uuid: str
     drain_uuid: str

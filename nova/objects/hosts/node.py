@@ -1,23 +1,36 @@
 """Compute nodes, their resources (providers, inventories, allocations) and metrics."""
 
 import datetime
+import math
 import re
+from collections.abc import Sized
 from typing import Any
 
+import msgspec
+
+from nova import exception
 from nova.objects.base import Object
 from nova.objects.dedicated_resources.numa import HostTopology
 from nova.objects.dedicated_resources.pci import PciDevice
 from nova.objects.hosts.service import Service
 
-VCPU = "VCPU"
-MEMORY_MB = "MEMORY_MB"
-DISK_GB = "DISK_GB"
+VCPU, MEMORY_MB, DISK_GB = "VCPU", "MEMORY_MB", "DISK_GB"
 
 # Suffix of metrics in percent.
 PERCENT = ".percent"
 _METRIC_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.:-]{0,63}")
 _METRIC_SOURCE = 255
 _METRIC_LARGEST = 1 << 63
+
+# Limits of the data that a host may report about a node: several times the numbers of real machines. Every scheduler
+# stores this data and reads it for every server.
+_CHILDREN, _CLASSES, _TRAITS, _METRICS = 1000, 200, 1000, 100
+_CELLS, _DEVICES, _GUESTS = 128, 10_000, 200
+_SIZE = 1 << 20  # maximum size in bytes of the data of a node without its devices
+NODES = 10_000  # maximum number of nodes of one host (a bare metal host has many nodes)
+_LARGEST = (1 << 31) - 1
+_RATIO = 1_000_000.0
+_encode = msgspec.msgpack.Encoder().encode
 
 
 class Inventory(Object, kw_only=True):
@@ -66,11 +79,9 @@ def possible(metric: Metric) -> bool:
 
 
 class ComputeNode(Object, kw_only=True):
-    """A hypervisor node as reported by its driver and shown by the API.
-
-    ``provider`` is the root provider and has the node's uuid; ``children``: its sub-providers (GPUs, ...).
-    ``disk_available_least`` and other disk sizes in GiB, memory in MiB.
-    """
+    """A hypervisor node as reported by its driver and shown by the API. ``provider`` is the root provider and has the
+    node's uuid; ``children``: its sub-providers (GPUs, ...). ``disk_available_least`` and other disk sizes in GiB,
+    memory in MiB."""
 
     id: int = 0
     uuid: str = ""
@@ -88,10 +99,8 @@ class ComputeNode(Object, kw_only=True):
     children: list[Provider] = []
     # None: the driver reports no topology, so nothing can be pinned on the node.
     numa_topology: HostTopology | None = None
-    # The devices that may be assigned to guests.
-    pci_devices: list[PciDevice] | None = None
-    # None: nothing is measured.
-    metrics: list[Metric] | None = None
+    pci_devices: list[PciDevice] | None = None  # the devices that may be assigned to guests
+    metrics: list[Metric] | None = None  # None: nothing is measured
     # Maintained by the conductor, not reported:
     service_id: int = 0
     num_instances: int = 0
@@ -102,3 +111,40 @@ class ComputeNode(Object, kw_only=True):
 
     def inventory(self, resource_class: str) -> Inventory:
         return self.provider.inventories.get(resource_class, Inventory(total=0))
+
+
+# --- limits ----------------------------------------------------------------------------------
+def check_limits(node: ComputeNode) -> None:
+    """Check the limits and the ranges of a reported node. Raises InvalidInput."""
+    _bound("providers", node.children, _CHILDREN)
+    _bound("NUMA cells", node.numa_topology.cells if node.numa_topology else (), _CELLS)
+    _bound("PCI devices", node.pci_devices or (), _DEVICES)
+    _bound("kinds of guests", node.supported_instances, _GUESTS)
+    _bound("metrics", node.metrics or (), _METRICS)
+    for metric in node.metrics or ():
+        if not possible(metric):
+            raise exception.InvalidInput(reason=f"the metric {metric.name[:100]!a} is invalid")
+    for provider in (node.provider, *node.children):
+        _check_provider(provider)
+    if len(_encode(msgspec.structs.replace(node, pci_devices=None))) > _SIZE:
+        raise exception.InvalidInput(reason=f"the report of a node exceeds {_SIZE} bytes")
+
+
+def _check_provider(provider: Provider) -> None:
+    _bound("resource classes of a provider", provider.inventories, _CLASSES)
+    _bound("traits of a provider", provider.traits, _TRAITS)
+    for name, inventory in provider.inventories.items():
+        if not _valid(inventory):
+            raise exception.InvalidInput(reason=f"the inventory of {name[:100]!a} is invalid")
+
+
+def _valid(inventory: Inventory) -> bool:
+    units = (inventory.min_unit, inventory.max_unit, inventory.step_size)
+    return (all(0 <= amount <= _LARGEST for amount in (inventory.total, inventory.reserved))
+            and all(1 <= unit <= _LARGEST for unit in units)
+            and math.isfinite(inventory.ratio) and 0 < inventory.ratio <= _RATIO)
+
+
+def _bound(what: str, values: Sized, most: int) -> None:
+    if len(values) > most:
+        raise exception.InvalidInput(reason=f"a node has {len(values)} {what}, and {most} at most may be reported")

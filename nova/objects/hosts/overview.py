@@ -38,12 +38,9 @@ class NodeOverview(Object, kw_only=True):
 
 
 class OperationOverview(Object, kw_only=True):
-    """An operation that has not ended.
-
-    ``state``: "waiting" (for a thread or an event), "host" or "conductor" (running there), "undoing" (compensations
-    run), "overdue" (the lease has ended, a conductor will take over) or "queued" (behind the operation ``behind`` of
-    the same server). ``events``: the external events that wake the operation.
-    """
+    """An operation that has not ended. ``state``: "waiting" (for a thread or an event), "host" or "conductor" (running
+    there), "undoing" (compensations run), "overdue" (the lease has ended, a conductor will take over) or "queued"
+    (behind the operation ``behind`` of the same server). ``events``: the external events that wake the operation."""
 
     request_id: str
     server_uuid: str
@@ -73,10 +70,8 @@ class FailureOverview(Object, kw_only=True):
 
 class Overview(Object, kw_only=True):
     """The status page. ``nodes``: failed ones first, then by number of operations; ``node_count`` counts all nodes.
-
     ``operations``: oldest first; ``unfinished`` counts all of them. ``failures``: latest first. ``boots``: completed
-    builds of each of the last minutes, the current minute last; -1 for minutes before the examined actions.
-    """
+    builds of each of the last minutes, the current minute last; -1 for minutes before the examined actions."""
 
     at: datetime.datetime
     node_count: int

@@ -16,20 +16,15 @@ from nova.objects.dedicated_resources.pci import PciRequest
 from nova.objects.hosts.node import Inventory, Provider
 from nova.objects.images.image import Image
 
-AFFINITY = "affinity"
-ANTI_AFFINITY = "anti-affinity"
-SOFT_AFFINITY = "soft-affinity"
-SOFT_ANTI_AFFINITY = "soft-anti-affinity"
-# Hints that name other servers.
-SAME_HOST, DIFFERENT_HOST = "same_host", "different_host"
+AFFINITY, ANTI_AFFINITY = "affinity", "anti-affinity"
+SOFT_AFFINITY, SOFT_ANTI_AFFINITY = "soft-affinity", "soft-anti-affinity"
+SAME_HOST, DIFFERENT_HOST = "same_host", "different_host"  # hints that name other servers
 
 
 class GroupSpec(Object, kw_only=True):
-    """The server group of a request.
-
-    ``hosts``: host -> number of other members at the time of the request. ``stale``: a claim detected newer members, so
-    another host may serve a soft policy better. ``selections``: number of repeated scheduler requests for that reason.
-    """
+    """The server group of a request. ``hosts``: host -> number of other members at the time of the request. ``stale``:
+    a claim detected newer members, so another host may serve a soft policy better. ``selections``: number of repeated
+    scheduler requests for that reason."""
 
     uuid: str
     policy: str
@@ -84,8 +79,7 @@ class RequestSpec(Object, kw_only=True):
     ignore_nodes: list[str] = []
     alternates: int = 2
     in_place: bool = False
-    # Minimum service version of the host's nova-compute; 0: any.
-    release: int = 0
+    release: int = 0  # minimum service version of the host's nova-compute; 0: any
 
     def rule_out(self, chosen: Selection) -> None:
         """Exclude the node from further selections, and its host, too, if a scheduler of an older release ignored the
@@ -170,12 +164,10 @@ class HostState(Object, kw_only=True):
     supported_instances: list[tuple[str, str, str]] = []
     metrics: dict[str, float] = {}
     generation: int = 0
-    # Version of ``up`` and ``disabled``.
-    service_generation: int = 0
+    service_generation: int = 0  # version of ``up`` and ``disabled``
     # None: the node has no dedicated resources.
     dedicated_resources: NodeDedicatedResources | None = msgspec.field(default=None, name="parts")
-    # The providers below the root provider.
-    children: list[Provider] = []
+    children: list[Provider] = []  # the providers below the root provider
 
 
 class NodeUsage(Object, kw_only=True):
@@ -189,8 +181,7 @@ class NodeUsage(Object, kw_only=True):
     generation: int = 0
     # None: no dedicated resource of the node was ever claimed.
     dedicated_resources: NodeDedicatedResources | None = msgspec.field(default=None, name="parts")
-    # Provider uuid -> usage of providers below the root, if they have claims.
-    children: dict[str, dict[str, int]] = {}
+    children: dict[str, dict[str, int]] = {}  # provider uuid -> usage of providers below the root, if they have claims
 
 
 class ServiceFlags(Object, kw_only=True):
@@ -204,10 +195,8 @@ class ServiceFlags(Object, kw_only=True):
 
 class FleetDelta(Object, kw_only=True):
     """The changes made by one conductor process. ``seq`` numbers its deltas; a gap means that a delta was lost.
-
     ``states``: new or changed nodes. ``services``: host -> (up, disabled). ``removed``: node uuids. ``reload``: read
-    the complete fleet again (aggregates changed).
-    """
+    the complete fleet again (aggregates changed)."""
 
     source: str
     seq: int

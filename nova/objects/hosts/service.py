@@ -11,8 +11,7 @@ import msgspec
 from nova import exception
 from nova.objects.base import Object
 
-# Maximum size in bytes of a host's volume connector.
-_CONNECTOR = 16 * 1024
+_CONNECTOR = 16 * 1024  # maximum size in bytes of a host's volume connector
 
 
 class Service(Object, kw_only=True):
@@ -29,17 +28,14 @@ class Service(Object, kw_only=True):
     up: bool = False
     last_seen_up: datetime.datetime | None = None
     version: int = 0
-    # Identity of the machine of a nova-compute; None: not reported yet.
-    identity: str | None = None
-    # Id of the deployment of the database; set in the reply to a registration only.
-    deployment: str | None = None
+    identity: str | None = None  # identity of the machine of a nova-compute; None: not reported yet
+    deployment: str | None = None  # id of the deployment of the database; set in the reply to a registration only
     # Increases with every change of what schedulers receive about the service.
     generation: int = 0
     availability_zone: str | None = None
     created_at: datetime.datetime | None = None
     updated_at: datetime.datetime | None = None
-    # Load of each worker process from the last heartbeat; None: not reported.
-    load: list[WorkerStats] | None = None
+    load: list[WorkerStats] | None = None  # load of each worker process from the last heartbeat; None: not reported
 
 
 class WorkerStats(Object, kw_only=True):
@@ -48,8 +44,7 @@ class WorkerStats(Object, kw_only=True):
     worker: int = 0
     pid: int = 0
     at: datetime.datetime | None = None
-    # Completed requests, messages and steps.
-    per_second: float = 0.0
+    per_second: float = 0.0  # completed requests, messages and steps
     # In progress, and waiting for a thread.
     busy: int = 0
     waiting: int = 0

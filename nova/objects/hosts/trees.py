@@ -1,7 +1,5 @@
-"""Allocation of requested resources from the tree of resource providers of a host.
-
-Pure functions for schedulers and for claims, which hold the lock on the node's row.
-"""
+"""Allocation of requested resources from the tree of resource providers of a host. Pure functions for schedulers and
+for claims, which hold the lock on the node's row."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,20 +9,16 @@ import msgspec
 from nova.objects.hosts.node import Inventory, Provider
 from nova.objects.hosts.scheduling import RequestGroup
 
-# Limit of combinations to try: with many groups and providers their number is astronomical.
-_MOST_TRIES = 5000
+_MOST_TRIES = 5000  # limit of combinations to try: with many groups and providers their number is astronomical
 
-# Provider uuid -> resource class -> amount.
-Allocation = dict[str, dict[str, int]]
+Allocation = dict[str, dict[str, int]]  # provider uuid -> resource class -> amount
 
 
 @dataclasses.dataclass(frozen=True)
 class Amounts:
     """Amounts requested from a provider tree. Each class of ``resources`` comes from one provider, each group from one.
-
     ``required`` traits must be on the root or on providers of ``resources``, and ``forbidden`` traits on none of them.
-    ``isolate``: a distinct provider for each group.
-    """
+    ``isolate``: a distinct provider for each group."""
 
     resources: Mapping[str, int]
     required: frozenset[str] = frozenset()
@@ -45,9 +39,9 @@ def allocate(tree: Sequence[Provider], wanted: Amounts) -> Allocation | None:
     order = sorted(range(len(portions)), key=lambda index: len(choices[index]))
     tries = iter(range(_MOST_TRIES))
     choosing = [(portions[index], choices[index]) for index in order]
-    for allocation in _combinations(choosing, wanted.isolate, {}, {}, tries):
-        if _has_traits(tree, wanted, allocation):
-            return {uuid: amounts for uuid, amounts in allocation.total.items() if amounts}
+    for allocation, common in _combinations(choosing, wanted.isolate, {}, {}, tries):
+        if _has_traits(tree, wanted, common):
+            return {uuid: amounts for uuid, amounts in allocation.items() if amounts}
     return None
 
 
@@ -93,18 +87,12 @@ def _has_room(inventory: Inventory, amount: int) -> bool:
             and inventory.min_unit <= amount <= inventory.max_unit and amount % max(inventory.step_size, 1) == 0)
 
 
-@dataclasses.dataclass(frozen=True)
-class _Combination:
-    total: Allocation
-    # Uuids of the providers of un-numbered resources.
-    common: frozenset[str]
-
-
 def _combinations(portions: Sequence[tuple[_Portion, list[Provider]]], isolate: bool, total: Allocation,
-                  sources: dict[int, str], tries: Iterator[int]) -> Iterator[_Combination]:
-    """Yield all allocations of ``portions``. ``sources``: provider by group so far (below 0: un-numbered)."""
+                  sources: dict[int, str], tries: Iterator[int]) -> Iterator[tuple[Allocation, set[str]]]:
+    """Yield all allocations of ``portions``, each with the providers of its un-numbered resources. ``sources``:
+    provider by group so far (below 0: un-numbered)."""
     if not portions:
-        yield _Combination(total, frozenset(uuid for group, uuid in sources.items() if group < 0))
+        yield total, {uuid for group, uuid in sources.items() if group < 0}
         return
     portion, providers = portions[0]
     group = portion.group if portion.group is not None else -1 - len(sources)
@@ -120,7 +108,7 @@ def _combinations(portions: Sequence[tuple[_Portion, list[Provider]]], isolate: 
                                  {**sources, group: provider.uuid}, tries)
 
 
-def _has_traits(tree: Sequence[Provider], wanted: Amounts, combination: _Combination) -> bool:
-    common = {trait for provider in tree if provider is tree[0] or provider.uuid in combination.common
+def _has_traits(tree: Sequence[Provider], wanted: Amounts, common: set[str]) -> bool:
+    traits = {trait for provider in tree if provider is tree[0] or provider.uuid in common
               for trait in provider.traits}
-    return wanted.required <= common and not wanted.forbidden & common
+    return wanted.required <= traits and not wanted.forbidden & traits

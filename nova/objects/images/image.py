@@ -5,8 +5,7 @@ from nova.objects.accounts.flavor import Flavor, disk_too_small
 from nova.objects.base import Object
 
 _GIB = 1024**3
-# Prefix of image properties in system_metadata.
-METADATA = "image_"
+METADATA = "image_"  # prefix of image properties in system_metadata
 
 # Image property that overrides [DEFAULT]shutdown_timeout, and its maximum in seconds, below the deadline of a host step
 # (one hour).
@@ -24,11 +23,9 @@ def least_disk(disk_format: str | None, size: int) -> int:
 
 
 class Image(Object, kw_only=True):
-    """An image. ``min_disk`` in GiB, ``min_ram`` in MiB, ``size`` in bytes (None: unknown).
-
-    ``members``: other projects that may use a ``shared`` image. ``properties``: additional properties as strings (hw_*,
-    os_*, kernel_id, ...). ``certificate`` (PEM): certificate that must have signed the data; "": no signature needed.
-    """
+    """An image. ``min_disk`` in GiB, ``min_ram`` in MiB, ``size`` in bytes (None: unknown). ``members``: other projects
+    that may use a ``shared`` image. ``properties``: additional properties as strings (hw_*, os_*, kernel_id, ...).
+    ``certificate`` (PEM): certificate that must have signed the data; "": no signature needed."""
 
     id: str
     name: str | None = None

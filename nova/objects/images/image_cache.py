@@ -5,11 +5,8 @@ import datetime
 from nova.objects.base import Object
 
 # State of the caching. The last three states are final.
-WAITING = "waiting"
-CACHING = "caching"
-CACHED = "cached"
-FAILED = "failed"
-UNSUPPORTED = "unsupported"
+WAITING, CACHING = "waiting", "caching"
+CACHED, FAILED, UNSUPPORTED = "cached", "failed", "unsupported"
 ENDS = frozenset({CACHED, FAILED, UNSUPPORTED})
 
 

@@ -26,11 +26,9 @@ def link_local(mac: str) -> str:
 
 
 class Network(Object, kw_only=True):
-    """A network with an IPv4 subnet and optionally an IPv6 subnet. ``bridge``: device name on every host (linuxnet).
-
-    At most one of ``vlan`` and ``vni`` is set. ``vlan``: traffic between hosts uses a VLAN on ``bridge_interface``.
-    ``vni``: traffic uses VXLAN between the hosts' tunnel addresses.
-    """
+    """A network with an IPv4 subnet and optionally an IPv6 subnet. ``bridge``: device name on every host (linuxnet). At
+    most one of ``vlan`` and ``vni`` is set. ``vlan``: traffic between hosts uses a VLAN on ``bridge_interface``.
+    ``vni``: traffic uses VXLAN between the hosts' tunnel addresses."""
 
     id: int = 0
     uuid: str
@@ -70,12 +68,9 @@ class HostRoute(Object, kw_only=True):
 
 
 class FixedIp(Object, kw_only=True):
-    """An address of an interface and its subnet.
-
-    ``subnet_id``: id of the subnet in the back end. ``routes``: of the subnet, besides the default route. ``mode``: how
-    the guest gets the address: "dhcp" (IPv4), "slaac", "dhcpv6-stateful" or "dhcpv6-stateless" (IPv6); None: only from
-    metadata or config drive.
-    """
+    """An address of an interface and its subnet. ``subnet_id``: id of the subnet in the back end. ``routes``: of the
+    subnet, besides the default route. ``mode``: how the guest gets the address: "dhcp" (IPv4), "slaac",
+    "dhcpv6-stateful" or "dhcpv6-stateless" (IPv6); None: only from metadata or config drive."""
 
     address: str
     version: int = 4
@@ -198,12 +193,10 @@ class FilterRule(Object, kw_only=True):
 
 
 class GroupFilter(Object, kw_only=True):
-    """A security group for the packet filters of a host: its rules and the addresses of its members.
-
-    Rules and members have separate versions; the greater version is newer. A version of None means not included.
-    ``macs``: MAC addresses of the interfaces with the addresses ``members``, in the same order, because several
-    networks may use the same addresses.
-    """
+    """A security group for the packet filters of a host: its rules and the addresses of its members. Rules and members
+    have separate versions; the greater version is newer. A version of None means not included. ``macs``: MAC addresses
+    of the interfaces with the addresses ``members``, in the same order, because several networks may use the same
+    addresses."""
 
     id: int
     rules_version: int | None = None
@@ -237,12 +230,9 @@ class Peers(Object, kw_only=True):
 
 
 class RuleSet(Object, kw_only=True):
-    """The packet filter rules of a server. The set with the greater ``version`` is newer.
-
-    ``rules``: from conductors of releases without groups. ``groups``: ids of the server's groups.
-    ``filters``: those groups and the groups that their rules refer to; a message contains each group once.
-    ``floating``: floating IP addresses by interface id.
-    """
+    """The packet filter rules of a server. The set with the greater ``version`` is newer. ``rules``: from conductors of
+    releases without groups. ``groups``: ids of the server's groups. ``filters``: those groups and the groups that their
+    rules refer to; a message contains each group once. ``floating``: floating IP addresses by interface id."""
 
     version: int = 0
     rules: list[FilterRule] = []

@@ -17,11 +17,9 @@ class Topology:
 
 
 def topology(wishes: Properties) -> Topology | None:
-    """Return the CPU topology within the limits that fulfils most preferences (flavor before image).
-
-    None: nothing is requested, and the hypervisor makes every CPU a socket. Raises InvalidInput if the image
-    requests more than the flavor allows, or no topology has exactly the flavor's number of CPUs.
-    """
+    """Return the CPU topology within the limits that fulfils most preferences (flavor before image). None: nothing is
+    requested, and the hypervisor makes every CPU a socket. Raises InvalidInput if the image requests more than the
+    flavor allows, or no topology has exactly the flavor's number of CPUs."""
     limits = [_limit(wishes, part) for part in _PARTS]
     preferred = [_preferred(wishes, part) for part in _PARTS]
     if limits == [_NO_LIMIT] * 3 and preferred == [None] * 3:
@@ -32,12 +30,9 @@ def topology(wishes: Properties) -> Topology | None:
         raise exception.InvalidInput(
             reason=f"the CPU topology limits of flavor and image leave no way to arrange {wishes.vcpus} CPUs")
 
-    def agreement(candidate: Topology) -> tuple[int, Topology]:
-        agrees = sum(want == have for want, have in zip(preferred, dataclasses.astuple(candidate), strict=True))
-        # Prefer more sockets; threads only if they are requested.
-        return agrees, candidate
-
-    return max(fitting, key=agreement)
+    # Among equals prefer more sockets; threads only if they are requested.
+    return max(fitting, key=lambda candidate: (
+        sum(want == have for want, have in zip(preferred, dataclasses.astuple(candidate), strict=True)), candidate))
 
 
 def _arrangements(vcpus: int) -> list[Topology]:

@@ -1,7 +1,5 @@
-"""The CPU policy and the NUMA topology that a flavor and an image request.
-
-All functions raise InvalidInput for invalid values, and for values that an image may not set beside its flavor.
-"""
+"""The CPU policy and the NUMA topology that a flavor and an image request. All functions raise InvalidInput for invalid
+values, and for values that an image may not set beside its flavor."""
 
 import re
 
@@ -17,8 +15,7 @@ SHARED, DEDICATED, MIXED = "shared", "dedicated", "mixed"
 _SIZE = re.compile(r"(?P<number>\d{1,15})((?P<unit>[kKMGT])i?)?(?P<bits>b|bit|B)?")
 _UNITS = {"k": 1, "m": 1024, "g": 1024**2, "t": 1024**3}
 _TRUE = frozenset({"1", "t", "true", "on", "y", "yes"})
-# Maximum number of cells of a guest.
-_MOST_CELLS = 128
+_MOST_CELLS = 128  # maximum number of cells of a guest
 
 
 def either(flavor: Flavor, image: Image | None, key: str) -> str | None:

@@ -1,8 +1,6 @@
-"""The virtual hardware that a flavor and an image request, parsed and checked without knowing a host.
-
-A value that no host can provide raises InvalidInput, which names the property: clients receive it as a 400. A value
-that only some hosts can provide is a required trait (:func:`required_traits`), so schedulers choose no other host.
-"""
+"""The virtual hardware that a flavor and an image request, parsed and checked without knowing a host. A value that no
+host can provide raises InvalidInput, which names the property: clients receive it as a 400. A value that only some
+hosts can provide is a required trait (:func:`required_traits`), so schedulers choose no other host."""
 
 import dataclasses
 import re
@@ -35,18 +33,15 @@ _MACHINE = re.compile(r"[A-Za-z0-9._+-]{1,64}")
 # Machine types without a PCI bus, or of another hypervisor.
 _UNUSABLE_MACHINES = ("microvm", "isapc", "none", "xenfv", "xenpv")
 
-# (name of the limit, value) pairs.
-Limits = tuple[tuple[str, int], ...]
+Limits = tuple[tuple[str, int], ...]  # (name of the limit, value) pairs
 
 
 @dataclasses.dataclass(frozen=True)
 class Hardware:
-    """The requested virtual hardware of one guest, apart from its disks and interfaces themselves.
-
-    "" and None leave the choice to the host. ``architecture`` is that of the guest. ``rng`` is (bytes, milliseconds),
-    () for an unlimited rate, or None for no device. ``video_ram`` is in MiB. ``vif_limits`` are limits by direction.
-    ``packed``: virtio devices use packed rings. ``iso``: the root disk is the image of a CD.
-    """
+    """The requested virtual hardware of one guest, apart from its disks and interfaces themselves. "" and None leave
+    the choice to the host. ``architecture`` is that of the guest. ``rng`` is (bytes, milliseconds), () for an unlimited
+    rate, or None for no device. ``video_ram`` is in MiB. ``vif_limits`` are limits by direction. ``packed``: virtio
+    devices use packed rings. ``iso``: the root disk is the image of a CD."""
 
     vcpus: int
     memory_mb: int
@@ -89,11 +84,9 @@ class Hardware:
 
 
 def hardware(wishes: Properties, existing: bool = False) -> Hardware:
-    """Return the requested hardware. Raises InvalidInput naming the property that no host can provide.
-
-    ``existing``: the server was accepted by a release that ignored some properties; unknown values of choices are
-    ignored still, so that the server can be started and moved.
-    """
+    """Return the requested hardware. Raises InvalidInput naming the property that no host can provide. ``existing``:
+    the server was accepted by a release that ignored some properties; unknown values of choices are ignored still, so
+    that the server can be started and moved."""
     picked = {property_.name: property_.chosen(wishes, existing) for property_ in values.CHOICES}
     machine = _machine(wishes, picked)
     if not existing:
@@ -113,7 +106,10 @@ def hardware(wishes: Properties, existing: bool = False) -> Hardware:
         boot_menu=wishes.flag("boot_menu"), command_line=wishes.image.get("os_command_line") or "",
         hidden=truth("hw:hide_hypervisor_id", hidden),
         pmu=None if wishes.get("pmu") is None else wishes.flag("pmu"), hpet=wishes.image_flag("hw_time_hpet"),
-        cpu_limits=_cpu_limits(wishes), disk_bus=picked["hw_disk_bus"] or "", cdrom_bus=picked["hw_cdrom_bus"] or "",
+        cpu_limits=_given([
+            ("shares", wishes.spec_number("quota:cpu_shares")), ("period", wishes.spec_number("quota:cpu_period")),
+            ("quota", wishes.spec_number("quota:cpu_quota", low=-1))]),
+        disk_bus=picked["hw_disk_bus"] or "", cdrom_bus=picked["hw_cdrom_bus"] or "",
         floppy_bus=picked["hw_floppy_bus"] or "fdc", scsi_model=picked["hw_scsi_model"] or "virtio-scsi",
         disk_limits=_given((name, wishes.spec_number(f"quota:disk_{name}")) for name in _DISK_LIMITS),
         vif_model=model, vif_queues=queues if model == "virtio" else 1, packed=wishes.flag("virtio_packed_ring"),
@@ -241,12 +237,6 @@ def _realtime(flavor: Flavor, image: Image | None) -> bool:
     if not named:
         raise exception.InvalidInput(reason=f"hw:cpu_realtime_mask={mask} leaves no CPU to schedule in real time")
     return True
-
-
-def _cpu_limits(wishes: Properties) -> Limits:
-    quota = number("quota:cpu_quota", wishes.specs.get("quota:cpu_quota"), low=-1)
-    return _given([("shares", wishes.spec_number("quota:cpu_shares")),
-                   ("period", wishes.spec_number("quota:cpu_period")), ("quota", quota)])
 
 
 def _vif_limits(wishes: Properties) -> tuple[tuple[str, Limits], ...]:

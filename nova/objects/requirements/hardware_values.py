@@ -18,8 +18,7 @@ ARCHITECTURES = _NAMED_ARCHITECTURES | frozenset({
     "mips64", "mips64el", "openrisc", "parisc", "parisc64", "ppc", "ppcle", "ppc64", "ppcemb", "s390", "sh4", "sh4eb",
     "sparc", "sparc64", "unicore32", "xtensa", "xtensaeb"})
 
-# Other hypervisors have their own buses.
-_FOREIGN_BUSES = ("xen", "lxc", "uml")
+_FOREIGN_BUSES = ("xen", "lxc", "uml")  # other hypervisors have their own buses
 BLOCK_BUSES = {
     "disk": ("virtio", "scsi", "sata", "ide", "usb", *_FOREIGN_BUSES),
     "cdrom": ("scsi", "sata", "ide", "usb", *_FOREIGN_BUSES),
@@ -37,17 +36,14 @@ FLAGS = ("hw_boot_menu", "hw_ephemeral_encryption", "hw_firmware_stateless", "hw
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """A property with a fixed set of values.
-
-    ``prefix``: a host needs the trait of this prefix and the value; "": every host provides all values. ``free``: the
-    values that every host provides nevertheless. ``in_flavor``: an extra spec (``hw:name``) may set it, and decides
-    unless ``image_first``.
-    """
+    """A property with a fixed set of values. ``prefix``: a host needs the trait of this prefix and the value; "": every
+    host provides all values. ``free``: the values that every host provides nevertheless. ``in_flavor``: an extra spec
+    (``hw:name``) may set it, and decides unless ``image_first``."""
 
     name: str
     values: tuple[str, ...]
     prefix: str = ""
-    free: frozenset[str] = frozenset()
+    free: tuple[str, ...] = ()
     in_flavor: bool = False
     image_first: bool = False
 
@@ -76,44 +72,40 @@ class Choice:
         return self.prefix + re.sub("[^A-Z0-9]", "_", value.upper())
 
 
-def _choice(name: str, *values: str, prefix: str = "", free: tuple[str, ...] = (), in_flavor: bool = False,
-            image_first: bool = False) -> Choice:
-    return Choice(name, values, prefix, frozenset(free), in_flavor, image_first)
-
-
 _BUS = "COMPUTE_STORAGE_BUS_"
 CHOICES = (
-    _choice("hw_disk_bus", *BLOCK_BUSES["disk"], prefix=_BUS),
-    _choice("hw_cdrom_bus", *BLOCK_BUSES["cdrom"], prefix=_BUS),
-    _choice("hw_floppy_bus", *BLOCK_BUSES["floppy"], prefix=_BUS),
-    _choice("hw_rescue_bus", *_ALL_BUSES),
-    _choice("hw_rescue_device", "cdrom", "disk", "floppy", "fs", "lun"),
-    _choice("hw_scsi_model", "virtio-scsi", "lsilogic", "lsisas1068", "lsisas1078", "buslogic", "ibmvscsi", "vmpvscsi",
-            prefix="CUSTOM_COMPUTE_SCSI_MODEL_", free=("virtio-scsi",)),
-    _choice("hw_vif_model", "virtio", "e1000", "e1000e", "rtl8139", "ne2k_pci", "pcnet", "vmxnet3", "igb", "netfront",
-            "spapr-vlan", "lan9118", "sriov", "vmxnet", prefix="COMPUTE_NET_VIF_MODEL_"),
-    _choice("hw_video_model", "cirrus", "vga", "vmvga", "qxl", "virtio", "bochs", "none", "gop", "xen",
-            prefix="COMPUTE_GRAPHICS_MODEL_"),
-    _choice("hw_sound_model", "ac97", "es1370", "ich6", "ich9", "pcspk", "sb16", "usb", "virtio",
-            prefix="COMPUTE_SOUND_MODEL_", in_flavor=True),
-    _choice("hw_usb_model", "none", "nec-xhci", "qemu-xhci", prefix="COMPUTE_USB_MODEL_", free=("none",),
-            in_flavor=True),
-    _choice("hw_viommu_model", "intel", "smmuv3", "virtio", "auto", prefix="COMPUTE_VIOMMU_MODEL_", in_flavor=True),
-    _choice("hw_input_bus", "usb", "virtio", prefix="CUSTOM_COMPUTE_INPUT_BUS_", free=("usb",)),
-    _choice("hw_firmware_type", "uefi", "bios", prefix="COMPUTE_FIRMWARE_"),
-    _choice("hw_pointer_model", "usbtablet"),
-    _choice("hw_rng_model", "virtio"),
-    _choice("hw_watchdog_action", "none", "pause", "poweroff", "reset", "disabled", in_flavor=True, image_first=True),
+    Choice("hw_disk_bus", BLOCK_BUSES["disk"], prefix=_BUS),
+    Choice("hw_cdrom_bus", BLOCK_BUSES["cdrom"], prefix=_BUS),
+    Choice("hw_floppy_bus", BLOCK_BUSES["floppy"], prefix=_BUS),
+    Choice("hw_rescue_bus", _ALL_BUSES),
+    Choice("hw_rescue_device", ("cdrom", "disk", "floppy", "fs", "lun")),
+    Choice("hw_scsi_model", ("virtio-scsi", "lsilogic", "lsisas1068", "lsisas1078", "buslogic", "ibmvscsi", "vmpvscsi"),
+           prefix="CUSTOM_COMPUTE_SCSI_MODEL_", free=("virtio-scsi",)),
+    Choice("hw_vif_model", ("virtio", "e1000", "e1000e", "rtl8139", "ne2k_pci", "pcnet", "vmxnet3", "igb", "netfront",
+                            "spapr-vlan", "lan9118", "sriov", "vmxnet"), prefix="COMPUTE_NET_VIF_MODEL_"),
+    Choice("hw_video_model", ("cirrus", "vga", "vmvga", "qxl", "virtio", "bochs", "none", "gop", "xen"),
+           prefix="COMPUTE_GRAPHICS_MODEL_"),
+    Choice("hw_sound_model", ("ac97", "es1370", "ich6", "ich9", "pcspk", "sb16", "usb", "virtio"),
+           prefix="COMPUTE_SOUND_MODEL_", in_flavor=True),
+    Choice("hw_usb_model", ("none", "nec-xhci", "qemu-xhci"), prefix="COMPUTE_USB_MODEL_", free=("none",),
+           in_flavor=True),
+    Choice("hw_viommu_model", ("intel", "smmuv3", "virtio", "auto"), prefix="COMPUTE_VIOMMU_MODEL_", in_flavor=True),
+    Choice("hw_input_bus", ("usb", "virtio"), prefix="CUSTOM_COMPUTE_INPUT_BUS_", free=("usb",)),
+    Choice("hw_firmware_type", ("uefi", "bios"), prefix="COMPUTE_FIRMWARE_"),
+    Choice("hw_pointer_model", ("usbtablet",)),
+    Choice("hw_rng_model", ("virtio",)),
+    Choice("hw_watchdog_action", ("none", "pause", "poweroff", "reset", "disabled"), in_flavor=True, image_first=True),
     # The required traits of these properties depend on several properties.
-    _choice("hw_tpm_version", "1.2", "2.0", in_flavor=True),
-    _choice("hw_tpm_model", "tpm-tis", "tpm-crb", in_flavor=True),
-    _choice("hw_mem_encryption_model", "amd-sev", "amd-sev-es", "amd-sev-snp", "intel-tdx", in_flavor=True),
-    _choice("hw_ephemeral_encryption_format", "plain", "luks", "luksv2", in_flavor=True),
-    _choice("hw_maxphysaddr_mode", "passthrough", "emulate", in_flavor=True),
+    Choice("hw_tpm_version", ("1.2", "2.0"), in_flavor=True),
+    Choice("hw_tpm_model", ("tpm-tis", "tpm-crb"), in_flavor=True),
+    Choice("hw_mem_encryption_model", ("amd-sev", "amd-sev-es", "amd-sev-snp", "intel-tdx"), in_flavor=True),
+    Choice("hw_ephemeral_encryption_format", ("plain", "luks", "luksv2"), in_flavor=True),
+    Choice("hw_maxphysaddr_mode", ("passthrough", "emulate"), in_flavor=True),
     # The filter by image properties compares these with the report of a host.
-    _choice("hw_vm_mode", "hvm", "xen", "uml", "exe"),
-    _choice("img_hv_type", "baremetal", "bhyve", "docker", "fake", "hyperv", "ironic", "kqemu", "kvm", "lxc", "lxd",
-            "openvz", "parallels", "phyp", "qemu", "test", "uml", "vbox", "vz", "vmware", "xen", "zvm", "prsm"),
+    Choice("hw_vm_mode", ("hvm", "xen", "uml", "exe")),
+    Choice("img_hv_type", ("baremetal", "bhyve", "docker", "fake", "hyperv", "ironic", "kqemu", "kvm", "lxc", "lxd",
+                           "openvz", "parallels", "phyp", "qemu", "test", "uml", "vbox", "vz", "vmware", "xen", "zvm",
+                           "prsm")),
 )
 
 

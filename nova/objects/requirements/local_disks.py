@@ -6,8 +6,7 @@ from nova import exception
 from nova.objects.accounts.flavor import Flavor
 from nova.objects.servers.instance import BlockDevice, root_volume
 
-# File systems of ephemeral disks.
-FILE_SYSTEMS = ("ext2", "ext3", "ext4", "xfs", "vfat", "ntfs")
+FILE_SYSTEMS = ("ext2", "ext3", "ext4", "xfs", "vfat", "ntfs")  # file systems of ephemeral disks
 
 
 def ephemerals(devices: Iterable[BlockDevice], flavor: Flavor) -> list[tuple[int, str | None]]:

@@ -1,7 +1,5 @@
 """The raw hardware requests of a server: flavor extra specs (``hw:name``) and image properties (``hw_name``), parsed.
-
-Conflicts between the two are refused when a server is created; here the flavor wins unless stated otherwise.
-"""
+Conflicts between the two are refused when a server is created; here the flavor wins unless stated otherwise."""
 
 from __future__ import annotations
 

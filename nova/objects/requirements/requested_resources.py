@@ -1,7 +1,5 @@
-"""Resources that a flavor and an image request of a host: resource classes, traits, NUMA cells, devices.
-
-Pure functions, used where a request is made (conductor) and where it is checked.
-"""
+"""Resources that a flavor and an image request of a host: resource classes, traits, NUMA cells, devices. Pure
+functions, used where a request is made (conductor) and where it is checked."""
 
 import dataclasses
 import logging
@@ -116,11 +114,9 @@ def requests_dedicated_resources(flavor: Flavor, image: Image | None = None) -> 
 
 def requested_resources(flavor: Flavor, image: Image | None = None, volume_backed: bool = False,
                         existing: bool = False) -> Requested:
-    """Return the resources that a server of this flavor and image requests; ``existing``: it has run before.
-
-    Raises InvalidInput for an invalid amount or CPU mask, for groups without a policy, and for virtual hardware that no
-    host can provide.
-    """
+    """Return the resources that a server of this flavor and image requests; ``existing``: it has run before. Raises
+    InvalidInput for an invalid amount or CPU mask, for groups without a policy, and for virtual hardware that no host
+    can provide."""
     groups = _from_extra_specs(flavor.extra_specs)
     own = groups.pop("", RequestGroup())
     for bare in [group for group in groups.values() if not group.resources]:

@@ -61,11 +61,9 @@ class Accepted(Object, kw_only=True):
 
 
 class Failure(Object, kw_only=True):
-    """The cause of a failed step: message for the user, error class and host.
-
-    ``retry``: another host may succeed. ``inside`` (the message with details hidden from users, if it differs) and
-    ``details`` (a traceback) are for administrators.
-    """
+    """The cause of a failed step: message for the user, error class and host. ``retry``: another host may succeed.
+    ``inside`` (the message with details hidden from users, if it differs) and ``details`` (a traceback) are for
+    administrators."""
 
     code: int = 500
     message: str

@@ -8,13 +8,9 @@ from msgspec import Meta
 
 from nova.objects.base import Object
 
-VNC = "vnc"
-SPICE = "spice"
-SERIAL = "serial"
+VNC, SPICE, SERIAL = "vnc", "spice", "serial"
 
-NOVNC = "novnc"
-SPICE_HTML5 = "spice-html5"
-SPICE_DIRECT = "spice-direct"
+NOVNC, SPICE_HTML5, SPICE_DIRECT = "novnc", "spice-html5", "spice-direct"
 
 # Protocol between the proxy and the guest's host by type of console.
 PROTOCOLS = {NOVNC: VNC, SPICE_HTML5: SPICE, SPICE_DIRECT: SPICE, SERIAL: SERIAL}
@@ -32,12 +28,9 @@ class ConsoleAddress(Object, kw_only=True):
 
 
 class Console(Object, kw_only=True):
-    """The console that a token gives access to.
-
-    ``instance_host``: the server's nova-compute when the token was created; ``since``: id of the newest action of the
-    server then. The token ends when the server has another host, or a later action stopped, moved or rebuilt it.
-    ``seconds``: remaining lifetime.
-    """
+    """The console that a token gives access to. ``instance_host``: the server's nova-compute when the token was
+    created; ``since``: id of the newest action of the server then. The token ends when the server has another host, or
+    a later action stopped, moved or rebuilt it. ``seconds``: remaining lifetime."""
 
     instance_uuid: str
     instance_host: str

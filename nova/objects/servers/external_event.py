@@ -2,10 +2,7 @@
 
 from nova.objects.base import Object
 
-# status
-COMPLETED = "completed"
-FAILED = "failed"
-IN_PROGRESS = "in-progress"
+COMPLETED, FAILED, IN_PROGRESS = "completed", "failed", "in-progress"  # status
 
 
 class ExternalEvent(Object, kw_only=True):

@@ -66,8 +66,7 @@ class Whereabouts(Object, kw_only=True):
     possible_hosts: list[str] = msgspec.field(default_factory=list, name="places")
     must_leave: bool = msgspec.field(default=False, name="gone")
     keep_disks: bool = False
-    # Time of the eviction, if there is one.
-    since: datetime.datetime | None = None
+    since: datetime.datetime | None = None  # time of the eviction, if there is one
 
 
 class DiskImage(Object, kw_only=True):

@@ -150,11 +150,9 @@ class Personality(Object, kw_only=True):
 
 
 class ServerProperties(Object, kw_only=True):
-    """The properties that a server takes unchanged from its create request.
-
-    ``image``: boot image, also of a boot volume; None: a volume decides. ``kernel_id``, ``ramdisk_id``: named by
-    ``image``. ``request_digest``: digest of the body of the request, if the request had an Idempotency-Key.
-    """
+    """The properties that a server takes unchanged from its create request. ``image``: boot image, also of a boot
+    volume; None: a volume decides. ``kernel_id``, ``ramdisk_id``: named by ``image``. ``request_digest``: digest of the
+    body of the request, if the request had an Idempotency-Key."""
 
     image: Image | None = None
     kernel_id: str = ""
@@ -177,19 +175,15 @@ _Address = Annotated[str, msgspec.Meta(max_length=64)]
 
 class DeviceAddress(Object, kw_only=True):
     """The bus address of a guest's device, as shown in its metadata. ``device``: MAC address of an interface (lower
-    case), or name of a disk as in disk_names().
-
-    ``bus``: pci, usb, scsi, ide or none. ``address`` in the format of that bus: "0000:00:03.0" (pci), "0:0:1:0" (scsi
-    and ide: controller, bus, target, unit), "0:1" (usb: bus, port).
-    """
+    case), or name of a disk as in disk_names(). ``bus``: pci, usb, scsi, ide or none. ``address`` in the format of that
+    bus: "0000:00:03.0" (pci), "0:0:1:0" (scsi and ide: controller, bus, target, unit), "0:1" (usb: bus, port)."""
 
     device: _Address
     bus: _Address = "none"
     address: _Address = "none"
 
 
-# Addresses of all devices of a guest.
-DeviceAddresses = Annotated[list[DeviceAddress], msgspec.Meta(max_length=512)]
+DeviceAddresses = Annotated[list[DeviceAddress], msgspec.Meta(max_length=512)]  # addresses of all devices of a guest
 
 
 class Instance(ServerProperties, kw_only=True):

@@ -5,48 +5,29 @@ import datetime
 from nova.objects.accounts.flavor import Flavor
 from nova.objects.base import Object
 
-# migration_type
-MIGRATION = "migration"
-RESIZE = "resize"
-LIVE_MIGRATION = "live-migration"
-EVACUATION = "evacuation"
+MIGRATION, RESIZE, LIVE_MIGRATION, EVACUATION = "migration", "resize", "live-migration", "evacuation"  # migration_type
 
 # status: shown by os-migrations
-ACCEPTED = "accepted"
-QUEUED = "queued"
-PREPARING = "preparing"
-RUNNING = "running"
-RUNNING_POST_COPY = "running (post-copy)"
-PRE_MIGRATING = "pre-migrating"
-MIGRATING = "migrating"
-POST_MIGRATING = "post-migrating"
+ACCEPTED, QUEUED, PREPARING = "accepted", "queued", "preparing"
+RUNNING, RUNNING_POST_COPY = "running", "running (post-copy)"
+PRE_MIGRATING, MIGRATING, POST_MIGRATING = "pre-migrating", "migrating", "post-migrating"
 FINISHED = "finished"
-CONFIRMING = "confirming"
-CONFIRMED = "confirmed"
-REVERTING = "reverting"
-REVERTED = "reverted"
-DONE = "done"
-COMPLETED = "completed"
-CANCELLED = "cancelled"
-FAILED = "failed"
-ERROR = "error"
+CONFIRMING, CONFIRMED, REVERTING, REVERTED = "confirming", "confirmed", "reverting", "reverted"
+DONE, COMPLETED = "done", "completed"
+CANCELLED, FAILED, ERROR = "cancelled", "failed", "error"
 
 # Statuses that servers/{id}/migrations shows as in progress.
 IN_PROGRESS = frozenset({QUEUED, PREPARING, RUNNING, POST_MIGRATING})
 # Final statuses: nothing more happens on the hosts.
 ENDED = frozenset({CONFIRMED, REVERTED, ERROR, FAILED, COMPLETED, CANCELLED, DONE})
 
-# Interrupts for the running step of a live migration.
-CANCEL = "cancel"
-FORCE_COMPLETE = "force-complete"
+CANCEL, FORCE_COMPLETE = "cancel", "force-complete"  # interrupts for the running step of a live migration
 
 
 class Migration(Object, kw_only=True):
-    """A row of os-migrations.
-
-    While it is ``open``, both hosts are possible hosts of the guest. The server's own claim is on the source, and the
-    migration's claim is on the destination until the migration is confirmed. Sizes of memory and disks in bytes.
-    """
+    """A row of os-migrations. While it is ``open``, both hosts are possible hosts of the guest. The server's own claim
+    is on the source, and the migration's claim is on the destination until the migration is confirmed. Sizes of memory
+    and disks in bytes."""
 
     id: int = 0
     uuid: str
@@ -61,8 +42,7 @@ class Migration(Object, kw_only=True):
     dest_host: str = ""
     old_flavor: Flavor | None = None
     new_flavor: Flavor | None = None
-    # Both hosts access the same disks (shared storage): neither may remove them alone.
-    shared: bool = False
+    shared: bool = False  # both hosts access the same disks (shared storage): neither may remove them alone
     # CANCEL or FORCE_COMPLETE if requested while the migration ran.
     wanted: str = ""
     action_uuid: str | None = None

@@ -17,12 +17,10 @@ class DiskFile(Object, kw_only=True):
 
 
 class DiskSource(Object, kw_only=True):
-    """The disks of a guest that is shut down for a cold migration, served by the source.
-
-    ``token`` is stored beside the disks: a host that can read it there shares the storage and needs no copy. Otherwise
-    all ``files`` and their base images ``bases`` are served at ``address`` and ``port`` to clients with ``key``.
-    ``definition``: the domain XML, which preserves names and addresses of devices.
-    """
+    """The disks of a guest that is shut down for a cold migration, served by the source. ``token`` is stored beside the
+    disks: a host that can read it there shares the storage and needs no copy. Otherwise all ``files`` and their base
+    images ``bases`` are served at ``address`` and ``port`` to clients with ``key``. ``definition``: the domain XML,
+    which preserves names and addresses of devices."""
 
     host: str
     token: str = ""

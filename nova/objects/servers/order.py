@@ -13,11 +13,9 @@ from nova.objects.volumes.volume import VolumeKey
 
 
 class StepOrder(Object, kw_only=True):
-    """An order to run a step, with all data that the host needs, so that the host sends no further requests.
-
-    The order is valid for ``lease`` seconds from ``issued_at`` (database clock). A host confirms an older order, or one
-    that was sent to a previous process, before it runs the step.
-    """
+    """An order to run a step, with all data that the host needs, so that the host sends no further requests. The order
+    is valid for ``lease`` seconds from ``issued_at`` (database clock). A host confirms an older order, or one that was
+    sent to a previous process, before it runs the step."""
 
     action: Action
     step: str

@@ -10,11 +10,9 @@ from nova.objects.servers.instance import Instance, ServerProperties
 
 
 class ServerQuery(Object, kw_only=True):
-    """A query for a page of servers. Values of ``filters``: a string, a list of strings (any of), a bool or None.
-
-    Names of filters and regular expressions are those of the API; times are ISO 8601 strings in UTC. ``project_id``
-    None lists all projects.
-    """
+    """A query for a page of servers. Values of ``filters``: a string, a list of strings (any of), a bool or None. Names
+    of filters and regular expressions are those of the API; times are ISO 8601 strings in UTC. ``project_id`` None
+    lists all projects."""
 
     project_id: str | None = None
     filters: dict[str, Any] = {}
@@ -25,16 +23,13 @@ class ServerQuery(Object, kw_only=True):
     sort: list[tuple[str, str]] = []
     limit: int | None = None
     marker: str | None = None
-    # Omit the wide JSON columns that a plain list does not show.
-    brief: bool = False
+    brief: bool = False  # omit the wide JSON columns that a plain list does not show
 
 
 class ServerPage(Object, kw_only=True):
     """A page of servers. ``marker``: the list continues after the server with this uuid, even if the page is short.
-
-    Conductors of the previous release cut empty pages at servers that do not match. None: a short page is the
-    last one.
-    """
+    Conductors of the previous release cut empty pages at servers that do not match. None: a short page is the last
+    one."""
 
     servers: list[Instance]
     marker: str | None = None

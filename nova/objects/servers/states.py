@@ -1,26 +1,13 @@
 """Instance states and the API status derived from them."""
 
 # vm_state
-ACTIVE = "active"
-BUILDING = "building"
-PAUSED = "paused"
-SUSPENDED = "suspended"
-STOPPED = "stopped"
-RESCUED = "rescued"
-RESIZED = "resized"
-SOFT_DELETED = "soft-delete"
-DELETED = "deleted"
-ERROR = "error"
-SHELVED = "shelved"
-SHELVED_OFFLOADED = "shelved_offloaded"
+ACTIVE, BUILDING, PAUSED, SUSPENDED, STOPPED = "active", "building", "paused", "suspended", "stopped"
+RESCUED, RESIZED, SOFT_DELETED, DELETED, ERROR = "rescued", "resized", "soft-delete", "deleted", "error"
+SHELVED, SHELVED_OFFLOADED = "shelved", "shelved_offloaded"
 
 # power_state
-NOSTATE = 0
-RUNNING = 1
-POWER_PAUSED = 3
-SHUTDOWN = 4
-CRASHED = 6
-POWER_SUSPENDED = 7
+NOSTATE, RUNNING, POWER_PAUSED = 0, 1, 3
+SHUTDOWN, CRASHED, POWER_SUSPENDED = 4, 6, 7
 POWER_STATES = {NOSTATE: "nostate", RUNNING: "running", POWER_PAUSED: "paused", SHUTDOWN: "shutdown",
                 CRASHED: "crashed", POWER_SUSPENDED: "suspended"}
 
@@ -28,32 +15,20 @@ POWER_STATES = {NOSTATE: "nostate", RUNNING: "running", POWER_PAUSED: "paused", 
 _VM_STATES = {RUNNING: ACTIVE, SHUTDOWN: STOPPED, POWER_PAUSED: PAUSED, POWER_SUSPENDED: SUSPENDED}
 
 # task_state
-SCHEDULING = "scheduling"
-NETWORKING = "networking"
-BLOCK_DEVICE_MAPPING = "block_device_mapping"
-SPAWNING = "spawning"
-DELETING = "deleting"
-SOFT_DELETING = "soft-deleting"
-RESTORING = "restoring"
+SCHEDULING, NETWORKING = "scheduling", "networking"
+BLOCK_DEVICE_MAPPING, SPAWNING = "block_device_mapping", "spawning"
+DELETING, SOFT_DELETING, RESTORING = "deleting", "soft-deleting", "restoring"
 UPDATING_PASSWORD = "updating_password"  # noqa: S105
-POWERING_OFF = "powering-off"
-POWERING_ON = "powering-on"
-REBOOTING = "rebooting"
-REBOOT_PENDING = "reboot_pending"
-REBOOT_STARTED = "reboot_started"
+POWERING_OFF, POWERING_ON = "powering-off", "powering-on"
+REBOOTING, REBOOT_PENDING, REBOOT_STARTED = "rebooting", "reboot_pending", "reboot_started"
 REBOOTING_HARD = "rebooting_hard"
 REBOOT_PENDING_HARD = "reboot_pending_hard"
 REBOOT_STARTED_HARD = "reboot_started_hard"
-PAUSING = "pausing"
-UNPAUSING = "unpausing"
-SUSPENDING = "suspending"
-RESUMING = "resuming"
-RESCUING = "rescuing"
-UNRESCUING = "unrescuing"
-IMAGE_SNAPSHOT_PENDING = "image_snapshot_pending"
-IMAGE_PENDING_UPLOAD = "image_pending_upload"
-IMAGE_UPLOADING = "image_uploading"
-IMAGE_BACKUP = "image_backup"
+PAUSING, UNPAUSING = "pausing", "unpausing"
+SUSPENDING, RESUMING = "suspending", "resuming"
+RESCUING, UNRESCUING = "rescuing", "unrescuing"
+IMAGE_SNAPSHOT_PENDING, IMAGE_PENDING_UPLOAD = "image_snapshot_pending", "image_pending_upload"
+IMAGE_UPLOADING, IMAGE_BACKUP = "image_uploading", "image_backup"
 SHELVING = "shelving"
 SHELVING_IMAGE_PENDING_UPLOAD = "shelving_image_pending_upload"
 SHELVING_IMAGE_UPLOADING = "shelving_image_uploading"
@@ -62,10 +37,8 @@ UNSHELVING = "unshelving"
 REBUILDING = "rebuilding"
 REBUILD_BLOCK_DEVICE_MAPPING = "rebuild_block_device_mapping"
 REBUILD_SPAWNING = "rebuild_spawning"
-RESIZE_PREP = "resize_prep"
-RESIZE_MIGRATING = "resize_migrating"
-RESIZE_FINISH = "resize_finish"
-RESIZE_REVERTING = "resize_reverting"
+RESIZE_PREP, RESIZE_MIGRATING = "resize_prep", "resize_migrating"
+RESIZE_FINISH, RESIZE_REVERTING = "resize_finish", "resize_reverting"
 MIGRATING = "migrating"
 
 _RESIZE = dict.fromkeys(("resize_prep", "resize_migrating", "resize_migrated", "resize_finish"), "RESIZE")

@@ -1,8 +1,6 @@
-"""Images without data that describe the volumes of a server: writing and parsing of their properties.
-
-The properties ``block_device_mapping`` (JSON), ``bdm_v2`` and ``root_device_name`` are those of other OpenStack clouds
-and tools, so that images can be exchanged.
-"""
+"""Images without data that describe the volumes of a server: writing and parsing of their properties. The properties
+``block_device_mapping`` (JSON), ``bdm_v2`` and ``root_device_name`` are those of other OpenStack clouds and tools, so
+that images can be exchanged."""
 
 from collections.abc import Mapping
 from typing import Annotated, Literal

@@ -5,22 +5,14 @@ import datetime
 from nova.objects.base import Object
 
 # Stored statuses of a mapping. An INACTIVE mapping is shown as ACTIVE while the server's guest runs.
-ATTACHING = "attaching"
-INACTIVE = "inactive"
-ACTIVE = "active"
-DETACHING = "detaching"
-ERROR = "error"
+ATTACHING, INACTIVE, ACTIVE, DETACHING, ERROR = "attaching", "inactive", "active", "detaching", "error"
 
 # Protocols of shares. DIRECTORY: a host directory of the embedded back end.
-NFS = "NFS"
-DIRECTORY = "DIRECTORY"
+NFS, DIRECTORY = "NFS", "DIRECTORY"
 
-# Trait of hosts that support servers with shares.
-VIRTIO_FS = "COMPUTE_STORAGE_VIRTIO_FS"
-# Maximum number of characters of a tag (virtio).
-LONGEST_TAG = 36
-# Key in a host's connector: the address from which the host mounts shares.
-ADDRESS = "share_address"
+VIRTIO_FS = "COMPUTE_STORAGE_VIRTIO_FS"  # trait of hosts that support servers with shares
+LONGEST_TAG = 36  # maximum number of characters of a tag (virtio)
+ADDRESS = "share_address"  # key in a host's connector: the address from which the host mounts shares
 
 
 class Share(Object, kw_only=True):

@@ -13,13 +13,8 @@ from nova.objects.images.image import Image
 ConnectionInfo = dict[str, Any]
 
 # Statuses of a volume. From reserved to detaching it belongs to a server.
-AVAILABLE = "available"
-RESERVED = "reserved"
-ATTACHING = "attaching"
-IN_USE = "in-use"
-DETACHING = "detaching"
-DELETING = "deleting"
-ERROR = "error"
+AVAILABLE, RESERVED, ATTACHING, IN_USE = "available", "reserved", "attaching", "in-use"
+DETACHING, DELETING, ERROR = "detaching", "deleting", "error"
 
 
 class VolumeEncryption(Object, kw_only=True):
@@ -79,13 +74,10 @@ class VolumeConnection(Object, kw_only=True):
 
 
 class Volume(Object, kw_only=True):
-    """A volume of the embedded back end.
-
-    ``host``: host with the data (None: no data yet, or the pool is ``shared`` by all hosts). ``generation``: part of
-    the name of the data; increases when another host is chosen for a volume that no guest has used yet. ``image``:
-    source of the data. ``instance_uuid``, ``attachment_id``: the owner. ``attached_at``: time of the current
-    attachment, ``written_at``: time of the first one.
-    """
+    """A volume of the embedded back end. ``host``: host with the data (None: no data yet, or the pool is ``shared`` by
+    all hosts). ``generation``: part of the name of the data; increases when another host is chosen for a volume that no
+    guest has used yet. ``image``: source of the data. ``instance_uuid``, ``attachment_id``: the owner. ``attached_at``:
+    time of the current attachment, ``written_at``: time of the first one."""
 
     id: int = 0
     uuid: str
@@ -98,12 +90,9 @@ class Volume(Object, kw_only=True):
     volume_type: str | None = None
     availability_zone: str | None = None
     metadata: dict[str, str] = {}
-    # Several servers may attach it (external service only).
-    multiattach: bool = False
-    # Its data, and those of volumes made from it, are encrypted (external service only).
-    encrypted: bool = False
-    # Volume of the snapshot from which this volume is to be created.
-    origin: str | None = None
+    multiattach: bool = False  # several servers may attach it (external service only)
+    encrypted: bool = False  # its data, and those of volumes made from it, are encrypted (external service only)
+    origin: str | None = None  # volume of the snapshot from which this volume is to be created
     # The snapshot from which it was created (external service only).
     snapshot_id: str | None = None
     encryption: VolumeEncryption | None = None

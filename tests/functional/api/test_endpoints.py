@@ -10,7 +10,7 @@ import inspect
 import pkgutil
 
 from nova import rpcapi
-from nova.bus import Interface
+from nova.rpcapi import Interface
 
 
 def test_conductors_implement_every_method_of_their_interfaces(suite):

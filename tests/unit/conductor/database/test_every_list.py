@@ -17,7 +17,6 @@ import pytest
 import sqlalchemy as sa
 
 from nova import rpcapi
-from nova.bus import Interface
 from nova.db.accounts import flavors, keypairs, usages
 from nova.db.hosts import aggregates, compute_nodes, services
 from nova.db.networks import floating_ip_dns, floating_ips, networks, security_groups
@@ -26,6 +25,7 @@ from nova.db.volumes import shares, volumes
 from nova.objects.accounts.flavor import FlavorQuery
 from nova.objects.networks.floating_ip_dns import Domain
 from nova.objects.servers.console import ConsoleSession
+from nova.rpcapi import Interface
 from tests.unit.conductor.books import Books
 
 MOMENT = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)

@@ -451,7 +451,7 @@ def test_node_report_that_is_too_large_is_refused(hosts: Books, what: str) -> No
 
 def test_number_of_nodes_of_an_untrusted_host_is_limited(hosts: Books, monkeypatch: pytest.MonkeyPatch) -> None:
     """The limit applies to all pages of the reports together."""
-    monkeypatch.setattr("nova.objects.hosts.node_limits.NODES", 3)
+    monkeypatch.setattr("nova.objects.hosts.node.NODES", 3)
 
     def report(first: int, count: int, trusted: bool) -> None:
         uuids = [str(uuid.UUID(int=number)) for number in range(first, first + count)]
