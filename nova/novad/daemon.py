@@ -14,7 +14,7 @@ from nova.common import files
 from nova.common.errors import Invalid, NotKnown, Refused, ReportedError
 from nova.common.structs import compile_imported
 from nova.novad.api import novad_pb2 as pb
-from nova.novad.deployment import cleanup, deploy, health, history
+from nova.novad.deployment import containers, deploy, health, history
 from nova.novad.deployment.containers import Progress
 from nova.novad.deployment.data import Data
 from nova.novad.deployment.deploy import Deployer, Terms
@@ -255,8 +255,8 @@ class Daemon:
                 if seen[backup.component] > least and backup.made < oldest:
                     dropped.append(backup)
             for backup in reversed(dropped):  # The oldest backup first, so that an interruption keeps the newest ones.
-                self.journal.drop_backup(backup.id, cleanup.BACKUP)
-            self.deployer.cleanup.run(lambda _name, _what: None)
+                self.journal.drop_backup(backup.id, containers.BACKUP)
+            self.deployer.containers.clean_up()
             return dropped
 
     def _done(self, deployment: Deployment, progress: Progress) -> None:
@@ -328,7 +328,7 @@ class Daemon:
                 LOG.warning("Cannot roll back an interrupted deployment, retrying at the next check: %s", error)
             return
         with contextlib.suppress(Busy), self.deployer.alone(deploy.HEALTH_CHECK):
-            self.deployer.cleanup.run(_log_progress)
+            self.deployer.containers.clean_up(_log_progress)
             current = self.journal.components()
             for name in self.deployer.order(current):
                 if self.deployer.awaited:

@@ -1,17 +1,19 @@
-"""Containers of deployed components: creation, start, health, version and dumps."""
+"""Containers of deployed components: creation, start, health, version, dumps, restoration of a former state, and
+deferred cleanup: removals after a change is committed, which are stored with the change and cannot be undone."""
 
-import contextlib
 import dataclasses
 import logging
 import os
 import pathlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Sequence
 from typing import BinaryIO
 
+from nova.common.errors import NotKnown, os_error_text
 from nova.novad.deployment import health
+from nova.novad.deployment.changes import volumes_of
 from nova.novad.deployment.data import Data
-from nova.novad.deployment.journal import Deployed
+from nova.novad.deployment.journal import Change, CleanupTask, Deployed, Deployment, Journal
 from nova.novad.errors import Failed, ImageFault, RuntimeFault
 from nova.novad.platform import fill
 from nova.novad.runtime.base import COMPONENT, CONFINED, DEPLOYMENT, PLATFORM, Image, Mount, Runtime, Wanted
@@ -22,15 +24,22 @@ LOG = logging.getLogger(__name__)
 _LONGEST_DUMP = 6 * 3600.0  # Timeout of a dump or restore command in seconds.
 _WORDS = 300  # Maximum number of characters of its output in an error.
 
+# Kinds of cleanup tasks, as stored in the journal and shown to users.
+BACKUP, FILES, DATA, NETWORK, SECRETS, OLD_SECRETS = "backup", "files", "data", "network", "secrets", "kept secrets"
+VOLUME = "podman volume"
+UNNAMED = "unnamed "  # Facts of the journal: volumes without a name of containers that a removal of data removes.
+
 # (component, progress): called for clients that follow a change.
 Progress = Callable[[str, str], None]
 
 
 @dataclasses.dataclass(frozen=True)
 class Containers:
-    """The containers of a platform. ``platform``: returns its current name; ``ending``: set when waiting must stop."""
+    """The containers of a platform. Methods can be repeated after an interruption. ``platform``: returns its current
+    name; ``ending``: set when waiting must stop."""
 
     platform: Callable[[], str]
+    journal: Journal
     runtime: Runtime
     data: Data
     secrets: Secrets
@@ -59,14 +68,6 @@ class Containers:
     def remove(self, deployed: Deployed) -> None:
         self.stop(deployed)
         self.runtime.remove(self.name(deployed.name))
-
-    @contextlib.contextmanager
-    def _masking(self) -> Iterator[None]:
-        try:
-            yield
-        except RuntimeFault as error:
-            error.message = self.secrets.masker().text(error.message)
-            raise
 
     def fetch(self, reference: str, digest: str) -> Image:
         """Return the image with this name and digest ("": any digest), pulled if necessary. Raises ImageFault."""
@@ -97,7 +98,7 @@ class Containers:
         self.data.prepare(name, component)
         secrets = self.secrets.values(component.secrets())
         files = self.data.write_files(name, component, secrets)
-        wanted = Wanted(
+        self.runtime.create(Wanted(
             name=self.name(name), image=deployed.image, component=component,
             env={key: fill(value, secrets) for key, value in component.env.items()},
             mounts=(*(Mount(self.data.volume(name, volume.name), volume.destination, (*volume.options, *CONFINED))
@@ -105,16 +106,16 @@ class Containers:
                     *(Mount(file, destination, ("ro", *CONFINED)) for destination, file in files.items()),
                     *(Mount(pathlib.Path(bind.source), bind.destination, bind.options) for bind in component.binds)),
             networks=tuple(f"{self.platform()}-{name}" for name in component.networks),
-            labels={PLATFORM: self.platform(), COMPONENT: name, DEPLOYMENT: str(deployed.deployment)})
-        with self._masking():
-            self.runtime.create(wanted)
+            labels={PLATFORM: self.platform(), COMPONENT: name, DEPLOYMENT: str(deployed.deployment)}))
 
     def begin(self, deployed: Deployed) -> None:
-        """Start a component in its container, which is created if it does not exist."""
-        if self.runtime.find(self.name(deployed.name)) is None:
-            self.make(deployed)
-        with self._masking():
+        """Start a component in its container, which is created if it does not exist. Masks secrets in errors."""
+        try:
+            if self.runtime.find(self.name(deployed.name)) is None:
+                self.make(deployed)
             self.runtime.start(self.name(deployed.name))
+        except RuntimeFault as error:
+            raise type(error)(self.secrets.masker().text(error.message)) from None
 
     def wait(self, deployed: Deployed) -> None:
         """Wait until a component is healthy. Raises Failed."""
@@ -161,3 +162,119 @@ class Containers:
         if code:  # Secrets are masked before the output is shortened.
             raise Failed(f"The {verb} command of {deployed.name} failed with exit code {code}: "
                          f"{self.secrets.masker().text(words).strip()[-_WORDS:]}")
+
+    # --- restoration of the state before a change ---------------------------------------------------
+    def backup_path(self, change: Change) -> str:
+        """Return the path of the backup that a change restores. Raises NotKnown."""
+        for backup in self.journal.backups(change.name):
+            if backup.id == change.restore:
+                return backup.path
+        raise NotKnown(f"Backup {change.restore} of {change.name} does not exist.")
+
+    def restore_backup(self, change: Change) -> None:
+        """Restore the volumes from the backup of a change. A dump is read later, by the running component."""
+        path = self.backup_path(change) if change.restore else ""
+        self._restore_volumes(change, "" if path and self.data.dump(path).exists() else path)
+
+    def _restore_volumes(self, change: Change, path: str) -> None:
+        """Restore the volumes in the backup at ``path`` ("": none); clear the others, which had no data then."""
+        if path:
+            self.data.restore(change.name, path)
+        restored = self.data.volumes_in(path) if path else ()
+        for volume in volumes_of(change):
+            if volume.backup and volume.name not in restored:
+                self.data.clear(change.name, volume.name)
+
+    def restore_data(self, ident: int, changes: Sequence[Change], progress: Progress) -> None:
+        """Stop the components and restore the data that deployment ``ident`` backed up."""
+        paths = {backup.component: backup.path for backup in self.journal.backups() if backup.deployment == ident}
+        for change in reversed(changes):
+            if (stopping := change.after or change.before) is not None:
+                progress(change.name, "undo: stopping")
+                self.remove(stopping)
+        for change in changes:
+            if change.name in paths:
+                progress(change.name, "undo: restoring its data")
+            self._restore_volumes(change, paths.get(change.name, ""))
+
+    def restore_containers(self, changes: Sequence[Change], progress: Progress) -> None:
+        """Create and start the previous containers, and wait for their health checks."""
+        previous = [change.before for change in changes if change.before is not None]
+        for before in previous:
+            if self.runtime.find(self.name(before.name)) is None:
+                self.make(before)
+            if before.wanted:
+                progress(before.name, "undo: starting the previous version")
+                self.runtime.start(self.name(before.name))
+        for before in previous:
+            try:
+                if before.wanted:
+                    self.wait(before)
+            except Failed as error:
+                LOG.warning("The restored version of component %s is running, but not healthy: %s", before.name, error)
+
+    def remove_partial_backups(self, deployment: Deployment) -> None:
+        """Remove backups of a deployment that were not completed."""
+        complete = {backup.path for backup in self.journal.backups()}
+        for change in deployment.changes:
+            if (path := self.data.place(change.name, label(deployment))) not in complete:
+                self.data.drop_backup(path)
+
+    # --- deferred cleanup ---------------------------------------------------------------------------
+    def removal_tasks(self, volumes: bool, secrets: bool) -> list[CleanupTask]:
+        """Return the removal tasks of all data and all secrets on this node."""
+        unnamed = [fact.removeprefix(UNNAMED) for fact in self.journal.facts(UNNAMED)]
+        return [*(CleanupTask(kind=DATA, name=name) for name in self.data.components() if volumes),
+                *(CleanupTask(kind=VOLUME, name=name) for name in unnamed if volumes),
+                *([CleanupTask(kind=SECRETS, name="")] if secrets else [])]
+
+    def tasks_after(self, changes: Sequence[Change], undone: bool = False) -> list[CleanupTask]:
+        """Return the cleanup after these changes (or after they are undone): files of removed components, networks that
+        no component uses any more, and the old values of secrets."""
+        deployed = {**self.journal.components(),
+                    **{change.name: change.before if undone else change.after for change in changes}}
+        unused = _networks([state for change in changes for state in (change.before, change.after)])
+        return [*(CleanupTask(kind=FILES, name=name) for name in sorted(deployed) if deployed[name] is None),
+                *(CleanupTask(kind=NETWORK, name=name) for name in sorted(unused - _networks(deployed.values()))),
+                CleanupTask(kind=OLD_SECRETS, name="")]
+
+    def clean_up(self, progress: Progress = lambda _name, _what: None) -> None:
+        """Execute all cleanup tasks, within the lock of changes. A task that fails is retried at the next call."""
+        for task in self.journal.cleanup_tasks():
+            try:
+                self._execute(task, progress)
+            except (RuntimeFault, OSError) as error:
+                LOG.warning("Cannot remove %s %s, retrying later: %s", task.kind, task.name, error)
+                why = os_error_text(error) if isinstance(error, OSError) else error
+                progress(task.name, f"cannot remove its {task.kind}, retrying later: {why}")
+            else:
+                self.journal.cleanup_done(task.id)
+
+    def _execute(self, task: CleanupTask, progress: Progress) -> None:
+        current = self.journal.components() if task.kind in (FILES, NETWORK) else {}
+        if task.kind == BACKUP:
+            self.data.drop_backup(task.name)
+        elif task.kind == FILES and task.name not in current:
+            self.data.remove_files(task.name)
+        elif task.kind == DATA:
+            progress(task.name, "removing its data")
+            self.data.remove(task.name)
+        elif task.kind == VOLUME:
+            self.runtime.remove_volume(task.name)
+            self.journal.drop_fact(f"{UNNAMED}{task.name}")
+        elif task.kind == NETWORK and task.name not in _networks(current.values()):
+            self.runtime.remove_network(f"{self.platform()}-{task.name}")
+        elif task.kind == SECRETS:
+            progress("", "removing secrets")
+            self.secrets.remove()
+        elif task.kind == OLD_SECRETS:
+            self.secrets.forget()
+
+
+def _networks(components: Iterable[Deployed | None]) -> set[str]:
+    return {network for deployed in components if deployed is not None for network in deployed.component.networks}
+
+
+def label(deployment: Deployment) -> str:
+    """Return the name of the backups of a deployment, with its time, since a new journal numbers from 1 again."""
+    return f"{deployment.id}-{int(deployment.started * 1000)}"

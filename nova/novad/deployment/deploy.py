@@ -24,13 +24,12 @@ import msgspec
 
 from nova.common.errors import Invalid, Refused, ReportedError, os_error_text
 from nova.novad.deployment import changes as conditions
-from nova.novad.deployment import cleanup, history
+from nova.novad.deployment import history
 from nova.novad.deployment import journal as outcomes
-from nova.novad.deployment.containers import Containers, Progress
+from nova.novad.deployment.containers import UNNAMED, Containers, Progress, label
 from nova.novad.deployment.data import Data
 from nova.novad.deployment.history import BACK_UP, DEPLOY, REMOVE, ROTATE
 from nova.novad.deployment.journal import Change, CleanupTask, Deployed, Deployment, Journal, Origin
-from nova.novad.deployment.rollback import Rollback, label
 from nova.novad.errors import Busy, Cancelled, Failed, ImageFault, shortened
 from nova.novad.platform import Platform, in_order
 from nova.novad.runtime.base import Runtime
@@ -80,12 +79,10 @@ class Deployer:
     def __init__(self, platform: Platform, journal: Journal, runtime: Runtime, data: Data, secrets: Secrets) -> None:
         self.platform, self.journal, self.runtime = platform, journal, runtime
         self.data, self.secrets = data, secrets
-        self.cleanup = cleanup.CleanupExecutor(lambda: self.platform.name, journal, runtime, data, secrets)
         self.others: Others | None = None
         history.record_missing(journal)
         self.ending = threading.Event()
-        self.containers = Containers(lambda: self.platform.name, runtime, data, secrets, self.ending)
-        self.rollback = Rollback(journal, runtime, data, self.containers)
+        self.containers = Containers(lambda: self.platform.name, journal, runtime, data, secrets, self.ending)
         self._turn = threading.Condition()
         self._doing = ""
         self.awaited = 0  # Number of changes that wait for the end of a health check.
@@ -121,7 +118,7 @@ class Deployer:
                 raise Busy(f"Deployment {waits.id} waits for the decision of "
                            f"{origin.node if origin else 'its control node'}; see nova history.")
             # Data that are still to be removed are not part of the next deployment.
-            self.cleanup.run(lambda _name, _what: None)
+            self.containers.clean_up()
             yield
 
     def idle(self, seconds: float) -> bool:
@@ -191,8 +188,8 @@ class Deployer:
             if not changes and not terms.renew and not terms.assignments:
                 self.journal.advance(begun.id, FETCH, [])  # The planned changes did not happen.
                 self.journal.finish(begun.id, outcomes.DONE, [],
-                                    cleanup=self.removal_tasks(terms.drop_data, terms.drop_secrets))
-                self.cleanup.run(progress)
+                                    cleanup=self.containers.removal_tasks(terms.drop_data, terms.drop_secrets))
+                self.containers.clean_up(progress)
                 return self._deployment(begun.id)
             self._carry_out(begun, changes, progress, terms)
         except Cancelled:
@@ -207,7 +204,7 @@ class Deployer:
             raise Failed(f"{why} The previous state was restored{left}.") from error
         if terms.origin is None:
             conditions.record_digests(self.journal, self._deployment(begun.id).changes)
-            self.cleanup.run(progress)
+            self.containers.clean_up(progress)
             LOG.info("Deployment %d (%s) succeeded: %s", begun.id, kind, ", ".join(change.name for change in changes))
             if self.others is not None and terms.assignments:
                 for node in self.others.settle(begun.id, True, progress):
@@ -221,7 +218,7 @@ class Deployer:
         for change in changes if terms.drop_data else ():
             container = self.runtime.find(self.containers.name(change.name))
             for volume in container.volumes if container is not None else ():
-                self.journal.set_fact(f"{cleanup.UNNAMED}{volume}", change.name)
+                self.journal.set_fact(f"{UNNAMED}{volume}", change.name)
         if self.others is not None and terms.assignments:
             self.others.prepare(ident, terms.assignments, progress)
         self.journal.advance(ident, BACKUP, changes)
@@ -242,9 +239,14 @@ class Deployer:
         if terms.origin is not None:
             self.journal.finish(ident, outcomes.PENDING, changes)
         else:
-            removals = self.removal_tasks(terms.drop_data, terms.drop_secrets)
-            self.journal.finish(ident, outcomes.DONE, changes, cleanup=[*removals, *self._cleanup_after(changes)],
-                                states=history.states_made(self.journal, self._deployment(ident)))
+            self._commit(ident, changes, self.containers.removal_tasks(terms.drop_data, terms.drop_secrets))
+
+    def _commit(self, ident: int, components: Sequence[Change], removals: Sequence[CleanupTask]) -> Deployment:
+        deployment = self._deployment(ident)
+        cleanup = [*removals, *self.containers.tasks_after(deployment.changes)]
+        self.journal.finish(ident, outcomes.DONE, components, cleanup=cleanup,
+                            states=history.states_made(self.journal, deployment))
+        return deployment
 
     def prepare(self, kind: str, changes: list[Change], progress: Progress) -> None:
         """Fetch and check the images of a deployment, within :meth:`changing`. Raises as run(), which also checks the
@@ -254,31 +256,13 @@ class Deployer:
     def decide(self, ident: int, done: bool, progress: Progress, removals: Sequence[CleanupTask] = ()) -> None:
         """Commit or undo the pending changes, within :meth:`alone`; a commit stores the removals. Raises Failed."""
         if done:
-            deployment = self._deployment(ident)
-            self.journal.finish(ident, outcomes.DONE, [], cleanup=[*removals, *self._cleanup_after(deployment.changes)],
-                                states=history.states_made(self.journal, deployment))
+            deployment = self._commit(ident, [], removals)
             conditions.record_digests(self.journal, deployment.changes)
-            self.cleanup.run(progress)
+            self.containers.clean_up(progress)
         else:
             self.journal.reopen(ident)
             self._undo(ident, "It was given up by the control node.", progress)
         LOG.info("Deployment %d is %s by the decision of the control node", ident, "done" if done else "undone")
-
-    def removal_tasks(self, volumes: bool, secrets: bool) -> list[CleanupTask]:
-        """Return the removal tasks of all data and all secrets on this node."""
-        unnamed = self.journal.facts(cleanup.UNNAMED)
-        return [*(CleanupTask(kind=cleanup.DATA, name=name) for name in self.data.components() if volumes),
-                *(CleanupTask(kind=cleanup.VOLUME, name=fact.removeprefix(cleanup.UNNAMED))
-                  for fact in unnamed if volumes),
-                *([CleanupTask(kind=cleanup.SECRETS, name="")] if secrets else [])]
-
-    def _cleanup_after(self, changes: Sequence[Change], undone: bool = False) -> list[CleanupTask]:
-        """Return the cleanup after these changes (or after they are undone), including the old values of secrets."""
-        remaining = {name: deployed for name, deployed in self.journal.components().items()
-                     if name not in {change.name for change in changes}}
-        now = filter(None, [change.before if undone else change.after for change in changes])
-        return [*cleanup.tasks_after(changes, [*remaining.values(), *now]),
-                CleanupTask(kind=cleanup.OLD_SECRETS, name="")]
 
     def _deployment(self, ident: int) -> Deployment:
         deployment = self.journal.deployment(ident)
@@ -378,7 +362,7 @@ class Deployer:
                 self.runtime.start(self.containers.name(change.name))
             progress(change.name, "waiting until it is healthy")
             self.containers.wait(change.after)
-            if change.restore and (place := self.rollback.backup_path(change)) and self.data.dump(place).exists():
+            if change.restore and (place := self.containers.backup_path(change)) and self.data.dump(place).exists():
                 progress(change.name, "reading its dump")
                 self.containers.restore_dump(change.after, place)
                 self.containers.wait(change.after)
@@ -395,7 +379,7 @@ class Deployer:
         self.runtime.remove(self.containers.name(change.name))
         if change.restore or change.state:
             progress(change.name, "restoring its data")
-            self.rollback.restore_backup(change)
+            self.containers.restore_backup(change)
         progress(change.name, f"starting {change.after.component.reference()}")
         self.containers.make(change.after)
         self.runtime.start(self.containers.name(change.name))
@@ -414,7 +398,7 @@ class Deployer:
                             deployment.kind, deployment.stage)
                 error = deployment.error.partition(_NOT_YET)[0] or "novad ended in the middle of it."
                 self._undo(deployment.id, error, progress)
-            self.cleanup.run(progress)
+            self.containers.clean_up(progress)
             return unfinished
 
     def _undo(self, ident: int, error: str, progress: Progress) -> str:
@@ -427,10 +411,10 @@ class Deployer:
                 if deployment.stage != BACKUP:
                     self.journal.advance(ident, UNDO)
                     if deployment.kind != BACK_UP:  # A backup changes no component.
-                        self.rollback.restore_data(ident, deployment.changes, progress)
+                        self.containers.restore_data(ident, deployment.changes, progress)
                     self.secrets.put_back()
-                self.rollback.restore_containers(deployment.changes, progress)
-                self.rollback.remove_partial_backups(deployment)
+                self.containers.restore_containers(deployment.changes, progress)
+                self.containers.remove_partial_backups(deployment)
         except Cancelled:
             raise
         except Exception as fault:
@@ -442,8 +426,8 @@ class Deployer:
             Change(name=change.name, after=change.before) for change in deployment.changes]
         words = f"; {', '.join(left)} did not answer, and will be undone when they answer again" if left else ""
         self.journal.finish(ident, outcomes.UNDONE, before, error.removesuffix(".") + words + "." if words else error,
-                            self._cleanup_after(deployment.changes, undone=True))
-        self.cleanup.run(progress)
+                            self.containers.tasks_after(deployment.changes, undone=True))
+        self.containers.clean_up(progress)
         return words
 
 

@@ -136,7 +136,7 @@ class Backup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CleanupTask(msgspec.Struct, frozen=True, kw_only=True):
-    """A removal, see :mod:`nova.novad.deployment.cleanup`. ``id``: its row, or 0 if it is not stored yet."""
+    """A removal, see :mod:`nova.novad.deployment.containers`. ``id``: its row, or 0 if it is not stored yet."""
 
     kind: str
     name: str
