@@ -11,6 +11,7 @@ import struct
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -18,7 +19,6 @@ from google.protobuf import text_format
 
 from nova.common.plain_ip import on_loopback
 from nova.novad import signing
-from nova.novad.api import calls
 from nova.novad.api import novad_pb2 as pb
 
 LOG = logging.getLogger(__name__)
@@ -87,7 +87,7 @@ class Client:
         if scheme == "tcp" and local is None and given:
             self._channel = grpc.intercept_channel(self._channel, _Signer(self._channel, self.address, given))
         self.platform, self.services, self.logs, self.backups, self.secrets, self.daemon, self.updates, self.nodes = (
-            calls.stub(self._channel, service) for service in (
+            stub(self._channel, service) for service in (
                 "Platform", "Services", "Logs", "Backups", "SecretStore", "Daemon", "Updates", "Nodes"))
 
     def ask(self, method: Any, request: Any, timeout: float = _TIMEOUT) -> Any:
@@ -106,6 +106,15 @@ class Client:
 
     def close(self) -> None:
         self._channel.close()
+
+
+def stub(channel: grpc.Channel, service: str) -> SimpleNamespace:
+    """Return an object with a function for each call of a service in novad.proto."""
+    described = pb.DESCRIPTOR.services_by_name[service]
+    return SimpleNamespace(**{
+        method.name: (channel.unary_stream if method.server_streaming else channel.unary_unary)(
+            f"/{described.full_name}/{method.name}", getattr(pb, method.input_type.name).SerializeToString,
+            getattr(pb, method.output_type.name).FromString) for method in described.methods})
 
 
 class _CallLog(grpc.UnaryUnaryClientInterceptor, grpc.UnaryStreamClientInterceptor):
@@ -144,13 +153,6 @@ class _CallLog(grpc.UnaryUnaryClientInterceptor, grpc.UnaryStreamClientIntercept
     intercept_unary_unary = intercept_unary_stream = _logged
 
 
-class _Details(grpc.ClientCallDetails):  # grpc has no public constructor.
-    def __init__(self, details: Any, metadata: list[tuple[str, str]]) -> None:
-        self.method, self.timeout, self.credentials = details.method, details.timeout, details.credentials
-        self.wait_for_ready, self.compression = details.wait_for_ready, details.compression
-        self.metadata = metadata
-
-
 class _Unproven(grpc.RpcError):
     """The server at an address did not prove that it knows the shared secret. Nothing was sent to it."""
 
@@ -182,7 +184,9 @@ class _Signer(grpc.UnaryUnaryClientInterceptor, grpc.UnaryStreamClientIntercepto
         if not hmac.compare_digest(answer.proof.encode(), signing.proof(self._secret, ours, answer.nonce).encode()):
             raise _Unproven(self._address)
         signature = signing.signature(self._secret, details.method, ours, answer.nonce, request.SerializeToString())
-        return continuation(_Details(details, [*(details.metadata or ()), (signing.SIGNATURE, signature)]), request)
+        # gRPC takes the other details from the original ones.
+        signed = SimpleNamespace(metadata=[*(details.metadata or ()), (signing.SIGNATURE, signature)])
+        return continuation(signed, request)
 
     intercept_unary_unary = intercept_unary_stream = _call
 
