@@ -35,14 +35,14 @@ class Podman:
         self._storage: pathlib.Path | None = None  # Image storage of the service; known after the first query.
 
     def version(self) -> str:
-        with self._client(_QUERY_TIMEOUT) as client, self._faults("no response"):
+        with self._client("no response", _QUERY_TIMEOUT) as client:
             version: Any = client.version()  # type: ignore[no-untyped-call]
             return f"podman {version['Version']}"
 
     def fetch(self, reference: str) -> Image:
         if self._storage is None:
             self._storage = images.graph_root(self._socket)
-        with self._client() as client, self._faults(f"{reference} cannot be fetched"):
+        with self._client(f"{reference} cannot be fetched") as client:
             unsized = not images.check_size(reference, self._storage, self._image_limit) and self._image_limit
             present = {image.id for image in client.images.list()} if unsized else set()
             image: Any = client.images.get(images.pull(self._socket, reference, self._storage))
@@ -57,11 +57,11 @@ class Podman:
         return images.local_digest(reference)
 
     def has_image(self, ident: str) -> bool:
-        with self._client(_QUERY_TIMEOUT) as client, self._faults(f"image {ident} cannot be looked for"):
+        with self._client(f"image {ident} cannot be looked for", _QUERY_TIMEOUT) as client:
             return _exists(client, f"/images/{ident}/exists")
 
     def data_paths(self, ident: str) -> tuple[str, ...]:
-        with self._client(_QUERY_TIMEOUT) as client, self._faults(f"image {ident} cannot be inspected"):
+        with self._client(f"image {ident} cannot be inspected", _QUERY_TIMEOUT) as client:
             config: Any = client.images.get(ident).attrs.get("Config")
         volumes = config.get("Volumes") or {} if isinstance(config, dict) else None
         if not isinstance(volumes, dict):
@@ -91,11 +91,11 @@ class Podman:
         for port in component.ports:
             published = options.setdefault("ports", {}).setdefault(f"{port.container}/{port.protocol}", [])
             published.append((port.address, port.node))
-        with self._client() as client, self._faults(f"container {wanted.name} cannot be made"):
+        with self._client(f"container {wanted.name} cannot be made") as client:
             client.containers.create(wanted.image, list(component.command) or None, **options)
 
     def start(self, name: str) -> None:
-        with self._client() as client, self._faults(f"container {name} cannot be started"):
+        with self._client(f"container {name} cannot be started") as client:
             container = client.containers.get(name)
             if _status(container) == _PAUSED:
                 container.unpause()
@@ -106,44 +106,50 @@ class Podman:
                 container.start()
 
     def stop(self, name: str, timeout: int) -> None:
-        with self._client(_TIMEOUT + timeout) as client, self._faults(f"container {name} cannot be stopped"):
-            with contextlib.suppress(podman_errors.NotFound):
-                container = client.containers.get(name)
-                if _status(container) == _PAUSED:  # Paused by an operator: podman cannot stop it.
-                    container.unpause()
-                elif _status(container) not in _ALIVE:
-                    return
-                # The library's own method gives up after 1.5 times the timeout, which may be a second.
-                client.api.post(f"/containers/{container.id}/stop", params={"timeout": timeout}).raise_for_status()
+        with self._client(f"container {name} cannot be stopped", _TIMEOUT + timeout, absent_ok=True) as client:
+            container = client.containers.get(name)
+            if _status(container) == _PAUSED:  # Paused by an operator: podman cannot stop it.
+                container.unpause()
+            elif _status(container) not in _ALIVE:
+                return
+            # The library's own method gives up after 1.5 times the timeout, which may be a second.
+            client.api.post(f"/containers/{container.id}/stop", params={"timeout": timeout}).raise_for_status()
             # The container's data are copied next, so the report of podman is not sufficient.
-            with contextlib.suppress(podman_errors.NotFound):
-                if _status(client.containers.get(name)) in _ALIVE:
-                    raise RuntimeFault(f"podman: container {name} still runs although podman reported its stop")
+            if _status(client.containers.get(name)) in _ALIVE:
+                raise RuntimeFault(f"podman: container {name} still runs although podman reported its stop")
 
     def remove(self, name: str) -> None:
-        with self._client() as client, self._faults(f"container {name} cannot be removed"):
-            with contextlib.suppress(podman_errors.NotFound):
-                # Volumes without a name, of containers of an earlier release, stay until a removal of data commits.
-                client.containers.get(name).remove(force=True)
-                client.containers.get(name)  # podman 4 reports some errors in a response with status 200.
-                raise RuntimeFault(f"podman: container {name} still exists although podman reported its removal")
+        with self._client(f"container {name} cannot be removed", absent_ok=True) as client:
+            # Volumes without a name, of containers of an earlier release, stay until a removal of data commits.
+            client.containers.get(name).remove(force=True)
+            client.containers.get(name)  # podman 4 reports some errors in a response with status 200.
+            raise RuntimeFault(f"podman: container {name} still exists although podman reported its removal")
 
     def remove_volume(self, ident: str) -> None:
-        with self._client() as client, self._faults(f"volume {ident} cannot be removed"):
-            with contextlib.suppress(podman_errors.NotFound):
-                client.volumes.remove(ident)
+        with self._client(f"volume {ident} cannot be removed", absent_ok=True) as client:
+            client.volumes.remove(ident)
 
     def find(self, name: str) -> Container | None:
-        with self._client(_QUERY_TIMEOUT) as client, self._faults(f"container {name} cannot be looked at"):
-            try:
-                return _container(client.containers.get(name).attrs)
-            except podman_errors.NotFound:
-                return None
+        with self._client(f"container {name} cannot be looked at", _QUERY_TIMEOUT, absent_ok=True) as client:
+            attrs: Any = client.containers.get(name).attrs
+            state = attrs["State"]
+            return Container(
+                name=attrs["Name"].lstrip("/"), image=attrs["Image"].removeprefix("sha256:"),
+                running=bool(state.get("Running")), exit_code=int(state.get("ExitCode") or 0),
+                started=_seconds(state.get("StartedAt")), labels=attrs["Config"].get("Labels") or {},
+                volumes=tuple(mount["Name"] for mount in attrs.get("Mounts") or ()
+                              if mount["Type"] == "volume" and _UNNAMED.fullmatch(mount["Name"])))
+        return None
 
     def containers(self, platform: str) -> list[Container]:
-        with self._client(_QUERY_TIMEOUT) as client, self._faults("containers cannot be listed"):
-            return [_listed(container.attrs) for container in client.containers.list(
-                all=True, filters={"label": f"{PLATFORM}={platform}"})]
+        with self._client("containers cannot be listed", _QUERY_TIMEOUT) as client:
+            # The fields of a list differ from those of a single container.
+            return [Container(
+                name=attrs["Names"][0].lstrip("/"), image=attrs["ImageID"].removeprefix("sha256:"),
+                running=attrs["State"] == "running", exit_code=int(attrs.get("ExitCode") or 0),
+                started=float(attrs["StartedAt"]), labels=attrs.get("Labels") or {})
+                for container in client.containers.list(all=True, filters={"label": f"{PLATFORM}={platform}"})
+                for attrs in [container.attrs]]
 
     def execute(self, name: str, command: tuple[str, ...], timeout: float) -> tuple[int, str]:
         output, errors = bytearray(), bytearray()
@@ -174,31 +180,30 @@ class Podman:
         return podman_stream.PodmanLines(self._socket, name, follow, tail)
 
     def make_network(self, name: str) -> None:
-        with self._client() as client, self._faults(f"network {name} cannot be made"):
+        with self._client(f"network {name} cannot be made") as client:
             if not _exists(client, f"/networks/{name}/exists"):
                 client.networks.create(name, dns_enabled=True)
 
     def remove_network(self, name: str) -> None:
-        with self._client() as client, self._faults(f"network {name} cannot be removed"):
-            with contextlib.suppress(podman_errors.NotFound):
-                client.networks.get(name).remove(force=True)
+        with self._client(f"network {name} cannot be removed", absent_ok=True) as client:
+            client.networks.get(name).remove(force=True)
 
     @contextlib.contextmanager
-    def _faults(self, what: str) -> Iterator[None]:
-        """Raise RuntimeFault for errors, with podman's reason, and a note if the disk is full."""
+    def _client(self, what: str, timeout: float | None = None, absent_ok: bool = False) -> Iterator[PodmanClient]:
+        """Connect to the service. Raises RuntimeFault for errors, with podman's reason, and a note if the disk is full.
+        ``absent_ok``: NotFound ends the block without an error."""
         try:
-            yield
+            with contextlib.closing(PodmanClient(
+                    base_url=f"unix://{self._socket}", timeout=timeout or _TIMEOUT)) as client:
+                yield client
         except ReportedError:
             raise
         except (podman_errors.PodmanError, OSError) as error:  # Errors of requests and APIError are OSError.
-            note = images.disk_note(self._storage)
-            raise RuntimeFault(f"podman: {what}: {_why(error)}{note}") from error
+            if not (absent_ok and isinstance(error, podman_errors.NotFound)):
+                raise RuntimeFault(f"podman: {what}: {_why(error)}{images.disk_note(self._storage)}") from error
         except Exception as error:  # The library raises KeyError, TypeError and others for an unexpected response.
             raise RuntimeFault(f"podman: {what}: its response cannot be read "
                                f"({type(error).__name__}: {error})") from error
-
-    def _client(self, timeout: float = _TIMEOUT) -> contextlib.closing[PodmanClient]:
-        return contextlib.closing(PodmanClient(base_url=f"unix://{self._socket}", timeout=timeout))
 
 
 def _why(error: Exception) -> str:
@@ -229,22 +234,6 @@ def _exists(client: PodmanClient, path: str) -> bool:
 
 def _propagation(options: tuple[str, ...]) -> dict[str, str]:
     return next(({"propagation": option} for option in options if option in ("rshared", "rslave")), {})
-
-
-def _container(attrs: dict[str, Any]) -> Container:
-    state = attrs["State"]
-    return Container(name=attrs["Name"].lstrip("/"), image=attrs["Image"].removeprefix("sha256:"),
-                     running=bool(state.get("Running")), exit_code=int(state.get("ExitCode") or 0),
-                     started=_seconds(state.get("StartedAt")), labels=attrs["Config"].get("Labels") or {},
-                     volumes=tuple(mount["Name"] for mount in attrs.get("Mounts") or ()
-                                   if mount["Type"] == "volume" and _UNNAMED.fullmatch(mount["Name"])))
-
-
-def _listed(attrs: dict[str, Any]) -> Container:
-    """Return a container of a list, whose fields differ from those of a single one."""
-    return Container(name=attrs["Names"][0].lstrip("/"), image=attrs["ImageID"].removeprefix("sha256:"),
-                     running=attrs["State"] == "running", exit_code=int(attrs.get("ExitCode") or 0),
-                     started=float(attrs["StartedAt"]), labels=attrs.get("Labels") or {})
 
 
 def _seconds(text: str | None) -> float:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import itertools
 import json
 import os
 import select
@@ -100,23 +101,19 @@ class PodmanStream:
     def documents(self) -> Iterator[dict[str, Any]]:
         """Yield the JSON objects of a response with one object per line."""
         left = b""
-        for piece in self._pieces():
+        for piece in itertools.chain(self._pieces(), [b"\n"]):
             *lines, left = (left + piece).split(b"\n")
             if len(left) > _MOST:
                 raise self.fault("a line of the response is too long")
-            for line in lines:
-                yield from self._document(line)
-        yield from self._document(left)
-
-    def _document(self, line: bytes) -> Iterator[dict[str, Any]]:
-        try:
-            document = json.loads(line) if line.strip() else None
-        except (ValueError, RecursionError) as error:
-            if self._closed:  # The connection broke here.
-                return
-            raise self.fault(error) from None
-        if isinstance(document, dict):
-            yield document
+            for line in filter(bytes.strip, lines):
+                try:
+                    document = json.loads(line)
+                except (ValueError, RecursionError) as error:
+                    if self._closed:  # The connection broke here.
+                        return
+                    raise self.fault(error) from None
+                if isinstance(document, dict):
+                    yield document
 
     def readable(self, timeout: float) -> bool:
         """Return True if data, or the end of the response, arrive within ``timeout`` seconds."""
@@ -296,9 +293,7 @@ class PodmanLines:
 
     def _end(self) -> list[Line]:
         """Return incomplete lines at the end of the log."""
-        lines = [(which, rest) for which, rest in self._rests.items() if rest]
-        self._rests.clear()
-        return lines
+        return self._lines([(which, b"\n") for which, rest in self._rests.items() if rest])
 
     def close(self) -> None:
         self._stream.close()
