@@ -6,6 +6,7 @@ import logging
 import os
 import pathlib
 import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import BinaryIO
 
@@ -14,13 +15,15 @@ from nova.novad.deployment import health
 from nova.novad.deployment.changes import volumes_of
 from nova.novad.deployment.data import Data
 from nova.novad.deployment.journal import Change, CleanupTask, Deployed, Deployment, Journal
-from nova.novad.errors import Failed, ImageFault, RuntimeFault
+from nova.novad.errors import Cancelled, Failed, ImageFault, RuntimeFault
 from nova.novad.platform import fill
 from nova.novad.runtime.base import COMPONENT, CONFINED, DEPLOYMENT, PLATFORM, Image, Mount, Runtime, Wanted
 from nova.novad.secrets import Secrets
 
 LOG = logging.getLogger(__name__)
 
+_POLL_INTERVAL = 0.25  # Seconds between two checks of a starting container.
+_SETTLED = 1.0  # Seconds that a component without a health check must run.
 _LONGEST_DUMP = 6 * 3600.0  # Timeout of a dump or restore command in seconds.
 _WORDS = 300  # Maximum number of characters of its output in an error.
 
@@ -118,12 +121,22 @@ class Containers:
             raise type(error)(self.secrets.masker().text(error.message)) from None
 
     def wait(self, deployed: Deployed) -> None:
-        """Wait until a component is healthy. Raises Failed."""
-        try:
-            health.wait(self.runtime, self.name(deployed.name), deployed.component, self.ending.is_set,
-                        self.secrets.masker)
-        except health.Unhealthy as error:
-            raise Failed(f"Component {deployed.name} does not become healthy: {error.message}.") from None
+        """Wait until a component is healthy for the first time. Raises Failed after ``start`` seconds or when the
+        container exits, and Cancelled when novad stops."""
+        name, how = self.name(deployed.name), deployed.component.health
+        begun = time.monotonic()
+        while not self.ending.is_set():
+            passed = time.monotonic() - begun
+            try:
+                health.check(self.runtime, name, how, self.secrets.masker)
+                if how is not None or passed >= _SETTLED:
+                    return
+            except health.Unhealthy as error:
+                if passed >= (how.start if how else _SETTLED) or not self.running(deployed.name):
+                    why = f"{error.message}{health.last_words(self.runtime, name, self.secrets.masker())}"
+                    raise Failed(f"Component {deployed.name} does not become healthy: {why}.") from None
+            time.sleep(_POLL_INTERVAL)
+        raise Cancelled("novad is stopping")
 
     def version(self, deployed: Deployed) -> str:
         """Return the output of the version command; without a command, or if it fails, the name of the version."""

@@ -91,12 +91,10 @@ class Deployer:
     def alone(self, what: str) -> Iterator[None]:
         """Lock out other changes; wait for a running health check. Raises Busy."""
         with self._turn:
-            while self._doing == HEALTH_CHECK and what != HEALTH_CHECK:
+            if what != HEALTH_CHECK:
                 self.awaited += 1
-                try:
-                    self._turn.wait()
-                finally:
-                    self.awaited -= 1
+                self._turn.wait_for(lambda: self._doing != HEALTH_CHECK)
+                self.awaited -= 1
             if self._doing:
                 raise Busy(f"Another deployment is in progress ({self._doing}); see nova history.")
             self._doing = what
@@ -206,21 +204,21 @@ class Deployer:
             conditions.record_digests(self.journal, self._deployment(begun.id).changes)
             self.containers.clean_up(progress)
             LOG.info("Deployment %d (%s) succeeded: %s", begun.id, kind, ", ".join(change.name for change in changes))
-            if self.others is not None and terms.assignments:
-                for node in self.others.settle(begun.id, True, progress):
-                    progress("", f"{node} does not answer; it receives the decision when it answers again")
+            for node in self.others.settle(begun.id, True, progress) if self.others and terms.assignments else ():
+                progress("", f"{node} does not answer; it receives the decision when it answers again")
         return self._deployment(begun.id)
 
     def _carry_out(self, begun: Deployment, changes: list[Change], progress: Progress, terms: Terms) -> None:
         """Deploy here and on other nodes. All nodes are prepared before any component stops."""
         ident, kind = begun.id, begun.kind
+        others = self.others if terms.assignments else None
         self._check(kind, changes, terms.drop_data)
         for change in changes if terms.drop_data else ():
             container = self.runtime.find(self.containers.name(change.name))
             for volume in container.volumes if container is not None else ():
                 self.journal.set_fact(f"{UNNAMED}{volume}", change.name)
-        if self.others is not None and terms.assignments:
-            self.others.prepare(ident, terms.assignments, progress)
+        if others is not None:
+            others.prepare(ident, terms.assignments, progress)
         self.journal.advance(ident, BACKUP, changes)
         self._back_up(begun, changes, progress)
         self.secrets.keep(terms.renew)
@@ -230,9 +228,9 @@ class Deployer:
         here_first = kind != REMOVE  # Components that use others are removed first.
         if here_first:
             changes = self._apply(kind, changes, progress)
-        if self.others is not None and terms.assignments:
+        if others is not None:
             self._go_on()
-            self.others.apply(ident, terms.assignments, progress)
+            others.apply(ident, terms.assignments, progress)
         if not here_first:
             changes = self._apply(kind, changes, progress)
         self.journal.advance(ident, APPLY, changes)
@@ -355,11 +353,19 @@ class Deployer:
             if change.after is None:
                 continue
             self._go_on()
-            if _remakes(kind, change):
-                self._replace(change, progress)
-            else:
+            if not _remakes(kind, change):
                 progress(change.name, "starting")
-                self.runtime.start(self.containers.name(change.name))
+            else:
+                if change.before is not None and self.containers.running(change.name):
+                    progress(change.name, "stopping")
+                    self.containers.stop(change.before)
+                self.runtime.remove(self.containers.name(change.name))
+                if change.restore or change.state:
+                    progress(change.name, "restoring its data")
+                    self.containers.restore_backup(change)
+                progress(change.name, f"starting {change.after.component.reference()}")
+                self.containers.make(change.after)
+            self.runtime.start(self.containers.name(change.name))
             progress(change.name, "waiting until it is healthy")
             self.containers.wait(change.after)
             if change.restore and (place := self.containers.backup_path(change)) and self.data.dump(place).exists():
@@ -370,19 +376,6 @@ class Deployer:
             progress(change.name, f"runs version {after.version}")
             applied.append(msgspec.structs.replace(change, after=after))
         return applied
-
-    def _replace(self, change: Change, progress: Progress) -> None:
-        assert change.after is not None
-        if change.before is not None and self.containers.running(change.name):
-            progress(change.name, "stopping")
-            self.containers.stop(change.before)
-        self.runtime.remove(self.containers.name(change.name))
-        if change.restore or change.state:
-            progress(change.name, "restoring its data")
-            self.containers.restore_backup(change)
-        progress(change.name, f"starting {change.after.component.reference()}")
-        self.containers.make(change.after)
-        self.runtime.start(self.containers.name(change.name))
 
     def _go_on(self) -> None:
         """Raise Cancelled if novad is stopping."""

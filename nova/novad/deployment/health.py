@@ -4,19 +4,16 @@ import contextlib
 import http.client
 import socket
 import threading
-import time
 import urllib.parse
 from collections.abc import Callable
 
 from nova.common.errors import ReportedError
-from nova.novad.errors import Cancelled, RuntimeFault
+from nova.novad.errors import RuntimeFault
 from nova.novad.masking import MaskedStream, Masker
-from nova.novad.platform import Component, Health
+from nova.novad.platform import Health
 from nova.novad.runtime.base import Runtime
 
-_POLL_INTERVAL = 0.25  # Seconds between two checks of a starting container.
 _WORDS = 300  # Maximum number of characters shown of the output of a health command.
-_SETTLED = 1.0  # Seconds that a component without a health check must run.
 
 
 class Unhealthy(ReportedError):
@@ -52,34 +49,14 @@ def check(runtime: Runtime, container: str, health: Health | None, masker: Calla
             raise Unhealthy(f"{health.tcp} takes no connection: {error}") from None
 
 
-def wait(runtime: Runtime, container: str, component: Component, ended: Callable[[], bool],
-         masker: Callable[[], Masker]) -> None:
-    """Wait until a component is healthy for the first time. Raises Cancelled when novad stops (``ended``). Raises
-    Unhealthy after ``start`` seconds or when the container exits."""
-    health = component.health
-    begun = time.monotonic()
-    limit = health.start if health else _SETTLED
-    while True:
-        if ended():
-            raise Cancelled("novad is stopping")
-        now = time.monotonic()
-        try:
-            check(runtime, container, health, masker)
-            if health is not None or now - begun >= _SETTLED:
-                return
-        except Unhealthy as error:
-            if now - begun >= limit or not runs(runtime, container):
-                raise Unhealthy(f"{error.message}{_last_words(runtime, container, masker)}") from None
-        time.sleep(_POLL_INTERVAL)
-
-
 def runs(runtime: Runtime, container: str) -> bool:
     state = runtime.find(container)
     return state is not None and state.running
 
 
-def _last_words(runtime: Runtime, container: str, masker: Callable[[], Masker]) -> str:
-    stream = MaskedStream(masker())
+def last_words(runtime: Runtime, container: str, masker: Masker) -> str:
+    """Return the end of a container's log for an error, or ""."""
+    stream = MaskedStream(masker)
     try:
         lines = [line for some in runtime.logs(container, False, 5).batches() for line in stream.lines(some)]
     except ReportedError:

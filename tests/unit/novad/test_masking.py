@@ -8,7 +8,7 @@ import urllib.parse
 import pytest
 
 from nova.novad import masking
-from nova.novad.deployment import health, history
+from nova.novad.deployment import containers, history
 from nova.novad.deployment.journal import Change
 from nova.novad.errors import Failed, RuntimeFault
 from nova.novad.masking import MASK, MaskedStream, Masker
@@ -154,7 +154,7 @@ def test_text_without_secrets_is_unchanged():
 
 @pytest.fixture
 def node(tmp_path, monkeypatch):
-    monkeypatch.setattr(health, "_POLL_INTERVAL", 0.01)
+    monkeypatch.setattr(containers, "_POLL_INTERVAL", 0.01)
     made = Node(tmp_path)
     text = TEXT.replace("start = 0.5", "start = 0.01")
     made.start(text.replace("[components.conductor]", 'dump = ["fail"]\nrestore = ["fail"]\n[components.conductor]'))
