@@ -5,6 +5,7 @@ what it must undo. Everything else (containers, directories) can be created agai
 """
 
 import contextlib
+import itertools
 import os
 import pathlib
 import sqlite3
@@ -156,8 +157,6 @@ class Journal:
         self._closed = False
         self._reserve = path.with_name(f"{path.name}.reserve")
         self._reserved = self._reserve.exists()
-        self._decode_deployed = msgspec.json.Decoder(Deployed).decode
-        self._decode_changes = msgspec.json.Decoder(list[Change]).decode
         try:
             self._connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
             path.chmod(0o600)
@@ -187,9 +186,8 @@ class Journal:
         return self._deployment(row)
 
     def advance(self, ident: int, stage: str, changes: Sequence[Change] | None = None) -> None:
-        text = None if changes is None else _text(list(changes))
-        self._execute("update deployments set stage = ?, changes = coalesce(?, changes) where id = ?",
-                      stage, text, ident)
+        self._execute("update deployments set stage = ?, changes = coalesce(?, changes) where id = ?", stage,
+                      None if changes is None else _text(list(changes)), ident)
 
     def finish(self, ident: int, state: str, components: Sequence[Change], error: str = "",
                cleanup: Sequence[CleanupTask] = (), states: Sequence[State] = ()) -> None:
@@ -203,8 +201,8 @@ class Journal:
                 else:
                     connection.execute("insert or replace into components values (?, ?)",
                                        (change.name, _text(change.after)))
-            for task in cleanup:
-                connection.execute("insert into owed (kind, name) values (?, ?)", (task.kind, task.name))
+            connection.executemany("insert into owed (kind, name) values (?, ?)",
+                                   [(task.kind, task.name) for task in cleanup])
             if state == DONE:
                 _record(connection, ident, states)
 
@@ -270,13 +268,11 @@ class Journal:
 
     def participations(self, idents: Sequence[int]) -> dict[int, list[Participation]]:
         """Return the participations of the other nodes by deployment."""
-        participations: dict[int, list[Participation]] = {}
-        for participation in self._structs(
-                Participation, "select deployment, address, node, components, settled, state = ? from asked join "
-                "deployments on id = deployment where deployment in (select value from json_each(?)) "
-                "order by deployment, node", DONE, _text(list(idents))):
-            participations.setdefault(participation.deployment, []).append(participation)
-        return participations
+        rows = self._structs(
+            Participation, "select deployment, address, node, components, settled, state = ? from asked join "
+            "deployments on id = deployment where deployment in (select value from json_each(?)) "
+            "order by deployment, node", DONE, _text(list(idents)))
+        return {ident: list(nodes) for ident, nodes in itertools.groupby(rows, lambda node: node.deployment)}
 
     def unsettled(self) -> list[Participation]:
         """Return the participations of nodes that have not received the decision on a finished deployment."""
@@ -286,16 +282,15 @@ class Journal:
             DONE, DONE, UNDONE)
 
     def components(self) -> dict[str, Deployed]:
-        rows = self._execute("select deployed from components order by name")
+        rows = self._execute("select name, deployed from components order by name")
         with self._damage("components"):
-            return {deployed.name: deployed for deployed in (self._decode_deployed(text) for text, in rows)}
+            return {name: msgspec.json.decode(text, type=Deployed) for name, text in rows}
 
     def add_backup(self, component: str, deployment: int, writer: Deployed, path: str, size: int) -> Backup:
-        [backup] = self._structs(
+        return self._structs(
             Backup, "insert into backups (component, deployment, writer, version, path, size, made) "
             "values (?, ?, ?, ?, ?, ?, ?) returning *", component, deployment, writer.deployment,
-            writer.version or writer.component.tag, path, size, time.time())
-        return backup
+            writer.version or writer.component.tag, path, size, time.time())[0]
 
     def backups(self, component: str | None = None, dropped: bool = False) -> list[Backup]:
         """Return backups, the newest first."""
@@ -354,7 +349,7 @@ class Journal:
     def _deployment(self, row: Sequence[object]) -> Deployment:
         values = dict(zip(Deployment.__struct_fields__, row, strict=True))
         with self._damage(f"deployment {values['id']}"):
-            values["changes"] = self._decode_changes(str(values["changes"]))
+            values["changes"] = msgspec.json.decode(str(values["changes"]), type=list[Change])
         return Deployment(**values)  # type: ignore[arg-type]
 
     def _adjust_reserve(self) -> None:
