@@ -38,8 +38,6 @@ from nova.novad.release.updates import Updates
 
 LOG = logging.getLogger(__name__)
 
-_Reports = queue.SimpleQueue[pb.Progress | BaseException | None]
-
 _THREADS = 32
 _READERS = 24  # Maximum number of concurrent log readers, so that other calls get threads.
 _TAIL, _MOST_TAIL = 100, 10_000  # Number of past lines of a log: by default, at most.
@@ -208,41 +206,38 @@ def _as_status(context: grpc.ServicerContext) -> Iterator[None]:
         context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, shortened(f"{os_error_text(error)}."))
 
 
-def _followed(context: grpc.ServicerContext, act: Callable[[Progress], list[str] | None]) -> Iterator[pb.Progress]:
-    """Yield the progress of ``act`` and finally its result. ``act`` runs to its end even without its client."""
-    reports: _Reports = queue.SimpleQueue()
-
-    def work() -> None:
-        try:
-            changed = act(lambda name, what: reports.put(pb.Progress(component=name, message=what)))
-            if changed:
-                reports.put(pb.Progress(changed=changed))
-            reports.put(None)
-        except BaseException as error:  # For the client; the deployer has logged the error and rolled back.
-            reports.put(error)
-
-    threading.Thread(target=work, name="change", daemon=True).start()
-    while context.is_active():
-        try:
-            report = reports.get(timeout=1.0)
-        except queue.Empty:
-            continue
-        if report is None:
-            return
-        if isinstance(report, ReportedError | OSError):
-            raise report
-        if isinstance(report, BaseException):
-            LOG.error("Unexpected error in a deployment", exc_info=report)
-            context.abort(grpc.StatusCode.INTERNAL, shortened(
-                f"{type(report).__name__}: {report}") + " (a bug; novad's log shows where)")
-        yield report
-
-
 def _stream(act: Callable[[_Servicer, Any, Progress], list[str] | None]) -> Callable[
         [Any, Any, grpc.ServicerContext], Iterator[pb.Progress]]:
-    """Return the method of a servicer that runs ``act`` (servicer, request, progress) and yields its progress."""
+    """Return the method of a servicer that runs ``act`` (servicer, request, progress) and yields its progress, finally
+    its result. ``act`` runs to its end even without its client."""
     def method(servicer: _Servicer, request: Any, context: grpc.ServicerContext) -> Iterator[pb.Progress]:
-        return _followed(context, lambda progress: act(servicer, request, progress))
+        reports = queue.SimpleQueue[pb.Progress | BaseException | None]()
+
+        def work() -> None:
+            try:
+                changed = act(servicer, request,
+                              lambda name, what: reports.put(pb.Progress(component=name, message=what)))
+                if changed:
+                    reports.put(pb.Progress(changed=changed))
+                reports.put(None)
+            except BaseException as error:  # For the client; the deployer has logged the error and rolled back.
+                reports.put(error)
+
+        threading.Thread(target=work, name="change", daemon=True).start()
+        while context.is_active():
+            try:
+                report = reports.get(timeout=1.0)
+            except queue.Empty:
+                continue
+            if report is None:
+                return
+            if isinstance(report, ReportedError | OSError):
+                raise report
+            if isinstance(report, BaseException):
+                LOG.error("Unexpected error in a deployment", exc_info=report)
+                context.abort(grpc.StatusCode.INTERNAL, shortened(
+                    f"{type(report).__name__}: {report}") + " (a bug; novad's log shows where)")
+            yield report
 
     return method
 

@@ -247,26 +247,21 @@ class Announcer:
 
 
 def announced(options: Options) -> list[str]:
-    """Return the listening addresses that the option ``announce`` selects, in a stable order."""
-    addresses = _listening(options.address[0])
-    if isinstance(options.announce, tuple):
-        wanted = set(options.announce)
-        addresses = {address: name for address, name in addresses.items() if wanted & {address, name}}
-    return sorted(addresses)
-
-
-def _listening(host: str) -> dict[str, str]:
-    """Return {address: interface} of the addresses of novad; with a wildcard, loopback only if there is no other."""
+    """Return the listening addresses that the option ``announce`` selects, in a stable order. If novad listens on all
+    addresses, loopback is selected only if there is no other address."""
     import ifaddr
 
+    host, wanted = options.address[0], options.announce
     ours = {ip.ip if isinstance(ip.ip, str) else ip.ip[0]: adapter.name
             for adapter in ifaddr.get_adapters() for ip in adapter.ips}
     usable = {address: name for address, name in ours.items() if not plain_ip.address(address).is_link_local}
     if host in ("0.0.0.0", "::"):
         usable = {address: name for address, name in usable.items() if host == "::" or ":" not in address}
-        return {address: name for address, name in usable.items() if not on_loopback(address)} or usable
-    try:
-        named = {str(entry[4][0]) for entry in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)}
-    except OSError:
-        return {}
-    return {address: name for address, name in usable.items() if address in named}
+        usable = {address: name for address, name in usable.items() if not on_loopback(address)} or usable
+    else:
+        named = set()
+        with contextlib.suppress(OSError):
+            named = {str(entry[4][0]) for entry in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)}
+        usable = {address: name for address, name in usable.items() if address in named}
+    return sorted(address for address, name in usable.items()
+                  if not isinstance(wanted, tuple) or address in wanted or name in wanted)

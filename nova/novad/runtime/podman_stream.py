@@ -27,6 +27,7 @@ OUT, ERR = 1, 2
 _HEADER = struct.Struct(">BxxxL")  # Header of a frame: number of the stream, number of bytes.
 _API = "/v4.0.0/libpod"
 _TIMEOUT = 30.0  # Timeout in seconds of a response that is not a stream.
+_POLL_INTERVAL = 0.2  # Seconds between two calls of a function that may end a response.
 _AT_ONCE = 1 << 18
 _HEAD = 1 << 16  # Maximum number of bytes of a response's head.
 _MOST = 1 << 20  # Maximum number of bytes of a response that is not a stream.
@@ -98,10 +99,11 @@ class PodmanStream:
             raise self.fault("its response is not a JSON object")
         return document
 
-    def documents(self) -> Iterator[dict[str, Any]]:
-        """Yield the JSON objects of a response with one object per line."""
+    def documents(self, poll: Callable[[], None]) -> Iterator[dict[str, Any]]:
+        """Yield the JSON objects of a response with one object per line. ``poll`` is called every 0.2 seconds at least,
+        and may raise."""
         left = b""
-        for piece in itertools.chain(self._pieces(), [b"\n"]):
+        for piece in itertools.chain(self._pieces(poll=poll), [b"\n"]):
             *lines, left = (left + piece).split(b"\n")
             if len(left) > _MOST:
                 raise self.fault("a line of the response is too long")
@@ -141,7 +143,7 @@ class PodmanStream:
         if left and not self._closed:
             raise self.fault("the response ended early")
 
-    def _pieces(self, deadline: float | None = None) -> Iterator[bytes]:
+    def _pieces(self, deadline: float | None = None, poll: Callable[[], None] | None = None) -> Iterator[bytes]:
         """Yield the content as it arrives. Raises TimeoutError at the monotonic ``deadline``."""
         if self._buffer:
             yield self._buffer
@@ -149,6 +151,8 @@ class PodmanStream:
             try:
                 if deadline is not None:
                     self._sock.settimeout(max(0.001, deadline - time.monotonic()))
+                if poll is not None:
+                    self._poll(poll)
                 piece = self._sock.recv(_AT_ONCE)
             except TimeoutError:
                 if deadline is not None:
@@ -162,6 +166,15 @@ class PodmanStream:
                 return
             yield piece
             if deadline is not None and time.monotonic() > deadline:
+                raise TimeoutError
+
+    def _poll(self, poll: Callable[[], None]) -> None:
+        """Call a function until data arrive. Raises TimeoutError."""
+        end = time.monotonic() + (self._sock.gettimeout() or 0.0)
+        poll()
+        while not self.readable(_POLL_INTERVAL):
+            poll()
+            if time.monotonic() > end:
                 raise TimeoutError
 
     def feed(self, source: BinaryIO) -> None:
