@@ -24,7 +24,7 @@ from nova.novad.nodes.coordinator import Coordinator, NodeAssignment, Peer
 from nova.novad.nodes.participant import Assignment, Participant
 from nova.novad.options import Options
 from nova.novad.platform import Platform
-from nova.novad.runtime.base import Runtime
+from nova.novad.runtime.podman import Podman
 from nova.novad.secrets import Secrets
 from nova.novad.signing import profiling_token
 
@@ -41,7 +41,7 @@ _LAST_WORK = 20.0  # Seconds within which a deployment must stop when novad stop
 class Daemon:
     """The daemon of a node. ``platform``: the whole platform file, or None if a control node assigns the components."""
 
-    def __init__(self, options: Options, platform: Platform | None, runtime: Runtime) -> None:
+    def __init__(self, options: Options, platform: Platform | None, runtime: Podman) -> None:
         compile_imported()  # Before threads start: the calls of clients decode in threads.
         self.options = options
         self.started = time.time()

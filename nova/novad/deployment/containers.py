@@ -17,7 +17,7 @@ from nova.novad.deployment.data import Data
 from nova.novad.deployment.journal import Change, CleanupTask, Deployed, Deployment, Journal
 from nova.novad.errors import Cancelled, Failed, ImageFault, RuntimeFault
 from nova.novad.platform import fill
-from nova.novad.runtime.base import COMPONENT, CONFINED, DEPLOYMENT, PLATFORM, Image, Mount, Runtime, Wanted
+from nova.novad.runtime.podman import COMPONENT, CONFINED, DEPLOYMENT, PLATFORM, Image, Mount, Podman, Wanted
 from nova.novad.secrets import Secrets
 
 LOG = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ class Containers:
 
     platform: Callable[[], str]
     journal: Journal
-    runtime: Runtime
+    runtime: Podman
     data: Data
     secrets: Secrets
     ending: threading.Event

@@ -32,7 +32,7 @@ from nova.novad.deployment.history import BACK_UP, DEPLOY, REMOVE, ROTATE
 from nova.novad.deployment.journal import Change, CleanupTask, Deployed, Deployment, Journal, Origin
 from nova.novad.errors import Busy, Cancelled, Failed, ImageFault, shortened
 from nova.novad.platform import Platform, in_order
-from nova.novad.runtime.base import Runtime
+from nova.novad.runtime.podman import Podman
 from nova.novad.secrets import Secrets
 
 LOG = logging.getLogger(__name__)
@@ -76,7 +76,7 @@ _ALONE = Terms()
 class Deployer:
     """The deployer of a node. One deployment runs at a time; a second one raises Busy."""
 
-    def __init__(self, platform: Platform, journal: Journal, runtime: Runtime, data: Data, secrets: Secrets) -> None:
+    def __init__(self, platform: Platform, journal: Journal, runtime: Podman, data: Data, secrets: Secrets) -> None:
         self.platform, self.journal, self.runtime = platform, journal, runtime
         self.data, self.secrets = data, secrets
         self.others: Others | None = None

@@ -11,7 +11,7 @@ from nova.common.errors import ReportedError
 from nova.novad.errors import RuntimeFault
 from nova.novad.masking import MaskedStream, Masker
 from nova.novad.platform import Health
-from nova.novad.runtime.base import Runtime
+from nova.novad.runtime.podman import Podman
 
 _WORDS = 300  # Maximum number of characters shown of the output of a health command.
 
@@ -20,7 +20,7 @@ class Unhealthy(ReportedError):
     """A health check failed; the message has its result."""
 
 
-def check(runtime: Runtime, container: str, health: Health | None, masker: Callable[[], Masker]) -> None:
+def check(runtime: Podman, container: str, health: Health | None, masker: Callable[[], Masker]) -> None:
     """Run the health check once. Raises RuntimeFault, Unhealthy. ``masker`` masks secrets in the output."""
     state = runtime.find(container)
     if state is None:
@@ -49,12 +49,12 @@ def check(runtime: Runtime, container: str, health: Health | None, masker: Calla
             raise Unhealthy(f"{health.tcp} takes no connection: {error}") from None
 
 
-def runs(runtime: Runtime, container: str) -> bool:
+def runs(runtime: Podman, container: str) -> bool:
     state = runtime.find(container)
     return state is not None and state.running
 
 
-def last_words(runtime: Runtime, container: str, masker: Masker) -> str:
+def last_words(runtime: Podman, container: str, masker: Masker) -> str:
     """Return the end of a container's log for an error, or ""."""
     stream = MaskedStream(masker)
     try:

@@ -1,11 +1,12 @@
 """podman, by its REST service and the official client library."""
 
 import contextlib
+import dataclasses
 import datetime
 import pathlib
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, BinaryIO
 
 import requests
@@ -14,8 +15,13 @@ from podman import errors as podman_errors
 
 from nova.common.errors import ReportedError
 from nova.novad.errors import ImageFault, RuntimeFault
+from nova.novad.platform import Component
 from nova.novad.runtime import images, podman_stream
-from nova.novad.runtime.base import COMPONENT, CONFINED, PLATFORM, Container, Image, Wanted
+
+# Labels that mark the containers of novad.
+PLATFORM, COMPONENT, DEPLOYMENT = "io.nova.platform", "io.nova.component", "io.nova.deployment"
+# Mount options of all directories of novad: set-uid bits and devices have no effect there.
+CONFINED = ("nosuid", "nodev")
 
 _TIMEOUT = 60.0  # Timeout in seconds of a request that changes something.
 _QUERY_TIMEOUT = 20.0  # timeout of a query, shorter than that of the client
@@ -26,8 +32,52 @@ _OUTPUT = 1 << 16  # Maximum number of bytes kept of a command's output.
 _RUNNING, _PAUSED, _STOPPING = _ALIVE = ("running", "paused", "stopping")
 
 
+@dataclasses.dataclass(frozen=True)
+class Image:
+    """An image. ``ident``: its id, which identifies its content; ``digest``: its digest in the registry."""
+
+    ident: str
+    digest: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Container:
+    """A container. ``started``: seconds since 1970. ``volumes``: ids of its volumes without a name."""
+
+    name: str
+    image: str
+    running: bool
+    exit_code: int = 0
+    started: float = 0.0
+    labels: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    volumes: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Mount:
+    """A file or directory of the node, mounted at ``destination``. With CONFINED in ``options`` it belongs to novad."""
+
+    source: pathlib.Path
+    destination: str
+    options: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Wanted:
+    """A container of ``component`` to create. Without networks it uses the network of the node."""
+
+    name: str
+    image: str
+    labels: Mapping[str, str]
+    component: Component
+    env: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    mounts: tuple[Mount, ...] = ()
+    networks: tuple[str, ...] = ()
+
+
 class Podman:
-    """The runtime podman, by its ``socket``. ``image_limit``: maximum compressed bytes of an image (0: unlimited)."""
+    """Containers of podman, by its ``socket``. Methods are idempotent and raise RuntimeFault, whose message is for the
+    user. ``image_limit``: maximum compressed bytes of an image (0: unlimited)."""
 
     def __init__(self, socket: str, image_limit: int = 0) -> None:
         self._socket = socket
@@ -40,6 +90,7 @@ class Podman:
             return f"podman {version['Version']}"
 
     def fetch(self, reference: str) -> Image:
+        """Pull an image by its name in a registry. Raises ImageFault."""
         if self._storage is None:
             self._storage = images.graph_root(self._socket)
         with self._client(f"{reference} cannot be fetched") as client:
@@ -54,6 +105,7 @@ class Podman:
             return Image(image.id.removeprefix("sha256:"), str(image.attrs.get("Digest") or ""))
 
     def resolve(self, reference: str) -> str:
+        """Return the digest of a tag in a registry on this machine; "" for others and without a response."""
         return images.local_digest(reference)
 
     def has_image(self, ident: str) -> bool:
@@ -61,6 +113,7 @@ class Podman:
             return _exists(client, f"/images/{ident}/exists")
 
     def data_paths(self, ident: str) -> tuple[str, ...]:
+        """Return the paths that a fetched image declares as volumes (``VOLUME``). Raises ImageFault."""
         with self._client(f"image {ident} cannot be inspected", _QUERY_TIMEOUT) as client:
             config: Any = client.images.get(ident).attrs.get("Config")
         volumes = config.get("Volumes") or {} if isinstance(config, dict) else None
@@ -69,6 +122,7 @@ class Podman:
         return tuple(sorted(map(str, volumes)))
 
     def create(self, wanted: Wanted) -> None:
+        """Create a container in place of an existing one with this name, without starting it."""
         self.remove(wanted.name)
         component = wanted.component
         options: dict[str, Any] = {
@@ -106,6 +160,7 @@ class Podman:
                 container.start()
 
     def stop(self, name: str, timeout: int) -> None:
+        """Send SIGTERM, and SIGKILL after ``timeout`` seconds. A missing container counts as stopped."""
         with self._client(f"container {name} cannot be stopped", _TIMEOUT + timeout, absent_ok=True) as client:
             container = client.containers.get(name)
             if _status(container) == _PAUSED:  # Paused by an operator: podman cannot stop it.
@@ -119,6 +174,7 @@ class Podman:
                 raise RuntimeFault(f"podman: container {name} still runs although podman reported its stop")
 
     def remove(self, name: str) -> None:
+        """Remove a container with all its processes. Volumes that podman created for it stay."""
         with self._client(f"container {name} cannot be removed", absent_ok=True) as client:
             # Volumes without a name, of containers of an earlier release, stay until a removal of data commits.
             client.containers.get(name).remove(force=True)
@@ -142,6 +198,7 @@ class Podman:
         return None
 
     def containers(self, platform: str) -> list[Container]:
+        """Return all containers of a platform, including stopped ones."""
         with self._client("containers cannot be listed", _QUERY_TIMEOUT) as client:
             # The fields of a list differ from those of a single container.
             return [Container(
@@ -152,6 +209,8 @@ class Podman:
                 for attrs in [container.attrs]]
 
     def execute(self, name: str, command: tuple[str, ...], timeout: float) -> tuple[int, str]:
+        """Return the exit code of a command in a running container, and its standard output followed by its standard
+        error, together 64 KiB at most. The code is 124 if it was killed after ``timeout`` seconds."""
         output, errors = bytearray(), bytearray()
 
         def take(which: int, piece: bytes) -> None:
@@ -164,6 +223,7 @@ class Podman:
 
     def pipe(self, name: str, command: tuple[str, ...], timeout: float, source: BinaryIO | None,
              target: BinaryIO | None) -> tuple[int, str]:
+        """Run a command with a file as its input or output; return the exit code and the end of its standard error."""
         words = bytearray()
 
         def take(which: int, piece: bytes) -> None:
@@ -177,6 +237,7 @@ class Podman:
         return code, words.decode(errors="replace")
 
     def logs(self, name: str, follow: bool, tail: int) -> podman_stream.PodmanLines:
+        """Return the lines of a log, oldest first; with ``follow`` until the container ends."""
         return podman_stream.PodmanLines(self._socket, name, follow, tail)
 
     def make_network(self, name: str) -> None:

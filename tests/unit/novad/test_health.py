@@ -9,7 +9,7 @@ import pytest
 from nova.novad.deployment import health
 from nova.novad.masking import Masker
 from nova.novad.platform import Component, Health
-from nova.novad.runtime.base import Wanted
+from nova.novad.runtime.podman import Wanted
 from tests.unit.novad.runtimes import FakeRuntime
 
 
