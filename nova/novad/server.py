@@ -25,7 +25,7 @@ from nova.novad import signing
 from nova.novad.api import novad_pb2 as pb
 from nova.novad.client import ANSWERED
 from nova.novad.daemon import Daemon
-from nova.novad.deployment.changes import digest_differs
+from nova.novad.deployment.changes import former_digest
 from nova.novad.deployment.containers import Progress
 from nova.novad.deployment.journal import Backup, Change, JournalFault
 from nova.novad.errors import Busy, Cancelled, Failed, ImageFault, RuntimeFault, shortened
@@ -302,7 +302,7 @@ def _planned(daemon: Daemon, changes: list[Change]) -> list[pb.PlannedChange]:
         if after := change.after:
             row.reference = after.component.reference()
             row.fetched = after.component.digest or daemon.runtime.resolve(row.reference)
-            row.refused = digest_differs(daemon.journal, after.component, row.fetched)
+            row.refused = bool(former_digest(daemon.journal, after.component, row.fetched))
         if before:
             row.action = ("remove" if not after else "replace" if before.component != after.component else
                           "keep, unless its image is another")

@@ -232,12 +232,12 @@ class Coordinator:
 
     def plan(self, assignments: Sequence[NodeAssignment]) -> list[tuple[str, Any]]:
         """Return (node, change) for the changes of other nodes."""
-        def ask(node_assignment: NodeAssignment) -> Any:
+        def ask(node_assignment: NodeAssignment) -> list[tuple[str, Any]]:
             peer, assignment = node_assignment
             with self._client(peer.url, peer.node) as client, _peer_errors(peer.node):
-                return client.ask(client.nodes.Plan, pb.ShareRequest(share=assignment.encode())).changes
-        answers = zip(assignments, self._all(assignments, ask), strict=True)
-        return [(peer.node, change) for (peer, _assignment), changes in answers for change in changes]
+                answer = client.ask(client.nodes.Plan, pb.ShareRequest(share=assignment.encode()))
+                return [(peer.node, change) for change in answer.changes]
+        return [row for rows in self._all(assignments, ask) for row in rows]
 
     def prepare(self, ident: int, assignments: Sequence[NodeAssignment], progress: Progress) -> None:
         self._all(assignments, lambda item: self._do("Prepare", ident, item, progress))
@@ -349,8 +349,6 @@ class Coordinator:
             except ReportedError as error:
                 return error
 
-        if not items:
-            return []
         with concurrent.futures.ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="nodes") as pool:
             return list(pool.map(safely, items))
 
