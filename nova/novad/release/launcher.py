@@ -1,4 +1,5 @@
 """The parent process of a novad that can be updated: it starts the current release and checks if a new one is healthy.
+The check is a process of its own, ``python -m nova.novad.release.launcher SOCKET START STEADY``.
 
 The launcher always belongs to the installed package, whatever release it starts, and loads only the standard library.
 Its interface to a release: RESTART, the environment variables below, and the files of the data directory:
@@ -25,6 +26,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 import tomllib
 from collections.abc import Sequence
 
@@ -37,6 +39,7 @@ RESTART = 75  # Exit code with which novad requests a restart.
 # Environment of a novad with a launcher: the socket for health checks, the release, the pid of the launcher.
 LAUNCHED, RELEASE, _PARENT = "NOVAD_SOCKET", "NOVAD_RELEASE", "NOVAD_LAUNCHER"
 _DATA, _WATCH = "/var/lib/novad", 60.0
+_PAUSE = 0.2  # Seconds between two health checks.
 _STEADY = 5.0  # Seconds for which a new release is watched once it is healthy.
 _END = 60.0  # Seconds that novad has to exit.
 _DEATH_SIGNAL = 1  # Constant of prctl(2).
@@ -204,7 +207,7 @@ class Launcher:
     def _sick(self, child: subprocess.Popen[bytes], socket: pathlib.Path) -> str:
         """Return the reason why a new release is not healthy; "" if it is, or if novad was stopped (still on trial)."""
         probe = subprocess.Popen(
-            [sys.executable, "-P", "-m", "nova.novad.probe", str(socket), str(self._watch), str(_STEADY)],
+            [sys.executable, "-P", "-m", __name__, str(socket), str(self._watch), str(_STEADY)],
             stdout=subprocess.PIPE, text=True)
         try:
             while probe.poll() is None and child.poll() is None and not self._ended.wait(0.1):
@@ -234,3 +237,34 @@ class Launcher:
         self._ended.set()
         if self._child is not None and self._child.poll() is None:
             self._child.send_signal(signal.SIGTERM)
+
+
+def watch(socket: str, start: float, steady: float) -> str:
+    """Return the reason why novad is not healthy after ``start`` seconds, or not for ``steady`` seconds then; or ""."""
+    limit, since = time.monotonic() + start, 0.0
+    while True:
+        why, now = _check(socket), time.monotonic()
+        if why and (since or now > limit):
+            return why
+        since = (since or now) if not why else 0.0
+        if since and now >= since + steady:
+            return ""
+        time.sleep(_PAUSE)
+
+
+def _check(socket: str) -> str:
+    import grpc  # Only this process loads it.
+    from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+    with grpc.insecure_channel(f"unix:{socket}", [("grpc.enable_http_proxy", 0)]) as channel:
+        try:
+            answer = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=5)
+        except grpc.RpcError as error:
+            return f"no response ({error.code().name.lower()})"
+    return "" if answer.status == health_pb2.HealthCheckResponse.SERVING else "novad reports that it is not serving"
+
+
+if __name__ == "__main__":
+    failure = watch(sys.argv[1], float(sys.argv[2]), float(sys.argv[3]))
+    print(failure)
+    sys.exit(1 if failure else 0)

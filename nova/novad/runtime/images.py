@@ -198,12 +198,3 @@ def disk_note(storage: pathlib.Path | None) -> str:
     """Return a sentence about the free space if a full disk may be the cause of an error."""
     free = MARGIN if storage is None else _free(storage)
     return f" (the disk of {storage} is full: {free // _MIB} MiB are free)" if free < MARGIN else ""
-
-
-def graph_root(path: str) -> pathlib.Path:
-    """Return the path of the podman service's image storage. Raises RuntimeFault."""
-    stream = PodmanStream(path, "its storage is unknown", "GET", "/info").expect(200)
-    try:
-        return pathlib.Path(stream.document()["store"]["graphRoot"])
-    except (KeyError, TypeError) as error:
-        raise stream.fault(error) from None

@@ -92,7 +92,9 @@ class Podman:
     def fetch(self, reference: str) -> Image:
         """Pull an image by its name in a registry. Raises ImageFault."""
         if self._storage is None:
-            self._storage = images.graph_root(self._socket)
+            with self._client("its storage is unknown", _QUERY_TIMEOUT) as client:
+                info: Any = client.info()  # type: ignore[no-untyped-call]
+                self._storage = pathlib.Path(info["store"]["graphRoot"])
         with self._client(f"{reference} cannot be fetched") as client:
             unsized = not images.check_size(reference, self._storage, self._image_limit) and self._image_limit
             present = {image.id for image in client.images.list()} if unsized else set()
