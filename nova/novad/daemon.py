@@ -120,8 +120,8 @@ class Daemon:
             made = self.deployer.run_alone(history.DEPLOY, changes, progress, Terms(assignments=assignments))
         self._done(made, progress)
 
-    def plan(self, wanted: dict[str, str]) -> tuple[list[Change], list[tuple[str, Any]]]:
-        """Return the changes that deploy would make: those of this node, and (node, change) of other nodes."""
+    def plan(self, wanted: dict[str, str]) -> tuple[list[Change], list[pb.PlannedChange]]:
+        """Return the changes that deploy would make: those of this node, and those of other nodes."""
         if self.coordinator is None and not self.participant.steered:
             return self._wanted(wanted, []), []
         with self._steering("plan") as peers:

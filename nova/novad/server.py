@@ -256,10 +256,8 @@ class _Platform(_Servicer):
     Remove = _stream(lambda self, request, progress: self.daemon.remove(request.volumes, request.secrets, progress))
 
     def Plan(self, request: pb.DeployRequest, context: grpc.ServicerContext) -> pb.PlanAnswer:
-        changes, others = self.daemon.plan(_versions(request))
-        for node, change in others:
-            change.node = node
-        return pb.PlanAnswer(changes=[*_planned(self.daemon, changes), *(change for _node, change in others)])
+        changes, elsewhere = self.daemon.plan(_versions(request))
+        return pb.PlanAnswer(changes=[*_planned(self.daemon, changes), *elsewhere])
 
     def Show(self, request: pb.Empty, context: grpc.ServicerContext) -> pb.PlatformAnswer:
         answer = pb.PlatformAnswer(name=self.daemon.deployer.platform.name, components=self.daemon.states())

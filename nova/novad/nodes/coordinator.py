@@ -230,14 +230,16 @@ class Coordinator:
             component.node = place.node
         return Peer(url=url, place=place, steered=daemon.steered, components=tuple(shown.components))
 
-    def plan(self, assignments: Sequence[NodeAssignment]) -> list[tuple[str, Any]]:
-        """Return (node, change) for the changes of other nodes."""
-        def ask(node_assignment: NodeAssignment) -> list[tuple[str, Any]]:
+    def plan(self, assignments: Sequence[NodeAssignment]) -> list[pb.PlannedChange]:
+        """Return the changes of other nodes."""
+        def ask(node_assignment: NodeAssignment) -> list[pb.PlannedChange]:
             peer, assignment = node_assignment
             with self._client(peer.url, peer.node) as client, _peer_errors(peer.node):
                 answer = client.ask(client.nodes.Plan, pb.ShareRequest(share=assignment.encode()))
-                return [(peer.node, change) for change in answer.changes]
-        return [row for rows in self._all(assignments, ask) for row in rows]
+            for change in answer.changes:
+                change.node = peer.node
+            return list(answer.changes)
+        return [change for changes in self._all(assignments, ask) for change in changes]
 
     def prepare(self, ident: int, assignments: Sequence[NodeAssignment], progress: Progress) -> None:
         self._all(assignments, lambda item: self._do("Prepare", ident, item, progress))
