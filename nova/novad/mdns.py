@@ -110,28 +110,25 @@ class Watch:
             with contextlib.suppress(Exception):  # A malformed record is left to the resolver.
                 if info.load_from_cache(self._zeroconf):  # A complete announcement waits for no resolver.
                     with self._lock:
-                        if self._has_room(name):
-                            self._instances.setdefault(name, None)
+                        self._admit(name)
                     self._report(name, info)
                     return
         with self._lock, contextlib.suppress(RuntimeError):  # The watch is already closed.
             if state_change is ServiceStateChange.Removed:
                 self._events.put((False, name, None))
-            elif name not in self._queued and self._has_room(name):
-                self._instances.setdefault(name, None)
+            elif name not in self._queued and self._admit(name):
                 self._queued.add(name)
                 self._pool.submit(self._resolve, name)
 
-    def _has_room(self, name: str) -> bool:
-        """Return True if there is room for the name. A full table drops the oldest resolved name, those without an
-        address first."""
-        if name in self._instances or len(self._instances) < _MOST_INSTANCES:
-            return True
-        resolved = [candidate for candidate in self._instances if candidate not in self._queued]
-        oldest = min(resolved, key=lambda candidate: self._instances[candidate] is not None, default=None)
-        if oldest is not None:
-            del self._instances[oldest]
-        return oldest is not None
+    def _admit(self, name: str) -> bool:
+        """Add a name if there is room. A full table drops the oldest resolved name, those without an address first."""
+        if name not in self._instances and len(self._instances) >= _MOST_INSTANCES:
+            resolved = [candidate for candidate in self._instances if candidate not in self._queued]
+            if not resolved:
+                return False
+            del self._instances[min(resolved, key=lambda candidate: self._instances[candidate] is not None)]
+        self._instances.setdefault(name, None)
+        return True
 
     def _report(self, name: str, info: Any) -> None:
         from zeroconf import IPVersion
