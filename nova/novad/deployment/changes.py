@@ -7,8 +7,6 @@ does (``digest``). A channel may move by itself if the registry is authenticated
 
 from collections.abc import Iterable, Mapping, Sequence, Set
 
-import msgspec
-
 from nova.common.errors import Refused
 from nova.novad.deployment.journal import Change, Deployed, Journal
 from nova.novad.platform import Component, Volume, normalized
@@ -95,11 +93,6 @@ def record_digests(journal: Journal, changes: Iterable[Change]) -> None:
     for change in changes:
         if change.after is not None and change.after.digest and change.after != change.before:
             journal.set_fact(f"{_DIGEST}{_tagged(change.after.component)}", change.after.digest)
-
-
-def without_digest(component: Component) -> Component:
-    """Return the component without the requested digest, for a comparison of the image itself."""
-    return msgspec.structs.replace(component, digest="")
 
 
 def _tagged(component: Component) -> str:

@@ -156,7 +156,7 @@ class Containers:
         path = self.data.dump(place)
         path.parent.mkdir(parents=True)
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:  # for root only
-            self._pipe(deployed, "dump", deployed.component.dump, None, file)
+            self._pipe(deployed, "dump", None, file)
             file.flush()
             os.fsync(file.fileno())
             size = file.tell()
@@ -167,10 +167,10 @@ class Containers:
     def restore_dump(self, deployed: Deployed, place: str) -> None:
         """Send a dump to the restore command of a component, which runs with empty volumes. Raises Failed."""
         with self.data.dump(place).open("rb") as file:
-            self._pipe(deployed, "restore", deployed.component.restore, file, None)
+            self._pipe(deployed, "restore", file, None)
 
-    def _pipe(self, deployed: Deployed, verb: str, command: tuple[str, ...], source: BinaryIO | None,
-              target: BinaryIO | None) -> None:
+    def _pipe(self, deployed: Deployed, verb: str, source: BinaryIO | None, target: BinaryIO | None) -> None:
+        command = deployed.component.dump if target is not None else deployed.component.restore
         code, words = self.runtime.pipe(self.name(deployed.name), command, _LONGEST_DUMP, source, target)
         if code:  # Secrets are masked before the output is shortened.
             raise Failed(f"The {verb} command of {deployed.name} failed with exit code {code}: "

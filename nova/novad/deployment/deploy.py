@@ -284,7 +284,7 @@ class Deployer:
             conditions.check_digest(self.journal, change.name, component, image.digest)
             before = change.before
             if kind == DEPLOY and before is not None and before.wanted and before.image == image.ident and (
-                    conditions.without_digest(before.component) == conditions.without_digest(component)):
+                    msgspec.structs.replace(before.component, digest=component.digest) == component):
                 progress(change.name, "is up to date")
                 continue
             fetched[change.name] = msgspec.structs.replace(change, after=Deployed(

@@ -138,7 +138,7 @@ class Updates:
             fresh.mkdir(mode=0o700)
             for wheel in release.wheels:
                 progress("", f"fetching {wheel.file}")
-                self._unpack(self._wheel(wheel, fresh), fresh)
+                self._wheel(wheel, fresh)
             os.sync()
             shutil.rmtree(self.releases.directory(release.version), ignore_errors=True)
             fresh.rename(self.releases.directory(release.version))
@@ -147,7 +147,8 @@ class Updates:
         finally:
             shutil.rmtree(fresh, ignore_errors=True)
 
-    def _wheel(self, wheel: Wheel, place: pathlib.Path) -> pathlib.Path:
+    def _wheel(self, wheel: Wheel, place: pathlib.Path) -> None:
+        """Download a wheel, verify its checksum, and unpack it. Raises Refused, OSError."""
         target, digest = place / wheel.file, hashlib.sha256()
         with open(target, "wb") as file:
             for piece in self._pieces(wheel.file, wheel.size):
@@ -155,22 +156,19 @@ class Updates:
                 file.write(piece)
         if digest.hexdigest() != wheel.sha256:
             raise _refusal(f"{self._url(wheel.file)} does not have the checksum of releases.json")
-        return target
-
-    def _unpack(self, wheel: pathlib.Path, place: pathlib.Path) -> None:
         try:
-            with zipfile.ZipFile(wheel) as archive:
+            with zipfile.ZipFile(target) as archive:
                 members = [member for member in archive.infolist() if not member.is_dir()]
                 self._check_room(sum(member.file_size for member in members))
                 for member in members:
                     path = pathlib.PurePosixPath(member.filename)
                     if path.is_absolute() or ".." in path.parts or "\\" in member.filename or stat.S_ISLNK(
                             member.external_attr >> 16):
-                        raise _refusal(f"{wheel.name} has a file with a path outside of the wheel: {member.filename!r}")
+                        raise _refusal(f"{wheel.file} has a file with a path outside of the wheel: {member.filename!r}")
                     archive.extract(member, place)
         except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError) as error:
-            raise _refusal(f"{wheel.name} is not a wheel: {error}") from None
-        wheel.unlink()
+            raise _refusal(f"{wheel.file} is not a wheel: {error}") from None
+        target.unlink()
 
     def _check_room(self, size: int) -> None:
         free = shutil.disk_usage(self.releases.place).free
