@@ -214,11 +214,11 @@ class Containers:
         """Create and start the previous containers, and wait for their health checks."""
         previous = [change.before for change in changes if change.before is not None]
         for before in previous:
-            if self.runtime.find(self.name(before.name)) is None:
-                self.make(before)
             if before.wanted:
                 progress(before.name, "undo: starting the previous version")
-                self.runtime.start(self.name(before.name))
+                self.begin(before)
+            elif self.runtime.find(self.name(before.name)) is None:
+                self.make(before)
         for before in previous:
             try:
                 if before.wanted:
@@ -236,9 +236,8 @@ class Containers:
     # --- deferred cleanup ---------------------------------------------------------------------------
     def removal_tasks(self, volumes: bool, secrets: bool) -> list[CleanupTask]:
         """Return the removal tasks of all data and all secrets on this node."""
-        unnamed = [fact.removeprefix(UNNAMED) for fact in self.journal.facts(UNNAMED)]
         return [*(CleanupTask(kind=DATA, name=name) for name in self.data.components() if volumes),
-                *(CleanupTask(kind=VOLUME, name=name) for name in unnamed if volumes),
+                *(CleanupTask(kind=VOLUME, name=name) for name in self.journal.facts(UNNAMED) if volumes),
                 *([CleanupTask(kind=SECRETS, name="")] if secrets else [])]
 
     def tasks_after(self, changes: Sequence[Change], undone: bool = False) -> list[CleanupTask]:

@@ -317,9 +317,10 @@ class Journal:
         self._execute("insert or replace into facts values (?, ?)", name, value)
 
     def facts(self, prefix: str) -> dict[str, str]:
-        """Return the facts whose names begin with the prefix."""
-        return dict(self._execute("select name, value from facts where substr(name, 1, ?) = ? order by name",
-                                  len(prefix), prefix))
+        """Return the facts whose names begin with the prefix, by the rest of their names."""
+        rows = self._execute("select name, value from facts where substr(name, 1, ?) = ? order by name",
+                             len(prefix), prefix)
+        return {name.removeprefix(prefix): value for name, value in rows}
 
     def drop_fact(self, name: str) -> None:
         self._execute("delete from facts where name = ?", name)

@@ -81,7 +81,10 @@ class PodmanService:
             conf.write_text(text)
         storage = ["--root", str(self.directory / "storage"), "--runroot", str(self.run / "root"),
                    "--tmpdir", str(self.run / "tmp"), "--network-config-dir", str(self.directory / "networks")]
-        self._end_former()
+        with contextlib.suppress(OSError, ValueError):  # The service of a killed novad may still run.
+            pid = int(self._pid.read_text())
+            if str(self.socket).encode() in pathlib.Path(f"/proc/{pid}/cmdline").read_bytes():
+                os.kill(pid, signal.SIGKILL)  # A frozen service would exit later. Containers keep running.
         self.socket.unlink(missing_ok=True)
         with open(self.directory / "podman.log", "ab") as log:
             self._process = subprocess.Popen(
@@ -92,13 +95,6 @@ class PodmanService:
 
     def _runs(self) -> bool:
         return self._process is not None and self._process.poll() is None
-
-    def _end_former(self) -> None:
-        """Stop the service of a killed novad if it still runs."""
-        with contextlib.suppress(OSError, ValueError):
-            pid = int(self._pid.read_text())
-            if str(self.socket).encode() in pathlib.Path(f"/proc/{pid}/cmdline").read_bytes():
-                os.kill(pid, signal.SIGKILL)  # A frozen service would exit later. Containers keep running.
 
     def alive(self) -> bool:
         """Return True if the service runs and responds. A service without a response for a minute is stopped."""
