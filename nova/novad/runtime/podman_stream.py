@@ -103,7 +103,7 @@ class PodmanStream:
         """Yield the JSON objects of a response with one object per line. ``poll`` is called every 0.2 seconds at least,
         and may raise."""
         left = b""
-        for piece in itertools.chain(self._pieces(poll=poll), [b"\n"]):
+        for piece in itertools.chain(self._pieces(poll), [b"\n"]):
             *lines, left = (left + piece).split(b"\n")
             if len(left) > _MOST:
                 raise self.fault("a line of the response is too long")
@@ -117,16 +117,16 @@ class PodmanStream:
                 if isinstance(document, dict):
                     yield document
 
-    def readable(self, timeout: float) -> bool:
+    def readable(self, timeout: float | None) -> bool:
         """Return True if data, or the end of the response, arrive within ``timeout`` seconds."""
         poll = select.poll()
         poll.register(self._sock, select.POLLIN)
-        return bool(poll.poll(timeout * 1000))
+        return bool(poll.poll(None if timeout is None else timeout * 1000))
 
-    def frames(self, deadline: float | None = None) -> Iterator[list[tuple[int, bytes]]]:
-        """Yield lists of (stream, bytes) that arrived together. Raises TimeoutError at the monotonic ``deadline``."""
+    def frames(self, poll: Callable[[], None] | None = None) -> Iterator[list[tuple[int, bytes]]]:
+        """Yield lists of (stream, bytes) that arrived together. ``poll``: as of documents()."""
         left = memoryview(b"")
-        for piece in self._pieces(deadline):
+        for piece in self._pieces(poll):
             data, parts = memoryview(bytes(left) + piece), []
             while len(data) >= _HEADER.size:
                 stream, length = _HEADER.unpack_from(data)
@@ -143,21 +143,22 @@ class PodmanStream:
         if left and not self._closed:
             raise self.fault("the response ended early")
 
-    def _pieces(self, deadline: float | None = None, poll: Callable[[], None] | None = None) -> Iterator[bytes]:
-        """Yield the content as it arrives. Raises TimeoutError at the monotonic ``deadline``."""
+    def _pieces(self, poll: Callable[[], None] | None = None) -> Iterator[bytes]:
+        """Yield the content as it arrives."""
         if self._buffer:
             yield self._buffer
+        timeout = self._sock.gettimeout()
         while True:
-            try:
-                if deadline is not None:
-                    self._sock.settimeout(max(0.001, deadline - time.monotonic()))
+            end = float("inf") if timeout is None else time.monotonic() + timeout
+            if poll is not None:
+                poll()
+            while not self.readable(timeout if poll is None else _POLL_INTERVAL):
+                if time.monotonic() >= end:
+                    raise self.fault("no response within the timeout")
                 if poll is not None:
-                    self._poll(poll)
+                    poll()
+            try:
                 piece = self._sock.recv(_AT_ONCE)
-            except TimeoutError:
-                if deadline is not None:
-                    raise
-                raise self.fault("no response within the timeout") from None
             except OSError as error:
                 if self._closed:
                     return
@@ -165,17 +166,6 @@ class PodmanStream:
             if not piece:
                 return
             yield piece
-            if deadline is not None and time.monotonic() > deadline:
-                raise TimeoutError
-
-    def _poll(self, poll: Callable[[], None]) -> None:
-        """Call a function until data arrive. Raises TimeoutError."""
-        end = time.monotonic() + (self._sock.gettimeout() or 0.0)
-        poll()
-        while not self.readable(_POLL_INTERVAL):
-            poll()
-            if time.monotonic() > end:
-                raise TimeoutError
 
     def feed(self, source: BinaryIO) -> None:
         """Send a whole file as the input of a command, then its end. A command may exit without reading it."""
@@ -201,16 +191,22 @@ def run(path: str, container: str, command: tuple[str, ...], timeout: float,
     """Run a command in a container; return its exit code, or EXPIRED after a timeout, which kills the command. ``take``
     gets its output (stream, bytes). Raises RuntimeFault and the errors of ``take``, which end the command."""
     what, deadline = f"{command[0]} cannot be run in container {container}", time.monotonic() + timeout
+
+    def check_deadline() -> None:
+        if time.monotonic() > deadline:
+            raise TimeoutError
+
     ident = PodmanStream(path, what, "POST", f"/containers/{urllib.parse.quote(container)}/exec", {
         "Cmd": list(command), "AttachStdin": source is not None, "AttachStdout": True,
         "AttachStderr": True}).expect(201).document().get("Id")
     if not isinstance(ident, str) or not ident:
         raise RuntimeFault(f"podman: {what}: no id in the response")
-    stream = PodmanStream(path, what, "POST", f"/exec/{ident}/start", {"Detach": False, "Tty": False}).expect(101, 200)
+    stream = PodmanStream(path, what, "POST", f"/exec/{ident}/start", {"Detach": False, "Tty": False}, None).expect(
+        101, 200)
     if source is not None:
         threading.Thread(target=stream.feed, args=(source,), name="feed", daemon=True).start()
     try:
-        for frame in stream.frames(deadline=deadline):
+        for frame in stream.frames(check_deadline):
             for which, piece in frame:
                 take(which, piece)
     except BaseException as error:
