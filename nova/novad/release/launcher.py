@@ -246,7 +246,7 @@ def watch(socket: str, start: float, steady: float) -> str:
         why, now = _check(socket), time.monotonic()
         if why and (since or now > limit):
             return why
-        since = (since or now) if not why else 0.0
+        since = since or (0.0 if why else now)
         if since and now >= since + steady:
             return ""
         time.sleep(_PAUSE)
