@@ -350,15 +350,15 @@ class Daemon:
         except ReportedError as error:
             LOG.warning("Cannot check or restart component %s, retrying at the next check: %s", name, error)
 
-    def _may_start(self, name: str) -> bool:
-        times, last = self._starts.get(name, (0, 0.0))
-        return not times or time.monotonic() >= last + min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** times)
-
-    def _start_again(self, deployed: Deployed, why: str) -> None:
-        if not self._may_start(deployed.name):
+    def _start_again(self, deployed: Deployed, why: str, stop: bool = False) -> None:
+        """Start a component, or restart it (``stop``), unless the pause since its last start has not ended."""
+        times, last = self._starts.get(deployed.name, (0, 0.0))
+        if times and time.monotonic() < last + min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** times):
             return
+        if stop:
+            self.deployer.containers.stop(deployed)
         LOG.warning("Restarting component %s: %s", deployed.name, why)
-        self._starts[deployed.name] = (self._starts.get(deployed.name, (0, 0.0))[0] + 1, time.monotonic())
+        self._starts[deployed.name] = (times + 1, time.monotonic())
         self._failures.pop(deployed.name, None)
         self.deployer.containers.begin(deployed)
 
@@ -375,9 +375,8 @@ class Daemon:
                 return  # The pause has not ended. A start in the future was recorded with another clock.
             self._failures[name] = self._failures.get(name, 0) + 1
             self._unhealthy[name] = error.message
-            if self._failures[name] >= check.retries and self._may_start(name):
-                self.deployer.containers.stop(deployed)
-                self._start_again(deployed, error.message)
+            if self._failures[name] >= check.retries:
+                self._start_again(deployed, error.message, stop=True)
         else:
             self._failures.pop(name, None)
             self._unhealthy.pop(name, None)
