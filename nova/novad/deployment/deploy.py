@@ -17,7 +17,6 @@ import dataclasses
 import logging
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any, Protocol
 
 import msgspec
@@ -152,11 +151,11 @@ class Deployer:
         return [Change(name=name, before=current[name], after=current[name]) for name in self.order(current)
                 if current[name].component.secrets() & set(names)]
 
-    def order(self, names: Iterable[str], of: Mapping[str, Deployed] = MappingProxyType({})) -> list[str]:
+    def order(self, names: Iterable[str], of: Iterable[Deployed | None] = ()) -> list[str]:
         """Sort by the dependencies of deployed components and of the platform file; those in ``of`` by their own."""
         file = self.platform.components
         components = {**{name: deployed.component for name, deployed in self.journal.components().items()}, **file,
-                      **{name: deployed.component for name, deployed in of.items()}}
+                      **{deployed.name: deployed.component for deployed in of if deployed is not None}}
         wanted = set(names)
         dependencies = {name: [dependency for dependency in component.depends if dependency in components]
                         for name, component in components.items()}
@@ -169,9 +168,8 @@ class Deployer:
 
     def ordered(self, changes: Mapping[str, Change]) -> list[Change]:
         """Sort by dependencies, including those of components of a rollback that the platform file lacks."""
-        of = {name: deployed for name, change in changes.items()
-              if (deployed := change.after or change.before) is not None}
-        return [changes[name] for name in self.order(changes, of)]
+        return [changes[name] for name in self.order(changes, [
+            change.after or change.before for change in changes.values()])]
 
     def run(self, kind: str, changes: Sequence[Change], progress: Progress, terms: Terms = _ALONE) -> Deployment:
         """Execute a deployment. Raises Busy, Refused, ImageFault (nothing changed), Failed (state restored)."""
@@ -247,9 +245,8 @@ class Deployer:
         return deployment
 
     def prepare(self, kind: str, changes: list[Change], progress: Progress) -> None:
-        """Fetch and check the images of a deployment, within :meth:`changing`. Raises as run(), which also checks the
-        data of removed components."""
-        self._check(kind, self._fetched(0, kind, changes, progress), True)
+        """Fetch and check the images of a deployment, within :meth:`changing`. Raises as run()."""
+        self._check(kind, self._fetched(0, kind, changes, progress), True)  # run() checks the data that are removed.
 
     def decide(self, ident: int, done: bool, progress: Progress, removals: Sequence[CleanupTask] = ()) -> None:
         """Commit or undo the pending changes, within :meth:`alone`; a commit stores the removals. Raises Failed."""
@@ -321,7 +318,7 @@ class Deployer:
         dumped = {change.name for change in changes if begun.kind == BACK_UP and change.before is not None
                   and change.before.component.dump and self.containers.running(change.name)}
         before = {change.name: change.before for change in changes if change.before is not None}
-        stops = conditions.stopping({name: before[name] for name in self.order(before, before)}, dumped)
+        stops = conditions.stopping({name: before[name] for name in self.order(before, before.values())}, dumped)
         for name, deployed in reversed(stops.items()):
             progress(name, "stopping")
             self.containers.stop(deployed)
