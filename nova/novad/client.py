@@ -10,6 +10,7 @@ import stat
 import struct
 import threading
 import time
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -122,31 +123,27 @@ class _CallLog(grpc.UnaryUnaryClientInterceptor, grpc.UnaryStreamClientIntercept
 
     def __init__(self, address: str) -> None:
         self._address = address
-        self._open: set[Any] = set()  # Calls whose outcome is not logged yet.
-        self._ended = threading.Condition()
+        self._outcomes: weakref.WeakKeyDictionary[Any, threading.Event] = weakref.WeakKeyDictionary()
 
     def wait(self, call: Any) -> None:
         """Wait until the outcome of a call is logged: gRPC reports the end of a stream in a thread of its own."""
-        with self._ended:
-            self._ended.wait_for(lambda: call not in self._open, timeout=_OUTCOME)
+        if call in self._outcomes:
+            self._outcomes[call].wait(_OUTCOME)
 
     def _logged(self, continuation: Any, details: Any, request: Any) -> Any:
         method = details.method.decode() if isinstance(details.method, bytes) else details.method
         text = "..." if isinstance(request, pb.ShareRequest) else text_format.MessageToString(request, as_one_line=True)
         LOG.debug("%s: %s {%s}", self._address, method, text)
-        begun = time.monotonic()
+        begun, logged = time.monotonic(), threading.Event()
 
         def log_outcome(ended: Any) -> None:
             try:
                 LOG.debug("%s: %s: %s after %.3f s", self._address, method, ended.code().name, time.monotonic() - begun)
             finally:
-                with self._ended:
-                    self._open.discard(call)
-                    self._ended.notify_all()
+                logged.set()
 
         call = continuation(details, request)
-        with self._ended:
-            self._open.add(call)
+        self._outcomes[call] = logged
         call.add_done_callback(log_outcome)
         return call
 

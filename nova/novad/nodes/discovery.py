@@ -43,8 +43,7 @@ class Entry:
     instance: Instance
     failing: float | None
     due: float
-    pause: float = _FIRST_PAUSE
-    turn: int = 0  # Index of the next address to try.
+    turn: int = 0  # Number of failures: the index of the next address to try.
     address: str = ""  # The address that presented a certificate.
     announced: Instance | None = None  # The latest announcement, if ``address`` was confirmed before.
 
@@ -159,16 +158,13 @@ class Discovery:
         now = time.monotonic()
         with self._lock:
             if connected:
-                entry.address, entry.failing, entry.pause, entry.due = url, None, _FIRST_PAUSE, now + _RETRY_AFTER
+                entry.address, entry.failing, entry.turn, entry.due = url, None, 0, now + _RETRY_AFTER
                 return
             entry.address, entry.turn = "", entry.turn + 1
             entry.instance, entry.announced = entry.announced or entry.instance, None
-            addresses = entry.instance.addresses
             entry.failing = now if entry.failing is None else entry.failing
-            if entry.turn % len(addresses):
-                entry.due = now + 1.0
-            else:
-                entry.due, entry.pause = now + entry.pause, min(_LONGEST_PAUSE, entry.pause * 2)
+            rounds, rest = divmod(entry.turn, len(entry.instance.addresses))
+            entry.due = now + (1.0 if rest else min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** (rounds - 1)))
             if now > entry.failing + _FORGOTTEN and self._entries.get(entry.instance.name) is entry:
                 del self._entries[entry.instance.name]
 
