@@ -69,12 +69,11 @@ def size(reference: str) -> int | None:
 
 def local_digest(reference: str) -> str:
     """Return the digest that a registry on this machine has for a tag, or "" if it is unknown."""
-    if not is_on_loopback(reference) or "@" in reference:
+    parts = _REFERENCE.fullmatch(reference)
+    if parts is None or parts["digest"] or not is_on_loopback(reference):
         return ""
-    host, _slash, rest = reference.partition("/")
-    name, _colon, tag = rest.rpartition(":")
-    request = urllib.request.Request(
-        f"http://{host}/v2/{name}/manifests/{tag}", headers={"Accept": _ACCEPT}, method="HEAD")
+    request = urllib.request.Request(f"http://{parts['host']}/v2/{parts['path']}/manifests/{parts['tag']}",
+                                     headers={"Accept": _ACCEPT}, method="HEAD")
     try:
         with urllib.request.urlopen(request, timeout=_LOCAL_TIMEOUT) as answer:  # noqa: S310
             return answer.headers.get("Docker-Content-Digest") or ""
@@ -139,19 +138,15 @@ def _json(url: str, headers: dict[str, str]) -> dict[str, Any]:
 
 # --- pulls -----------------------------------------------------------------------------------------
 def pull(path: str, reference: str, storage: pathlib.Path) -> str:
-    """Pull an image into the storage of a podman service at the socket ``path``; return its id. Raises ImageFault,
-    RuntimeFault."""
+    """Pull an image into the storage of the podman service at ``path``; return its id. Raises RuntimeFault."""
     what = f"{reference} cannot be fetched"
     query = urllib.parse.urlencode({"reference": reference, "policy": "always", "compatMode": "false",
                                     "tlsVerify": str(not is_on_loopback(reference)).lower()})
-    fault: type[RuntimeFault] = RuntimeFault
     try:
-        stream = PodmanStream(path, what, "POST", f"/images/pull?{query}", timeout=_PULL_TIMEOUT)
-        fault = ImageFault
-        stream.expect(200)
+        stream = PodmanStream(path, what, "POST", f"/images/pull?{query}", timeout=_PULL_TIMEOUT, refused=ImageFault)
     except RuntimeFault as error:
-        text = error.message.removeprefix("podman: ") if fault is ImageFault else error.message
-        raise fault(f"{text}{disk_note(storage)}") from None
+        text = error.message.removeprefix("podman: ") if isinstance(error, ImageFault) else error.message
+        raise type(error)(f"{text}{disk_note(storage)}") from None
 
     def check_disk() -> None:
         if _free(storage) < MARGIN:

@@ -37,10 +37,11 @@ Line = tuple[int, bytes]  # Number of the output stream, and the line without it
 
 
 class PodmanStream:
-    """A request and its response. Raises RuntimeFault, whose message begins with ``what``."""
+    """A request and its response. Raises RuntimeFault, whose message begins with ``what``, or ``refused`` if the status
+    of the response is not one of ``codes``."""
 
-    def __init__(self, path: str, what: str, method: str, url: str, body: Any = None,
-                 timeout: float | None = _TIMEOUT) -> None:
+    def __init__(self, path: str, what: str, method: str, url: str, body: Any = None, timeout: float | None = _TIMEOUT,
+                 codes: tuple[int, ...] = (200,), refused: type[RuntimeFault] = RuntimeFault) -> None:
         self._what = what
         self._closed = False
         self._sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -52,10 +53,14 @@ class PodmanStream:
             self._sock.sendall(
                 f"{method} {_API}{url} HTTP/1.0\r\nHost: d\r\nContent-Type: application/json\r\n"
                 f"Content-Length: {len(content)}\r\n\r\n".encode() + content)
-            self.status = self._head()
+            status = self._head()
         except (OSError, ValueError, IndexError) as error:
             self._sock.close()
             raise self.fault(error) from error
+        if status not in codes:
+            why = _why(self.read())
+            self.free()
+            raise refused(f"podman: {what}: {why}")
         if timeout is None:
             self._sock.settimeout(None)
 
@@ -70,13 +75,6 @@ class PodmanStream:
 
     def fault(self, why: object) -> RuntimeFault:
         return RuntimeFault(f"podman: {self._what}: {why}")
-
-    def expect(self, *codes: int) -> PodmanStream:
-        if self.status not in codes:
-            body = self.read()
-            self.close()
-            raise self.fault(_why(body))
-        return self
 
     def read(self) -> bytes:
         """Return the rest of a response that is not a stream."""
@@ -197,12 +195,11 @@ def run(path: str, container: str, command: tuple[str, ...], timeout: float,
             raise TimeoutError
 
     ident = PodmanStream(path, what, "POST", f"/containers/{urllib.parse.quote(container)}/exec", {
-        "Cmd": list(command), "AttachStdin": source is not None, "AttachStdout": True,
-        "AttachStderr": True}).expect(201).document().get("Id")
+        "Cmd": list(command), "AttachStdin": source is not None, "AttachStdout": True, "AttachStderr": True},
+        codes=(201,)).document().get("Id")
     if not isinstance(ident, str) or not ident:
         raise RuntimeFault(f"podman: {what}: no id in the response")
-    stream = PodmanStream(path, what, "POST", f"/exec/{ident}/start", {"Detach": False, "Tty": False}, None).expect(
-        101, 200)
+    stream = PodmanStream(path, what, "POST", f"/exec/{ident}/start", {"Detach": False, "Tty": False}, None, (101, 200))
     if source is not None:
         threading.Thread(target=stream.feed, args=(source,), name="feed", daemon=True).start()
     try:
@@ -226,7 +223,7 @@ def run(path: str, container: str, command: tuple[str, ...], timeout: float,
 
 
 def _state(path: str, what: str, ident: str) -> dict[str, Any]:
-    return PodmanStream(path, what, "GET", f"/exec/{ident}/json").expect(200).document()
+    return PodmanStream(path, what, "GET", f"/exec/{ident}/json").document()
 
 
 def _kill(path: str, what: str, ident: str) -> None:
@@ -263,7 +260,7 @@ class PodmanLines:
         self._rests: dict[int, bytes] = {}  # Beginning of an incomplete line, by output stream.
         self._stream = PodmanStream(
             path, f"container {container} has no log", "GET",
-            f"/containers/{urllib.parse.quote(container)}/logs?{query}", timeout=None if follow else 60.0).expect(200)
+            f"/containers/{urllib.parse.quote(container)}/logs?{query}", timeout=None if follow else 60.0)
 
     def batches(self) -> Iterator[list[Line]]:
         """Yield batches of lines that arrived together, each with the number of its output stream."""
