@@ -79,14 +79,13 @@ class Containers:
             raise ImageFault(f"{reference} has digest {image.digest} instead of the expected {digest}.")
         return image
 
-    def have_image(self, deployed: Deployed, progress: Progress | None = None) -> None:
+    def have_image(self, deployed: Deployed, progress: Progress = lambda _name, _what: None) -> None:
         """Pull the image of a deployed component if this node has lost it. Raises ImageFault."""
         if self.runtime.has_image(deployed.image):
             return
         if not deployed.digest:
             raise ImageFault(f"The image {deployed.image} of {deployed.name} is missing, and its digest is unknown.")
-        if progress is not None:
-            progress(deployed.name, f"fetching {deployed.digest}")
+        progress(deployed.name, f"fetching {deployed.digest}")
         image = self.fetch(f"{deployed.component.image}@{deployed.digest}", deployed.digest)
         if image.ident != deployed.image:
             raise ImageFault(f"{deployed.component.image}@{deployed.digest} is not the image that was deployed.")

@@ -270,22 +270,20 @@ class Deployer:
         fetched: dict[str, Change] = {}
         for change in changes:
             self._go_on()
-            if change.after is None or change.after.image:
-                if change.after is not None:
-                    self.containers.have_image(change.after, progress)
-                fetched[change.name] = change
-                continue
-            component = change.after.component
-            progress(change.name, f"fetching {component.reference()}")
-            image = self.containers.fetch(component.reference(), component.digest)
-            conditions.check_digest(self.journal, change.name, component, image.digest)
-            before = change.before
-            if kind == DEPLOY and before is not None and before.wanted and before.image == image.ident and (
-                    msgspec.structs.replace(before.component, digest=component.digest) == component):
-                progress(change.name, "is up to date")
-                continue
-            fetched[change.name] = msgspec.structs.replace(change, after=Deployed(
-                name=change.name, component=component, image=image.ident, digest=image.digest, deployment=ident))
+            if change.after is not None and change.after.image:
+                self.containers.have_image(change.after, progress)
+            elif change.after is not None:
+                component, before = change.after.component, change.before
+                progress(change.name, f"fetching {component.reference()}")
+                image = self.containers.fetch(component.reference(), component.digest)
+                conditions.check_digest(self.journal, change.name, component, image.digest)
+                if kind == DEPLOY and before is not None and before.wanted and before.image == image.ident and (
+                        msgspec.structs.replace(before.component, digest=component.digest) == component):
+                    progress(change.name, "is up to date")
+                    continue
+                change = msgspec.structs.replace(change, after=Deployed(
+                    name=change.name, component=component, image=image.ident, digest=image.digest, deployment=ident))
+            fetched[change.name] = change
         for change in list(fetched.values()):
             for owner in change.after.component.data_of if change.after else ():
                 if owner in current and owner not in fetched:
