@@ -157,6 +157,8 @@ class Journal:
         self._closed = False
         self._reserve = path.with_name(f"{path.name}.reserve")
         self._reserved = self._reserve.exists()
+        self._decode_deployed = msgspec.json.Decoder(Deployed).decode  # Made before threads use the types.
+        self._decode_changes = msgspec.json.Decoder(list[Change]).decode
         try:
             self._connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
             path.chmod(0o600)
@@ -284,7 +286,7 @@ class Journal:
     def components(self) -> dict[str, Deployed]:
         rows = self._execute("select name, deployed from components order by name")
         with self._damage("components"):
-            return {name: msgspec.json.decode(text, type=Deployed) for name, text in rows}
+            return {name: self._decode_deployed(text) for name, text in rows}
 
     def add_backup(self, component: str, deployment: int, writer: Deployed, path: str, size: int) -> Backup:
         return self._structs(
@@ -350,7 +352,7 @@ class Journal:
     def _deployment(self, row: Sequence[object]) -> Deployment:
         values = dict(zip(Deployment.__struct_fields__, row, strict=True))
         with self._damage(f"deployment {values['id']}"):
-            values["changes"] = msgspec.json.decode(str(values["changes"]), type=list[Change])
+            values["changes"] = self._decode_changes(str(values["changes"]))
         return Deployment(**values)  # type: ignore[arg-type]
 
     def _adjust_reserve(self) -> None:
