@@ -98,10 +98,7 @@ class Releases:
         """Return to the previous release at the next start."""
         trial = self._read("trial")
         self._write("failed", {"version": trial.get("version", ""), "why": why})
-        if before := trial.get("previous", ""):
-            self._link(before)
-        else:
-            self._drop("current")
+        self._link(trial.get("previous", ""))
         self._drop("trial")
 
     def failure(self) -> tuple[str, str]:
@@ -116,6 +113,9 @@ class Releases:
             return ""
 
     def _link(self, version: str) -> None:
+        if not version:
+            self._drop("current")
+            return
         fresh = self.place / ".current.new"
         fresh.unlink(missing_ok=True)
         fresh.symlink_to(version)
