@@ -14,7 +14,7 @@ from nova.common import files
 from nova.common.errors import Invalid, NotKnown, Refused, ReportedError
 from nova.common.structs import compile_imported
 from nova.novad.api import novad_pb2 as pb
-from nova.novad.deployment import containers, deploy, health, history
+from nova.novad.deployment import containers, deploy, history
 from nova.novad.deployment.containers import Progress
 from nova.novad.deployment.data import Data
 from nova.novad.deployment.deploy import Deployer, Terms
@@ -369,8 +369,8 @@ class Daemon:
             return
         self._checked[name] = now
         try:
-            health.check(self.runtime, self.deployer.containers.name(name), check, self.secrets.masker)
-        except health.Unhealthy as error:
+            self.deployer.containers.check(deployed)
+        except containers.Unhealthy as error:
             if 0 <= time.time() - started < check.start:
                 return  # The pause has not ended. A start in the future was recorded with another clock.
             self._failures[name] = self._failures.get(name, 0) + 1

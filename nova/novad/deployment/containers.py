@@ -1,22 +1,26 @@
 """Containers of deployed components: creation, start, health, version, dumps, restoration of a former state, and
 deferred cleanup: removals after a change is committed, which are stored with the change and cannot be undone."""
 
+import contextlib
 import dataclasses
+import http.client
 import logging
 import os
 import pathlib
+import socket
 import threading
 import time
+import urllib.parse
 from collections.abc import Callable, Iterable, Sequence
 from typing import BinaryIO
 
-from nova.common.errors import NotKnown, os_error_text
-from nova.novad.deployment import health
+from nova.common.errors import NotKnown, ReportedError, os_error_text
 from nova.novad.deployment.changes import volumes_of
 from nova.novad.deployment.data import Data
 from nova.novad.deployment.journal import Change, CleanupTask, Deployed, Deployment, Journal
 from nova.novad.errors import Cancelled, Failed, ImageFault, RuntimeFault
-from nova.novad.platform import fill
+from nova.novad.masking import MaskedStream
+from nova.novad.platform import Health, fill
 from nova.novad.runtime.podman import COMPONENT, CONFINED, DEPLOYMENT, PLATFORM, Image, Mount, Podman, Wanted
 from nova.novad.secrets import Secrets
 
@@ -25,7 +29,7 @@ LOG = logging.getLogger(__name__)
 _POLL_INTERVAL = 0.25  # Seconds between two checks of a starting container.
 _SETTLED = 1.0  # Seconds that a component without a health check must run.
 _LONGEST_DUMP = 6 * 3600.0  # Timeout of a dump or restore command in seconds.
-_WORDS = 300  # Maximum number of characters of its output in an error.
+_WORDS = 300  # Maximum number of characters of a command's output in an error.
 
 # Kinds of cleanup tasks, as stored in the journal and shown to users.
 BACKUP, FILES, DATA, NETWORK, SECRETS, OLD_SECRETS = "backup", "files", "data", "network", "secrets", "kept secrets"
@@ -34,6 +38,10 @@ UNNAMED = "unnamed "  # Facts of the journal: volumes without a name of containe
 
 # (component, progress): called for clients that follow a change.
 Progress = Callable[[str, str], None]
+
+
+class Unhealthy(ReportedError):
+    """A health check failed; the message has its result."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +60,8 @@ class Containers:
         return f"{self.platform()}-{name}"
 
     def running(self, name: str) -> bool:
-        return health.runs(self.runtime, self.name(name))
+        state = self.runtime.find(self.name(name))
+        return state is not None and state.running
 
     def stop(self, deployed: Deployed) -> None:
         self._remove_renamed(deployed)
@@ -122,20 +131,59 @@ class Containers:
     def wait(self, deployed: Deployed) -> None:
         """Wait until a component is healthy for the first time. Raises Failed after ``start`` seconds or when the
         container exits, and Cancelled when novad stops."""
-        name, how = self.name(deployed.name), deployed.component.health
+        how = deployed.component.health
         begun = time.monotonic()
         while not self.ending.is_set():
             passed = time.monotonic() - begun
             try:
-                health.check(self.runtime, name, how, self.secrets.masker)
+                self.check(deployed)
                 if how is not None or passed >= _SETTLED:
                     return
-            except health.Unhealthy as error:
+            except Unhealthy as error:
                 if passed >= (how.start if how else _SETTLED) or not self.running(deployed.name):
-                    why = f"{error.message}{health.last_words(self.runtime, name, self.secrets.masker())}"
-                    raise Failed(f"Component {deployed.name} does not become healthy: {why}.") from None
+                    raise Failed(f"Component {deployed.name} does not become healthy: {error.message}"
+                                 f"{self._last_words(deployed.name)}.") from None
             time.sleep(_POLL_INTERVAL)
         raise Cancelled("novad is stopping")
+
+    def check(self, deployed: Deployed) -> None:
+        """Run the health check of a component once. Raises RuntimeFault, Unhealthy."""
+        name, how = self.name(deployed.name), deployed.component.health
+        state = self.runtime.find(name)
+        if state is None:
+            raise Unhealthy("the container does not exist")
+        if not state.running:
+            raise Unhealthy(f"the container exited with code {state.exit_code}")
+        if how is not None and how.command:
+            try:
+                code, output = self.runtime.execute(name, how.command, how.timeout)
+            except RuntimeFault:
+                if self.running(deployed.name):
+                    raise
+                raise Unhealthy("the container exited during the health check") from None
+            if code:  # Secrets are masked before the output is shortened.
+                end = self.secrets.masker().text(output).strip()[-_WORDS:]
+                raise Unhealthy(f"the health command exited with code {code}: {' | '.join(end.splitlines())}")
+        elif how is not None and how.http:
+            _get(how)
+        elif how is not None:
+            host, _colon, port = how.tcp.rpartition(":")
+            try:
+                socket.create_connection((host, int(port)), timeout=how.timeout).close()
+            except OSError as error:
+                raise Unhealthy(f"{how.tcp} takes no connection: {error}") from None
+
+    def _last_words(self, name: str) -> str:
+        """Return the end of the log of a component for an error, or ""."""
+        stream = MaskedStream(self.secrets.masker())
+        try:
+            batches = self.runtime.logs(self.name(name), False, 5).batches()
+            lines = [line for some in batches for line in stream.lines(some)]
+        except ReportedError:
+            return ""
+        text = " | ".join(line.strip() for line in lines)[-500:]
+        printable = "".join(character if character.isprintable() else "?" for character in text)
+        return f"; its last words: {printable}" if lines else ""
 
     def version(self, deployed: Deployed) -> str:
         """Return the output of the version command; without a command, or if it fails, the name of the version."""
@@ -244,9 +292,9 @@ class Containers:
         no component uses any more, and the old values of secrets."""
         deployed = {**self.journal.components(),
                     **{change.name: change.before if undone else change.after for change in changes}}
-        unused = _networks([state for change in changes for state in (change.before, change.after)])
+        touched = _networks([state for change in changes for state in (change.before, change.after)])
         return [*(CleanupTask(kind=FILES, name=name) for name in sorted(deployed) if deployed[name] is None),
-                *(CleanupTask(kind=NETWORK, name=name) for name in sorted(unused - _networks(deployed.values()))),
+                *(CleanupTask(kind=NETWORK, name=name) for name in sorted(touched - _networks(deployed.values()))),
                 CleanupTask(kind=OLD_SECRETS, name="")]
 
     def clean_up(self, progress: Progress = lambda _name, _what: None) -> None:
@@ -280,6 +328,38 @@ class Containers:
             self.secrets.remove()
         elif task.kind == OLD_SECRETS:
             self.secrets.forget()
+
+
+def _get(health: Health) -> None:
+    url = urllib.parse.urlsplit(health.http)
+    kind = http.client.HTTPSConnection if url.scheme == "https" else http.client.HTTPConnection
+    late = threading.Event()
+    connection = None
+    try:
+        connection = kind(url.hostname or "", url.port, timeout=health.timeout)
+        connection.connect()
+        # The timeout covers the whole response: one that arrives byte by byte counts as none.
+        timer = threading.Timer(health.timeout, _end, (connection.sock, late))
+        timer.start()
+        try:
+            connection.request("GET", (url.path or "/") + (f"?{url.query}" if url.query else ""))
+            status = connection.getresponse().status
+        finally:
+            timer.cancel()
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        why = f"no answer in {health.timeout:g} seconds" if late.is_set() else str(error) or type(error).__name__
+        raise Unhealthy(f"{health.http} does not answer: {why}") from None
+    finally:
+        if connection is not None:
+            connection.close()
+    if status >= 500:
+        raise Unhealthy(f"{health.http} answers {status}")
+
+
+def _end(sock: socket.socket, late: threading.Event) -> None:
+    late.set()
+    with contextlib.suppress(OSError):
+        sock.shutdown(socket.SHUT_RDWR)
 
 
 def _networks(components: Iterable[Deployed | None]) -> set[str]:
