@@ -69,22 +69,18 @@ class MaskedStream:
         if len(all_streams := self._ends.keys() | streams) > 1 and len(self._ends) == 1:
             self._ends[_WHOLE] = next(iter(self._ends.values()))  # Until now all lines belong to one stream.
         for stream in (*streams, *([_WHOLE] if len(all_streams) > 1 and streams else [])):
-            self._mark(stream, [number for number, (origin, _line) in enumerate(lines) if stream in (origin, _WHOLE)],
-                       lines, marks)
+            numbers = [number for number, (origin, _line) in enumerate(lines) if stream in (origin, _WHOLE)]
+            end = self._ends.get(stream)
+            text = (end or b"") + b"".join(lines[number][1] for number in numbers)
+            self._ends[stream] = text[max(0, len(text) - self._keep):]
+            marked, at = bytearray(len(text)), len(end or b"")
+            for begin, stop in self._masker.spans(text, end is None):
+                marked[begin:stop] = b"\1" * (stop - begin)
+            for number in numbers:
+                length = len(lines[number][1])
+                marks[number] |= int.from_bytes(marked[at:at + length])
+                at += length
         return [_masked(line, mark.to_bytes(len(line))) for (_stream, line), mark in zip(lines, marks, strict=True)]
-
-    def _mark(self, stream: int, numbers: Sequence[int], lines: Sequence[tuple[int, bytes]], marks: list[int]) -> None:
-        """Mark secrets in the lines of a stream, including those that began in earlier lines."""
-        end = self._ends.get(stream)
-        text = (end or b"") + b"".join(lines[number][1] for number in numbers)
-        self._ends[stream] = text[max(0, len(text) - self._keep):]
-        marked, at = bytearray(len(text)), len(end or b"")
-        for begin, stop in self._masker.spans(text, end is None):
-            marked[begin:stop] = b"\1" * (stop - begin)
-        for number in numbers:
-            length = len(lines[number][1])
-            marks[number] |= int.from_bytes(marked[at:at + length])
-            at += length
 
 
 def _masked(line: bytes, mark: bytes) -> str:
