@@ -75,24 +75,21 @@ class Verifier:
         return theirs, proof(self._secret, ours, theirs)
 
     def verified(self, method: str, given: str) -> str | None:
-        """Return the SHA-256 that the call's request must have, or None if the signature is not valid."""
+        """Return the SHA-256 that the call's request must have, or None if the signature is not valid. Its nonce must
+        have been issued here, not too long ago, and not have been used before."""
         if given.count(" ") != 3:
             return None
         ours, theirs, digest, mac = given.split(" ")
-        expected = _mac(self._secret.encode(), "caller proves", method, ours, theirs, digest)
-        return digest if hmac.compare_digest(mac.encode(), expected.encode()) and self._take(theirs) else None
-
-    def _take(self, theirs: str) -> bool:
-        """Return True if the nonce was issued here, is not too old, and was not used before."""
         body, _dash, tag = theirs.rpartition("-")
-        is_ours = hmac.compare_digest(tag.encode(), _mac(self._key, body).encode())
         now = time.monotonic()
-        if not is_ours or now > float(body.partition("-")[0]):
-            return False
+        expected = _mac(self._secret.encode(), "caller proves", method, ours, theirs, digest)
+        if not hmac.compare_digest(mac.encode(), expected.encode()) or not hmac.compare_digest(
+                tag.encode(), _mac(self._key, body).encode()) or now > float(body.partition("-")[0]):
+            return None
         with self._lock:
             while self._used and next(iter(self._used.values())) < now - LIFETIME:
                 self._used.popitem(last=False)
             if theirs in self._used:
-                return False
+                return None
             self._used[theirs] = now
-        return True
+        return digest
