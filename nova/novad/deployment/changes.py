@@ -84,8 +84,7 @@ def former_digest(journal: Journal, component: Component, digest: str) -> str:
 
 
 def tag_moves(component: Component) -> bool:
-    """Return True if another image behind the tag is an update: the tag is a channel, and TLS authenticates the
-    registry."""
+    """Return True if another image behind the tag is an update: it is a channel, and TLS authenticates the registry."""
     return not component.version and not images.is_on_loopback(component.image)
 
 

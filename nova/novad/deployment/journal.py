@@ -111,8 +111,7 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Participation(msgspec.Struct, frozen=True, kw_only=True):
-    """The part of another node in a deployment. ``done``: True if the deployment is done; ``settled``: True if the node
-    has received the decision."""
+    """The part of another node in a deployment. ``done``: it is done; ``settled``: the node has the decision."""
 
     deployment: int
     address: str

@@ -37,8 +37,7 @@ _CHECK_INTERVAL = 30.0  # Seconds between two checks of the addresses of the mac
 
 @dataclasses.dataclass
 class Entry:
-    """An announced novad instance. ``failing``: since when it fails (monotonic; None: confirmed); ``due``: time of the
-    next attempt to connect to it."""
+    """An announced novad. ``failing``: start of its failures (monotonic; None: confirmed); ``due``: next attempt."""
 
     instance: Instance
     failing: float | None
@@ -143,8 +142,7 @@ class Discovery:
                 self.remove(entry.instance.name)
 
     def _next(self) -> Entry | None:
-        """Return the instance to try: among the due ones, expected nodes before others, and new and confirmed
-        instances before failing ones."""
+        """Return the instance to try: of the due ones, expected nodes first, then new and confirmed ones."""
         now, expected = time.monotonic(), self._expected()
         with self._lock:
             return min(self._entries.values(), default=None, key=lambda entry: (
