@@ -261,11 +261,9 @@ class Coordinator:
                                               for name in component.secrets()}))
         request = pb.ShareRequest(share=msgspec.structs.replace(assignment, number=ident, values=values).encode())
         try:
-            with self._client(peer.url, peer.node) as client:
-                reports = client.follow(getattr(client.nodes, verb), request, _longest(assignment))
-                for report in _passed_on(peer.node, reports, progress):
-                    if report.changed:
-                        self._journal.record_changes(ident, peer.url, " ".join(report.changed)[:_WORDS])
+            for report in self._follow(peer.url, peer.node, verb, request, _longest(assignment), progress):
+                if report.changed:
+                    self._journal.record_changes(ident, peer.url, " ".join(report.changed)[:_WORDS])
         except Away:
             if self._ended.is_set():
                 raise Cancelled("novad is stopping; the deployment is rolled back when novad starts again.") from None
@@ -279,9 +277,8 @@ class Coordinator:
         request = pb.SettleRequest(coordinator=self.ident, number=participation.deployment, done=done)
         while True:
             try:
-                with self._client(participation.address, node) as client:
-                    for _report in _passed_on(node, client.follow(client.nodes.Settle, request, longest), progress):
-                        pass
+                for _report in self._follow(participation.address, node, "Settle", request, longest, progress):
+                    pass
                 break
             except (Away, Busy):
                 if time.monotonic() > end or self._ended.wait(_PAUSE):
@@ -310,6 +307,20 @@ class Coordinator:
                 LOG.debug("Cannot send the decision to node %s on deployment %d, retrying: %s", node, ident, error)
 
         self._concurrently(self._journal.unsettled(), settle)
+
+    def _follow(self, url: str, node: str, verb: str, request: Any, longest: float,
+                progress: Progress) -> Iterator[pb.Progress]:
+        """Make a call of a node. Forwards its progress, printable characters only, and yields it. Raises Failed for too
+        many messages."""
+        with self._client(url, node) as client, contextlib.closing(  # type: ignore[type-var]
+                client.follow(getattr(client.nodes, verb), request, longest)) as reports:
+            for number, report in enumerate(reports):
+                if number >= _REPORTS:
+                    raise Failed(f"Node {node} sent more than {_REPORTS} messages in one call.")
+                if report.message:
+                    component = printable(report.component, 63)
+                    progress(f"{node}/{component}" if component else node, printable(report.message, _WORDS))
+                yield report
 
     @contextlib.contextmanager
     def _client(self, url: str, node: str, shown: str = "") -> Iterator[Client]:
@@ -366,18 +377,6 @@ def _longest(assignment: Assignment) -> float:
     components = assignment.platform.components.values()
     return _OTHER + sum(_FETCH + _OTHER + 3.0 * component.stop_timeout + 2.0 * (
         component.health.start if component.health else 0.0) for component in components)
-
-
-def _passed_on(node: str, reports: Iterator[pb.Progress], progress: Progress) -> Iterator[pb.Progress]:
-    """Forward the progress of a node, printable characters only, and yield it. Raises Failed for too many messages."""
-    with contextlib.closing(reports):  # type: ignore[type-var]
-        for number, report in enumerate(reports):
-            if number >= _REPORTS:
-                raise Failed(f"Node {node} sent more than {_REPORTS} messages in one call.")
-            if report.message:
-                component = printable(report.component, 63)
-                progress(f"{node}/{component}" if component else node, printable(report.message, _WORDS))
-            yield report
 
 
 def _place(node: Node) -> Place:

@@ -123,19 +123,18 @@ class PodmanStream:
 
     def frames(self, poll: Callable[[], None] | None = None) -> Iterator[list[tuple[int, bytes]]]:
         """Yield lists of (stream, bytes) that arrived together. ``poll``: as of documents()."""
-        left = memoryview(b"")
+        left = b""
         for piece in self._pieces(poll):
-            data, parts = memoryview(bytes(left) + piece), []
-            while len(data) >= _HEADER.size:
-                stream, length = _HEADER.unpack_from(data)
-                end = _HEADER.size + length
+            data, at, parts = left + piece, 0, []
+            while (begin := at + _HEADER.size) <= len(data):
+                stream, length = _HEADER.unpack_from(data, at)
                 if length > _AT_ONCE * 16:
                     raise self.fault("the response is not a log stream")
-                if len(data) < end:
+                if begin + length > len(data):
                     break
-                parts.append((stream, bytes(data[_HEADER.size:end])))
-                data = data[end:]
-            left = data
+                at = begin + length
+                parts.append((stream, data[begin:at]))
+            left = data[at:]
             if parts:
                 yield parts
         if left and not self._closed:
