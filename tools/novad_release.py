@@ -17,7 +17,7 @@ import shutil
 from collections.abc import Sequence
 from typing import Any
 
-from nova.novad.release.releases import number
+from nova.novad.release.launcher import number
 
 DAYS = 90
 

@@ -8,17 +8,16 @@ import pathlib
 import socket
 import stat
 import struct
-import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import grpc
 from google.protobuf import text_format
 
 from nova.common.plain_ip import on_loopback
 from nova.novad import signing
-from nova.novad.api import calls
 from nova.novad.api import novad_pb2 as pb
 
 LOG = logging.getLogger(__name__)
@@ -32,7 +31,6 @@ _SECRET_FILE = pathlib.Path("/var/lib/novad/shared-secret")
 _CONNECT = 5.0  # seconds to connect to a local socket
 _PEER = struct.Struct("3i")  # pid, uid and gid of SO_PEERCRED
 _TIMEOUT = 30.0  # Timeout in seconds of a call without a stream.
-_OUTCOME = 5.0  # Seconds until the outcome of a finished call is logged.
 
 
 def was_lost(error: Any) -> bool:
@@ -43,6 +41,13 @@ def was_lost(error: Any) -> bool:
 
 class Unreachable(Exception):
     """The address is invalid, or a file for the login cannot be read."""
+
+
+class Call(NamedTuple):
+    """A call of novad.proto: its name in gRPC, and the function that makes it."""
+
+    path: str
+    make: Any
 
 
 class Client:
@@ -76,79 +81,76 @@ class Client:
         defaults = {"grpc.keepalive_time_ms": 60000, "grpc.enable_retries": 0, "grpc.enable_http_proxy": 0}
         options = [*(defaults | dict(channel)).items()]
         self._metadata = [("authorization", f"Bearer {given}")] if scheme == "tls" and given else []
+        self._secret = given if scheme == "tcp" and local is None else ""  # Calls are signed with it.
         if scheme == "tls":
             self._channel = grpc.secure_channel(where, _credentials(environ), options)
         else:
             self._channel = grpc.insecure_channel(where if local is None else f"unix:{local}", options)
-        self._call_log = _CallLog(self.address) if LOG.isEnabledFor(logging.DEBUG) else None
-        if self._call_log:
-            self._channel = grpc.intercept_channel(self._channel, self._call_log)
-        # Outermost interceptor: calls that it refuses are never sent and have no outcome.
-        if scheme == "tcp" and local is None and given:
-            self._channel = grpc.intercept_channel(self._channel, _Signer(self._channel, self.address, given))
+        self._challenge = _calls(self._channel, "Login").Challenge
         self.platform, self.services, self.logs, self.backups, self.secrets, self.daemon, self.updates, self.nodes = (
-            calls.stub(self._channel, service) for service in (
+            _calls(self._channel, service) for service in (
                 "Platform", "Services", "Logs", "Backups", "SecretStore", "Daemon", "Updates", "Nodes"))
 
-    def ask(self, method: Any, request: Any, timeout: float = _TIMEOUT) -> Any:
+    def ask(self, call: Call, request: Any, timeout: float = _TIMEOUT) -> Any:
         """Return the response to a call. Raises grpc.RpcError."""
-        return method(request, metadata=self._metadata, timeout=timeout)
+        metadata = self._login(call, request, timeout)
+        with self._logged(call, request):
+            return call.make(request, metadata=metadata, timeout=timeout)
 
-    def follow(self, method: Any, request: Any, timeout: float | None = None) -> Iterator[Any]:
+    def follow(self, call: Call, request: Any, timeout: float | None = None) -> Iterator[Any]:
         """Yield the messages of a stream, at most ``timeout`` seconds long. Raises grpc.RpcError."""
-        stream = method(request, metadata=self._metadata, timeout=timeout)
+        metadata = self._login(call, request, timeout or _TIMEOUT)
+        with self._logged(call, request):
+            stream = call.make(request, metadata=metadata, timeout=timeout)
+            try:
+                yield from stream
+            finally:
+                stream.cancel()
+
+    def _login(self, call: Call, request: Any, timeout: float) -> list[tuple[str, str]]:
+        """Return the metadata of a call. A signature is made after the server has proved that it knows the secret."""
+        if not self._secret:
+            return self._metadata
+        ours = signing.new_nonce()
         try:
-            yield from stream
+            with self._logged(self._challenge, pb.Empty()):
+                answer = self._challenge.make(pb.Empty(), metadata=[(signing.NONCE, ours)], timeout=timeout)
+        except grpc.RpcError as error:
+            if error.code() in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.UNIMPLEMENTED):
+                raise _Unproven(self.address) from None
+            raise
+        if not hmac.compare_digest(answer.proof.encode(), signing.proof(self._secret, ours, answer.nonce).encode()):
+            raise _Unproven(self.address)
+        return [(signing.SIGNATURE, signing.signature(
+            self._secret, call.path, ours, answer.nonce, request.SerializeToString()))]
+
+    @contextlib.contextmanager
+    def _logged(self, call: Call, request: Any) -> Iterator[None]:
+        """Log a call and its outcome. Metadata and node assignments are left out: they contain secrets."""
+        text = "..." if isinstance(request, pb.ShareRequest) else text_format.MessageToString(request, as_one_line=True)
+        LOG.debug("%s: %s {%s}", self.address, call.path, text)
+        begun, outcome = time.monotonic(), grpc.StatusCode.OK
+        try:
+            yield
+        except BaseException as error:
+            outcome = error.code() if isinstance(error, grpc.RpcError) else grpc.StatusCode.CANCELLED
+            raise
         finally:
-            stream.cancel()
-            if self._call_log:
-                self._call_log.wait(stream)
+            LOG.debug("%s: %s: %s after %.3f s", self.address, call.path, outcome.name, time.monotonic() - begun)
 
     def close(self) -> None:
         self._channel.close()
 
 
-class _CallLog(grpc.UnaryUnaryClientInterceptor, grpc.UnaryStreamClientInterceptor):
-    """Logs calls, their requests and outcomes. Metadata and node assignments are left out: they contain secrets."""
-
-    def __init__(self, address: str) -> None:
-        self._address = address
-        self._open: set[Any] = set()  # Calls whose outcome is not logged yet.
-        self._ended = threading.Condition()
-
-    def wait(self, call: Any) -> None:
-        """Wait until the outcome of a call is logged: gRPC reports the end of a stream in a thread of its own."""
-        with self._ended:
-            self._ended.wait_for(lambda: call not in self._open, timeout=_OUTCOME)
-
-    def _logged(self, continuation: Any, details: Any, request: Any) -> Any:
-        method = details.method.decode() if isinstance(details.method, bytes) else details.method
-        text = "..." if isinstance(request, pb.ShareRequest) else text_format.MessageToString(request, as_one_line=True)
-        LOG.debug("%s: %s {%s}", self._address, method, text)
-        begun = time.monotonic()
-
-        def log_outcome(ended: Any) -> None:
-            try:
-                LOG.debug("%s: %s: %s after %.3f s", self._address, method, ended.code().name, time.monotonic() - begun)
-            finally:
-                with self._ended:
-                    self._open.discard(call)
-                    self._ended.notify_all()
-
-        call = continuation(details, request)
-        with self._ended:
-            self._open.add(call)
-        call.add_done_callback(log_outcome)
-        return call
-
-    intercept_unary_unary = intercept_unary_stream = _logged
-
-
-class _Details(grpc.ClientCallDetails):  # grpc has no public constructor.
-    def __init__(self, details: Any, metadata: list[tuple[str, str]]) -> None:
-        self.method, self.timeout, self.credentials = details.method, details.timeout, details.credentials
-        self.wait_for_ready, self.compression = details.wait_for_ready, details.compression
-        self.metadata = metadata
+def _calls(channel: grpc.Channel, service: str) -> SimpleNamespace:
+    """Return the calls of a service in novad.proto by name."""
+    calls = {}
+    for method in pb.DESCRIPTOR.services_by_name[service].methods:
+        path = f"/{method.containing_service.full_name}/{method.name}"
+        made = channel.unary_stream if method.server_streaming else channel.unary_unary
+        calls[method.name] = Call(path, made(path, getattr(pb, method.input_type.name).SerializeToString,
+                                             getattr(pb, method.output_type.name).FromString))
+    return SimpleNamespace(**calls)
 
 
 class _Unproven(grpc.RpcError):
@@ -161,30 +163,6 @@ class _Unproven(grpc.RpcError):
         return (f"novad at {self.args[0]} does not prove that it knows the shared secret: either another secret is "
                 "given here (--secret, $NOVA_SHARED_SECRET), or another program, or an older novad, listens there. "
                 "No request was sent.")
-
-
-class _Signer(grpc.UnaryUnaryClientInterceptor, grpc.UnaryStreamClientInterceptor):
-    """Signs each call over ``channel`` after the server has proved that it knows the secret."""
-
-    def __init__(self, channel: grpc.Channel, address: str, secret: str) -> None:
-        self._address, self._secret = address, secret
-        self._challenge = channel.unary_unary(
-            signing.CHALLENGE, pb.Empty.SerializeToString, pb.ChallengeAnswer.FromString)
-
-    def _call(self, continuation: Any, details: Any, request: Any) -> Any:
-        ours = signing.new_nonce()
-        try:
-            answer = self._challenge(pb.Empty(), metadata=[(signing.NONCE, ours)], timeout=details.timeout or _TIMEOUT)
-        except grpc.RpcError as error:
-            if error.code() in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.UNIMPLEMENTED):
-                raise _Unproven(self._address) from None
-            raise
-        if not hmac.compare_digest(answer.proof.encode(), signing.proof(self._secret, ours, answer.nonce).encode()):
-            raise _Unproven(self._address)
-        signature = signing.signature(self._secret, details.method, ours, answer.nonce, request.SerializeToString())
-        return continuation(_Details(details, [*(details.metadata or ()), (signing.SIGNATURE, signature)]), request)
-
-    intercept_unary_unary = intercept_unary_stream = _call
 
 
 def _unusable(path: pathlib.Path) -> str:

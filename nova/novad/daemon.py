@@ -14,7 +14,7 @@ from nova.common import files
 from nova.common.errors import Invalid, NotKnown, Refused, ReportedError
 from nova.common.structs import compile_imported
 from nova.novad.api import novad_pb2 as pb
-from nova.novad.deployment import cleanup, deploy, health, history
+from nova.novad.deployment import containers, deploy, history
 from nova.novad.deployment.containers import Progress
 from nova.novad.deployment.data import Data
 from nova.novad.deployment.deploy import Deployer, Terms
@@ -24,7 +24,7 @@ from nova.novad.nodes.coordinator import Coordinator, NodeAssignment, Peer
 from nova.novad.nodes.participant import Assignment, Participant
 from nova.novad.options import Options
 from nova.novad.platform import Platform
-from nova.novad.runtime.base import Runtime
+from nova.novad.runtime.podman import Podman
 from nova.novad.secrets import Secrets
 from nova.novad.signing import profiling_token
 
@@ -41,7 +41,7 @@ _LAST_WORK = 20.0  # Seconds within which a deployment must stop when novad stop
 class Daemon:
     """The daemon of a node. ``platform``: the whole platform file, or None if a control node assigns the components."""
 
-    def __init__(self, options: Options, platform: Platform | None, runtime: Runtime) -> None:
+    def __init__(self, options: Options, platform: Platform | None, runtime: Podman) -> None:
         compile_imported()  # Before threads start: the calls of clients decode in threads.
         self.options = options
         self.started = time.time()
@@ -120,8 +120,8 @@ class Daemon:
             made = self.deployer.run_alone(history.DEPLOY, changes, progress, Terms(assignments=assignments))
         self._done(made, progress)
 
-    def plan(self, wanted: dict[str, str]) -> tuple[list[Change], list[tuple[str, Any]]]:
-        """Return the changes that deploy would make: those of this node, and (node, change) of other nodes."""
+    def plan(self, wanted: dict[str, str]) -> tuple[list[Change], list[pb.PlannedChange]]:
+        """Return the changes that deploy would make: those of this node, and those of other nodes."""
         if self.coordinator is None and not self.participant.steered:
             return self._wanted(wanted, []), []
         with self._steering("plan") as peers:
@@ -255,8 +255,8 @@ class Daemon:
                 if seen[backup.component] > least and backup.made < oldest:
                     dropped.append(backup)
             for backup in reversed(dropped):  # The oldest backup first, so that an interruption keeps the newest ones.
-                self.journal.drop_backup(backup.id, cleanup.BACKUP)
-            self.deployer.cleanup.run(lambda _name, _what: None)
+                self.journal.drop_backup(backup.id, containers.BACKUP)
+            self.deployer.containers.clean_up()
             return dropped
 
     def _done(self, deployment: Deployment, progress: Progress) -> None:
@@ -328,7 +328,7 @@ class Daemon:
                 LOG.warning("Cannot roll back an interrupted deployment, retrying at the next check: %s", error)
             return
         with contextlib.suppress(Busy), self.deployer.alone(deploy.HEALTH_CHECK):
-            self.deployer.cleanup.run(_log_progress)
+            self.deployer.containers.clean_up(_log_progress)
             current = self.journal.components()
             for name in self.deployer.order(current):
                 if self.deployer.awaited:
@@ -350,15 +350,15 @@ class Daemon:
         except ReportedError as error:
             LOG.warning("Cannot check or restart component %s, retrying at the next check: %s", name, error)
 
-    def _may_start(self, name: str) -> bool:
-        times, last = self._starts.get(name, (0, 0.0))
-        return not times or time.monotonic() >= last + min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** times)
-
-    def _start_again(self, deployed: Deployed, why: str) -> None:
-        if not self._may_start(deployed.name):
+    def _start_again(self, deployed: Deployed, why: str, stop: bool = False) -> None:
+        """Start a component, or restart it (``stop``), unless the pause since its last start has not ended."""
+        times, last = self._starts.get(deployed.name, (0, 0.0))
+        if times and time.monotonic() < last + min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** times):
             return
+        if stop:
+            self.deployer.containers.stop(deployed)
         LOG.warning("Restarting component %s: %s", deployed.name, why)
-        self._starts[deployed.name] = (self._starts.get(deployed.name, (0, 0.0))[0] + 1, time.monotonic())
+        self._starts[deployed.name] = (times + 1, time.monotonic())
         self._failures.pop(deployed.name, None)
         self.deployer.containers.begin(deployed)
 
@@ -369,15 +369,14 @@ class Daemon:
             return
         self._checked[name] = now
         try:
-            health.check(self.runtime, self.deployer.containers.name(name), check, self.secrets.masker)
-        except health.Unhealthy as error:
+            self.deployer.containers.check(deployed)
+        except containers.Unhealthy as error:
             if 0 <= time.time() - started < check.start:
                 return  # The pause has not ended. A start in the future was recorded with another clock.
             self._failures[name] = self._failures.get(name, 0) + 1
             self._unhealthy[name] = error.message
-            if self._failures[name] >= check.retries and self._may_start(name):
-                self.deployer.containers.stop(deployed)
-                self._start_again(deployed, error.message)
+            if self._failures[name] >= check.retries:
+                self._start_again(deployed, error.message, stop=True)
         else:
             self._failures.pop(name, None)
             self._unhealthy.pop(name, None)

@@ -69,12 +69,18 @@ def parse(text: str, kind: Literal["toml", "yaml"], name: str) -> Any:
     """Return the content of a document. Raises Invalid, which begins with ``name`` and has the line of the mistake."""
     try:
         if kind == "yaml":
-            return _yaml(text)
+            _check(text)
+            return yaml.load(text, _Loader)
         if match := _LONG_KEY.search(text):
             raise ValueError(f"line {text.count(chr(10), 0, match.start()) + 1}: a key has more than 16 parts")
         return tomllib.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise Invalid(f"{name}: not valid {kind.upper()}: {error}") from None
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        why = ", ".join(part for part in (error.context, error.problem) if part)
+        why = f"line {mark.line + 1}, column {mark.column + 1}: {why}" if mark else why
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        why = str(error)
+    raise Invalid(f"{name}: not valid {kind.upper()}: {why}")
 
 
 def convert(data: Any, kind: type[T], name: str, tables: Mapping[str, Names] | None = None) -> T:
@@ -113,19 +119,6 @@ def _is_wrong(value: Any, kind: Any) -> bool:
     except msgspec.ValidationError:
         return True
     return False
-
-
-def _yaml(text: str) -> Any:
-    """Return the content of the only document. Raises ValueError, which names the line and the column."""
-    try:
-        _check(text)
-        return yaml.load(text, _Loader)
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        words = ", ".join(part for part in (error.context, error.problem) if part)
-        raise ValueError(f"line {mark.line + 1}, column {mark.column + 1}: {words}" if mark else words) from None
-    except yaml.YAMLError as error:
-        raise ValueError(str(error)) from None
 
 
 def _check(text: str) -> None:

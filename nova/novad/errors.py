@@ -6,8 +6,7 @@ _MOST = 2400  # Maximum number of bytes of a message. gRPC loses longer ones: th
 
 
 def shortened(message: str) -> str:
-    """Return the message of an error for clients and the journal, without its middle part if it is too long. Secrets
-    are masked before."""
+    """Return an error message for clients and the journal, without its middle if it is long. Mask secrets before."""
     data = message.encode(errors="replace")
     if len(data) <= _MOST:
         return message

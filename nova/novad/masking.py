@@ -8,6 +8,7 @@ Base64. The first bytes of a secret, less than four, are shown if the text ends 
 
 import base64
 import json
+import re
 import urllib.parse
 from collections.abc import Iterable, Sequence
 
@@ -63,52 +64,28 @@ class MaskedStream:
 
     def lines(self, lines: Sequence[tuple[int, bytes]]) -> list[str]:
         """Return lines, each of which has the number of its output stream, with their secrets masked."""
-        marked: dict[int, list[tuple[int, int]]] = {}
+        marks = [0] * len(lines)  # Bits of each line: a byte of value 1 for each byte to mask.
         streams = {stream for stream, _line in lines} if self._masker.forms else set()
         if len(all_streams := self._ends.keys() | streams) > 1 and len(self._ends) == 1:
             self._ends[_WHOLE] = next(iter(self._ends.values()))  # Until now all lines belong to one stream.
         for stream in (*streams, *([_WHOLE] if len(all_streams) > 1 and streams else [])):
-            self._mark(stream, [number for number, (origin, _line) in enumerate(lines) if stream in (origin, _WHOLE)],
-                       lines, marked)
-        return [_masked(line, marked.get(number, ())) for number, (_stream, line) in enumerate(lines)]
-
-    def _mark(self, stream: int, numbers: Sequence[int], lines: Sequence[tuple[int, bytes]],
-              marked: dict[int, list[tuple[int, int]]]) -> None:
-        """Find secrets in the lines of a stream, including those that began in earlier lines."""
-        end = self._ends.get(stream)
-        text = (end or b"") + b"".join(lines[number][1] for number in numbers)
-        self._ends[stream] = text[max(0, len(text) - self._keep):]
-        spans = _merged(self._masker.spans(text, end is None))
-        at, first = len(end or b""), 0
-        for number in numbers:
-            length = len(lines[number][1])
-            while first < len(spans) and spans[first][1] <= at:
-                first += 1
-            current = first  # A span may continue in the next line.
-            while length and current < len(spans) and spans[current][0] < at + length:
-                begin, stop = spans[current]
-                marked.setdefault(number, []).append((max(begin - at, 0), min(stop - at, length)))
-                current += 1
-            at += length
+            numbers = [number for number, (origin, _line) in enumerate(lines) if stream in (origin, _WHOLE)]
+            end = self._ends.get(stream)
+            text = (end or b"") + b"".join(lines[number][1] for number in numbers)
+            self._ends[stream] = text[max(0, len(text) - self._keep):]
+            marked, at = bytearray(len(text)), len(end or b"")
+            for begin, stop in self._masker.spans(text, end is None):
+                marked[begin:stop] = b"\1" * (stop - begin)
+            for number in numbers:
+                length = len(lines[number][1])
+                marks[number] |= int.from_bytes(marked[at:at + length])
+                at += length
+        return [_masked(line, mark.to_bytes(len(line))) for (_stream, line), mark in zip(lines, marks, strict=True)]
 
 
-def _merged(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the spans sorted, with overlapping and adjacent ones merged."""
-    merged: list[tuple[int, int]] = []
-    for begin, stop in sorted(spans):
-        if merged and begin <= merged[-1][1]:
-            merged[-1] = merged[-1][0], max(merged[-1][1], stop)
-        else:
-            merged.append((begin, stop))
-    return merged
-
-
-def _masked(line: bytes, spans: Iterable[tuple[int, int]]) -> str:
-    shown, at = [], 0
-    for begin, stop in _merged(spans):
-        shown += [line[at:begin].decode(errors="replace"), MASK]
-        at = stop
-    return "".join([*shown, line[at:].decode(errors="replace")])
+def _masked(line: bytes, mark: bytes) -> str:
+    return "".join(MASK if part[1] else line[part.start():part.end()].decode(errors="replace")
+                   for part in re.finditer(rb"(\x01+)|\x00+", mark))
 
 
 def _forms(value: str) -> set[bytes]:

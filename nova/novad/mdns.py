@@ -74,7 +74,7 @@ class Watch:
         quiet()
         self._instances: dict[str, Instance | None] = {}  # An instance is None until its address is resolved.
         self._queued: set[str] = set()  # Names that no resolver has processed yet.
-        self._events: queue.SimpleQueue[tuple[bool, str, Instance | None]] = queue.SimpleQueue()
+        self._events: queue.SimpleQueue[tuple[str, Instance | None]] = queue.SimpleQueue()  # None: disappeared.
         self._lock = threading.Lock()
         self._pool = concurrent.futures.ThreadPoolExecutor(_RESOLVERS, thread_name_prefix="mdns")
         self._zeroconf = Zeroconf(interfaces=list(interfaces) if interfaces else InterfaceChoice.All)
@@ -89,17 +89,15 @@ class Watch:
         end = time.monotonic() + (float("inf") if seconds is None else seconds)
         while (left := min(0.5, end - time.monotonic())) > 0:
             with contextlib.suppress(queue.Empty):
-                there, name, instance = self._events.get(timeout=left)
+                name, instance = self._events.get(timeout=left)
                 with self._lock:
                     before = self._instances.get(name)
-                    if not there:
+                    if instance is None:
                         self._instances.pop(name, None)
-                    elif instance is not None and name in self._instances:
+                    elif name in self._instances:
                         self._instances[name] = instance
-                if there and instance is not None and instance != before:
-                    yield True, instance
-                elif not there and before is not None:
-                    yield False, before
+                if instance != before and (shown := instance or before) is not None:
+                    yield instance is not None, shown
 
     def _changed(self, zeroconf: Any, service_type: str, name: str, state_change: Any) -> None:
         """Queue a change. Called in zeroconf's own thread, which must not block."""
@@ -110,34 +108,31 @@ class Watch:
             with contextlib.suppress(Exception):  # A malformed record is left to the resolver.
                 if info.load_from_cache(self._zeroconf):  # A complete announcement waits for no resolver.
                     with self._lock:
-                        if self._has_room(name):
-                            self._instances.setdefault(name, None)
+                        self._admit(name)
                     self._report(name, info)
                     return
         with self._lock, contextlib.suppress(RuntimeError):  # The watch is already closed.
             if state_change is ServiceStateChange.Removed:
-                self._events.put((False, name, None))
-            elif name not in self._queued and self._has_room(name):
-                self._instances.setdefault(name, None)
+                self._events.put((name, None))
+            elif name not in self._queued and self._admit(name):
                 self._queued.add(name)
                 self._pool.submit(self._resolve, name)
 
-    def _has_room(self, name: str) -> bool:
-        """Return True if there is room for the name. A full table drops the oldest resolved name, those without an
-        address first."""
-        if name in self._instances or len(self._instances) < _MOST_INSTANCES:
-            return True
-        resolved = [candidate for candidate in self._instances if candidate not in self._queued]
-        oldest = min(resolved, key=lambda candidate: self._instances[candidate] is not None, default=None)
-        if oldest is not None:
-            del self._instances[oldest]
-        return oldest is not None
+    def _admit(self, name: str) -> bool:
+        """Add a name if there is room. A full table drops the oldest resolved name, those without an address first."""
+        if name not in self._instances and len(self._instances) >= _MOST_INSTANCES:
+            resolved = [candidate for candidate in self._instances if candidate not in self._queued]
+            if not resolved:
+                return False
+            del self._instances[min(resolved, key=lambda candidate: self._instances[candidate] is not None)]
+        self._instances.setdefault(name, None)
+        return True
 
     def _report(self, name: str, info: Any) -> None:
         from zeroconf import IPVersion
 
         if info is not None and info.port and (addresses := info.addresses_by_version(IPVersion.All)):
-            self._events.put((True, name, instance(name, info.properties, addresses, info.port)))
+            self._events.put((name, instance(name, info.properties, addresses, info.port)))
 
     def _resolve(self, name: str) -> None:
         with self._lock:

@@ -88,13 +88,6 @@ def load(path: str | pathlib.Path) -> Options:
         raise Invalid(f"{path}: listen: {options.listen} is not on loopback: it requires tls_cert and tls_key")
     if not 0 < options.address[1] <= 65535:
         raise Invalid(f"{path}: listen: {options.address[1]} is not a port (1 to 65535)")
-    _check_nodes(path, options)
-    if options.update_url and not options.update_key:
-        raise Invalid(f"{path}: update_key: required with update_url, since novad installs only signed releases")
-    return options
-
-
-def _check_nodes(path: str | pathlib.Path, options: Options) -> None:
     addresses = [entry.address if isinstance(entry, Node) else entry for entry in options.nodes]
     for url in addresses:
         if url.startswith("tcp://"):
@@ -113,3 +106,6 @@ def _check_nodes(path: str | pathlib.Path, options: Options) -> None:
         raise Invalid(f"{path}: node_address: other nodes cannot reach {options.node_address}: give one address")
     if options.coordinates and not options.node_address and is_wildcard(options.address[0]):
         raise Invalid(f"{path}: node_address: required if novad listens on all addresses and has other nodes")
+    if options.update_url and not options.update_key:
+        raise Invalid(f"{path}: update_key: required with update_url, since novad installs only signed releases")
+    return options

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import hashlib
+import hmac
 import logging
 import os
 import pathlib
 import queue
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import grpc
@@ -19,24 +21,22 @@ from grpc_reflection.v1alpha import reflection
 
 from nova import __version__
 from nova.common.errors import Invalid, NotKnown, Refused, ReportedError, os_error_text
-from nova.novad.api import calls
+from nova.novad import signing
 from nova.novad.api import novad_pb2 as pb
 from nova.novad.client import ANSWERED
 from nova.novad.daemon import Daemon
-from nova.novad.deployment.changes import digest_differs
+from nova.novad.deployment.changes import former_digest
 from nova.novad.deployment.containers import Progress
 from nova.novad.deployment.journal import Backup, Change, JournalFault
 from nova.novad.errors import Busy, Cancelled, Failed, ImageFault, RuntimeFault, shortened
-from nova.novad.login import Login
 from nova.novad.masking import MASK, MaskedStream
 from nova.novad.nodes.coordinator import Away, Coordinator
 from nova.novad.nodes.participant import Assignment
+from nova.novad.options import Options
 from nova.novad.platform import Bind, Volume
 from nova.novad.release.updates import Updates
 
 LOG = logging.getLogger(__name__)
-
-_Reports = queue.SimpleQueue[pb.Progress | BaseException | None]
 
 _THREADS = 32
 _READERS = 24  # Maximum number of concurrent log readers, so that other calls get threads.
@@ -60,15 +60,15 @@ class Server:
         options = daemon.options
         self._health = grpc_health.HealthServicer()
         self._pool = concurrent.futures.ThreadPoolExecutor(_THREADS, thread_name_prefix="grpc")
-        self._handlers = [calls.handler(service, servicer(daemon, updates), _as_status) for service, servicer in (
+        self._handlers = [handler(service, servicer(daemon, updates)) for service, servicer in (
             ("Platform", _Platform), ("Services", _Services), ("Logs", _Logs), ("Backups", _Backups),
             ("SecretStore", _SecretStore), ("Nodes", _Nodes), ("Daemon", _Daemon), ("Updates", _Updates))]
-        self._network = self._made([Login(daemon.shared_secret(), bool(options.tls_cert), lambda: self._health)])
+        self._network = self._made([_Login(daemon.shared_secret(), bool(options.tls_cert), self._health)])
         self._local = self._made([])
         self._health.set("", health_pb2.HealthCheckResponse.SERVING)
         where = options.listen.removeprefix("tcp://")
         try:
-            self.port = self._network.add_secure_port(where, _credentials(daemon)) if options.tls_cert else \
+            self.port = self._network.add_secure_port(where, _credentials(options)) if options.tls_cert else \
                 self._network.add_insecure_port(where)
         except RuntimeError:
             self.port = 0
@@ -112,12 +112,85 @@ class Server:
             ended.wait()
 
 
-def _credentials(daemon: Daemon) -> grpc.ServerCredentials:
-    options = daemon.options
-    read = lambda path: pathlib.Path(path).read_bytes()  # noqa: E731
-    return grpc.ssl_server_credentials(
-        [(read(options.tls_key), read(options.tls_cert))], read(options.client_ca) if options.client_ca else None,
-        bool(options.client_ca))
+def _credentials(options: Options) -> grpc.ServerCredentials:
+    key, certificate, authority = (pathlib.Path(path).read_bytes() if path else None
+                                   for path in (options.tls_key, options.tls_cert, options.client_ca))
+    return grpc.ssl_server_credentials([(key, certificate)], authority, bool(options.client_ca))
+
+
+class _Login(grpc.ServerInterceptor):
+    """Admits clients with the shared secret: in the metadata with TLS, else as a signature. Health checks need none. A
+    client without the secret is refused before its request arrives, and occupies no thread."""
+
+    def __init__(self, secret: str, tls: bool, health: grpc_health.HealthServicer) -> None:
+        self._expected = f"Bearer {secret}".encode()
+        self._tls, self._warned = tls, False
+        self._verifier = signing.Verifier(secret)
+        self._refuse = _refusal("The shared secret is missing or another one: --secret, $NOVA_SHARED_SECRET.")
+        self._check = grpc.stream_stream_rpc_method_handler(  # Answers for novad as a whole.
+            lambda _requests, context: iter([health.Check(health_pb2.HealthCheckRequest(), context)]),
+            response_serializer=health_pb2.HealthCheckResponse.SerializeToString)
+
+    def intercept_service(self, continuation: Callable[[Any], Any], details: Any) -> Any:
+        metadata = {key: value if isinstance(value, str) else value.decode("latin-1")
+                    for key, value in details.invocation_metadata or ()}
+        if hmac.compare_digest(metadata.get("authorization", "").encode("latin-1", "replace"), self._expected):
+            if not self._tls and not self._warned:
+                self._warned = True
+                LOG.warning("A client sent the shared secret over TCP without TLS, as earlier releases of nova do. "
+                            "Upgrade it: the next release of novad refuses such calls.")
+            return continuation(details)
+        if not self._tls and details.method == signing.CHALLENGE and signing.is_nonce(metadata.get(signing.NONCE, "")):
+            return self._challenge(metadata[signing.NONCE])
+        if not self._tls and (digest := self._verifier.verified(details.method, metadata.get(signing.SIGNATURE, ""))):
+            return _of_request(continuation(details), digest)
+        return self._check if details.method == "/grpc.health.v1.Health/Check" else self._refuse
+
+    def _challenge(self, ours: str) -> Any:
+        def answered(_requests: Any, _context: grpc.ServicerContext) -> Iterator[pb.ChallengeAnswer]:
+            nonce, proof = self._verifier.challenge(ours)
+            yield pb.ChallengeAnswer(nonce=nonce, proof=proof)
+
+        return grpc.stream_stream_rpc_method_handler(answered, response_serializer=pb.ChallengeAnswer.SerializeToString)
+
+
+def _refusal(why: str) -> grpc.RpcMethodHandler:
+    return grpc.stream_stream_rpc_method_handler(
+        lambda _requests, context: context.abort(grpc.StatusCode.UNAUTHENTICATED, why))
+
+
+def _of_request(handler: Any, digest: str) -> Any:
+    """Return a handler that refuses a request with another SHA-256 than ``digest``, or a stream of requests."""
+    if handler is None or handler.request_streaming:
+        return handler and _refusal("Streams of requests need TLS or novad's local socket.")
+
+    def checked(request: bytes, context: grpc.ServicerContext) -> Any:
+        if hashlib.sha256(request).hexdigest() != digest:
+            context.abort(grpc.StatusCode.UNAUTHENTICATED, "The request is not the one that was signed.")
+        return (handler.unary_stream or handler.unary_unary)(handler.request_deserializer(request), context)
+
+    made = grpc.unary_stream_rpc_method_handler if handler.response_streaming else grpc.unary_unary_rpc_method_handler
+    return made(checked, None, handler.response_serializer)
+
+
+def handler(service: str, servicer: object) -> grpc.GenericRpcHandler:
+    """Return the handler of a service of novad.proto; its calls are the methods (request, context) of ``servicer``."""
+    def handled(method: Any) -> grpc.RpcMethodHandler:
+        act = getattr(servicer, method.name)
+
+        def responses(request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
+            with _as_status(context):
+                if method.server_streaming:
+                    yield from act(request, context)
+                else:  # gRPC transmits a single response like a stream of one message.
+                    yield act(request, context)
+
+        return grpc.unary_stream_rpc_method_handler(responses, getattr(pb, method.input_type.name).FromString,
+                                                    getattr(pb, method.output_type.name).SerializeToString)
+
+    described = pb.DESCRIPTOR.services_by_name[service]
+    return grpc.method_handlers_generic_handler(
+        described.full_name, {method.name: handled(method) for method in described.methods})
 
 
 @contextlib.contextmanager
@@ -133,41 +206,38 @@ def _as_status(context: grpc.ServicerContext) -> Iterator[None]:
         context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, shortened(f"{os_error_text(error)}."))
 
 
-def _followed(context: grpc.ServicerContext, act: Callable[[Progress], list[str] | None]) -> Iterator[pb.Progress]:
-    """Yield the progress of ``act`` and finally its result. ``act`` runs to its end even without its client."""
-    reports: _Reports = queue.SimpleQueue()
-
-    def work() -> None:
-        try:
-            changed = act(lambda name, what: reports.put(pb.Progress(component=name, message=what)))
-            if changed:
-                reports.put(pb.Progress(changed=changed))
-            reports.put(None)
-        except BaseException as error:  # For the client; the deployer has logged the error and rolled back.
-            reports.put(error)
-
-    threading.Thread(target=work, name="change", daemon=True).start()
-    while context.is_active():
-        try:
-            report = reports.get(timeout=1.0)
-        except queue.Empty:
-            continue
-        if report is None:
-            return
-        if isinstance(report, ReportedError | OSError):
-            raise report
-        if isinstance(report, BaseException):
-            LOG.error("Unexpected error in a deployment", exc_info=report)
-            context.abort(grpc.StatusCode.INTERNAL, shortened(
-                f"{type(report).__name__}: {report}") + " (a bug; novad's log shows where)")
-        yield report
-
-
 def _stream(act: Callable[[_Servicer, Any, Progress], list[str] | None]) -> Callable[
         [Any, Any, grpc.ServicerContext], Iterator[pb.Progress]]:
-    """Return the method of a servicer that runs ``act`` (servicer, request, progress) and yields its progress."""
+    """Return the method of a servicer that runs ``act`` (servicer, request, progress) and yields its progress, finally
+    its result. ``act`` runs to its end even without its client."""
     def method(servicer: _Servicer, request: Any, context: grpc.ServicerContext) -> Iterator[pb.Progress]:
-        return _followed(context, lambda progress: act(servicer, request, progress))
+        reports = queue.SimpleQueue[pb.Progress | BaseException | None]()
+
+        def work() -> None:
+            try:
+                changed = act(servicer, request,
+                              lambda name, what: reports.put(pb.Progress(component=name, message=what)))
+                if changed:
+                    reports.put(pb.Progress(changed=changed))
+                reports.put(None)
+            except BaseException as error:  # For the client; the deployer has logged the error and rolled back.
+                reports.put(error)
+
+        threading.Thread(target=work, name="change", daemon=True).start()
+        while context.is_active():
+            try:
+                report = reports.get(timeout=1.0)
+            except queue.Empty:
+                continue
+            if report is None:
+                return
+            if isinstance(report, ReportedError | OSError):
+                raise report
+            if isinstance(report, BaseException):
+                LOG.error("Unexpected error in a deployment", exc_info=report)
+                context.abort(grpc.StatusCode.INTERNAL, shortened(
+                    f"{type(report).__name__}: {report}") + " (a bug; novad's log shows where)")
+            yield report
 
     return method
 
@@ -186,10 +256,8 @@ class _Platform(_Servicer):
     Remove = _stream(lambda self, request, progress: self.daemon.remove(request.volumes, request.secrets, progress))
 
     def Plan(self, request: pb.DeployRequest, context: grpc.ServicerContext) -> pb.PlanAnswer:
-        changes, others = self.daemon.plan(_versions(request))
-        for node, change in others:
-            change.node = node
-        return pb.PlanAnswer(changes=[*_planned(self.daemon, changes), *(change for _node, change in others)])
+        changes, elsewhere = self.daemon.plan(_versions(request))
+        return pb.PlanAnswer(changes=[*_planned(self.daemon, changes), *elsewhere])
 
     def Show(self, request: pb.Empty, context: grpc.ServicerContext) -> pb.PlatformAnswer:
         answer = pb.PlatformAnswer(name=self.daemon.deployer.platform.name, components=self.daemon.states())
@@ -232,7 +300,7 @@ def _planned(daemon: Daemon, changes: list[Change]) -> list[pb.PlannedChange]:
         if after := change.after:
             row.reference = after.component.reference()
             row.fetched = after.component.digest or daemon.runtime.resolve(row.reference)
-            row.refused = digest_differs(daemon.journal, after.component, row.fetched)
+            row.refused = bool(former_digest(daemon.journal, after.component, row.fetched))
         if before:
             row.action = ("remove" if not after else "replace" if before.component != after.component else
                           "keep, unless its image is another")
@@ -282,19 +350,16 @@ class _Services(_Servicer):
         component = deployed.component if deployed else self.daemon.deployer.platform.component(request.name)
         directories: list[tuple[str, Volume | Bind]] = [*((volume.name, volume) for volume in component.volumes),
                                                         *((bind.source, bind) for bind in component.binds)]
+        # The mount options of the runtime: the access mode, "rbind", then the propagation.
         return pb.ServiceAnswer(
             name=request.name, image=component.reference(), cmd=component.command,
             version_cmd=component.version_command,
             env={name: MASK if "${secret:" in value else value for name, value in component.env.items()},
             volumes=[*(pb.VolumeEntry(type="bind", name=name, destination=mount.destination,
-                                      options=_mount_options(mount.options)) for name, mount in directories),
+                                      options=["ro" if "ro" in mount.options else "rw", "rbind", *(
+                                          option for option in mount.options if option not in ("ro", "rw"))])
+                       for name, mount in directories),
                      *(pb.VolumeEntry(type="file", destination=path, options=["ro"]) for path in component.files)])
-
-
-def _mount_options(given: Sequence[str]) -> list[str]:
-    """Return the mount options of the runtime: the access mode, "rbind", then the propagation."""
-    access = "ro" if "ro" in given else "rw"
-    return [access, "rbind", *(option for option in given if option not in ("ro", "rw"))]
 
 
 class _Logs(_Servicer):

@@ -14,7 +14,6 @@ import collections
 import hashlib
 import hmac
 import secrets
-import struct
 import threading
 import time
 
@@ -23,8 +22,7 @@ CHALLENGE = "/nova.novad.v1.Login/Challenge"
 NONCE, SIGNATURE = "novad-nonce", "novad-signature"
 LIFETIME = 60.0  # Seconds from a challenge to its call.
 
-_SIZE, _TAG = 16, 16  # Length in bytes.
-_EXPIRY = struct.Struct(">d")
+_SIZE = 16  # Length of random numbers in bytes.
 
 
 def new_nonce() -> str:
@@ -38,27 +36,27 @@ def is_nonce(text: str) -> bool:
 
 def proof(secret: str, ours: str, theirs: str) -> str:
     """Return novad's response to a challenge. ``ours``: the client's nonce; ``theirs``: novad's nonce."""
-    return _mac(secret.encode(), "novad proves", ours, theirs).hex()
+    return _mac(secret.encode(), "novad proves", ours, theirs)
 
 
 def signature(secret: str, method: str, ours: str, theirs: str, request: bytes) -> str:
     """Return the metadata of a call to ``method`` with these bytes as its request."""
     digest = hashlib.sha256(request).hexdigest()
-    return f"{ours} {theirs} {digest} {_mac(secret.encode(), 'caller proves', method, ours, theirs, digest).hex()}"
+    return f"{ours} {theirs} {digest} {_mac(secret.encode(), 'caller proves', method, ours, theirs, digest)}"
 
 
 def node_secret(secret: str, node: str) -> str:
     """Return the shared secret of another node. It reveals nothing about ``secret``, the secret of the control node."""
-    return _mac(secret.encode(), "secret of node", node).hex()
+    return _mac(secret.encode(), "secret of node", node)
 
 
 def profiling_token(secret: str) -> str:
     """Return the token of clients that request profiles. It opens nothing else and reveals nothing about ``secret``."""
-    return _mac(secret.encode(), "token for profiles").hex()
+    return _mac(secret.encode(), "token for profiles")
 
 
-def _mac(key: bytes, *words: str) -> bytes:
-    return hmac.digest(key, "\0".join(words).encode(), "sha256")
+def _mac(key: bytes, *words: str) -> str:
+    return hmac.digest(key, "\0".join(words).encode(), "sha256").hex()
 
 
 class Verifier:
@@ -72,33 +70,26 @@ class Verifier:
 
     def challenge(self, ours: str) -> tuple[str, str]:
         """Return a new nonce, and the proof for the client's nonce ``ours``."""
-        body = _EXPIRY.pack(time.monotonic() + LIFETIME) + secrets.token_bytes(_SIZE)
-        theirs = (body + _mac(self._key, body.hex())[:_TAG]).hex()
+        body = f"{time.monotonic() + LIFETIME}-{new_nonce()}"
+        theirs = f"{body}-{_mac(self._key, body)}"
         return theirs, proof(self._secret, ours, theirs)
 
     def verified(self, method: str, given: str) -> str | None:
-        """Return the SHA-256 that the call's request must have, or None if the signature is not valid."""
+        """Return the SHA-256 that the call's request must have, or None if the signature is not valid. Its nonce must
+        have been issued here, not too long ago, and not have been used before."""
         if given.count(" ") != 3:
             return None
         ours, theirs, digest, mac = given.split(" ")
-        expected = _mac(self._secret.encode(), "caller proves", method, ours, theirs, digest).hex()
-        return digest if hmac.compare_digest(mac.encode(), expected.encode()) and self._take(theirs) else None
-
-    def _take(self, theirs: str) -> bool:
-        """Return True if the nonce was issued here, is not too old, and was not used before."""
-        try:
-            nonce = bytes.fromhex(theirs)
-            body, tag = nonce[:-_TAG], nonce[-_TAG:]
-            expiry = float(_EXPIRY.unpack_from(body)[0])
-        except (ValueError, struct.error):
-            return False
+        body, _dash, tag = theirs.rpartition("-")
         now = time.monotonic()
-        if not hmac.compare_digest(tag, _mac(self._key, body.hex())[:_TAG]) or now > expiry:
-            return False
+        expected = _mac(self._secret.encode(), "caller proves", method, ours, theirs, digest)
+        if not hmac.compare_digest(mac.encode(), expected.encode()) or not hmac.compare_digest(
+                tag.encode(), _mac(self._key, body).encode()) or now > float(body.partition("-")[0]):
+            return None
         with self._lock:
             while self._used and next(iter(self._used.values())) < now - LIFETIME:
                 self._used.popitem(last=False)
             if theirs in self._used:
-                return False
+                return None
             self._used[theirs] = now
-        return True
+        return digest

@@ -7,8 +7,6 @@ does (``digest``). A channel may move by itself if the registry is authenticated
 
 from collections.abc import Iterable, Mapping, Sequence, Set
 
-import msgspec
-
 from nova.common.errors import Refused
 from nova.novad.deployment.journal import Change, Deployed, Journal
 from nova.novad.platform import Component, Volume, normalized
@@ -66,34 +64,27 @@ def check_depends(changes: Sequence[Change], current: Iterable[str]) -> None:
                           "Deploy these, too (without names: all components). Nothing was changed.")
 
 
-def recorded_digest(journal: Journal, component: Component) -> str:
-    """Return the digest that the component's tag was deployed with, or "" if it never was."""
-    tagged = _tagged(component)
-    if digest := journal.fact(f"{_DIGEST}{tagged}"):
-        return digest
-    # Earlier releases recorded the digests of deployed images only with the components.
-    components = journal.components().values()
-    return next((deployed.digest for deployed in components if _tagged(deployed.component) == tagged), "")
-
-
 def check_digest(journal: Journal, name: str, component: Component, digest: str) -> None:
     """Raise Refused if the registry has another image behind the tag of component ``name`` than was recorded."""
-    if digest_differs(journal, component, digest):
+    if recorded := former_digest(journal, component, digest):
         raise Refused(f"{_tagged(component)} is not the image that was deployed: the registry has {digest}, the "
-                      f"recorded digest is {recorded_digest(journal, component)}. If that is intended: nova deploy "
+                      f"recorded digest is {recorded}. If that is intended: nova deploy "
                       f"{name}={component.tag}@{digest}. Nothing was changed.")
 
 
-def digest_differs(journal: Journal, component: Component, digest: str) -> bool:
-    """Return True if the component's tag has another digest than the recorded one, which must be confirmed."""
+def former_digest(journal: Journal, component: Component, digest: str) -> str:
+    """Return the recorded digest of the tag if it is another one, so that the change must be confirmed, or ""."""
     if component.digest or tag_moves(component) or not digest:
-        return False
-    return recorded_digest(journal, component) not in ("", digest)
+        return ""
+    tagged = _tagged(component)
+    # Earlier releases recorded the digests of deployed images only with the components.
+    recorded = journal.fact(f"{_DIGEST}{tagged}") or next(
+        (deployed.digest for deployed in journal.components().values() if _tagged(deployed.component) == tagged), "")
+    return recorded if recorded != digest else ""
 
 
 def tag_moves(component: Component) -> bool:
-    """Return True if another image behind the tag is an update: the tag is a channel, and TLS authenticates the
-    registry."""
+    """Return True if another image behind the tag is an update: it is a channel, and TLS authenticates the registry."""
     return not component.version and not images.is_on_loopback(component.image)
 
 
@@ -101,11 +92,6 @@ def record_digests(journal: Journal, changes: Iterable[Change]) -> None:
     for change in changes:
         if change.after is not None and change.after.digest and change.after != change.before:
             journal.set_fact(f"{_DIGEST}{_tagged(change.after.component)}", change.after.digest)
-
-
-def without_digest(component: Component) -> Component:
-    """Return the component without the requested digest, for a comparison of the image itself."""
-    return msgspec.structs.replace(component, digest="")
 
 
 def _tagged(component: Component) -> str:

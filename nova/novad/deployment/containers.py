@@ -1,37 +1,57 @@
-"""Containers of deployed components: creation, start, health, version and dumps."""
+"""Containers of deployed components: creation, start, health, version, dumps, restoration of a former state, and
+deferred cleanup: removals after a change is committed, which are stored with the change and cannot be undone."""
 
 import contextlib
 import dataclasses
+import http.client
 import logging
 import os
 import pathlib
+import socket
 import threading
-from collections.abc import Callable, Iterator
+import time
+import urllib.parse
+from collections.abc import Callable, Iterable, Sequence
 from typing import BinaryIO
 
-from nova.novad.deployment import health
+from nova.common.errors import NotKnown, ReportedError, os_error_text
+from nova.novad.deployment.changes import volumes_of
 from nova.novad.deployment.data import Data
-from nova.novad.deployment.journal import Deployed
-from nova.novad.errors import Failed, ImageFault, RuntimeFault
-from nova.novad.platform import fill
-from nova.novad.runtime.base import COMPONENT, CONFINED, DEPLOYMENT, PLATFORM, Image, Mount, Runtime, Wanted
+from nova.novad.deployment.journal import Change, CleanupTask, Deployed, Deployment, Journal
+from nova.novad.errors import Cancelled, Failed, ImageFault, RuntimeFault
+from nova.novad.masking import MaskedStream
+from nova.novad.platform import Health, fill
+from nova.novad.runtime.podman import COMPONENT, CONFINED, DEPLOYMENT, PLATFORM, Image, Mount, Podman, Wanted
 from nova.novad.secrets import Secrets
 
 LOG = logging.getLogger(__name__)
 
+_POLL_INTERVAL = 0.25  # Seconds between two checks of a starting container.
+_SETTLED = 1.0  # Seconds that a component without a health check must run.
 _LONGEST_DUMP = 6 * 3600.0  # Timeout of a dump or restore command in seconds.
-_WORDS = 300  # Maximum number of characters of its output in an error.
+_WORDS = 300  # Maximum number of characters of a command's output in an error.
+
+# Kinds of cleanup tasks, as stored in the journal and shown to users.
+BACKUP, FILES, DATA, NETWORK, SECRETS, OLD_SECRETS = "backup", "files", "data", "network", "secrets", "kept secrets"
+VOLUME = "podman volume"
+UNNAMED = "unnamed "  # Facts of the journal: volumes without a name of containers that a removal of data removes.
 
 # (component, progress): called for clients that follow a change.
 Progress = Callable[[str, str], None]
 
 
+class Unhealthy(ReportedError):
+    """A health check failed; the message has its result."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Containers:
-    """The containers of a platform. ``platform``: returns its current name; ``ending``: set when waiting must stop."""
+    """The containers of a platform. Methods can be repeated after an interruption. ``platform``: returns its current
+    name; ``ending``: set when waiting must stop."""
 
     platform: Callable[[], str]
-    runtime: Runtime
+    journal: Journal
+    runtime: Podman
     data: Data
     secrets: Secrets
     ending: threading.Event
@@ -40,7 +60,8 @@ class Containers:
         return f"{self.platform()}-{name}"
 
     def running(self, name: str) -> bool:
-        return health.runs(self.runtime, self.name(name))
+        state = self.runtime.find(self.name(name))
+        return state is not None and state.running
 
     def stop(self, deployed: Deployed) -> None:
         self._remove_renamed(deployed)
@@ -60,14 +81,6 @@ class Containers:
         self.stop(deployed)
         self.runtime.remove(self.name(deployed.name))
 
-    @contextlib.contextmanager
-    def _masking(self) -> Iterator[None]:
-        try:
-            yield
-        except RuntimeFault as error:
-            error.message = self.secrets.masker().text(error.message)
-            raise
-
     def fetch(self, reference: str, digest: str) -> Image:
         """Return the image with this name and digest ("": any digest), pulled if necessary. Raises ImageFault."""
         image = self.runtime.fetch(reference)
@@ -75,14 +88,13 @@ class Containers:
             raise ImageFault(f"{reference} has digest {image.digest} instead of the expected {digest}.")
         return image
 
-    def have_image(self, deployed: Deployed, progress: Progress | None = None) -> None:
+    def have_image(self, deployed: Deployed, progress: Progress = lambda _name, _what: None) -> None:
         """Pull the image of a deployed component if this node has lost it. Raises ImageFault."""
         if self.runtime.has_image(deployed.image):
             return
         if not deployed.digest:
             raise ImageFault(f"The image {deployed.image} of {deployed.name} is missing, and its digest is unknown.")
-        if progress is not None:
-            progress(deployed.name, f"fetching {deployed.digest}")
+        progress(deployed.name, f"fetching {deployed.digest}")
         image = self.fetch(f"{deployed.component.image}@{deployed.digest}", deployed.digest)
         if image.ident != deployed.image:
             raise ImageFault(f"{deployed.component.image}@{deployed.digest} is not the image that was deployed.")
@@ -97,7 +109,7 @@ class Containers:
         self.data.prepare(name, component)
         secrets = self.secrets.values(component.secrets())
         files = self.data.write_files(name, component, secrets)
-        wanted = Wanted(
+        self.runtime.create(Wanted(
             name=self.name(name), image=deployed.image, component=component,
             env={key: fill(value, secrets) for key, value in component.env.items()},
             mounts=(*(Mount(self.data.volume(name, volume.name), volume.destination, (*volume.options, *CONFINED))
@@ -105,24 +117,73 @@ class Containers:
                     *(Mount(file, destination, ("ro", *CONFINED)) for destination, file in files.items()),
                     *(Mount(pathlib.Path(bind.source), bind.destination, bind.options) for bind in component.binds)),
             networks=tuple(f"{self.platform()}-{name}" for name in component.networks),
-            labels={PLATFORM: self.platform(), COMPONENT: name, DEPLOYMENT: str(deployed.deployment)})
-        with self._masking():
-            self.runtime.create(wanted)
+            labels={PLATFORM: self.platform(), COMPONENT: name, DEPLOYMENT: str(deployed.deployment)}))
 
     def begin(self, deployed: Deployed) -> None:
-        """Start a component in its container, which is created if it does not exist."""
-        if self.runtime.find(self.name(deployed.name)) is None:
-            self.make(deployed)
-        with self._masking():
+        """Start a component in its container, which is created if it does not exist. Masks secrets in errors."""
+        try:
+            if self.runtime.find(self.name(deployed.name)) is None:
+                self.make(deployed)
             self.runtime.start(self.name(deployed.name))
+        except RuntimeFault as error:
+            raise type(error)(self.secrets.masker().text(error.message)) from None
 
     def wait(self, deployed: Deployed) -> None:
-        """Wait until a component is healthy. Raises Failed."""
+        """Wait until a component is healthy for the first time. Raises Failed after ``start`` seconds or when the
+        container exits, and Cancelled when novad stops."""
+        how = deployed.component.health
+        begun = time.monotonic()
+        while not self.ending.is_set():
+            passed = time.monotonic() - begun
+            try:
+                self.check(deployed)
+                if how is not None or passed >= _SETTLED:
+                    return
+            except Unhealthy as error:
+                if passed >= (how.start if how else _SETTLED) or not self.running(deployed.name):
+                    raise Failed(f"Component {deployed.name} does not become healthy: {error.message}"
+                                 f"{self._last_words(deployed.name)}.") from None
+            time.sleep(_POLL_INTERVAL)
+        raise Cancelled("novad is stopping")
+
+    def check(self, deployed: Deployed) -> None:
+        """Run the health check of a component once. Raises RuntimeFault, Unhealthy."""
+        name, how = self.name(deployed.name), deployed.component.health
+        state = self.runtime.find(name)
+        if state is None:
+            raise Unhealthy("the container does not exist")
+        if not state.running:
+            raise Unhealthy(f"the container exited with code {state.exit_code}")
+        if how is not None and how.command:
+            try:
+                code, output = self.runtime.execute(name, how.command, how.timeout)
+            except RuntimeFault:
+                if self.running(deployed.name):
+                    raise
+                raise Unhealthy("the container exited during the health check") from None
+            if code:  # Secrets are masked before the output is shortened.
+                end = self.secrets.masker().text(output).strip()[-_WORDS:]
+                raise Unhealthy(f"the health command exited with code {code}: {' | '.join(end.splitlines())}")
+        elif how is not None and how.http:
+            _get(how)
+        elif how is not None:
+            host, _colon, port = how.tcp.rpartition(":")
+            try:
+                socket.create_connection((host, int(port)), timeout=how.timeout).close()
+            except OSError as error:
+                raise Unhealthy(f"{how.tcp} takes no connection: {error}") from None
+
+    def _last_words(self, name: str) -> str:
+        """Return the end of the log of a component for an error, or ""."""
+        stream = MaskedStream(self.secrets.masker())
         try:
-            health.wait(self.runtime, self.name(deployed.name), deployed.component, self.ending.is_set,
-                        self.secrets.masker)
-        except health.Unhealthy as error:
-            raise Failed(f"Component {deployed.name} does not become healthy: {error.message}.") from None
+            batches = self.runtime.logs(self.name(name), False, 5).batches()
+            lines = [line for some in batches for line in stream.lines(some)]
+        except ReportedError:
+            return ""
+        text = " | ".join(line.strip() for line in lines)[-500:]
+        printable = "".join(character if character.isprintable() else "?" for character in text)
+        return f"; its last words: {printable}" if lines else ""
 
     def version(self, deployed: Deployed) -> str:
         """Return the output of the version command; without a command, or if it fails, the name of the version."""
@@ -142,7 +203,7 @@ class Containers:
         path = self.data.dump(place)
         path.parent.mkdir(parents=True)
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:  # for root only
-            self._pipe(deployed, "dump", deployed.component.dump, None, file)
+            self._pipe(deployed, "dump", None, file)
             file.flush()
             os.fsync(file.fileno())
             size = file.tell()
@@ -153,11 +214,158 @@ class Containers:
     def restore_dump(self, deployed: Deployed, place: str) -> None:
         """Send a dump to the restore command of a component, which runs with empty volumes. Raises Failed."""
         with self.data.dump(place).open("rb") as file:
-            self._pipe(deployed, "restore", deployed.component.restore, file, None)
+            self._pipe(deployed, "restore", file, None)
 
-    def _pipe(self, deployed: Deployed, verb: str, command: tuple[str, ...], source: BinaryIO | None,
-              target: BinaryIO | None) -> None:
+    def _pipe(self, deployed: Deployed, verb: str, source: BinaryIO | None, target: BinaryIO | None) -> None:
+        command = deployed.component.dump if target is not None else deployed.component.restore
         code, words = self.runtime.pipe(self.name(deployed.name), command, _LONGEST_DUMP, source, target)
         if code:  # Secrets are masked before the output is shortened.
             raise Failed(f"The {verb} command of {deployed.name} failed with exit code {code}: "
                          f"{self.secrets.masker().text(words).strip()[-_WORDS:]}")
+
+    # --- restoration of the state before a change ---------------------------------------------------
+    def backup_path(self, change: Change) -> str:
+        """Return the path of the backup that a change restores. Raises NotKnown."""
+        for backup in self.journal.backups(change.name):
+            if backup.id == change.restore:
+                return backup.path
+        raise NotKnown(f"Backup {change.restore} of {change.name} does not exist.")
+
+    def restore_backup(self, change: Change) -> None:
+        """Restore the volumes from the backup of a change. A dump is read later, by the running component."""
+        path = self.backup_path(change) if change.restore else ""
+        self._restore_volumes(change, "" if path and self.data.dump(path).exists() else path)
+
+    def _restore_volumes(self, change: Change, path: str) -> None:
+        """Restore the volumes in the backup at ``path`` ("": none); clear the others, which had no data then."""
+        if path:
+            self.data.restore(change.name, path)
+        restored = self.data.volumes_in(path) if path else ()
+        for volume in volumes_of(change):
+            if volume.backup and volume.name not in restored:
+                self.data.clear(change.name, volume.name)
+
+    def restore_data(self, ident: int, changes: Sequence[Change], progress: Progress) -> None:
+        """Stop the components and restore the data that deployment ``ident`` backed up."""
+        paths = {backup.component: backup.path for backup in self.journal.backups() if backup.deployment == ident}
+        for change in reversed(changes):
+            if (stopping := change.after or change.before) is not None:
+                progress(change.name, "undo: stopping")
+                self.remove(stopping)
+        for change in changes:
+            if change.name in paths:
+                progress(change.name, "undo: restoring its data")
+            self._restore_volumes(change, paths.get(change.name, ""))
+
+    def restore_containers(self, changes: Sequence[Change], progress: Progress) -> None:
+        """Create and start the previous containers, and wait for their health checks."""
+        previous = [change.before for change in changes if change.before is not None]
+        for before in previous:
+            if before.wanted:
+                progress(before.name, "undo: starting the previous version")
+                self.begin(before)
+            elif self.runtime.find(self.name(before.name)) is None:
+                self.make(before)
+        for before in previous:
+            try:
+                if before.wanted:
+                    self.wait(before)
+            except Failed as error:
+                LOG.warning("The restored version of component %s is running, but not healthy: %s", before.name, error)
+
+    def remove_partial_backups(self, deployment: Deployment) -> None:
+        """Remove backups of a deployment that were not completed."""
+        complete = {backup.path for backup in self.journal.backups()}
+        for change in deployment.changes:
+            if (path := self.data.place(change.name, label(deployment))) not in complete:
+                self.data.drop_backup(path)
+
+    # --- deferred cleanup ---------------------------------------------------------------------------
+    def removal_tasks(self, volumes: bool, secrets: bool) -> list[CleanupTask]:
+        """Return the removal tasks of all data and all secrets on this node."""
+        return [*(CleanupTask(kind=DATA, name=name) for name in self.data.components() if volumes),
+                *(CleanupTask(kind=VOLUME, name=name) for name in self.journal.facts(UNNAMED) if volumes),
+                *([CleanupTask(kind=SECRETS, name="")] if secrets else [])]
+
+    def tasks_after(self, changes: Sequence[Change], undone: bool = False) -> list[CleanupTask]:
+        """Return the cleanup after these changes (or after they are undone): files of removed components, networks that
+        no component uses any more, and the old values of secrets."""
+        deployed = {**self.journal.components(),
+                    **{change.name: change.before if undone else change.after for change in changes}}
+        touched = _networks([state for change in changes for state in (change.before, change.after)])
+        return [*(CleanupTask(kind=FILES, name=name) for name in sorted(deployed) if deployed[name] is None),
+                *(CleanupTask(kind=NETWORK, name=name) for name in sorted(touched - _networks(deployed.values()))),
+                CleanupTask(kind=OLD_SECRETS, name="")]
+
+    def clean_up(self, progress: Progress = lambda _name, _what: None) -> None:
+        """Execute all cleanup tasks, within the lock of changes. A task that fails is retried at the next call."""
+        for task in self.journal.cleanup_tasks():
+            try:
+                self._execute(task, progress)
+            except (RuntimeFault, OSError) as error:
+                LOG.warning("Cannot remove %s %s, retrying later: %s", task.kind, task.name, error)
+                why = os_error_text(error) if isinstance(error, OSError) else error
+                progress(task.name, f"cannot remove its {task.kind}, retrying later: {why}")
+            else:
+                self.journal.cleanup_done(task.id)
+
+    def _execute(self, task: CleanupTask, progress: Progress) -> None:
+        current = self.journal.components() if task.kind in (FILES, NETWORK) else {}
+        if task.kind == BACKUP:
+            self.data.drop_backup(task.name)
+        elif task.kind == FILES and task.name not in current:
+            self.data.remove_files(task.name)
+        elif task.kind == DATA:
+            progress(task.name, "removing its data")
+            self.data.remove(task.name)
+        elif task.kind == VOLUME:
+            self.runtime.remove_volume(task.name)
+            self.journal.drop_fact(f"{UNNAMED}{task.name}")
+        elif task.kind == NETWORK and task.name not in _networks(current.values()):
+            self.runtime.remove_network(f"{self.platform()}-{task.name}")
+        elif task.kind == SECRETS:
+            progress("", "removing secrets")
+            self.secrets.remove()
+        elif task.kind == OLD_SECRETS:
+            self.secrets.forget()
+
+
+def _get(health: Health) -> None:
+    url = urllib.parse.urlsplit(health.http)
+    kind = http.client.HTTPSConnection if url.scheme == "https" else http.client.HTTPConnection
+    late = threading.Event()
+    connection = None
+    try:
+        connection = kind(url.hostname or "", url.port, timeout=health.timeout)
+        connection.connect()
+        # The timeout covers the whole response: one that arrives byte by byte counts as none.
+        timer = threading.Timer(health.timeout, _end, (connection.sock, late))
+        timer.start()
+        try:
+            connection.request("GET", (url.path or "/") + (f"?{url.query}" if url.query else ""))
+            status = connection.getresponse().status
+        finally:
+            timer.cancel()
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        why = f"no answer in {health.timeout:g} seconds" if late.is_set() else str(error) or type(error).__name__
+        raise Unhealthy(f"{health.http} does not answer: {why}") from None
+    finally:
+        if connection is not None:
+            connection.close()
+    if status >= 500:
+        raise Unhealthy(f"{health.http} answers {status}")
+
+
+def _end(sock: socket.socket, late: threading.Event) -> None:
+    late.set()
+    with contextlib.suppress(OSError):
+        sock.shutdown(socket.SHUT_RDWR)
+
+
+def _networks(components: Iterable[Deployed | None]) -> set[str]:
+    return {network for deployed in components if deployed is not None for network in deployed.component.networks}
+
+
+def label(deployment: Deployment) -> str:
+    """Return the name of the backups of a deployment, with its time, since a new journal numbers from 1 again."""
+    return f"{deployment.id}-{int(deployment.started * 1000)}"

@@ -189,28 +189,24 @@ def _size(place: pathlib.Path) -> int:
                     status = entry.stat(follow_symlinks=False)
                     if stat.S_ISDIR(status.st_mode):
                         waiting.append(entry.path)
-                        continue
-                    if status.st_nlink > 1:
-                        if (status.st_dev, status.st_ino) in linked:
-                            continue
-                        linked.add((status.st_dev, status.st_ino))
-                    total += status.st_blocks * 512
+                    elif (file := (status.st_dev, status.st_ino)) not in linked:
+                        total += status.st_blocks * 512
+                        linked.update([file] if status.st_nlink > 1 else [])
     return total
 
 
 def _remove(place: pathlib.Path) -> None:
     """Remove a file or a directory of any depth (shutil.rmtree cannot); empty a mount point. Raises OSError."""
-    if not os.path.lexists(place):
-        return
-    done = subprocess.run(["rm", "-rf", "--", str(place)], capture_output=True, text=True, check=False)
-    if done.returncode and not (place.is_dir() and not any(place.iterdir())):
-        raise OSError(errno.EIO, _last_line(done.stderr), str(place))
+    if os.path.lexists(place) and (why := _run("rm", "-rf", "--", str(place))) and not (
+            place.is_dir() and not any(place.iterdir())):
+        raise OSError(errno.EIO, why, str(place))
 
 
-def _last_line(text: str) -> str:
-    """Return the last line of a command's error output without paths of the component, which may be very long."""
-    lines = text.strip().splitlines() or ["it says nothing"]
-    return lines[-1].rpartition(": ")[2][:_WORDS]
+def _run(*command: str) -> str:
+    """Run a command. Return the reason of a failure without paths of the component, which may be very long, or ""."""
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    lines = done.stderr.strip().splitlines() or ["it says nothing"]
+    return lines[-1].rpartition(": ")[2][:_WORDS] if done.returncode else ""
 
 
 def _refill(source: pathlib.Path, target: pathlib.Path) -> None:
@@ -223,8 +219,6 @@ def _refill(source: pathlib.Path, target: pathlib.Path) -> None:
 def _copy(source: pathlib.Path, target: pathlib.Path) -> None:
     """Copy with owners, times, links and holes; without copying blocks where the file system supports it."""
     # The copy command ends with novad; otherwise the next novad would find it still writing.
-    for command in (["setpriv", "--pdeathsig", "KILL", "cp", "-a", "--reflink=auto", "--sparse=auto", "-T",
-                     str(source), str(target)], ["sync", "-f", str(target)]):
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise ReportedError(f"{source} could not be copied to {target}: {_last_line(done.stderr)}")
+    if why := _run("setpriv", "--pdeathsig", "KILL", "cp", "-a", "--reflink=auto", "--sparse=auto", "-T", str(source),
+                   str(target)) or _run("sync", "-f", str(target)):
+        raise ReportedError(f"{source} could not be copied to {target}: {why}")

@@ -17,23 +17,21 @@ import dataclasses
 import logging
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any, Protocol
 
 import msgspec
 
 from nova.common.errors import Invalid, Refused, ReportedError, os_error_text
 from nova.novad.deployment import changes as conditions
-from nova.novad.deployment import cleanup, history
+from nova.novad.deployment import history
 from nova.novad.deployment import journal as outcomes
-from nova.novad.deployment.containers import Containers, Progress
+from nova.novad.deployment.containers import UNNAMED, Containers, Progress, label
 from nova.novad.deployment.data import Data
 from nova.novad.deployment.history import BACK_UP, DEPLOY, REMOVE, ROTATE
 from nova.novad.deployment.journal import Change, CleanupTask, Deployed, Deployment, Journal, Origin
-from nova.novad.deployment.rollback import Rollback, label
 from nova.novad.errors import Busy, Cancelled, Failed, ImageFault, shortened
 from nova.novad.platform import Platform, in_order
-from nova.novad.runtime.base import Runtime
+from nova.novad.runtime.podman import Podman
 from nova.novad.secrets import Secrets
 
 LOG = logging.getLogger(__name__)
@@ -77,15 +75,13 @@ _ALONE = Terms()
 class Deployer:
     """The deployer of a node. One deployment runs at a time; a second one raises Busy."""
 
-    def __init__(self, platform: Platform, journal: Journal, runtime: Runtime, data: Data, secrets: Secrets) -> None:
+    def __init__(self, platform: Platform, journal: Journal, runtime: Podman, data: Data, secrets: Secrets) -> None:
         self.platform, self.journal, self.runtime = platform, journal, runtime
         self.data, self.secrets = data, secrets
-        self.cleanup = cleanup.CleanupExecutor(lambda: self.platform.name, journal, runtime, data, secrets)
         self.others: Others | None = None
         history.record_missing(journal)
         self.ending = threading.Event()
-        self.containers = Containers(lambda: self.platform.name, runtime, data, secrets, self.ending)
-        self.rollback = Rollback(journal, runtime, data, self.containers)
+        self.containers = Containers(lambda: self.platform.name, journal, runtime, data, secrets, self.ending)
         self._turn = threading.Condition()
         self._doing = ""
         self.awaited = 0  # Number of changes that wait for the end of a health check.
@@ -94,12 +90,10 @@ class Deployer:
     def alone(self, what: str) -> Iterator[None]:
         """Lock out other changes; wait for a running health check. Raises Busy."""
         with self._turn:
-            while self._doing == HEALTH_CHECK and what != HEALTH_CHECK:
+            if what != HEALTH_CHECK:
                 self.awaited += 1
-                try:
-                    self._turn.wait()
-                finally:
-                    self.awaited -= 1
+                self._turn.wait_for(lambda: self._doing != HEALTH_CHECK)
+                self.awaited -= 1
             if self._doing:
                 raise Busy(f"Another deployment is in progress ({self._doing}); see nova history.")
             self._doing = what
@@ -121,7 +115,7 @@ class Deployer:
                 raise Busy(f"Deployment {waits.id} waits for the decision of "
                            f"{origin.node if origin else 'its control node'}; see nova history.")
             # Data that are still to be removed are not part of the next deployment.
-            self.cleanup.run(lambda _name, _what: None)
+            self.containers.clean_up()
             yield
 
     def idle(self, seconds: float) -> bool:
@@ -157,11 +151,11 @@ class Deployer:
         return [Change(name=name, before=current[name], after=current[name]) for name in self.order(current)
                 if current[name].component.secrets() & set(names)]
 
-    def order(self, names: Iterable[str], of: Mapping[str, Deployed] = MappingProxyType({})) -> list[str]:
+    def order(self, names: Iterable[str], of: Iterable[Deployed | None] = ()) -> list[str]:
         """Sort by the dependencies of deployed components and of the platform file; those in ``of`` by their own."""
         file = self.platform.components
         components = {**{name: deployed.component for name, deployed in self.journal.components().items()}, **file,
-                      **{name: deployed.component for name, deployed in of.items()}}
+                      **{deployed.name: deployed.component for deployed in of if deployed is not None}}
         wanted = set(names)
         dependencies = {name: [dependency for dependency in component.depends if dependency in components]
                         for name, component in components.items()}
@@ -174,9 +168,8 @@ class Deployer:
 
     def ordered(self, changes: Mapping[str, Change]) -> list[Change]:
         """Sort by dependencies, including those of components of a rollback that the platform file lacks."""
-        of = {name: deployed for name, change in changes.items()
-              if (deployed := change.after or change.before) is not None}
-        return [changes[name] for name in self.order(changes, of)]
+        return [changes[name] for name in self.order(changes, [
+            change.after or change.before for change in changes.values()])]
 
     def run(self, kind: str, changes: Sequence[Change], progress: Progress, terms: Terms = _ALONE) -> Deployment:
         """Execute a deployment. Raises Busy, Refused, ImageFault (nothing changed), Failed (state restored)."""
@@ -191,8 +184,8 @@ class Deployer:
             if not changes and not terms.renew and not terms.assignments:
                 self.journal.advance(begun.id, FETCH, [])  # The planned changes did not happen.
                 self.journal.finish(begun.id, outcomes.DONE, [],
-                                    cleanup=self.removal_tasks(terms.drop_data, terms.drop_secrets))
-                self.cleanup.run(progress)
+                                    cleanup=self.containers.removal_tasks(terms.drop_data, terms.drop_secrets))
+                self.containers.clean_up(progress)
                 return self._deployment(begun.id)
             self._carry_out(begun, changes, progress, terms)
         except Cancelled:
@@ -207,23 +200,23 @@ class Deployer:
             raise Failed(f"{why} The previous state was restored{left}.") from error
         if terms.origin is None:
             conditions.record_digests(self.journal, self._deployment(begun.id).changes)
-            self.cleanup.run(progress)
+            self.containers.clean_up(progress)
             LOG.info("Deployment %d (%s) succeeded: %s", begun.id, kind, ", ".join(change.name for change in changes))
-            if self.others is not None and terms.assignments:
-                for node in self.others.settle(begun.id, True, progress):
-                    progress("", f"{node} does not answer; it receives the decision when it answers again")
+            for node in self.others.settle(begun.id, True, progress) if self.others and terms.assignments else ():
+                progress("", f"{node} does not answer; it receives the decision when it answers again")
         return self._deployment(begun.id)
 
     def _carry_out(self, begun: Deployment, changes: list[Change], progress: Progress, terms: Terms) -> None:
         """Deploy here and on other nodes. All nodes are prepared before any component stops."""
         ident, kind = begun.id, begun.kind
+        others = self.others if terms.assignments else None
         self._check(kind, changes, terms.drop_data)
         for change in changes if terms.drop_data else ():
             container = self.runtime.find(self.containers.name(change.name))
             for volume in container.volumes if container is not None else ():
-                self.journal.set_fact(f"{cleanup.UNNAMED}{volume}", change.name)
-        if self.others is not None and terms.assignments:
-            self.others.prepare(ident, terms.assignments, progress)
+                self.journal.set_fact(f"{UNNAMED}{volume}", change.name)
+        if others is not None:
+            others.prepare(ident, terms.assignments, progress)
         self.journal.advance(ident, BACKUP, changes)
         self._back_up(begun, changes, progress)
         self.secrets.keep(terms.renew)
@@ -233,52 +226,38 @@ class Deployer:
         here_first = kind != REMOVE  # Components that use others are removed first.
         if here_first:
             changes = self._apply(kind, changes, progress)
-        if self.others is not None and terms.assignments:
+        if others is not None:
             self._go_on()
-            self.others.apply(ident, terms.assignments, progress)
+            others.apply(ident, terms.assignments, progress)
         if not here_first:
             changes = self._apply(kind, changes, progress)
         self.journal.advance(ident, APPLY, changes)
         if terms.origin is not None:
             self.journal.finish(ident, outcomes.PENDING, changes)
         else:
-            removals = self.removal_tasks(terms.drop_data, terms.drop_secrets)
-            self.journal.finish(ident, outcomes.DONE, changes, cleanup=[*removals, *self._cleanup_after(changes)],
-                                states=history.states_made(self.journal, self._deployment(ident)))
+            self._commit(ident, changes, self.containers.removal_tasks(terms.drop_data, terms.drop_secrets))
+
+    def _commit(self, ident: int, components: Sequence[Change], removals: Sequence[CleanupTask]) -> Deployment:
+        deployment = self._deployment(ident)
+        cleanup = [*removals, *self.containers.tasks_after(deployment.changes)]
+        self.journal.finish(ident, outcomes.DONE, components, cleanup=cleanup,
+                            states=history.states_made(self.journal, deployment))
+        return deployment
 
     def prepare(self, kind: str, changes: list[Change], progress: Progress) -> None:
-        """Fetch and check the images of a deployment, within :meth:`changing`. Raises as run(), which also checks the
-        data of removed components."""
-        self._check(kind, self._fetched(0, kind, changes, progress), True)
+        """Fetch and check the images of a deployment, within :meth:`changing`. Raises as run()."""
+        self._check(kind, self._fetched(0, kind, changes, progress), True)  # run() checks the data that are removed.
 
     def decide(self, ident: int, done: bool, progress: Progress, removals: Sequence[CleanupTask] = ()) -> None:
         """Commit or undo the pending changes, within :meth:`alone`; a commit stores the removals. Raises Failed."""
         if done:
-            deployment = self._deployment(ident)
-            self.journal.finish(ident, outcomes.DONE, [], cleanup=[*removals, *self._cleanup_after(deployment.changes)],
-                                states=history.states_made(self.journal, deployment))
+            deployment = self._commit(ident, [], removals)
             conditions.record_digests(self.journal, deployment.changes)
-            self.cleanup.run(progress)
+            self.containers.clean_up(progress)
         else:
             self.journal.reopen(ident)
             self._undo(ident, "It was given up by the control node.", progress)
         LOG.info("Deployment %d is %s by the decision of the control node", ident, "done" if done else "undone")
-
-    def removal_tasks(self, volumes: bool, secrets: bool) -> list[CleanupTask]:
-        """Return the removal tasks of all data and all secrets on this node."""
-        unnamed = self.journal.facts(cleanup.UNNAMED)
-        return [*(CleanupTask(kind=cleanup.DATA, name=name) for name in self.data.components() if volumes),
-                *(CleanupTask(kind=cleanup.VOLUME, name=fact.removeprefix(cleanup.UNNAMED))
-                  for fact in unnamed if volumes),
-                *([CleanupTask(kind=cleanup.SECRETS, name="")] if secrets else [])]
-
-    def _cleanup_after(self, changes: Sequence[Change], undone: bool = False) -> list[CleanupTask]:
-        """Return the cleanup after these changes (or after they are undone), including the old values of secrets."""
-        remaining = {name: deployed for name, deployed in self.journal.components().items()
-                     if name not in {change.name for change in changes}}
-        now = filter(None, [change.before if undone else change.after for change in changes])
-        return [*cleanup.tasks_after(changes, [*remaining.values(), *now]),
-                CleanupTask(kind=cleanup.OLD_SECRETS, name="")]
 
     def _deployment(self, ident: int) -> Deployment:
         deployment = self.journal.deployment(ident)
@@ -291,22 +270,20 @@ class Deployer:
         fetched: dict[str, Change] = {}
         for change in changes:
             self._go_on()
-            if change.after is None or change.after.image:
-                if change.after is not None:
-                    self.containers.have_image(change.after, progress)
-                fetched[change.name] = change
-                continue
-            component = change.after.component
-            progress(change.name, f"fetching {component.reference()}")
-            image = self.containers.fetch(component.reference(), component.digest)
-            conditions.check_digest(self.journal, change.name, component, image.digest)
-            before = change.before
-            if kind == DEPLOY and before is not None and before.wanted and before.image == image.ident and (
-                    conditions.without_digest(before.component) == conditions.without_digest(component)):
-                progress(change.name, "is up to date")
-                continue
-            fetched[change.name] = msgspec.structs.replace(change, after=Deployed(
-                name=change.name, component=component, image=image.ident, digest=image.digest, deployment=ident))
+            if change.after is not None and change.after.image:
+                self.containers.have_image(change.after, progress)
+            elif change.after is not None:
+                component, before = change.after.component, change.before
+                progress(change.name, f"fetching {component.reference()}")
+                image = self.containers.fetch(component.reference(), component.digest)
+                conditions.check_digest(self.journal, change.name, component, image.digest)
+                if kind == DEPLOY and before is not None and before.wanted and before.image == image.ident and (
+                        msgspec.structs.replace(before.component, digest=component.digest) == component):
+                    progress(change.name, "is up to date")
+                    continue
+                change = msgspec.structs.replace(change, after=Deployed(
+                    name=change.name, component=component, image=image.ident, digest=image.digest, deployment=ident))
+            fetched[change.name] = change
         for change in list(fetched.values()):
             for owner in change.after.component.data_of if change.after else ():
                 if owner in current and owner not in fetched:
@@ -339,7 +316,7 @@ class Deployer:
         dumped = {change.name for change in changes if begun.kind == BACK_UP and change.before is not None
                   and change.before.component.dump and self.containers.running(change.name)}
         before = {change.name: change.before for change in changes if change.before is not None}
-        stops = conditions.stopping({name: before[name] for name in self.order(before, before)}, dumped)
+        stops = conditions.stopping({name: before[name] for name in self.order(before, before.values())}, dumped)
         for name, deployed in reversed(stops.items()):
             progress(name, "stopping")
             self.containers.stop(deployed)
@@ -371,14 +348,22 @@ class Deployer:
             if change.after is None:
                 continue
             self._go_on()
-            if _remakes(kind, change):
-                self._replace(change, progress)
-            else:
+            if not _remakes(kind, change):
                 progress(change.name, "starting")
-                self.runtime.start(self.containers.name(change.name))
+            else:
+                if change.before is not None and self.containers.running(change.name):
+                    progress(change.name, "stopping")
+                    self.containers.stop(change.before)
+                self.runtime.remove(self.containers.name(change.name))
+                if change.restore or change.state:
+                    progress(change.name, "restoring its data")
+                    self.containers.restore_backup(change)
+                progress(change.name, f"starting {change.after.component.reference()}")
+                self.containers.make(change.after)
+            self.runtime.start(self.containers.name(change.name))
             progress(change.name, "waiting until it is healthy")
             self.containers.wait(change.after)
-            if change.restore and (place := self.rollback.backup_path(change)) and self.data.dump(place).exists():
+            if change.restore and (place := self.containers.backup_path(change)) and self.data.dump(place).exists():
                 progress(change.name, "reading its dump")
                 self.containers.restore_dump(change.after, place)
                 self.containers.wait(change.after)
@@ -386,19 +371,6 @@ class Deployer:
             progress(change.name, f"runs version {after.version}")
             applied.append(msgspec.structs.replace(change, after=after))
         return applied
-
-    def _replace(self, change: Change, progress: Progress) -> None:
-        assert change.after is not None
-        if change.before is not None and self.containers.running(change.name):
-            progress(change.name, "stopping")
-            self.containers.stop(change.before)
-        self.runtime.remove(self.containers.name(change.name))
-        if change.restore or change.state:
-            progress(change.name, "restoring its data")
-            self.rollback.restore_backup(change)
-        progress(change.name, f"starting {change.after.component.reference()}")
-        self.containers.make(change.after)
-        self.runtime.start(self.containers.name(change.name))
 
     def _go_on(self) -> None:
         """Raise Cancelled if novad is stopping."""
@@ -414,7 +386,7 @@ class Deployer:
                             deployment.kind, deployment.stage)
                 error = deployment.error.partition(_NOT_YET)[0] or "novad ended in the middle of it."
                 self._undo(deployment.id, error, progress)
-            self.cleanup.run(progress)
+            self.containers.clean_up(progress)
             return unfinished
 
     def _undo(self, ident: int, error: str, progress: Progress) -> str:
@@ -427,10 +399,10 @@ class Deployer:
                 if deployment.stage != BACKUP:
                     self.journal.advance(ident, UNDO)
                     if deployment.kind != BACK_UP:  # A backup changes no component.
-                        self.rollback.restore_data(ident, deployment.changes, progress)
+                        self.containers.restore_data(ident, deployment.changes, progress)
                     self.secrets.put_back()
-                self.rollback.restore_containers(deployment.changes, progress)
-                self.rollback.remove_partial_backups(deployment)
+                self.containers.restore_containers(deployment.changes, progress)
+                self.containers.remove_partial_backups(deployment)
         except Cancelled:
             raise
         except Exception as fault:
@@ -442,8 +414,8 @@ class Deployer:
             Change(name=change.name, after=change.before) for change in deployment.changes]
         words = f"; {', '.join(left)} did not answer, and will be undone when they answer again" if left else ""
         self.journal.finish(ident, outcomes.UNDONE, before, error.removesuffix(".") + words + "." if words else error,
-                            self._cleanup_after(deployment.changes, undone=True))
-        self.cleanup.run(progress)
+                            self.containers.tasks_after(deployment.changes, undone=True))
+        self.containers.clean_up(progress)
         return words
 
 

@@ -116,8 +116,7 @@ def _guessed(journal: Journal, states: Sequence[State], change: Change) -> State
 
 
 def _target(states: Sequence[State], to: int | None, has_data: bool) -> State | None:
-    """Return the target state; None if it does not exist or is the current one, or the current one is a copy of it to
-    which nothing was written."""
+    """Return the target state; None if it does not exist, or if the current state is it or an unchanged copy of it."""
     if not states:
         return None
     current = states[-1]

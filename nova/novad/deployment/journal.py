@@ -5,6 +5,7 @@ what it must undo. Everything else (containers, directories) can be created agai
 """
 
 import contextlib
+import itertools
 import os
 import pathlib
 import sqlite3
@@ -110,8 +111,7 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Participation(msgspec.Struct, frozen=True, kw_only=True):
-    """The part of another node in a deployment. ``done``: True if the deployment is done; ``settled``: True if the node
-    has received the decision."""
+    """The part of another node in a deployment. ``done``: it is done; ``settled``: the node has the decision."""
 
     deployment: int
     address: str
@@ -136,7 +136,7 @@ class Backup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CleanupTask(msgspec.Struct, frozen=True, kw_only=True):
-    """A removal, see :mod:`nova.novad.deployment.cleanup`. ``id``: its row, or 0 if it is not stored yet."""
+    """A removal, see :mod:`nova.novad.deployment.containers`. ``id``: its row, or 0 if it is not stored yet."""
 
     kind: str
     name: str
@@ -156,7 +156,7 @@ class Journal:
         self._closed = False
         self._reserve = path.with_name(f"{path.name}.reserve")
         self._reserved = self._reserve.exists()
-        self._decode_deployed = msgspec.json.Decoder(Deployed).decode
+        self._decode_deployed = msgspec.json.Decoder(Deployed).decode  # Made before threads use the types.
         self._decode_changes = msgspec.json.Decoder(list[Change]).decode
         try:
             self._connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
@@ -187,9 +187,8 @@ class Journal:
         return self._deployment(row)
 
     def advance(self, ident: int, stage: str, changes: Sequence[Change] | None = None) -> None:
-        text = None if changes is None else _text(list(changes))
-        self._execute("update deployments set stage = ?, changes = coalesce(?, changes) where id = ?",
-                      stage, text, ident)
+        self._execute("update deployments set stage = ?, changes = coalesce(?, changes) where id = ?", stage,
+                      None if changes is None else _text(list(changes)), ident)
 
     def finish(self, ident: int, state: str, components: Sequence[Change], error: str = "",
                cleanup: Sequence[CleanupTask] = (), states: Sequence[State] = ()) -> None:
@@ -203,8 +202,8 @@ class Journal:
                 else:
                     connection.execute("insert or replace into components values (?, ?)",
                                        (change.name, _text(change.after)))
-            for task in cleanup:
-                connection.execute("insert into owed (kind, name) values (?, ?)", (task.kind, task.name))
+            connection.executemany("insert into owed (kind, name) values (?, ?)",
+                                   [(task.kind, task.name) for task in cleanup])
             if state == DONE:
                 _record(connection, ident, states)
 
@@ -270,13 +269,11 @@ class Journal:
 
     def participations(self, idents: Sequence[int]) -> dict[int, list[Participation]]:
         """Return the participations of the other nodes by deployment."""
-        participations: dict[int, list[Participation]] = {}
-        for participation in self._structs(
-                Participation, "select deployment, address, node, components, settled, state = ? from asked join "
-                "deployments on id = deployment where deployment in (select value from json_each(?)) "
-                "order by deployment, node", DONE, _text(list(idents))):
-            participations.setdefault(participation.deployment, []).append(participation)
-        return participations
+        rows = self._structs(
+            Participation, "select deployment, address, node, components, settled, state = ? from asked join "
+            "deployments on id = deployment where deployment in (select value from json_each(?)) "
+            "order by deployment, node", DONE, _text(list(idents)))
+        return {ident: list(nodes) for ident, nodes in itertools.groupby(rows, lambda node: node.deployment)}
 
     def unsettled(self) -> list[Participation]:
         """Return the participations of nodes that have not received the decision on a finished deployment."""
@@ -286,16 +283,15 @@ class Journal:
             DONE, DONE, UNDONE)
 
     def components(self) -> dict[str, Deployed]:
-        rows = self._execute("select deployed from components order by name")
+        rows = self._execute("select name, deployed from components order by name")
         with self._damage("components"):
-            return {deployed.name: deployed for deployed in (self._decode_deployed(text) for text, in rows)}
+            return {name: self._decode_deployed(text) for name, text in rows}
 
     def add_backup(self, component: str, deployment: int, writer: Deployed, path: str, size: int) -> Backup:
-        [backup] = self._structs(
+        return self._structs(
             Backup, "insert into backups (component, deployment, writer, version, path, size, made) "
             "values (?, ?, ?, ?, ?, ?, ?) returning *", component, deployment, writer.deployment,
-            writer.version or writer.component.tag, path, size, time.time())
-        return backup
+            writer.version or writer.component.tag, path, size, time.time())[0]
 
     def backups(self, component: str | None = None, dropped: bool = False) -> list[Backup]:
         """Return backups, the newest first."""
@@ -322,9 +318,10 @@ class Journal:
         self._execute("insert or replace into facts values (?, ?)", name, value)
 
     def facts(self, prefix: str) -> dict[str, str]:
-        """Return the facts whose names begin with the prefix."""
-        return dict(self._execute("select name, value from facts where substr(name, 1, ?) = ? order by name",
-                                  len(prefix), prefix))
+        """Return the facts whose names begin with the prefix, by the rest of their names."""
+        rows = self._execute("select name, value from facts where substr(name, 1, ?) = ? order by name",
+                             len(prefix), prefix)
+        return {name.removeprefix(prefix): value for name, value in rows}
 
     def drop_fact(self, name: str) -> None:
         self._execute("delete from facts where name = ?", name)

@@ -43,7 +43,7 @@ _WORDS = 4096  # maximum number of characters of a report that the journal store
 _REPORTS = 10_000  # maximum number of reports of a node per call; a deployment has a few per component
 _SETTLE = 120.0  # timeout in seconds of a call with the decision; the node continues without its caller
 _FETCH, _OTHER = 1800.0, 600.0  # Seconds that a node has to pull an image, and for the other steps of a component.
-# Facts of the journal: nodes that were accepted, and nodes that an earlier release discovered.
+# Facts of the journal, by address: accepted nodes, and the names of nodes that an earlier release discovered.
 _ACCEPTED, _EARLIER = "accepted ", "member "
 _AS_BEFORE = " The previous state was restored."
 # Reconnect to a returning node at once, and detect a vanished node within half a minute.
@@ -153,7 +153,7 @@ class Coordinator:
     def accept(self, wanted: str, roles: Sequence[str]) -> pb.NodeEntry:
         """Accept a node for deployments. ``wanted``: its name or address; ``roles``: compute by default. The name is
         bound to the address: a node that moves must be accepted again. Raises NotKnown, Refused, Invalid."""
-        candidates = {(url, name) for name, url in self._discovered()} | {*self._earlier().items()} | {
+        candidates = {(url, name) for name, url in self._discovered()} | {*self._journal.facts(_EARLIER).items()} | {
             (url, stored.node) for url, stored in self._stored().items()}
         chosen = sorted(candidate for candidate in candidates if wanted in candidate)
         if not chosen:
@@ -178,7 +178,7 @@ class Coordinator:
     def forget(self, node: str) -> None:
         """Remove an accepted node from deployments. Raises NotKnown."""
         removed = [*(f"{_ACCEPTED}{url}" for url, stored in self._stored().items() if node in (stored.node, url)),
-                   *(f"{_EARLIER}{url}" for url, name in self._earlier().items() if node in (name, url))]
+                   *(f"{_EARLIER}{url}" for url, name in self._journal.facts(_EARLIER).items() if node in (name, url))]
         if not removed:
             raise NotKnown(f"No accepted node {node}. Nodes of the option nodes are changed in novad.toml.")
         for fact in removed:
@@ -198,17 +198,13 @@ class Coordinator:
         accepted = [msgspec.json.decode(text, type=Node) for text in self._journal.facts(_ACCEPTED).values()]
         return {node.address: node for node in accepted if node.node not in names}
 
-    def _earlier(self) -> dict[str, str]:
-        """Return {address: name} of nodes that an earlier release accepted by discovery alone."""
-        return {key.removeprefix(_EARLIER): node for key, node in self._journal.facts(_EARLIER).items()}
-
     def _unaccepted(self) -> dict[str, str]:
         """Return {address: required action} of nodes without roles, which a deployment would skip silently."""
         accepted = self._accepted()
         bare = {url: f'Node {url} has no name and roles: write {{address = "{url}", node = "NAME", roles = '
                      '["compute"]}} into nodes of novad.toml' for url in self.options.nodes if isinstance(url, str)}
         earlier = {url: f"Node {name} ({url}) was discovered by an earlier release and has no roles: nova nodes accept "
-                        f"{name}, or nova nodes forget {name}" for url, name in self._earlier().items()}
+                        f"{name}, or nova nodes forget {name}" for url, name in self._journal.facts(_EARLIER).items()}
         return {url: why for url, why in {**earlier, **bare}.items() if url not in accepted}
 
     def _discovered(self) -> list[tuple[str, str]]:
@@ -219,7 +215,7 @@ class Coordinator:
     def _ask(self, accepted: tuple[str, Place]) -> Peer:
         """Query the state of a node. The name and roles that it reports decide nothing."""
         url, place = accepted
-        with self._client(url, place.node) as client, _peer_errors(f"{place.node} ({url})", place.node):
+        with self._client(url, place.node, f"{place.node} ({url})") as client:
             daemon = client.ask(client.daemon.Show, pb.Empty(), _ANSWER)
             if daemon.node != place.node:
                 raise Refused(f"The node at {url} reports the name {daemon.node[:64]!r}, but this control node "
@@ -230,14 +226,16 @@ class Coordinator:
             component.node = place.node
         return Peer(url=url, place=place, steered=daemon.steered, components=tuple(shown.components))
 
-    def plan(self, assignments: Sequence[NodeAssignment]) -> list[tuple[str, Any]]:
-        """Return (node, change) for the changes of other nodes."""
-        def ask(node_assignment: NodeAssignment) -> Any:
+    def plan(self, assignments: Sequence[NodeAssignment]) -> list[pb.PlannedChange]:
+        """Return the changes of other nodes."""
+        def ask(node_assignment: NodeAssignment) -> list[pb.PlannedChange]:
             peer, assignment = node_assignment
-            with self._client(peer.url, peer.node) as client, _peer_errors(peer.node):
-                return client.ask(client.nodes.Plan, pb.ShareRequest(share=assignment.encode())).changes
-        answers = zip(assignments, self._all(assignments, ask), strict=True)
-        return [(peer.node, change) for (peer, _assignment), changes in answers for change in changes]
+            with self._client(peer.url, peer.node) as client:
+                answer = client.ask(client.nodes.Plan, pb.ShareRequest(share=assignment.encode()))
+            for change in answer.changes:
+                change.node = peer.node
+            return list(answer.changes)
+        return [change for changes in self._all(assignments, ask) for change in changes]
 
     def prepare(self, ident: int, assignments: Sequence[NodeAssignment], progress: Progress) -> None:
         self._all(assignments, lambda item: self._do("Prepare", ident, item, progress))
@@ -263,11 +261,9 @@ class Coordinator:
                                               for name in component.secrets()}))
         request = pb.ShareRequest(share=msgspec.structs.replace(assignment, number=ident, values=values).encode())
         try:
-            with self._client(peer.url, peer.node) as client, _peer_errors(peer.node):
-                reports = client.follow(getattr(client.nodes, verb), request, _longest(assignment))
-                for report in _passed_on(peer.node, reports, progress):
-                    if report.changed:
-                        self._journal.record_changes(ident, peer.url, " ".join(report.changed)[:_WORDS])
+            for report in self._follow(peer.url, peer.node, verb, request, _longest(assignment), progress):
+                if report.changed:
+                    self._journal.record_changes(ident, peer.url, " ".join(report.changed)[:_WORDS])
         except Away:
             if self._ended.is_set():
                 raise Cancelled("novad is stopping; the deployment is rolled back when novad starts again.") from None
@@ -281,9 +277,8 @@ class Coordinator:
         request = pb.SettleRequest(coordinator=self.ident, number=participation.deployment, done=done)
         while True:
             try:
-                with self._client(participation.address, node) as client, _peer_errors(node):
-                    for _report in _passed_on(node, client.follow(client.nodes.Settle, request, longest), progress):
-                        pass
+                for _report in self._follow(participation.address, node, "Settle", request, longest, progress):
+                    pass
                 break
             except (Away, Busy):
                 if time.monotonic() > end or self._ended.wait(_PAUSE):
@@ -313,11 +308,25 @@ class Coordinator:
 
         self._concurrently(self._journal.unsettled(), settle)
 
+    def _follow(self, url: str, node: str, verb: str, request: Any, longest: float,
+                progress: Progress) -> Iterator[pb.Progress]:
+        """Make a call of a node. Forwards its progress, printable characters only, and yields it. Raises Failed for too
+        many messages."""
+        with self._client(url, node) as client, contextlib.closing(  # type: ignore[type-var]
+                client.follow(getattr(client.nodes, verb), request, longest)) as reports:
+            for number, report in enumerate(reports):
+                if number >= _REPORTS:
+                    raise Failed(f"Node {node} sent more than {_REPORTS} messages in one call.")
+                if report.message:
+                    component = printable(report.component, 63)
+                    progress(f"{node}/{component}" if component else node, printable(report.message, _WORDS))
+                yield report
+
     @contextlib.contextmanager
-    def _client(self, url: str, node: str) -> Iterator[Client]:
-        """Connect to a node with the secret of that node. The operator vouches for the addresses of the option nodes,
-        unless the certificate there is that of another node; at every other address only a server whose certificate
-        names the node receives the secret."""
+    def _client(self, url: str, node: str, shown: str = "") -> Iterator[Client]:
+        """Connect to a node with the secret of that node, and raise the errors that it reports. The operator vouches
+        for the addresses of the option nodes, unless the certificate there is that of another node; at every other
+        address only a server whose certificate names the node receives the secret."""
         named = [] if url in self._configured else [("grpc.ssl_target_name_override", node)]
         if not named and (other := self._certified_as(url, node)):
             raise Away(f"Node {node} ({url}) presents the certificate of node {other}, and receives nothing. Exchange "
@@ -330,6 +339,8 @@ class Coordinator:
             self._clients.add(client)
             try:
                 yield client
+            except grpc.RpcError as error:
+                raise _peer_error(error, shown or node, node) from None
             finally:
                 self._clients.discard(client)
 
@@ -349,8 +360,6 @@ class Coordinator:
             except ReportedError as error:
                 return error
 
-        if not items:
-            return []
         with concurrent.futures.ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="nodes") as pool:
             return list(pool.map(safely, items))
 
@@ -370,40 +379,23 @@ def _longest(assignment: Assignment) -> float:
         component.health.start if component.health else 0.0) for component in components)
 
 
-def _passed_on(node: str, reports: Iterator[pb.Progress], progress: Progress) -> Iterator[pb.Progress]:
-    """Forward the progress of a node, printable characters only, and yield it. Raises Failed for too many messages."""
-    with contextlib.closing(reports):  # type: ignore[type-var]
-        for number, report in enumerate(reports):
-            if number >= _REPORTS:
-                raise Failed(f"Node {node} sent more than {_REPORTS} messages in one call.")
-            if report.message:
-                component = printable(report.component, 63)
-                progress(f"{node}/{component}" if component else node, printable(report.message, _WORDS))
-            yield report
-
-
 def _place(node: Node) -> Place:
     return Place(node=node.node, address=node.address.partition("://")[2].rpartition(":")[0], roles=node.roles)
 
 
-@contextlib.contextmanager
-def _peer_errors(node: str, name: str = "") -> Iterator[None]:
-    """Raise the error that another node reports. ``node``: its name in messages, ``name``: with its address."""
-    try:
-        yield
-    except grpc.RpcError as error:
-        code, details = error.code(), error.details() or ""
-        words = f"Node {node}: {details.removesuffix(_AS_BEFORE)}"
-        if was_lost(error) and _MISMATCH in details:
-            raise Away(f"Node {node} has a certificate for another node or address, and receives nothing: the "
-                       "certificate of an accepted node has to name the node, that of a node of the option nodes its "
-                       "address.") from None
-        if was_lost(error) or code in _SILENT:
-            raise Away(f"Node {node} does not respond: {details}") from None
-        if code == grpc.StatusCode.UNAUTHENTICATED:
-            raise Refused(f"Node {node} refuses the secret of this control node: the file secret_file in its "
-                          f"novad.toml names has to have what nova nodes secret {name or node} prints here.") from None
-        if dict(error.trailing_metadata() or ()).get(ANSWERED) == Busy.__name__:
-            raise Busy(words) from None
-        raise _ERRORS.get(code, Failed)(words) from None
-
+def _peer_error(error: grpc.RpcError, node: str, name: str) -> ReportedError:
+    """Return the error that another node reports. ``node``: its name, or its name with its address."""
+    code, details = error.code(), error.details() or ""
+    words = f"Node {node}: {details.removesuffix(_AS_BEFORE)}"
+    if was_lost(error) and _MISMATCH in details:
+        return Away(f"Node {node} has a certificate for another node or address, and receives nothing: the "
+                    "certificate of an accepted node has to name the node, that of a node of the option nodes its "
+                    "address.")
+    if was_lost(error) or code in _SILENT:
+        return Away(f"Node {node} does not respond: {details}")
+    if code == grpc.StatusCode.UNAUTHENTICATED:
+        return Refused(f"Node {node} refuses the secret of this control node: the file secret_file in its "
+                       f"novad.toml names has to have what nova nodes secret {name} prints here.")
+    if dict(error.trailing_metadata() or ()).get(ANSWERED) == Busy.__name__:
+        return Busy(words)
+    return _ERRORS.get(code, Failed)(words)

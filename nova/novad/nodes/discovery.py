@@ -37,14 +37,12 @@ _CHECK_INTERVAL = 30.0  # Seconds between two checks of the addresses of the mac
 
 @dataclasses.dataclass
 class Entry:
-    """An announced novad instance. ``failing``: since when it fails (monotonic; None: confirmed); ``due``: time of the
-    next attempt to connect to it."""
+    """An announced novad. ``failing``: start of its failures (monotonic; None: confirmed); ``due``: next attempt."""
 
     instance: Instance
     failing: float | None
     due: float
-    pause: float = _FIRST_PAUSE
-    turn: int = 0  # Index of the next address to try.
+    turn: int = 0  # Number of failures: the index of the next address to try.
     address: str = ""  # The address that presented a certificate.
     announced: Instance | None = None  # The latest announcement, if ``address`` was confirmed before.
 
@@ -144,8 +142,7 @@ class Discovery:
                 self.remove(entry.instance.name)
 
     def _next(self) -> Entry | None:
-        """Return the instance to try: among the due ones, expected nodes before others, and new and confirmed
-        instances before failing ones."""
+        """Return the instance to try: of the due ones, expected nodes first, then new and confirmed ones."""
         now, expected = time.monotonic(), self._expected()
         with self._lock:
             return min(self._entries.values(), default=None, key=lambda entry: (
@@ -159,16 +156,13 @@ class Discovery:
         now = time.monotonic()
         with self._lock:
             if connected:
-                entry.address, entry.failing, entry.pause, entry.due = url, None, _FIRST_PAUSE, now + _RETRY_AFTER
+                entry.address, entry.failing, entry.turn, entry.due = url, None, 0, now + _RETRY_AFTER
                 return
             entry.address, entry.turn = "", entry.turn + 1
             entry.instance, entry.announced = entry.announced or entry.instance, None
-            addresses = entry.instance.addresses
             entry.failing = now if entry.failing is None else entry.failing
-            if entry.turn % len(addresses):
-                entry.due = now + 1.0
-            else:
-                entry.due, entry.pause = now + entry.pause, min(_LONGEST_PAUSE, entry.pause * 2)
+            rounds, rest = divmod(entry.turn, len(entry.instance.addresses))
+            entry.due = now + (1.0 if rest else min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** (rounds - 1)))
             if now > entry.failing + _FORGOTTEN and self._entries.get(entry.instance.name) is entry:
                 del self._entries[entry.instance.name]
 
@@ -247,26 +241,21 @@ class Announcer:
 
 
 def announced(options: Options) -> list[str]:
-    """Return the listening addresses that the option ``announce`` selects, in a stable order."""
-    addresses = _listening(options.address[0])
-    if isinstance(options.announce, tuple):
-        wanted = set(options.announce)
-        addresses = {address: name for address, name in addresses.items() if wanted & {address, name}}
-    return sorted(addresses)
-
-
-def _listening(host: str) -> dict[str, str]:
-    """Return {address: interface} of the addresses of novad; with a wildcard, loopback only if there is no other."""
+    """Return the listening addresses that the option ``announce`` selects, in a stable order. If novad listens on all
+    addresses, loopback is selected only if there is no other address."""
     import ifaddr
 
+    host, wanted = options.address[0], options.announce
     ours = {ip.ip if isinstance(ip.ip, str) else ip.ip[0]: adapter.name
             for adapter in ifaddr.get_adapters() for ip in adapter.ips}
     usable = {address: name for address, name in ours.items() if not plain_ip.address(address).is_link_local}
     if host in ("0.0.0.0", "::"):
         usable = {address: name for address, name in usable.items() if host == "::" or ":" not in address}
-        return {address: name for address, name in usable.items() if not on_loopback(address)} or usable
-    try:
-        named = {str(entry[4][0]) for entry in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)}
-    except OSError:
-        return {}
-    return {address: name for address, name in usable.items() if address in named}
+        usable = {address: name for address, name in usable.items() if not on_loopback(address)} or usable
+    else:
+        named = set()
+        with contextlib.suppress(OSError):
+            named = {str(entry[4][0]) for entry in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)}
+        usable = {address: name for address, name in usable.items() if address in named}
+    return sorted(address for address, name in usable.items()
+                  if not isinstance(wanted, tuple) or address in wanted or name in wanted)

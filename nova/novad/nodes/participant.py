@@ -115,8 +115,8 @@ class Participant:
     def _settle(self, deployment: Deployment, done: bool, progress: Progress) -> None:
         if deployment.state == PENDING or (not done and deployment.state in (RUNNING, STUCK)):
             origin = self._journal.origins([deployment.id]).get(deployment.id)
-            removals = self.deployer.removal_tasks(origin.volumes, origin.secrets) if origin is not None else []
-            self.deployer.decide(deployment.id, done, progress, removals)
+            self.deployer.decide(deployment.id, done, progress, self.deployer.containers.removal_tasks(
+                origin.volumes, origin.secrets) if origin is not None else [])
         elif done != (deployment.state == DONE) and deployment.changes:
             raise Failed(f"Deployment {deployment.id} is {deployment.state} on node {self.node} already.")
 

@@ -34,8 +34,7 @@ from nova.novad.deployment.containers import Progress
 from nova.novad.deployment.deploy import Deployer
 from nova.novad.errors import Busy
 from nova.novad.options import Options
-from nova.novad.release.launcher import LAUNCHED, RELEASE
-from nova.novad.release.releases import Releases, import_path, number
+from nova.novad.release.launcher import LAUNCHED, RELEASE, Releases, import_path, number
 
 _INDEX = 1024 * 1024  # Maximum number of bytes of releases.json.
 _UNPACKED = 1024 * 1024 * 1024  # Maximum number of bytes of a release.
@@ -43,7 +42,6 @@ _MARGIN = 64 * 1024 * 1024  # Bytes of the disk that stay free.
 _TIMEOUT, _FETCHED = 30.0, 1800.0  # Timeouts in seconds: without data from the server, and of a whole download.
 _PIECE = 1024 * 1024
 _TRIED = 60.0  # timeout in seconds for a release to print its version
-_AS_BEFORE = "Nothing was changed."
 _NAMES = r"^[A-Za-z0-9_][A-Za-z0-9._+-]{0,200}\.whl\Z"
 
 
@@ -83,11 +81,11 @@ class Updates:
         try:
             index = msgspec.json.decode(data, type=Index)
         except msgspec.MsgspecError as error:
-            raise Refused(f"{self._url('releases.json')} is not a list of releases: {error}. {_AS_BEFORE}") from None
+            raise _refusal(f"{self._url('releases.json')} is not a list of releases: {error}") from None
         now, expires = datetime.datetime.now(datetime.UTC), index.expires.astimezone(datetime.UTC)
         if expires <= now:
-            raise Refused(f"{self._url('releases.json')} expired at {expires:%Y-%m-%d %H:%M} UTC, and it is "
-                          f"{now:%Y-%m-%d %H:%M} UTC on this node: sign it again. {_AS_BEFORE}")
+            raise _refusal(f"{self._url('releases.json')} expired at {expires:%Y-%m-%d %H:%M} UTC, and it is "
+                           f"{now:%Y-%m-%d %H:%M} UTC on this node: sign it again")
         releases: dict[tuple[int, ...], Release] = {}
         for release in index.releases:
             with contextlib.suppress(ValueError):
@@ -140,46 +138,42 @@ class Updates:
             fresh.mkdir(mode=0o700)
             for wheel in release.wheels:
                 progress("", f"fetching {wheel.file}")
-                self._unpack(self._wheel(wheel, fresh), fresh)
+                self._wheel(wheel, fresh)
             os.sync()
             shutil.rmtree(self.releases.directory(release.version), ignore_errors=True)
             fresh.rename(self.releases.directory(release.version))
         except OSError as error:
-            raise Refused(f"The release {release.version} cannot be stored: {error}. {_AS_BEFORE}") from None
+            raise _refusal(f"The release {release.version} cannot be stored: {error}") from None
         finally:
             shutil.rmtree(fresh, ignore_errors=True)
 
-    def _wheel(self, wheel: Wheel, place: pathlib.Path) -> pathlib.Path:
+    def _wheel(self, wheel: Wheel, place: pathlib.Path) -> None:
+        """Download a wheel, verify its checksum, and unpack it. Raises Refused, OSError."""
         target, digest = place / wheel.file, hashlib.sha256()
         with open(target, "wb") as file:
             for piece in self._pieces(wheel.file, wheel.size):
                 digest.update(piece)
                 file.write(piece)
         if digest.hexdigest() != wheel.sha256:
-            raise Refused(f"{self._url(wheel.file)} does not have the checksum of releases.json. {_AS_BEFORE}")
-        return target
-
-    def _unpack(self, wheel: pathlib.Path, place: pathlib.Path) -> None:
+            raise _refusal(f"{self._url(wheel.file)} does not have the checksum of releases.json")
         try:
-            with zipfile.ZipFile(wheel) as archive:
+            with zipfile.ZipFile(target) as archive:
                 members = [member for member in archive.infolist() if not member.is_dir()]
                 self._check_room(sum(member.file_size for member in members))
                 for member in members:
                     path = pathlib.PurePosixPath(member.filename)
                     if path.is_absolute() or ".." in path.parts or "\\" in member.filename or stat.S_ISLNK(
                             member.external_attr >> 16):
-                        raise Refused(f"{wheel.name} has a file with a path outside of the wheel: {member.filename!r}. "
-                                      f"{_AS_BEFORE}")
+                        raise _refusal(f"{wheel.file} has a file with a path outside of the wheel: {member.filename!r}")
                     archive.extract(member, place)
         except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError) as error:
-            raise Refused(f"{wheel.name} is not a wheel: {error}. {_AS_BEFORE}") from None
-        wheel.unlink()
+            raise _refusal(f"{wheel.file} is not a wheel: {error}") from None
+        target.unlink()
 
     def _check_room(self, size: int) -> None:
         free = shutil.disk_usage(self.releases.place).free
         if size > _UNPACKED * 4 or free < size + _MARGIN:
-            raise Refused(f"The release needs up to {size} bytes, but only {free} are free in {self.releases.place}. "
-                          f"{_AS_BEFORE}")
+            raise _refusal(f"The release needs up to {size} bytes, but only {free} are free in {self.releases.place}")
 
     def _try(self, release: Release) -> None:
         """Check that this node can import the release, and that it has the announced version."""
@@ -193,8 +187,7 @@ class Updates:
             said = "nothing"
         if said != f"novad {release.version}":
             shutil.rmtree(place, ignore_errors=True)
-            raise Refused(f"The release {release.version} cannot be used; its version command printed: {said}. "
-                          f"{_AS_BEFORE}")
+            raise _refusal(f"The release {release.version} cannot be used; its version command printed: {said}")
 
     def _url(self, name: str) -> str:
         return f"{self.options.update_url.rstrip('/')}/{name}"
@@ -215,7 +208,7 @@ class Updates:
                     yield piece
         except (OSError, ValueError, http.client.HTTPException) as error:
             why = error.reason if isinstance(error, urllib.error.URLError) else error
-            raise Refused(f"{self._url(name)} cannot be fetched: {why}. {_AS_BEFORE}") from None
+            raise _refusal(f"{self._url(name)} cannot be fetched: {why}") from None
 
     def _verify(self, data: bytes) -> None:
         """Raise Refused unless the list was signed with update_key."""
@@ -226,11 +219,15 @@ class Updates:
         try:
             key = load_pem_public_key(pathlib.Path(self.options.update_key).read_bytes())
         except (OSError, ValueError) as error:
-            raise Refused(f"update_key: {self.options.update_key} cannot be read: {error}. {_AS_BEFORE}") from None
+            raise _refusal(f"update_key: {self.options.update_key} cannot be read: {error}") from None
         if not isinstance(key, Ed25519PublicKey):
-            raise Refused(f"update_key: {self.options.update_key} is not an Ed25519 key. {_AS_BEFORE}")
+            raise _refusal(f"update_key: {self.options.update_key} is not an Ed25519 key")
         try:
             signature = b"".join(self._pieces("releases.json.sig", 1024)).strip()
             key.verify(base64.b64decode(signature, validate=True), data)
         except (InvalidSignature, binascii.Error):
-            raise Refused(f"{self._url('releases.json')} was not signed with update_key. {_AS_BEFORE}") from None
+            raise _refusal(f"{self._url('releases.json')} was not signed with update_key") from None
+
+
+def _refusal(why: str) -> Refused:
+    return Refused(f"{why}. Nothing was changed.")

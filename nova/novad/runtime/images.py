@@ -3,7 +3,6 @@
 A pull is cancelled before it fills the disk.
 """
 
-import contextlib
 import http.client
 import json
 import logging
@@ -12,12 +11,10 @@ import pathlib
 import platform
 import re
 import shutil
-import threading
 import tomllib
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator
 from typing import Any
 
 from nova.common.plain_ip import on_loopback
@@ -38,7 +35,6 @@ _CHALLENGE = re.compile(r'(\w+)="([^"]*)"')
 _MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
 MARGIN = 64 << 20  # Bytes of the disk that stay free of images.
 _MIB = 1 << 20
-_POLL_INTERVAL = 0.2  # seconds between two polls of the disk
 _PULL_TIMEOUT = 1800.0  # seconds in which podman may report nothing
 _REASON = 400  # characters of the end of podman's error message
 
@@ -73,12 +69,11 @@ def size(reference: str) -> int | None:
 
 def local_digest(reference: str) -> str:
     """Return the digest that a registry on this machine has for a tag, or "" if it is unknown."""
-    if not is_on_loopback(reference) or "@" in reference:
+    parts = _REFERENCE.fullmatch(reference)
+    if parts is None or parts["digest"] or not is_on_loopback(reference):
         return ""
-    host, _slash, rest = reference.partition("/")
-    name, _colon, tag = rest.rpartition(":")
-    request = urllib.request.Request(
-        f"http://{host}/v2/{name}/manifests/{tag}", headers={"Accept": _ACCEPT}, method="HEAD")
+    request = urllib.request.Request(f"http://{parts['host']}/v2/{parts['path']}/manifests/{parts['tag']}",
+                                     headers={"Accept": _ACCEPT}, method="HEAD")
     try:
         with urllib.request.urlopen(request, timeout=_LOCAL_TIMEOUT) as answer:  # noqa: S310
             return answer.headers.get("Docker-Content-Digest") or ""
@@ -143,27 +138,29 @@ def _json(url: str, headers: dict[str, str]) -> dict[str, Any]:
 
 # --- pulls -----------------------------------------------------------------------------------------
 def pull(path: str, reference: str, storage: pathlib.Path) -> str:
-    """Pull an image into the storage of a podman service at the socket ``path``; return its id. Raises ImageFault,
-    RuntimeFault."""
+    """Pull an image into the storage of the podman service at ``path``; return its id. Raises RuntimeFault."""
     what = f"{reference} cannot be fetched"
     query = urllib.parse.urlencode({"reference": reference, "policy": "always", "compatMode": "false",
                                     "tlsVerify": str(not is_on_loopback(reference)).lower()})
-    fault: type[RuntimeFault] = RuntimeFault
     try:
-        stream = PodmanStream(path, what, "POST", f"/images/pull?{query}", timeout=_PULL_TIMEOUT)
-        fault = ImageFault
-        stream.expect(200)
+        stream = PodmanStream(path, what, "POST", f"/images/pull?{query}", timeout=_PULL_TIMEOUT, refused=ImageFault)
     except RuntimeFault as error:
-        text = error.message.removeprefix("podman: ") if fault is ImageFault else error.message
-        raise fault(f"{text}{disk_note(storage)}") from None
+        text = error.message.removeprefix("podman: ") if isinstance(error, ImageFault) else error.message
+        raise type(error)(f"{text}{disk_note(storage)}") from None
+
+    def check_disk() -> None:
+        if _free(storage) < MARGIN:
+            raise ImageFault(f"{what}: the pull was cancelled, since less than {MARGIN // _MIB} MiB are free in "
+                             f"{storage}.")
+
     ident = ""
-    with _guarded(stream, storage) as full:
-        for report in stream.documents():
+    try:
+        for report in stream.documents(check_disk):
             if report.get("error"):
                 raise ImageFault(f"{what}: {str(report['error'])[-_REASON:]}{disk_note(storage)}")
             ident = str(report.get("id") or ident)
-    if full.is_set():
-        raise ImageFault(f"{what}: the pull was cancelled, since less than {MARGIN // _MIB} MiB are free in {storage}.")
+    finally:
+        stream.free()  # This cancels a pull that has not ended.
     if not ident:
         raise ImageFault(f"{what}: podman reported no reason.{disk_note(storage)}")
     return ident.removeprefix("sha256:")
@@ -184,40 +181,15 @@ def check_size(reference: str, storage: pathlib.Path, limit: int) -> bool:
     return True
 
 
-@contextlib.contextmanager
-def _guarded(stream: PodmanStream, storage: pathlib.Path) -> Iterator[threading.Event]:
-    """Close the stream, which cancels the pull, if the disk has no room left. Yields an event for this."""
-    done, full = threading.Event(), threading.Event()
-
-    def watch() -> None:
-        with contextlib.suppress(OSError):
-            while not done.wait(_POLL_INTERVAL) and not full.is_set():
-                if shutil.disk_usage(storage).free < MARGIN:
-                    full.set()
-                    stream.close()
-
-    watcher = threading.Thread(target=watch, name="pull", daemon=True)
-    watcher.start()
+def _free(storage: pathlib.Path) -> int:
+    """Return the free bytes of a disk, or MARGIN if they are unknown."""
     try:
-        yield full
-    finally:
-        done.set()
-        watcher.join()
-        stream.free()
+        return shutil.disk_usage(storage).free
+    except OSError:
+        return MARGIN
 
 
 def disk_note(storage: pathlib.Path | None) -> str:
     """Return a sentence about the free space if a full disk may be the cause of an error."""
-    with contextlib.suppress(OSError):
-        if storage is not None and (free := shutil.disk_usage(storage).free) < MARGIN:
-            return f" (the disk of {storage} is full: {free // _MIB} MiB are free)"
-    return ""
-
-
-def graph_root(path: str) -> pathlib.Path:
-    """Return the path of the podman service's image storage. Raises RuntimeFault."""
-    stream = PodmanStream(path, "its storage is unknown", "GET", "/info").expect(200)
-    try:
-        return pathlib.Path(stream.document()["store"]["graphRoot"])
-    except (KeyError, TypeError) as error:
-        raise stream.fault(error) from None
+    free = MARGIN if storage is None else _free(storage)
+    return f" (the disk of {storage} is full: {free // _MIB} MiB are free)" if free < MARGIN else ""

@@ -1,11 +1,12 @@
 """podman, by its REST service and the official client library."""
 
 import contextlib
+import dataclasses
 import datetime
 import pathlib
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, BinaryIO
 
 import requests
@@ -14,8 +15,13 @@ from podman import errors as podman_errors
 
 from nova.common.errors import ReportedError
 from nova.novad.errors import ImageFault, RuntimeFault
+from nova.novad.platform import Component
 from nova.novad.runtime import images, podman_stream
-from nova.novad.runtime.base import COMPONENT, CONFINED, PLATFORM, Container, Image, Wanted
+
+# Labels that mark the containers of novad.
+PLATFORM, COMPONENT, DEPLOYMENT = "io.nova.platform", "io.nova.component", "io.nova.deployment"
+# Mount options of all directories of novad: set-uid bits and devices have no effect there.
+CONFINED = ("nosuid", "nodev")
 
 _TIMEOUT = 60.0  # Timeout in seconds of a request that changes something.
 _QUERY_TIMEOUT = 20.0  # timeout of a query, shorter than that of the client
@@ -26,8 +32,52 @@ _OUTPUT = 1 << 16  # Maximum number of bytes kept of a command's output.
 _RUNNING, _PAUSED, _STOPPING = _ALIVE = ("running", "paused", "stopping")
 
 
+@dataclasses.dataclass(frozen=True)
+class Image:
+    """An image. ``ident``: its id, which identifies its content; ``digest``: its digest in the registry."""
+
+    ident: str
+    digest: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Container:
+    """A container. ``started``: seconds since 1970. ``volumes``: ids of its volumes without a name."""
+
+    name: str
+    image: str
+    running: bool
+    exit_code: int = 0
+    started: float = 0.0
+    labels: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    volumes: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Mount:
+    """A file or directory of the node, mounted at ``destination``. With CONFINED in ``options`` it belongs to novad."""
+
+    source: pathlib.Path
+    destination: str
+    options: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Wanted:
+    """A container of ``component`` to create. Without networks it uses the network of the node."""
+
+    name: str
+    image: str
+    labels: Mapping[str, str]
+    component: Component
+    env: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    mounts: tuple[Mount, ...] = ()
+    networks: tuple[str, ...] = ()
+
+
 class Podman:
-    """The runtime podman, by its ``socket``. ``image_limit``: maximum compressed bytes of an image (0: unlimited)."""
+    """Containers of podman, by its ``socket``. Methods are idempotent and raise RuntimeFault, whose message is for the
+    user. ``image_limit``: maximum compressed bytes of an image (0: unlimited)."""
 
     def __init__(self, socket: str, image_limit: int = 0) -> None:
         self._socket = socket
@@ -35,14 +85,17 @@ class Podman:
         self._storage: pathlib.Path | None = None  # Image storage of the service; known after the first query.
 
     def version(self) -> str:
-        with self._client(_QUERY_TIMEOUT) as client, self._faults("no response"):
+        with self._client("no response", _QUERY_TIMEOUT) as client:
             version: Any = client.version()  # type: ignore[no-untyped-call]
             return f"podman {version['Version']}"
 
     def fetch(self, reference: str) -> Image:
+        """Pull an image by its name in a registry. Raises ImageFault."""
         if self._storage is None:
-            self._storage = images.graph_root(self._socket)
-        with self._client() as client, self._faults(f"{reference} cannot be fetched"):
+            with self._client("its storage is unknown", _QUERY_TIMEOUT) as client:
+                info: Any = client.info()  # type: ignore[no-untyped-call]
+                self._storage = pathlib.Path(info["store"]["graphRoot"])
+        with self._client(f"{reference} cannot be fetched") as client:
             unsized = not images.check_size(reference, self._storage, self._image_limit) and self._image_limit
             present = {image.id for image in client.images.list()} if unsized else set()
             image: Any = client.images.get(images.pull(self._socket, reference, self._storage))
@@ -54,14 +107,16 @@ class Podman:
             return Image(image.id.removeprefix("sha256:"), str(image.attrs.get("Digest") or ""))
 
     def resolve(self, reference: str) -> str:
+        """Return the digest of a tag in a registry on this machine; "" for others and without a response."""
         return images.local_digest(reference)
 
     def has_image(self, ident: str) -> bool:
-        with self._client(_QUERY_TIMEOUT) as client, self._faults(f"image {ident} cannot be looked for"):
+        with self._client(f"image {ident} cannot be looked for", _QUERY_TIMEOUT) as client:
             return _exists(client, f"/images/{ident}/exists")
 
     def data_paths(self, ident: str) -> tuple[str, ...]:
-        with self._client(_QUERY_TIMEOUT) as client, self._faults(f"image {ident} cannot be inspected"):
+        """Return the paths that a fetched image declares as volumes (``VOLUME``). Raises ImageFault."""
+        with self._client(f"image {ident} cannot be inspected", _QUERY_TIMEOUT) as client:
             config: Any = client.images.get(ident).attrs.get("Config")
         volumes = config.get("Volumes") or {} if isinstance(config, dict) else None
         if not isinstance(volumes, dict):
@@ -69,6 +124,7 @@ class Podman:
         return tuple(sorted(map(str, volumes)))
 
     def create(self, wanted: Wanted) -> None:
+        """Create a container in place of an existing one with this name, without starting it."""
         self.remove(wanted.name)
         component = wanted.component
         options: dict[str, Any] = {
@@ -91,11 +147,11 @@ class Podman:
         for port in component.ports:
             published = options.setdefault("ports", {}).setdefault(f"{port.container}/{port.protocol}", [])
             published.append((port.address, port.node))
-        with self._client() as client, self._faults(f"container {wanted.name} cannot be made"):
+        with self._client(f"container {wanted.name} cannot be made") as client:
             client.containers.create(wanted.image, list(component.command) or None, **options)
 
     def start(self, name: str) -> None:
-        with self._client() as client, self._faults(f"container {name} cannot be started"):
+        with self._client(f"container {name} cannot be started") as client:
             container = client.containers.get(name)
             if _status(container) == _PAUSED:
                 container.unpause()
@@ -106,46 +162,57 @@ class Podman:
                 container.start()
 
     def stop(self, name: str, timeout: int) -> None:
-        with self._client(_TIMEOUT + timeout) as client, self._faults(f"container {name} cannot be stopped"):
-            with contextlib.suppress(podman_errors.NotFound):
-                container = client.containers.get(name)
-                if _status(container) == _PAUSED:  # Paused by an operator: podman cannot stop it.
-                    container.unpause()
-                elif _status(container) not in _ALIVE:
-                    return
-                # The library's own method gives up after 1.5 times the timeout, which may be a second.
-                client.api.post(f"/containers/{container.id}/stop", params={"timeout": timeout}).raise_for_status()
+        """Send SIGTERM, and SIGKILL after ``timeout`` seconds. A missing container counts as stopped."""
+        with self._client(f"container {name} cannot be stopped", _TIMEOUT + timeout, absent_ok=True) as client:
+            container = client.containers.get(name)
+            if _status(container) == _PAUSED:  # Paused by an operator: podman cannot stop it.
+                container.unpause()
+            elif _status(container) not in _ALIVE:
+                return
+            # The library's own method gives up after 1.5 times the timeout, which may be a second.
+            client.api.post(f"/containers/{container.id}/stop", params={"timeout": timeout}).raise_for_status()
             # The container's data are copied next, so the report of podman is not sufficient.
-            with contextlib.suppress(podman_errors.NotFound):
-                if _status(client.containers.get(name)) in _ALIVE:
-                    raise RuntimeFault(f"podman: container {name} still runs although podman reported its stop")
+            if _status(client.containers.get(name)) in _ALIVE:
+                raise RuntimeFault(f"podman: container {name} still runs although podman reported its stop")
 
     def remove(self, name: str) -> None:
-        with self._client() as client, self._faults(f"container {name} cannot be removed"):
-            with contextlib.suppress(podman_errors.NotFound):
-                # Volumes without a name, of containers of an earlier release, stay until a removal of data commits.
-                client.containers.get(name).remove(force=True)
-                client.containers.get(name)  # podman 4 reports some errors in a response with status 200.
-                raise RuntimeFault(f"podman: container {name} still exists although podman reported its removal")
+        """Remove a container with all its processes. Volumes that podman created for it stay."""
+        with self._client(f"container {name} cannot be removed", absent_ok=True) as client:
+            # Volumes without a name, of containers of an earlier release, stay until a removal of data commits.
+            client.containers.get(name).remove(force=True)
+            client.containers.get(name)  # podman 4 reports some errors in a response with status 200.
+            raise RuntimeFault(f"podman: container {name} still exists although podman reported its removal")
 
     def remove_volume(self, ident: str) -> None:
-        with self._client() as client, self._faults(f"volume {ident} cannot be removed"):
-            with contextlib.suppress(podman_errors.NotFound):
-                client.volumes.remove(ident)
+        with self._client(f"volume {ident} cannot be removed", absent_ok=True) as client:
+            client.volumes.remove(ident)
 
     def find(self, name: str) -> Container | None:
-        with self._client(_QUERY_TIMEOUT) as client, self._faults(f"container {name} cannot be looked at"):
-            try:
-                return _container(client.containers.get(name).attrs)
-            except podman_errors.NotFound:
-                return None
+        with self._client(f"container {name} cannot be looked at", _QUERY_TIMEOUT, absent_ok=True) as client:
+            attrs: Any = client.containers.get(name).attrs
+            state = attrs["State"]
+            return Container(
+                name=attrs["Name"].lstrip("/"), image=attrs["Image"].removeprefix("sha256:"),
+                running=bool(state.get("Running")), exit_code=int(state.get("ExitCode") or 0),
+                started=_seconds(state.get("StartedAt")), labels=attrs["Config"].get("Labels") or {},
+                volumes=tuple(mount["Name"] for mount in attrs.get("Mounts") or ()
+                              if mount["Type"] == "volume" and _UNNAMED.fullmatch(mount["Name"])))
+        return None
 
     def containers(self, platform: str) -> list[Container]:
-        with self._client(_QUERY_TIMEOUT) as client, self._faults("containers cannot be listed"):
-            return [_listed(container.attrs) for container in client.containers.list(
-                all=True, filters={"label": f"{PLATFORM}={platform}"})]
+        """Return all containers of a platform, including stopped ones."""
+        with self._client("containers cannot be listed", _QUERY_TIMEOUT) as client:
+            # The fields of a list differ from those of a single container.
+            return [Container(
+                name=attrs["Names"][0].lstrip("/"), image=attrs["ImageID"].removeprefix("sha256:"),
+                running=attrs["State"] == "running", exit_code=int(attrs.get("ExitCode") or 0),
+                started=float(attrs["StartedAt"]), labels=attrs.get("Labels") or {})
+                for container in client.containers.list(all=True, filters={"label": f"{PLATFORM}={platform}"})
+                for attrs in [container.attrs]]
 
     def execute(self, name: str, command: tuple[str, ...], timeout: float) -> tuple[int, str]:
+        """Return the exit code of a command in a running container, and its standard output followed by its standard
+        error, together 64 KiB at most. The code is 124 if it was killed after ``timeout`` seconds."""
         output, errors = bytearray(), bytearray()
 
         def take(which: int, piece: bytes) -> None:
@@ -158,6 +225,7 @@ class Podman:
 
     def pipe(self, name: str, command: tuple[str, ...], timeout: float, source: BinaryIO | None,
              target: BinaryIO | None) -> tuple[int, str]:
+        """Run a command with a file as its input or output; return the exit code and the end of its standard error."""
         words = bytearray()
 
         def take(which: int, piece: bytes) -> None:
@@ -171,34 +239,34 @@ class Podman:
         return code, words.decode(errors="replace")
 
     def logs(self, name: str, follow: bool, tail: int) -> podman_stream.PodmanLines:
+        """Return the lines of a log, oldest first; with ``follow`` until the container ends."""
         return podman_stream.PodmanLines(self._socket, name, follow, tail)
 
     def make_network(self, name: str) -> None:
-        with self._client() as client, self._faults(f"network {name} cannot be made"):
+        with self._client(f"network {name} cannot be made") as client:
             if not _exists(client, f"/networks/{name}/exists"):
                 client.networks.create(name, dns_enabled=True)
 
     def remove_network(self, name: str) -> None:
-        with self._client() as client, self._faults(f"network {name} cannot be removed"):
-            with contextlib.suppress(podman_errors.NotFound):
-                client.networks.get(name).remove(force=True)
+        with self._client(f"network {name} cannot be removed", absent_ok=True) as client:
+            client.networks.get(name).remove(force=True)
 
     @contextlib.contextmanager
-    def _faults(self, what: str) -> Iterator[None]:
-        """Raise RuntimeFault for errors, with podman's reason, and a note if the disk is full."""
+    def _client(self, what: str, timeout: float | None = None, absent_ok: bool = False) -> Iterator[PodmanClient]:
+        """Connect to the service. Raises RuntimeFault for errors, with podman's reason, and a note if the disk is full.
+        ``absent_ok``: NotFound ends the block without an error."""
         try:
-            yield
+            with contextlib.closing(PodmanClient(
+                    base_url=f"unix://{self._socket}", timeout=timeout or _TIMEOUT)) as client:
+                yield client
         except ReportedError:
             raise
         except (podman_errors.PodmanError, OSError) as error:  # Errors of requests and APIError are OSError.
-            note = images.disk_note(self._storage)
-            raise RuntimeFault(f"podman: {what}: {_why(error)}{note}") from error
+            if not (absent_ok and isinstance(error, podman_errors.NotFound)):
+                raise RuntimeFault(f"podman: {what}: {_why(error)}{images.disk_note(self._storage)}") from error
         except Exception as error:  # The library raises KeyError, TypeError and others for an unexpected response.
             raise RuntimeFault(f"podman: {what}: its response cannot be read "
                                f"({type(error).__name__}: {error})") from error
-
-    def _client(self, timeout: float = _TIMEOUT) -> contextlib.closing[PodmanClient]:
-        return contextlib.closing(PodmanClient(base_url=f"unix://{self._socket}", timeout=timeout))
 
 
 def _why(error: Exception) -> str:
@@ -229,22 +297,6 @@ def _exists(client: PodmanClient, path: str) -> bool:
 
 def _propagation(options: tuple[str, ...]) -> dict[str, str]:
     return next(({"propagation": option} for option in options if option in ("rshared", "rslave")), {})
-
-
-def _container(attrs: dict[str, Any]) -> Container:
-    state = attrs["State"]
-    return Container(name=attrs["Name"].lstrip("/"), image=attrs["Image"].removeprefix("sha256:"),
-                     running=bool(state.get("Running")), exit_code=int(state.get("ExitCode") or 0),
-                     started=_seconds(state.get("StartedAt")), labels=attrs["Config"].get("Labels") or {},
-                     volumes=tuple(mount["Name"] for mount in attrs.get("Mounts") or ()
-                                   if mount["Type"] == "volume" and _UNNAMED.fullmatch(mount["Name"])))
-
-
-def _listed(attrs: dict[str, Any]) -> Container:
-    """Return a container of a list, whose fields differ from those of a single one."""
-    return Container(name=attrs["Names"][0].lstrip("/"), image=attrs["ImageID"].removeprefix("sha256:"),
-                     running=attrs["State"] == "running", exit_code=int(attrs.get("ExitCode") or 0),
-                     started=float(attrs["StartedAt"]), labels=attrs.get("Labels") or {})
 
 
 def _seconds(text: str | None) -> float:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import itertools
 import json
 import os
 import select
@@ -26,6 +27,7 @@ OUT, ERR = 1, 2
 _HEADER = struct.Struct(">BxxxL")  # Header of a frame: number of the stream, number of bytes.
 _API = "/v4.0.0/libpod"
 _TIMEOUT = 30.0  # Timeout in seconds of a response that is not a stream.
+_POLL_INTERVAL = 0.2  # Seconds between two calls of a function that may end a response.
 _AT_ONCE = 1 << 18
 _HEAD = 1 << 16  # Maximum number of bytes of a response's head.
 _MOST = 1 << 20  # Maximum number of bytes of a response that is not a stream.
@@ -35,10 +37,11 @@ Line = tuple[int, bytes]  # Number of the output stream, and the line without it
 
 
 class PodmanStream:
-    """A request and its response. Raises RuntimeFault, whose message begins with ``what``."""
+    """A request and its response. Raises RuntimeFault, whose message begins with ``what``, or ``refused`` if the status
+    of the response is not one of ``codes``."""
 
-    def __init__(self, path: str, what: str, method: str, url: str, body: Any = None,
-                 timeout: float | None = _TIMEOUT) -> None:
+    def __init__(self, path: str, what: str, method: str, url: str, body: Any = None, timeout: float | None = _TIMEOUT,
+                 codes: tuple[int, ...] = (200,), refused: type[RuntimeFault] = RuntimeFault) -> None:
         self._what = what
         self._closed = False
         self._sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -50,10 +53,14 @@ class PodmanStream:
             self._sock.sendall(
                 f"{method} {_API}{url} HTTP/1.0\r\nHost: d\r\nContent-Type: application/json\r\n"
                 f"Content-Length: {len(content)}\r\n\r\n".encode() + content)
-            self.status = self._head()
+            status = self._head()
         except (OSError, ValueError, IndexError) as error:
             self._sock.close()
             raise self.fault(error) from error
+        if status not in codes:
+            why = _why(self.read())
+            self.free()
+            raise refused(f"podman: {what}: {why}")
         if timeout is None:
             self._sock.settimeout(None)
 
@@ -68,13 +75,6 @@ class PodmanStream:
 
     def fault(self, why: object) -> RuntimeFault:
         return RuntimeFault(f"podman: {self._what}: {why}")
-
-    def expect(self, *codes: int) -> PodmanStream:
-        if self.status not in codes:
-            body = self.read()
-            self.close()
-            raise self.fault(_why(body))
-        return self
 
     def read(self) -> bytes:
         """Return the rest of a response that is not a stream."""
@@ -97,66 +97,65 @@ class PodmanStream:
             raise self.fault("its response is not a JSON object")
         return document
 
-    def documents(self) -> Iterator[dict[str, Any]]:
-        """Yield the JSON objects of a response with one object per line."""
+    def documents(self, poll: Callable[[], None]) -> Iterator[dict[str, Any]]:
+        """Yield the JSON objects of a response with one object per line. ``poll`` is called every 0.2 seconds at least,
+        and may raise."""
         left = b""
-        for piece in self._pieces():
+        for piece in itertools.chain(self._pieces(poll), [b"\n"]):
             *lines, left = (left + piece).split(b"\n")
             if len(left) > _MOST:
                 raise self.fault("a line of the response is too long")
-            for line in lines:
-                yield from self._document(line)
-        yield from self._document(left)
+            for line in filter(bytes.strip, lines):
+                try:
+                    document = json.loads(line)
+                except (ValueError, RecursionError) as error:
+                    if self._closed:  # The connection broke here.
+                        return
+                    raise self.fault(error) from None
+                if isinstance(document, dict):
+                    yield document
 
-    def _document(self, line: bytes) -> Iterator[dict[str, Any]]:
-        try:
-            document = json.loads(line) if line.strip() else None
-        except (ValueError, RecursionError) as error:
-            if self._closed:  # The connection broke here.
-                return
-            raise self.fault(error) from None
-        if isinstance(document, dict):
-            yield document
-
-    def readable(self, timeout: float) -> bool:
+    def readable(self, timeout: float | None) -> bool:
         """Return True if data, or the end of the response, arrive within ``timeout`` seconds."""
         poll = select.poll()
         poll.register(self._sock, select.POLLIN)
-        return bool(poll.poll(timeout * 1000))
+        return bool(poll.poll(None if timeout is None else timeout * 1000))
 
-    def frames(self, deadline: float | None = None) -> Iterator[list[tuple[int, bytes]]]:
-        """Yield lists of (stream, bytes) that arrived together. Raises TimeoutError at the monotonic ``deadline``."""
-        left = memoryview(b"")
-        for piece in self._pieces(deadline):
-            data, parts = memoryview(bytes(left) + piece), []
-            while len(data) >= _HEADER.size:
-                stream, length = _HEADER.unpack_from(data)
-                end = _HEADER.size + length
+    def frames(self, poll: Callable[[], None] | None = None) -> Iterator[list[tuple[int, bytes]]]:
+        """Yield lists of (stream, bytes) that arrived together. ``poll``: as of documents()."""
+        left = b""
+        for piece in self._pieces(poll):
+            data, at, parts = left + piece, 0, []
+            while (begin := at + _HEADER.size) <= len(data):
+                stream, length = _HEADER.unpack_from(data, at)
                 if length > _AT_ONCE * 16:
                     raise self.fault("the response is not a log stream")
-                if len(data) < end:
+                if begin + length > len(data):
                     break
-                parts.append((stream, bytes(data[_HEADER.size:end])))
-                data = data[end:]
-            left = data
+                at = begin + length
+                parts.append((stream, data[begin:at]))
+            left = data[at:]
             if parts:
                 yield parts
         if left and not self._closed:
             raise self.fault("the response ended early")
 
-    def _pieces(self, deadline: float | None = None) -> Iterator[bytes]:
-        """Yield the content as it arrives. Raises TimeoutError at the monotonic ``deadline``."""
+    def _pieces(self, poll: Callable[[], None] | None = None) -> Iterator[bytes]:
+        """Yield the content as it arrives."""
         if self._buffer:
             yield self._buffer
+        timeout = self._sock.gettimeout()
         while True:
+            end = float("inf") if timeout is None else time.monotonic() + timeout
+            if poll is not None:
+                poll()
+            while not self.readable(timeout if poll is None else _POLL_INTERVAL):
+                if time.monotonic() >= end:
+                    raise self.fault("no response within the timeout")
+                if poll is not None:
+                    poll()
             try:
-                if deadline is not None:
-                    self._sock.settimeout(max(0.001, deadline - time.monotonic()))
                 piece = self._sock.recv(_AT_ONCE)
-            except TimeoutError:
-                if deadline is not None:
-                    raise
-                raise self.fault("no response within the timeout") from None
             except OSError as error:
                 if self._closed:
                     return
@@ -164,8 +163,6 @@ class PodmanStream:
             if not piece:
                 return
             yield piece
-            if deadline is not None and time.monotonic() > deadline:
-                raise TimeoutError
 
     def feed(self, source: BinaryIO) -> None:
         """Send a whole file as the input of a command, then its end. A command may exit without reading it."""
@@ -191,16 +188,21 @@ def run(path: str, container: str, command: tuple[str, ...], timeout: float,
     """Run a command in a container; return its exit code, or EXPIRED after a timeout, which kills the command. ``take``
     gets its output (stream, bytes). Raises RuntimeFault and the errors of ``take``, which end the command."""
     what, deadline = f"{command[0]} cannot be run in container {container}", time.monotonic() + timeout
+
+    def check_deadline() -> None:
+        if time.monotonic() > deadline:
+            raise TimeoutError
+
     ident = PodmanStream(path, what, "POST", f"/containers/{urllib.parse.quote(container)}/exec", {
-        "Cmd": list(command), "AttachStdin": source is not None, "AttachStdout": True,
-        "AttachStderr": True}).expect(201).document().get("Id")
+        "Cmd": list(command), "AttachStdin": source is not None, "AttachStdout": True, "AttachStderr": True},
+        codes=(201,)).document().get("Id")
     if not isinstance(ident, str) or not ident:
         raise RuntimeFault(f"podman: {what}: no id in the response")
-    stream = PodmanStream(path, what, "POST", f"/exec/{ident}/start", {"Detach": False, "Tty": False}).expect(101, 200)
+    stream = PodmanStream(path, what, "POST", f"/exec/{ident}/start", {"Detach": False, "Tty": False}, None, (101, 200))
     if source is not None:
         threading.Thread(target=stream.feed, args=(source,), name="feed", daemon=True).start()
     try:
-        for frame in stream.frames(deadline=deadline):
+        for frame in stream.frames(check_deadline):
             for which, piece in frame:
                 take(which, piece)
     except BaseException as error:
@@ -220,7 +222,7 @@ def run(path: str, container: str, command: tuple[str, ...], timeout: float,
 
 
 def _state(path: str, what: str, ident: str) -> dict[str, Any]:
-    return PodmanStream(path, what, "GET", f"/exec/{ident}/json").expect(200).document()
+    return PodmanStream(path, what, "GET", f"/exec/{ident}/json").document()
 
 
 def _kill(path: str, what: str, ident: str) -> None:
@@ -257,7 +259,7 @@ class PodmanLines:
         self._rests: dict[int, bytes] = {}  # Beginning of an incomplete line, by output stream.
         self._stream = PodmanStream(
             path, f"container {container} has no log", "GET",
-            f"/containers/{urllib.parse.quote(container)}/logs?{query}", timeout=None if follow else 60.0).expect(200)
+            f"/containers/{urllib.parse.quote(container)}/logs?{query}", timeout=None if follow else 60.0)
 
     def batches(self) -> Iterator[list[Line]]:
         """Yield batches of lines that arrived together, each with the number of its output stream."""
@@ -296,9 +298,7 @@ class PodmanLines:
 
     def _end(self) -> list[Line]:
         """Return incomplete lines at the end of the log."""
-        lines = [(which, rest) for which, rest in self._rests.items() if rest]
-        self._rests.clear()
-        return lines
+        return self._lines([(which, b"\n") for which, rest in self._rests.items() if rest])
 
     def close(self) -> None:
         self._stream.close()

@@ -7,13 +7,13 @@ import pathlib
 import resource
 import shutil
 import signal
-import socket
 import subprocess
 import time
 
 from nova.common import files
 from nova.common.errors import os_error_text
 from nova.novad.errors import RuntimeFault
+from nova.novad.runtime.podman_stream import PodmanStream
 
 _START, _END = 30.0, 10.0  # Seconds that the service has to start, and to exit.
 # Seconds between two health checks of the service, seconds until a check fails, failed checks until it is restarted.
@@ -81,7 +81,10 @@ class PodmanService:
             conf.write_text(text)
         storage = ["--root", str(self.directory / "storage"), "--runroot", str(self.run / "root"),
                    "--tmpdir", str(self.run / "tmp"), "--network-config-dir", str(self.directory / "networks")]
-        self._end_former()
+        with contextlib.suppress(OSError, ValueError):  # The service of a killed novad may still run.
+            pid = int(self._pid.read_text())
+            if str(self.socket).encode() in pathlib.Path(f"/proc/{pid}/cmdline").read_bytes():
+                os.kill(pid, signal.SIGKILL)  # A frozen service would exit later. Containers keep running.
         self.socket.unlink(missing_ok=True)
         with open(self.directory / "podman.log", "ab") as log:
             self._process = subprocess.Popen(
@@ -93,13 +96,6 @@ class PodmanService:
     def _runs(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
-    def _end_former(self) -> None:
-        """Stop the service of a killed novad if it still runs."""
-        with contextlib.suppress(OSError, ValueError):
-            pid = int(self._pid.read_text())
-            if str(self.socket).encode() in pathlib.Path(f"/proc/{pid}/cmdline").read_bytes():
-                os.kill(pid, signal.SIGKILL)  # A frozen service would exit later. Containers keep running.
-
     def alive(self) -> bool:
         """Return True if the service runs and responds. A service without a response for a minute is stopped."""
         if not self._runs():
@@ -108,7 +104,11 @@ class PodmanService:
         if now < self._pinged + _PING:  # Between two checks the last result applies.
             return True
         self._pinged = now
-        self._silent = 0 if _answers(self.socket) else self._silent + 1
+        try:
+            PodmanStream(str(self.socket), "no response", "GET", "/_ping", timeout=_LATE).free()
+            self._silent = 0
+        except RuntimeFault:
+            self._silent += 1
         if self._silent < _SILENT:
             return True
         self._kill()
@@ -139,18 +139,6 @@ def missing(path: str | None = None) -> list[str]:
     path = f"{os.environ.get('PATH', os.defpath)}:{_HELPERS}" if path is None else path
     return [name for name in _PROGRAMS
             if not any(shutil.which(program, path=path) for program in (name, _INSTEAD.get(name, name)))]
-
-
-def _answers(path: pathlib.Path) -> bool:
-    """Return True if the service responds within a few seconds."""
-    with contextlib.closing(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)) as sock:
-        sock.settimeout(_LATE)
-        try:
-            sock.connect(str(path))
-            sock.sendall(b"GET /_ping HTTP/1.0\r\nHost: d\r\n\r\n")
-            return bool(sock.recv(1))
-        except OSError:
-            return False
 
 
 def _limit(kind: int, most: int) -> int:

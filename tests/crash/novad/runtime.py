@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO
 
 from nova.novad.errors import ImageFault, RuntimeFault
-from nova.novad.runtime.base import Container, Image, Wanted
+from nova.novad.runtime.podman import Container, Image, Wanted
 
 # The phase of a verb: "before" its effect, in the "middle", and "after" its effect but before its return.
 Passed = Callable[[str], None]
@@ -31,7 +31,7 @@ WRITTEN = "written"
 
 
 class DirectoryRuntime:
-    """An implementation of :class:`nova.novad.runtime.base.Runtime` that calls ``passed`` at every possible end."""
+    """A replacement of :class:`nova.novad.runtime.podman.Podman` that calls ``passed`` at every possible end."""
 
     def __init__(self, directory: pathlib.Path, passed: Passed = lambda _where: None) -> None:
         self.directory = directory

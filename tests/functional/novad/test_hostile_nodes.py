@@ -10,7 +10,7 @@ import threading
 import grpc
 import pytest
 
-from nova.novad.api import calls
+from nova.novad import server
 from nova.novad.api import novad_pb2 as pb
 from nova.novad.mdns import Announcement, Instance
 from nova.novad.nodes import coordinator
@@ -50,7 +50,7 @@ class Compromised:
         self.lies, self.bearers, self.shares, self.calls = lies, set(), [], []
         self._server = grpc.server(concurrent.futures.ThreadPoolExecutor(8), interceptors=[_Keeping(self)])
         self._server.add_generic_rpc_handlers([
-            calls.handler(service, self, contextlib.nullcontext) for service in ("Daemon", "Platform", "Nodes")])
+            server.handler(service, self) for service in ("Daemon", "Platform", "Nodes")])
         read = [pathlib.Path(path).read_bytes() for path in (pair.key, pair.certificate)]
         self.port = self._server.add_secure_port("127.0.0.1:0", grpc.ssl_server_credentials([tuple(read)]))
         self.url = f"tls://127.0.0.1:{self.port}"

@@ -51,7 +51,6 @@ def podman(tmp_path):
 @pytest.fixture
 def node(podman, monkeypatch):
     monkeypatch.setattr(podman_module, "_TIMEOUT", 1.0)
-    monkeypatch.setattr(Podman._client, "__defaults__", (1.0,))
     monkeypatch.setattr(podman_module, "_QUERY_TIMEOUT", 1.0)
     monkeypatch.setattr(podman_stream, "_TIMEOUT", 1.0)
     with tempfile.TemporaryDirectory() as data_dir:

@@ -12,7 +12,7 @@ import pytest
 
 import nova
 from nova.cmd import novad
-from nova.novad.deployment import health
+from nova.novad.deployment import containers
 from tests.functional.cli.conftest import run
 
 NOVA_HELP = """\
@@ -144,7 +144,7 @@ def flat(text):
 @pytest.fixture
 def axyon(serve, monkeypatch):
     """A node that runs the platform of the document."""
-    monkeypatch.setattr(health, "_SETTLED", 0.1)
+    monkeypatch.setattr(containers, "_SETTLED", 0.1)
     node = serve(PLATFORM, {f"registry.example.org/axyon-io/{name}:stable": "good"
                             for name in ("postgres", "arkeia", "orion", "fusion")})
     said = {("version", name): version for name, version in VERSIONS.items()}

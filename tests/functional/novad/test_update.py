@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric import ed25519
 
 import nova
 from nova.novad.client import Client
-from nova.novad.release.releases import Releases
+from nova.novad.release.launcher import Releases
 from tests.functional.cli.conftest import run
 from tests.functional.client import wait_for
 from tests.functional.novad.conftest import free_port

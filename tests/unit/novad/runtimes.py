@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import BinaryIO
 
 from nova.novad.errors import ImageFault, RuntimeFault
-from nova.novad.runtime.base import Container, Image, Wanted
+from nova.novad.runtime.podman import Container, Image, Wanted
 
 
 class Killed(BaseException):

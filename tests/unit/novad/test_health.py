@@ -6,19 +6,22 @@ import threading
 
 import pytest
 
-from nova.novad.deployment import health
-from nova.novad.masking import Masker
+from nova.novad.deployment.containers import Containers, Unhealthy
+from nova.novad.deployment.journal import Deployed
 from nova.novad.platform import Component, Health
-from nova.novad.runtime.base import Wanted
+from nova.novad.runtime.podman import Wanted
+from nova.novad.secrets import Secrets
 from tests.unit.novad.runtimes import FakeRuntime
 
 
 @pytest.fixture
-def runtime():
-    made = FakeRuntime({"i:1": "good"})
-    made.create(Wanted(name="c", image=made.fetch("i:1").ident, labels={}, component=Component(image="i")))
-    made.start("c")
-    return made
+def check(tmp_path):
+    """Return ``check(health)``, which checks a running component."""
+    runtime = FakeRuntime({"i:1": "good"})
+    runtime.create(Wanted(name="p-c", image=runtime.fetch("i:1").ident, labels={}, component=Component(image="i")))
+    runtime.start("p-c")
+    containers = Containers(lambda: "p", None, runtime, None, Secrets(tmp_path / "secrets"), threading.Event())
+    return lambda health: containers.check(Deployed(name="c", image="", component=Component(image="i", health=health)))
 
 
 @contextlib.contextmanager
@@ -47,13 +50,12 @@ def drip(connection):
 @pytest.mark.parametrize(("answer", "said"), [
     (drip, "no answer in 0.3 seconds"), (lambda one: one.sendall(b"nonsense\r\n" * 9), "does not answer"),
     (lambda one: one.sendall(b"HTTP/1.1 503 No\r\n\r\n"), "answers 503"), (lambda one: None, "does not answer")])
-def test_invalid_http_response_is_unhealthy_within_the_timeout(runtime, answer, said):
-    with server(answer) as port, pytest.raises(health.Unhealthy, match=said):
-        health.check(runtime, "c", Health(http=f"http://127.0.0.1:{port}/", timeout=0.3), lambda: Masker(()))
+def test_invalid_http_response_is_unhealthy_within_the_timeout(check, answer, said):
+    with server(answer) as port, pytest.raises(Unhealthy, match=said):
+        check(Health(http=f"http://127.0.0.1:{port}/", timeout=0.3))
 
 
 @pytest.mark.parametrize("status", [200, 302, 404])
-def test_http_response_below_500_is_healthy(runtime, status):
+def test_http_response_below_500_is_healthy(check, status):
     with server(lambda one: one.sendall(b"HTTP/1.1 %d So\r\nLocation: file:///etc/shadow\r\n\r\n" % status)) as port:
-        health.check(runtime, "c", Health(http=f"http://127.0.0.1:{port}/path?query", timeout=5),
-                     lambda: Masker(()))
+        check(Health(http=f"http://127.0.0.1:{port}/path?query", timeout=5))

@@ -109,7 +109,7 @@ def test_digest_of_a_failed_deployment_is_not_recorded(world):
 
 def test_deployment_by_an_earlier_release_counts_as_recorded(world):
     for name in world.node.deployer.journal.facts("digest "):
-        world.node.deployer.journal.drop_fact(name)
+        world.node.deployer.journal.drop_fact(f"digest {name}")
     refused(world, FIXED, "fixed")
 
 

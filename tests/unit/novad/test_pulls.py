@@ -14,8 +14,7 @@ import pytest
 from nova.novad.errors import ImageFault, RuntimeFault
 from nova.novad.platform import Component
 from nova.novad.runtime import images
-from nova.novad.runtime.base import Wanted
-from nova.novad.runtime.podman import Podman
+from nova.novad.runtime.podman import Podman, Wanted
 
 DIGEST = "sha256:" + "1" * 64
 MACHINE = images._MACHINES.get(platform.machine(), platform.machine())

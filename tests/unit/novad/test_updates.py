@@ -20,7 +20,7 @@ from nova.novad.deployment.journal import Journal
 from nova.novad.errors import Busy
 from nova.novad.options import Options, load
 from nova.novad.release import updates
-from nova.novad.release.releases import Releases, number
+from nova.novad.release.launcher import Releases, number
 from nova.novad.release.updates import Updates
 from nova.novad.secrets import Secrets
 from tests.novad_wheels import wheel
