@@ -53,15 +53,10 @@ class Healthcheck:
         if self._lock.acquire(blocking=False):
             try:
                 if time.monotonic() - self._checked_at >= _FRESH:
-                    self._reason = self._run_probe()
-                    self._checked_at = time.monotonic()
+                    self._probe()
+                    self._reason, self._checked_at = _HEALTHY, time.monotonic()
+            except exception.ServiceUnavailable as error:
+                self._reason, self._checked_at = str(error), time.monotonic()
             finally:
                 self._lock.release()
         return self._reason
-
-    def _run_probe(self) -> str:
-        try:
-            self._probe()
-        except exception.ServiceUnavailable as error:
-            return str(error)
-        return _HEALTHY

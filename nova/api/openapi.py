@@ -58,7 +58,14 @@ def _document(routes: tuple[Route, ...], version: int) -> dict[str, Any]:
         item = paths.setdefault(route.path, {})
         method = route.method.lower()
         if route.action is not None and method in item:
-            _add_action(item[method], route, version)
+            # A further action of the same URL: one more body, perhaps one more answer.
+            operation = item[method]
+            operation["requestBody"]["content"]["application/json"]["schema"]["oneOf"].append(
+                _action_body(route, version))
+            for code, answer in _responses(route, version).items():
+                merged = operation["responses"].setdefault(code, answer)
+                if merged is not answer and code < "400":
+                    _merge(merged, answer)
         else:
             item[method] = _operation(route, version)
     return {
@@ -81,8 +88,9 @@ def _document(routes: tuple[Route, ...], version: int) -> dict[str, Any]:
 
 
 def _operation(route: Route, version: int) -> dict[str, Any]:
+    words = _NAMES.sub(r"\1", route.path).strip("/").replace("/", "_").replace("-", "_")
     made: dict[str, Any] = {
-        "operationId": _identifier(route),
+        "operationId": f"{route.method.lower() if route.action is None else 'action'}_{words}",
         "tags": [route.path.split("/")[1]],
         "summary": _summary(route),
         "parameters": [_header(version)] + [
@@ -122,15 +130,6 @@ def _action_body(route: Route, version: int) -> dict[str, Any]:
             **({"x-answer": content["application/json"]["schema"]} if content else {}), **schema}
 
 
-def _add_action(operation: dict[str, Any], route: Route, version: int) -> None:
-    """Add a further action of the same URL: one more body, perhaps one more answer."""
-    operation["requestBody"]["content"]["application/json"]["schema"]["oneOf"].append(_action_body(route, version))
-    for code, answer in _responses(route, version).items():
-        merged = operation["responses"].setdefault(code, answer)
-        if merged is not answer and code < "400":
-            _merge(merged, answer)
-
-
 def _merge(merged: dict[str, Any], answer: dict[str, Any]) -> None:
     """Merge responses of actions with the same status. OpenAPI has no optional content: if the response of an action is
     empty, so is the merged one, and other responses are only the ``x-answer`` of the body of their action."""
@@ -142,11 +141,6 @@ def _merge(merged: dict[str, Any], answer: dict[str, Any]) -> None:
     schemas = media["schema"].get("anyOf", [media["schema"]])
     if other not in schemas:
         media["schema"] = {"anyOf": [*schemas, other]}
-
-
-def _identifier(route: Route) -> str:
-    words = _NAMES.sub(r"\1", route.path).strip("/").replace("/", "_").replace("-", "_")
-    return f"{route.method.lower()}_{words}" if route.action is None else f"action_{words}"
 
 
 def _header(version: int) -> dict[str, Any]:

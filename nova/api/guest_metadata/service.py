@@ -57,16 +57,12 @@ class MetadataService:
                  " (TLS)" if self._secure else "")
         if self._channel is not None:
             namespaces.receive(self._channel, self._server, self.left_alone.set)
-        elif CONF.metadata.namespaces:
-            self._watch()
-
-    def _watch(self) -> None:
-        if os.geteuid() != 0:
+        elif CONF.metadata.namespaces and os.geteuid() != 0:
             LOG.warning("Serving metadata to proxies only: entering network namespaces requires root")
-            return
-        watcher = namespaces.NamespaceWatcher(self._server, CONF.state_path)
-        self._watcher = threading.Thread(target=watcher.run, args=(self._stop,), name="metadata-watch", daemon=True)
-        self._watcher.start()
+        elif CONF.metadata.namespaces:
+            watcher = namespaces.NamespaceWatcher(self._server, CONF.state_path)
+            self._watcher = threading.Thread(target=watcher.run, args=(self._stop,), name="metadata-watch", daemon=True)
+            self._watcher.start()
 
     def stop(self) -> None:
         self._stop.set()

@@ -48,14 +48,16 @@ def _wanted(given: dict[str, Any]) -> Network:
     if not is_true(given.get("enable_dhcp", True)):
         raise exception.InvalidInput(reason="enable_dhcp: every network has DHCP")
     start, end = _range(given)
-    wanted = Network(
+    gateway = given.get("gateway") or given.get("dhcp_server", "")
+    if "dhcp_server" in given and plain_ip.address(given["dhcp_server"]) != plain_ip.address(gateway):
+        raise exception.InvalidInput(
+            reason=f"dhcp_server {given['dhcp_server']} is not the gateway, which answers DHCP")
+    return Network(
         uuid=new_uuid(), label=given["label"], cidr=given["cidr"], cidr_v6=given.get("cidr_v6") or None,
-        gateway=given.get("gateway", ""), gateway_v6=given.get("gateway_v6"), bridge="",
+        gateway=gateway, gateway_v6=given.get("gateway_v6"), bridge="",
         dns=[given[name] for name in ("dns1", "dns2") if given.get(name)], dhcp_start=start, dhcp_end=end,
         mtu=whole(given.get("mtu", _DEFAULT_MTU)), bridge_interface=given.get("bridge_interface"),
         vlan=whole(given["vlan"]) if "vlan" in given else None, project_id=given.get("project_id"))
-    _check_dhcp_server(wanted, given.get("dhcp_server"))
-    return wanted
 
 
 def _range(given: dict[str, Any]) -> tuple[str | None, str | None]:
@@ -75,16 +77,6 @@ def _range(given: dict[str, Any]) -> tuple[str | None, str | None]:
     if whole_range.num_addresses < 4:
         raise exception.InvalidInput(reason=f"cidr {whole_range} has no addresses for servers")
     return str(max(fixed[0], whole_range[1])), str(min(fixed[-1], whole_range[-2]))
-
-
-def _check_dhcp_server(wanted: Network, address: str | None) -> None:
-    """Check that the DHCP server, if given, is the gateway."""
-    if address is None:
-        return
-    if not wanted.gateway:
-        wanted.gateway = address
-    elif plain_ip.address(address) != plain_ip.address(wanted.gateway):
-        raise exception.InvalidInput(reason=f"dhcp_server {address} is not the gateway, which answers DHCP")
 
 
 @accepts(errors=(409,))

@@ -29,19 +29,13 @@ def validate(name: str, value: str) -> None:
     """Raise UnknownSpec or BadSpec for an invalid spec. Names without a known namespace are free."""
     check = _find(name)
     if check is None:
-        if _namespace(name) in NAMESPACES:
+        space, colon, _item = name.partition(":")
+        # Numbered and named groups; "traits:" is Ironic's own.
+        grouped = _GROUPED.fullmatch(name) if space != "traits" else None
+        if colon and (grouped["space"] if grouped else space) in NAMESPACES:
             raise UnknownSpec(name=name)
-        return
-    expected = check(value)
-    if expected is not None:
+    elif (expected := check(value)) is not None:
         raise BadSpec(name=name, value=value, expected=expected)
-
-
-def _namespace(name: str) -> str | None:
-    space, colon, _item = name.partition(":")
-    # Numbered and named groups; "traits:" is Ironic's own.
-    grouped = _GROUPED.fullmatch(name)
-    return None if not colon else grouped["space"] if grouped and space != "traits" else space
 
 
 def _find(name: str) -> Check | None:

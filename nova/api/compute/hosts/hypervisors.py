@@ -50,10 +50,6 @@ def _service(shown: Shown, req: Request) -> dict[str, Any]:
             "disabled_reason": service.disabled_reason}
 
 
-def _total(node: ComputeNode, resource_class: str) -> int:
-    return node.inventory(resource_class).total
-
-
 def _used(node: ComputeNode, resource_class: str) -> int:
     """Return the amount that is claimed by servers or reserved for the host."""
     inventory = node.inventory(resource_class)
@@ -62,11 +58,11 @@ def _used(node: ComputeNode, resource_class: str) -> int:
 
 # Resources of a node: shown until 2.87, and summed up in the statistics.
 RESOURCES: dict[str, Any] = {
-    "vcpus": lambda node: _total(node, VCPU), "memory_mb": lambda node: _total(node, MEMORY_MB),
-    "local_gb": lambda node: _total(node, DISK_GB), "vcpus_used": lambda node: _used(node, VCPU),
+    "vcpus": lambda node: node.inventory(VCPU).total, "memory_mb": lambda node: node.inventory(MEMORY_MB).total,
+    "local_gb": lambda node: node.inventory(DISK_GB).total, "vcpus_used": lambda node: _used(node, VCPU),
     "memory_mb_used": lambda node: _used(node, MEMORY_MB), "local_gb_used": lambda node: _used(node, DISK_GB),
-    "free_ram_mb": lambda node: _total(node, MEMORY_MB) - _used(node, MEMORY_MB),
-    "free_disk_gb": lambda node: _total(node, DISK_GB) - _used(node, DISK_GB),
+    "free_ram_mb": lambda node: node.inventory(MEMORY_MB).total - _used(node, MEMORY_MB),
+    "free_disk_gb": lambda node: node.inventory(DISK_GB).total - _used(node, DISK_GB),
     "current_workload": lambda node: node.num_io_ops, "running_vms": lambda node: node.num_instances,
 }
 

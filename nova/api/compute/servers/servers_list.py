@@ -91,15 +91,11 @@ def index(req: Request) -> dict[str, Any]:
 def detail(req: Request) -> dict[str, Any]:
     """List servers with details."""
     req.authorize("os_compute_api:servers:detail")
-    with _in_turn(req):
+    limit, _marker = req.page()
+    # One thread computes at a time, and each long page takes megabytes.
+    with _LONG_PAGES.slot(req.ctx.project_id) if limit > _LONG else contextlib.nullcontext():
         page, limit = _search(req, "os_compute_api:servers:detail", brief=False)
         return _answer(req, "servers/detail", servers_view.DETAIL, page, limit)
-
-
-def _in_turn(req: Request) -> contextlib.AbstractContextManager[None]:
-    """Limit the number of concurrent long pages: one thread computes at a time, and each page takes megabytes."""
-    limit, _marker = req.page()
-    return _LONG_PAGES.slot(req.ctx.project_id) if limit > _LONG else contextlib.nullcontext()
 
 
 def _answer(req: Request, path: str, view: View, page: ServerPage, limit: int) -> dict[str, Any]:
@@ -120,7 +116,13 @@ def _search(req: Request, policy: str, brief: bool) -> tuple[ServerPage, int]:
 
 def server_query(req: Request, policy: str) -> ServerQuery | None:
     """Return the query of the request; None: no server can match."""
-    given = _allowed_filters(req)
+    # Filters of administrators are ignored for other callers.
+    given = {name: values for name, values in req.query.items() if name not in _PAGING}
+    if not req.allowed(ALL_FILTERS):
+        given = {name: values for name, values in given.items() if _FOR_ALL.get(name, 1000) <= req.version}
+    for name in given:
+        if name in _JOINED or name.startswith("_"):
+            raise exception.InvalidInput(f"Invalid filter field: {name}.")
     query = ServerQuery(project_id=_project(req, given, policy), sort=_sort(req))
     query.changes_since, query.changes_before = req.changes()
     if query.changes_since or query.changes_before:
@@ -133,17 +135,6 @@ def server_query(req: Request, policy: str) -> ServerQuery | None:
         if name not in _OTHERWISE_HANDLED:
             query.filters[name] = req.expression(name) if name in _EXPRESSIONS else _value(name, values)
     return query if "status" not in given or _by_status(req, query, given["status"]) else None
-
-
-def _allowed_filters(req: Request) -> dict[str, list[str]]:
-    """Return the filters that apply for this caller. Filters of administrators are ignored for others."""
-    given = {name: values for name, values in req.query.items() if name not in _PAGING}
-    if not req.allowed(ALL_FILTERS):
-        given = {name: values for name, values in given.items() if _FOR_ALL.get(name, 1000) <= req.version}
-    for name in given:
-        if name in _JOINED or name.startswith("_"):
-            raise exception.InvalidInput(f"Invalid filter field: {name}.")
-    return given
 
 
 def _project(req: Request, given: dict[str, list[str]], policy: str) -> str | None:

@@ -1,5 +1,6 @@
 """servers/{server_id}/topology (2.78): the NUMA cells of a server."""
 
+import contextlib
 from typing import Any
 
 from nova import exception
@@ -21,17 +22,12 @@ class _ViewContext:
     """The context in which a cell is shown. ``threads``: threads per core; ``host``: the caller may see the host."""
 
     def __init__(self, req: Request, server: Instance) -> None:
-        self.version = req.version
-        self.threads = _threads(server)
+        self.version, self.threads = req.version, 1
+        # A server whose topology is invalid was never on a hypervisor that assigns CPUs.
+        with contextlib.suppress(exception.InvalidInput):
+            if (arranged := topology(Properties.of(server))) is not None:
+                self.threads = arranged.threads
         self.host = req.allowed(_POLICY + "host:index", servers.target_of(server))
-
-
-def _threads(server: Instance) -> int:
-    try:
-        arranged = topology(Properties.of(server))
-    except exception.InvalidInput:
-        return 1  # The server was never on a hypervisor that assigns CPUs.
-    return arranged.threads if arranged is not None else 1
 
 
 def _cpus(cell: GuestCell) -> list[int]:
