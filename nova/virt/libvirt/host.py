@@ -147,7 +147,8 @@ class Host:
             connection.registerCloseCallback(self._closed, None)
             self._registrations = [connection.domainEventRegisterAny(None, event, handler, None) for event, handler in (
                 (libvirt.VIR_DOMAIN_EVENT_ID_LIFECYCLE, self._lifecycle),
-                (libvirt.VIR_DOMAIN_EVENT_ID_DEVICE_REMOVED, self._device_removed))]
+                (libvirt.VIR_DOMAIN_EVENT_ID_DEVICE_REMOVED, lambda _connection, domain, *_details: self._wake(
+                    domain.UUIDString())))]
         except libvirt.libvirtError as error:
             LOG.debug("Cannot connect to libvirt at %s: %s", self.uri, error)
             raise exception.HypervisorUnavailable(reason=CONF.host) from error
@@ -180,10 +181,6 @@ class Host:
         self._wake(uuid)
         if self.on_lifecycle is not None:
             self.on_lifecycle(uuid)
-
-    def _device_removed(self, _connection: libvirt.virConnect, domain: libvirt.virDomain, _device: str,
-                        _opaque: object) -> None:
-        self._wake(domain.UUIDString())
 
     def _wake(self, uuid: str) -> None:
         for changed in tuple(self._waiting.get(uuid, ())):

@@ -225,15 +225,12 @@ class _Watch:
             self._aborted = True
             _abort(domain)
         if 0 < self._allowed(size) < now - self._began and not self._late:
-            self._too_late(domain)
+            self._late = True
+            action = CONF.libvirt.live_migration_timeout_action
+            LOG.warning("[instance: %s] Live migration exceeds its time limit of %.0f s, action: %s",
+                        self._uuid, self._allowed(), action)
+            (_force if action == "force_complete" else _abort)(domain)
         self._raise_downtime(domain, now - self._began, size)
-
-    def _too_late(self, domain: libvirt.virDomain) -> None:
-        self._late = True
-        action = CONF.libvirt.live_migration_timeout_action
-        LOG.warning("[instance: %s] Live migration exceeds its time limit of %.0f s, action: %s",
-                    self._uuid, self._allowed(), action)
-        (_force if action == "force_complete" else _abort)(domain)
 
     def _allowed(self, size: int = 0) -> float:
         """Return the time limit in seconds, or 0 for none."""

@@ -175,7 +175,10 @@ def console_output(uuid: str, lines: int | None = None) -> bytes:
     is_complete = False
     for piece in [path, *older]:
         try:
-            tail = _end_of(piece, MAX_LOG_BYTES - len(tail)) + tail
+            with open(piece, "rb") as file:
+                left = MAX_LOG_BYTES - len(tail)
+                file.seek(max(0, os.fstat(file.fileno()).st_size - left))
+                tail = file.read(left) + tail
             is_complete = True
         except FileNotFoundError:
             continue  # The log is not written yet, or is being rotated.
@@ -192,10 +195,3 @@ def last_lines(text: bytes, count: int) -> bytes:
         return b""
     body = text.removesuffix(b"\n")
     return b"\n".join(body.split(b"\n")[-count:]) + text[len(body):]
-
-
-def _end_of(path: str, size: int) -> bytes:
-    with open(path, "rb") as file:
-        length = os.fstat(file.fileno()).st_size
-        file.seek(max(0, length - size))
-        return file.read(size)

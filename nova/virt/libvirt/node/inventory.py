@@ -139,35 +139,21 @@ def traits_of_node(capabilities: Capabilities) -> list[str]:
     traits |= {f"COMPUTE_STORAGE_BUS_{bus.upper()}" for bus in capabilities.disk_buses & set(_BUSES)}
     traits |= {f"COMPUTE_GRAPHICS_MODEL_{name.upper()}"
                for name in capabilities.video_models & set(guest_config.VIDEO_MODELS)}
-    if capabilities.virtio_fs:
-        traits.add(VIRTIO_FS)
-    if capabilities.uefi:
-        traits.add("COMPUTE_FIRMWARE_UEFI")
-    if capabilities.secure_boot:
-        traits.add("COMPUTE_SECURITY_UEFI_SECURE_BOOT")
     traits.add(f"HW_ARCH_{capabilities.arch.upper()}")
     offered = {capabilities.arch, *(architecture.name for architecture in capabilities.foreign)}
     traits |= {hardware_values.architecture_trait(name) for name in offered}
     traits |= {hardware_values.machine_trait(machine, arch) for arch, _path, machines in capabilities.emulators
                if arch in offered for machine in machines}
-    if "spice" in capabilities.graphics and CONF.spice.enabled:
-        traits.add(hardware_values.USB_REDIRECTION)
-    if capabilities.arch in guest_config.X86:
-        traits.add("COMPUTE_FIRMWARE_BIOS")
-    if capabilities.arch == "x86_64":
-        traits |= _cpu_traits(capabilities.features)
-    if capabilities.cpu_info.get("topology", {}).get("threads", 1) > 1:
-        traits.add("HW_CPU_HYPERTHREADING")
+    features = capabilities.features if capabilities.arch == "x86_64" else frozenset()
+    traits |= {f"HW_CPU_X86_{_CPU_FEATURES[name]}" for name in features if name in _CPU_FEATURES}
+    traits |= {trait for applies, trait in (
+        (capabilities.virtio_fs, VIRTIO_FS), (capabilities.uefi, "COMPUTE_FIRMWARE_UEFI"),
+        (capabilities.secure_boot, "COMPUTE_SECURITY_UEFI_SECURE_BOOT"),
+        ("spice" in capabilities.graphics and CONF.spice.enabled, hardware_values.USB_REDIRECTION),
+        (capabilities.arch in guest_config.X86, "COMPUTE_FIRMWARE_BIOS"),
+        ("svm" in features, "HW_CPU_X86_AMD_SVM"), ("vmx" in features, "HW_CPU_X86_INTEL_VMX"),
+        (capabilities.cpu_info.get("topology", {}).get("threads", 1) > 1, "HW_CPU_HYPERTHREADING")) if applies}
     return sorted(traits)
-
-
-def _cpu_traits(features: frozenset[str]) -> set[str]:
-    traits = {f"HW_CPU_X86_{_CPU_FEATURES[name]}" for name in features if name in _CPU_FEATURES}
-    if "svm" in features:
-        traits.add("HW_CPU_X86_AMD_SVM")
-    if "vmx" in features:
-        traits.add("HW_CPU_X86_INTEL_VMX")
-    return traits
 
 
 # Property -> values -> QEMU devices of which a guest needs one.
@@ -232,18 +218,15 @@ def traits_of_devices(devices: frozenset[str] | None, libvirt_version: int, arch
 
 def network_traits() -> set[str]:
     """Return the trait of hosts whose kernel limits the rates of interfaces, if this one does."""
-    return {hardware_values.BANDWIDTH_LIMITS} if _limits_rates() else set()
-
-
-def _limits_rates() -> bool:
     try:
         done = subprocess.run(["unshare", "--net", "sh", "-c", _LIMITS], capture_output=True, text=True, timeout=20)
     except (OSError, subprocess.SubprocessError) as error:
         LOG.warning("Cannot check whether the kernel limits the rates of interfaces: %s", error)
-        return False
+        return set()
     if done.returncode:
         LOG.info("The kernel does not limit the rates of interfaces (quota:vif_*): %s", done.stderr.strip())
-    return done.returncode == 0
+        return set()
+    return {hardware_values.BANDWIDTH_LIMITS}
 
 
 def _output(*command: str) -> str:

@@ -62,7 +62,10 @@ def guest_config(instance: Instance, settings: Settings, existing: str | None = 
         raise exception.InvalidInput(reason=f"guests of type {settings.virt_type} are not supported")
     wishes = Properties.of(instance)
     wanted = hardware(wishes, existing is not None)
-    guest = _architecture(wanted, settings, existing)
+    name = existing or wanted.architecture
+    guest = settings.architecture(name) or (settings.architecture() if existing is not None else None)
+    if guest is None:
+        raise exception.InvalidInput(reason=f"hw_architecture={name} is not supported by this hypervisor")
     if existing is None:
         _check_hypervisor(wanted, guest)
     for key, value in _refused(wishes):
@@ -95,15 +98,6 @@ def default_machine(settings: Settings, architecture: str = "") -> str:
     """Return the operator's machine type for the architecture ("": of the host), else the usual one."""
     architecture = architecture or settings.arch
     return settings.machines.get(architecture) or _DEFAULT_MACHINES.get(architecture, "pc")
-
-
-def _architecture(wanted: Hardware, settings: Settings, existing: str | None) -> GuestArchitecture:
-    """Return how this host runs guests of the architecture. Raises InvalidInput if it does not."""
-    name = existing or wanted.architecture
-    architecture = settings.architecture(name) or (settings.architecture() if existing is not None else None)
-    if architecture is None:
-        raise exception.InvalidInput(reason=f"hw_architecture={name} is not supported by this hypervisor")
-    return architecture
 
 
 def _check_hypervisor(wanted: Hardware, guest: GuestArchitecture) -> None:

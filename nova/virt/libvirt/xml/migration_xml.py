@@ -20,7 +20,11 @@ def for_destination(text: str, there: str) -> str:
     root, other = ET.fromstring(text), ET.fromstring(there)  # noqa: S314 - libvirt's output, and our own
     for tag in _OWN:
         _replace(root, other, tag)
-    _confine(root, other)
+    mine, theirs = root.find("vcpu"), other.find("vcpu")
+    if mine is not None and theirs is not None:  # The destination selected the CPUs.
+        mine.attrib.pop("cpuset", None)
+        if theirs.get("cpuset"):
+            mine.set("cpuset", theirs.get("cpuset", ""))
     for path in _OWN_FILES:
         mine, theirs = root.find(path), other.find(path)
         if mine is not None and theirs is not None:
@@ -50,15 +54,6 @@ def targets(text: str, keys: list[str]) -> list[str]:
     """Return the names of these disks (by their keys) in the guest."""
     disks = Definition(text).disks
     return [disks[key].target for key in keys if key in disks]
-
-
-def _confine(root: ET.Element, other: ET.Element) -> None:
-    """Use the CPUs that the destination selected for the guest."""
-    mine, theirs = root.find("vcpu"), other.find("vcpu")
-    if mine is not None and theirs is not None:
-        mine.attrib.pop("cpuset", None)
-        if theirs.get("cpuset"):
-            mine.set("cpuset", theirs.get("cpuset", ""))
 
 
 def _consoles(root: ET.Element, other: ET.Element) -> None:
