@@ -19,7 +19,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from nova import exception
 from nova.common import files, plain_ip
@@ -186,9 +186,13 @@ class DhcpServer:
 
     def _release(self, vifs: Sequence[VIF], leases: tuple[bytes, list[Lease6]] | None) -> None:
         """Send DHCP release messages for a guest. Runs in the namespace of the server."""
-        _send_releases(self.net.gateway, [(vif.mac, address) for vif in vifs for address in vif.addresses(4)])
+        gateway = self.net.gateway
+        _send(socket.AF_INET, (gateway, 67), [_release_packet(gateway, vif.mac, address) for vif in vifs
+                                              for address in vif.addresses(4)])
         if leases:
-            _send_releases_v6(*leases)
+            server, released = leases
+            _send(socket.AF_INET6, (_ALL_SERVERS, 547, 0, socket.if_nametoindex(_DEVICE)),
+                  [_release_packet_v6(server, lease) for lease in released])
 
     def _leases_v6(self, vifs: Sequence[VIF]) -> tuple[bytes, list[Lease6]] | None:
         """Return the server's identifier and the IPv6 leases of these interfaces, or None if the server has none."""
@@ -335,21 +339,12 @@ def _raw(text: str) -> bytes:
     return bytes.fromhex(text.replace(":", ""))
 
 
-def _send_releases(server: str, leases: Collection[tuple[str, str]]) -> None:
-    """Release pairs of MAC address and IPv4 address at this server. Raises OSError."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
-        # The server requires that the packet arrives from the interface of the network.
+def _send(family: int, receiver: tuple[Any, ...], packets: Iterable[bytes]) -> None:
+    """Send UDP packets from the interface of the network, as the DHCP server requires. Raises OSError."""
+    with socket.socket(family, socket.SOCK_DGRAM) as sender:
         sender.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, _DEVICE.encode() + b"\0")
-        for mac, address in leases:
-            sender.sendto(_release_packet(server, mac, address), (server, 67))
-
-
-def _send_releases_v6(server: bytes, leases: Collection[Lease6]) -> None:
-    """Release IPv6 leases. Raises OSError."""
-    with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as sender:
-        sender.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, _DEVICE.encode() + b"\0")
-        for lease in leases:
-            sender.sendto(_release_packet_v6(server, lease), (_ALL_SERVERS, 547, 0, socket.if_nametoindex(_DEVICE)))
+        for packet in packets:
+            sender.sendto(packet, receiver)
 
 
 # --- names of floating addresses -----------------------------------------------------------------------

@@ -60,7 +60,11 @@ def complete(net: HostNet) -> bool:
 
 def ensure(net: HostNet, tag: str) -> None:
     """Create or repair the devices and the namespace of a network. Raises NetworkSetupError."""
-    _check_owner(net, tag)
+    tunnel = [net.wire_port] if net.vni is not None and net.wire_port else []
+    for device in (net.bridge, net.bridge_port, net.uplink_port, *tunnel):
+        owner = _owner(device)
+        if owner and owner.startswith("nova-") and owner != _alias(tag):
+            raise exception.NetworkSetupError(reason=f"{device} belongs to another nova-compute on this machine")
     commands.ip(_root_lines(net, tag))
     _disable_ipv6([net.bridge, net.bridge_port] + ([net.uplink_port] if net.link is not None else []))
     if net.wire_port and (net.vlan is not None or net.vni is not None):
@@ -180,7 +184,13 @@ def _wire_lines(net: HostNet, tag: str) -> list[str]:
     if port is None:
         return []
     if net.vni is not None:
-        return _tunnel_lines(net, port, tag)
+        lines = []
+        if exists(port) and (_owner(port) != _alias(tag) or _tunnel_of(port) != (net.vni, net.tunnel)):
+            lines.append(f"link del dev {port}")
+        if lines or not exists(port):
+            lines += [f"link add name {port} type vxlan id {net.vni} local {net.tunnel} "
+                      f"dstport {filters.VXLAN_PORT} ttl 64", *_mark_lines(port, tag)]
+        return [*lines, f"link set dev {port} master {net.bridge} mtu {net.mtu} up"]
     if not exists(str(interface)):
         raise exception.NetworkSetupError(reason=f"the host has no interface {interface}")
     lines = []
@@ -190,17 +200,6 @@ def _wire_lines(net: HostNet, tag: str) -> list[str]:
         raise exception.NetworkSetupError(reason=f"{port} belongs to another bridge")
     up = [f"link set dev {interface} up"] if net.vlan is not None else []
     return [*lines, *up, f"link set dev {port} master {net.bridge} up"]
-
-
-def _tunnel_lines(net: HostNet, port: str, tag: str) -> list[str]:
-    """Return the commands that create the tunnel device, or replace it if its parameters have changed."""
-    lines = []
-    if exists(port) and (_owner(port) != _alias(tag) or _tunnel_of(port) != (net.vni, net.tunnel)):
-        lines.append(f"link del dev {port}")
-    if lines or not exists(port):
-        lines += [f"link add name {port} type vxlan id {net.vni} local {net.tunnel} "
-                  f"dstport {filters.VXLAN_PORT} ttl 64", *_mark_lines(port, tag)]
-    return [*lines, f"link set dev {port} master {net.bridge} mtu {net.mtu} up"]
 
 
 def _tunnel_of(port: str) -> tuple[int | None, str | None]:
@@ -255,14 +254,6 @@ def _mark_lines(device: str, tag: str) -> list[str]:
     if os.path.exists("/proc/sys/net/ipv6"):
         lines.append(f"link set dev {device} addrgenmode none")
     return lines
-
-
-def _check_owner(net: HostNet, tag: str) -> None:
-    tunnel = [net.wire_port] if net.vni is not None and net.wire_port else []
-    for device in (net.bridge, net.bridge_port, net.uplink_port, *tunnel):
-        owner = _owner(device)
-        if owner and owner.startswith("nova-") and owner != _alias(tag):
-            raise exception.NetworkSetupError(reason=f"{device} belongs to another nova-compute on this machine")
 
 
 def _alias(tag: str) -> str:
