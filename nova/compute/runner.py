@@ -21,7 +21,6 @@ from nova import context, exception
 from nova.compute.host import Machine, StepHost, shutdown_timeout
 from nova.compute.job import ConductorClock, Job, NewestOrders, Superseded, order_key
 from nova.conf import CONF
-from nova.objects.servers.action import Failure
 from nova.objects.servers.guest import GuestStatus
 from nova.objects.servers.order import StepOrder, StepReport
 from nova.operations import REGISTRY
@@ -305,7 +304,11 @@ class Runner:
                 raise
             except Exception as error:
                 job.fence()
-                report.failure = self._failure(error, job.order, step)
+                if isinstance(error, exception.NovaException):
+                    LOG.warning("[instance: %s] %s failed: %s", job.order.instance.uuid, step.name, error)
+                else:
+                    LOG.exception("[instance: %s] %s failed", job.order.instance.uuid, step.name)
+                report.failure = failure_of(error, self.machine.name)
                 if not job.order.undo:
                     break  # run the other compensations nevertheless
         job.leave()
@@ -320,13 +323,6 @@ class Runner:
             except exception.HypervisorUnavailable:
                 if time.monotonic() > until or self._stopping.wait(1.0):
                     raise
-
-    def _failure(self, error: Exception, order: StepOrder, step: Step) -> Failure:
-        if isinstance(error, exception.NovaException):
-            LOG.warning("[instance: %s] %s failed: %s", order.instance.uuid, step.name, error)
-        else:
-            LOG.exception("[instance: %s] %s failed", order.instance.uuid, step.name)
-        return failure_of(error, self.machine.name)
 
     # --- reports to the conductor -------------------------------------------------------------------
     def _confirm(self, job: Job) -> None:

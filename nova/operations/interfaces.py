@@ -161,9 +161,7 @@ class LoseInterface(DetachInterface):
     def detach(self, host: HostContext) -> None:
         super().detach(host)
 
-    @step(CONDUCTOR, event="compute_detach_interface", external=NETWORK, when="outside_interfaces")
-    def give_back(self, ctl: Control) -> None:
-        super().give_back(ctl)
+    give_back = DetachInterface.give_back
 
     def succeeded(self, ctl: Control) -> None:
         self.superseded(ctl)

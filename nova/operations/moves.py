@@ -16,7 +16,7 @@ from nova.objects.servers.action import Failure
 from nova.objects.servers.instance import BlockDevice, Instance
 from nova.objects.servers.migration import Migration
 from nova.operations.framework import placing, plugging
-from nova.operations.framework.base import CONDUCTOR, SHARES, VOLUMES, Operation, Step, step
+from nova.operations.framework.base import CONDUCTOR, NETWORK, SHARES, VOLUMES, Operation, Step, step
 from nova.operations.framework.contexts import Acceptance, Control
 
 LOG = logging.getLogger(__name__)
@@ -67,6 +67,13 @@ class Bound(Operation):
         except (exception.InvalidVolume, exception.Forbidden) as error:
             LOG.warning("[instance: %s] Cannot remove the volume attachments to the previous host: %s",
                         self.instance.uuid, error)
+
+    @step(CONDUCTOR, undo="bind_back", external=NETWORK, when="outside_interfaces")
+    def bind(self, ctl: Control) -> None:
+        ctl.outside_interfaces.bind(self.data.host)
+
+    def bind_back(self, ctl: Control) -> None:
+        ctl.outside_interfaces.bind(self.data.source)
 
     def unbind_volumes(self, ctl: Control) -> None:
         self._restore_connections(ctl, self.data.here, self.data.source)

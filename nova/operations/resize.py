@@ -100,9 +100,7 @@ class Resize(Move):
         host.result(disks=host.driver.cold_migration.open_disks(host.instance, timeout))
         on_host.disconnect(host)
 
-    @step(CONDUCTOR, undo="bind_back", external=NETWORK, when="outside_interfaces")
-    def bind(self, ctl: Control) -> None:
-        ctl.outside_interfaces.bind(self.data.host)
+    bind = Move.bind
 
     @step("host", event="compute_finish_resize", task_state=states.RESIZE_FINISH, undo="drop", evict=True,
           results=("plugs",))
@@ -141,9 +139,6 @@ class Resize(Move):
     def close_shares(self, ctl: Control) -> None:
         if self.data.host != self.data.source:
             ctl.outside_shares.deny(self.data.host)
-
-    def bind_back(self, ctl: Control) -> None:
-        ctl.outside_interfaces.bind(self.data.source)
 
     @connects_volumes
     def move_back(self, host: HostContext) -> None:
