@@ -119,7 +119,17 @@ class Ranking:
         else:
             self._reweigh(position, view)
         if self._table_filters or any(column.scope is Scope.TABLE for column in self._columns):
-            self._whole_table()
+            # Evaluate plugins again whose results depend on other nodes, too.
+            for node_filter in self._table_filters:
+                refused = np.flatnonzero(~node_filter.mask(self._view.take(self.rows), self._request))
+                if refused.size:
+                    self._drop(refused)
+            changed = [column for column in self._columns if column.scope is Scope.TABLE]
+            if changed:
+                view = self._view.take(self.rows)
+                for column in changed:
+                    column.renew(view, self._request)
+                self._sum()
 
     def _reweigh(self, position: int, view: FleetView) -> None:
         moved = False
@@ -144,19 +154,6 @@ class Ranking:
             self._sum()
         else:
             self.weights = np.delete(self.weights, positions)
-
-    def _whole_table(self) -> None:
-        """Evaluate plugins again whose results depend on other nodes, too."""
-        for node_filter in self._table_filters:
-            refused = np.flatnonzero(~node_filter.mask(self._view.take(self.rows), self._request))
-            if refused.size:
-                self._drop(refused)
-        changed = [column for column in self._columns if column.scope is Scope.TABLE]
-        if changed:
-            view = self._view.take(self.rows)
-            for column in changed:
-                column.renew(view, self._request)
-            self._sum()
 
     def best(self, count: int) -> IntColumn:
         """Return the positions of the ``count`` best nodes, best first; equal nodes in the order of their rows."""

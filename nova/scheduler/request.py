@@ -1,6 +1,5 @@
 """A scheduler request for filters and weighers: the spec and values derived from it."""
 
-from typing import Any
 
 from nova.objects.hosts.scheduling import RequestSpec
 from nova.objects.hosts.trees import Amounts
@@ -26,7 +25,10 @@ class Request:
         self.hints = spec.hints
         self.resources = {name: amount for name, amount in spec.resources.items() if amount > 0}
         self.dedicated_request = spec.dedicated_request
-        self.properties = self._properties()
+        self.properties = with_current_names(self.image.properties if self.image else {})
+        for name in ("hw_architecture", "hw_emulation_architecture"):
+            if name in self.properties:
+                self.properties[name] = canonical_architecture(self.properties[name])
         self.required_traits = frozenset(spec.required_traits) | self._image_traits()
         self.forbidden_traits = frozenset(spec.forbidden_traits)
         # Amounts that the provider tree must provide.
@@ -52,15 +54,6 @@ class Request:
 
     def hint(self, name: str) -> list[str]:
         return self.spec.hint(name)
-
-    def _properties(self) -> dict[str, str]:
-        """Return the image's properties under their current names."""
-        given: dict[str, Any] = self.image.properties if self.image else {}
-        properties = with_current_names(given)
-        for name in ("hw_architecture", "hw_emulation_architecture"):
-            if name in properties:
-                properties[name] = canonical_architecture(properties[name])
-        return properties
 
     def _image_traits(self) -> frozenset[str]:
         """Return the traits required by the image, as configured."""

@@ -47,7 +47,9 @@ class Planner:
     def plan(self, view: FleetView, request: Request) -> list[Choice]:
         """Return a choice for each server, in order. The planned usage counts in ``view.planned`` afterwards. A server
         that stays on its host (``in_place``) uses nothing. Raises NoValidHost; the view is invalid then."""
-        self._check_policy(request)
+        needed = _ENFORCERS.get(request.policy or "")
+        if needed and needed not in self._names and not request.forced:
+            raise exception.UnsupportedGroupPolicy(reason=f"{needed} not configured")
         chain = stages.chain(request, self._filters, view)
         request.by_aggregates = any(node_filter.by_aggregates for node_filter in chain)
         mask, refused = feasible(view, request, chain)
@@ -88,11 +90,6 @@ class Planner:
         if subset == 1:
             return int(ranking.weights.argmax())
         return int(ranking.best(subset)[self._random.randrange(subset)])
-
-    def _check_policy(self, request: Request) -> None:
-        needed = _ENFORCERS.get(request.policy or "")
-        if needed and needed not in self._names and not request.forced:
-            raise exception.UnsupportedGroupPolicy(reason=f"{needed} not configured")
 
     def limits(self, view: FleetView, row: int, request: Request) -> dict[str, Any]:
         """Return the limits of a row and the hints that its claim has to check again, by field of Selection."""

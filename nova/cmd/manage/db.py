@@ -28,39 +28,9 @@ def add_commands(commands: Any) -> None:
     group = command.add_subparsers(required=True, metavar="ACTION")
     sync = group.add_parser("sync", help="Upgrade the schema to the newest revision, or to VERSION.")
     sync.add_argument("version", nargs="?")
-    sync.set_defaults(run=_sync)
-    group.add_parser("version", help="Print the revision of the schema.").set_defaults(run=_version)
-    _add_purge(group)
-    group.add_parser("forget_secrets", help="Delete the encrypted passwords of servers that are being built, after the "
-                     "file [conductor]secret_key_file was lost.").set_defaults(run=_forget_secrets)
-    group.add_parser("renew_secrets", help="Encrypt the keys of volumes again with the first key in "
-                     "[conductor]secret_key_file.").set_defaults(run=_renew_secrets)
-
-
-def _sync(arguments: argparse.Namespace) -> None:
-    migrate.sync(CONF.database.connection, arguments.version)
-
-
-def _version(_arguments: argparse.Namespace) -> None:
-    print(migrate.version(CONF.database.connection) or "empty")
-
-
-def _forget_secrets(_arguments: argparse.Namespace) -> None:
-    readiness.check(CONF.database.connection)
-    with contextlib.closing(open_database()) as database:
-        print(f"Deleted the passwords of {database.write(passwords.forget)} servers")
-
-
-def _renew_secrets(_arguments: argparse.Namespace) -> None:
-    readiness.check(CONF.database.connection)
-    with contextlib.closing(open_database()) as database:
-        cipher = SecretCipher(CONF.conductor.secret_key_file)
-        cipher.check(database)
-        print(f"Re-encrypted the volume keys of {volume_keys.renew(database, cipher)} servers")
-
-
-# --- old rows ------------------------------------------------------------------------------------------
-def _add_purge(group: Any) -> None:
+    sync.set_defaults(run=lambda arguments: migrate.sync(CONF.database.connection, arguments.version))
+    group.add_parser("version", help="Print the revision of the schema.").set_defaults(
+        run=lambda _arguments: print(migrate.version(CONF.database.connection) or "empty"))
     command = group.add_parser(
         "purge", help="Remove deleted servers and their rows from the database. Exit code 3 if there are none.")
     command.add_argument("--older-than", type=int, default=_MIN_AGE, metavar="SECONDS",
@@ -78,6 +48,27 @@ def _add_purge(group: Any) -> None:
                               "remaining rows are copied")
     command.add_argument("--dry-run", action="store_true", help="only count the rows")
     command.set_defaults(run=_purge)
+    group.add_parser("forget_secrets", help="Delete the encrypted passwords of servers that are being built, after the "
+                     "file [conductor]secret_key_file was lost.").set_defaults(run=_forget_secrets)
+    group.add_parser("renew_secrets", help="Encrypt the keys of volumes again with the first key in "
+                     "[conductor]secret_key_file.").set_defaults(run=_renew_secrets)
+
+
+def _forget_secrets(_arguments: argparse.Namespace) -> None:
+    readiness.check(CONF.database.connection)
+    with contextlib.closing(open_database()) as database:
+        print(f"Deleted the passwords of {database.write(passwords.forget)} servers")
+
+
+def _renew_secrets(_arguments: argparse.Namespace) -> None:
+    readiness.check(CONF.database.connection)
+    with contextlib.closing(open_database()) as database:
+        cipher = SecretCipher(CONF.conductor.secret_key_file)
+        cipher.check(database)
+        print(f"Re-encrypted the volume keys of {volume_keys.renew(database, cipher)} servers")
+
+
+# --- old rows ------------------------------------------------------------------------------------------
 
 
 def _purge(arguments: argparse.Namespace) -> int:
@@ -110,24 +101,21 @@ def _purge(arguments: argparse.Namespace) -> int:
 
 def _selection(arguments: argparse.Namespace) -> purge.What:
     """Return the rows that the options select, by the clock of the database if it was read. Raises InvalidInput."""
-    return purge.What(_before("--older-than", arguments.older_than),
-                      None if arguments.history_older_than is None
-                      else _before("--history-older-than", arguments.history_older_than), _history_keep(arguments))
+    older_than, keep = _before("--older-than", arguments.older_than), arguments.history_keep
+    history = None
+    if arguments.history_older_than is not None:
+        history = _before("--history-older-than", arguments.history_older_than)
+    if not 0 <= keep <= _MAX_HISTORY_KEEP:
+        raise exception.InvalidInput(reason=f"--history-keep must be from 0 to {_MAX_HISTORY_KEEP}")
+    if keep and history is None:
+        raise exception.InvalidInput(reason="--history-keep needs --history-older-than; otherwise all history is kept")
+    return purge.What(older_than, history, keep)
 
 
 def _before(option: str, seconds: int) -> datetime.datetime:
     if not _MIN_AGE <= seconds <= 100 * 366 * 86400:
         raise exception.InvalidInput(reason=f"{option} must be from {_MIN_AGE} seconds to a century")
     return clock.after(-seconds)
-
-
-def _history_keep(arguments: argparse.Namespace) -> int:
-    keep: int = arguments.history_keep
-    if not 0 <= keep <= _MAX_HISTORY_KEEP:
-        raise exception.InvalidInput(reason=f"--history-keep must be from 0 to {_MAX_HISTORY_KEEP}")
-    if keep and arguments.history_older_than is None:
-        raise exception.InvalidInput(reason="--history-keep needs --history-older-than; otherwise all history is kept")
-    return keep
 
 
 def _open(path: str) -> IO[bytes]:

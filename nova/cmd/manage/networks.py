@@ -35,7 +35,17 @@ def add_commands(commands: Any) -> None:
     delete = group.add_parser("delete", help="Delete a network without servers.")
     delete.add_argument("network", help="name or UUID of the network")
     delete.set_defaults(run=_delete)
-    _add_floating_commands(commands)
+    group = commands.add_parser("floating", help="Manage floating IP addresses.").add_subparsers(
+        required=True, metavar="ACTION")
+    create = group.add_parser("create", help="Add the addresses of a network to a pool.")
+    create.add_argument("--pool", default="nova", help="name of the pool (default: %(default)s)")
+    create.add_argument("--ip_range", "--ip-range", required=True, help="IPv4 network, such as 203.0.113.16/28; "
+                        "its first and last address are omitted, except for /31 and /32")
+    create.set_defaults(run=_create_floating)
+    group.add_parser("list", help="List floating IP addresses.").set_defaults(run=_list_floating)
+    delete = group.add_parser("delete", help="Remove unallocated addresses from their pools.")
+    delete.add_argument("--ip_range", "--ip-range", required=True, help="the added network, or a part of it")
+    delete.set_defaults(run=_delete_floating)
 
 
 def _create(arguments: argparse.Namespace) -> None:
@@ -66,20 +76,6 @@ def _delete(arguments: argparse.Namespace) -> None:
             networks.delete(context.admin(), network.uuid)
             return
     raise exception.NetworkNotFound(network_id=arguments.network)
-
-
-def _add_floating_commands(commands: Any) -> None:
-    group = commands.add_parser("floating", help="Manage floating IP addresses.").add_subparsers(
-        required=True, metavar="ACTION")
-    create = group.add_parser("create", help="Add the addresses of a network to a pool.")
-    create.add_argument("--pool", default="nova", help="name of the pool (default: %(default)s)")
-    create.add_argument("--ip_range", "--ip-range", required=True, help="IPv4 network, such as 203.0.113.16/28; "
-                        "its first and last address are omitted, except for /31 and /32")
-    create.set_defaults(run=_create_floating)
-    group.add_parser("list", help="List floating IP addresses.").set_defaults(run=_list_floating)
-    delete = group.add_parser("delete", help="Remove unallocated addresses from their pools.")
-    delete.add_argument("--ip_range", "--ip-range", required=True, help="the added network, or a part of it")
-    delete.set_defaults(run=_delete_floating)
 
 
 def _create_floating(arguments: argparse.Namespace) -> None:
