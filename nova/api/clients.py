@@ -23,10 +23,8 @@ from nova.rpcapi.volumes import Volumes, VolumeSnapshots
 
 
 class Clients:
-    """Proxies of the declared interfaces: ``clients.servers.get(ctx, ...)``.
-
-    A proxy connects to the broker at its first use (after a fork).
-    """
+    """Proxies of the declared interfaces: ``clients.servers.get(ctx, ...)``. A proxy connects to the broker at its
+    first use (after a fork)."""
 
     servers: Servers
     actions: Actions

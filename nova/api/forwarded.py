@@ -37,9 +37,7 @@ def base_url(environ: Environ) -> str:
 
 def client(environ: Environ) -> str | None:
     """Return the address of the client, as ``rates.client_of`` does: the last forwarded one outside of the proxies.
-
-    None if a trusted proxy does not name its client.
-    """
+    None if a trusted proxy does not name its client."""
     address, trusted = environ.get("REMOTE_ADDR", ""), _trusted()
     if not trusted(address):
         return client_of(address)

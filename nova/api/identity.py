@@ -27,10 +27,8 @@ class UnknownProject(exception.Invalid):
 
 
 def check_project(req: Request, project_id: str) -> None:
-    """Raise UnknownProject (400) if Keystone confirms that the project does not exist.
-
-    Other errors of Keystone, and callers who may not read projects, do not fail the request.
-    """
+    """Raise UnknownProject (400) if Keystone confirms that the project does not exist. Other errors of Keystone, and
+    callers who may not read projects, do not fail the request."""
     if project_id == req.ctx.project_id or CONF.api.auth_strategy != "keystone" or not req.ctx.auth_token:
         return
     url = _keystone_url()

@@ -1,8 +1,7 @@
 """The OpenAPI 3.1 document of a microversion: GET /v2.1/openapi with the microversion header, no token.
 
 It comes from the same declarations as validation and rendering, and contains everything that a generated client needs:
-each body and answer, each status, and the microversion as the default of its header.
-"""
+each body and answer, each status, and the microversion as the default of its header."""
 
 import functools
 import http
@@ -34,10 +33,8 @@ def document(routes: Sequence[Route], version: int, base: str) -> dict[str, Any]
 
 
 def encoded(routes: Sequence[Route], version: int, base: str) -> msgspec.Raw:
-    """Return document() as JSON. It is built once per process and version, and one at a time.
-
-    Nobody needs a token for it, and building one takes as long as dozens of other requests.
-    """
+    """Return document() as JSON. It is built once per process and version, and one at a time. Nobody needs a token for
+    it, and building one takes as long as dozens of other requests."""
     with _BUILDING:
         packed = _packed(tuple(routes), version)
     servers = msgspec.json.encode([{"url": f"{base}/v2.1"}])

@@ -2,8 +2,7 @@
 
 The API refuses a create request when the reply of the conductor is lost, and a conductor may stop between its commit
 and its reply. Only this process knows the response that the client received, so it deletes such servers as soon as a
-conductor answers. The queue is in memory: pending deletions are lost when the process ends.
-"""
+conductor answers. The queue is in memory: pending deletions are lost when the process ends."""
 
 import collections
 import logging
@@ -36,9 +35,7 @@ class OrphanedCreates:
 
     def add(self, ctx: context.RequestContext, request: ServerCreate, until: float) -> None:
         """Queue the deletion of the servers of a create request that failed for the client but may still be executed.
-
-        ``until``: the time of the monotonic clock after which no conductor executes the request.
-        """
+        ``until``: the time of the monotonic clock after which no conductor executes the request."""
         with self._lock:
             if len(self._queue) >= _MOST:
                 LOG.error("Server %s of a refused create request is not deleted if it exists: cleanup queue full",

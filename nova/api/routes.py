@@ -2,8 +2,7 @@
 
 A line: method, path, handler, policy (None: checked by the handler), then ``since``/``until`` (minor microversions in
 which the route exists), ``success`` (status, or {since: status}) and ``action`` (the key of an action's body). Query,
-body and answer are declared on the handler with ``accepts``.
-"""
+body and answer are declared on the handler with ``accepts``."""
 
 import dataclasses
 from collections.abc import Iterator

@@ -46,10 +46,8 @@ def serve(shared: socket.socket, application: Wsgi, threads: int, linger: float 
 
 
 class ApiService:
-    """The API in a thread of a process with other services (nova-allinone, tests).
-
-    ``port`` 0: a free port; ``url``: the URL of the API.
-    """
+    """The API in a thread of a process with other services (nova-allinone, tests). ``port`` 0: a free port; ``url``:
+    the URL of the API."""
 
     def __init__(self, bus_transport: Any, address: str = "127.0.0.1", port: int = 0) -> None:
         self._socket = listen(address, port)

@@ -1,7 +1,6 @@
 """The command nova-allinone: all services in one process, with an in-memory message bus and SQLite.
 
-It is for a first try, functional tests and demonstrations, and needs no broker, no root and no Keystone.
-"""
+It is for a first try, functional tests and demonstrations, and needs no broker, no root and no Keystone."""
 
 import os
 import sys

@@ -1,8 +1,7 @@
 """The command nova-metadata: the metadata service of this host.
 
 Started as root it consists of two processes. The first runs as root, opens sockets in the network namespaces and parses
-no input. The second runs as [metadata]user and answers requests.
-"""
+no input. The second runs as [metadata]user and answers requests."""
 
 from __future__ import annotations
 

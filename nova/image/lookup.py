@@ -1,8 +1,7 @@
 """Lookup of the images of a request with the rights of the caller.
 
 Hosts download every image that the row of a server names, with the service's own credentials. So an id is stored there
-only if the caller may read the image. This includes images that another image names (kernel_id, ramdisk_id).
-"""
+only if the caller may read the image. This includes images that another image names (kernel_id, ramdisk_id)."""
 
 from collections.abc import Sequence
 
@@ -22,11 +21,9 @@ _MAX_CHARACTERS = 64 * 1024
 
 
 def find(ctx: RequestContext, ident: str, trusted: Sequence[str] = ()) -> Image:
-    """Return an image that the caller may use, with its certificate if signatures are verified.
-
-    ``trusted``: ids of trusted certificates (empty: those of the operator).
-    Raises InvalidInput, ImageNotActive, ImageUnacceptable, ImageBackendUnavailable.
-    """
+    """Return an image that the caller may use, with its certificate if signatures are verified. ``trusted``: ids of
+    trusted certificates (empty: those of the operator). Raises InvalidInput, ImageNotActive, ImageUnacceptable,
+    ImageBackendUnavailable."""
     image = _show(ctx, ident)
     if describes_volumes(image):
         raise exception.ImageUnacceptable(image_id=ident, reason="it describes volumes")

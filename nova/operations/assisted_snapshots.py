@@ -2,8 +2,7 @@
 
 The volume service creates the overlay file, or deletes the file that is no longer needed. In between, the hypervisor
 switches the guest to the new file or merges files. Only the host knows which files the guest uses, so the compensation
-asks the host, too. The service waits for the result and receives it in every case.
-"""
+asks the host, too. The service waits for the result and receives it in every case."""
 
 import msgspec
 

@@ -5,8 +5,7 @@ the guest starts paused: → plugged (conductor) → go (on the host). A host th
 continues on the next alternate host; the last failure becomes the server's fault.
 
 Volumes of an external service are created once before (make_volumes), connected to each host that is tried
-(bind_volumes), and marked as attached when the guest runs (complete_volumes).
-"""
+(bind_volumes), and marked as attached when the guest runs (complete_volumes)."""
 
 
 from nova import exception

@@ -2,8 +2,7 @@
 
 place (conductor) → look (destination) → found (conductor) → network, disks, start (destination), and if the network
 back end reports when interfaces are plugged → plugged (conductor) → go (destination). From the moment in which the
-destination may run the guest, an eviction makes the source remove its guest when the source returns.
-"""
+destination may run the guest, an eviction makes the source remove its guest when the source returns."""
 
 from nova import exception
 from nova.objects.base import Object

@@ -2,8 +2,7 @@
 
 Usually the volume service has extended the volume before it sends the request. For volumes that are files, only the
 guest's hypervisor can extend the file; the service then waits for the result and receives it in every case. Volumes
-never shrink, so there is nothing to undo.
-"""
+never shrink, so there is nothing to undo."""
 
 from nova import exception
 from nova.objects.base import Object

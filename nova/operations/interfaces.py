@@ -1,8 +1,7 @@
 """Attach and detach interfaces. These operations queue behind the running operation of the server.
 
 The server owns an interface and its addresses from the acceptance of the attach until the end of the detach. The steps
-wait for a host that is down, because its progress is unknown.
-"""
+wait for a host that is down, because its progress is unknown."""
 
 from nova import exception
 from nova.objects.base import Object

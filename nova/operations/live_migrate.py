@@ -1,10 +1,9 @@
 """Live migration: the guest keeps running while its memory (and disks, if not shared) are copied to another host.
 
-place (conductor) → describe (source) → make_room (destination) → depart (conductor) → migrate (source) →
-arrive_there (conductor) → finish (destination) → clean (source). For volumes and interfaces of external services see
+place (conductor) → describe (source) → make_room (destination) → depart (conductor) → migrate (source) → arrive_there
+(conductor) → finish (destination) → clean (source). For volumes and interfaces of external services see
 nova/operations/moves.py. Before arrive_there the guest belongs to the source, and failures are compensated there.
-Afterwards the guest belongs to the destination, whatever else fails.
-"""
+Afterwards the guest belongs to the destination, whatever else fails."""
 
 from typing import Any
 

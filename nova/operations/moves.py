@@ -1,8 +1,7 @@
 """Common base of all moves of a server to another host: choice of the host, claims and migration record.
 
 Volumes of an external service are connected to both hosts during the move (bind_volumes). At the end the instance's row
-has the connections of the new host, and the connections of the old host are removed (leave_volumes).
-"""
+has the connections of the new host, and the connections of the old host are removed (leave_volumes)."""
 
 import logging
 from typing import Any
@@ -24,7 +23,6 @@ LOG = logging.getLogger(__name__)
 
 class MoveData(placing.PlacementData, kw_only=True):
     """Data of a move. ``source`` and ``host`` (the destination) are possible hosts while ``migration`` (uuid) is open.
-
     ``outside_interfaces`` and ``outside_volumes``: an external service manages the interfaces or volumes and must be
     informed of the new host. ``here`` and ``there``: these volumes as connected to the source and to the destination.
     """

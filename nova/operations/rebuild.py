@@ -6,8 +6,7 @@ afterwards from the new one.
 
 A boot volume is rewritten, too (API 2.93). The embedded volume back end keeps the old content until the rebuild has
 succeeded. An external service rewrites the volume while no host uses it: let_go (host) → free, write, connect
-(conductor) run before replace, and complete (conductor) at the end.
-"""
+(conductor) run before replace, and complete (conductor) at the end."""
 
 import contextlib
 

@@ -3,8 +3,7 @@
 Shelve: make_image (conductor) → halt, capture, upload (host) → settle (conductor). Then, at once or later as
 ShelveOffload: destroy (host) → unbind_volumes, unbind_interfaces, forget (conductor). At the end drop_former
 (conductor) deletes the image of a previous shelving that could not be deleted then. A server that boots from a volume
-needs no image. After settle the server can be restored from the image, so no step is compensated.
-"""
+needs no image. After settle the server can be restored from the image, so no step is compensated."""
 
 from typing import ClassVar
 

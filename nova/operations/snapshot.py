@@ -1,8 +1,7 @@
 """Snapshot and backup: upload the server's root disk as an image while the server keeps running.
 
 make_image (conductor) → capture, upload (host), and for backups → rotate (conductor). The image is visible to its owner
-from the first step on. It is deleted if the upload fails.
-"""
+from the first step on. It is deleted if the upload fails."""
 
 from typing import ClassVar
 

@@ -2,8 +2,7 @@
 
 The guest writes to the old volume until all data is copied, and from then on to the new one. Everything before that
 moment can be undone, nothing after it. Only the host knows which volume the guest uses, so the compensation asks the
-host and undoes or completes the swap accordingly.
-"""
+host and undoes or completes the swap accordingly."""
 
 import contextlib
 from collections.abc import Iterator

@@ -2,8 +2,7 @@
 
 On its host: power_on. Without a host: find_image, place (conductor) → network, disks, start (host), from the image made
 by shelving. If the network back end reports when interfaces are plugged, plugged (conductor) → go (host) follow. At the
-end settle and drop_image (conductor): after settle the server runs, whatever happens to the image.
-"""
+end settle and drop_image (conductor): after settle the server runs, whatever happens to the image."""
 
 import functools
 

@@ -2,8 +2,7 @@
 
 The acceptance decides which server owns the volume; the host then attaches or detaches it. The steps wait for a host
 that is down, because its progress is unknown. For volumes of an external service, the acceptance only records the
-intent, and that service decides in the first step.
-"""
+intent, and that service decides in the first step."""
 
 import logging
 

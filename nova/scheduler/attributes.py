@@ -1,6 +1,5 @@
 """Attributes of a host by the names used in extra specs (capabilities:) and in the hint query, and the operators of
-extra specs.
-"""
+extra specs."""
 
 import operator
 from collections.abc import Callable, Sequence

@@ -1,8 +1,7 @@
 """The fleet as NumPy columns: one row per node, grown in chunks; rows are reused.
 
 Text and structures (zones, trait sets, aggregate metadata, ...) are interned: a row holds an integer code, and a
-predicate is evaluated once per distinct value, however many nodes share it.
-"""
+predicate is evaluated once per distinct value, however many nodes share it."""
 
 import weakref
 from collections.abc import Callable

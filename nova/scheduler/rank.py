@@ -1,8 +1,7 @@
 """Ranking: the weight of every feasible node, updated row by row during planning.
 
 The weights are exactly those of a new ranking of the same state: a changed node is weighed by the same operations in
-the same order, and a weigher's column is normalised again when the range of its scores changes.
-"""
+the same order, and a weigher's column is normalised again when the range of its scores changes."""
 
 from collections.abc import Sequence
 

@@ -32,11 +32,9 @@ class Instances:
         self._cache: dict[tuple[str, ...], tuple[float, Instance | None]] = {}
 
     def by_address(self, network_id: str, address: str) -> Instance:
-        """Return the owner of a fixed address if it is on this host.
-
-        The rows may assign the address to another server while the guest of its former owner still runs here (the host
-        was down when the server was deleted); and the cache may contain a former owner.
-        """
+        """Return the owner of a fixed address if it is on this host. The rows may assign the address to another server
+        while the guest of its former owner still runs here (the host was down when the server was deleted); and the
+        cache may contain a former owner."""
         key = ("address", network_id, address)
 
         def ask() -> Instance:

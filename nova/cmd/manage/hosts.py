@@ -114,11 +114,9 @@ def account(host: str) -> str:
 
 def definitions(host: str, password: str, vhost: str, exchange: str) -> dict[str, Any]:
     """Return RabbitMQ definitions of the account of a host, with the minimum of permissions for nova-compute: patterns
-    of the names of queues and exchanges, and of the topics that it may send to and receive from.
-
-    A host may not declare the exchange that all services share: that right includes deleting it, and with it the
-    bindings of every queue. Nova's driver uses the exchange as conductors declare it (Driver.restrict_to_host).
-    """
+    of the names of queues and exchanges, and of the topics that it may send to and receive from. A host may not declare
+    the exchange that all services share: that right includes deleting it, and with it the bindings of every queue.
+    Nova's driver uses the exchange as conductors declare it (Driver.restrict_to_host)."""
     salt, user = secrets.token_bytes(4), account(host)
     hashed = base64.b64encode(salt + hashlib.sha256(salt + password.encode()).digest()).decode()
     queue, shared = rf"{_exactly(COMPUTE)}\.{_exactly(host)}", _exactly(exchange)

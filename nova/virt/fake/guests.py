@@ -27,13 +27,12 @@ class FlavorSize(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Guest(msgspec.Struct, omit_defaults=True):
-    """The state of a guest. ``booted``: times of its boots in seconds.
-
-    ``volumes``: ids by device name; ``interfaces``: MAC addresses; ``cpus`` and ``devices`` (addresses): dedicated
-    resources of the host. ``rescued``: image of the rescue. ``incoming``: a migration is moving the guest to this host;
-    ``went``: a migration has moved it away; such guests are not listed. ``swapped``: attachment ids of swapped volumes
-    since the definition. ``files``: volume id and file names of file-based volumes. ``sizes``: volume ids and sizes in
-    GiB of volumes extended while the guest ran. ``shares``: host directories by tag."""
+    """The state of a guest. ``booted``: times of its boots in seconds. ``volumes``: ids by device name; ``interfaces``:
+    MAC addresses; ``cpus`` and ``devices`` (addresses): dedicated resources of the host. ``rescued``: image of the
+    rescue. ``incoming``: a migration is moving the guest to this host; ``went``: a migration has moved it away; such
+    guests are not listed. ``swapped``: attachment ids of swapped volumes since the definition. ``files``: volume id and
+    file names of file-based volumes. ``sizes``: volume ids and sizes in GiB of volumes extended while the guest ran.
+    ``shares``: host directories by tag."""
 
     power_state: int
     name: str = ""

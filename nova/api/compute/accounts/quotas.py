@@ -1,6 +1,5 @@
 """limits of a project with its usage; os-quota-sets: limits of projects and their users; os-quota-class-sets: limits of
-classes (only default is used).
-"""
+classes (only default is used)."""
 
 from typing import Any
 

@@ -1,6 +1,5 @@
 """os-security-groups and os-security-group-rules: security groups and their rules (2.1 to 2.35), and the groups of a
-server (all versions).
-"""
+server (all versions)."""
 
 import contextlib
 import re

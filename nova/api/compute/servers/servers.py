@@ -31,11 +31,9 @@ def server_id(req: Request) -> str:
 
 
 def authorize(req: Request, rule: str) -> Instance | None:
-    """Check ``rule`` for the server of the URL.
-
-    A rule that allows the operation for all servers of the project does not depend on the server, so None is returned
-    without a call. Otherwise (for example, a policy by user) the server is read, checked and returned.
-    """
+    """Check ``rule`` for the server of the URL. A rule that allows the operation for all servers of the project does
+    not depend on the server, so None is returned without a call. Otherwise (for example, a policy by user) the server
+    is read, checked and returned."""
     target = {} if req.ctx.is_admin else {"project_id": req.ctx.project_id}
     if policies.plain(rule) and req.allowed(rule, target):
         return None

@@ -54,10 +54,8 @@ def _made(req: Request, operation: str, wanted: dict[str, Any], keeps: bool = Tr
 
 
 def _wait_until_visible(req: Request, image_id: str) -> None:
-    """Wait until the image exists, because clients show it as soon as they have its id.
-
-    The actions of the server report a failure to create it.
-    """
+    """Wait until the image exists, because clients show it as soon as they have its id. The actions of the server
+    report a failure to create it."""
     checks = itertools.count(1)
 
     def is_visible() -> bool:
