@@ -37,7 +37,6 @@ def fingerprint(kind: str, public: str) -> str:
 
 
 def _ssh_blob(public: str) -> bytes:
-    """Return the decoded key of an OpenSSH line. Raises ValueError."""
     words = public.split(None, 2)
     if len(words) < 2 or not _SSH_KIND.fullmatch(words[0]):
         raise ValueError("not an OpenSSH public key")

@@ -33,7 +33,10 @@ def public(environ: dict[str, Any], path: str, base: str) -> tuple[int, Any]:
         return 200, {"versions": [_item(ident, base) for ident in _ITEMS]}
     if len(segments) == 1 and segments[0] in _IDS:
         return 200, {"version": document(_IDS[segments[0]], base)}
-    return 300, {"choices": [_choice(ident, base, path) for ident in _ITEMS]}
+    return 300, {"choices": [
+        {"id": ident, "status": item["status"], "media-types": _media(ident),
+         "links": [{"rel": "self", "href": f"{base}/{_SEGMENTS[ident]}/{path.strip('/')}"}]}
+        for ident, item in _ITEMS.items()]}
 
 
 @accepts(query=Query(strict=None))
@@ -57,9 +60,3 @@ def _media(ident: str) -> list[dict[str, str]]:
 
 def _item(ident: str, base: str) -> dict[str, Any]:
     return {**_ITEMS[ident], "links": [{"rel": "self", "href": f"{base}/{_SEGMENTS[ident]}/"}]}
-
-
-def _choice(ident: str, base: str, path: str) -> dict[str, Any]:
-    href = f"{base}/{_SEGMENTS[ident]}/{path.strip('/')}"
-    return {"id": ident, "status": _ITEMS[ident]["status"], "links": [{"rel": "self", "href": href}],
-            "media-types": _media(ident)}

@@ -332,7 +332,6 @@ class VirtualHosts:
             thread.stop()
 
     def _beat_for(self, services: list[ComputeService]) -> None:
-        """Send one heartbeat message for all hosts."""
         running = {service.host: service.runner.running() for service in services}
         unknown = set(bus.retry_once(lambda: self._heartbeat.beat_all(context.admin(), BINARY, running)))
         for service in services:

@@ -210,7 +210,6 @@ class Rebuild(Operation):
         return device
 
     def _reimage_event(self) -> str:
-        """Return the key of the event that reports the rewritten volume."""
         return event_key("volume-reimaged", self._root().volume_id)
 
     def _timeout(self, host: HostContext) -> int:

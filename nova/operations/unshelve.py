@@ -75,11 +75,8 @@ class Unshelve(placing.PlacedOperation):
         data.drops = instance.system_metadata.get(IMAGE, "")
         data.pinned = instance.pinned_availability_zone
         data.on_host = bool(instance.host)
-        if not data.on_host:
-            self._request_host(ctl, request)
-
-    def _request_host(self, ctl: Acceptance, request: UnshelveRequest) -> None:
-        instance, data = self.instance, self.data
+        if data.on_host:
+            return
         if request.host and not ctl.compute_exists(request.host):
             raise exception.InvalidInput(f"Compute host {request.host} could not be found.")
         if request.availability_zone is not None:

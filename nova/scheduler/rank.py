@@ -146,7 +146,6 @@ class Ranking:
         self.weights[position] = weight
 
     def _drop(self, positions: IntColumn) -> None:
-        """Remove nodes that are no longer feasible."""
         self.rows = np.delete(self.rows, positions)
         moved = [column.drop(positions) for column in self._columns]
         if any(moved):

@@ -38,11 +38,6 @@ class Request:
         self.by_aggregates = False  # True if aggregate metadata was used: the claim then checks the metadata again
 
     @property
-    def forced(self) -> bool:
-        """Return True if the request names a host that skips the filters."""
-        return self.spec.forced
-
-    @property
     def policy(self) -> str | None:
         """Return the policy of the server group, or None without a group."""
         return self.spec.group.policy if self.spec.group else None
@@ -52,11 +47,7 @@ class Request:
         if self.spec.group is not None:
             self.group_hosts[host] = self.group_hosts.get(host, 0) + 1
 
-    def hint(self, name: str) -> list[str]:
-        return self.spec.hint(name)
-
     def _image_traits(self) -> frozenset[str]:
-        """Return the traits required by the image, as configured."""
         traits: set[str] = set()
         disk_format = self.image.disk_format if self.image else None
         if self.settings.query_placement_for_image_type_support and disk_format:

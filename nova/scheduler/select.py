@@ -48,7 +48,7 @@ class Planner:
         """Return a choice for each server, in order. The planned usage counts in ``view.planned`` afterwards. A server
         that stays on its host (``in_place``) uses nothing. Raises NoValidHost; the view is invalid then."""
         needed = _ENFORCERS.get(request.policy or "")
-        if needed and needed not in self._names and not request.forced:
+        if needed and needed not in self._names and not request.spec.forced:
             raise exception.UnsupportedGroupPolicy(reason=f"{needed} not configured")
         chain = stages.chain(request, self._filters, view)
         request.by_aggregates = any(node_filter.by_aggregates for node_filter in chain)
@@ -60,7 +60,7 @@ class Planner:
         if request.spec.in_place:
             return [Choice(int(rows[0]), [])]
         ranking = Ranking(view, rows, request, self._weighers, chain)
-        wanted = 0 if request.forced else request.spec.alternates
+        wanted = 0 if request.spec.forced else request.spec.alternates
         chosen: list[int] = []
         pool: list[int] = []
         for _ in range(request.count):
@@ -94,7 +94,7 @@ class Planner:
     def limits(self, view: FleetView, row: int, request: Request) -> dict[str, Any]:
         """Return the limits of a row and the hints that its claim has to check again, by field of Selection."""
         limits: dict[str, Any] = {}
-        if not request.forced:
+        if not request.spec.forced:
             limits["hints"] = [node_filter.claim_hint for node_filter in self._filters
                                if node_filter.claim_hint and node_filter.applies(request)]
             for node_filter in self._limit_filters:
@@ -173,7 +173,6 @@ def _why(view: FleetView, request: Request, refused: Sequence[tuple[str, int]]) 
 
 
 def _best_rows(ranking: Ranking, count: int) -> list[int]:
-    """Return the best rows, best first."""
     return ranking.rows[ranking.best(count)].tolist() if len(ranking) and count > 1 else []
 
 

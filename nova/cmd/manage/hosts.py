@@ -72,7 +72,6 @@ def _enrol(arguments: argparse.Namespace) -> None:
 
 
 def _rabbit() -> Any:
-    """Return the options of oslo.messaging's RabbitMQ driver."""
     return options.register(CONF)
 
 

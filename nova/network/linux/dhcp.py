@@ -301,7 +301,6 @@ def read(path: str) -> str | None:
 
 # --- release messages ----------------------------------------------------------------------------------
 def _release_packet(server: str, mac: str, address: str) -> bytes:
-    """Return a DHCPRELEASE message."""
     hardware = bytes.fromhex(mac.replace(":", ""))
     message = struct.pack("!BBBBIHH4s4s4s4s16s64s128s", 1, 1, len(hardware), 0, 0x4E6F7661, 0, 0,
                           socket.inet_aton(address), bytes(4), bytes(4), bytes(4), hardware, b"", b"")
@@ -310,7 +309,6 @@ def _release_packet(server: str, mac: str, address: str) -> bytes:
 
 
 def _release_packet_v6(server: bytes, lease: Lease6) -> bytes:
-    """Return a Release message (DHCPv6)."""
     address = _option(_IA_ADDRESS, socket.inet_pton(socket.AF_INET6, lease.address) + bytes(8))
     return (struct.pack("!B", _RELEASE) + b"nov" + _option(_CLIENT_ID, lease.client) + _option(_SERVER_ID, server)
             + _option(_IA_NA, struct.pack("!III", lease.iaid, 0, 0) + address))

@@ -347,7 +347,6 @@ def _match(rule: FilterRule, version: int) -> str | None:
 
 # --- the packet filters of a group, shared by its guests on a host ------------------------------------
 def _ensure_chains(table: str, group_id: int) -> list[str]:
-    """Create the chains of a group, empty, unless they exist."""
     return [f"add chain bridge {table} {chain}_{group_id:d}" for chain in _CHAINS.values()]
 
 

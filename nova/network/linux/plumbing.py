@@ -209,18 +209,6 @@ def _tunnel_of(port: str) -> tuple[int | None, str | None]:
     return data.get("id"), data.get("local") or data.get("local6")
 
 
-def _namespace_lines(net: HostNet) -> list[str]:
-    lines = ["link set dev lo up", f"link set dev gw mtu {net.mtu} up",
-             f"address replace {net.gateway}/{net.prefix} dev gw", f"address replace {filters.METADATA}/32 dev gw"]
-    if net.cidr_v6 and net.gateway_v6:
-        lines.append(f"address replace {net.gateway_v6}/{net.cidr_v6.split('/')[1]} dev gw nodad")
-    if net.link is not None:
-        outer, inner = link_addresses(net.link)
-        lines += [f"link set dev out mtu {_uplink_mtu()} up", f"address replace {inner}/31 dev out",
-                  f"route replace default via {outer} dev out"]
-    return lines
-
-
 def _set_up_namespace(net: HostNet) -> None:
     """Set kernel parameters, addresses and packet filters. Runs in the namespace."""
     off = "0" if net.cidr_v6 else "1"
@@ -233,7 +221,15 @@ def _set_up_namespace(net: HostNet) -> None:
                 "net/ipv4/ip_forward": "1" if net.link is not None else "0"}
     for name, value in settings.items():
         _set(name, value)
-    commands.ip(_namespace_lines(net))
+    lines = ["link set dev lo up", f"link set dev gw mtu {net.mtu} up",
+             f"address replace {net.gateway}/{net.prefix} dev gw", f"address replace {filters.METADATA}/32 dev gw"]
+    if net.cidr_v6 and net.gateway_v6:
+        lines.append(f"address replace {net.gateway_v6}/{net.cidr_v6.split('/')[1]} dev gw nodad")
+    if net.link is not None:
+        outer, inner = link_addresses(net.link)
+        lines += [f"link set dev out mtu {_uplink_mtu()} up", f"address replace {inner}/31 dev out",
+                  f"route replace default via {outer} dev out"]
+    commands.ip(lines)
     _disable_checksum_offload("gw")
     commands.nft(filters.namespace())
 

@@ -52,11 +52,11 @@ class SameHostFilter(Filter):
     refusal = "none of the servers of the hint same_host is on the host"
 
     def applies(self, request: Request) -> bool:
-        return bool(request.hint(self.claim_hint))
+        return bool(request.spec.hint(self.claim_hint))
 
     def mask(self, view: FleetView, request: Request) -> BoolColumn:
         hosts = request.spec.hint_hosts
-        return view.on_hosts({hosts[uuid] for uuid in request.hint(self.claim_hint) if uuid in hosts})
+        return view.on_hosts({hosts[uuid] for uuid in request.spec.hint(self.claim_hint) if uuid in hosts})
 
 
 class DifferentHostFilter(SameHostFilter):
@@ -75,7 +75,7 @@ class SimpleCIDRAffinityFilter(Filter):
     depends_on = Scope.REQUEST
 
     def applies(self, request: Request) -> bool:
-        return bool(request.hint("build_near_host_ip"))
+        return bool(request.spec.hint("build_near_host_ip"))
 
     def mask(self, view: FleetView, request: Request) -> BoolColumn:
         network = self._network(request)
@@ -92,9 +92,9 @@ class SimpleCIDRAffinityFilter(Filter):
 
     @staticmethod
     def _network(request: Request) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None:
-        prefix = next(iter(request.hint("cidr")), "/24").removeprefix("/")
+        prefix = next(iter(request.spec.hint("cidr")), "/24").removeprefix("/")
         try:
-            return plain_ip.network(f"{request.hint('build_near_host_ip')[0]}/{prefix}", strict=False)
+            return plain_ip.network(f"{request.spec.hint('build_near_host_ip')[0]}/{prefix}", strict=False)
         except ValueError:
             return None
 

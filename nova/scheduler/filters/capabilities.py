@@ -68,7 +68,7 @@ class JsonFilter(Filter):
     refusal = "the hint query does not hold"
 
     def applies(self, request: Request) -> bool:
-        return bool(request.hint("query"))
+        return bool(request.spec.hint("query"))
 
     def mask(self, view: FleetView, request: Request) -> BoolColumn:
         query = self._query(request)
@@ -79,7 +79,7 @@ class JsonFilter(Filter):
     @staticmethod
     def _query(request: Request) -> Any:
         try:
-            query = json.loads(request.hint("query")[0])
+            query = json.loads(request.spec.hint("query")[0])
         except (ValueError, RecursionError):
             raise exception.NoValidHost(reason="The scheduler hint query is not valid JSON.") from None
         if not isinstance(query, list):

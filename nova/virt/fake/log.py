@@ -58,7 +58,6 @@ class AppendOnlyFile(Generic[V]):
             self._rewrite(everything)
 
     def _rewrite(self, everything: Mapping[str, V]) -> None:
-        """Rewrite the file with one line per key and keep it open."""
         new = self._path + ".new"
         with open(new, "wb") as file:
             file.writelines(_line(key, value) for key, value in everything.items())

@@ -87,7 +87,6 @@ class CacheSpace:
         return sum(sizes.values())
 
     def _on_disk(self) -> dict[str, int]:
-        """Return the disk usage in bytes by image."""
         sizes: collections.Counter[str] = collections.Counter()
         with contextlib.suppress(FileNotFoundError), os.scandir(self._directory) as entries:
             for entry in entries:

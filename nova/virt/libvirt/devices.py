@@ -308,16 +308,12 @@ class VolumeSwaps(Role, guest_driver.VolumeSwaps):
             if not copies and begun:
                 raise exception.VolumeSwapFailed(volume_id=key, reason="the copy of the volume's data was aborted")
             if not copies:
-                self._begin(uuid, disk, wanted)
+                self._end(uuid, disk, 0)  # A copy to another volume.
+                self._guests.on_domain(uuid, lambda domain: domain.blockCopy(disk.target, text_of(wanted), None, _COPY))
+                LOG.info("[instance: %s] Started copying disk %s to another volume", uuid, disk.target)
             elif mirror is not None and mirror.get("ready") == "yes":
                 self._end(uuid, disk, _PIVOT)
             return False
-
-    def _begin(self, uuid: str, disk: KnownDisk, wanted: ET.Element) -> None:
-        self._end(uuid, disk, 0)  # A copy to another volume.
-        text = text_of(wanted)
-        self._guests.on_domain(uuid, lambda domain: domain.blockCopy(disk.target, text, None, _COPY))
-        LOG.info("[instance: %s] Started copying disk %s to another volume", uuid, disk.target)
 
     def _end(self, uuid: str, disk: KnownDisk, flags: int) -> None:
         """End the copy with the present volume or (_PIVOT) the new one; succeed if there is no copy."""

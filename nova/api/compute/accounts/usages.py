@@ -42,7 +42,6 @@ class _Period:
 
 
 def _parsed(text: str) -> datetime.datetime:
-    """Parse a time. Raises InvalidInput."""
     for form in _FORMATS:
         try:
             return datetime.datetime.strptime(text, form).replace(tzinfo=datetime.UTC)

@@ -52,11 +52,8 @@ def index(req: Request) -> list[Service]:
 @accepts(body=UPDATE, answer=Object({"service": SERVICE}))
 def update(req: Request) -> dict[str, Any]:
     """Enable, disable or force down a compute service."""
-    return _update(req) if req.version >= 53 else _act(req)
-
-
-# --- from 2.53: a service by its uuid -------------------------------------------------------------
-def _update(req: Request) -> dict[str, Any]:
+    if req.version < 53:
+        return _act(req)
     uuid = req.params["id"]
     check_uuid(uuid)
     status, reason = req.body.get("status"), req.body.get("disabled_reason")

@@ -39,7 +39,6 @@ def _time(name: str) -> Out:
 
 
 def _flavor(name: str, flavor: str) -> Out:
-    """Return the number of a flavor."""
     return Out(name, INTEGER_OR_NULL, lambda shown, _req: getattr(getattr(shown.item, flavor), "id", None))
 
 

@@ -186,7 +186,6 @@ def _value(name: str, values: list[str]) -> Any:
 
 
 def _truth(name: str, value: str) -> bool:
-    """Parse a boolean. Raises InvalidInput."""
     try:
         return strutils.bool_from_string(value, strict=True)
     except ValueError:

@@ -58,7 +58,6 @@ def _operate(req: Request, volume: str, name: str, request: dict[str, Any]) -> N
 
 
 def _delete_info(text: str | None) -> dict[str, Any]:
-    """Return the volume and the files to merge."""
     try:
         info = msgspec.json.decode(text or "")  # Rejects characters that cannot be encoded in a response.
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:

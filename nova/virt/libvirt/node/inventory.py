@@ -39,7 +39,10 @@ def take(connection: libvirt.virConnect, host: str, capabilities: Capabilities) 
     name = node_name(host, connection.getHostname())
     identity = node_uuid(host, name)
     usage = shutil.disk_usage(CONF.instances_path)
-    shared, dedicated = _cpus(capabilities, cpus)
+    shared, dedicated = cpus, 0
+    if capabilities.cells is not None and (CONF.compute.cpu_shared_set or CONF.compute.cpu_dedicated_set):
+        cells = capabilities.cells.cells
+        shared, dedicated = sum(len(cell.cpus) for cell in cells), sum(len(cell.pcpus) for cell in cells)
     inventories = {
         VCPU: _inventory(shared, CONF.reserved_host_cpus, CONF.cpu_allocation_ratio, CONF.initial_cpu_allocation_ratio),
         PCPU: _inventory(dedicated, 0, 1.0, 1.0),
@@ -70,13 +73,6 @@ def cpu(connection: libvirt.virConnect) -> HostCpu:
     times = connection.getCPUStats(libvirt.VIR_NODE_CPU_STATS_ALL_CPUS)
     return HostCpu(frequency=connection.getInfo()[3], **{kind: times.get(kind, 0) for kind in (
         "user", "kernel", "idle", "iowait")})
-
-
-def _cpus(capabilities: Capabilities, online: int) -> tuple[int, int]:
-    if capabilities.cells is None or not (CONF.compute.cpu_shared_set or CONF.compute.cpu_dedicated_set):
-        return online, 0
-    cells = capabilities.cells.cells
-    return sum(len(cell.cpus) for cell in cells), sum(len(cell.pcpus) for cell in cells)
 
 
 def _reserved_disk(total: int) -> int:

@@ -75,7 +75,6 @@ def _consoles(root: ET.Element, other: ET.Element) -> None:
 
 
 def _replace(mine: ET.Element, theirs: ET.Element, tag: str) -> None:
-    """Replace all ``tag`` children of ``mine`` with those of ``theirs``."""
     at = next((number for number, child in enumerate(mine) if child.tag == tag), len(mine))
     for child in mine.findall(tag):
         mine.remove(child)
