@@ -29,7 +29,6 @@ from nova.api.compute.servers.subresources import (
     server_metadata,
     server_tags,
     shares,
-    topology,
     volume_attachments,
 )
 from nova.api.compute.volumes import assisted_snapshots, volumes
@@ -92,7 +91,7 @@ _ROUTES: tuple[Route, ...] = (
     Route("DELETE", f"{_SERVER}/tags/{{tag}}", server_tags.delete, since=26, success=204),
     Route("GET", f"{_SERVER}/ips", interfaces.ips),
     Route("GET", f"{_SERVER}/ips/{{label}}", interfaces.network_ips),
-    Route("GET", f"{_SERVER}/topology", topology.index, since=78),
+    Route("GET", f"{_SERVER}/topology", diagnostics.numa_cells, since=78),
     Route("GET", f"{_SERVER}/diagnostics", diagnostics.index),
     Route("GET", f"{_SERVER}/os-server-password", server_actions.show_password),
     Route("DELETE", f"{_SERVER}/os-server-password", server_actions.clear_password, success=204),

@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from nova import bus, context, exception, image
-from nova.compute import identity, plugins
+from nova.compute import identity
 from nova.compute.disk_tools import QemuTools
 from nova.compute.host import Machine
-from nova.compute.monitors.base import Monitors
+from nova.compute.monitors.base import Monitors, load
 from nova.compute.precache import Precacher
 from nova.compute.quiesce import QuiescedGuests
 from nova.compute.reconcile import Reconciler
@@ -57,15 +57,15 @@ _SHARED_THREADS = 2
 
 def machine_of(driver: Driver) -> Machine:
     """Return the host of this driver with the configured network driver, volumes and images."""
-    return Machine(name=driver.host, driver=driver, network=plugins.load("nova.network.drivers", CONF.network.driver)(),
+    return Machine(name=driver.host, driver=driver, network=load("nova.network.drivers", CONF.network.driver)(),
                    images=image.store, cache=ImageCache(used=driver.disks.used_images),
-                   volumes=plugins.load("nova.volume.drivers", CONF.volume.driver)(QemuTools()),
-                   shares=plugins.load("nova.share.drivers", CONF.share.driver)())
+                   volumes=load("nova.volume.drivers", CONF.volume.driver)(QemuTools()),
+                   shares=load("nova.share.drivers", CONF.share.driver)())
 
 
 def hosts_of_driver() -> Sequence[Driver]:
     """Return the drivers of all virtual hosts of the configured driver; empty if it serves the real host."""
-    drivers: Sequence[Driver] = plugins.load("nova.virt.drivers", CONF.compute_driver).of_all_hosts()
+    drivers: Sequence[Driver] = load("nova.virt.drivers", CONF.compute_driver).of_all_hosts()
     return drivers
 
 
@@ -91,7 +91,7 @@ class ComputeService:
     def __init__(self, transport: messaging.RPCTransport, host: str | None = None,
                  machine: Machine | None = None, pool: FairThreadPool | None = None) -> None:
         self.host = host or CONF.host
-        self.machine = machine or machine_of(plugins.load("nova.virt.drivers", CONF.compute_driver)(self.host))
+        self.machine = machine or machine_of(load("nova.virt.drivers", CONF.compute_driver)(self.host))
         self._transport = transport
         self._shared = pool is not None
         self._engine = bus.client(transport, by_hosts.Engine)
