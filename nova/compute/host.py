@@ -113,6 +113,7 @@ class StepHost:
         self.results: dict[str, Any] = {}
         self._job = job
         self._progress = Progress(send)
+        self.end_step = self._progress.end
 
     def set(self, **changes: Any) -> None:
         self.changes.update(msgspec.to_builtins(changes))
@@ -123,10 +124,6 @@ class StepHost:
     def progress(self, percent: int, **values: Any) -> None:
         self._job.fence()
         self._progress.note({"progress": max(0, min(100, percent))}, msgspec.to_builtins(values))
-
-    def end_step(self) -> None:
-        """Send the last progress values that are not sent yet."""
-        self._progress.end()
 
     def connected(self, device: BlockDevice) -> BlockDevice:
         fetch = self._image_file if self.machine.driver.needs_images else None

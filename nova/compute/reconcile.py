@@ -251,18 +251,16 @@ class UnknownGuests:
                       "no action is taken", len(old), self._machine.name)
             return
         for uuid in old:
-            self._apply(uuid)
-
-    def _apply(self, uuid: str) -> None:
-        try:
-            if CONF.compute.unknown_guests == "stop":
-                self._machine.driver.guests.stop(uuid)
-            else:
-                self._machine.driver.guests.remove_orphan(uuid)
-                self._machine.network.unplug_guest(uuid)
-                self._machine.shares.disconnect_guest(uuid)
-        except exception.NovaException as error:
-            LOG.warning("[instance: %s] Unknown guest: action %s failed: %s", uuid, CONF.compute.unknown_guests, error)
+            try:
+                if CONF.compute.unknown_guests == "stop":
+                    self._machine.driver.guests.stop(uuid)
+                else:
+                    self._machine.driver.guests.remove_orphan(uuid)
+                    self._machine.network.unplug_guest(uuid)
+                    self._machine.shares.disconnect_guest(uuid)
+            except exception.NovaException as error:
+                LOG.warning("[instance: %s] Unknown guest: action %s failed: %s", uuid, CONF.compute.unknown_guests,
+                            error)
 
 
 class Resumption:
@@ -301,7 +299,14 @@ class Resumption:
                 return _RETRY
         if self._waiting or self._begun:
             return _POLL
-        self._note_boot()
+        boot_id = self._driver.boot_id()
+        try:
+            if boot_id != self._last_boot():
+                os.makedirs(CONF.state_path, exist_ok=True)
+                # Atomically: a truncated id would look like another boot.
+                files.replace(self._file, f"{boot_id}\n", sync=True)
+        except OSError as error:
+            LOG.error("The next boot of this host will not be detected: cannot write %s: %s", self._file, error)
         self.wanted = False
         return None
 
@@ -320,14 +325,3 @@ class Resumption:
             return (files.text_of(self._file) or "").strip()
         except OSError:
             return ""
-
-    def _note_boot(self) -> None:
-        """Store the boot id atomically: a truncated id would look like another boot."""
-        boot_id = self._driver.boot_id()
-        if boot_id == self._last_boot():
-            return
-        try:
-            os.makedirs(CONF.state_path, exist_ok=True)
-            files.replace(self._file, f"{boot_id}\n", sync=True)
-        except OSError as error:
-            LOG.error("The next boot of this host will not be detected: cannot write %s: %s", self._file, error)

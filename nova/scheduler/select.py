@@ -56,7 +56,9 @@ class Planner:
         rows = np.flatnonzero(mask)
         metrics.CANDIDATES.observe(rows.size)
         if not rows.size:
-            raise exception.NoValidHost(reason=_TOO_FEW, detail=_why(view, request, refused))
+            rejected = ", ".join(f"{name}: {count} host{'s' if count != 1 else ''} refused" for name, count in refused)
+            raise exception.NoValidHost(reason=_TOO_FEW, detail=f"Requested {request.count}; {rejected}." if refused
+                                        else "No compute hosts are registered.")
         if request.spec.in_place:
             return [Choice(int(rows[0]), [])]
         ranking = Ranking(view, rows, request, self._weighers, chain)
@@ -162,14 +164,6 @@ def _consume(view: FleetView, row: int, request: Request) -> None:
     view.planned.consume(row, resources)
     if request.dedicated_request:
         view.planned.fit(row, request.dedicated_request, node.ratios(0, request.settings.packing_cells))
-
-
-def _why(view: FleetView, request: Request, refused: Sequence[tuple[str, int]]) -> str:
-    """Return why no host fits, for operators."""
-    if not refused:
-        return "No compute hosts are registered."
-    rejected = ", ".join(f"{name}: {count} host{'s' if count != 1 else ''} refused" for name, count in refused)
-    return f"Requested {request.count}; {rejected}."
 
 
 def _best_rows(ranking: Ranking, count: int) -> list[int]:

@@ -28,15 +28,11 @@ class ServerGroupAffinityFilter(Filter):
         return view.on_hosts(hosts) if hosts else everything(view)
 
 
-class ServerGroupAntiAffinityFilter(Filter):
+class ServerGroupAntiAffinityFilter(ServerGroupAffinityFilter):
     """Policy anti-affinity: hosts with fewer members than the group's max_server_per_host."""
 
     policy = ANTI_AFFINITY
-    depends_on = Scope.TABLE
     refusal = "the host has as many servers of the group as it may"
-
-    def applies(self, request: Request) -> bool:
-        return request.policy == self.policy
 
     def mask(self, view: FleetView, request: Request) -> BoolColumn:
         assert request.spec.group is not None

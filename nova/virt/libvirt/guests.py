@@ -152,23 +152,17 @@ class Guests(guest_driver.Guests):
     # --- the host ----------------------------------------------------------------------------------
     @property
     def capabilities(self) -> Capabilities:
-        if self._capabilities is None:
-            self.learn()
-        assert self._capabilities is not None
-        return self._capabilities
+        return self._capabilities or self.learn()[0]
 
     @property
     def settings(self) -> Settings:
-        if self._settings is None:
-            self.learn()
-        assert self._settings is not None
-        return self._settings
+        return self._settings or self.learn()[1]
 
     def forget_capabilities(self) -> None:
         """Drop the cached capabilities: libvirt may have been upgraded."""
         self._capabilities = None
 
-    def learn(self) -> None:
+    def learn(self) -> tuple[Capabilities, Settings]:
         """Read the capabilities of the host once; refuse a configuration that it cannot fulfil."""
         host = self.host.call(of_host)
         virt_type = CONF.libvirt.virt_type
@@ -192,6 +186,7 @@ class Guests(guest_driver.Guests):
             inventory.devices_of(emulator), version, host.arch) | inventory.network_traits()
         self._settings = dataclasses.replace(chosen, foreign=others, secure_boot=capabilities.secure_boot)
         self._capabilities = dataclasses.replace(capabilities, foreign=others, model_traits=frozenset(device_traits))
+        return self._capabilities, self._settings
 
     # --- queries -----------------------------------------------------------------------------------
     def call(self, action: Callable[[libvirt.virConnect], T], uuid: str = "") -> T:

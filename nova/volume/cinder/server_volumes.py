@@ -208,17 +208,15 @@ class CinderServerVolumes:
         for device in self._ctl.instance.volume_devices:
             if device.attachment_id:
                 with contextlib.suppress(exception.VolumeNotFound):  # a deleted volume has no connections
-                    settled.append(self._reconciled(device, connector))
+                    attachments = self._api.attachments(self._ctx, self._uuid, device.volume_id)
+                    others = [item["id"] for item in attachments if item["id"] != device.attachment_id]
+                    if len(others) < len(attachments):
+                        for other in others:
+                            self._api.delete_attachment(self._ctx, other)
+                    elif connector is not None:
+                        device = self._connected_also(device, connector)
+                    settled.append(device)
         self._ctl.volumes.record(settled)
-
-    def _reconciled(self, device: BlockDevice, connector: dict[str, Any] | None) -> BlockDevice:
-        attachments = self._api.attachments(self._ctx, self._uuid, device.volume_id)
-        if device.attachment_id not in [attachment["id"] for attachment in attachments]:
-            return self._connected_also(device, connector) if connector is not None else device
-        for attachment in attachments:
-            if attachment["id"] != device.attachment_id:
-                self._api.delete_attachment(self._ctx, attachment["id"])
-        return device
 
     def complete(self, *devices: BlockDevice) -> None:
         for device in devices or self._ctl.instance.volume_devices:
