@@ -35,6 +35,7 @@ _RETRY_DELAY = 1.0
 _IMAGE_FIELDS = {"image_id": "id", "image_name": "name", "checksum": "checksum", "container_format": "container_format",
                  "disk_format": "disk_format"}
 _IMAGE_NUMBERS = ("min_disk", "min_ram", "size")
+_BY_STATUS = {401: exception.Forbidden, 403: exception.Forbidden, 404: exception.NotFound, 413: exception.QuotaLimit}
 
 Raw = dict[str, Any]
 T = TypeVar("T")
@@ -291,14 +292,10 @@ def _check(response: requests.Response, volume: str = "") -> None:
     message = error_message(response, "volume")
     if status == 404 and volume:
         raise exception.VolumeNotFound(volume_id=volume)
-    if status == 404:
-        raise exception.NotFound(message)
     if status in (400, 409):
         raise exception.InvalidVolume(reason=message.removeprefix("Invalid volume: "))
-    if status == 413:
-        raise exception.QuotaLimit(message)
-    if status in (401, 403):
-        raise exception.Forbidden(message)
+    if status in _BY_STATUS:
+        raise _BY_STATUS[status](message)
     raise exception.VolumeServiceUnavailable(reason=f"the service responded with status {status}")
 
 
