@@ -19,8 +19,7 @@ _BACKLOG = 1024
 
 def listen(address: str, port: int) -> socket.socket:
     """Return a listening socket, before workers fork, which share it. Raises InvalidInput (noauth), OSError."""
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    made = socket.socket(family, socket.SOCK_STREAM)
+    made = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     # Inherited by the connections: small answers must not wait for an acknowledgement.
     made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

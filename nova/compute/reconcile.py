@@ -189,8 +189,7 @@ class Reconciler:
         """Report a change of a guest unless it is caused by an operation of this host."""
         if self._stopped or self._runner.busy(guest.uuid):
             return
-        delay = _REBOOT_DELAY if guest.power_state == states.SHUTDOWN else 0.1
-        self._after(delay, self._report_changed, guest.uuid)
+        self._after(_REBOOT_DELAY if guest.power_state == states.SHUTDOWN else 0.1, self._report_changed, guest.uuid)
 
     def _after(self, delay: float, function: Callable[..., None], *args: str) -> None:
         """Call the function after ``delay`` seconds, unless the service has stopped."""

@@ -74,8 +74,7 @@ class NodeReports:
         after = ""
         for start in range(0, len(nodes), _PAGE):
             page = nodes[start:start + _PAGE]
-            upto = page[-1].uuid if start + _PAGE < len(nodes) else None
-            yield after, upto, page
+            yield after, page[-1].uuid if start + _PAGE < len(nodes) else None, page
             after = page[-1].uuid
 
 

@@ -119,8 +119,7 @@ class VolumeSnapshotCreate(_Assisted):
         host.driver.volume_files.snapshot(host.instance, host.connected(self._renewed()))
 
     def check_files(self, host: HostContext) -> None:
-        files = host.driver.volume_files.names(host.instance, self.data.device)
-        host.result(done=files[:1] == [self.data.new_file])
+        host.result(done=host.driver.volume_files.names(host.instance, self.data.device)[:1] == [self.data.new_file])
 
     def superseded(self, ctl: Control) -> None:
         if self.data.done:

@@ -81,8 +81,7 @@ class SwapVolume(Releasing):
     @step(CONDUCTOR, undo="give_back", external=VOLUMES, when="outside_volumes")
     def take(self, ctl: Control) -> None:
         """Reserve the new volume. The server may have moved or detached the old one while the operation was queued."""
-        old = ctl.instance.attached_now(self.data.device)
-        self.data.device = old
+        self.data.device = ctl.instance.attached_now(self.data.device)
         self.data.new = ctl.outside_volumes.begin_swap(self.data.host, self.data.device, self.data.new)
 
     @step("host", event="compute_swap_volume", undo="check_swapped", when_down="wait", deadline=_DEADLINE,
@@ -119,8 +118,7 @@ class SwapVolume(Releasing):
         return device.swapped(self.data.new, self.data.migrates)
 
     def _disconnect_unused(self, host: HostContext, swapped: bool) -> None:
-        unused = self.data.device if swapped else self.data.new
-        host.volumes.disconnect(unused.connection_info)
+        host.volumes.disconnect((self.data.device if swapped else self.data.new).connection_info)
         host.result(swapped=swapped)
 
     def succeeded(self, ctl: Control) -> None:

@@ -103,8 +103,7 @@ def satisfies(offered: Any, required: str) -> bool:
         return str(offered) == required
     first, rest = words[0], words[1:]
     if first == "<or>":
-        alternatives = [item.strip() for item in required.split("<or>") if item.strip()]
-        return str(offered) in alternatives
+        return str(offered) in [item.strip() for item in required.split("<or>") if item.strip()]
     if first == "<in>":
         return _contains(offered, " ".join(rest))
     if first == "<all-in>":

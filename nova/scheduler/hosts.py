@@ -114,8 +114,7 @@ class Fleet:
                 return
             for name, block in self._table.classes.items():
                 if block["offered"][row]:
-                    used = usage.used.get(name, block["known_used"][row])
-                    block["used"][row] = block["known_used"][row] = used
+                    block["used"][row] = block["known_used"][row] = usage.used.get(name, block["known_used"][row])
             if row in self._table.reported_resources:
                 self._table.set_dedicated_resources(
                     row, usage.dedicated_resources or self._table.reported_resources[row])

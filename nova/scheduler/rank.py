@@ -134,8 +134,7 @@ class Ranking:
         moved = False
         for column in self._columns:
             if column.scope is Scope.ROW:
-                score = float(finite(column.weigher.scores(view, self._request))[0])
-                moved = column.set(position, score) or moved
+                moved = column.set(position, float(finite(column.weigher.scores(view, self._request))[0])) or moved
         if moved:
             self._sum()
             return
@@ -166,8 +165,7 @@ class Ranking:
             candidates = np.flatnonzero(self.weights >= cut)
         else:
             candidates = np.arange(len(self.rows))
-        order = np.argsort(-self.weights[candidates], kind="stable")
-        best: IntColumn = candidates[order[:count]]
+        best: IntColumn = candidates[np.argsort(-self.weights[candidates], kind="stable")[:count]]
         return best
 
     def equal_best(self) -> IntColumn:

@@ -79,8 +79,7 @@ class Planner:
             ranking.consumed(position)
         if request.count > 1:
             pool = _best_rows(ranking, (wanted + 1) * request.count)
-        alternates = _alternates(chosen, pool, wanted)
-        return [Choice(row, others) for row, others in zip(chosen, alternates, strict=True)]
+        return [Choice(row, others) for row, others in zip(chosen, _alternates(chosen, pool, wanted), strict=True)]
 
     def _pick(self, ranking: Ranking, settings: SchedulerOptions) -> int:
         """Return the position of the host to use: the best, or a random one of the best as configured."""

@@ -24,8 +24,7 @@ _NOTHING = 3  # exit code if no rows were removed
 
 
 def add_commands(commands: Any) -> None:
-    command = commands.add_parser("db", help="Manage the database.")
-    group = command.add_subparsers(required=True, metavar="ACTION")
+    group = commands.add_parser("db", help="Manage the database.").add_subparsers(required=True, metavar="ACTION")
     sync = group.add_parser("sync", help="Upgrade the schema to the newest revision, or to VERSION.")
     sync.add_argument("version", nargs="?")
     sync.set_defaults(run=lambda arguments: migrate.sync(CONF.database.connection, arguments.version))

@@ -85,10 +85,9 @@ def _create_floating(arguments: argparse.Namespace) -> None:
 
 
 def _list_floating(_arguments: argparse.Namespace) -> None:
-    addresses = common.core().db.read(floating_ips.index)
     common.show(("Address", "Pool", "Project", "Server", "Fixed address"), (
         (floating.address, floating.pool, floating.project_id or "(free)", floating.instance_uuid,
-         floating.fixed_address) for floating in addresses))
+         floating.fixed_address) for floating in common.core().db.read(floating_ips.index)))
 
 
 def _delete_floating(arguments: argparse.Namespace) -> None:

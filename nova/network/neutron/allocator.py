@@ -72,10 +72,9 @@ class NeutronAllocator:
             raise exception.NetworkRequiresSubnet(network_id=network["id"])
         if network.get("router:external") and not network.get("shared") and not ctx.is_admin:
             raise exception.ExternalNetworkAttachForbidden(network_id=network["id"])
-        if request.fixed_ip:
-            taken = self._api.list(ctx, "ports", network_id=network["id"], fixed_ips=f"ip_address={request.fixed_ip}")
-            if taken:
-                raise exception.FixedIpInUse(address=request.fixed_ip)
+        if request.fixed_ip and self._api.list(
+                ctx, "ports", network_id=network["id"], fixed_ips=f"ip_address={request.fixed_ip}"):
+            raise exception.FixedIpInUse(address=request.fixed_ip)
         return request
 
     def check_groups(self, ctx: RequestContext, project_id: str, names: Sequence[str]) -> None:

@@ -383,8 +383,7 @@ class LiveMigrationTarget(Role, guest_driver.LiveMigrationTarget):
                 reason=f"{self._guests.name} has no QEMU for guests of the architecture {source.architecture}")
         if guest.machines and source.machine not in guest.machines:
             raise exception.MigrationPreCheckError(reason=f"{self._guests.name} has no machine type {source.machine}")
-        version = self._guests.host.call(lambda connection: connection.getVersion())
-        if version < source.hypervisor_version:
+        if self._guests.host.call(lambda connection: connection.getVersion()) < source.hypervisor_version:
             raise exception.MigrationPreCheckError(
                 reason=f"the hypervisor of {self._guests.name} is older than that of {source.host}")
         if not source.cpu:

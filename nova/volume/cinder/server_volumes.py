@@ -127,10 +127,8 @@ class CinderServerVolumes:
 
     def reserve(self, device: BlockDevice, owner: str) -> BlockDevice:
         # Reserved with Nova's own rights. The caller's rights were checked before the operation was queued.
-        if owner:
-            now = to_volume(self._api.volume(self._ctx, device.volume_id or ""), "").project_id
-            if now not in (owner, ""):
-                raise exception.VolumeNotFound(volume_id=device.volume_id)
+        if owner and to_volume(self._api.volume(self._ctx, device.volume_id or ""), "").project_id not in (owner, ""):
+            raise exception.VolumeNotFound(volume_id=device.volume_id)
         device = self._reserved(device)
         self._ctl.volumes.record([device])
         return device

@@ -111,8 +111,7 @@ def of_server(req: Request) -> list[Shown]:
 def show(req: Request) -> Shown:
     """Show a live migration that is in progress."""
     authorize(req, OF_SERVER + "show")
-    migration = req.clients.migrations.get(req.ctx, server_id(req), _number(req), project_id=req.scope)
-    return Shown(migration, hosts=True)
+    return Shown(req.clients.migrations.get(req.ctx, server_id(req), _number(req), project_id=req.scope), hosts=True)
 
 
 @accepts(errors=(409,))

@@ -84,8 +84,7 @@ def _reserved_disk(total: int) -> int:
 def node_name(host: str, machine: str) -> str:
     """Return the machine's name in libvirt, or ``host`` if the host was configured with another name (several computes
     share a machine and need different nodes)."""
-    short = socket.gethostname().partition(".")[0]
-    return machine if host.partition(".")[0] == short else host
+    return machine if host.partition(".")[0] == socket.gethostname().partition(".")[0] else host
 
 
 def node_uuid(host: str, name: str) -> str:

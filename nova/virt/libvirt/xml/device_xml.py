@@ -51,8 +51,7 @@ def add(domain: ET.Element, config: GuestConfig, disks: Sequence[GuestDisk], int
     guest_parts.add_devices(devices, config.parts)
     _add_screen(devices, config, settings)
     if config.guest_agent:
-        channel = element(devices, "channel", type="unix")
-        element(channel, "target", type="virtio", name="org.qemu.guest_agent.0")
+        element(element(devices, "channel", type="unix"), "target", type="virtio", name="org.qemu.guest_agent.0")
     _add_helpers(devices, config, settings)
     return devices
 
@@ -146,8 +145,7 @@ def _volume(devices: ET.Element, disk: GuestDisk, volume: VolumeConnection, sett
 
 def _add_encryption(source: ET.Element, disk: GuestDisk) -> None:
     if disk.secret:
-        encryption = element(source, "encryption", format="luks")
-        element(encryption, "secret", type="passphrase", uuid=disk.secret)
+        element(element(source, "encryption", format="luks"), "secret", type="passphrase", uuid=disk.secret)
 
 
 def _add_controllers(devices: ET.Element, config: GuestConfig, disks: Sequence[GuestDisk], others: int,
@@ -184,8 +182,7 @@ def add_interface(devices: ET.Element, vif: VIF, config: GuestConfig) -> ET.Elem
     element(item, "mac", address=vif.mac)
     element(item, "source", bridge=_bridge(vif))
     if vif.vif_type == "ovs":
-        port = element(item, "virtualport", type="openvswitch")
-        element(port, "parameters", interfaceid=vif.id)
+        element(element(item, "virtualport", type="openvswitch"), "parameters", interfaceid=vif.id)
     element(item, "target", dev=vif.devname)
     element(item, "model", type=config.vif_model)
     packed = config.packed and config.vif_model == "virtio"
@@ -220,8 +217,7 @@ def _add_screen(devices: ET.Element, config: GuestConfig, settings: Settings) ->
         for _port in range(config.usb_ports):
             element(devices, "redirdev", type="spicevmc", bus="usb")
         if settings.spice.agent:
-            channel = element(devices, "channel", type="spicevmc")
-            element(channel, "target", type="virtio", name="com.redhat.spice.0")
+            element(element(devices, "channel", type="spicevmc"), "target", type="virtio", name="com.redhat.spice.0")
     if config.video_model or seen:
         item = element(devices, "video")
         # The attribute vram is in KiB; only these two models have it.

@@ -94,8 +94,7 @@ def volume_disk(config: GuestConfig, device: BlockDevice, definitions: Sequence[
     wanted = _volume(config, device, Definition())
     taken = {disk.target for definition in definitions for disk in definition.disks.values()}
     names = itertools.chain([_with_prefix(wanted)], _names(_PREFIXES.get(wanted.bus, "sd")))
-    target = next(name for name in names if name and name not in taken)
-    return dataclasses.replace(wanted, target=target)
+    return dataclasses.replace(wanted, target=next(name for name in names if name and name not in taken))
 
 
 def serial_of(device: BlockDevice) -> str:

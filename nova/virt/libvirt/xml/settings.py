@@ -70,8 +70,7 @@ class Settings:
     def architecture(self, name: str = "") -> GuestArchitecture | None:
         """Return how guests of this architecture ("": the host's) run here; None if they do not."""
         native = GuestArchitecture(self.arch, self.virt_type, self.cpu_mode, self.cpu_model, self.machine_names)
-        wanted = name or self.arch
-        return next((candidate for candidate in (native, *self.foreign) if candidate.name == wanted), None)
+        return next((candidate for candidate in (native, *self.foreign) if candidate.name == (name or self.arch)), None)
 
 
 def from_conf(owner: str, arch: str, host_uuid: str, direct_io: bool,

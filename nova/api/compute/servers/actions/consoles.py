@@ -143,8 +143,7 @@ def output(req: Request) -> dict[str, Any]:
     server = servers.authorized_get(req, "os_compute_api:os-console-output")
     lines = _lines(req.body["os-getConsoleOutput"].get("length"))
     compute = servers.compute_of(req, server)
-    text = compute.console_output(req.ctx, server, lines) if lines != 0 else ""
-    return {"output": _CONTROLS.sub("", text)}
+    return {"output": _CONTROLS.sub("", compute.console_output(req.ctx, server, lines) if lines != 0 else "")}
 
 
 def _lines(length: Any) -> int | None:
