@@ -23,8 +23,7 @@ from nova.rpcapi.volumes import Volumes, VolumeSnapshots
 
 
 class Clients:
-    """Proxies of the declared interfaces: ``clients.servers.get(ctx, ...)``. A proxy connects to the broker at its
-    first use (after a fork)."""
+    """Proxies of the declared interfaces: ``clients.servers.get(ctx, ...)``. A proxy connects at its first use."""
 
     servers: Servers
     actions: Actions

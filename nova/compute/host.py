@@ -67,8 +67,7 @@ def shutdown_timeout(instance: Instance) -> int:
 
 
 class Progress:
-    """Sends at most two reports per second. Each report contains all values; the last one is sent at the end of the
-    step."""
+    """Sends at most two reports per second. Each contains all values; the last one is sent at the end of the step."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
@@ -93,8 +92,7 @@ class Progress:
 
 
 class StepHost:
-    """A :class:`nova.operations.framework.contexts.HostContext` on this machine. ``send``: sends changes and values at
-    once."""
+    """A :class:`nova.operations.framework.contexts.HostContext` on this machine. ``send``: sends values at once."""
 
     def __init__(self, machine: Machine, job: Job, send: Send) -> None:
         self.machine = machine
@@ -239,8 +237,7 @@ class StepHost:
             raise disk_too_small(error.kwargs["most"], error.kwargs["size"]) from error
 
     def _config_drive(self, ending: str) -> str:
-        """Return the path of the config drive. The guest's own drive is built once, because its content does not
-        change."""
+        """Return the path of the config drive. The guest's own drive never changes and is built once."""
         path = self._drive_path(ending)
         if ending or not os.path.exists(path):
             os.makedirs(os.path.dirname(path), exist_ok=True)

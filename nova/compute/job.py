@@ -57,8 +57,7 @@ class Job:
             raise Superseded("a newer order was received")
 
     def fence(self) -> None:
-        """Check before every effect that the order is current; confirm it with a conductor if needed. Raises
-        Superseded."""
+        """Check before every effect that the order is current; confirm it if needed. Raises Superseded."""
         self.check()
         if time.monotonic() >= self._valid_until:
             self._confirm(self)

@@ -120,8 +120,7 @@ class Runner:
                       order.action.action, error)
 
     def interrupt(self, action_uuid: str, what: str) -> None:
-        """Send the interrupt ``what`` to the running step of an action without waiting. "cancel" sets its
-        ``cancelled``."""
+        """Send the interrupt ``what`` to the running step of an action without waiting; "cancel" sets ``cancelled``."""
         with self._mutex:
             job = next((orders.current for orders in self._orders_by_instance.values()
                         if orders.current.order.action.uuid == action_uuid), None)
@@ -146,8 +145,7 @@ class Runner:
                     if not job.repeats]
 
     def renewed(self, uuids: Collection[str], lost: Collection[str], at: float) -> None:
-        """Renew the leases of these actions after a heartbeat sent ``at`` (monotonic), and end those of the lost ones.
-        """
+        """Renew the leases of these actions after a heartbeat sent ``at`` (monotonic), and end those of ``lost``."""
         with self._mutex:
             jobs = [job for orders in self._orders_by_instance.values() for job in orders.jobs()]
         for job in jobs:
@@ -326,8 +324,7 @@ class Runner:
 
     # --- reports to the conductor -------------------------------------------------------------------
     def _confirm(self, job: Job) -> None:
-        """Confirm with a conductor that the order is current; retries while no conductor is available. Raises
-        Superseded."""
+        """Confirm with a conductor that the order is current; retry while none is available. Raises Superseded."""
         wait = 0.5
         while True:
             sent = time.monotonic()

@@ -70,8 +70,7 @@ def hosts_of_driver() -> Sequence[Driver]:
 
 
 def watch_gauges(hosts: Sequence[tuple[Runner, Driver]]) -> list[Periodic]:
-    """Register metrics of orders and guests of these hosts; return the periodic tasks that update them (none if metrics
-    are off)."""
+    """Register metrics of orders and guests of these hosts; return their periodic tasks (none if metrics are off)."""
     if not metrics.on:
         return []
     metrics.ORDERS.watch(lambda: sum(len(runner.running()) for runner, _driver in hosts))
@@ -85,8 +84,7 @@ def watch_gauges(hosts: Sequence[tuple[Runner, Driver]]) -> list[Periodic]:
 
 
 class ComputeService:
-    """The compute service of one host. stop() drains it; guests keep running. ``pool``: threads shared with other
-    hosts."""
+    """The compute service of one host. stop() drains it; guests keep running. ``pool``: shared threads."""
 
     def __init__(self, transport: messaging.RPCTransport, host: str | None = None,
                  machine: Machine | None = None, pool: FairThreadPool | None = None) -> None:

@@ -24,8 +24,7 @@ LOG = logging.getLogger(__name__)
 class MoveData(placing.PlacementData, kw_only=True):
     """Data of a move. ``source`` and ``host`` (the destination) are possible hosts while ``migration`` (uuid) is open.
     ``outside_interfaces`` and ``outside_volumes``: an external service manages the interfaces or volumes and must be
-    informed of the new host. ``here`` and ``there``: these volumes as connected to the source and to the destination.
-    """
+    informed of the new host. ``here`` and ``there``: these volumes as connected to source and destination."""
 
     migration: str = ""
     source: str = ""

@@ -205,8 +205,7 @@ class Fleet:
     def selection(self, row: int, by_aggregates: bool = False, request: Request | None = None,
                   limits: Mapping[str, Any] = MappingProxyType({})) -> Selection:
         """Return the selection for a row. ``by_aggregates``: include the digest that the claim checks again.
-        ``request``: the request, if child providers may have to provide resources. ``limits``: by field of Selection.
-        """
+        ``request``: the request, if child providers may have to provide resources. ``limits``: of the Selection."""
         nodes, pools = self._table.nodes, self._table.pools
         tree = False
         if request is not None and (request.amounts.groups or self._table.children):

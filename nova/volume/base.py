@@ -69,8 +69,7 @@ class HostVolumes(abc.ABC):
     def connect(self, info: ConnectionInfo, fetch: Fetch | None = None,
                 key: VolumeKey | None = None) -> VolumeConnection:
         """Connect a volume to this host. Raises VolumeUnusable, DiskFull, ImageUnacceptable. ``fetch``: None on hosts
-        of the fake driver, where volumes with an image are empty. ``key``: the encryption key of the volume, for the
-        hypervisor."""
+        of the fake driver, where volumes with an image are empty. ``key``: its encryption key, for the hypervisor."""
 
     @abc.abstractmethod
     def disconnect(self, info: ConnectionInfo) -> None:
@@ -151,8 +150,7 @@ class Attachments(Protocol):
         """Return the volumes of the server of a step."""
 
     def validate(self, ctx: RequestContext, project_id: str, volume_id: str, status: str = AVAILABLE) -> Volume:
-        """Return a volume, read with the rights of the caller, and check its status. Raises VolumeNotFound,
-        InvalidVolume."""
+        """Return a volume that the caller may read, and check its status. Raises VolumeNotFound, InvalidVolume."""
 
     def volume_from_snapshot(self, ctx: RequestContext, project_id: str, snapshot_id: str) -> Volume:
         """Return the properties (without an id) of a volume that will be created from a snapshot. Raises

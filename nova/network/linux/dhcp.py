@@ -166,8 +166,7 @@ class DhcpServer:
         self._release_names(*others)
 
     def release(self, guest: Guest, vifs: Sequence[VIF]) -> None:
-        """Release the leases of these interfaces, so that their addresses can be assigned again at once. ``guest`` has
-        the remaining interfaces."""
+        """Release the leases of these interfaces, so that others can get their addresses. ``guest`` has the rest."""
         if guest.vifs:
             self.reserve(guest)
         else:

@@ -298,8 +298,7 @@ def accepted(rules: Iterable[FilterRule], version: int) -> list[str]:
 
 def _members(group_id: int, version: int) -> str:
     """Return the name of the set of a security group's interfaces: MAC address and IP address of one version. The MAC
-    address is included because networks may have the same IP addresses. MAC addresses are unique, and a guest cannot
-    forge its own."""
+    address is included because networks may have the same IP addresses. Guests cannot forge their MAC addresses."""
     return f"interfaces{_FAMILIES[version].suffix}_{group_id:d}"
 
 

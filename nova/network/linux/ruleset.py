@@ -27,8 +27,7 @@ _CHAIN = re.compile(r"(?:add|delete) chain (ip|ip6|bridge) \S+ (\S+)")
 
 class FilterBlock(NamedTuple):
     """The packet filters of a device, a security group or the host, and the egress guard of the device, if any.
-    ``lines(lost)`` returns the nftables commands that create the block; ``lost``: True if its learned flows are
-    lost."""
+    ``lines(lost)`` returns its nftables commands; ``lost``: True if its learned flows are lost."""
 
     lines: Callable[[bool], Sequence[str]]
     guard: Guard | None = None

@@ -77,8 +77,7 @@ class Guest(msgspec.Struct, omit_defaults=True):
         self.devices = tuple(sorted(device.device.address for device in instance.pci_devices or ()))
 
     def files_of(self, device: BlockDevice) -> tuple[str, ...]:
-        """Return the file names of a volume, newest first; () if the guest does not have the volume or it is not a
-        file."""
+        """Return the file names of a volume, newest first; () if the guest has no such volume or it is no file."""
         return next((item[1:] for item in self.files if item[0] == device.volume_id), ())
 
 

@@ -126,8 +126,7 @@ class ImageTooLarge(exception.ImageUnacceptable):
 
 
 def cached_format(disk_format: str | None) -> str:
-    """Return the format (raw or qcow2) in which an image of Glance's ``disk_format`` is cached. Raises
-    ImageUnacceptable."""
+    """Return the format (raw or qcow2) in which images of this ``disk_format`` are cached. Raises ImageUnacceptable."""
     if disk_format not in DISK_FORMATS:
         raise exception.ImageUnacceptable(image_id="", reason=f"disk format {disk_format} is not supported")
     return "raw" if DISK_FORMATS[disk_format] == "raw" or CONF.force_raw_images else "qcow2"

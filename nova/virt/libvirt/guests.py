@@ -36,8 +36,7 @@ T = TypeVar("T")
 
 # Seconds that a high-priority action waits for a running one.
 LOCK_TIMEOUT = 30.0
-# Seconds that the guest agent has to set a password: by default libvirt waits for ever, and agents are programs of
-# tenants.
+# Seconds that the guest agent, a program of a tenant, has to set a password: by default libvirt waits for ever.
 _AGENT_TIMEOUT = 10
 # Seconds within which a guest begins to listen on an allocated port.
 _ON_ITS_WAY = 120.0
@@ -117,8 +116,7 @@ class SerialPorts:
         self._given: dict[int, float] = {}
 
     def take(self, count: int, taken: Collection[int]) -> tuple[int, ...]:
-        """Allocate ``count`` free ports of [serial_console]port_range that are not in ``taken``. Raises
-        SocketPortRangeExhausted."""
+        """Allocate ``count`` ports of [serial_console]port_range not in ``taken``. Raises SocketPortRangeExhausted."""
         with self._lock:
             now = time.monotonic()
             self._given = {port: moment for port, moment in self._given.items() if now - moment < _ON_ITS_WAY}
@@ -285,8 +283,7 @@ class Guests(guest_driver.Guests):
         return guest_config(instance, self.settings, self.previous(instance.uuid).architecture)
 
     def definition_of(self, instance: Instance) -> str:
-        """Return the domain definition of a server, after giving its keys to libvirt. Raises InvalidInput,
-        InvalidDiskInfo."""
+        """Give libvirt the server's keys and return its domain definition. Raises InvalidInput, InvalidDiskInfo."""
         config = self.with_ports(instance, self.config(instance))
         self.give_keys(instance.uuid, instance.block_devices)
         local = disks.inspect_disks(instance)
@@ -309,8 +306,7 @@ class Guests(guest_driver.Guests):
             self.call(lambda connection: secrets.undefine(connection, uuid, defined), uuid)
 
     def with_ports(self, instance: Instance, config: GuestConfig) -> GuestConfig:
-        """Assign a TCP port to each serial console. A running guest keeps its ports. Raises
-        SocketPortRangeExhausted."""
+        """Assign TCP ports to serial consoles; a running guest keeps its own. Raises SocketPortRangeExhausted."""
         if not self.settings.serial_listen or not config.serial_ports:
             return config
         all_ports = self.host.call(_serial_ports_of_all)
@@ -330,8 +326,7 @@ class Guests(guest_driver.Guests):
         return self.on_domain_or(uuid, lambda domain: str(domain.XMLDesc(libvirt.VIR_DOMAIN_XML_INACTIVE)), "")
 
     def redefine(self, instance: Instance) -> None:
-        """Define the guest again; a running guest uses the new definition from its next start. This host becomes the
-        owner of its disks."""
+        """Define the guest again, from its next start on. This host becomes the owner of its disks."""
         directories.take(instance.uuid, self.name)
         self._define(instance, self.definition_of(instance))
 

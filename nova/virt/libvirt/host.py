@@ -49,8 +49,7 @@ def _run_events() -> None:
 
 class Host:
     """The connection of one driver. ``on_lifecycle(uuid)`` is called in libvirt's thread when the state of any domain
-    changed; ``on_connected()`` after every new connection; ``on_unreachable(error)`` once, when a lost connection
-    cannot be renewed."""
+    changed; ``on_connected()`` after every new connection; ``on_unreachable(error)`` once, when it is lost for good."""
 
     def __init__(self, uri: str) -> None:
         self.uri = uri
@@ -95,9 +94,8 @@ class Host:
         return connection
 
     def call(self, function: Callable[[libvirt.virConnect], T], uuid: str = "") -> T:
-        """Call ``function(connection)``, again on a new connection after a restart of libvirtd; it must be repeatable.
-        Waits up to [libvirt]reconnect_timeout, then raises HypervisorUnavailable; other errors as errors.translate
-        does."""
+        """Call ``function(connection)``, again after a restart of libvirtd; it must be repeatable. Waits up to
+        [libvirt]reconnect_timeout, then raises HypervisorUnavailable; other errors as errors.translate does."""
         timeout = CONF.libvirt.reconnect_timeout
         lost_at: float | None = None
         while True:

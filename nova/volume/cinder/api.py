@@ -266,8 +266,7 @@ class CinderApi:
                  volume: str = "", headers: Mapping[str, str] | None = None, shape: Any = None,
                  service_token: bool = False, **more: Any) -> Any:
         """Send a request and return the value under ``key`` of the response, checked against its shape. ``shape``:
-        overrides the shape of ``key``; without ``key`` it is the shape of the whole response. Without both the response
-        is ignored."""
+        overrides the shape of ``key``; without ``key`` it is that of the response, which is ignored without both."""
         retries = CONF.cinder.http_retries if method == "GET" else 0
         try:
             if service_token:

@@ -234,8 +234,7 @@ def check_allowed(instance: Instance, files: Sequence[DiskFile], bases: Sequence
 
 
 def _allowed(instance: Instance) -> Iterator[tuple[str, int]]:
-    """Return (name, bytes of the disk) of the files that a server may have; 0 for the root disk, which has the size of
-    its image."""
+    """Return (name, bytes) of the files that a server may have; 0 for a root disk with the size of its image."""
     if not instance.volume_backed:
         yield ROOT, 0 if is_iso(instance) else instance.flavor.root_gb * _GIB
     for index, (size, _filesystem) in enumerate(disk_making.ephemerals(instance, instance.flavor)):

@@ -203,8 +203,7 @@ def _entries() -> Iterator[os.DirEntry[str]]:
 
 # --- removal -----------------------------------------------------------------------------------------
 def remove(uuid: str, host: str) -> None:
-    """Remove a guest's directory unless another host owns it. Succeeds if it is missing; an interrupted removal is
-    finished."""
+    """Remove a guest's directory, if it exists, unless another host owns it. Finishes an interrupted removal."""
     place = directory(uuid)
     if not is_ours(place, host):
         recorded = owner(place)

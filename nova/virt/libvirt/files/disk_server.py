@@ -31,8 +31,7 @@ _STOP_TIMEOUT = 10.0
 
 
 def serve(uuid: str, served: Sequence[tuple[str, str]], host: str) -> DiskSource:
-    """Serve (name, path) pairs of this host until stop(); a server with the same files continues. Raises
-    MigrationError."""
+    """Serve (name, path) pairs until stop(); a server with the same files continues. Raises MigrationError."""
     place = _place(uuid)
     running = _running(uuid, served, host)
     if running is not None:

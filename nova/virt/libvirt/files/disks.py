@@ -20,8 +20,7 @@ RENAMED = {ROOT: RESCUE, CONFIG_DRIVE: RESCUE_DRIVE, KERNEL: RESCUE_KERNEL, RAMD
 BEFORE_RESCUE = "unrescue.xml"
 OF_RESCUE = (RESCUE, RESCUE_DRIVE, RESCUE_KERNEL, RESCUE_RAMDISK, BEFORE_RESCUE)  # The last one is last in the order.
 _EPHEMERAL = "disk.eph"
-# The serial console log, which virtlogd writes, rotates and keeps across reboots, and the maximum number of bytes read
-# from its end.
+# The serial console log, which virtlogd writes, rotates and keeps, and the maximum number of bytes read from its end.
 _CONSOLE_LOG, MAX_LOG_BYTES = "console.log", 100 * 1024
 
 
@@ -41,8 +40,7 @@ class LocalDisk:
 
 @dataclasses.dataclass(frozen=True)
 class LocalDisks:
-    """The present files of a guest, in the order of its disks. ``nvram``: path of the variables of UEFI firmware,
-    present or not."""
+    """The present files of a guest, in the order of its disks. ``nvram``: path of UEFI variables, present or not."""
 
     console_log: str
     nvram: str = ""

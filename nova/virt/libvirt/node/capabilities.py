@@ -223,8 +223,7 @@ def _cell(item: ET.Element) -> HostCell:
 
 
 def shared_out(topology: HostTopology) -> HostTopology:
-    """Split the CPUs into shared and dedicated CPUs, and set the number of reserved huge pages. Raises InvalidInput
-    naming the option."""
+    """Split the CPUs into shared and dedicated ones, and reserve huge pages. Raises InvalidInput naming the option."""
     shared, dedicated = (set(cpus) for cpus in split_cpus([cpu for cell in topology.cells for cpu in cell.cpus]))
     reserved = {}
     for option in CONF.reserved_huge_pages:
@@ -240,8 +239,7 @@ def shared_out(topology: HostTopology) -> HostTopology:
 
 
 def split_cpus(cpus: Collection[int]) -> tuple[list[int], list[int]]:
-    """Return the (shared, dedicated) CPUs of the host as configured in [compute]. Raises InvalidInput, which names the
-    option."""
+    """Return the (shared, dedicated) CPUs as configured in [compute]. Raises InvalidInput naming the option."""
     dedicated = _configured("cpu_dedicated_set", CONF.compute.cpu_dedicated_set, cpus)
     shared = _configured("cpu_shared_set", CONF.compute.cpu_shared_set, cpus)
     if shared is None:

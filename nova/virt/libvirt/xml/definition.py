@@ -51,8 +51,7 @@ _SEEN = ("address", "target", "serial", "mac", "model")
 
 
 def received(text: str) -> str:
-    """Parse a definition from another host: only the lasting parts of each device, no file or device of any host.
-    Raises MigrationError."""
+    """Parse another host's definition: the lasting parts of devices, nothing of any host. Raises MigrationError."""
     if len(text) > _LONGEST:
         raise exception.MigrationError(reason="the other host's definition of the guest is too long")
     try:
@@ -131,8 +130,7 @@ _UNIT = ("controller", "bus", "target", "unit")
 
 
 def device_addresses(definition: Definition) -> Iterator[DeviceAddress]:
-    """Yield the addresses, as libvirt assigned them, of a domain's interfaces, shares (by tag), volumes and local disks
-    except the config drive."""
+    """Yield the addresses of a domain's interfaces, shares (by tag), volumes and disks other than the config drive."""
     for item in definition.devices.findall("interface"):
         yield _address(attribute(item, "mac", "address").lower(), item, "")
     for item in definition.devices.findall("filesystem"):

@@ -62,8 +62,7 @@ def domain_xml(instance: Instance, config: GuestConfig, local: LocalDisks, disks
 
 
 def owner_of(metadata: str) -> str | None:
-    """Return the nova-compute host named by a domain's metadata element, or None. libvirt returns the element without
-    its namespace."""
+    """Return the nova-compute host named by a domain's metadata element, or None. libvirt omits its namespace."""
     try:
         return ET.fromstring(metadata).findtext("{*}host")  # noqa: S314 - libvirt's own output
     except ET.ParseError:

@@ -28,8 +28,7 @@ _NAME = re.compile(r"(?:/dev/)?(?:xvd|[vshf]d)([a-z]+)")
 class GuestDisk:
     """A disk of a guest: a local file, a connected volume, or one that stays as it was defined (``kept``). ``target``:
     its name in the guest (initially the requested one). ``boot_index``: requested position in the boot order (None: not
-    bootable); ``boot_order``: the resulting position, from 1 (0: none). ``secret``: libvirt's id of the key of an
-    encrypted volume."""
+    bootable); ``boot_order``: the resulting position, from 1 (0: none). ``secret``: libvirt's id of its key."""
 
     key: str
     bus: str
