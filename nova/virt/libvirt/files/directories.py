@@ -205,10 +205,9 @@ def _entries() -> Iterator[os.DirEntry[str]]:
 def remove(uuid: str, host: str) -> None:
     """Remove a guest's directory, if it exists, unless another host owns it. Finishes an interrupted removal."""
     place = directory(uuid)
-    if not is_ours(place, host):
-        recorded = owner(place)
-        LOG.warning("[instance: %s] Not removing the disks: they are in use on host %s",
-                    uuid, recorded.host if recorded else "-")
+    recorded = owner(place)
+    if recorded is not None and recorded.host != host:
+        LOG.warning("[instance: %s] Not removing the disks: they are in use on host %s", uuid, recorded.host)
         return
     _remove(place)
 
