@@ -124,7 +124,7 @@ def _running(uuid: str, pairs: Sequence[tuple[str, str]], host: str) -> DiskSour
     except ValueError:
         return None  # The server was killed before it reported its port.
     key = (files.text_of(os.path.join(place, "keys.psk")) or "").strip().partition(":")[2]
-    same = served == [list(pair) for pair in pairs]
+    same = key and served == [list(pair) for pair in pairs]
     return DiskSource(host=host, address=address, port=port, key=key) if same else None
 
 
