@@ -74,9 +74,8 @@ class _Assisted(Releasing):
     @step(CONDUCTOR, undo="give_up", external=VOLUMES)
     def take(self, ctl: Control) -> None:
         """Check that the server still has the volume: it may have moved or detached it meanwhile."""
-        device = ctl.instance.attached_now(self.data.device)
-        self.data.device = device
-        ctl.outside_volumes.check_assisted(device, self.data.snapshot_id, self.awaited)
+        self.data.device = ctl.instance.attached_now(self.data.device)
+        ctl.outside_volumes.check_assisted(self.data.device, self.data.snapshot_id, self.awaited)
 
     @step("host", event=_EVENT, undo="check_files", when_down="wait", deadline=_DEADLINE, results=("done",),
           undo_results=("done",))

@@ -48,9 +48,8 @@ class ExtendVolume(Releasing):
     @step(CONDUCTOR, undo="give_up", external=VOLUMES, journaled_as="look")
     def check_volume(self, ctl: Control) -> None:
         """Check the volume again: the server may have moved or detached it while the operation was queued."""
-        device = ctl.instance.attached_now(self.data.device)
-        self.data.device = device
-        self.data.size_gb, self.data.awaited = ctl.outside_volumes.extended(device)
+        self.data.device = ctl.instance.attached_now(self.data.device)
+        self.data.size_gb, self.data.awaited = ctl.outside_volumes.extended(self.data.device)
         if self.data.awaited and not self.data.host:
             raise exception.GuestNotRunning(instance_uuid=ctl.instance.uuid)
 

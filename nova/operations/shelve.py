@@ -14,7 +14,7 @@ from nova.operations.framework.base import CONDUCTOR, IMAGES, NETWORK, VOLUMES, 
 from nova.operations.framework.contexts import Acceptance, Control, HostContext
 from nova.operations.framework.rules import Rules
 from nova.operations.power import FollowsPowerState
-from nova.operations.snapshot import DEADLINE, SavedData, Saving
+from nova.operations.snapshot import SavedData, Saving, capturing, uploading
 
 IMAGE, SINCE, HOST = "shelved_image_id", "shelved_at", "shelved_host"  # keys in system_metadata of a shelved server
 
@@ -113,14 +113,8 @@ class Shelve(_Offloading, Saving, FollowsPowerState):
         host.driver.power.off(host.instance, timeout=host.shutdown_timeout if clean else 0)
         on_host.report_power(host)
 
-    @step("host", event=_SHELVE, task_state=states.SHELVING_IMAGE_PENDING_UPLOAD, undo="discard", when="image",
-          deadline=DEADLINE)
-    def capture(self, host: HostContext) -> None:
-        self._capture(host)
-
-    @step("host", event=_SHELVE, task_state=states.SHELVING_IMAGE_UPLOADING, when="image", deadline=DEADLINE)
-    def upload(self, host: HostContext) -> None:
-        self._upload(host)
+    capture = capturing(_SHELVE, states.SHELVING_IMAGE_PENDING_UPLOAD, when="image")
+    upload = uploading(_SHELVE, states.SHELVING_IMAGE_UPLOADING, when="image")
 
     @step(CONDUCTOR, journaled_as="settle")
     def mark_shelved(self, ctl: Control) -> None:

@@ -130,7 +130,7 @@ class SwapVolume(Releasing):
 
 @contextlib.contextmanager
 def _new_volume() -> Iterator[None]:
-    """Report a missing volume as invalid input: it is the requested new volume, not that of the URL. """
+    """Report a missing volume as invalid input: it is the requested new volume, not that of the URL."""
     try:
         yield
     except exception.VolumeNotFound as error:

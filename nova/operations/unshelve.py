@@ -168,11 +168,10 @@ class Unshelve(placing.PlacedOperation):
         ctl.outside_interfaces.unbind()
 
     def unplace(self, ctl: Control) -> None:
-        data: UnshelveData = self.data
         ctl.release_claim()
         ctl.volumes.unbind()
         ctl.set(host=None, node=None, numa_topology=None, pci_devices=None, power_state=states.SHUTDOWN)
-        placing.rule_out(data)
+        placing.rule_out(self.data)
 
     def clean_up(self, of: Step, ctl: Control) -> None:
         """Bind volumes and interfaces to the current host of the server, after a call that took effect late."""
