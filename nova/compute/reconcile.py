@@ -42,9 +42,7 @@ class Reconciler:
     """Compares the guests on this host with the database."""
 
     def __init__(self, machine: Machine, guests: Guests, runner: Runner) -> None:
-        self.machine = machine
-        self._guests = guests
-        self._runner = runner
+        self.machine, self._guests, self._runner = machine, guests, runner
         self._unknown = UnknownGuests(machine)
         self._resumption = Resumption(machine.name, machine.driver, guests)
         self._timers: set[threading.Timer] = set()

@@ -62,9 +62,7 @@ class Runner:
     """The runner of one compute host."""
 
     def __init__(self, machine: Machine, engine: Engine, guests: Guests, pool: FairThreadPool | None = None) -> None:
-        self.machine = machine
-        self._engine = engine
-        self._guests = guests
+        self.machine, self._engine, self._guests = machine, engine, guests
         self._pool = pool or order_pool()
         self.clock = ConductorClock()
         self._mutex = threading.Lock()

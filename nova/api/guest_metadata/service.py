@@ -35,8 +35,7 @@ class MetadataService:
 
     def __init__(self, transport: messaging.RPCTransport, channel: socket.socket | None = None,
                  secure: ssl.SSLContext | None = None) -> None:
-        self._channel = channel
-        self._secure = secure
+        self._channel, self._secure = channel, secure
         instances = Instances(bus.client(transport, Guests), bus.client(transport, Servers),
                               CONF.metadata.cache_expiration, has=state_files.StateFiles(CONF.state_path).has_address)
         application = Application(instances, settings.from_conf(CONF), CONF.metadata.metadata_proxy_shared_secret)

@@ -30,8 +30,7 @@ class Tunnels:
     """The tunnels of this host. ``lock`` returns the lock of a network. Callers of RPC methods hold no other lock."""
 
     def __init__(self, state: StateFiles, lock: Callable[[str], AbstractContextManager[object]]) -> None:
-        self._state = state
-        self._lock = lock
+        self._state, self._lock = state, lock
         self._host = ""
         self._conductor: NetworkHosts | None = None
         # Serializes RPC calls, so that an older list never arrives after a newer one.

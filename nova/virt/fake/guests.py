@@ -87,8 +87,7 @@ class GuestStore:
 
     def __init__(self, path: str | None, changed: Callable[[str, bool], None] = lambda _uuid, _on: None,
                  names: str = "instance-%08x") -> None:
-        self._changed = changed
-        self._names = names
+        self._changed, self._names = changed, names
         self._guests: dict[str, Guest] = {}
         self._lock = threading.Lock()
         self._file = AppendOnlyFile(path, Guest)

@@ -87,8 +87,7 @@ class FakeHost:
     """Guests, disks and everything else of a virtual host."""
 
     def __init__(self, name: str, behaviour: Behaviour) -> None:
-        self.name = name
-        self.behaviour = behaviour
+        self.name, self.behaviour = name, behaviour
         self.consoles = ConsoleServers()
         path = os.path.join(CONF.fake.directory, f"{name}.guests") if CONF.fake.directory else None
         self.guests = GuestStore(path, self.consoles.guest_changed, CONF.instance_name_template)

@@ -140,8 +140,7 @@ class Guests(guest_driver.Guests):
     """The guests, and what all roles of the driver share: the connection, the host's settings, and a lock per guest."""
 
     def __init__(self, name: str, host: Host) -> None:
-        self.name = name
-        self.host = host
+        self.name, self.host = name, host
         self.locks = GuestLocks()
         self._capabilities: Capabilities | None = None
         self._settings: Settings | None = None
