@@ -18,9 +18,7 @@ from nova.scheduler.weighers.base import Weigher
 def finite(scores: FloatColumn) -> FloatColumn:
     """Return the scores with non-finite values replaced by 0, so that no node distorts the normalisation."""
     scores = np.asarray(scores, np.float64)
-    if np.isfinite(scores).all():
-        return scores
-    return np.where(np.isfinite(scores), scores, 0.0)
+    return scores if np.isfinite(scores).all() else np.where(np.isfinite(scores), scores, 0.0)
 
 
 class _WeigherColumn:

@@ -126,9 +126,7 @@ class IsolatedHostsFilter(Filter):
         isolated = view.on_hosts(request.settings.isolated_hosts)
         if request.image is not None and request.image.id in request.settings.isolated_images:
             return isolated
-        if request.settings.restrict_isolated_hosts_to_isolated_images:
-            return ~isolated
-        return isolated | True
+        return ~isolated if request.settings.restrict_isolated_hosts_to_isolated_images else isolated | True
 
     def reason(self, view: FleetView, request: Request) -> str:
         isolated = view.text("host", 0) in request.settings.isolated_hosts

@@ -72,9 +72,7 @@ class JsonFilter(Filter):
 
     def mask(self, view: FleetView, request: Request) -> BoolColumn:
         query = self._query(request)
-        if not query:
-            return everything(view)
-        return np.array(_evaluate(query, view), np.bool_)
+        return np.array(_evaluate(query, view), np.bool_) if query else everything(view)
 
     @staticmethod
     def _query(request: Request) -> Any:
@@ -93,9 +91,7 @@ def _terms(query: Any, depth: int) -> int:
     """Return the number of operators and operands of a query, or more than the limit if it is nested too deeply."""
     if not isinstance(query, list):
         return 1
-    if depth > _MAX_DEPTH:
-        return _MAX_TERMS + 1
-    return sum(_terms(operand, depth + 1) for operand in query)
+    return sum(_terms(operand, depth + 1) for operand in query) if depth <= _MAX_DEPTH else _MAX_TERMS + 1
 
 
 def _evaluate(query: Any, view: FleetView) -> list[bool]:

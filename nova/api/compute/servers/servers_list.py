@@ -180,9 +180,7 @@ def _value(name: str, values: list[str]) -> Any:
         return tags
     if name == "locked":
         return _truth(name, values[-1])
-    if name == "soft_deleted":
-        return strutils.bool_from_string(values[-1])
-    return values[-1]
+    return strutils.bool_from_string(values[-1]) if name == "soft_deleted" else values[-1]
 
 
 def _truth(name: str, value: str) -> bool:
