@@ -59,7 +59,14 @@ class OrphanedCreates:
                 until, ctx, request = self._queue[0]
             time.sleep(max(0.0, until - time.monotonic()))
             try:
-                self._delete_servers(ctx, request)
+                created = self._servers().made(ctx, request)
+                for uuid in created.uuids if created else ():
+                    LOG.warning("Deleting server %s: its create request was refused as the conductor's reply was lost",
+                                uuid)
+                    try:
+                        self._servers().operate(ctx, uuid, Delete.name)
+                    except exception.InstanceNotFound:
+                        LOG.info("Server %s is deleted already", uuid)
             except exception.ServiceUnavailable:
                 time.sleep(random.uniform(_PAUSE / 2, _PAUSE))  # noqa: S311
                 continue
@@ -67,12 +74,3 @@ class OrphanedCreates:
                 LOG.exception("Server %s of a refused create request is not deleted if it exists: unexpected error",
                               request.first_uuid)
             self._queue.popleft()
-
-    def _delete_servers(self, ctx: context.RequestContext, request: ServerCreate) -> None:
-        created = self._servers().made(ctx, request)
-        for uuid in created.uuids if created else ():
-            LOG.warning("Deleting server %s: its create request was refused as the conductor's reply was lost", uuid)
-            try:
-                self._servers().operate(ctx, uuid, Delete.name)
-            except exception.InstanceNotFound:
-                LOG.info("Server %s is deleted already", uuid)

@@ -155,24 +155,20 @@ class Move(Bound):
     def choose(self, ctl: Control, status: str) -> Selection:
         """Claim the next candidate under the migration; request candidates from a scheduler if there are none."""
         data: MoveData = self.data
-        if data.source != ctl.instance.host:
-            self._update_source(ctl)
+        here = ctl.instance
+        if data.source != here.host:  # an operation that ran before or was superseded moved the server
+            if here.host in (data.spec.force_host, data.spec.requested_host):
+                raise exception.NoValidHost(reason=f"the server is on host {here.host} already.")
+            if data.source in data.spec.ignore_hosts:
+                data.spec.ignore_hosts.append(here.host or "")
+            data.source, data.source_node, data.source_zone = here.host or "", here.node or "", here.availability_zone
+            ctl.migrate(data.migration, source_compute=data.source, source_node=data.source_node)
         selection = placing.next_host(ctl, data, data.source)
         data.host = selection.host
         ctl.claim(selection, data.spec, data.migration)
         plugging.forget(ctl)
         ctl.migrate(data.migration, dest_compute=selection.host, dest_node=selection.node, status=status)
         return selection
-
-    def _update_source(self, ctl: Control) -> None:
-        """Update the source: an operation that ran before or was superseded moved the server."""
-        data, here = self.data, ctl.instance
-        if here.host in (data.spec.force_host, data.spec.requested_host):
-            raise exception.NoValidHost(reason=f"the server is on host {here.host} already.")
-        if data.source in data.spec.ignore_hosts:
-            data.spec.ignore_hosts.append(here.host or "")
-        data.source, data.source_node, data.source_zone = here.host or "", here.node or "", here.availability_zone
-        ctl.migrate(data.migration, source_compute=data.source, source_node=data.source_node)
 
     def let_go(self, ctl: Control) -> None:
         """Release the claim on the current candidate and remove it from the candidates."""

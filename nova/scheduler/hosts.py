@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from nova.objects.hosts import trees
-from nova.objects.hosts.node import Inventory
 from nova.objects.hosts.scheduling import HostState, NodeUsage, Selection, ServiceFlags, metadata_digest
 from nova.scheduler.columns import Table
 from nova.scheduler.request import Request
@@ -56,7 +55,14 @@ class Fleet:
                 if inventory is None and block["offered"][row]:
                     block.clear(row)
             for name, inventory in state.inventories.items():
-                self._inventory(row, name, inventory, fresh or newer)
+                block = self._table.inventory(name)
+                with_usage = fresh or newer or not block["offered"][row]
+                block["offered"][row] = True
+                for field in ("total", "reserved", "ratio", "min_unit", "max_unit", "step_size"):
+                    block[field][row] = getattr(inventory, field)
+                block["capacity"][row] = (inventory.total - inventory.reserved) * inventory.ratio
+                if with_usage:
+                    block["used"][row] = block["known_used"][row] = inventory.used
             if fresh or newer:
                 self._table.set_dedicated_resources(row, state.dedicated_resources)
                 self._table.set_children(row, state.children)
@@ -87,16 +93,6 @@ class Fleet:
         nodes["disabled"][row] = flags.disabled
         nodes["hypervisor_version"][row] = state.hypervisor_version
         nodes["state_generation"][row] = state.generation
-
-    def _inventory(self, row: int, name: str, inventory: Inventory, with_usage: bool) -> None:
-        block = self._table.inventory(name)
-        with_usage = with_usage or not block["offered"][row]
-        block["offered"][row] = True
-        for field in ("total", "reserved", "ratio", "min_unit", "max_unit", "step_size"):
-            block[field][row] = getattr(inventory, field)
-        block["capacity"][row] = (inventory.total - inventory.reserved) * inventory.ratio
-        if with_usage:
-            block["used"][row] = block["known_used"][row] = inventory.used
 
     def _usage(self, row: int, num_instances: int, num_io_ops: int, failed_builds: int, generation: int) -> None:
         nodes = self._table.nodes

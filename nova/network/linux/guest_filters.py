@@ -101,8 +101,10 @@ def guest(table: str, vif: VIF, net: HostNet, rules: RuleSet, moved: bool = Fals
     chains = {
         "sent": [f"ether saddr != {mac} drop", *([f"ether type ip6 goto sent6_{name}"] if v6 else []),
                  *_sent_v4(name, mac, v4)],
-        "received": [*_received(name, mac, bool(v6)), *_received_v4(name, v4, net), *_ingress(rules, 4),
-                     *_drop_rest(name, _V4)]}
+        # Unicast frames for another MAC address, which the bridge floods before it has learned the port.
+        "received": [f"ether daddr & 01:00:00:00:00:00 == 00:00:00:00:00:00 ether daddr != {mac} drop",
+                     *([f"ether type ip6 goto received6_{name}"] if v6 else []),
+                     *_received_v4(name, v4, net), *_ingress(rules, 4), *_drop_rest(name, _V4)]}
     families = [_V4]
     if v6:
         families.append(_V6)
@@ -205,13 +207,6 @@ def _learned(name: str, family: _Family) -> list[str]:
 
 
 # --- received packets, regardless of security groups: neighbor discovery, DHCP, replies, errors ------
-def _received(name: str, mac: str, v6: bool) -> list[str]:
-    return [
-        # Unicast frames for another MAC address, which the bridge floods before it has learned the port.
-        f"ether daddr & 01:00:00:00:00:00 == 00:00:00:00:00:00 ether daddr != {mac} drop",
-        *([f"ether type ip6 goto received6_{name}"] if v6 else [])]
-
-
 def _received_v4(name: str, addresses: Sequence[str], net: HostNet) -> list[str]:
     own = ", ".join(f"{int(ipaddress.IPv4Address(address)):#010x}" for address in addresses)
     return [

@@ -109,12 +109,9 @@ class Ruleset:
         marks = self._query(self._read_marks)
         if marks is None:
             return
-        if marks != self._marks:
-            self._restore(marks)
-        else:
+        if marks == self._marks:
             self._generation = generation
-
-    def _restore(self, marks: Mapping[tuple[str, str], tuple[int, ...]]) -> None:
+            return
         differs = sorted(f"{family} {chain or 'table'}" for family, chain in marks.keys() | self._marks.keys()
                          if marks.get((family, chain)) != self._marks.get((family, chain)))
         LOG.warning("Another program changed the packet filters of guests (table %s: %d differences, %s): restoring "

@@ -261,7 +261,15 @@ class VolumeSwaps(Role, guest_driver.VolumeSwaps):
             while not self._advance(uuid, wanted, key, begun, cancelled):
                 begun = True
                 time.sleep(_POLL_INTERVAL)
-            self._define(uuid, key)
+            with self._guests.locks.hold(uuid):
+                # The persistent definition of the disk gets the live one, and unused secrets are removed.
+                live, config = definitions(self._guests, uuid)
+                there, defined = (live or config).disks.get(key), config.disks.get(key)
+                if there is not None and (defined is None or _place(defined.element) != _place(there.element)):
+                    item = text_of(lasting(there.element))
+                    self._guests.on_domain(uuid, lambda domain: domain.updateDeviceFlags(
+                        item, libvirt.VIR_DOMAIN_AFFECT_CONFIG))
+                self._guests.forget_keys(uuid)
         except libvirt.libvirtError as error:
             raise exception.VolumeSwapFailed(volume_id=old.volume_id, reason=error.get_error_message()) from error
         LOG.info("[instance: %s] Replaced a volume of the guest: volume %s instead of %s", instance.uuid, new.volume_id,
@@ -319,17 +327,6 @@ class VolumeSwaps(Role, guest_driver.VolumeSwaps):
         """End the copy with the present volume or (_PIVOT) the new one; succeed if there is no copy."""
         if disk.element.find("mirror") is not None:
             self._guests.on_domain(uuid, lambda domain: end_block_job(domain, disk.target, flags))
-
-    def _define(self, uuid: str, key: str) -> None:
-        """Update the persistent definition of the disk to match the live definition, and remove unused secrets."""
-        with self._guests.locks.hold(uuid):
-            live, config = definitions(self._guests, uuid)
-            there, defined = (live or config).disks.get(key), config.disks.get(key)
-            if there is not None and (defined is None or _place(defined.element) != _place(there.element)):
-                item = text_of(lasting(there.element))
-                self._guests.on_domain(uuid, lambda domain: domain.updateDeviceFlags(
-                    item, libvirt.VIR_DOMAIN_AFFECT_CONFIG))
-            self._guests.forget_keys(uuid)
 
 
 def _place(item: ET.Element) -> list[str]:

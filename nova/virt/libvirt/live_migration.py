@@ -328,7 +328,15 @@ class LiveMigrationTarget(Role, guest_driver.LiveMigrationTarget):
                 raise exception.MigrationPreCheckError(reason=(
                     f"{source.host} and {host} {'share' if shared else 'do not share'} the server's disks"))
             if not shared:
-                self._make_room(instance, source)
+                served = msgspec.structs.replace(source.served or DiskSource(host=""), host=source.host)
+                copies.check_allowed(instance, [*served.files, *source.disks], served.bases)
+                place = copies.begin(uuid, source.token, host)
+                for file in served.files:
+                    copies.receive(instance, place, file, served)
+                for disk in source.disks:  # empty disks on top of their backing images
+                    copies.check_name(disk)
+                    base = copies.base_of(instance, disk, served)
+                    directories.once(place, disk.name, functools.partial(_make_empty, disk, base))
             address = CONF.libvirt.live_migration_inbound_addr or CONF.my_ip
             return MigrationTarget(host=host, uri=peers.uri(address), address=address, shared=shared,
                                    copied=[] if shared else [disk.name for disk in source.disks], incremental=True,
@@ -362,18 +370,6 @@ class LiveMigrationTarget(Role, guest_driver.LiveMigrationTarget):
             return bool(domain.isActive()) and not power.is_arriving(domain)
 
         return self._guests.on_domain_or(uuid, query, False)
-
-    def _make_room(self, instance: Instance, source: MigrationSource) -> None:
-        """Copy the served files, and create empty disks on top of their backing images."""
-        served = msgspec.structs.replace(source.served or DiskSource(host=""), host=source.host)
-        copies.check_allowed(instance, [*served.files, *source.disks], served.bases)
-        place = copies.begin(instance.uuid, source.token, self._guests.name)
-        for file in served.files:
-            copies.receive(instance, place, file, served)
-        for disk in source.disks:
-            copies.check_name(disk)
-            base = copies.base_of(instance, disk, served)
-            directories.once(place, disk.name, functools.partial(_make_empty, disk, base))
 
     def _check(self, source: MigrationSource) -> None:
         """Check that the guest can run on this host. Raises MigrationPreCheckError."""
