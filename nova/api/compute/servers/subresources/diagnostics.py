@@ -69,7 +69,7 @@ class _ViewContext:
         with contextlib.suppress(exception.InvalidInput):
             if (arranged := topology(Properties.of(server))) is not None:
                 self.threads = arranged.threads
-        self.host = req.allowed(_POLICY + "host:numa_cells", servers.target_of(server))
+        self.host = req.allowed(_POLICY + "host:index", servers.target_of(server))
 
 
 def _cpus(cell: GuestCell) -> list[int]:
@@ -99,7 +99,7 @@ NODE = View([
 @accepts(answer=Object({"nodes": Array(NODE), "pagesize_kb": INTEGER_OR_NULL}))
 def numa_cells(req: Request) -> dict[str, Any]:
     """Show the NUMA cells of a server, and to some callers the cells of its host."""
-    server = servers.authorized_get(req, _POLICY + "numa_cells")
+    server = servers.authorized_get(req, _POLICY + "index")
     cells = server.numa_topology.cells if server.numa_topology is not None else []
     view = _ViewContext(req, server)
     return {"nodes": [NODE.render(cell, view) for cell in cells],
