@@ -39,9 +39,8 @@ def check_project(req: Request, project_id: str) -> None:
 
     auth = token_endpoint.Token(url, req.ctx.auth_token)
     try:
-        answer = _session().get(
-            f"/projects/{quote(project_id, safe='')}", auth=auth, raise_exc=False, connect_retries=0, redirect=False,
-            endpoint_filter={"service_type": "identity"})
+        answer = _session().get(f"/projects/{quote(project_id, safe='')}", auth=auth, raise_exc=False,
+                                connect_retries=0, redirect=False, endpoint_filter={"service_type": "identity"})
     except exceptions.ClientException as error:
         LOG.warning("Cannot query Keystone for project %s: %s", project_id, error)
         return

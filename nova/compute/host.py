@@ -153,9 +153,8 @@ class StepHost:
         instance = instance or self.instance
         usable = {mapping.uuid for mapping in instance.usable_shares}
         if usable:
-            instance.shares = [
-                msgspec.structs.replace(mapping, path=self.shares.connect(instance.uuid, mapping))
-                if mapping.uuid in usable else mapping for mapping in instance.shares or ()]
+            instance.shares = [msgspec.structs.replace(mapping, path=self.shares.connect(instance.uuid, mapping))
+                               if mapping.uuid in usable else mapping for mapping in instance.shares or ()]
 
     def disconnect_shares(self, *mappings: ShareMapping) -> None:
         for mapping in mappings or self.instance.shares or ():

@@ -104,9 +104,8 @@ class ComputeService:
         self._precacher = Precacher(self.machine, self._guests)
         self._quiesced_guests = QuiescedGuests(self.machine.driver.snapshots)
         self._last_beat = time.monotonic()
-        self.periodic = [
-            Periodic("heartbeat", CONF.report_interval, self._beat),
-            Periodic("inventory", CONF.update_resources_interval, self.report_nodes)]
+        self.periodic = [Periodic("heartbeat", CONF.report_interval, self._beat),
+                         Periodic("inventory", CONF.update_resources_interval, self.report_nodes)]
         if CONF.sync_power_state_interval >= 0:
             self.periodic.append(Periodic("guests", max(CONF.sync_power_state_interval, 1), self.reconciler.compare))
         if CONF.image_cache.manager_interval >= 0 and self.machine.driver.needs_images:

@@ -245,8 +245,7 @@ class _Finish(Bound):
         self.data.source, self.data.source_node = migration.source_compute, migration.source_node
         self.data.running = ctl.instance.system_metadata.get(_BEFORE) != states.STOPPED
         self.data.dedicated = has_dedicated_resources(ctl.instance) or (
-            migration.old_flavor is not None
-            and requests_dedicated_resources(migration.old_flavor, ctl.instance.image))
+            migration.old_flavor is not None and requests_dedicated_resources(migration.old_flavor, ctl.instance.image))
         self.data.outside_interfaces = ctl.network_is_outside
         self.data.shares = bool(ctl.instance.shares)
 

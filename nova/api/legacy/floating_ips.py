@@ -16,9 +16,8 @@ from nova.objects.networks.network import FloatingIp
 _RANGE = string(minLength=1, maxLength=64)
 _POOL = "nova"
 
-CREATE = Object({"floating_ips_bulk_create": Field(Object({
-    "ip_range": Field(_RANGE, required=True), "pool": TEXT, "interface": TEXT,
-}), required=True)})
+CREATE = Object({"floating_ips_bulk_create": Field(Object({"ip_range": Field(_RANGE, required=True), "pool": TEXT,
+                                                           "interface": TEXT}), required=True)})
 DELETE = Object({"ip_range": Field(_RANGE, required=True)})
 _MADE = Object({"floating_ips_bulk_create": Object({"ip_range": STRING, "pool": STRING, "interface": STRING_OR_NULL})})
 _MANY = listed("floating_ip_info", View([
@@ -69,19 +68,15 @@ def delete(req: Request) -> dict[str, Any]:
 # -- names ------------------------------------------------------------------------------------------------
 _OWNER = Plain(type=["string", "null"], minLength=1, maxLength=255)
 
-DOMAIN_BODY = Object({"domain_entry": Field(Object({
-    "scope": Field(enum("public", "private"), required=True), "project": _OWNER, "availability_zone": _OWNER,
-}), required=True)})
-ENTRY_BODY = Object({"dns_entry": Field(Object({
-    "ip": Field(string(maxLength=15, format="ipv4"), required=True),
-    "dns_type": Field(enum("a", "A"), required=True)}), required=True)})
+DOMAIN_BODY = Object({"domain_entry": Field(Object({"scope": Field(enum("public", "private"), required=True),
+                                                    "project": _OWNER, "availability_zone": _OWNER}), required=True)})
+ENTRY_BODY = Object({"dns_entry": Field(Object({"ip": Field(string(maxLength=15, format="ipv4"), required=True),
+                                                "dns_type": Field(enum("a", "A"), required=True)}), required=True)})
 
-DOMAIN = View([
-    Out("domain", STRING), Out("scope", STRING), Out("project", STRING_OR_NULL, "project_id"),
-    Out("availability_zone", STRING_OR_NULL)])
-ENTRY = View([
-    Out("id", ANY, lambda _entry, _req: None), Out("ip", STRING, "address"), Out("type", STRING),
-    Out("domain", STRING), Out("name", STRING)])
+DOMAIN = View([Out("domain", STRING), Out("scope", STRING), Out("project", STRING_OR_NULL, "project_id"),
+               Out("availability_zone", STRING_OR_NULL)])
+ENTRY = View([Out("id", ANY, lambda _entry, _req: None), Out("ip", STRING, "address"), Out("type", STRING),
+              Out("domain", STRING), Out("name", STRING)])
 
 
 @accepts(query=ANY_QUERY, answer=listed("domain_entries", DOMAIN))

@@ -234,10 +234,8 @@ def _received_v6(name: str, own: Sequence[str], net: HostNet) -> list[str]:
 def _fragments(name: str, family: _Family) -> list[str]:
     """Return rules that accept later fragments after an accepted first fragment; see ``_drop_rest``."""
     accepted = family.set("fragments", name)
-    return [
-        f"{family.later} {family.packet} {accepted} accept",
-        f"{family.later} drop",
-        f"{family.first} update {accepted} {{ {family.packet} timeout {_FRAGMENTS}s }}"]
+    return [f"{family.later} {family.packet} {accepted} accept", f"{family.later} drop",
+            f"{family.first} update {accepted} {{ {family.packet} timeout {_FRAGMENTS}s }}"]
 
 
 def _drop_rest(name: str, family: _Family) -> list[str]:

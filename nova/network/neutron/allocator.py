@@ -123,8 +123,7 @@ class NeutronServerInterfaces:
                 port = self._create(request, groups)
             ports.append(port)
         networks = self._networks(ports)
-        return [self._bind_and_name(vif, host, networks[vif.network_id])
-                for vif in self._vifs(ports, wanted, networks)]
+        return [self._bind_and_name(vif, host, networks[vif.network_id]) for vif in self._vifs(ports, wanted, networks)]
 
     def _take(self, port_id: str) -> Raw:
         port = self._api.port(self._ctx, port_id)
@@ -241,9 +240,8 @@ class NeutronServerInterfaces:
     def refreshed(self) -> list[VIF]:
         vifs = {vif.id: vif for vif in self._server.network_info}
         ports = [port for port in self._ports() if port["id"] in vifs]
-        return self._vifs(ports, [NetworkRequest(
-            port_id=port["id"] if vifs[port["id"]].keep else None, tag=vifs[port["id"]].tag) for port in ports],
-                          self._networks(ports))
+        return self._vifs(ports, [NetworkRequest(port_id=port["id"] if vifs[port["id"]].keep else None,
+                                                 tag=vifs[port["id"]].tag) for port in ports], self._networks(ports))
 
     def _networks(self, ports: Sequence[Raw]) -> dict[str, Raw]:
         return {uuid: self._api.network(self._ctx, uuid)

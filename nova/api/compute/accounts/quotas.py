@@ -76,9 +76,8 @@ def _usage(name: str) -> Out:
 
 
 QUERY = Query({"user_id": STRING}, strict=75)
-UPDATE = Object({"quota_set": Field(Object({
-    **{name: Field(LIMIT, until=_until(name)) for name in RESOURCES}, "force": BOOLEAN,
-}), required=True)})
+UPDATE = Object({"quota_set": Field(Object({**{name: Field(LIMIT, until=_until(name)) for name in RESOURCES},
+                                            "force": BOOLEAN}), required=True)})
 _ID = Out("id", STRING, lambda _quotas, req: req.params["id"])
 LIMITS = View([Out(name, INTEGER, _limit(name), until=_until(name)) for name in RESOURCES])
 _NAMED_LIMITS = single("quota_set", View([_ID, *LIMITS.keys]))

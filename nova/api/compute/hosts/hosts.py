@@ -30,8 +30,7 @@ _RESOURCE = Object({"host": STRING, "project": STRING, "cpu": INTEGER, "memory_m
 def index(req: Request) -> list[Service]:
     """List hosts and their services."""
     zone = req.arg("zone")
-    return [service for service in req.clients.services.index(req.ctx)
-            if not zone or zone == service.availability_zone]
+    return [service for service in req.clients.services.index(req.ctx) if not zone or zone == service.availability_zone]
 
 
 @accepts(query=ANY_QUERY, answer=Object({"host": Array(Object({"resource": _RESOURCE}))}))

@@ -14,10 +14,8 @@ from nova.objects.hosts.service import Service
 COMPUTE = "nova-compute"
 
 STATUS, STATE = enum("enabled", "disabled"), enum("up", "down")
-UPDATE = Object({
-    "host": Field(HOSTNAME, until=52, required=True), "binary": Field(TEXT, until=52, required=True),
-    "status": Field(STATUS, since=53), "disabled_reason": TEXT, "forced_down": Field(BOOLEAN, since=11),
-})
+UPDATE = Object({"host": Field(HOSTNAME, until=52, required=True), "binary": Field(TEXT, until=52, required=True),
+                 "status": Field(STATUS, since=53), "disabled_reason": TEXT, "forced_down": Field(BOOLEAN, since=11)})
 
 
 def status_of(service: Service | None) -> str:
@@ -151,9 +149,8 @@ def zones_detail(req: Request) -> dict[str, Any]:
     """List availability zones with the services in them."""
     services = req.clients.zones.detail(req.ctx)
     available = {name: any(not service.disabled for service in in_zone) for name, in_zone in services.items()}
-    return {"availabilityZoneInfo": [
-        _zone(name, available[name], _hosts(services[name]) if available[name] else None)
-        for name in _ordered(available)]}
+    return {"availabilityZoneInfo": [_zone(name, available[name], _hosts(services[name]) if available[name] else None)
+                                     for name in _ordered(available)]}
 
 
 def _ordered(available: dict[str, bool]) -> list[str]:

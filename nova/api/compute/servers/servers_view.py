@@ -86,9 +86,8 @@ def _flavor(server: Instance, view: ViewContext) -> dict[str, Any]:
     flavor = server.flavor
     if view.version < 47:
         return {"id": flavor.flavorid, "links": [view.req.bookmark("flavors", flavor.flavorid)]}
-    shown: dict[str, Any] = {
-        "vcpus": flavor.vcpus, "ram": flavor.memory_mb, "disk": flavor.root_gb, "ephemeral": flavor.ephemeral_gb,
-        "swap": flavor.swap, "original_name": flavor.name}
+    shown: dict[str, Any] = {"vcpus": flavor.vcpus, "ram": flavor.memory_mb, "disk": flavor.root_gb,
+                             "ephemeral": flavor.ephemeral_gb, "swap": flavor.swap, "original_name": flavor.name}
     if view.flavor_specs:
         shown["extra_specs"] = flavor.extra_specs
     return shown

@@ -33,9 +33,8 @@ _DISK = _view(**_numbers("read_bytes", "read_requests", "write_bytes", "write_re
 _NIC = _view(mac_address=STRING_OR_NULL, **_numbers(
     *(f"{way}_{what}" for way in ("rx", "tx") for what in ("octets", "errors", "drop", "packets", "rate"))))
 _MEMORY = _view(**_numbers("maximum", "used"))
-_GUEST = _view(
-    state=STRING_OR_NULL, driver=STRING_OR_NULL, hypervisor=STRING_OR_NULL, hypervisor_os=STRING_OR_NULL,
-    config_drive=Plain(type=["boolean", "null"]), **_numbers("uptime", "num_cpus", "num_nics", "num_disks"))
+_GUEST = _view(state=STRING_OR_NULL, driver=STRING_OR_NULL, hypervisor=STRING_OR_NULL, hypervisor_os=STRING_OR_NULL,
+               config_drive=Plain(type=["boolean", "null"]), **_numbers("uptime", "num_cpus", "num_nics", "num_disks"))
 
 
 def _list_of(name: str, view: View) -> Out:
