@@ -18,7 +18,6 @@ from nova.objects.base import utcnow
 
 _BITS = 2048
 _YEARS = datetime.timedelta(days=3650)
-_COMMENT = "Generated-by-Nova"
 # The user principal name by which Windows maps a client certificate.
 _UPN = x509.ObjectIdentifier("1.3.6.1.4.1.311.20.2.3")
 # Key types of OpenSSH, including those that the library cannot load (hardware tokens).
@@ -63,7 +62,7 @@ def generate(kind: str, user_id: str) -> tuple[str, str]:
 
 def _ssh_line(key: rsa.RSAPrivateKey) -> str:
     line = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
-    return f"{line.decode()} {_COMMENT}"
+    return f"{line.decode()} Generated-by-Nova"
 
 
 def _certificate(key: rsa.RSAPrivateKey, user_id: str) -> str:

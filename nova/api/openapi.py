@@ -17,7 +17,6 @@ from nova.api import errors, microversion
 from nova.api.router import Route
 
 _NAMES = re.compile(r"{(\w+)}")
-_GENERAL_ERRORS = (400, 401, 403, 404)
 # Paths of the document; the second one is that of earlier releases.
 PATHS = frozenset({"/v2.1/openapi", "/openapi.json"})
 # Headers of every response of a version.
@@ -164,7 +163,7 @@ def _responses(route: Route, version: int) -> dict[str, Any]:
     for code in sorted(set(route.spec.statuses) or {route.status(version)}):
         made[str(code)] = {"description": http.HTTPStatus(code).phrase, "headers": headers,
                            **(_json(_plain(answer)) if answer and code != http.HTTPStatus.NO_CONTENT else {})}
-    for code in sorted({*_GENERAL_ERRORS, *route.spec.errors}):
+    for code in sorted({400, 401, 403, 404, *route.spec.errors}):
         made[str(code)] = {"description": errors.KEYS.get(code, "computeFault"),
                            **_json({"$ref": "#/components/schemas/error"})}
     return made

@@ -14,7 +14,6 @@ from nova.objects.servers.volume_image import MAPPING, describes_volumes, withou
 
 # Properties of an image with the ids of kernel and ramdisk -> allowed disk formats.
 _BOOT_FILES = {"kernel_id": ("aki", "raw"), "ramdisk_id": ("ari", "raw")}
-_NONE = ("", "nokernel")
 # Maximum number of characters in all properties, since they are stored with each server and read in lists of servers.
 # The description of volumes is not stored and has a limit of its own with the same value.
 _MAX_CHARACTERS = 64 * 1024
@@ -88,7 +87,7 @@ def boot_files(ctx: RequestContext, base: Image | None) -> tuple[str, str]:
 
 def _boot_file(ctx: RequestContext, base: Image, name: str) -> str:
     ident = str(base.properties.get(name) or "")
-    if ident in _NONE:
+    if ident in ("", "nokernel"):
         return ""
     if CONF.glance.verify_glance_signatures:  # hosts do not get its certificate
         raise exception.ImageUnacceptable(image_id=base.id, reason=f"the signature of its {name} cannot be verified")

@@ -14,7 +14,6 @@ from nova.objects.networks.floating_ip_dns import Domain, Entry
 from nova.objects.networks.network import FloatingIp
 
 _RANGE = string(minLength=1, maxLength=64)
-_POOL = "nova"
 
 CREATE = Object({"floating_ips_bulk_create": Field(Object({"ip_range": Field(_RANGE, required=True), "pool": TEXT,
                                                            "interface": TEXT}), required=True)})
@@ -47,7 +46,7 @@ def show(req: Request) -> list[FloatingIp]:
 def create(req: Request) -> dict[str, Any]:
     """Add the addresses of a range to a pool."""
     given = req.body["floating_ips_bulk_create"]
-    ours, pool = CONF.network.uplink_interface, given.get("pool", _POOL)
+    ours, pool = CONF.network.uplink_interface, given.get("pool", "nova")
     if ours and given.get("interface", ours) != ours:
         raise exception.InvalidInput(reason=f"interface {given['interface']}: floating IPs are on {ours} "
                                             "([network]uplink_interface)")

@@ -24,7 +24,6 @@ from nova.operations.framework.contexts import ServiceControl
 
 LOG = logging.getLogger(__name__)
 
-_WITHOUT_ADDRESS = ("deferred", "none")
 
 
 class NeutronAllocator:
@@ -62,7 +61,7 @@ class NeutronAllocator:
         if port.get("device_id"):
             raise exception.PortInUse(port_id=port["id"])
         check_supported(port)
-        if not port["fixed_ips"] and port.get("ip_allocation", "immediate") not in _WITHOUT_ADDRESS:
+        if not port["fixed_ips"] and port.get("ip_allocation", "immediate") not in ("deferred", "none"):
             raise exception.PortRequiresFixedIp(port_id=port["id"])
         return msgspec.structs.replace(request, network_id=port["network_id"])
 
@@ -81,11 +80,8 @@ class NeutronAllocator:
         group_ids(self._api, ctx, project_id, names, ctx.auth_token)
 
 
-_DEFAULT_GROUP = "default"
 # The extension that adds dns_name to ports.
 _DNS = "dns-integration"
-_UNBOUND = "unbound"
-_PLUGGABLE = ("ovs",)
 
 
 class NeutronServerInterfaces:
@@ -193,7 +189,7 @@ class NeutronServerInterfaces:
             "device_id": self._server.uuid, "binding:host_id": host,
             "device_owner": f"compute:{self._server.availability_zone or CONF.default_availability_zone}",
             **(more or {})})
-        if port.get("binding:vif_type") not in _PLUGGABLE:
+        if port.get("binding:vif_type") != "ovs":
             raise exception.PortBindingFailed(port_id=vif.id)
         return _bound(vif, port)
 
@@ -260,7 +256,7 @@ class NeutronServerInterfaces:
 def group_ids(api: NeutronApi, ctx: RequestContext, project_id: str, names: Sequence[str],
               token: str | None = None) -> list[str] | None:
     """Return the ids of security groups given by name or id, or None for Neutron's default group."""
-    if not names or list(names) == [_DEFAULT_GROUP]:
+    if not names or list(names) == ["default"]:
         return None
     groups = api.list(ctx, "security-groups", token, tenant_id=project_id)
     ids = []
@@ -304,7 +300,7 @@ def _bound(vif: VIF, port: Raw) -> VIF:
     details: dict[str, Any] = port.get("binding:vif_details") or {}
     active = port.get("status") == "ACTIVE" or not port.get("admin_state_up", True)
     return msgspec.structs.replace(
-        vif, vif_type=port.get("binding:vif_type") or _UNBOUND, vnic_type=port.get("binding:vnic_type") or "normal",
+        vif, vif_type=port.get("binding:vif_type") or "unbound", vnic_type=port.get("binding:vnic_type") or "normal",
         details=details, profile=port.get("binding:profile") or {},
         bridge=str(details.get("bridge_name") or CONF.neutron.ovs_bridge), active=active, awaits_plug=not active)
 

@@ -9,7 +9,6 @@ from nova.scheduler.view import FleetView
 
 Metadata = list[dict[str, str]]
 
-_SCOPE = "aggregate_instance_extra_specs"
 
 
 def items(text: str) -> list[str]:
@@ -52,7 +51,7 @@ class AggregateInstanceExtraSpecsFilter(_AggregateFilter):
             scope, colon, name = key.partition(":")
             if not colon:
                 wanted[key] = value
-            elif scope == _SCOPE:
+            elif scope == "aggregate_instance_extra_specs":
                 wanted[name] = value
         return wanted
 

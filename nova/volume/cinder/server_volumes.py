@@ -32,13 +32,10 @@ _DOWNLOADING = "downloading"
 # Statuses of a new volume or snapshot that is not finished.
 _BEING_MADE = ("creating", _DOWNLOADING)
 _LONGEST_NAME = 255
-_ATTACHED = "attached"
 # Statuses of a volume that is being attached or detached.
 _TRANSIENT = (volume_states.RESERVED, volume_states.ATTACHING, volume_states.DETACHING)
 # Values of migration_status: no migration in progress; the service is completing the migration.
 NO_MIGRATION = (None, "none", "success", "error", "deleting")
-_COMPLETING = "completing"
-_EXTENDING = "extending"
 # Metadata key with the new size (GiB) while an extension waits for the guest.
 _NEW_SIZE = "extend_new_size"
 # The driver_volume_type of volumes whose extension waits for the guest. The metadata of other volumes are not trusted,
@@ -192,7 +189,7 @@ class CinderServerVolumes:
             if attachment["id"] != device.attachment_id:
                 # Left by an interrupted attempt; Cinder accepts no connector for it any more.
                 self._api.delete_attachment(self._ctx, attachment["id"])
-            elif attachment.get("connection_info") and attachment.get("status") != _ATTACHED:
+            elif attachment.get("connection_info") and attachment.get("status") != "attached":
                 # Cinder rejects a second attachment while the first one is incomplete.
                 self._api.complete_attachment(self._ctx, attachment["id"])
         second = self._api.create_attachment(self._ctx, volume, self._uuid,
@@ -286,7 +283,7 @@ class CinderServerVolumes:
             status = self._api.volume(self._ctx, old).get("migration_status")
         except exception.VolumeNotFound:
             return
-        if status == _COMPLETING:
+        if status == "completing":
             raise exception.VolumeServiceUnavailable(reason=f"the service is completing the migration of volume {old}")
         if status in NO_MIGRATION:
             return
@@ -424,4 +421,4 @@ def _connection(device: BlockDevice, attachment: Raw) -> ConnectionInfo:
 
 def _waits_for_guest(raw: Raw) -> bool:
     """Return True if Cinder waits until a guest has extended the volume, and False if it extends the volume itself."""
-    return raw["status"] == _EXTENDING and _NEW_SIZE in (raw.get("metadata") or {})
+    return raw["status"] == "extending" and _NEW_SIZE in (raw.get("metadata") or {})

@@ -15,7 +15,6 @@ from nova.objects.accounts.usage import ServerUsage, audit_period
 from nova.objects.base import utcnow
 
 _PATH = "os-simple-tenant-usage"
-_FORMATS = ("%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%S.%f", "%Y-%m-%d %H:%M:%S.%f")
 
 _PERIOD: dict[str, Field | Type] = {
     "start": STRING, "end": STRING, "limit": Field(LIMIT, since=40), "marker": Field(STRING, since=40)}
@@ -42,7 +41,7 @@ class _Period:
 
 
 def _parsed(text: str) -> datetime.datetime:
-    for form in _FORMATS:
+    for form in ("%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%S.%f", "%Y-%m-%d %H:%M:%S.%f"):
         try:
             return datetime.datetime.strptime(text, form).replace(tzinfo=datetime.UTC)
         except ValueError:

@@ -22,7 +22,6 @@ from nova.objects.base import is_canonical
 LOG = logging.getLogger(__name__)
 
 _ASIDE = "_resize"
-_DELETED = ".deleted"
 _OWNER = "owner"
 MARK = "rebuilt"  # name of the file with the token of a guest's files
 
@@ -218,7 +217,7 @@ def remove_aside(uuid: str) -> None:
 
 
 def _remove(place: str) -> None:
-    trash = place + _DELETED
+    trash = place + ".deleted"
     with contextlib.suppress(FileNotFoundError):
         # Renamed first: a partly removed directory must not look like a guest.
         _remove_tree(trash)

@@ -126,7 +126,6 @@ def _key(item: ET.Element) -> tuple[str, ...]:
 
 # Bus of a disk -> its name in metadata, if its address is that of a drive. SATA disks are SCSI disks for guests.
 _DRIVES = {"scsi": "scsi", "sata": "scsi", "ide": "ide"}
-_UNIT = ("controller", "bus", "target", "unit")
 
 
 def device_addresses(definition: Definition) -> Iterator[DeviceAddress]:
@@ -152,7 +151,7 @@ def _address(device: str, item: ET.Element, bus: str) -> DeviceAddress:
                                           for part in ("domain", "bus", "slot", "function"))
         return DeviceAddress(device=device, bus="pci", address=f"{domain:04x}:{number:02x}:{slot:02x}.{function:x}")
     if kind == "drive" and bus in _DRIVES:
-        unit = ":".join(position.get(part, "0") for part in _UNIT)
+        unit = ":".join(position.get(part, "0") for part in ("controller", "bus", "target", "unit"))
         return DeviceAddress(device=device, bus=_DRIVES[bus], address=unit)
     if kind == "usb":
         port = f"{position.get('bus', '0')}:{position.get('port', '0')}"

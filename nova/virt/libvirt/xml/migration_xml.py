@@ -10,7 +10,6 @@ from nova.virt.libvirt.xml.xmltree import attribute
 
 # Parts of the definition that the destination decides; all other parts are visible to the guest and stay.
 _OWN = ("metadata", "cputune", "numatune", "memoryBacking")
-_OWN_FILES = ("os/kernel", "os/initrd", "os/nvram")
 
 
 def for_destination(text: str, there: str) -> str:
@@ -25,7 +24,7 @@ def for_destination(text: str, there: str) -> str:
         mine.attrib.pop("cpuset", None)
         if theirs.get("cpuset"):
             mine.set("cpuset", theirs.get("cpuset", ""))
-    for path in _OWN_FILES:
+    for path in ("os/kernel", "os/initrd", "os/nvram"):
         mine, theirs = root.find(path), other.find(path)
         if mine is not None and theirs is not None:
             mine.text = theirs.text
