@@ -165,7 +165,3 @@ class Ranking:
             candidates = np.arange(len(self.rows))
         best: IntColumn = candidates[np.argsort(-self.weights[candidates], kind="stable")[:count]]
         return best
-
-    def equal_best(self) -> IntColumn:
-        """Return the positions of all nodes with the highest weight."""
-        return np.flatnonzero(self.weights == self.weights.max())

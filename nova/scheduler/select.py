@@ -85,7 +85,7 @@ class Planner:
         """Return the position of the host to use: the best, or a random one of the best as configured."""
         subset = min(settings.host_subset_size, len(ranking))
         if settings.shuffle_best_same_weighed_hosts:
-            equal = ranking.equal_best()
+            equal = np.flatnonzero(ranking.weights == ranking.weights.max())
             if len(equal) >= subset:
                 return int(equal[self._random.randrange(len(equal))])
         if subset == 1:

@@ -112,7 +112,10 @@ def describe(place: str) -> tuple[list[DiskFile], dict[str, DiskFile]]:
     """Return the files that move with a guest, and their backing images by path."""
     moved: list[DiskFile] = []
     bases: dict[str, DiskFile] = {}
-    for name, kind in disks.to_copy(place):
+    for name in sorted(os.listdir(place)):
+        kind = disks.format_to_copy(name)
+        if kind is None:
+            continue
         path = os.path.join(place, name)
         base, base_format = "", ""
         if kind == "qcow2":

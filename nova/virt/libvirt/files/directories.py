@@ -127,12 +127,6 @@ def owner(place: str) -> Owner | None:
     return None
 
 
-def is_ours(place: str, host: str) -> bool:
-    """Return True if ``host`` owns the directory or the directory has no owner."""
-    recorded = owner(place)
-    return recorded is None or recorded.host == host
-
-
 def take(uuid: str, host: str) -> None:
     """Make this host the owner of the guest's directory. Succeeds if there is no directory."""
     _take(directory(uuid), host)
@@ -173,7 +167,8 @@ def put_back(uuid: str, host: str) -> None:
     """Restore the directory that was set aside. Raises MigrationError if another host uses one."""
     place = directory(uuid)
     if os.path.isdir(place):
-        if not is_ours(place, host):
+        recorded = owner(place)
+        if recorded is not None and recorded.host != host:
             raise exception.MigrationError(reason="another host has the server's disks in use")
         remove(uuid, host)
     os.rename(aside(uuid), place)

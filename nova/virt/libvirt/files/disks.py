@@ -110,12 +110,6 @@ def virtual_size(path: str, image_format: str) -> int:
         raise exception.InvalidDiskInfo(reason="the image is not in the format qcow2") from error
 
 
-def to_copy(place: str) -> list[tuple[str, str]]:
-    """Return (name, format) of the files in a directory that move with a guest to another host."""
-    formats = {name: format_to_copy(name) for name in sorted(os.listdir(place))}
-    return [(name, kind) for name, kind in formats.items() if kind is not None]
-
-
 def format_to_copy(name: str) -> str | None:
     """Return the format of a file that moves with a guest, or None for other files."""
     fixed = {CONFIG_DRIVE: "raw", KERNEL: "raw", RAMDISK: "raw", NVRAM: "raw"}

@@ -224,31 +224,24 @@ def _cell(item: ET.Element) -> HostCell:
 
 def shared_out(topology: HostTopology) -> HostTopology:
     """Split the CPUs into shared and dedicated ones, and reserve huge pages. Raises InvalidInput naming the option."""
-    shared, dedicated = (set(cpus) for cpus in split_cpus([cpu for cell in topology.cells for cpu in cell.cpus]))
+    cpus = [cpu for cell in topology.cells for cpu in cell.cpus]
+    dedicated = _configured("cpu_dedicated_set", CONF.compute.cpu_dedicated_set, cpus) or set()
+    shared = _configured("cpu_shared_set", CONF.compute.cpu_shared_set, cpus)
+    if shared is None:
+        shared = set() if dedicated else set(cpus)
+    if both := sorted(shared & dedicated):
+        raise exception.InvalidInput(reason="[compute]cpu_shared_set and [compute]cpu_dedicated_set both have CPU "
+                                            f"{both[0]}")
     reserved = {}
     for option in CONF.reserved_huge_pages:
         given = dict(part.partition(":")[::2] for part in option.replace(" ", "").split(","))
         if given.keys() != {"node", "size", "count"} or not all(value.isdecimal() for value in given.values()):
             raise exception.InvalidInput(reason=f"reserved_huge_pages = {option} is not like node:0,size:2048,count:64")
         reserved[int(given["node"]), int(given["size"])] = int(given["count"])
-    reserved = reserved
     return HostTopology(cells=[msgspec.structs.replace(
         cell, cpus=sorted(shared.intersection(cell.cpus)), pcpus=sorted(dedicated.intersection(cell.cpus)),
         pages=[msgspec.structs.replace(pages, reserved=min(pages.total, reserved.get((cell.id, pages.size_kb), 0)))
                for pages in cell.pages]) for cell in topology.cells])
-
-
-def split_cpus(cpus: Collection[int]) -> tuple[list[int], list[int]]:
-    """Return the (shared, dedicated) CPUs as configured in [compute]. Raises InvalidInput naming the option."""
-    dedicated = _configured("cpu_dedicated_set", CONF.compute.cpu_dedicated_set, cpus)
-    shared = _configured("cpu_shared_set", CONF.compute.cpu_shared_set, cpus)
-    if shared is None:
-        shared = set() if dedicated else set(cpus)
-    both = sorted(shared & (dedicated or set()))
-    if both:
-        raise exception.InvalidInput(reason="[compute]cpu_shared_set and [compute]cpu_dedicated_set both have CPU "
-                                            f"{both[0]}")
-    return sorted(shared), sorted(dedicated or ())
 
 
 def _configured(option: str, value: str | None, cpus: Collection[int]) -> set[int] | None:

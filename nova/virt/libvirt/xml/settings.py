@@ -10,6 +10,8 @@ from nova.common import files
 from nova.conf import CONF
 from nova.objects.dedicated_resources.numa import HostTopology
 
+_MACHINE_ID = "/etc/machine-id"
+
 
 @dataclasses.dataclass(frozen=True)
 class Spice:
@@ -149,7 +151,7 @@ def _host_serial(kind: str, host_uuid: str) -> str | None:
         return ""
     if kind in ("os", "auto"):
         with contextlib.suppress(OSError):  # in a container it may be a directory
-            if identity := (files.text_of("/etc/machine-id") or "").strip():
+            if identity := (files.text_of(_MACHINE_ID) or "").strip():
                 return str(uuid.UUID(identity))
     if kind == "os":
         raise exception.InvalidInput(reason="[libvirt]sysinfo_serial os: the host has no /etc/machine-id")
