@@ -13,7 +13,6 @@ from nova.telemetry import metrics, tracing
 ROUTE = "nova.route"
 
 
-
 def instrumented(serve: Callable[[Environ, Reply], None]) -> Wsgi:
     """Return the WSGI application of ``serve``, with metrics by route and a trace span per request."""
     def application(environ: Environ, start_response: Callable[..., Any]) -> Iterable[bytes]:

@@ -22,7 +22,6 @@ T = TypeVar("T")
 # Consecutive polls that may fail. The operation is accepted, so a 503 would make clients repeat the request.
 _FAILURES = 3
 
-
 # Number of waiting threads of this process, by project.
 _waiting: collections.Counter[str] = collections.Counter()
 _lock = threading.Lock()

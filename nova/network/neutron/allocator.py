@@ -25,7 +25,6 @@ from nova.operations.framework.contexts import ServiceControl
 LOG = logging.getLogger(__name__)
 
 
-
 class NeutronAllocator:
     """The conductor's part of the network back end "neutron" (:class:`nova.network.base.Allocator`)."""
 

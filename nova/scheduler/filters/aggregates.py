@@ -10,7 +10,6 @@ from nova.scheduler.view import FleetView
 Metadata = list[dict[str, str]]
 
 
-
 def items(text: str) -> list[str]:
     """Return the items of a comma-separated list."""
     return [item.strip() for item in text.split(",")]

@@ -25,7 +25,6 @@ COPY_TIMEOUT = 4 * 3600
 # Seconds of CPU time to convert a GiB.
 _CPU_PER_GIB = 60
 
-
 # Exit code of prlimit and setpriv if the command does not exist.
 _NO_SUCH_COMMAND = 127
 

@@ -38,7 +38,6 @@ INTERFACE = View([
     Out("tag", STRING_OR_NULL, since=70),
 ])
 
-
 _SINGLE_INTERFACE = single("interfaceAttachment", INTERFACE)
 
 

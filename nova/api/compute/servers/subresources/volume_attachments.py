@@ -13,7 +13,6 @@ from nova.objects.volumes.volume import Attachment, AttachmentChanges
 
 POLICY = "os_compute_api:os-volumes-attachments:"
 
-
 _DEVICE = Plain(type=["string", "null"], pattern="(^/dev/x{0,1}[a-z]{0,1}d{0,1})([a-z]+)[0-9]*$")
 CREATE = Object({"volumeAttachment": Field(Object({
     "volumeId": Field(UUID, required=True), "device": _DEVICE, "tag": Field(TAG, since=49),
