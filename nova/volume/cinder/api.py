@@ -179,26 +179,25 @@ class CinderApi:
         """Delete a volume. With a ``token`` a user waits for it. Raises VolumeNotFound, InvalidVolume (in use)."""
         self._request(ctx, "DELETE", f"/volumes/{uuid}", token=token, volume=uuid, waits=bool(token))
 
-    def act(self, ctx: RequestContext, uuid: str, action: str) -> None:
-        """Execute an action without arguments. Raises VolumeNotFound, InvalidVolume (wrong status)."""
-        self._request(ctx, "POST", f"/volumes/{uuid}/action", json={action: {}}, volume=uuid)
+    def act(self, ctx: RequestContext, uuid: str, action: str, arguments: Mapping[str, Any] | None = None,
+            headers: Mapping[str, str] | None = None) -> None:
+        """Execute an action. Raises VolumeNotFound, InvalidVolume (wrong status)."""
+        self._request(ctx, "POST", f"/volumes/{uuid}/action", json={action: arguments or {}}, volume=uuid,
+                      headers=headers)
 
     def reimage(self, ctx: RequestContext, uuid: str, image_id: str) -> None:
         """Request that a reserved volume is rewritten from an image. Raises VolumeNotFound, InvalidVolume."""
-        self._request(ctx, "POST", f"/volumes/{uuid}/action", volume=uuid, headers=_VERSION_OF_REIMAGE,
-                    json={"os-reimage": {"image_id": image_id, "reimage_reserved": True}})
+        self.act(ctx, uuid, "os-reimage", {"image_id": image_id, "reimage_reserved": True}, _VERSION_OF_REIMAGE)
 
     def complete_migration(self, ctx: RequestContext, old: str, new: str, error: bool) -> None:
         """Complete the migration of volume ``old`` into ``new``, or abort it if ``error``. Raises VolumeNotFound,
         InvalidVolume (no such migration)."""
-        self._request(ctx, "POST", f"/volumes/{old}/action", volume=old,
-                    json={"os-migrate_volume_completion": {"new_volume": new, "error": error}})
+        self.act(ctx, old, "os-migrate_volume_completion", {"new_volume": new, "error": error})
 
     def complete_extension(self, ctx: RequestContext, uuid: str, error: bool) -> None:
         """Complete an extension that waits for the guest, or abort it if ``error``. Raises VolumeNotFound,
         InvalidVolume (no such extension)."""
-        self._request(ctx, "POST", f"/volumes/{uuid}/action", volume=uuid, headers=_VERSION_OF_EXTENSION,
-                    json={"os-extend_volume_completion": {"error": error}})
+        self.act(ctx, uuid, "os-extend_volume_completion", {"error": error}, _VERSION_OF_EXTENSION)
 
     # --- snapshots, with the caller's token ----------------------------------------------------------
     def snapshot(self, ctx: RequestContext, uuid: str, token: str | None = None) -> Raw:
