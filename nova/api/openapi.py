@@ -77,10 +77,8 @@ def _document(routes: tuple[Route, ...], version: int) -> dict[str, Any]:
             "schemas": {"error": {
                 "type": "object", "description": "One key, by status.",
                 "additionalProperties": {"type": "object", "required": ["code", "message"], "properties": {
-                    "code": {"type": "integer"}, "message": {"type": "string"}}}}},
-        },
-        "security": [{"keystone": []}],
-    }
+                    "code": {"type": "integer"}, "message": {"type": "string"}}}}}},
+        "security": [{"keystone": []}]}
 
 
 def _operation(route: Route, version: int) -> dict[str, Any]:
@@ -93,8 +91,7 @@ def _operation(route: Route, version: int) -> dict[str, Any]:
             {"name": name, "in": "header", "schema": {"type": "string"}} for name in route.spec.headers] + [
             {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
             for name in _NAMES.findall(route.path)] + _query(route, version),
-        "responses": _responses(route, version),
-    }
+        "responses": _responses(route, version)}
     if route.action is not None:
         made["summary"] = f"Act on one of {route.path.split('/')[1]}: the key of the body says how."
         made["requestBody"] = _json({"oneOf": [_action_body(route, version)]})

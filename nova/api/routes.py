@@ -292,8 +292,7 @@ _ROUTES: tuple[Route, ...] = (
     Route("DELETE", f"{_SHARES}/{{id}}", shares.delete, since=97, success=200),
 
     # -- removed resources ------------------------------------------------------------------------
-    *legacy_routes.REMOVED,
-)
+    *legacy_routes.REMOVED)
 
 _BOOT_PATHS = frozenset({"/servers", "/servers/detail", _SERVER})
 _BOOT_ACTIONS = frozenset({"confirmResize", "revertResize", "reboot", "resize", "rebuild", "createImage", "os-start",

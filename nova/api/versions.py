@@ -12,8 +12,7 @@ _MEDIA = "application/vnd.openstack.compute+json;version="
 _ITEMS: dict[str, dict[str, Any]] = {
     "v2.0": {"id": "v2.0", "status": "DEPRECATED", "version": "", "min_version": "", "updated": "2025-07-04T12:00:00Z"},
     "v2.1": {"id": "v2.1", "status": "CURRENT", "version": microversion.text(microversion.MAX),
-             "min_version": microversion.text(microversion.MIN), "updated": "2013-07-23T11:33:21Z"},
-}
+             "min_version": microversion.text(microversion.MIN), "updated": "2013-07-23T11:33:21Z"}}
 _SEGMENTS = {"v2.0": "v2", "v2.1": "v2.1"}
 _IDS = {segment: ident for ident, segment in _SEGMENTS.items()}
 

@@ -32,8 +32,7 @@ DEFAULTS: dict[tuple[str | None, str], Any] = {
     ("network", "driver"): "none",
     ("image", "driver"): "directory",
     ("api", "auth_strategy"): "noauth",
-    ("api", "listen"): "127.0.0.1",
-}
+    ("api", "listen"): "127.0.0.1"}
 
 
 class Suite:

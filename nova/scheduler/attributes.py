@@ -34,8 +34,7 @@ _NUMBERS: dict[str, Callable[[FleetView], Column]] = {
     "running_vms": lambda view: view.num_instances,
     "num_io_ops": lambda view: view.num_io_ops,
     "failed_builds": lambda view: view.failed_builds,
-    "hypervisor_version": lambda view: view.hypervisor_version,
-}
+    "hypervisor_version": lambda view: view.hypervisor_version}
 _INTERNED = {"host": "host", "hypervisor_hostname": "node", "nodename": "node", "host_ip": "host_ip",
              "hypervisor_type": "hypervisor_type", "cpu_info": "cpu_info", "metrics": "metrics",
              "supported_instances": "supported_instances", "aggregates": "aggregates", "availability_zone": "zone",

@@ -116,8 +116,7 @@ _NODE_FIELDS: dict[str, Any] = {
     "failed_builds": np.int64, "hypervisor_version": np.int64,
     "state_generation": np.int64, "usage_generation": np.int64,
     # Monotonic time of the last selection not yet confirmed by a usage report; 0: none.
-    "pending_since": np.float64,
-}
+    "pending_since": np.float64}
 
 INVENTORY_FIELDS: dict[str, Any] = {"offered": np.bool_, "total": np.float64, "reserved": np.float64,
                                     "ratio": np.float64, "capacity": np.float64, "min_unit": np.float64,

@@ -60,8 +60,7 @@ UPDATE = Object({"flavor": Field(Object({"description": Field(_DESCRIPTION, requ
 _NAMED = [
     Out("id", STRING, "flavorid"), Out("name", STRING),
     Out("links", LINKS, lambda flavor, req: req.links("flavors", flavor.flavorid)),
-    Out("description", STRING_OR_NULL, since=55),
-]
+    Out("description", STRING_OR_NULL, since=55)]
 LISTED = View(_NAMED)
 FLAVOR = View([
     *_NAMED,

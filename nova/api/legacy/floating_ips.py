@@ -23,8 +23,7 @@ _MANY = listed("floating_ip_info", View([
     Out("address", STRING), Out("pool", STRING),
     Out("interface", STRING_OR_NULL, lambda _shown, _req: CONF.network.uplink_interface),
     Out("project_id", STRING_OR_NULL), Out("instance_uuid", STRING_OR_NULL),
-    Out("fixed_ip", STRING_OR_NULL, "fixed_address"),
-]))
+    Out("fixed_ip", STRING_OR_NULL, "fixed_address")]))
 
 
 @accepts(query=ANY_QUERY, answer=_MANY)

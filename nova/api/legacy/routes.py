@@ -74,8 +74,7 @@ SERVED: tuple[Route, ...] = (
     Route("POST", "/os-security-group-default-rules", networks.create_rule, _RULES + "create", until=_LAST),
     Route("GET", _RULE, networks.show_rule, _RULES + "show", until=_LAST),
     Route("DELETE", _RULE, networks.delete_rule, _RULES + "delete", until=_LAST, success=204),
-    Route("GET", "/servers/{server_id}/os-virtual-interfaces", fixed_ips.virtual_interfaces, until=43),
-)
+    Route("GET", "/servers/{server_id}/os-virtual-interfaces", fixed_ips.virtual_interfaces, until=43))
 _AGAIN = frozenset(route.path if route.path.startswith("/servers") else f"/{route.path.split('/')[1]}"
                    for route in SERVED)
 

@@ -104,5 +104,4 @@ CHECKS: dict[str, Callable[[str], object]] = {
     "date-time": parse_time,
     # Any text: an expression that RE2 does not support is searched for literally.
     "regex": lambda value: expression.check(value, expression.LONGEST_TEXT) == value,
-    "base64": lambda value: decode_base64(value) is not None,
-}
+    "base64": lambda value: decode_base64(value) is not None}

@@ -69,8 +69,7 @@ _TYPES: dict[str, Callable[[Any], bool]] = {
     "null": lambda value: value is None,
     "number": lambda value: isinstance(value, int | float) and not isinstance(value, bool),
     "integer": lambda value: not isinstance(value, bool) and (
-        isinstance(value, int) or (isinstance(value, float) and value.is_integer())),
-}
+        isinstance(value, int) or (isinstance(value, float) and value.is_integer()))}
 
 
 def _type(wanted: str | list[str], _schema: dict[str, Any]) -> Check:
@@ -338,7 +337,6 @@ _MAKERS: dict[str, Callable[[Any, dict[str, Any]], Check]] = {
     "required": _required,
     "allOf": lambda schemas, _schema: _all_of([compiled(schema) for schema in schemas]),
     "anyOf": lambda schemas, _schema: _alternatives(schemas, exclusive=False),
-    "oneOf": lambda schemas, _schema: _alternatives(schemas, exclusive=True),
-}
+    "oneOf": lambda schemas, _schema: _alternatives(schemas, exclusive=True)}
 # Read with other keywords; ``additionalItems`` has no meaning since 2020-12, and the reference has it.
 _PART_OF_OTHERS = frozenset({"patternProperties", "additionalProperties", "additionalItems"})

@@ -127,8 +127,7 @@ def definitions(host: str, password: str, vhost: str, exchange: str) -> dict[str
         "permissions": [{"user": user, "vhost": vhost, "configure": f"^({own})$",
                          "write": rf"^({own}|{shared}|amq\.default)$", "read": f"^({own}|{shared})$"}],
         "topic_permissions": [{"user": user, "vhost": vhost, "exchange": exchange, "write": f"^({topics})$",
-                               "read": f"^{queue}$"}],
-    }
+                               "read": f"^{queue}$"}]}
 
 
 def _exactly(name: str) -> str:

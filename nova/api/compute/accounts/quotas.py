@@ -19,8 +19,7 @@ RESOURCES: dict[str, int | None] = {
     **dict.fromkeys(("instances", "cores", "ram", "metadata_items", "key_pairs", "server_groups",
                      "server_group_members"), None),
     **dict.fromkeys(("injected_files", "injected_file_content_bytes", "injected_file_path_bytes"), 56),
-    **dict.fromkeys(("fixed_ips", "floating_ips", "security_groups", "security_group_rules"), 35),
-}
+    **dict.fromkeys(("fixed_ips", "floating_ips", "security_groups", "security_group_rules"), 35)}
 UNLIMITED = -1
 # Maximum number of characters of the name of a project, user or class.
 LONGEST = 255
@@ -54,8 +53,7 @@ ABSOLUTE = View([
     Out("totalInstancesUsed", INTEGER, _used("instances")), Out("totalCoresUsed", INTEGER, _used("cores")),
     Out("totalRAMUsed", INTEGER, _used("ram")), Out("totalServerGroupsUsed", INTEGER, _used("server_groups")),
     Out("totalFloatingIpsUsed", INTEGER, _used("floating_ips"), until=35),
-    Out("totalSecurityGroupsUsed", INTEGER, _used("security_groups"), until=35),
-])
+    Out("totalSecurityGroupsUsed", INTEGER, _used("security_groups"), until=35)])
 
 
 @accepts(query=Query({"tenant_id": STRING}, strict=75), answer=Object({"limits": Object({

@@ -21,8 +21,7 @@ _CHANGE = Object({"status": _ABLE, "maintenance_mode": _ABLE},
 _HOST = View([
     Out("host_name", STRING, "host"),
     Out("service", STRING, lambda service, _req: service.binary.removeprefix("nova-")),
-    Out("zone", STRING_OR_NULL, "availability_zone"),
-])
+    Out("zone", STRING_OR_NULL, "availability_zone")])
 _RESOURCE = Object({"host": STRING, "project": STRING, "cpu": INTEGER, "memory_mb": INTEGER, "disk_gb": INTEGER})
 
 

@@ -63,8 +63,7 @@ RESOURCES: dict[str, Any] = {
     "memory_mb_used": lambda node: _used(node, MEMORY_MB), "local_gb_used": lambda node: _used(node, DISK_GB),
     "free_ram_mb": lambda node: node.inventory(MEMORY_MB).total - _used(node, MEMORY_MB),
     "free_disk_gb": lambda node: node.inventory(DISK_GB).total - _used(node, DISK_GB),
-    "current_workload": lambda node: node.num_io_ops, "running_vms": lambda node: node.num_instances,
-}
+    "current_workload": lambda node: node.num_io_ops, "running_vms": lambda node: node.num_instances}
 
 
 def _resource(name: str) -> Any:
@@ -77,8 +76,7 @@ _SERVERS = Out("servers", Array(View([Out("name", STRING), Out("uuid", STRING)])
 _BRIEF = [
     _ID, Out("hypervisor_hostname", STRING, "node.hypervisor_hostname"),
     Out("state", STATE, lambda shown, _req: state_of(shown.node.service)),
-    Out("status", STATUS, lambda shown, _req: status_of(shown.node.service)),
-]
+    Out("status", STATUS, lambda shown, _req: status_of(shown.node.service))]
 LISTED = View([*_BRIEF, _SERVERS])
 UPTIME = View([*_BRIEF, Out("uptime", STRING, "node.uptime")])
 HYPERVISOR = View([
@@ -91,8 +89,7 @@ HYPERVISOR = View([
     Out("cpu_info", Changing({0: STRING, 28: Object(additional=True)}), lambda shown, req: (
         shown.node.cpu_info if req.version >= 28 else json.dumps(shown.node.cpu_info)), until=87),
     Out("uptime", STRING_OR_NULL, "node.uptime", since=88),
-    _SERVERS,
-])
+    _SERVERS])
 _LIST = {"hypervisors_links": Field(LINKS, since=33)}
 
 
@@ -193,5 +190,4 @@ def statistics(req: Request) -> dict[str, Any]:
              if node.service is not None and not node.service.disabled]
     return {"hypervisor_statistics": {
         "count": len(nodes), "disk_available_least": sum(node.disk_available_least or 0 for node in nodes),
-        **{name: sum(value(node) for node in nodes) for name, value in RESOURCES.items()},
-    }}
+        **{name: sum(value(node) for node in nodes) for name, value in RESOURCES.items()}}}

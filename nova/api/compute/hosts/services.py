@@ -37,8 +37,7 @@ SERVICE = View([
     Out("status", STATUS, lambda service, _req: status_of(service)),
     Out("state", STATE, lambda service, _req: state_of(service)),
     Out("updated_at", STRING_OR_NULL, lambda service, _req: _seen(service)),
-    Out("disabled_reason", STRING_OR_NULL), Out("forced_down", TRUTH, since=11),
-])
+    Out("disabled_reason", STRING_OR_NULL), Out("forced_down", TRUTH, since=11)])
 
 
 @accepts(query=Query({"host": STRING, "binary": STRING}, strict=75), answer=listed("services", SERVICE))
@@ -112,8 +111,7 @@ def _force_down(req: Request) -> dict[str, Any]:
 _ACTS: dict[str, Callable[[Request], dict[str, Any]]] = {
     "enable": lambda req: {"status": status_of(_change(req, disabled=False))},
     "disable": lambda req: {"status": status_of(_change(req, disabled=True))},
-    "disable-log-reason": _disable_with_reason, "force-down": _force_down,
-}
+    "disable-log-reason": _disable_with_reason, "force-down": _force_down}
 
 
 @accepts(errors=(409,))

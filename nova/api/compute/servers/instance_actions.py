@@ -44,8 +44,7 @@ EVENT = View([
     Out("hostId", STRING, lambda shown, _req: hashlib.sha224(
         (shown.project_id + shown.item.host).encode()).hexdigest() if shown.item.host else "", since=62),
     Out("host", STRING_OR_NULL, _secret("host", "events"), since=62),
-    Out("details", STRING_OR_NULL, _secret("details", "events:details"), since=84),
-])
+    Out("details", STRING_OR_NULL, _secret("details", "events:details"), since=84)])
 
 
 def _events(shown: Shown, req: Request) -> Any:
@@ -62,8 +61,7 @@ _ACTION = [
     Out("project_id", STRING_OR_NULL, "item.project_id"), Out("start_time", STRING_OR_NULL, _time("start_time")),
     Out("message", STRING_OR_NULL, "item.message"),
     Out("updated_at", STRING_OR_NULL, lambda shown, _req: iso_precise(
-        shown.item.updated_at or shown.item.finish_time or shown.item.start_time), since=58),
-]
+        shown.item.updated_at or shown.item.finish_time or shown.item.start_time), since=58)]
 LISTED = View(_ACTION)
 ACTION = View([*_ACTION, Out("events", Array(EVENT), _events)])
 

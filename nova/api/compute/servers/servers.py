@@ -17,8 +17,7 @@ from nova.rpcapi.compute import Compute
 _COLUMNS = {
     "name": "display_name", "accessIPv4": "access_ip_v4", "accessIPv6": "access_ip_v6",
     "OS-DCF:diskConfig": "disk_config", "description": "display_description", "hostname": "hostname",
-    "pinned_availability_zone": "pinned_availability_zone",
-}
+    "pinned_availability_zone": "pinned_availability_zone"}
 
 
 def get(req: Request, uuid: str | None = None) -> Instance:

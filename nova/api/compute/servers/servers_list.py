@@ -69,8 +69,7 @@ _FOR_ALL = {
     "locked": 73,
     **dict.fromkeys(("availability_zone", "config_drive", "key_name", "created_at", "launched_at", "terminated_at",
                      "power_state", "task_state", "vm_state", "progress", "user_id"), 83),
-    "hostname": 90,
-}
+    "hostname": 90}
 _PAGING = frozenset({"limit", "marker", "sort_key", "sort_dir"})
 _OTHERWISE_HANDLED = frozenset({"status", "all_tenants", "changes-since", "changes-before", "deleted", "project_id",
                                 "tenant_id", *_PAGING})

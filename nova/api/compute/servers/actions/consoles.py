@@ -24,8 +24,7 @@ _REMOTE = Object({
     "protocol": Field(Changing({0: enum("vnc", "spice", "serial", "rdp"),
                                 8: enum("vnc", "spice", "serial", "rdp", "mks")}), required=True),
     "type": Field(Changing({0: enum(*_TYPES), 8: enum(*_TYPES, "webmks"),
-                            99: enum(*_TYPES, "webmks", "spice-direct")}), required=True),
-})
+                            99: enum(*_TYPES, "webmks", "spice-direct")}), required=True)})
 _CREATED = Object({"remote_console": Object({"protocol": STRING, "type": STRING, "url": STRING})})
 _OLD = Object({"console": Object({"type": STRING, "url": STRING})})
 _ERRORS = (409, 501)

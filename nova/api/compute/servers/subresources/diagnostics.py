@@ -91,8 +91,7 @@ NODE = View([
     Out("vcpu_set", _CPUS, lambda cell, _context: _cpus(cell)),
     Out("host_node", INTEGER_OR_NULL, lambda cell, view: cell.host_cell if view.host else ABSENT),
     Out("cpu_pinning", Object(patterns={"^[0-9]+$": INTEGER}), lambda cell, view: {
-        str(cpu): host for cpu, host in sorted(cell.pinning.items())} if view.host else ABSENT),
-])
+        str(cpu): host for cpu, host in sorted(cell.pinning.items())} if view.host else ABSENT)])
 
 
 @accepts(answer=Object({"nodes": Array(NODE), "pagesize_kb": INTEGER_OR_NULL}))
