@@ -24,14 +24,13 @@ _NOTHING = 3  # exit code if no rows were removed
 
 
 def add_commands(commands: Any) -> None:
-    group = commands.add_parser("db", help="Manage the database.").add_subparsers(required=True, metavar="ACTION")
-    sync = group.add_parser("sync", help="Upgrade the schema to the newest revision, or to VERSION.")
-    sync.add_argument("version", nargs="?")
-    sync.set_defaults(run=lambda arguments: migrate.sync(CONF.database.connection, arguments.version))
-    group.add_parser("version", help="Print the revision of the schema.").set_defaults(
-        run=lambda _arguments: print(migrate.version(CONF.database.connection) or "empty"))
-    command = group.add_parser(
-        "purge", help="Remove deleted servers and their rows from the database. Exit code 3 if there are none.")
+    group = common.add_group(commands, "db", "Manage the database.")
+    common.add_action(group, "sync", lambda arguments: migrate.sync(CONF.database.connection, arguments.version),
+                      "Upgrade the schema to the newest revision, or to VERSION.").add_argument("version", nargs="?")
+    common.add_action(group, "version", lambda _arguments: print(migrate.version(CONF.database.connection) or "empty"),
+                      "Print the revision of the schema.")
+    command = common.add_action(group, "purge", _purge, "Remove deleted servers and their rows from the database. Exit "
+                                "code 3 if there are none.")
     command.add_argument("--older-than", type=int, default=_MIN_AGE, metavar="SECONDS",
                          help=f"only servers that were deleted this long ago (default and minimum: {_MIN_AGE})")
     command.add_argument("--history-older-than", type=int, metavar="SECONDS",
@@ -46,11 +45,10 @@ def add_commands(commands: Any) -> None:
                          help="then return the disk space to the file system; each table is locked while its "
                               "remaining rows are copied")
     command.add_argument("--dry-run", action="store_true", help="only count the rows")
-    command.set_defaults(run=_purge)
-    group.add_parser("forget_secrets", help="Delete the encrypted passwords of servers that are being built, after the "
-                     "file [conductor]secret_key_file was lost.").set_defaults(run=_forget_secrets)
-    group.add_parser("renew_secrets", help="Encrypt the keys of volumes again with the first key in "
-                     "[conductor]secret_key_file.").set_defaults(run=_renew_secrets)
+    common.add_action(group, "forget_secrets", _forget_secrets, "Delete the encrypted passwords of servers that are "
+                      "being built, after the file [conductor]secret_key_file was lost.")
+    common.add_action(group, "renew_secrets", _renew_secrets,
+                      "Encrypt the keys of volumes again with the first key in [conductor]secret_key_file.")
 
 
 def _forget_secrets(_arguments: argparse.Namespace) -> None:

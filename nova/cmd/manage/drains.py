@@ -28,14 +28,14 @@ _STATES = (drain_states.MOVED, drain_states.DELETED, drain_states.LEFT, drain_st
 
 
 def add_commands(group: Any) -> None:
-    drain = group.add_parser("drain", help="Move all servers from a running host to other hosts. Exit codes: 0 the "
-                                           "host is empty, 1 some servers stayed, 3 the drain continues.")
+    drain = common.add_action(group, "drain", _run, "Move all servers from a running host to other hosts. Exit codes: "
+                              "0 the host is empty, 1 some servers stayed, 3 the drain continues.",
+                              kind=drain_states.DRAIN)
     drain.add_argument("--cold", action="store_true", help="shut down guests that cannot be live-migrated, and migrate "
                                                            "them (default: they stay)")
-    drain.set_defaults(run=_run, kind=drain_states.DRAIN)
-    evacuate = group.add_parser("evacuate", help="Evacuate all servers from a failed host. Exit codes as for drain. "
-                                                 "Make sure that the host is powered off.")
-    evacuate.set_defaults(run=_run, kind=drain_states.EVACUATE, cold=False)
+    evacuate = common.add_action(
+        group, "evacuate", _run, "Evacuate all servers from a failed host. Exit codes as for drain. Make sure that the "
+        "host is powered off.", kind=drain_states.EVACUATE, cold=False)
     for command in (drain, evacuate):
         command.add_argument("host", help="name of the compute host ([DEFAULT]host)")
         command.add_argument("--parallel", type=_positive, default=2, metavar="N",

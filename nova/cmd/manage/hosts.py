@@ -18,7 +18,7 @@ import oslo_messaging as messaging
 from nova import exception
 from nova.bus import message_signing
 from nova.bus.driver import options
-from nova.cmd.manage import drains
+from nova.cmd.manage import common, drains
 from nova.conf import CONF
 from nova.rpcapi import COMPUTE, CONDUCTOR, HEARTBEATS, REPORTS
 
@@ -27,20 +27,18 @@ _PROBE = "nobody"  # topic to which hosts of the previous release publish to che
 
 
 def add_commands(commands: Any) -> None:
-    group = commands.add_parser("host", help="Manage keys and broker accounts of compute hosts, and empty hosts."
-                                ).add_subparsers(required=True, metavar="ACTION")
-    master = group.add_parser("make_master_key", help="Create the master key of the control plane ([rpc]key_file).")
+    group = common.add_group(commands, "host", "Manage keys and broker accounts of compute hosts, and empty hosts.")
+    master = common.add_action(group, "make_master_key", _make_master_key,
+                               "Create the master key of the control plane ([rpc]key_file).")
     master.add_argument("file", help="new file for the key (mode 0600)")
-    master.set_defaults(run=_make_master_key)
-    enrol = group.add_parser("enrol", help="Create the key, the broker account and the configuration of a host.")
+    enrol = common.add_action(group, "enrol", _enrol,
+                              "Create the key, the broker account and the configuration of a host.")
     enrol.add_argument("host", help="name of the compute host ([DEFAULT]host)")
     enrol.add_argument("--output", default=".", metavar="DIRECTORY",
                        help="directory for HOST.key, HOST.conf and, without [rpc]broker_api, HOST.definitions.json "
                             "(mode 0600; default: the current directory)")
-    enrol.set_defaults(run=_enrol)
-    revoke = group.add_parser("revoke", help="Delete the broker account of a host.")
+    revoke = common.add_action(group, "revoke", _revoke, "Delete the broker account of a host.")
     revoke.add_argument("host", help="name of the compute host ([DEFAULT]host)")
-    revoke.set_defaults(run=_revoke)
     drains.add_commands(group)
 
 

@@ -21,22 +21,20 @@ from nova.objects.requirements.requested_resources import host_requirements
 
 
 def add_commands(commands: Any) -> None:
-    group = commands.add_parser("service", help="Manage services.").add_subparsers(required=True, metavar="ACTION")
-    listing = group.add_parser("list", help="List services with the load of their worker processes.")
+    group = common.add_group(commands, "service", "Manage services.")
+    listing = common.add_action(group, "list", _list, "List services with the load of their worker processes.")
     listing.add_argument("--json", action="store_true", help="print JSON")
-    listing.set_defaults(run=_list)
-    delete = group.add_parser("delete", help="Delete a service that no longer exists, with its nodes.")
-    delete.add_argument("uuid", help="UUID of the service")
-    delete.set_defaults(run=lambda arguments: Services(common.core()).delete(context.admin(), arguments.uuid))
-    schedule = commands.add_parser("schedule", help="Analyze scheduling.")
-    explain = schedule.add_subparsers(required=True, metavar="ACTION").add_parser(
-        "explain", help="Show for each host the filter that rejects a server, or its weight.")
+    common.add_action(
+        group, "delete", lambda arguments: Services(common.core()).delete(context.admin(), arguments.uuid),
+        "Delete a service that no longer exists, with its nodes.").add_argument("uuid", help="UUID of the service")
+    group = common.add_group(commands, "schedule", "Analyze scheduling.")
+    explain = common.add_action(group, "explain", _explain,
+                                "Show for each host the filter that rejects a server, or its weight.")
     explain.add_argument("--flavor", required=True, help="id of the flavor")
     explain.add_argument("--project", default="", help="id of the project")
     explain.add_argument("--zone", help="availability zone")
     explain.add_argument("--image-property", action="append", default=[], metavar="NAME=VALUE")
     explain.add_argument("--hint", action="append", default=[], metavar="NAME=VALUE")
-    explain.set_defaults(run=_explain)
 
 
 def _list(arguments: argparse.Namespace) -> None:

@@ -14,22 +14,19 @@ _GIB = 1 << 30
 
 
 def add_commands(commands: Any) -> None:
-    group = commands.add_parser("volume", help="Manage embedded volumes.").add_subparsers(
-        required=True, metavar="ACTION")
-    create = group.add_parser("create", help="Create a volume.")
+    group = common.add_group(commands, "volume", "Manage embedded volumes.")
+    create = common.add_action(group, "create", _create, "Create a volume.")
     create.add_argument("--project", required=True, help="id of the owning project")
     create.add_argument("--size", type=int, help="size in GiB (default: the size that --image needs)")
     create.add_argument("--name", default="")
     create.add_argument("--description", default="")
     create.add_argument("--image", help="id of an image to copy to the volume, which becomes bootable")
     create.add_argument("--availability-zone")
-    create.set_defaults(run=_create)
     common.add_list_show_delete(group, "volume", (_list, _show, _delete), "Delete a volume that no server uses.")
-    group = commands.add_parser("share", help="Manage embedded shares.").add_subparsers(required=True, metavar="ACTION")
-    create = group.add_parser("create", help="Create a share, a directory for servers of a project.")
+    group = common.add_group(commands, "share", "Manage embedded shares.")
+    create = common.add_action(group, "create", _create_share, "Create a share, a directory for servers of a project.")
     create.add_argument("--project", required=True, help="id of the owning project")
     create.add_argument("--name", default="")
-    create.set_defaults(run=_create_share)
     common.add_list_show_delete(group, "share", (_list_share, _show_share, _delete_share),
                                 "Delete an unused share from the database; its directory stays.")
 
