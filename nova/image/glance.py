@@ -136,12 +136,11 @@ class GlanceStore(ImageStore):
     def _page(self, ctx: RequestContext, query: Mapping[str, Any], token: str | None) -> dict[str, Any]:
         marker = str(query.get("marker", ""))
         try:
-            page = _body(self._request(ctx, "GET", "/v2/images", token, marker, params=query), _Page)
+            return _body(self._request(ctx, "GET", "/v2/images", token, marker, params=query), _Page)
         except (exception.ImageNotFound, exception.InvalidInput) as error:
             if marker:
                 raise exception.MarkerNotFound(marker=marker) from error
             raise
-        return page
 
     def _download(self, ctx: RequestContext, image_id: str, path: str, raw: Mapping[str, Any]) -> None:
         digest = None
