@@ -23,14 +23,7 @@ from nova.api.compute.servers import (
     servers_list,
 )
 from nova.api.compute.servers.actions import consoles, server_actions, server_disks, server_images, server_moves
-from nova.api.compute.servers.subresources import (
-    diagnostics,
-    interfaces,
-    server_metadata,
-    server_tags,
-    shares,
-    volume_attachments,
-)
+from nova.api.compute.servers.subresources import diagnostics, interfaces, metadata, shares, tags, volume_attachments
 from nova.api.compute.volumes import assisted_snapshots, volumes
 from nova.api.legacy import routes as legacy_routes
 from nova.api.router import Route
@@ -77,18 +70,18 @@ _ROUTES: tuple[Route, ...] = (
     Route("GET", _SERVER, servers.show),
     Route("PUT", _SERVER, servers.update),
     Route("DELETE", _SERVER, servers.delete, success=204),
-    Route("GET", f"{_SERVER}/metadata", server_metadata.index),
-    Route("POST", f"{_SERVER}/metadata", server_metadata.create),
-    Route("PUT", f"{_SERVER}/metadata", server_metadata.update_all),
-    Route("GET", f"{_SERVER}/metadata/{{key}}", server_metadata.show),
-    Route("PUT", f"{_SERVER}/metadata/{{key}}", server_metadata.update),
-    Route("DELETE", f"{_SERVER}/metadata/{{key}}", server_metadata.delete, success=204),
-    Route("GET", f"{_SERVER}/tags", server_tags.index, since=26),
-    Route("PUT", f"{_SERVER}/tags", server_tags.update_all, since=26),
-    Route("DELETE", f"{_SERVER}/tags", server_tags.delete_all, since=26, success=204),
-    Route("GET", f"{_SERVER}/tags/{{tag}}", server_tags.show, since=26, success=204),
-    Route("PUT", f"{_SERVER}/tags/{{tag}}", server_tags.update, since=26),
-    Route("DELETE", f"{_SERVER}/tags/{{tag}}", server_tags.delete, since=26, success=204),
+    Route("GET", f"{_SERVER}/metadata", metadata.index),
+    Route("POST", f"{_SERVER}/metadata", metadata.create),
+    Route("PUT", f"{_SERVER}/metadata", metadata.update_all),
+    Route("GET", f"{_SERVER}/metadata/{{key}}", metadata.show),
+    Route("PUT", f"{_SERVER}/metadata/{{key}}", metadata.update),
+    Route("DELETE", f"{_SERVER}/metadata/{{key}}", metadata.delete, success=204),
+    Route("GET", f"{_SERVER}/tags", tags.index, since=26),
+    Route("PUT", f"{_SERVER}/tags", tags.update_all, since=26),
+    Route("DELETE", f"{_SERVER}/tags", tags.delete_all, since=26, success=204),
+    Route("GET", f"{_SERVER}/tags/{{tag}}", tags.show, since=26, success=204),
+    Route("PUT", f"{_SERVER}/tags/{{tag}}", tags.update, since=26),
+    Route("DELETE", f"{_SERVER}/tags/{{tag}}", tags.delete, since=26, success=204),
     Route("GET", f"{_SERVER}/ips", interfaces.ips),
     Route("GET", f"{_SERVER}/ips/{{label}}", interfaces.network_ips),
     Route("GET", f"{_SERVER}/topology", diagnostics.numa_cells, since=78),
