@@ -56,7 +56,6 @@ def compiled(schema: dict[str, Any]) -> Check:
     checks = [make(schema[keyword], schema) for keyword, make in _MAKERS.items() if keyword in schema]
     if "patternProperties" in schema or schema.get("additionalProperties") is False:
         checks.append(_names(schema))
-
     return _all_of(checks)
 
 
