@@ -27,12 +27,8 @@ from nova.telemetry import exporters, tracing
 
 # Defaults of options in a single process; the configuration file overrides them.
 DEFAULTS: dict[tuple[str | None, str], Any] = {
-    (None, "transport_url"): "kombu+memory://",
-    (None, "compute_driver"): "fake",
-    ("network", "driver"): "none",
-    ("image", "driver"): "directory",
-    ("api", "auth_strategy"): "noauth",
-    ("api", "listen"): "127.0.0.1"}
+    (None, "transport_url"): "kombu+memory://", (None, "compute_driver"): "fake", ("network", "driver"): "none",
+    ("image", "driver"): "directory", ("api", "auth_strategy"): "noauth", ("api", "listen"): "127.0.0.1"}
 
 
 class Suite:

@@ -45,9 +45,7 @@ def _credentials() -> tuple[int, str]:
 
 
 CHECKS: tuple[tuple[str, Callable[[], tuple[int, str]]], ...] = (
-    ("Database schema", _schema),
-    ("Service credentials", _credentials),
-    ("Services", _services))
+    ("Database schema", _schema), ("Service credentials", _credentials), ("Services", _services))
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -63,13 +63,9 @@ QUERY = Query({
 # Filters for all users, with their first microversion.
 _FOR_ALL = {
     **dict.fromkeys(("reservation_id", "name", "status", "image", "flavor", "ip", "changes-since", "all_tenants"), 0),
-    "ip6": 5,
-    **dict.fromkeys(_TAG_FILTERS, 26),
-    "changes-before": 66,
-    "locked": 73,
+    "ip6": 5, **dict.fromkeys(_TAG_FILTERS, 26), "changes-before": 66, "locked": 73, "hostname": 90,
     **dict.fromkeys(("availability_zone", "config_drive", "key_name", "created_at", "launched_at", "terminated_at",
-                     "power_state", "task_state", "vm_state", "progress", "user_id"), 83),
-    "hostname": 90}
+                     "power_state", "task_state", "vm_state", "progress", "user_id"), 83)}
 _PAGING = frozenset({"limit", "marker", "sort_key", "sort_dir"})
 _OTHERWISE_HANDLED = frozenset({"status", "all_tenants", "changes-since", "changes-before", "deleted", "project_id",
                                 "tenant_id", *_PAGING})
