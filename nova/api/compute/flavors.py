@@ -63,8 +63,7 @@ _NAMED = [
     Out("description", STRING_OR_NULL, since=55)]
 LISTED = View(_NAMED)
 FLAVOR = View([
-    *_NAMED,
-    Out("ram", INTEGER, "memory_mb"), Out("disk", INTEGER, "root_gb"), Out("vcpus", INTEGER),
+    *_NAMED, Out("ram", INTEGER, "memory_mb"), Out("disk", INTEGER, "root_gb"), Out("vcpus", INTEGER),
     Out("swap", Changing({0: Plain(type=["integer", "string"]), 75: INTEGER}),
         lambda flavor, req: flavor.swap if flavor.swap or req.version >= 75 else ""),
     Out("OS-FLV-EXT-DATA:ephemeral", INTEGER, "ephemeral_gb"),

@@ -80,16 +80,14 @@ _BRIEF = [
 LISTED = View([*_BRIEF, _SERVERS])
 UPTIME = View([*_BRIEF, Out("uptime", STRING, "node.uptime")])
 HYPERVISOR = View([
-    *_BRIEF,
-    Out("hypervisor_type", STRING, "node.hypervisor_type"),
+    *_BRIEF, Out("hypervisor_type", STRING, "node.hypervisor_type"),
     Out("hypervisor_version", INTEGER, "node.hypervisor_version"), Out("host_ip", STRING, "node.host_ip"),
     Out("service", Object(additional=True), _service),
     *(Out(name, INTEGER, _resource(name), until=87) for name in RESOURCES),
     Out("disk_available_least", Plain(type=["integer", "null"]), "node.disk_available_least", until=87),
     Out("cpu_info", Changing({0: STRING, 28: Object(additional=True)}), lambda shown, req: (
         shown.node.cpu_info if req.version >= 28 else json.dumps(shown.node.cpu_info)), until=87),
-    Out("uptime", STRING_OR_NULL, "node.uptime", since=88),
-    _SERVERS])
+    Out("uptime", STRING_OR_NULL, "node.uptime", since=88), _SERVERS])
 _LIST = {"hypervisors_links": Field(LINKS, since=33)}
 
 

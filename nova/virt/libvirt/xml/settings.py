@@ -80,15 +80,13 @@ def from_conf(owner: str, arch: str, host_uuid: str, direct_io: bool,
     caches = pairs("disk_cachemodes", conf.disk_cachemodes)
     return Settings(
         owner=owner, virt_type=conf.virt_type, arch=arch, machines=pairs("hw_machine_type", conf.hw_machine_type),
-        machine_names=machine_names,
-        cpu_mode=conf.cpu_mode, cpu_model=conf.cpu_models[0] if conf.cpu_models else None,
+        machine_names=machine_names, cpu_mode=conf.cpu_mode, cpu_model=conf.cpu_models[0] if conf.cpu_models else None,
         cpu_flags=tuple(conf.cpu_model_extra_flags), cache=caches.get("file", "none" if direct_io else "writeback"),
         discard=conf.hw_disk_discard, host_serial=_host_serial(conf.sysinfo_serial, host_uuid),
         vnc_listen=CONF.vnc.server_listen if CONF.vnc.enabled else None,
         spice=_spice() if CONF.spice.enabled else None,
         serial_listen=CONF.serial_console.proxyclient_address if CONF.serial_console.enabled else None,
-        balloon_period=conf.mem_stats_period_seconds,
-        pcie_ports=conf.num_pcie_ports, names=CONF.instance_name_template)
+        balloon_period=conf.mem_stats_period_seconds, pcie_ports=conf.num_pcie_ports, names=CONF.instance_name_template)
 
 
 def with_cpu(settings: Settings, modes: Collection[str], models: Collection[str]) -> Settings:
