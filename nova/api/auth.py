@@ -67,12 +67,9 @@ def check_listening(address: str) -> None:
 
 
 def _noauth(environ: Environ, url_project: str | None, request_ids: dict[str, Any]) -> RequestContext:
-    """Return the context that X-User-Id, X-Project-Id, X-User-Name, X-Project-Name and X-Roles describe.
-
-    A token "user:project" fills what is missing; the caller is an admin by default.
-
-    Raises Unauthorized for a client elsewhere (another server than ours may listen anywhere).
-    """
+    """Return the context that X-User-Id, X-Project-Id, X-User-Name, X-Project-Name and X-Roles describe. A token
+    "user:project" fills what is missing; the caller is an admin by default. Raises Unauthorized for a client elsewhere
+    (another server than ours may listen anywhere)."""
     peer = environ.get("REMOTE_ADDR")
     if peer and not plain_ip.address(peer.partition("%")[0]).is_loopback:
         LOG.warning("Refused a request from %s: [api]auth_strategy = noauth is for this machine alone", peer)

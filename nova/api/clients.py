@@ -7,26 +7,16 @@ from typing import Any, get_type_hints
 
 from nova import bus
 from nova.api.orphaned_creates import OrphanedCreates
+from nova.rpcapi import networks as embedded
 from nova.rpcapi.accounts import Flavors, Keypairs, Quotas, Usages
 from nova.rpcapi.compute import Compute
 from nova.rpcapi.hosts import Aggregates, Hypervisors, Overviews, Services, Zones
-from nova.rpcapi.networks import (
-    FixedIps,
-    FloatingIpDns,
-    FloatingIps,
-    Networks,
-    SecurityGroupDefaultRules,
-    SecurityGroups,
-)
 from nova.rpcapi.servers import Actions, Consoles, ExternalEvents, Migrations, ServerGroups, Servers
 from nova.rpcapi.volumes import Volumes, VolumeSnapshots
 
 
 class Clients:
-    """Proxies of the declared interfaces: ``clients.servers.get(ctx, ...)``.
-
-    A proxy connects to the broker at its first use (after a fork).
-    """
+    """Proxies of the declared interfaces: ``clients.servers.get(ctx, ...)``. A proxy connects at its first use."""
 
     servers: Servers
     actions: Actions
@@ -43,12 +33,12 @@ class Clients:
     aggregates: Aggregates
     zones: Zones
     overviews: Overviews
-    networks: Networks
-    fixed_ips: FixedIps
-    floating_ips: FloatingIps
-    floating_ip_dns: FloatingIpDns
-    security_groups: SecurityGroups
-    security_group_default_rules: SecurityGroupDefaultRules
+    networks: embedded.Networks
+    fixed_ips: embedded.FixedIps
+    floating_ips: embedded.FloatingIps
+    floating_ip_dns: embedded.FloatingIpDns
+    security_groups: embedded.SecurityGroups
+    security_group_default_rules: embedded.SecurityGroupDefaultRules
     volumes: Volumes
     volume_snapshots: VolumeSnapshots
     compute: Compute

@@ -12,8 +12,7 @@ LOG = logging.getLogger(__name__)
 KEYS = {
     400: "badRequest", 401: "unauthorized", 403: "forbidden", 404: "itemNotFound", 405: "badMethod",
     409: "conflictingRequest", 413: "overLimit", 415: "badMediaType", 429: "overLimit",
-    501: "notImplemented", 503: "serviceUnavailable",
-}
+    501: "notImplemented", 503: "serviceUnavailable"}
 
 # Statuses other than 500 whose errors may have a message for the user.
 _SPEAKING = frozenset({501, 503})

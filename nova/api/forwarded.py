@@ -12,7 +12,6 @@ from nova.service.rates import client_of
 
 # A name, an IPv4 address or an IPv6 address in brackets, and a port.
 _HOST = re.compile(r"([A-Za-z0-9._-]{1,255}|\[[0-9A-Fa-f:.]{2,45}\])(:[0-9]{1,5})?")
-_SCHEMES = ("http", "https")
 
 
 class BadHost(exception.Invalid):
@@ -24,7 +23,7 @@ def base_url(environ: Environ) -> str:
     scheme, host, name = environ["wsgi.url_scheme"], environ.get("HTTP_HOST"), "Host"
     said, forwarded = environ.get("HTTP_X_FORWARDED_PROTO"), environ.get("HTTP_X_FORWARDED_HOST")
     if (said or forwarded) and _trusted()(environ.get("REMOTE_ADDR", "")):
-        if said and _last(said).lower() in _SCHEMES:
+        if said and _last(said).lower() in ("http", "https"):
             scheme = _last(said).lower()
         if forwarded:
             host, name = _last(forwarded), "X-Forwarded-Host"
@@ -37,9 +36,7 @@ def base_url(environ: Environ) -> str:
 
 def client(environ: Environ) -> str | None:
     """Return the address of the client, as ``rates.client_of`` does: the last forwarded one outside of the proxies.
-
-    None if a trusted proxy does not name its client.
-    """
+    None if a trusted proxy does not name its client."""
     address, trusted = environ.get("REMOTE_ADDR", ""), _trusted()
     if not trusted(address):
         return client_of(address)

@@ -21,13 +21,10 @@ _HEALTHY = "OK"
 
 
 class Healthcheck:
-    """Answers health checks with the status codes and texts of oslo.middleware.
-
-    A plain check reports this process alone: when the broker is away, a load balancer must not take every server
-    out of service, since documents and cached data are still served. With ``?detailed`` the check also calls
-    ``probe``, which raises ServiceUnavailable if no conductor answers. However many clients poll, one probe runs
-    at a time and at most one every two seconds.
-    """
+    """Answers health checks with the status codes and texts of oslo.middleware. A plain check reports this process
+    alone: when the broker is away, a load balancer must not take every server out of service, since documents and
+    cached data are still served. With ``?detailed`` the check also calls ``probe``, which raises ServiceUnavailable if
+    no conductor answers. However many clients poll, one probe runs at a time and at most one every two seconds."""
 
     def __init__(self, probe: Callable[[], object]) -> None:
         self._probe = probe
@@ -53,15 +50,10 @@ class Healthcheck:
         if self._lock.acquire(blocking=False):
             try:
                 if time.monotonic() - self._checked_at >= _FRESH:
-                    self._reason = self._run_probe()
-                    self._checked_at = time.monotonic()
+                    self._probe()
+                    self._reason, self._checked_at = _HEALTHY, time.monotonic()
+            except exception.ServiceUnavailable as error:
+                self._reason, self._checked_at = str(error), time.monotonic()
             finally:
                 self._lock.release()
         return self._reason
-
-    def _run_probe(self) -> str:
-        try:
-            self._probe()
-        except exception.ServiceUnavailable as error:
-            return str(error)
-        return _HEALTHY

@@ -27,10 +27,8 @@ class UnknownProject(exception.Invalid):
 
 
 def check_project(req: Request, project_id: str) -> None:
-    """Raise UnknownProject (400) if Keystone confirms that the project does not exist.
-
-    Other errors of Keystone, and callers who may not read projects, do not fail the request.
-    """
+    """Raise UnknownProject (400) if Keystone confirms that the project does not exist. Other errors of Keystone, and
+    callers who may not read projects, do not fail the request."""
     if project_id == req.ctx.project_id or CONF.api.auth_strategy != "keystone" or not req.ctx.auth_token:
         return
     url = _keystone_url()
@@ -41,9 +39,8 @@ def check_project(req: Request, project_id: str) -> None:
 
     auth = token_endpoint.Token(url, req.ctx.auth_token)
     try:
-        answer = _session().get(
-            f"/projects/{quote(project_id, safe='')}", auth=auth, raise_exc=False, connect_retries=0, redirect=False,
-            endpoint_filter={"service_type": "identity"})
+        answer = _session().get(f"/projects/{quote(project_id, safe='')}", auth=auth, raise_exc=False,
+                                connect_retries=0, redirect=False, endpoint_filter={"service_type": "identity"})
     except exceptions.ClientException as error:
         LOG.warning("Cannot query Keystone for project %s: %s", project_id, error)
         return

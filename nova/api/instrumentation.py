@@ -12,9 +12,6 @@ from nova.telemetry import metrics, tracing
 # Key of the WSGI environment under which the dispatcher stores the matching route.
 ROUTE = "nova.route"
 
-_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS"})
-_NO_ROUTE = "none"
-
 
 def instrumented(serve: Callable[[Environ, Reply], None]) -> Wsgi:
     """Return the WSGI application of ``serve``, with metrics by route and a trace span per request."""
@@ -66,13 +63,13 @@ def route_of(environ: Environ) -> str:
     """Return the path template, followed by the action name if any; "none" if no route matches."""
     route = environ.get(ROUTE)
     if route is None:
-        return _NO_ROUTE
+        return "none"
     return f"{route.path} {route.action}" if route.action else str(route.path)
 
 
 def _method(environ: Environ) -> str:
     method = environ["REQUEST_METHOD"]
-    return method if method in _METHODS else "other"
+    return method if method in ("GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS") else "other"
 
 
 def _span(method: str, environ: Environ) -> contextlib.AbstractContextManager[Any]:

@@ -18,7 +18,6 @@ from nova.objects.base import utcnow
 
 _BITS = 2048
 _YEARS = datetime.timedelta(days=3650)
-_COMMENT = "Generated-by-Nova"
 # The user principal name by which Windows maps a client certificate.
 _UPN = x509.ObjectIdentifier("1.3.6.1.4.1.311.20.2.3")
 # Key types of OpenSSH, including those that the library cannot load (hardware tokens).
@@ -37,7 +36,6 @@ def fingerprint(kind: str, public: str) -> str:
 
 
 def _ssh_blob(public: str) -> bytes:
-    """Return the decoded key of an OpenSSH line. Raises ValueError."""
     words = public.split(None, 2)
     if len(words) < 2 or not _SSH_KIND.fullmatch(words[0]):
         raise ValueError("not an OpenSSH public key")
@@ -57,16 +55,14 @@ def generate(kind: str, user_id: str) -> tuple[str, str]:
     """Return a new pair for a user: the public key, an OpenSSH line or a PEM certificate, and the private key (PEM)."""
     key = rsa.generate_private_key(public_exponent=65537, key_size=_BITS)
     public = _certificate(key, user_id) if kind == X509 else _ssh_line(key)
-    private = key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8 if kind == X509 else serialization.PrivateFormat.TraditionalOpenSSL,
-        serialization.NoEncryption())
+    private = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8 if kind == X509
+                                else serialization.PrivateFormat.TraditionalOpenSSL, serialization.NoEncryption())
     return public, private.decode()
 
 
 def _ssh_line(key: rsa.RSAPrivateKey) -> str:
     line = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
-    return f"{line.decode()} {_COMMENT}"
+    return f"{line.decode()} Generated-by-Nova"
 
 
 def _certificate(key: rsa.RSAPrivateKey, user_id: str) -> str:

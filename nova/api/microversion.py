@@ -1,8 +1,7 @@
 """Microversions: the supported range, and the microversion of a request.
 
 Everywhere in the API a microversion is written as its minor number: 47 is 2.47. 0 is the compatibility mode of ``/v2``
-(declarations may differ there; handlers see 1).
-"""
+(declarations may differ there; handlers see 1)."""
 
 import re
 
@@ -33,10 +32,8 @@ def text(version: int) -> str:
 
 
 def requested(new: str | None, old: str | None) -> int:
-    """Return the version that the new or, without it, the old header requests; 1 without both.
-
-    The new header may name several services. Raises VersionMalformed, VersionNotAcceptable.
-    """
+    """Return the version that the new or, without it, the old header requests; 1 without both. The new header may name
+    several services. Raises VersionMalformed, VersionNotAcceptable."""
     value = (old or "").strip()
     for item in (new or "").split(","):
         service, _, version = item.strip().partition(" ")

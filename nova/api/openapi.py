@@ -1,8 +1,7 @@
 """The OpenAPI 3.1 document of a microversion: GET /v2.1/openapi with the microversion header, no token.
 
 It comes from the same declarations as validation and rendering, and contains everything that a generated client needs:
-each body and answer, each status, and the microversion as the default of its header.
-"""
+each body and answer, each status, and the microversion as the default of its header."""
 
 import functools
 import http
@@ -18,7 +17,6 @@ from nova.api import errors, microversion
 from nova.api.router import Route
 
 _NAMES = re.compile(r"{(\w+)}")
-_GENERAL_ERRORS = (400, 401, 403, 404)
 # Paths of the document; the second one is that of earlier releases.
 PATHS = frozenset({"/v2.1/openapi", "/openapi.json"})
 # Headers of every response of a version.
@@ -34,10 +32,8 @@ def document(routes: Sequence[Route], version: int, base: str) -> dict[str, Any]
 
 
 def encoded(routes: Sequence[Route], version: int, base: str) -> msgspec.Raw:
-    """Return document() as JSON. It is built once per process and version, and one at a time.
-
-    Nobody needs a token for it, and building one takes as long as dozens of other requests.
-    """
+    """Return document() as JSON. It is built once per process and version, and one at a time. Nobody needs a token for
+    it, and building one takes as long as dozens of other requests."""
     with _BUILDING:
         packed = _packed(tuple(routes), version)
     servers = msgspec.json.encode([{"url": f"{base}/v2.1"}])
@@ -58,7 +54,14 @@ def _document(routes: tuple[Route, ...], version: int) -> dict[str, Any]:
         item = paths.setdefault(route.path, {})
         method = route.method.lower()
         if route.action is not None and method in item:
-            _add_action(item[method], route, version)
+            # A further action of the same URL: one more body, perhaps one more answer.
+            operation = item[method]
+            operation["requestBody"]["content"]["application/json"]["schema"]["oneOf"].append(
+                _action_body(route, version))
+            for code, answer in _responses(route, version).items():
+                merged = operation["responses"].setdefault(code, answer)
+                if merged is not answer and code < "400":
+                    _merge(merged, answer)
         else:
             item[method] = _operation(route, version)
     return {
@@ -74,23 +77,21 @@ def _document(routes: tuple[Route, ...], version: int) -> dict[str, Any]:
             "schemas": {"error": {
                 "type": "object", "description": "One key, by status.",
                 "additionalProperties": {"type": "object", "required": ["code", "message"], "properties": {
-                    "code": {"type": "integer"}, "message": {"type": "string"}}}}},
-        },
-        "security": [{"keystone": []}],
-    }
+                    "code": {"type": "integer"}, "message": {"type": "string"}}}}}},
+        "security": [{"keystone": []}]}
 
 
 def _operation(route: Route, version: int) -> dict[str, Any]:
+    words = _NAMES.sub(r"\1", route.path).strip("/").replace("/", "_").replace("-", "_")
     made: dict[str, Any] = {
-        "operationId": _identifier(route),
+        "operationId": f"{route.method.lower() if route.action is None else 'action'}_{words}",
         "tags": [route.path.split("/")[1]],
         "summary": _summary(route),
         "parameters": [_header(version)] + [
             {"name": name, "in": "header", "schema": {"type": "string"}} for name in route.spec.headers] + [
             {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
             for name in _NAMES.findall(route.path)] + _query(route, version),
-        "responses": _responses(route, version),
-    }
+        "responses": _responses(route, version)}
     if route.action is not None:
         made["summary"] = f"Act on one of {route.path.split('/')[1]}: the key of the body says how."
         made["requestBody"] = _json({"oneOf": [_action_body(route, version)]})
@@ -122,15 +123,6 @@ def _action_body(route: Route, version: int) -> dict[str, Any]:
             **({"x-answer": content["application/json"]["schema"]} if content else {}), **schema}
 
 
-def _add_action(operation: dict[str, Any], route: Route, version: int) -> None:
-    """Add a further action of the same URL: one more body, perhaps one more answer."""
-    operation["requestBody"]["content"]["application/json"]["schema"]["oneOf"].append(_action_body(route, version))
-    for code, answer in _responses(route, version).items():
-        merged = operation["responses"].setdefault(code, answer)
-        if merged is not answer and code < "400":
-            _merge(merged, answer)
-
-
 def _merge(merged: dict[str, Any], answer: dict[str, Any]) -> None:
     """Merge responses of actions with the same status. OpenAPI has no optional content: if the response of an action is
     empty, so is the merged one, and other responses are only the ``x-answer`` of the body of their action."""
@@ -142,11 +134,6 @@ def _merge(merged: dict[str, Any], answer: dict[str, Any]) -> None:
     schemas = media["schema"].get("anyOf", [media["schema"]])
     if other not in schemas:
         media["schema"] = {"anyOf": [*schemas, other]}
-
-
-def _identifier(route: Route) -> str:
-    words = _NAMES.sub(r"\1", route.path).strip("/").replace("/", "_").replace("-", "_")
-    return f"{route.method.lower()}_{words}" if route.action is None else f"action_{words}"
 
 
 def _header(version: int) -> dict[str, Any]:
@@ -173,7 +160,7 @@ def _responses(route: Route, version: int) -> dict[str, Any]:
     for code in sorted(set(route.spec.statuses) or {route.status(version)}):
         made[str(code)] = {"description": http.HTTPStatus(code).phrase, "headers": headers,
                            **(_json(_plain(answer)) if answer and code != http.HTTPStatus.NO_CONTENT else {})}
-    for code in sorted({*_GENERAL_ERRORS, *route.spec.errors}):
+    for code in sorted({400, 401, 403, 404, *route.spec.errors}):
         made[str(code)] = {"description": errors.KEYS.get(code, "computeFault"),
                            **_json({"$ref": "#/components/schemas/error"})}
     return made

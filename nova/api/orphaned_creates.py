@@ -2,8 +2,7 @@
 
 The API refuses a create request when the reply of the conductor is lost, and a conductor may stop between its commit
 and its reply. Only this process knows the response that the client received, so it deletes such servers as soon as a
-conductor answers. The queue is in memory: pending deletions are lost when the process ends.
-"""
+conductor answers. The queue is in memory: pending deletions are lost when the process ends."""
 
 import collections
 import logging
@@ -36,9 +35,7 @@ class OrphanedCreates:
 
     def add(self, ctx: context.RequestContext, request: ServerCreate, until: float) -> None:
         """Queue the deletion of the servers of a create request that failed for the client but may still be executed.
-
-        ``until``: the time of the monotonic clock after which no conductor executes the request.
-        """
+        ``until``: the time of the monotonic clock after which no conductor executes the request."""
         with self._lock:
             if len(self._queue) >= _MOST:
                 LOG.error("Server %s of a refused create request is not deleted if it exists: cleanup queue full",
@@ -62,7 +59,14 @@ class OrphanedCreates:
                 until, ctx, request = self._queue[0]
             time.sleep(max(0.0, until - time.monotonic()))
             try:
-                self._delete_servers(ctx, request)
+                created = self._servers().made(ctx, request)
+                for uuid in created.uuids if created else ():
+                    LOG.warning("Deleting server %s: its create request was refused as the conductor's reply was lost",
+                                uuid)
+                    try:
+                        self._servers().operate(ctx, uuid, Delete.name)
+                    except exception.InstanceNotFound:
+                        LOG.info("Server %s is deleted already", uuid)
             except exception.ServiceUnavailable:
                 time.sleep(random.uniform(_PAUSE / 2, _PAUSE))  # noqa: S311
                 continue
@@ -70,12 +74,3 @@ class OrphanedCreates:
                 LOG.exception("Server %s of a refused create request is not deleted if it exists: unexpected error",
                               request.first_uuid)
             self._queue.popleft()
-
-    def _delete_servers(self, ctx: context.RequestContext, request: ServerCreate) -> None:
-        created = self._servers().made(ctx, request)
-        for uuid in created.uuids if created else ():
-            LOG.warning("Deleting server %s: its create request was refused as the conductor's reply was lost", uuid)
-            try:
-                self._servers().operate(ctx, uuid, Delete.name)
-            except exception.InstanceNotFound:
-                LOG.info("Server %s is deleted already", uuid)

@@ -1,8 +1,7 @@
 """Polling for the outcome of an accepted operation; each waiting request occupies a thread of its worker.
 
 The awaited program may be a tenant's or unavailable. At most half of the threads wait, and at most half of those wait
-for the same project.
-"""
+for the same project."""
 
 import collections
 import contextlib
@@ -22,7 +21,6 @@ T = TypeVar("T")
 
 # Consecutive polls that may fail. The operation is accepted, so a 503 would make clients repeat the request.
 _FAILURES = 3
-
 
 # Number of waiting threads of this process, by project.
 _waiting: collections.Counter[str] = collections.Counter()
@@ -46,10 +44,8 @@ def _slot(project: str) -> Iterator[bool]:
 
 
 def until(req: Request, poll: Callable[[], T | None], seconds: float, pause: float) -> T | None:
-    """Call ``poll`` every ``pause`` seconds and return its first true result.
-
-    Return None after ``seconds``, after 3 consecutive polls without a conductor, or at once if no slot is free.
-    """
+    """Call ``poll`` every ``pause`` seconds and return its first true result. Return None after ``seconds``, after 3
+    consecutive polls without a conductor, or at once if no slot is free."""
     failures = 0
     with _slot(req.ctx.project_id or "") as acquired:
         end = time.monotonic() + seconds

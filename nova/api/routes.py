@@ -2,8 +2,7 @@
 
 A line: method, path, handler, policy (None: checked by the handler), then ``since``/``until`` (minor microversions in
 which the route exists), ``success`` (status, or {since: status}) and ``action`` (the key of an action's body). Query,
-body and answer are declared on the handler with ``accepts``.
-"""
+body and answer are declared on the handler with ``accepts``."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -24,15 +23,7 @@ from nova.api.compute.servers import (
     servers_list,
 )
 from nova.api.compute.servers.actions import consoles, server_actions, server_disks, server_images, server_moves
-from nova.api.compute.servers.subresources import (
-    diagnostics,
-    interfaces,
-    server_metadata,
-    server_tags,
-    shares,
-    topology,
-    volume_attachments,
-)
+from nova.api.compute.servers.subresources import diagnostics, interfaces, metadata, shares, tags, volume_attachments
 from nova.api.compute.volumes import assisted_snapshots, volumes
 from nova.api.legacy import routes as legacy_routes
 from nova.api.router import Route
@@ -79,21 +70,21 @@ _ROUTES: tuple[Route, ...] = (
     Route("GET", _SERVER, servers.show),
     Route("PUT", _SERVER, servers.update),
     Route("DELETE", _SERVER, servers.delete, success=204),
-    Route("GET", f"{_SERVER}/metadata", server_metadata.index),
-    Route("POST", f"{_SERVER}/metadata", server_metadata.create),
-    Route("PUT", f"{_SERVER}/metadata", server_metadata.update_all),
-    Route("GET", f"{_SERVER}/metadata/{{key}}", server_metadata.show),
-    Route("PUT", f"{_SERVER}/metadata/{{key}}", server_metadata.update),
-    Route("DELETE", f"{_SERVER}/metadata/{{key}}", server_metadata.delete, success=204),
-    Route("GET", f"{_SERVER}/tags", server_tags.index, since=26),
-    Route("PUT", f"{_SERVER}/tags", server_tags.update_all, since=26),
-    Route("DELETE", f"{_SERVER}/tags", server_tags.delete_all, since=26, success=204),
-    Route("GET", f"{_SERVER}/tags/{{tag}}", server_tags.show, since=26, success=204),
-    Route("PUT", f"{_SERVER}/tags/{{tag}}", server_tags.update, since=26),
-    Route("DELETE", f"{_SERVER}/tags/{{tag}}", server_tags.delete, since=26, success=204),
+    Route("GET", f"{_SERVER}/metadata", metadata.index),
+    Route("POST", f"{_SERVER}/metadata", metadata.create),
+    Route("PUT", f"{_SERVER}/metadata", metadata.update_all),
+    Route("GET", f"{_SERVER}/metadata/{{key}}", metadata.show),
+    Route("PUT", f"{_SERVER}/metadata/{{key}}", metadata.update),
+    Route("DELETE", f"{_SERVER}/metadata/{{key}}", metadata.delete, success=204),
+    Route("GET", f"{_SERVER}/tags", tags.index, since=26),
+    Route("PUT", f"{_SERVER}/tags", tags.update_all, since=26),
+    Route("DELETE", f"{_SERVER}/tags", tags.delete_all, since=26, success=204),
+    Route("GET", f"{_SERVER}/tags/{{tag}}", tags.show, since=26, success=204),
+    Route("PUT", f"{_SERVER}/tags/{{tag}}", tags.update, since=26),
+    Route("DELETE", f"{_SERVER}/tags/{{tag}}", tags.delete, since=26, success=204),
     Route("GET", f"{_SERVER}/ips", interfaces.ips),
     Route("GET", f"{_SERVER}/ips/{{label}}", interfaces.network_ips),
-    Route("GET", f"{_SERVER}/topology", topology.index, since=78),
+    Route("GET", f"{_SERVER}/topology", diagnostics.numa_cells, since=78),
     Route("GET", f"{_SERVER}/diagnostics", diagnostics.index),
     Route("GET", f"{_SERVER}/os-server-password", server_actions.show_password),
     Route("DELETE", f"{_SERVER}/os-server-password", server_actions.clear_password, success=204),
@@ -294,8 +285,7 @@ _ROUTES: tuple[Route, ...] = (
     Route("DELETE", f"{_SHARES}/{{id}}", shares.delete, since=97, success=200),
 
     # -- removed resources ------------------------------------------------------------------------
-    *legacy_routes.REMOVED,
-)
+    *legacy_routes.REMOVED)
 
 _BOOT_PATHS = frozenset({"/servers", "/servers/detail", _SERVER})
 _BOOT_ACTIONS = frozenset({"confirmResize", "revertResize", "reboot", "resize", "rebuild", "createImage", "os-start",

@@ -19,8 +19,7 @@ _BACKLOG = 1024
 
 def listen(address: str, port: int) -> socket.socket:
     """Return a listening socket, before workers fork, which share it. Raises InvalidInput (noauth), OSError."""
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    made = socket.socket(family, socket.SOCK_STREAM)
+    made = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     # Inherited by the connections: small answers must not wait for an acknowledgement.
     made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -46,10 +45,8 @@ def serve(shared: socket.socket, application: Wsgi, threads: int, linger: float 
 
 
 class ApiService:
-    """The API in a thread of a process with other services (nova-allinone, tests).
-
-    ``port`` 0: a free port; ``url``: the URL of the API.
-    """
+    """The API in a thread of a process with other services (nova-allinone, tests). ``port`` 0: a free port; ``url``:
+    the URL of the API."""
 
     def __init__(self, bus_transport: Any, address: str = "127.0.0.1", port: int = 0) -> None:
         self._socket = listen(address, port)

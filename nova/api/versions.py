@@ -12,8 +12,7 @@ _MEDIA = "application/vnd.openstack.compute+json;version="
 _ITEMS: dict[str, dict[str, Any]] = {
     "v2.0": {"id": "v2.0", "status": "DEPRECATED", "version": "", "min_version": "", "updated": "2025-07-04T12:00:00Z"},
     "v2.1": {"id": "v2.1", "status": "CURRENT", "version": microversion.text(microversion.MAX),
-             "min_version": microversion.text(microversion.MIN), "updated": "2013-07-23T11:33:21Z"},
-}
+             "min_version": microversion.text(microversion.MIN), "updated": "2013-07-23T11:33:21Z"}}
 _SEGMENTS = {"v2.0": "v2", "v2.1": "v2.1"}
 _IDS = {segment: ident for ident, segment in _SEGMENTS.items()}
 
@@ -33,7 +32,10 @@ def public(environ: dict[str, Any], path: str, base: str) -> tuple[int, Any]:
         return 200, {"versions": [_item(ident, base) for ident in _ITEMS]}
     if len(segments) == 1 and segments[0] in _IDS:
         return 200, {"version": document(_IDS[segments[0]], base)}
-    return 300, {"choices": [_choice(ident, base, path) for ident in _ITEMS]}
+    return 300, {"choices": [
+        {"id": ident, "status": item["status"], "media-types": _media(ident),
+         "links": [{"rel": "self", "href": f"{base}/{_SEGMENTS[ident]}/{path.strip('/')}"}]}
+        for ident, item in _ITEMS.items()]}
 
 
 @accepts(query=Query(strict=None))
@@ -57,9 +59,3 @@ def _media(ident: str) -> list[dict[str, str]]:
 
 def _item(ident: str, base: str) -> dict[str, Any]:
     return {**_ITEMS[ident], "links": [{"rel": "self", "href": f"{base}/{_SEGMENTS[ident]}/"}]}
-
-
-def _choice(ident: str, base: str, path: str) -> dict[str, Any]:
-    href = f"{base}/{_SEGMENTS[ident]}/{path.strip('/')}"
-    return {"id": ident, "status": _ITEMS[ident]["status"], "links": [{"rel": "self", "href": href}],
-            "media-types": _media(ident)}

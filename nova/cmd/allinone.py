@@ -1,7 +1,6 @@
 """The command nova-allinone: all services in one process, with an in-memory message bus and SQLite.
 
-It is for a first try, functional tests and demonstrations, and needs no broker, no root and no Keystone.
-"""
+It is for a first try, functional tests and demonstrations, and needs no broker, no root and no Keystone."""
 
 import os
 import sys
@@ -28,13 +27,8 @@ from nova.telemetry import exporters, tracing
 
 # Defaults of options in a single process; the configuration file overrides them.
 DEFAULTS: dict[tuple[str | None, str], Any] = {
-    (None, "transport_url"): "kombu+memory://",
-    (None, "compute_driver"): "fake",
-    ("network", "driver"): "none",
-    ("image", "driver"): "directory",
-    ("api", "auth_strategy"): "noauth",
-    ("api", "listen"): "127.0.0.1",
-}
+    (None, "transport_url"): "kombu+memory://", (None, "compute_driver"): "fake", ("network", "driver"): "none",
+    ("image", "driver"): "directory", ("api", "auth_strategy"): "noauth", ("api", "listen"): "127.0.0.1"}
 
 
 class Suite:

@@ -1,5 +1,6 @@
 """The commands of the console proxies, which connect browsers with consoles of guests."""
 
+import functools
 import logging
 import sys
 
@@ -13,21 +14,6 @@ from nova.service import process
 from nova.telemetry import exporters, tracing
 
 LOG = logging.getLogger(__name__)
-
-
-def novncproxy() -> int:
-    """Run nova-novncproxy, the proxy for VNC consoles."""
-    return _serve(NOVNC)
-
-
-def spicehtml5proxy() -> int:
-    """Run nova-spicehtml5proxy, the proxy for SPICE consoles."""
-    return _serve(SPICE)
-
-
-def serialproxy() -> int:
-    """Run nova-serialproxy, the proxy for serial consoles."""
-    return _serve(SERIAL)
 
 
 def _serve(kind: Kind) -> int:
@@ -54,3 +40,6 @@ def _serve(kind: Kind) -> int:
     exporters.stop_tracing()
     LOG.info("%s stopped", kind.name)
     return 0
+
+
+novncproxy, spicehtml5proxy, serialproxy = (functools.partial(_serve, kind) for kind in (NOVNC, SPICE, SERIAL))

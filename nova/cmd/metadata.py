@@ -1,8 +1,7 @@
 """The command nova-metadata: the metadata service of this host.
 
 Started as root it consists of two processes. The first runs as root, opens sockets in the network namespaces and parses
-no input. The second runs as [metadata]user and answers requests.
-"""
+no input. The second runs as [metadata]user and answers requests."""
 
 from __future__ import annotations
 
@@ -95,8 +94,7 @@ def _open_sockets(channel: socket.socket, child: int) -> int:
         stop.set()
 
     threading.Thread(target=wait_for_child, name="metadata-child", daemon=True).start()
-    watcher = namespaces.NamespaceWatcher(namespaces.Sender(channel), CONF.state_path)
-    watcher.run(stop)
+    namespaces.NamespaceWatcher(namespaces.Sender(channel), CONF.state_path).run(stop)
     if not ended.is_set():
         os.kill(child, signal.SIGTERM)
         if not ended.wait(_END_TIMEOUT):

@@ -33,9 +33,7 @@ def _services() -> tuple[int, str]:
     except exception.NovaException as error:
         return WARNING, f"no nova-conductor answers: {error}"
     down = [f"{service.binary}@{service.host}" for service in services if not service.up]
-    if down:
-        return WARNING, "down: " + ", ".join(down)
-    return OK, f"{len(services)} services are up"
+    return (WARNING, "down: " + ", ".join(down)) if down else (OK, f"{len(services)} services are up")
 
 
 def _credentials() -> tuple[int, str]:
@@ -47,10 +45,7 @@ def _credentials() -> tuple[int, str]:
 
 
 CHECKS: tuple[tuple[str, Callable[[], tuple[int, str]]], ...] = (
-    ("Database schema", _schema),
-    ("Service credentials", _credentials),
-    ("Services", _services),
-)
+    ("Database schema", _schema), ("Service credentials", _credentials), ("Services", _services))
 
 
 def main(argv: Sequence[str] | None = None) -> int:

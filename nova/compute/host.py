@@ -67,8 +67,7 @@ def shutdown_timeout(instance: Instance) -> int:
 
 
 class Progress:
-    """Sends at most two reports per second. Each report contains all values; the last one is sent at the end of the
-    step."""
+    """Sends at most two reports per second. Each contains all values; the last one is sent at the end of the step."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
@@ -93,8 +92,7 @@ class Progress:
 
 
 class StepHost:
-    """A :class:`nova.operations.framework.contexts.HostContext` on this machine. ``send``: sends changes and values at
-    once."""
+    """A :class:`nova.operations.framework.contexts.HostContext` on this machine. ``send``: sends values at once."""
 
     def __init__(self, machine: Machine, job: Job, send: Send) -> None:
         self.machine = machine
@@ -113,6 +111,7 @@ class StepHost:
         self.results: dict[str, Any] = {}
         self._job = job
         self._progress = Progress(send)
+        self.end_step = self._progress.end
 
     def set(self, **changes: Any) -> None:
         self.changes.update(msgspec.to_builtins(changes))
@@ -123,10 +122,6 @@ class StepHost:
     def progress(self, percent: int, **values: Any) -> None:
         self._job.fence()
         self._progress.note({"progress": max(0, min(100, percent))}, msgspec.to_builtins(values))
-
-    def end_step(self) -> None:
-        """Send the last progress values that are not sent yet."""
-        self._progress.end()
 
     def connected(self, device: BlockDevice) -> BlockDevice:
         fetch = self._image_file if self.machine.driver.needs_images else None
@@ -158,9 +153,8 @@ class StepHost:
         instance = instance or self.instance
         usable = {mapping.uuid for mapping in instance.usable_shares}
         if usable:
-            instance.shares = [
-                msgspec.structs.replace(mapping, path=self.shares.connect(instance.uuid, mapping))
-                if mapping.uuid in usable else mapping for mapping in instance.shares or ()]
+            instance.shares = [msgspec.structs.replace(mapping, path=self.shares.connect(instance.uuid, mapping))
+                               if mapping.uuid in usable else mapping for mapping in instance.shares or ()]
 
     def disconnect_shares(self, *mappings: ShareMapping) -> None:
         for mapping in mappings or self.instance.shares or ():
@@ -242,8 +236,7 @@ class StepHost:
             raise disk_too_small(error.kwargs["most"], error.kwargs["size"]) from error
 
     def _config_drive(self, ending: str) -> str:
-        """Return the path of the config drive. The guest's own drive is built once, because its content does not
-        change."""
+        """Return the path of the config drive. The guest's own drive never changes and is built once."""
         path = self._drive_path(ending)
         if ending or not os.path.exists(path):
             os.makedirs(os.path.dirname(path), exist_ok=True)

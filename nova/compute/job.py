@@ -30,11 +30,9 @@ class Job:
 
     def __init__(self, ctx: context.RequestContext, order: StepOrder, valid: float, confirm: Callable[[Job], None],
                  late_after: tuple[tuple[int, int], str] | None = None, repeats: bool = False) -> None:
-        self.ctx = ctx
-        self.order = order
+        self.ctx, self.order = ctx, order
         self.uuid = order.instance.uuid
-        self.late_after = late_after
-        self.repeats = repeats
+        self.late_after, self.repeats = late_after, repeats
         # The first order to compensate this one after it was abandoned.
         self.compensation: StepOrder | None = None
         # Set when the step should end early: by an interrupt, or because a newer order arrived.
@@ -57,8 +55,7 @@ class Job:
             raise Superseded("a newer order was received")
 
     def fence(self) -> None:
-        """Check before every effect that the order is current; confirm it with a conductor if needed. Raises
-        Superseded."""
+        """Check before every effect that the order is current; confirm it if needed. Raises Superseded."""
         self.check()
         if time.monotonic() >= self._valid_until:
             self._confirm(self)
@@ -133,8 +130,7 @@ class Fenced:
     """A proxy for a back end, or a role of the driver, that checks before every call that the order is current."""
 
     def __init__(self, target: Any, job: Job) -> None:
-        self._target = target
-        self._job = job
+        self._target, self._job = target, job
 
     def __getattr__(self, name: str) -> Any:
         attribute = getattr(self._target, name)

@@ -42,9 +42,7 @@ class Reconciler:
     """Compares the guests on this host with the database."""
 
     def __init__(self, machine: Machine, guests: Guests, runner: Runner) -> None:
-        self.machine = machine
-        self._guests = guests
-        self._runner = runner
+        self.machine, self._guests, self._runner = machine, guests, runner
         self._unknown = UnknownGuests(machine)
         self._resumption = Resumption(machine.name, machine.driver, guests)
         self._timers: set[threading.Timer] = set()
@@ -54,8 +52,7 @@ class Reconciler:
     def start(self, ctx: context.RequestContext) -> None:
         """Restore networks, remove evicted guests, and compare all guests, when the service starts."""
         self.machine.network.start([instance for page in pages(self._guests.on_host, ctx, self.machine.name, _PAGE)
-                                    for instance in page]
-                                   if self.machine.network.needs_guests else [])
+                                    for instance in page] if self.machine.network.needs_guests else [])
         self._evict(ctx)
         self._resumption.begin()
         self._compare_pages(ctx, report=False)
@@ -189,8 +186,7 @@ class Reconciler:
         """Report a change of a guest unless it is caused by an operation of this host."""
         if self._stopped or self._runner.busy(guest.uuid):
             return
-        delay = _REBOOT_DELAY if guest.power_state == states.SHUTDOWN else 0.1
-        self._after(delay, self._report_changed, guest.uuid)
+        self._after(_REBOOT_DELAY if guest.power_state == states.SHUTDOWN else 0.1, self._report_changed, guest.uuid)
 
     def _after(self, delay: float, function: Callable[..., None], *args: str) -> None:
         """Call the function after ``delay`` seconds, unless the service has stopped."""
@@ -251,18 +247,16 @@ class UnknownGuests:
                       "no action is taken", len(old), self._machine.name)
             return
         for uuid in old:
-            self._apply(uuid)
-
-    def _apply(self, uuid: str) -> None:
-        try:
-            if CONF.compute.unknown_guests == "stop":
-                self._machine.driver.guests.stop(uuid)
-            else:
-                self._machine.driver.guests.remove_orphan(uuid)
-                self._machine.network.unplug_guest(uuid)
-                self._machine.shares.disconnect_guest(uuid)
-        except exception.NovaException as error:
-            LOG.warning("[instance: %s] Unknown guest: action %s failed: %s", uuid, CONF.compute.unknown_guests, error)
+            try:
+                if CONF.compute.unknown_guests == "stop":
+                    self._machine.driver.guests.stop(uuid)
+                else:
+                    self._machine.driver.guests.remove_orphan(uuid)
+                    self._machine.network.unplug_guest(uuid)
+                    self._machine.shares.disconnect_guest(uuid)
+            except exception.NovaException as error:
+                LOG.warning("[instance: %s] Unknown guest: action %s failed: %s", uuid, CONF.compute.unknown_guests,
+                            error)
 
 
 class Resumption:
@@ -301,7 +295,14 @@ class Resumption:
                 return _RETRY
         if self._waiting or self._begun:
             return _POLL
-        self._note_boot()
+        boot_id = self._driver.boot_id()
+        try:
+            if boot_id != self._last_boot():
+                os.makedirs(CONF.state_path, exist_ok=True)
+                # Atomically: a truncated id would look like another boot.
+                files.replace(self._file, f"{boot_id}\n", sync=True)
+        except OSError as error:
+            LOG.error("The next boot of this host will not be detected: cannot write %s: %s", self._file, error)
         self.wanted = False
         return None
 
@@ -320,14 +321,3 @@ class Resumption:
             return (files.text_of(self._file) or "").strip()
         except OSError:
             return ""
-
-    def _note_boot(self) -> None:
-        """Store the boot id atomically: a truncated id would look like another boot."""
-        boot_id = self._driver.boot_id()
-        if boot_id == self._last_boot():
-            return
-        try:
-            os.makedirs(CONF.state_path, exist_ok=True)
-            files.replace(self._file, f"{boot_id}\n", sync=True)
-        except OSError as error:
-            LOG.error("The next boot of this host will not be detected: cannot write %s: %s", self._file, error)

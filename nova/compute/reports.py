@@ -40,9 +40,7 @@ class NodeReports:
     """The node reports of one host."""
 
     def __init__(self, host: str, driver: Driver, guests: Guests, monitors: Monitors | None = None) -> None:
-        self._host = host
-        self._driver = driver
-        self._guests = guests
+        self._host, self._driver, self._guests = host, driver, guests
         self._monitors = monitors or Monitors({})
         self._reported: list[bytes] = []
         self._full_report_at = 0.0
@@ -74,8 +72,7 @@ class NodeReports:
         after = ""
         for start in range(0, len(nodes), _PAGE):
             page = nodes[start:start + _PAGE]
-            upto = page[-1].uuid if start + _PAGE < len(nodes) else None
-            yield after, upto, page
+            yield after, page[-1].uuid if start + _PAGE < len(nodes) else None, page
             after = page[-1].uuid
 
 

@@ -21,7 +21,6 @@ from nova import context, exception
 from nova.compute.host import Machine, StepHost, shutdown_timeout
 from nova.compute.job import ConductorClock, Job, NewestOrders, Superseded, order_key
 from nova.conf import CONF
-from nova.objects.servers.action import Failure
 from nova.objects.servers.guest import GuestStatus
 from nova.objects.servers.order import StepOrder, StepReport
 from nova.operations import REGISTRY
@@ -63,9 +62,7 @@ class Runner:
     """The runner of one compute host."""
 
     def __init__(self, machine: Machine, engine: Engine, guests: Guests, pool: FairThreadPool | None = None) -> None:
-        self.machine = machine
-        self._engine = engine
-        self._guests = guests
+        self.machine, self._engine, self._guests = machine, engine, guests
         self._pool = pool or order_pool()
         self.clock = ConductorClock()
         self._mutex = threading.Lock()
@@ -121,8 +118,7 @@ class Runner:
                       order.action.action, error)
 
     def interrupt(self, action_uuid: str, what: str) -> None:
-        """Send the interrupt ``what`` to the running step of an action without waiting. "cancel" sets its
-        ``cancelled``."""
+        """Send the interrupt ``what`` to the running step of an action without waiting; "cancel" sets ``cancelled``."""
         with self._mutex:
             job = next((orders.current for orders in self._orders_by_instance.values()
                         if orders.current.order.action.uuid == action_uuid), None)
@@ -147,8 +143,7 @@ class Runner:
                     if not job.repeats]
 
     def renewed(self, uuids: Collection[str], lost: Collection[str], at: float) -> None:
-        """Renew the leases of these actions after a heartbeat sent ``at`` (monotonic), and end those of the lost ones.
-        """
+        """Renew the leases of these actions after a heartbeat sent ``at`` (monotonic), and end those of ``lost``."""
         with self._mutex:
             jobs = [job for orders in self._orders_by_instance.values() for job in orders.jobs()]
         for job in jobs:
@@ -305,7 +300,11 @@ class Runner:
                 raise
             except Exception as error:
                 job.fence()
-                report.failure = self._failure(error, job.order, step)
+                if isinstance(error, exception.NovaException):
+                    LOG.warning("[instance: %s] %s failed: %s", job.order.instance.uuid, step.name, error)
+                else:
+                    LOG.exception("[instance: %s] %s failed", job.order.instance.uuid, step.name)
+                report.failure = failure_of(error, self.machine.name)
                 if not job.order.undo:
                     break  # run the other compensations nevertheless
         job.leave()
@@ -321,17 +320,9 @@ class Runner:
                 if time.monotonic() > until or self._stopping.wait(1.0):
                     raise
 
-    def _failure(self, error: Exception, order: StepOrder, step: Step) -> Failure:
-        if isinstance(error, exception.NovaException):
-            LOG.warning("[instance: %s] %s failed: %s", order.instance.uuid, step.name, error)
-        else:
-            LOG.exception("[instance: %s] %s failed", order.instance.uuid, step.name)
-        return failure_of(error, self.machine.name)
-
     # --- reports to the conductor -------------------------------------------------------------------
     def _confirm(self, job: Job) -> None:
-        """Confirm with a conductor that the order is current; retries while no conductor is available. Raises
-        Superseded."""
+        """Confirm with a conductor that the order is current; retry while none is available. Raises Superseded."""
         wait = 0.5
         while True:
             sent = time.monotonic()

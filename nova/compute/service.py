@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from nova import bus, context, exception, image
-from nova.compute import identity, plugins
+from nova.compute import identity
 from nova.compute.disk_tools import QemuTools
 from nova.compute.host import Machine
-from nova.compute.monitors.base import Monitors
+from nova.compute.monitors.base import Monitors, load
 from nova.compute.precache import Precacher
 from nova.compute.quiesce import QuiescedGuests
 from nova.compute.reconcile import Reconciler
@@ -57,21 +57,20 @@ _SHARED_THREADS = 2
 
 def machine_of(driver: Driver) -> Machine:
     """Return the host of this driver with the configured network driver, volumes and images."""
-    return Machine(name=driver.host, driver=driver, network=plugins.load("nova.network.drivers", CONF.network.driver)(),
+    return Machine(name=driver.host, driver=driver, network=load("nova.network.drivers", CONF.network.driver)(),
                    images=image.store, cache=ImageCache(used=driver.disks.used_images),
-                   volumes=plugins.load("nova.volume.drivers", CONF.volume.driver)(QemuTools()),
-                   shares=plugins.load("nova.share.drivers", CONF.share.driver)())
+                   volumes=load("nova.volume.drivers", CONF.volume.driver)(QemuTools()),
+                   shares=load("nova.share.drivers", CONF.share.driver)())
 
 
 def hosts_of_driver() -> Sequence[Driver]:
     """Return the drivers of all virtual hosts of the configured driver; empty if it serves the real host."""
-    drivers: Sequence[Driver] = plugins.load("nova.virt.drivers", CONF.compute_driver).of_all_hosts()
+    drivers: Sequence[Driver] = load("nova.virt.drivers", CONF.compute_driver).of_all_hosts()
     return drivers
 
 
 def watch_gauges(hosts: Sequence[tuple[Runner, Driver]]) -> list[Periodic]:
-    """Register metrics of orders and guests of these hosts; return the periodic tasks that update them (none if metrics
-    are off)."""
+    """Register metrics of orders and guests of these hosts; return their periodic tasks (none if metrics are off)."""
     if not metrics.on:
         return []
     metrics.ORDERS.watch(lambda: sum(len(runner.running()) for runner, _driver in hosts))
@@ -85,13 +84,12 @@ def watch_gauges(hosts: Sequence[tuple[Runner, Driver]]) -> list[Periodic]:
 
 
 class ComputeService:
-    """The compute service of one host. stop() drains it; guests keep running. ``pool``: threads shared with other
-    hosts."""
+    """The compute service of one host. stop() drains it; guests keep running. ``pool``: shared threads."""
 
     def __init__(self, transport: messaging.RPCTransport, host: str | None = None,
                  machine: Machine | None = None, pool: FairThreadPool | None = None) -> None:
         self.host = host or CONF.host
-        self.machine = machine or machine_of(plugins.load("nova.virt.drivers", CONF.compute_driver)(self.host))
+        self.machine = machine or machine_of(load("nova.virt.drivers", CONF.compute_driver)(self.host))
         self._transport = transport
         self._shared = pool is not None
         self._engine = bus.client(transport, by_hosts.Engine)
@@ -106,9 +104,8 @@ class ComputeService:
         self._precacher = Precacher(self.machine, self._guests)
         self._quiesced_guests = QuiescedGuests(self.machine.driver.snapshots)
         self._last_beat = time.monotonic()
-        self.periodic = [
-            Periodic("heartbeat", CONF.report_interval, self._beat),
-            Periodic("inventory", CONF.update_resources_interval, self.report_nodes)]
+        self.periodic = [Periodic("heartbeat", CONF.report_interval, self._beat),
+                         Periodic("inventory", CONF.update_resources_interval, self.report_nodes)]
         if CONF.sync_power_state_interval >= 0:
             self.periodic.append(Periodic("guests", max(CONF.sync_power_state_interval, 1), self.reconciler.compare))
         if CONF.image_cache.manager_interval >= 0 and self.machine.driver.needs_images:
@@ -332,7 +329,6 @@ class VirtualHosts:
             thread.stop()
 
     def _beat_for(self, services: list[ComputeService]) -> None:
-        """Send one heartbeat message for all hosts."""
         running = {service.host: service.runner.running() for service in services}
         unknown = set(bus.retry_once(lambda: self._heartbeat.beat_all(context.admin(), BINARY, running)))
         for service in services:

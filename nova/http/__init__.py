@@ -1,4 +1,3 @@
 """The HTTP server of the API and the metadata service, with h11 as parser: requests within limits.
 
-One thread has all connections, so that slow clients occupy none of the threads that process requests.
-"""
+One thread has all connections, so that slow clients occupy none of the threads that process requests."""

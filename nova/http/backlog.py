@@ -17,12 +17,10 @@ _CLOSED = select.POLLRDHUP | select.POLLHUP | select.POLLERR
 
 
 class Backlog(queue.Queue[Any]):
-    """A queue: first in, first out until the first connection has waited for ``late`` seconds.
-
-    From then on the server is overloaded, and the oldest clients are the next to time out: in FIFO order every response
-    would be just too late. Therefore mostly the newest connection is taken, which is answered in time. None (the end of
-    a thread) comes after all connections.
-    """
+    """A queue: first in, first out until the first connection has waited for ``late`` seconds. From then on the server
+    is overloaded, and the oldest clients are the next to time out: in FIFO order every response would be just too late.
+    Therefore mostly the newest connection is taken, which is answered in time. None (the end of a thread) comes after
+    all connections."""
 
     def __init__(self, late: float = _LATE) -> None:
         self._late = late

@@ -36,12 +36,10 @@ def context(section: str) -> ssl.SSLContext | None:
 
 
 class Secured:
-    """The server side of a non-blocking TLS connection, with the required methods of an ssl.SSLSocket.
-
-    An SSLSocket reads from the system as long as data other than application data arrive: a client that sends one
-    KeyUpdate after another (TLS 1.3), or requests renegotiation (1.2), would occupy the thread of all connections. Here
-    a call reads one piece, and clients that send too much without a request are disconnected.
-    """
+    """The server side of a non-blocking TLS connection, with the required methods of an ssl.SSLSocket. An SSLSocket
+    reads from the system as long as data other than application data arrive: a client that sends one KeyUpdate after
+    another (TLS 1.3), or requests renegotiation (1.2), would occupy the thread of all connections. Here a call reads
+    one piece, and clients that send too much without a request are disconnected."""
 
     def __init__(self, sock: socket.socket, context: ssl.SSLContext) -> None:
         self._sock = sock

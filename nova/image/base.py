@@ -1,7 +1,6 @@
 """The interface of an image back end.
 
-Used by the API (show, list), conductors (create, delete) and computes (download, upload).
-"""
+Used by the API (show, list), conductors (create, delete) and computes (download, upload)."""
 
 import abc
 from collections.abc import Callable, Collection, Mapping
@@ -21,11 +20,9 @@ def check_property_count(properties: Collection[str], maximum: int) -> None:
 
 
 class ImageStore(abc.ABC):
-    """An image back end. All methods raise ImageNotFound, ImageNotAuthorized, ImageBackendUnavailable.
-
-    ``token``: the Keystone token of a user; an image that the user may not read is not found. Without a token the
-    service's own credentials are used, for example by nova-compute, after a check with the user's token.
-    """
+    """An image back end. All methods raise ImageNotFound, ImageNotAuthorized, ImageBackendUnavailable. ``token``: the
+    Keystone token of a user; an image that the user may not read is not found. Without a token the service's own
+    credentials are used, for example by nova-compute, after a check with the user's token."""
 
     @abc.abstractmethod
     def show(self, ctx: RequestContext, image_id: str, token: str | None = None) -> Image: ...
@@ -37,10 +34,8 @@ class ImageStore(abc.ABC):
     @abc.abstractmethod
     def download(self, ctx: RequestContext, image_id: str, path: str, check_size: CheckSize) -> None:
         """Write the data of an image to a new file ``path``, and verify the size, and the checksum if there is one.
-
         ``check_size`` is called before the download with the size of the image; no more data are written than this
-        size. Raises ImageUnacceptable if the size is unknown or wrong, and the exceptions of ``check_size``.
-        """
+        size. Raises ImageUnacceptable if the size is unknown or wrong, and the exceptions of ``check_size``."""
 
     @abc.abstractmethod
     def create(self, ctx: RequestContext, image: Image) -> None:

@@ -1,7 +1,6 @@
 """Certificates of images in a directory: a back end of castellan ([key_manager]backend nova_files).
 
-For clouds without Barbican, and for tests. Operators add the files, and all users may use the certificates.
-"""
+For clouds without Barbican, and for tests. Operators add the files, and all users may use the certificates."""
 
 import os
 import re

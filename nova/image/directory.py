@@ -23,10 +23,8 @@ from nova.objects.images.image import Image
 LOG = logging.getLogger(__name__)
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
-_FIELDS = ("id", "name", "status", "disk_format", "container_format", "visibility", "owner", "checksum")
 # The role that may change images of its project.
 _WRITER = "member"
-_NUMBERS = ("min_ram", "min_disk", "size")
 
 
 class DirectoryStore(ImageStore):
@@ -244,9 +242,9 @@ def _visible(ctx: RequestContext, image: Image) -> bool:
 
 
 def _match(image: Image, name: str, value: str) -> bool:
-    if name in _FIELDS:
+    if name in ("id", "name", "status", "disk_format", "container_format", "visibility", "owner", "checksum"):
         return str(getattr(image, name) or "") == value
-    if name in _NUMBERS:
+    if name in ("min_ram", "min_disk", "size"):
         return str(getattr(image, name)) == value
     if name in ("size_min", "size_max"):
         if image.size is None or not value.isdecimal():

@@ -136,12 +136,11 @@ class GlanceStore(ImageStore):
     def _page(self, ctx: RequestContext, query: Mapping[str, Any], token: str | None) -> dict[str, Any]:
         marker = str(query.get("marker", ""))
         try:
-            page = _body(self._request(ctx, "GET", "/v2/images", token, marker, params=query), _Page)
+            return _body(self._request(ctx, "GET", "/v2/images", token, marker, params=query), _Page)
         except (exception.ImageNotFound, exception.InvalidInput) as error:
             if marker:
                 raise exception.MarkerNotFound(marker=marker) from error
             raise
-        return page
 
     def _download(self, ctx: RequestContext, image_id: str, path: str, raw: Mapping[str, Any]) -> None:
         digest = None
@@ -175,7 +174,17 @@ class GlanceStore(ImageStore):
             response = self._glance.request(ctx, method, path, token, **more)
         except Unreachable as error:
             raise exception.ImageBackendUnavailable(reason=str(error)) from error
-        return _checked(response, image_id, bool(token))
+        status = response.status_code
+        if status < 300:
+            return response
+        response.close()
+        errors: dict[int, exception.NovaException] = {
+            400: exception.InvalidInput(reason="the image service rejected the request"),
+            403: exception.ImageNotAuthorized(image_id=image_id), 404: exception.ImageNotFound(image_id=image_id),
+            409: exception.Conflict(f"Image {image_id} is in use."),
+            413: exception.QuotaLimit("Image metadata limit exceeded")}
+        raise errors.get(403 if status == 401 and token else status, exception.ImageBackendUnavailable(
+            reason=f"the service responded with status {status}"))
 
     @staticmethod
     def _path(image_id: str) -> str:
@@ -203,24 +212,6 @@ def _chunks(response: requests.Response) -> Iterator[bytes]:
         yield from response.iter_content(transfer.CHUNK)
     except requests.RequestException as error:
         raise transfer.Incomplete(f"the connection broke: {type(error).__name__}") from error
-
-
-def _checked(response: requests.Response, image_id: str, user: bool) -> requests.Response:
-    status = response.status_code
-    if status < 300:
-        return response
-    response.close()
-    if status == 404:
-        raise exception.ImageNotFound(image_id=image_id)
-    if status == 403 or (status == 401 and user):
-        raise exception.ImageNotAuthorized(image_id=image_id)
-    if status == 409:
-        raise exception.Conflict(f"Image {image_id} is in use.")
-    if status == 413:
-        raise exception.QuotaLimit("Image metadata limit exceeded")
-    if status == 400:
-        raise exception.InvalidInput(reason="the image service rejected the request")
-    raise exception.ImageBackendUnavailable(reason=f"the service responded with status {status}")
 
 
 def _body(response: requests.Response, shape: Any = dict[str, Any]) -> dict[str, Any]:

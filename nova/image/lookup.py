@@ -1,8 +1,7 @@
 """Lookup of the images of a request with the rights of the caller.
 
 Hosts download every image that the row of a server names, with the service's own credentials. So an id is stored there
-only if the caller may read the image. This includes images that another image names (kernel_id, ramdisk_id).
-"""
+only if the caller may read the image. This includes images that another image names (kernel_id, ramdisk_id)."""
 
 from collections.abc import Sequence
 
@@ -15,18 +14,15 @@ from nova.objects.servers.volume_image import MAPPING, describes_volumes, withou
 
 # Properties of an image with the ids of kernel and ramdisk -> allowed disk formats.
 _BOOT_FILES = {"kernel_id": ("aki", "raw"), "ramdisk_id": ("ari", "raw")}
-_NONE = ("", "nokernel")
 # Maximum number of characters in all properties, since they are stored with each server and read in lists of servers.
 # The description of volumes is not stored and has a limit of its own with the same value.
 _MAX_CHARACTERS = 64 * 1024
 
 
 def find(ctx: RequestContext, ident: str, trusted: Sequence[str] = ()) -> Image:
-    """Return an image that the caller may use, with its certificate if signatures are verified.
-
-    ``trusted``: ids of trusted certificates (empty: those of the operator).
-    Raises InvalidInput, ImageNotActive, ImageUnacceptable, ImageBackendUnavailable.
-    """
+    """Return an image that the caller may use, with its certificate if signatures are verified. ``trusted``: ids of
+    trusted certificates (empty: those of the operator). Raises InvalidInput, ImageNotActive, ImageUnacceptable,
+    ImageBackendUnavailable."""
     image = _show(ctx, ident)
     if describes_volumes(image):
         raise exception.ImageUnacceptable(image_id=ident, reason="it describes volumes")
@@ -91,7 +87,7 @@ def boot_files(ctx: RequestContext, base: Image | None) -> tuple[str, str]:
 
 def _boot_file(ctx: RequestContext, base: Image, name: str) -> str:
     ident = str(base.properties.get(name) or "")
-    if ident in _NONE:
+    if ident in ("", "nokernel"):
         return ""
     if CONF.glance.verify_glance_signatures:  # hosts do not get its certificate
         raise exception.ImageUnacceptable(image_id=base.id, reason=f"the signature of its {name} cannot be verified")

@@ -2,8 +2,7 @@
 
 When a server is accepted, the conductor reads the certificate of the image from the key manager with the rights of the
 caller and validates it against trusted certificates. The certificate is then sent with the image to the host, which
-verifies the data. Imported only if [glance]verify_glance_signatures is true, since it requires cursive.
-"""
+verifies the data. Imported only if [glance]verify_glance_signatures is true, since it requires cursive."""
 
 import hashlib
 import logging
@@ -28,11 +27,9 @@ _MALFORMED = (ValueError, NotImplementedError, x509.InvalidVersion, UnsupportedA
 
 
 def certificate_of(ctx: RequestContext, image: Image, trusted: Sequence[str]) -> str:
-    """Return the certificate (PEM) that the properties of a signed image name, after validating it.
-
-    ``trusted``: ids of trusted certificates that the caller may read; if empty, the certificate is not validated.
-    Raises ImageUnacceptable, ImageBackendUnavailable.
-    """
+    """Return the certificate (PEM) that the properties of a signed image name, after validating it. ``trusted``: ids of
+    trusted certificates that the caller may read; if empty, the certificate is not validated. Raises ImageUnacceptable,
+    ImageBackendUnavailable."""
     if not signature_utils.should_create_verifier(image.properties):
         raise _refuse(image, "it is not signed")
     certificate = _get(ctx, image, image.properties[signature_utils.CERT_UUID])

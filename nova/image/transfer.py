@@ -17,10 +17,7 @@ class Incomplete(Exception):
 
 def save(chunks: Iterable[bytes], path: str, size: int | None = None, digest: tuple[str, str] | None = None) -> int:
     """Write a new file of at most ``size`` bytes and return its size. The file is deleted if an error occurs.
-
-    ``digest``: algorithm and hex digest; the digest is not checked if this host lacks the algorithm.
-    Raises Incomplete, DiskFull.
-    """
+    ``digest``: algorithm and hex digest, ignored if this host lacks the algorithm. Raises Incomplete, DiskFull."""
     supported = digest is not None and digest[0] in hashlib.algorithms_available
     sums = hashlib.new(digest[0], usedforsecurity=False) if digest and supported else None
     written = 0

@@ -2,8 +2,7 @@
 
 The volume service creates the overlay file, or deletes the file that is no longer needed. In between, the hypervisor
 switches the guest to the new file or merges files. Only the host knows which files the guest uses, so the compensation
-asks the host, too. The service waits for the result and receives it in every case.
-"""
+asks the host, too. The service waits for the result and receives it in every case."""
 
 import msgspec
 
@@ -75,9 +74,8 @@ class _Assisted(Releasing):
     @step(CONDUCTOR, undo="give_up", external=VOLUMES)
     def take(self, ctl: Control) -> None:
         """Check that the server still has the volume: it may have moved or detached it meanwhile."""
-        device = ctl.instance.attached_now(self.data.device)
-        self.data.device = device
-        ctl.outside_volumes.check_assisted(device, self.data.snapshot_id, self.awaited)
+        self.data.device = ctl.instance.attached_now(self.data.device)
+        ctl.outside_volumes.check_assisted(self.data.device, self.data.snapshot_id, self.awaited)
 
     @step("host", event=_EVENT, undo="check_files", when_down="wait", deadline=_DEADLINE, results=("done",),
           undo_results=("done",))
@@ -120,8 +118,7 @@ class VolumeSnapshotCreate(_Assisted):
         host.driver.volume_files.snapshot(host.instance, host.connected(self._renewed()))
 
     def check_files(self, host: HostContext) -> None:
-        files = host.driver.volume_files.names(host.instance, self.data.device)
-        host.result(done=files[:1] == [self.data.new_file])
+        host.result(done=host.driver.volume_files.names(host.instance, self.data.device)[:1] == [self.data.new_file])
 
     def superseded(self, ctl: Control) -> None:
         if self.data.done:

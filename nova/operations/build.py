@@ -5,9 +5,7 @@ the guest starts paused: → plugged (conductor) → go (on the host). A host th
 continues on the next alternate host; the last failure becomes the server's fault.
 
 Volumes of an external service are created once before (make_volumes), connected to each host that is tried
-(bind_volumes), and marked as attached when the guest runs (complete_volumes).
-"""
-
+(bind_volumes), and marked as attached when the guest runs (complete_volumes)."""
 
 from nova import exception
 from nova.objects.servers import states
@@ -100,19 +98,18 @@ class Build(placing.PlacedOperation):
         ctl.set(network_info=[])
 
     def unplace(self, ctl: Control) -> None:
-        data: BuildData = self.data
         ctl.finish_io(failed=None if self.taken_over else True)
         ctl.release_claim()
         ctl.volumes.unbind()
         ctl.set(host=None, node=None, availability_zone=self.instance.pinned_availability_zone, numa_topology=None,
                 pci_devices=None, power_state=states.NOSTATE)
-        placing.rule_out(data)
+        placing.rule_out(self.data)
 
     def unmake_volumes(self, ctl: Control) -> None:
         ctl.outside_volumes.unmake()
 
     def clean_up(self, of: Step, ctl: Control) -> None:
-        """Remove all that the ended build made at external services. No volume is kept for another host. """
+        """Remove all that the ended build made at external services. No volume is kept for another host."""
         if of.name == "interfaces":
             ctl.outside_interfaces.release()
             return

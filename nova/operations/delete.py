@@ -1,8 +1,7 @@
 """Delete: remove a server in any state. A delete always completes, and supersedes any other operation.
 
 The superseded operation is compensated first. The delete does not wait for a host that is down: the rows are deleted,
-and an eviction makes the host remove the guest when it returns.
-"""
+and an eviction makes the host remove the guest when it returns."""
 
 from nova.objects.base import Object
 from nova.objects.servers import states

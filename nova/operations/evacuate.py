@@ -2,8 +2,7 @@
 
 place (conductor) → look (destination) → found (conductor) → network, disks, start (destination), and if the network
 back end reports when interfaces are plugged → plugged (conductor) → go (destination). From the moment in which the
-destination may run the guest, an eviction makes the source remove its guest when the source returns.
-"""
+destination may run the guest, an eviction makes the source remove its guest when the source returns."""
 
 from nova import exception
 from nova.objects.base import Object
@@ -12,7 +11,7 @@ from nova.objects.servers import states
 from nova.objects.servers.action import Failure
 from nova.objects.servers.instance import Instance
 from nova.operations.framework import on_host, plugging
-from nova.operations.framework.base import CONDUCTOR, NETWORK, VOLUMES, connects_volumes, step
+from nova.operations.framework.base import CONDUCTOR, VOLUMES, connects_volumes, step
 from nova.operations.framework.contexts import Acceptance, Control, HostContext
 from nova.operations.framework.rules import Rules
 from nova.operations.moves import Move, MoveData
@@ -82,9 +81,7 @@ class Evacuate(Move):
         super().bind_volumes(ctl)
         ctl.volumes.adopt(self.data.there)
 
-    @step(CONDUCTOR, undo="bind_back", external=NETWORK, when="outside_interfaces")
-    def bind(self, ctl: Control) -> None:
-        ctl.outside_interfaces.bind(self.data.host)
+    bind = Move.bind
 
     @step("host", event=_EVENT, task_state=states.REBUILDING, undo="undo_find_disks", evict=True,
           results=("shared",), journaled_as="look")
@@ -139,9 +136,6 @@ class Evacuate(Move):
     def wipe(self, host: HostContext) -> None:
         host.driver.guests.destroy(host.instance, keep_disks=self.data.shared)
         host.disconnect_volumes()
-
-    def bind_back(self, ctl: Control) -> None:
-        ctl.outside_interfaces.bind(self.data.source)
 
     def unplace(self, ctl: Control) -> None:
         data: EvacuateData = self.data

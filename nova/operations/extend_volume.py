@@ -2,8 +2,7 @@
 
 Usually the volume service has extended the volume before it sends the request. For volumes that are files, only the
 guest's hypervisor can extend the file; the service then waits for the result and receives it in every case. Volumes
-never shrink, so there is nothing to undo.
-"""
+never shrink, so there is nothing to undo."""
 
 from nova import exception
 from nova.objects.base import Object
@@ -49,9 +48,8 @@ class ExtendVolume(Releasing):
     @step(CONDUCTOR, undo="give_up", external=VOLUMES, journaled_as="look")
     def check_volume(self, ctl: Control) -> None:
         """Check the volume again: the server may have moved or detached it while the operation was queued."""
-        device = ctl.instance.attached_now(self.data.device)
-        self.data.device = device
-        self.data.size_gb, self.data.awaited = ctl.outside_volumes.extended(device)
+        self.data.device = ctl.instance.attached_now(self.data.device)
+        self.data.size_gb, self.data.awaited = ctl.outside_volumes.extended(self.data.device)
         if self.data.awaited and not self.data.host:
             raise exception.GuestNotRunning(instance_uuid=ctl.instance.uuid)
 

@@ -1,8 +1,7 @@
 """Attach and detach interfaces. These operations queue behind the running operation of the server.
 
 The server owns an interface and its addresses from the acceptance of the attach until the end of the detach. The steps
-wait for a host that is down, because its progress is unknown.
-"""
+wait for a host that is down, because its progress is unknown."""
 
 from nova import exception
 from nova.objects.base import Object
@@ -161,9 +160,7 @@ class LoseInterface(DetachInterface):
     def detach(self, host: HostContext) -> None:
         super().detach(host)
 
-    @step(CONDUCTOR, event="compute_detach_interface", external=NETWORK, when="outside_interfaces")
-    def give_back(self, ctl: Control) -> None:
-        super().give_back(ctl)
+    give_back = DetachInterface.give_back
 
     def succeeded(self, ctl: Control) -> None:
         self.superseded(ctl)

@@ -1,10 +1,9 @@
 """Live migration: the guest keeps running while its memory (and disks, if not shared) are copied to another host.
 
-place (conductor) → describe (source) → make_room (destination) → depart (conductor) → migrate (source) →
-arrive_there (conductor) → finish (destination) → clean (source). For volumes and interfaces of external services see
+place (conductor) → describe (source) → make_room (destination) → depart (conductor) → migrate (source) → arrive_there
+(conductor) → finish (destination) → clean (source). For volumes and interfaces of external services see
 nova/operations/moves.py. Before arrive_there the guest belongs to the source, and failures are compensated there.
-Afterwards the guest belongs to the destination, whatever else fails.
-"""
+Afterwards the guest belongs to the destination, whatever else fails."""
 
 from typing import Any
 
@@ -193,18 +192,14 @@ class LiveMigrate(Move):
 
     def rollback(self, host: HostContext) -> None:
         """Undo the preparation, unless the guest runs here: then the source was lost after the guest arrived."""
-        if self.data.arrived or self._came_over(host):
+        # Guests of an unfinished migration are not listed.
+        if self.data.arrived or any(guest.uuid == host.instance.uuid for guest in host.driver.guests.all()):
             host.driver.live_target.finish(host.instance)
             host.result(arrived=True, follows=self.data.outside_interfaces)
             on_host.report_guest(host)
             return
         host.driver.live_target.rollback(host.instance, self.data.target or MigrationTarget(host=self.data.host))
         on_host.disconnect(host)
-
-    @staticmethod
-    def _came_over(host: HostContext) -> bool:
-        """Return True if the guest runs here. Guests of an unfinished migration are not listed."""
-        return any(guest.uuid == host.instance.uuid for guest in host.driver.guests.all())
 
     def unplace(self, ctl: Control) -> None:
         if not self.data.arrived:

@@ -1,8 +1,7 @@
 """Common base of all moves of a server to another host: choice of the host, claims and migration record.
 
 Volumes of an external service are connected to both hosts during the move (bind_volumes). At the end the instance's row
-has the connections of the new host, and the connections of the old host are removed (leave_volumes).
-"""
+has the connections of the new host, and the connections of the old host are removed (leave_volumes)."""
 
 import logging
 from typing import Any
@@ -16,7 +15,7 @@ from nova.objects.servers.action import Failure
 from nova.objects.servers.instance import BlockDevice, Instance
 from nova.objects.servers.migration import Migration
 from nova.operations.framework import placing, plugging
-from nova.operations.framework.base import CONDUCTOR, SHARES, VOLUMES, Operation, Step, step
+from nova.operations.framework.base import CONDUCTOR, NETWORK, SHARES, VOLUMES, Operation, Step, step
 from nova.operations.framework.contexts import Acceptance, Control
 
 LOG = logging.getLogger(__name__)
@@ -24,10 +23,8 @@ LOG = logging.getLogger(__name__)
 
 class MoveData(placing.PlacementData, kw_only=True):
     """Data of a move. ``source`` and ``host`` (the destination) are possible hosts while ``migration`` (uuid) is open.
-
     ``outside_interfaces`` and ``outside_volumes``: an external service manages the interfaces or volumes and must be
-    informed of the new host. ``here`` and ``there``: these volumes as connected to the source and to the destination.
-    """
+    informed of the new host. ``here`` and ``there``: these volumes as connected to source and destination."""
 
     migration: str = ""
     source: str = ""
@@ -67,6 +64,13 @@ class Bound(Operation):
         except (exception.InvalidVolume, exception.Forbidden) as error:
             LOG.warning("[instance: %s] Cannot remove the volume attachments to the previous host: %s",
                         self.instance.uuid, error)
+
+    @step(CONDUCTOR, undo="bind_back", external=NETWORK, when="outside_interfaces")
+    def bind(self, ctl: Control) -> None:
+        ctl.outside_interfaces.bind(self.data.host)
+
+    def bind_back(self, ctl: Control) -> None:
+        ctl.outside_interfaces.bind(self.data.source)
 
     def unbind_volumes(self, ctl: Control) -> None:
         self._restore_connections(ctl, self.data.here, self.data.source)
@@ -151,24 +155,20 @@ class Move(Bound):
     def choose(self, ctl: Control, status: str) -> Selection:
         """Claim the next candidate under the migration; request candidates from a scheduler if there are none."""
         data: MoveData = self.data
-        if data.source != ctl.instance.host:
-            self._update_source(ctl)
+        here = ctl.instance
+        if data.source != here.host:  # an operation that ran before or was superseded moved the server
+            if here.host in (data.spec.force_host, data.spec.requested_host):
+                raise exception.NoValidHost(reason=f"the server is on host {here.host} already.")
+            if data.source in data.spec.ignore_hosts:
+                data.spec.ignore_hosts.append(here.host or "")
+            data.source, data.source_node, data.source_zone = here.host or "", here.node or "", here.availability_zone
+            ctl.migrate(data.migration, source_compute=data.source, source_node=data.source_node)
         selection = placing.next_host(ctl, data, data.source)
         data.host = selection.host
         ctl.claim(selection, data.spec, data.migration)
         plugging.forget(ctl)
         ctl.migrate(data.migration, dest_compute=selection.host, dest_node=selection.node, status=status)
         return selection
-
-    def _update_source(self, ctl: Control) -> None:
-        """Update the source: an operation that ran before or was superseded moved the server."""
-        data, here = self.data, ctl.instance
-        if here.host in (data.spec.force_host, data.spec.requested_host):
-            raise exception.NoValidHost(reason=f"the server is on host {here.host} already.")
-        if data.source in data.spec.ignore_hosts:
-            data.spec.ignore_hosts.append(here.host or "")
-        data.source, data.source_node, data.source_zone = here.host or "", here.node or "", here.availability_zone
-        ctl.migrate(data.migration, source_compute=data.source, source_node=data.source_node)
 
     def let_go(self, ctl: Control) -> None:
         """Release the claim on the current candidate and remove it from the candidates."""

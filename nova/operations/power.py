@@ -150,8 +150,7 @@ class RebootHard(PowerAction):
         task_states=frozenset({
             None, states.REBOOTING, states.REBOOT_PENDING, states.REBOOT_STARTED, states.RESUMING,
             states.REBOOTING_HARD, states.UNPAUSING, states.PAUSING, states.SUSPENDING}),
-        preempts=True,
-    )
+        preempts=True)
     kind = "urgent"
     task_state = states.REBOOTING_HARD
     final = states.ACTIVE

@@ -6,8 +6,7 @@ afterwards from the new one.
 
 A boot volume is rewritten, too (API 2.93). The embedded volume back end keeps the old content until the rebuild has
 succeeded. An external service rewrites the volume while no host uses it: let_go (host) → free, write, connect
-(conductor) run before replace, and complete (conductor) at the end.
-"""
+(conductor) run before replace, and complete (conductor) at the end."""
 
 import contextlib
 
@@ -211,7 +210,6 @@ class Rebuild(Operation):
         return device
 
     def _reimage_event(self) -> str:
-        """Return the key of the event that reports the rewritten volume."""
         return event_key("volume-reimaged", self._root().volume_id)
 
     def _timeout(self, host: HostContext) -> int:

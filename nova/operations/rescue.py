@@ -1,7 +1,6 @@
 """Rescue: start a server from another disk, with its own disks attached, until it is unrescued.
 
-Unrescue, hard reboot, rebuild and delete remove the rescue disk.
-"""
+Unrescue, hard reboot, rebuild and delete remove the rescue disk."""
 
 import contextlib
 

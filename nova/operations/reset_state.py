@@ -1,8 +1,7 @@
 """Reset state: set the state of a server as an administrator requests; supersedes and compensates any other operation.
 
 An unconfirmed resize ends as if it were confirmed. A soft-deleted server is restored. A shelved server that still has
-its host is unshelved.
-"""
+its host is unshelved."""
 
 from nova.objects.base import Object
 from nova.objects.servers.action import Failure

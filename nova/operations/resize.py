@@ -2,9 +2,8 @@
 
 place (conductor) → move_out (source) → receive (destination) → close (source). If the network back end reports when
 interfaces are plugged, plugged (conductor) → go (destination) run before close. For volumes and interfaces of external
-services see nova/operations/moves.py. The source keeps the disks that it set aside until the move is confirmed;
-a revert restores them.
-"""
+services see nova/operations/moves.py. The source keeps the disks that it set aside until the move is confirmed; a
+revert restores them."""
 
 import functools
 from typing import ClassVar
@@ -100,9 +99,7 @@ class Resize(Move):
         host.result(disks=host.driver.cold_migration.open_disks(host.instance, timeout))
         on_host.disconnect(host)
 
-    @step(CONDUCTOR, undo="bind_back", external=NETWORK, when="outside_interfaces")
-    def bind(self, ctl: Control) -> None:
-        ctl.outside_interfaces.bind(self.data.host)
+    bind = Move.bind
 
     @step("host", event="compute_finish_resize", task_state=states.RESIZE_FINISH, undo="drop", evict=True,
           results=("plugs",))
@@ -141,9 +138,6 @@ class Resize(Move):
     def close_shares(self, ctl: Control) -> None:
         if self.data.host != self.data.source:
             ctl.outside_shares.deny(self.data.host)
-
-    def bind_back(self, ctl: Control) -> None:
-        ctl.outside_interfaces.bind(self.data.source)
 
     @connects_volumes
     def move_back(self, host: HostContext) -> None:
@@ -251,8 +245,7 @@ class _Finish(Bound):
         self.data.source, self.data.source_node = migration.source_compute, migration.source_node
         self.data.running = ctl.instance.system_metadata.get(_BEFORE) != states.STOPPED
         self.data.dedicated = has_dedicated_resources(ctl.instance) or (
-            migration.old_flavor is not None
-            and requests_dedicated_resources(migration.old_flavor, ctl.instance.image))
+            migration.old_flavor is not None and requests_dedicated_resources(migration.old_flavor, ctl.instance.image))
         self.data.outside_interfaces = ctl.network_is_outside
         self.data.shares = bool(ctl.instance.shares)
 

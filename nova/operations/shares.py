@@ -2,8 +2,7 @@
 
 Access to the share is granted to the server's host before the server has the share, and revoked after the server has
 lost it. The guest mounts the share when it starts. A share that could not be attached or detached stays in the server's
-list with status "error" and can be detached.
-"""
+list with status "error" and can be detached."""
 
 import msgspec
 

@@ -3,8 +3,7 @@
 Shelve: make_image (conductor) → halt, capture, upload (host) → settle (conductor). Then, at once or later as
 ShelveOffload: destroy (host) → unbind_volumes, unbind_interfaces, forget (conductor). At the end drop_former
 (conductor) deletes the image of a previous shelving that could not be deleted then. A server that boots from a volume
-needs no image. After settle the server can be restored from the image, so no step is compensated.
-"""
+needs no image. After settle the server can be restored from the image, so no step is compensated."""
 
 from typing import ClassVar
 
@@ -15,7 +14,7 @@ from nova.operations.framework.base import CONDUCTOR, IMAGES, NETWORK, VOLUMES, 
 from nova.operations.framework.contexts import Acceptance, Control, HostContext
 from nova.operations.framework.rules import Rules
 from nova.operations.power import FollowsPowerState
-from nova.operations.snapshot import DEADLINE, SavedData, Saving
+from nova.operations.snapshot import SavedData, Saving, capturing, uploading
 
 IMAGE, SINCE, HOST = "shelved_image_id", "shelved_at", "shelved_host"  # keys in system_metadata of a shelved server
 
@@ -114,14 +113,8 @@ class Shelve(_Offloading, Saving, FollowsPowerState):
         host.driver.power.off(host.instance, timeout=host.shutdown_timeout if clean else 0)
         on_host.report_power(host)
 
-    @step("host", event=_SHELVE, task_state=states.SHELVING_IMAGE_PENDING_UPLOAD, undo="discard", when="image",
-          deadline=DEADLINE)
-    def capture(self, host: HostContext) -> None:
-        self._capture(host)
-
-    @step("host", event=_SHELVE, task_state=states.SHELVING_IMAGE_UPLOADING, when="image", deadline=DEADLINE)
-    def upload(self, host: HostContext) -> None:
-        self._upload(host)
+    capture = capturing(_SHELVE, states.SHELVING_IMAGE_PENDING_UPLOAD, when="image")
+    upload = uploading(_SHELVE, states.SHELVING_IMAGE_UPLOADING, when="image")
 
     @step(CONDUCTOR, journaled_as="settle")
     def mark_shelved(self, ctl: Control) -> None:

@@ -1,9 +1,9 @@
 """Snapshot and backup: upload the server's root disk as an image while the server keeps running.
 
 make_image (conductor) → capture, upload (host), and for backups → rotate (conductor). The image is visible to its owner
-from the first step on. It is deleted if the upload fails.
-"""
+from the first step on. It is deleted if the upload fails."""
 
+from collections.abc import Callable
 from typing import ClassVar
 
 from nova import exception
@@ -54,18 +54,37 @@ class Saving(Operation):
     data_type: ClassVar[type[Object]] = SavedData
     kind = "snapshot"
 
-    def _capture(self, host: HostContext) -> None:
-        host.driver.snapshots.take(host.instance, self.data.image.id, host.cancelled)
-
-    def _upload(self, host: HostContext) -> None:
-        host.upload(self.data.image.id, host.driver.snapshots.take(host.instance, self.data.image.id, host.cancelled))
-        host.driver.snapshots.discard(host.instance)
+    @step(CONDUCTOR, undo="unmake_image", external=IMAGES)
+    def make_image(self, ctl: Control) -> None:
+        ctl.images.make(self.data.image)
 
     def discard(self, host: HostContext) -> None:
         host.driver.snapshots.discard(host.instance)
 
     def unmake_image(self, ctl: Control) -> None:
         ctl.images.delete(self.data.image.id)
+
+
+HostStep = Callable[[Saving, HostContext], None]
+
+
+def capturing(event: str, task_state: str, when: str | None = None) -> HostStep:
+    """Return the step ``capture``, which copies the disk."""
+    @step("host", event=event, task_state=task_state, undo="discard", when=when, deadline=DEADLINE)
+    def capture(self: Saving, host: HostContext) -> None:
+        host.driver.snapshots.take(host.instance, self.data.image.id, host.cancelled)
+
+    return capture
+
+
+def uploading(event: str, task_state: str, when: str | None = None) -> HostStep:
+    """Return the step ``upload``, which uploads the copy of the disk."""
+    @step("host", event=event, task_state=task_state, when=when, deadline=DEADLINE)
+    def upload(self: Saving, host: HostContext) -> None:
+        host.upload(self.data.image.id, host.driver.snapshots.take(host.instance, self.data.image.id, host.cancelled))
+        host.driver.snapshots.discard(host.instance)
+
+    return upload
 
 
 class CreateImage(Saving):
@@ -81,18 +100,9 @@ class CreateImage(Saving):
         self.data.image = ctl.images.describe(request.name, request.metadata)
         return ImageMade(image_id=self.data.image.id)
 
-    @step(CONDUCTOR, undo="unmake_image", external=IMAGES)
-    def make_image(self, ctl: Control) -> None:
-        ctl.images.make(self.data.image)
-
-    @step("host", event="compute_snapshot_instance", task_state=states.IMAGE_PENDING_UPLOAD, undo="discard",
-          deadline=DEADLINE)
-    def capture(self, host: HostContext) -> None:
-        self._capture(host)
-
-    @step("host", event="compute_snapshot_instance", task_state=states.IMAGE_UPLOADING, deadline=DEADLINE)
-    def upload(self, host: HostContext) -> None:
-        self._upload(host)
+    make_image = Saving.make_image
+    capture = capturing("compute_snapshot_instance", states.IMAGE_PENDING_UPLOAD)
+    upload = uploading("compute_snapshot_instance", states.IMAGE_UPLOADING)
 
 
 class CreateBackup(Saving):
@@ -112,18 +122,9 @@ class CreateBackup(Saving):
         self.data.image.properties |= {"image_type": "backup", "backup_type": request.backup_type}
         return ImageMade(image_id=self.data.image.id)
 
-    @step(CONDUCTOR, undo="unmake_image", external=IMAGES)
-    def make_image(self, ctl: Control) -> None:
-        ctl.images.make(self.data.image)
-
-    @step("host", event="compute_backup_instance", task_state=states.IMAGE_PENDING_UPLOAD, undo="discard",
-          deadline=DEADLINE)
-    def capture(self, host: HostContext) -> None:
-        self._capture(host)
-
-    @step("host", event="compute_backup_instance", task_state=states.IMAGE_UPLOADING, deadline=DEADLINE)
-    def upload(self, host: HostContext) -> None:
-        self._upload(host)
+    make_image = Saving.make_image
+    capture = capturing("compute_backup_instance", states.IMAGE_PENDING_UPLOAD)
+    upload = uploading("compute_backup_instance", states.IMAGE_UPLOADING)
 
     @step(CONDUCTOR, event="compute_backup_instance", external=IMAGES)
     def rotate(self, ctl: Control) -> None:

@@ -1,8 +1,7 @@
 """Soft delete: power a server off; the user can restore it until it is reclaimed.
 
 A soft-deleted server does not count against quota but keeps its resources on the host. A project may therefore have
-only as many soft-deleted servers as its remaining quota allows; further servers are deleted at once.
-"""
+only as many soft-deleted servers as its remaining quota allows; further servers are deleted at once."""
 
 import contextlib
 import datetime

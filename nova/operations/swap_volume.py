@@ -2,8 +2,7 @@
 
 The guest writes to the old volume until all data is copied, and from then on to the new one. Everything before that
 moment can be undone, nothing after it. Only the host knows which volume the guest uses, so the compensation asks the
-host and undoes or completes the swap accordingly.
-"""
+host and undoes or completes the swap accordingly."""
 
 import contextlib
 from collections.abc import Iterator
@@ -82,8 +81,7 @@ class SwapVolume(Releasing):
     @step(CONDUCTOR, undo="give_back", external=VOLUMES, when="outside_volumes")
     def take(self, ctl: Control) -> None:
         """Reserve the new volume. The server may have moved or detached the old one while the operation was queued."""
-        old = ctl.instance.attached_now(self.data.device)
-        self.data.device = old
+        self.data.device = ctl.instance.attached_now(self.data.device)
         self.data.new = ctl.outside_volumes.begin_swap(self.data.host, self.data.device, self.data.new)
 
     @step("host", event="compute_swap_volume", undo="check_swapped", when_down="wait", deadline=_DEADLINE,
@@ -120,8 +118,7 @@ class SwapVolume(Releasing):
         return device.swapped(self.data.new, self.data.migrates)
 
     def _disconnect_unused(self, host: HostContext, swapped: bool) -> None:
-        unused = self.data.device if swapped else self.data.new
-        host.volumes.disconnect(unused.connection_info)
+        host.volumes.disconnect((self.data.device if swapped else self.data.new).connection_info)
         host.result(swapped=swapped)
 
     def succeeded(self, ctl: Control) -> None:
@@ -133,7 +130,7 @@ class SwapVolume(Releasing):
 
 @contextlib.contextmanager
 def _new_volume() -> Iterator[None]:
-    """Report a missing volume as invalid input: it is the requested new volume, not that of the URL. """
+    """Report a missing volume as invalid input: it is the requested new volume, not that of the URL."""
     try:
         yield
     except exception.VolumeNotFound as error:

@@ -2,8 +2,7 @@
 
 On its host: power_on. Without a host: find_image, place (conductor) → network, disks, start (host), from the image made
 by shelving. If the network back end reports when interfaces are plugged, plugged (conductor) → go (host) follow. At the
-end settle and drop_image (conductor): after settle the server runs, whatever happens to the image.
-"""
+end settle and drop_image (conductor): after settle the server runs, whatever happens to the image."""
 
 import functools
 
@@ -76,11 +75,8 @@ class Unshelve(placing.PlacedOperation):
         data.drops = instance.system_metadata.get(IMAGE, "")
         data.pinned = instance.pinned_availability_zone
         data.on_host = bool(instance.host)
-        if not data.on_host:
-            self._request_host(ctl, request)
-
-    def _request_host(self, ctl: Acceptance, request: UnshelveRequest) -> None:
-        instance, data = self.instance, self.data
+        if data.on_host:
+            return
         if request.host and not ctl.compute_exists(request.host):
             raise exception.InvalidInput(f"Compute host {request.host} could not be found.")
         if request.availability_zone is not None:
@@ -172,11 +168,10 @@ class Unshelve(placing.PlacedOperation):
         ctl.outside_interfaces.unbind()
 
     def unplace(self, ctl: Control) -> None:
-        data: UnshelveData = self.data
         ctl.release_claim()
         ctl.volumes.unbind()
         ctl.set(host=None, node=None, numa_topology=None, pci_devices=None, power_state=states.SHUTDOWN)
-        placing.rule_out(data)
+        placing.rule_out(self.data)
 
     def clean_up(self, of: Step, ctl: Control) -> None:
         """Bind volumes and interfaces to the current host of the server, after a call that took effect late."""

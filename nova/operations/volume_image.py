@@ -4,8 +4,7 @@ image without data that describes them.
 make_image → freeze → take_snapshots → thaw → publish, all on the conductor. The file systems of a running guest are
 quiesced meanwhile if its image declares a guest agent. The image is visible from the first step on, and active when all
 snapshots are ready; after a failure image and snapshots are deleted. If the service needs the guest's hypervisor for a
-snapshot, that is an operation of its own, which runs before this one continues.
-"""
+snapshot, that is an operation of its own, which runs before this one continues."""
 
 import datetime
 import logging
@@ -95,22 +94,19 @@ class CreateVolumeImage(Saving):
     def take_snapshots(self, ctl: Control) -> None:
         made = ctl.outside_volumes.take_snapshots(self.data.image)
         if not self.data.polls:
-            self._check_quiesce_time(ctl)
+            # The service must have started all snapshots during the quiesce.
+            requested_at = self.data.quiesce_requested_at
+            if requested_at is None or (ctl.now() - requested_at).total_seconds() < QUIESCE_TIMEOUT:
+                return
+            if Properties.of(ctl.instance).image_flag(QUIESCE):
+                raise exception.InstanceQuiesceFailed(instance_id=ctl.instance.uuid, reason=(
+                    "the volume snapshots took longer than file systems may stay quiesced"))
+            LOG.warning("[instance: %s] The volume snapshots may have been taken after the file systems were thawed",
+                        ctl.instance.uuid)
         if self.data.quiesce and not made and self.data.polls < _MAX_POLLS:
             self.data.polls += 1
             raise Wait(seconds=_POLL_INTERVAL, ahead=ASSISTED)
         self.data.polls = 0
-
-    def _check_quiesce_time(self, ctl: Control) -> None:
-        """Check that the service started all snapshots during the quiesce. Raises InstanceQuiesceFailed. """
-        requested_at = self.data.quiesce_requested_at
-        if requested_at is None or (ctl.now() - requested_at).total_seconds() < QUIESCE_TIMEOUT:
-            return
-        if Properties.of(ctl.instance).image_flag(QUIESCE):
-            raise exception.InstanceQuiesceFailed(instance_id=ctl.instance.uuid, reason=(
-                "the volume snapshots took longer than file systems may stay quiesced"))
-        LOG.warning("[instance: %s] The volume snapshots may have been taken after the file systems were thawed",
-                    ctl.instance.uuid)
 
     @step(CONDUCTOR, event=_EVENT, external=HOST, deferrable=True, when="quiesce")
     def thaw(self, ctl: Control) -> None:

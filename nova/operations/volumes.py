@@ -2,8 +2,7 @@
 
 The acceptance decides which server owns the volume; the host then attaches or detaches it. The steps wait for a host
 that is down, because its progress is unknown. For volumes of an external service, the acceptance only records the
-intent, and that service decides in the first step.
-"""
+intent, and that service decides in the first step."""
 
 import logging
 
@@ -86,7 +85,12 @@ class AttachVolume(_Volume):
         if request.tag and self.instance.vm_state == states.SHELVED_OFFLOADED:
             raise exception.InvalidInput(reason="a device of a shelved server cannot have a tag.")
         if self.data.multiattach:
-            self._check_multiattach(ctl, request)
+            if not request.shares:
+                raise exception.MultiattachTooOld()
+            if self.instance.vm_state == states.SHELVED_OFFLOADED:
+                raise exception.MultiattachShelved()
+            if not ctl.host_has_trait(MULTIATTACH):
+                raise exception.MultiattachUnsupported(volume_id=request.volume_id)
         device = ctl.volumes.add(BlockDevice(
             source="volume", destination="volume", volume_id=request.volume_id, device_name=request.device_name,
             tag=request.tag, delete_on_termination=request.delete_on_termination,
@@ -96,14 +100,6 @@ class AttachVolume(_Volume):
         return Attachment(volume_id=request.volume_id, instance_uuid=self.instance.uuid, device_name=device.device_name,
                           attachment_id=device.attachment_id, bdm_uuid=device.uuid, tag=device.tag,
                           delete_on_termination=device.delete_on_termination)
-
-    def _check_multiattach(self, ctl: Acceptance, request: AttachRequest) -> None:
-        if not request.shares:
-            raise exception.MultiattachTooOld()
-        if self.instance.vm_state == states.SHELVED_OFFLOADED:
-            raise exception.MultiattachShelved()
-        if not ctl.host_has_trait(MULTIATTACH):
-            raise exception.MultiattachUnsupported(volume_id=request.volume_id)
 
     @step(CONDUCTOR, undo="give_back", external=VOLUMES, when="outside_volumes")
     def take(self, ctl: Control) -> None:

@@ -1,6 +1,5 @@
 """Attributes of a host by the names used in extra specs (capabilities:) and in the hint query, and the operators of
-extra specs.
-"""
+extra specs."""
 
 import operator
 from collections.abc import Callable, Sequence
@@ -35,8 +34,7 @@ _NUMBERS: dict[str, Callable[[FleetView], Column]] = {
     "running_vms": lambda view: view.num_instances,
     "num_io_ops": lambda view: view.num_io_ops,
     "failed_builds": lambda view: view.failed_builds,
-    "hypervisor_version": lambda view: view.hypervisor_version,
-}
+    "hypervisor_version": lambda view: view.hypervisor_version}
 _INTERNED = {"host": "host", "hypervisor_hostname": "node", "nodename": "node", "host_ip": "host_ip",
              "hypervisor_type": "hypervisor_type", "cpu_info": "cpu_info", "metrics": "metrics",
              "supported_instances": "supported_instances", "aggregates": "aggregates", "availability_zone": "zone",
@@ -104,8 +102,7 @@ def satisfies(offered: Any, required: str) -> bool:
         return str(offered) == required
     first, rest = words[0], words[1:]
     if first == "<or>":
-        alternatives = [item.strip() for item in required.split("<or>") if item.strip()]
-        return str(offered) in alternatives
+        return str(offered) in [item.strip() for item in required.split("<or>") if item.strip()]
     if first == "<in>":
         return _contains(offered, " ".join(rest))
     if first == "<all-in>":

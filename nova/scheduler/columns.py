@@ -1,8 +1,7 @@
 """The fleet as NumPy columns: one row per node, grown in chunks; rows are reused.
 
 Text and structures (zones, trait sets, aggregate metadata, ...) are interned: a row holds an integer code, and a
-predicate is evaluated once per distinct value, however many nodes share it.
-"""
+predicate is evaluated once per distinct value, however many nodes share it."""
 
 import weakref
 from collections.abc import Callable
@@ -109,8 +108,7 @@ class Block:
             column[row] = 0
 
 
-# "known_" columns have the values last reported by the conductor; the columns without the prefix also count the hosts
-# selected since.
+# "known_" columns have the values last reported by the conductor; those without the prefix count selected hosts, too.
 _NODE_FIELDS: dict[str, Any] = {
     "alive": np.bool_, "up": np.bool_, "disabled": np.bool_,
     "num_instances": np.int64, "known_num_instances": np.int64,
@@ -118,8 +116,7 @@ _NODE_FIELDS: dict[str, Any] = {
     "failed_builds": np.int64, "hypervisor_version": np.int64,
     "state_generation": np.int64, "usage_generation": np.int64,
     # Monotonic time of the last selection not yet confirmed by a usage report; 0: none.
-    "pending_since": np.float64,
-}
+    "pending_since": np.float64}
 
 INVENTORY_FIELDS: dict[str, Any] = {"offered": np.bool_, "total": np.float64, "reserved": np.float64,
                                     "ratio": np.float64, "capacity": np.float64, "min_unit": np.float64,

@@ -132,22 +132,19 @@ class Follower:
                     break
             else:
                 return
-            self._finish_read(seen)
+            # Remove nodes that were not read, and apply deltas that arrived during the read again.
+            with self._lock:
+                recorded, self._recorded = self._recorded or [], None
+                seen.update(state.node_uuid for delta in recorded for state in delta.states)
+                removed = self._fleet.retain(seen)
+                for delta in recorded:
+                    self._apply(delta)
+            if removed:
+                LOG.info("Removed %d compute nodes that no longer exist", removed)
         finally:
             with self._lock:
                 self._recorded = None
         self.ready.set()
-
-    def _finish_read(self, seen: set[str]) -> None:
-        """Remove nodes that were not read, and apply deltas that arrived during the read again."""
-        with self._lock:
-            recorded, self._recorded = self._recorded or [], None
-            seen.update(state.node_uuid for delta in recorded for state in delta.states)
-            removed = self._fleet.retain(seen)
-            for delta in recorded:
-                self._apply(delta)
-        if removed:
-            LOG.info("Removed %d compute nodes that no longer exist", removed)
 
     # --- the thread --------------------------------------------------------------------------------
     def _run(self) -> None:

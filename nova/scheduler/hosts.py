@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from nova.objects.hosts import trees
-from nova.objects.hosts.node import Inventory
 from nova.objects.hosts.scheduling import HostState, NodeUsage, Selection, ServiceFlags, metadata_digest
 from nova.scheduler.columns import Table
 from nova.scheduler.request import Request
@@ -56,7 +55,14 @@ class Fleet:
                 if inventory is None and block["offered"][row]:
                     block.clear(row)
             for name, inventory in state.inventories.items():
-                self._inventory(row, name, inventory, fresh or newer)
+                block = self._table.inventory(name)
+                with_usage = fresh or newer or not block["offered"][row]
+                block["offered"][row] = True
+                for field in ("total", "reserved", "ratio", "min_unit", "max_unit", "step_size"):
+                    block[field][row] = getattr(inventory, field)
+                block["capacity"][row] = (inventory.total - inventory.reserved) * inventory.ratio
+                if with_usage:
+                    block["used"][row] = block["known_used"][row] = inventory.used
             if fresh or newer:
                 self._table.set_dedicated_resources(row, state.dedicated_resources)
                 self._table.set_children(row, state.children)
@@ -88,16 +94,6 @@ class Fleet:
         nodes["hypervisor_version"][row] = state.hypervisor_version
         nodes["state_generation"][row] = state.generation
 
-    def _inventory(self, row: int, name: str, inventory: Inventory, with_usage: bool) -> None:
-        block = self._table.inventory(name)
-        with_usage = with_usage or not block["offered"][row]
-        block["offered"][row] = True
-        for field in ("total", "reserved", "ratio", "min_unit", "max_unit", "step_size"):
-            block[field][row] = getattr(inventory, field)
-        block["capacity"][row] = (inventory.total - inventory.reserved) * inventory.ratio
-        if with_usage:
-            block["used"][row] = block["known_used"][row] = inventory.used
-
     def _usage(self, row: int, num_instances: int, num_io_ops: int, failed_builds: int, generation: int) -> None:
         nodes = self._table.nodes
         nodes["num_instances"][row] = nodes["known_num_instances"][row] = num_instances
@@ -114,8 +110,7 @@ class Fleet:
                 return
             for name, block in self._table.classes.items():
                 if block["offered"][row]:
-                    used = usage.used.get(name, block["known_used"][row])
-                    block["used"][row] = block["known_used"][row] = used
+                    block["used"][row] = block["known_used"][row] = usage.used.get(name, block["known_used"][row])
             if row in self._table.reported_resources:
                 self._table.set_dedicated_resources(
                     row, usage.dedicated_resources or self._table.reported_resources[row])
@@ -206,8 +201,7 @@ class Fleet:
     def selection(self, row: int, by_aggregates: bool = False, request: Request | None = None,
                   limits: Mapping[str, Any] = MappingProxyType({})) -> Selection:
         """Return the selection for a row. ``by_aggregates``: include the digest that the claim checks again.
-        ``request``: the request, if child providers may have to provide resources. ``limits``: by field of Selection.
-        """
+        ``request``: the request, if child providers may have to provide resources. ``limits``: of the Selection."""
         nodes, pools = self._table.nodes, self._table.pools
         tree = False
         if request is not None and (request.amounts.groups or self._table.children):

@@ -2,8 +2,7 @@
 
 A plugin is an entry point of ``nova.scheduler.filters`` or ``nova.scheduler.weighers``: a class without constructor
 arguments, derived from one of the base classes in :mod:`nova.scheduler.filters` and :mod:`nova.scheduler.weighers`.
-Each process creates one object per class.
-"""
+Each process creates one object per class."""
 
 import enum
 import functools

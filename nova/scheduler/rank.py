@@ -1,8 +1,7 @@
 """Ranking: the weight of every feasible node, updated row by row during planning.
 
 The weights are exactly those of a new ranking of the same state: a changed node is weighed by the same operations in
-the same order, and a weigher's column is normalised again when the range of its scores changes.
-"""
+the same order, and a weigher's column is normalised again when the range of its scores changes."""
 
 from collections.abc import Sequence
 
@@ -19,9 +18,7 @@ from nova.scheduler.weighers.base import Weigher
 def finite(scores: FloatColumn) -> FloatColumn:
     """Return the scores with non-finite values replaced by 0, so that no node distorts the normalisation."""
     scores = np.asarray(scores, np.float64)
-    if np.isfinite(scores).all():
-        return scores
-    return np.where(np.isfinite(scores), scores, 0.0)
+    return scores if np.isfinite(scores).all() else np.where(np.isfinite(scores), scores, 0.0)
 
 
 class _WeigherColumn:
@@ -119,14 +116,23 @@ class Ranking:
         else:
             self._reweigh(position, view)
         if self._table_filters or any(column.scope is Scope.TABLE for column in self._columns):
-            self._whole_table()
+            # Evaluate plugins again whose results depend on other nodes, too.
+            for node_filter in self._table_filters:
+                refused = np.flatnonzero(~node_filter.mask(self._view.take(self.rows), self._request))
+                if refused.size:
+                    self._drop(refused)
+            changed = [column for column in self._columns if column.scope is Scope.TABLE]
+            if changed:
+                view = self._view.take(self.rows)
+                for column in changed:
+                    column.renew(view, self._request)
+                self._sum()
 
     def _reweigh(self, position: int, view: FleetView) -> None:
         moved = False
         for column in self._columns:
             if column.scope is Scope.ROW:
-                score = float(finite(column.weigher.scores(view, self._request))[0])
-                moved = column.set(position, score) or moved
+                moved = column.set(position, float(finite(column.weigher.scores(view, self._request))[0])) or moved
         if moved:
             self._sum()
             return
@@ -137,26 +143,12 @@ class Ranking:
         self.weights[position] = weight
 
     def _drop(self, positions: IntColumn) -> None:
-        """Remove nodes that are no longer feasible."""
         self.rows = np.delete(self.rows, positions)
         moved = [column.drop(positions) for column in self._columns]
         if any(moved):
             self._sum()
         else:
             self.weights = np.delete(self.weights, positions)
-
-    def _whole_table(self) -> None:
-        """Evaluate plugins again whose results depend on other nodes, too."""
-        for node_filter in self._table_filters:
-            refused = np.flatnonzero(~node_filter.mask(self._view.take(self.rows), self._request))
-            if refused.size:
-                self._drop(refused)
-        changed = [column for column in self._columns if column.scope is Scope.TABLE]
-        if changed:
-            view = self._view.take(self.rows)
-            for column in changed:
-                column.renew(view, self._request)
-            self._sum()
 
     def best(self, count: int) -> IntColumn:
         """Return the positions of the ``count`` best nodes, best first; equal nodes in the order of their rows."""
@@ -171,10 +163,5 @@ class Ranking:
             candidates = np.flatnonzero(self.weights >= cut)
         else:
             candidates = np.arange(len(self.rows))
-        order = np.argsort(-self.weights[candidates], kind="stable")
-        best: IntColumn = candidates[order[:count]]
+        best: IntColumn = candidates[np.argsort(-self.weights[candidates], kind="stable")[:count]]
         return best
-
-    def equal_best(self) -> IntColumn:
-        """Return the positions of all nodes with the highest weight."""
-        return np.flatnonzero(self.weights == self.weights.max())

@@ -1,7 +1,5 @@
 """A scheduler request for filters and weighers: the spec and values derived from it."""
 
-from typing import Any
-
 from nova.objects.hosts.scheduling import RequestSpec
 from nova.objects.hosts.trees import Amounts
 from nova.objects.requirements.properties import canonical_architecture, with_current_names
@@ -26,19 +24,22 @@ class Request:
         self.hints = spec.hints
         self.resources = {name: amount for name, amount in spec.resources.items() if amount > 0}
         self.dedicated_request = spec.dedicated_request
-        self.properties = self._properties()
-        self.required_traits = frozenset(spec.required_traits) | self._image_traits()
-        self.forbidden_traits = frozenset(spec.forbidden_traits)
+        self.properties = with_current_names(self.image.properties if self.image else {})
+        for name in ("hw_architecture", "hw_emulation_architecture"):
+            if name in self.properties:
+                self.properties[name] = canonical_architecture(self.properties[name])
+        traits = set(spec.required_traits)
+        if settings.query_placement_for_image_type_support and self.image and self.image.disk_format:
+            traits.add(f"COMPUTE_IMAGE_TYPE_{self.image.disk_format.upper()}")
+        if settings.image_metadata_prefilter:
+            traits |= {prefix + self.properties[name].upper().replace("-", "_")
+                       for name, prefix in _IMAGE_TRAITS.items() if name in self.properties}
+        self.required_traits, self.forbidden_traits = frozenset(traits), frozenset(spec.forbidden_traits)
         # Amounts that the provider tree must provide.
         self.amounts = Amounts(self.resources, self.required_traits, self.forbidden_traits, spec.groups,
                                isolate=spec.group_policy == "isolate")
         self.group_hosts: dict[str, int] = dict(spec.group.hosts) if spec.group else {}
         self.by_aggregates = False  # True if aggregate metadata was used: the claim then checks the metadata again
-
-    @property
-    def forced(self) -> bool:
-        """Return True if the request names a host that skips the filters."""
-        return self.spec.forced
 
     @property
     def policy(self) -> str | None:
@@ -49,27 +50,3 @@ class Request:
         """Count one server of this request on ``host``."""
         if self.spec.group is not None:
             self.group_hosts[host] = self.group_hosts.get(host, 0) + 1
-
-    def hint(self, name: str) -> list[str]:
-        return self.spec.hint(name)
-
-    def _properties(self) -> dict[str, str]:
-        """Return the image's properties under their current names."""
-        given: dict[str, Any] = self.image.properties if self.image else {}
-        properties = with_current_names(given)
-        for name in ("hw_architecture", "hw_emulation_architecture"):
-            if name in properties:
-                properties[name] = canonical_architecture(properties[name])
-        return properties
-
-    def _image_traits(self) -> frozenset[str]:
-        """Return the traits required by the image, as configured."""
-        traits: set[str] = set()
-        disk_format = self.image.disk_format if self.image else None
-        if self.settings.query_placement_for_image_type_support and disk_format:
-            traits.add(f"COMPUTE_IMAGE_TYPE_{disk_format.upper()}")
-        if self.settings.image_metadata_prefilter:
-            for name, prefix in _IMAGE_TRAITS.items():
-                if name in self.properties:
-                    traits.add(prefix + self.properties[name].upper().replace("-", "_"))
-        return frozenset(traits)

@@ -47,18 +47,22 @@ class Planner:
     def plan(self, view: FleetView, request: Request) -> list[Choice]:
         """Return a choice for each server, in order. The planned usage counts in ``view.planned`` afterwards. A server
         that stays on its host (``in_place``) uses nothing. Raises NoValidHost; the view is invalid then."""
-        self._check_policy(request)
+        needed = _ENFORCERS.get(request.policy or "")
+        if needed and needed not in self._names and not request.spec.forced:
+            raise exception.UnsupportedGroupPolicy(reason=f"{needed} not configured")
         chain = stages.chain(request, self._filters, view)
         request.by_aggregates = any(node_filter.by_aggregates for node_filter in chain)
         mask, refused = feasible(view, request, chain)
         rows = np.flatnonzero(mask)
         metrics.CANDIDATES.observe(rows.size)
         if not rows.size:
-            raise exception.NoValidHost(reason=_TOO_FEW, detail=_why(view, request, refused))
+            rejected = ", ".join(f"{name}: {count} host{'s' if count != 1 else ''} refused" for name, count in refused)
+            raise exception.NoValidHost(reason=_TOO_FEW, detail=f"Requested {request.count}; {rejected}." if refused
+                                        else "No compute hosts are registered.")
         if request.spec.in_place:
             return [Choice(int(rows[0]), [])]
         ranking = Ranking(view, rows, request, self._weighers, chain)
-        wanted = 0 if request.forced else request.spec.alternates
+        wanted = 0 if request.spec.forced else request.spec.alternates
         chosen: list[int] = []
         pool: list[int] = []
         for _ in range(request.count):
@@ -75,29 +79,23 @@ class Planner:
             ranking.consumed(position)
         if request.count > 1:
             pool = _best_rows(ranking, (wanted + 1) * request.count)
-        alternates = _alternates(chosen, pool, wanted)
-        return [Choice(row, others) for row, others in zip(chosen, alternates, strict=True)]
+        return [Choice(row, others) for row, others in zip(chosen, _alternates(chosen, pool, wanted), strict=True)]
 
     def _pick(self, ranking: Ranking, settings: SchedulerOptions) -> int:
         """Return the position of the host to use: the best, or a random one of the best as configured."""
         subset = min(settings.host_subset_size, len(ranking))
         if settings.shuffle_best_same_weighed_hosts:
-            equal = ranking.equal_best()
+            equal = np.flatnonzero(ranking.weights == ranking.weights.max())
             if len(equal) >= subset:
                 return int(equal[self._random.randrange(len(equal))])
         if subset == 1:
             return int(ranking.weights.argmax())
         return int(ranking.best(subset)[self._random.randrange(subset)])
 
-    def _check_policy(self, request: Request) -> None:
-        needed = _ENFORCERS.get(request.policy or "")
-        if needed and needed not in self._names and not request.forced:
-            raise exception.UnsupportedGroupPolicy(reason=f"{needed} not configured")
-
     def limits(self, view: FleetView, row: int, request: Request) -> dict[str, Any]:
         """Return the limits of a row and the hints that its claim has to check again, by field of Selection."""
         limits: dict[str, Any] = {}
-        if not request.forced:
+        if not request.spec.forced:
             limits["hints"] = [node_filter.claim_hint for node_filter in self._filters
                                if node_filter.claim_hint and node_filter.applies(request)]
             for node_filter in self._limit_filters:
@@ -167,16 +165,7 @@ def _consume(view: FleetView, row: int, request: Request) -> None:
         view.planned.fit(row, request.dedicated_request, node.ratios(0, request.settings.packing_cells))
 
 
-def _why(view: FleetView, request: Request, refused: Sequence[tuple[str, int]]) -> str:
-    """Return why no host fits, for operators."""
-    if not refused:
-        return "No compute hosts are registered."
-    rejected = ", ".join(f"{name}: {count} host{'s' if count != 1 else ''} refused" for name, count in refused)
-    return f"Requested {request.count}; {rejected}."
-
-
 def _best_rows(ranking: Ranking, count: int) -> list[int]:
-    """Return the best rows, best first."""
     return ranking.rows[ranking.best(count)].tolist() if len(ranking) and count > 1 else []
 
 

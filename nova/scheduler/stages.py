@@ -59,7 +59,7 @@ class DisabledHosts(_Stage):
     refusal = "the compute service is disabled"
 
     def applies(self, request: Request) -> bool:
-        return request.forced  # other requests use the ComputeFilter, which excludes down hosts, too
+        return request.spec.forced  # other requests use the ComputeFilter, which excludes down hosts, too
 
     def mask(self, view: FleetView, request: Request) -> BoolColumn:
         return ~view.disabled
@@ -190,7 +190,7 @@ def chain(request: Request, filters: list[Filter], view: FleetView) -> list[Filt
     if request.spec.in_place:
         checks = [_REQUESTED, _TRAITS, *(node_filter for node_filter in filters if node_filter.in_place), *providers]
         return [node_filter for node_filter in checks if node_filter.applies(request)]
-    enabled = [] if request.forced else [
+    enabled = [] if request.spec.forced else [
         _ZONE, *(node_filter for node_filter in filters if not isinstance(node_filter, AvailabilityZoneFilter))]
     checks = [*_BEFORE, *enabled, *(Room(name) for name in sorted(request.resources)), *providers]
     return [node_filter for node_filter in checks if node_filter.applies(request)]

@@ -1,8 +1,7 @@
 """The view of filters and weighers: some rows of the fleet as columns.
 
 All columns of a view have one element per node, in the same order. A view is valid during planning only; plugins must
-not keep references to it.
-"""
+not keep references to it."""
 
 from __future__ import annotations
 

@@ -39,14 +39,12 @@ EventHandler = Callable[[GuestStatus], None]
 
 @dataclasses.dataclass(kw_only=True, eq=False)
 class Driver(GuestDriver, abc.ABC):
-    """The connection of a nova-compute to its hypervisor, which may have several nodes.
-
-    A driver class is called with the name of its host and passes its roles to this constructor: a driver without a
-    required role, or a role without a required method, raises TypeError, which names what is missing.
-
-    ``capabilities``: names that nova-compute and the API check: console_output, diagnostics, pause, suspend,
-    attach_volume, attach_interface, move (cold), live_migration, snapshot. Methods without their capability raise
-    NotImplementedHere. ``on_unreachable``: called once when the hypervisor becomes unreachable."""
+    """The connection of a nova-compute to its hypervisor, which may have several nodes. A driver class is called with
+    the name of its host and passes its roles to this constructor: a driver without a required role, or a role without a
+    required method, raises TypeError, which names what is missing. ``capabilities``: names that nova-compute and the
+    API check: console_output, diagnostics, pause, suspend, attach_volume, attach_interface, move (cold),
+    live_migration, snapshot. Methods without their capability raise NotImplementedHere. ``on_unreachable``: called once
+    when the hypervisor becomes unreachable."""
 
     capabilities: ClassVar[frozenset[str]] = frozenset()
     # False if guests do not use cached images (virtual hosts).

@@ -69,8 +69,7 @@ class HostVolumes(abc.ABC):
     def connect(self, info: ConnectionInfo, fetch: Fetch | None = None,
                 key: VolumeKey | None = None) -> VolumeConnection:
         """Connect a volume to this host. Raises VolumeUnusable, DiskFull, ImageUnacceptable. ``fetch``: None on hosts
-        of the fake driver, where volumes with an image are empty. ``key``: the encryption key of the volume, for the
-        hypervisor."""
+        of the fake driver, where volumes with an image are empty. ``key``: its encryption key, for the hypervisor."""
 
     @abc.abstractmethod
     def disconnect(self, info: ConnectionInfo) -> None:
@@ -88,14 +87,12 @@ class NoVolumes(HostVolumes):
         """Ignore the tools, since no disks are created."""
 
     def start(self) -> None: ...
+    def disconnect(self, info: ConnectionInfo) -> None: ...
+    def remove(self, removal: VolumeRemoval) -> None: ...
 
     def connect(self, info: ConnectionInfo, fetch: Fetch | None = None,
                 key: VolumeKey | None = None) -> VolumeConnection:
         raise exception.VolumeUnusable(volume_id=str(info.get("volume_id")), reason="the host does not support volumes")
-
-    def disconnect(self, info: ConnectionInfo) -> None: ...
-
-    def remove(self, removal: VolumeRemoval) -> None: ...
 
 
 class UserVolumes(Protocol):
@@ -103,11 +100,8 @@ class UserVolumes(Protocol):
     :class:`nova.rpcapi.volumes.Volumes`."""
 
     def index(self, ctx: RequestContext, limit: int, offset: int = 0) -> list[Volume]: ...
-
     def get(self, ctx: RequestContext, uuid: str) -> Volume: ...
-
     def create(self, ctx: RequestContext, volume: Volume) -> Volume: ...
-
     def delete(self, ctx: RequestContext, uuid: str) -> None: ...
 
 
@@ -115,11 +109,8 @@ class Snapshots(Protocol):
     """Snapshots of volumes. The first four methods are those of :class:`nova.rpcapi.volumes.VolumeSnapshots`."""
 
     def index(self, ctx: RequestContext, limit: int, offset: int = 0) -> list[VolumeSnapshot]: ...
-
     def get(self, ctx: RequestContext, uuid: str) -> VolumeSnapshot: ...
-
     def create(self, ctx: RequestContext, wanted: SnapshotRequest) -> VolumeSnapshot: ...
-
     def delete(self, ctx: RequestContext, uuid: str) -> None: ...
 
     def check_room(self, ctx: RequestContext, count: int) -> None:
@@ -159,8 +150,7 @@ class Attachments(Protocol):
         """Return the volumes of the server of a step."""
 
     def validate(self, ctx: RequestContext, project_id: str, volume_id: str, status: str = AVAILABLE) -> Volume:
-        """Return a volume, read with the rights of the caller, and check its status. Raises VolumeNotFound,
-        InvalidVolume."""
+        """Return a volume that the caller may read, and check its status. Raises VolumeNotFound, InvalidVolume."""
 
     def volume_from_snapshot(self, ctx: RequestContext, project_id: str, snapshot_id: str) -> Volume:
         """Return the properties (without an id) of a volume that will be created from a snapshot. Raises

@@ -87,8 +87,7 @@ class LocalVolumes(HostVolumes):
     def _make_pool(self) -> None:
         if not os.path.isdir(self.directory):
             os.makedirs(self.directory, exist_ok=True)
-            # The user of the hypervisor needs access to the files; libvirt makes that user the owner while a guest
-            # runs.
+            # The hypervisor's user needs access to the files; libvirt makes that user the owner while a guest runs.
             os.chmod(self.directory, 0o711)  # noqa: S103
 
     def _path(self, uuid: str, generation: int) -> str:

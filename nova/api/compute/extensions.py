@@ -33,14 +33,9 @@ os-tenant-networks=OSTenantNetworks os-used-limits os-used-limits-for-admin os-u
 os-virtual-interfaces os-volume-attachment-update os-volumes
 """
 
-
-def _name(alias: str) -> str:
-    """Return the name that most extensions have: FlavorAccess for os-flavor-access."""
-    return "".join(word[0].upper() + word[1:] for word in alias.removeprefix("os-").split("-"))
-
-
-# Alias -> name
-_NAMES = {alias: name or _name(alias) for alias, _, name in (item.partition("=") for item in _EXTENSIONS.split())}
+# Alias -> name, by default as FlavorAccess for os-flavor-access.
+_NAMES = {alias: name or "".join(word[0].upper() + word[1:] for word in alias.removeprefix("os-").split("-"))
+          for alias, _, name in (item.partition("=") for item in _EXTENSIONS.split())}
 _WORDS = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 _EXTENSION = Object({"alias": STRING, "name": STRING, "description": STRING, "namespace": STRING, "updated": STRING,

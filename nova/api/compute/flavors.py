@@ -60,12 +60,10 @@ UPDATE = Object({"flavor": Field(Object({"description": Field(_DESCRIPTION, requ
 _NAMED = [
     Out("id", STRING, "flavorid"), Out("name", STRING),
     Out("links", LINKS, lambda flavor, req: req.links("flavors", flavor.flavorid)),
-    Out("description", STRING_OR_NULL, since=55),
-]
+    Out("description", STRING_OR_NULL, since=55)]
 LISTED = View(_NAMED)
 FLAVOR = View([
-    *_NAMED,
-    Out("ram", INTEGER, "memory_mb"), Out("disk", INTEGER, "root_gb"), Out("vcpus", INTEGER),
+    *_NAMED, Out("ram", INTEGER, "memory_mb"), Out("disk", INTEGER, "root_gb"), Out("vcpus", INTEGER),
     Out("swap", Changing({0: Plain(type=["integer", "string"]), 75: INTEGER}),
         lambda flavor, req: flavor.swap if flavor.swap or req.version >= 75 else ""),
     Out("OS-FLV-EXT-DATA:ephemeral", INTEGER, "ephemeral_gb"),

@@ -1,8 +1,7 @@
 """The metadata service as a WSGI application.
 
 A request comes either from the namespace of a network (the server sets ``nova.network_id``; packet filters guarantee
-the source address), or from a proxy that signs the instance id.
-"""
+the source address), or from a proxy that signs the instance id."""
 
 import hashlib
 import hmac

@@ -32,25 +32,22 @@ class Instances:
         self._cache: dict[tuple[str, ...], tuple[float, Instance | None]] = {}
 
     def by_address(self, network_id: str, address: str) -> Instance:
-        """Return the owner of a fixed address if it is on this host.
-
-        The rows may assign the address to another server while the guest of its former owner still runs here (the host
-        was down when the server was deleted); and the cache may contain a former owner.
-        """
+        """Return the owner of a fixed address if it is on this host. The rows may assign the address to another server
+        while the guest of its former owner still runs here (the host was down when the server was deleted); and the
+        cache may contain a former owner."""
         key = ("address", network_id, address)
 
         def ask() -> Instance:
             return self._guests.by_address(context.admin(), network_id, address)
 
-        instance = self._cached(key, ask)
-        if not self._has(network_id, address, instance.uuid):
+        for _attempt in range(2):
+            instance = self._cached(key, ask)
+            if self._has(network_id, address, instance.uuid):
+                return instance
             with self._lock:
                 self._cache.pop(key, None)
-            instance = self._cached(key, ask)
-            if not self._has(network_id, address, instance.uuid):
-                self._keep(key, self._clock() + min(MISSING, self._expiration), None)
-                raise exception.InstanceNotFound(instance_id=address)
-        return instance
+        self._keep(key, self._clock() + min(MISSING, self._expiration), None)
+        raise exception.InstanceNotFound(instance_id=address)
 
     def check_conductor(self) -> None:
         """Raise ServiceUnavailable if no conductor answers within the timeout of a health check."""

@@ -1,8 +1,7 @@
 """The sockets of the metadata service inside the namespaces of the host's networks.
 
 Creating them requires root, everything else does not. If nova-metadata is started as root, one process only creates the
-sockets and passes them to another process, which answers guests as an unprivileged account.
-"""
+sockets and passes them to another process, which answers guests as an unprivileged account."""
 
 import contextlib
 import ctypes

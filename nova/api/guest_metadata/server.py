@@ -1,8 +1,7 @@
 """A small HTTP/1.1 server for many listening sockets with one pool of threads.
 
 One asyncio thread does all input and output, so slow, silent or many guests occupy no thread; only complete requests
-reach the application. One request per connection.
-"""
+reach the application. One request per connection."""
 
 from __future__ import annotations
 
@@ -44,11 +43,9 @@ _KIND = "metadata"
 
 class Server:
     """A server between ``start`` and ``stop``; sockets may be added and removed at any time by any thread.
-
     ``tenant_of``: returns the tenant of a connection by network id and address. Tenants share the threads fairly and
     have a limit of connections each. Above a limit the guest or tenant with the most connections loses the oldest one
-    without a request.
-    """
+    without a request."""
 
     def __init__(self, application: Wsgi, threads: int,
                  tenant_of: Callable[[str, str], str] = lambda network, address: network) -> None:
@@ -77,10 +74,8 @@ class Server:
 
     def add(self, key: object, sock: socket.socket, extra: dict[str, str] | None = None, trusted: bool = False,
             secure: ssl.SSLContext | None = None) -> None:
-        """Serve a listening socket; ``extra`` is merged into the WSGI environment of its requests.
-
-        ``trusted`` peers (proxies) may have any number of connections. ``secure``: the TLS context, if TLS is used.
-        """
+        """Serve a listening socket; ``extra`` is merged into the WSGI environment of its requests. ``trusted`` peers
+        (proxies) may have any number of connections. ``secure``: the TLS context, if TLS is used."""
         asyncio.run_coroutine_threadsafe(self._add(key, sock, extra or {}, trusted, secure), self.loop).result(10)
 
     def remove(self, key: object) -> None:
@@ -89,10 +84,8 @@ class Server:
 
     # --- in the loop's thread ---------------------------------------------------------------------
     def make_room(self, newcomer: Connection, within_tenant: bool) -> bool:
-        """Close a connection of the guest or tenant with the most connections.
-
-        Returns False if none can be closed, or if the newcomer's tenant has the most.
-        """
+        """Close a connection of the guest or tenant with the most connections. Returns False if none can be closed, or
+        if the newcomer's tenant has the most."""
         idle = [connection for connection in self.connections if connection.idle and connection is not newcomer
                 and (connection.tenant == newcomer.tenant or not within_tenant)]
         victim = max(idle, default=None, key=lambda connection: (

@@ -29,16 +29,13 @@ LOG = logging.getLogger(__name__)
 
 
 class MetadataService:
-    """Answers at [metadata]listen and inside the namespaces of the host's networks.
-
-    ``channel``: source of the sockets in namespaces if another process creates them. ``secure``: the TLS context of
-    [metadata]listen, if any; guests use plain HTTP only.
-    """
+    """Answers at [metadata]listen and inside the namespaces of the host's networks. ``channel``: source of the sockets
+    in namespaces if another process creates them. ``secure``: the TLS context of [metadata]listen, if any; guests use
+    plain HTTP only."""
 
     def __init__(self, transport: messaging.RPCTransport, channel: socket.socket | None = None,
                  secure: ssl.SSLContext | None = None) -> None:
-        self._channel = channel
-        self._secure = secure
+        self._channel, self._secure = channel, secure
         instances = Instances(bus.client(transport, Guests), bus.client(transport, Servers),
                               CONF.metadata.cache_expiration, has=state_files.StateFiles(CONF.state_path).has_address)
         application = Application(instances, settings.from_conf(CONF), CONF.metadata.metadata_proxy_shared_secret)
@@ -57,16 +54,12 @@ class MetadataService:
                  " (TLS)" if self._secure else "")
         if self._channel is not None:
             namespaces.receive(self._channel, self._server, self.left_alone.set)
-        elif CONF.metadata.namespaces:
-            self._watch()
-
-    def _watch(self) -> None:
-        if os.geteuid() != 0:
+        elif CONF.metadata.namespaces and os.geteuid() != 0:
             LOG.warning("Serving metadata to proxies only: entering network namespaces requires root")
-            return
-        watcher = namespaces.NamespaceWatcher(self._server, CONF.state_path)
-        self._watcher = threading.Thread(target=watcher.run, args=(self._stop,), name="metadata-watch", daemon=True)
-        self._watcher.start()
+        elif CONF.metadata.namespaces:
+            watcher = namespaces.NamespaceWatcher(self._server, CONF.state_path)
+            self._watcher = threading.Thread(target=watcher.run, args=(self._stop,), name="metadata-watch", daemon=True)
+            self._watcher.start()
 
     def stop(self) -> None:
         self._stop.set()

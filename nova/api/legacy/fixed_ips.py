@@ -9,10 +9,8 @@ from nova.api.validation.types import ANY_QUERY, OFFSET_QUERY, STRING, STRING_OR
 from nova.common import plain_ip
 from nova.objects.networks.network import VIF, NetworkAddress
 
-FIXED_IP = View([
-    Out("address", STRING), Out("cidr", STRING), Out("hostname", STRING_OR_NULL), Out("host", STRING_OR_NULL),
-    Out("reserved", TRUTH, since=4),
-])
+FIXED_IP = View([Out("address", STRING), Out("cidr", STRING), Out("hostname", STRING_OR_NULL),
+                 Out("host", STRING_OR_NULL), Out("reserved", TRUTH, since=4)])
 
 
 def _address(req: Request) -> str:
@@ -40,10 +38,8 @@ def unreserve(req: Request) -> None:
     req.clients.fixed_ips.reserve(req.ctx, _address(req), False)
 
 
-INTERFACE = View([
-    Out("id", STRING), Out("mac_address", STRING, "mac"), Out("net_id", STRING, "network_id", since=12),
-    Out("OS-EXT-VIF-NET:net_id", STRING, lambda vif, req: vif.network_id if req.legacy else ABSENT),
-])
+INTERFACE = View([Out("id", STRING), Out("mac_address", STRING, "mac"), Out("net_id", STRING, "network_id", since=12),
+                  Out("OS-EXT-VIF-NET:net_id", STRING, lambda vif, req: vif.network_id if req.legacy else ABSENT)])
 
 
 @accepts(query=OFFSET_QUERY, answer=listed("virtual_interfaces", INTERFACE))

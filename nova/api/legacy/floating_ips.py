@@ -14,19 +14,16 @@ from nova.objects.networks.floating_ip_dns import Domain, Entry
 from nova.objects.networks.network import FloatingIp
 
 _RANGE = string(minLength=1, maxLength=64)
-_POOL = "nova"
 
-CREATE = Object({"floating_ips_bulk_create": Field(Object({
-    "ip_range": Field(_RANGE, required=True), "pool": TEXT, "interface": TEXT,
-}), required=True)})
+CREATE = Object({"floating_ips_bulk_create": Field(Object({"ip_range": Field(_RANGE, required=True), "pool": TEXT,
+                                                           "interface": TEXT}), required=True)})
 DELETE = Object({"ip_range": Field(_RANGE, required=True)})
 _MADE = Object({"floating_ips_bulk_create": Object({"ip_range": STRING, "pool": STRING, "interface": STRING_OR_NULL})})
 _MANY = listed("floating_ip_info", View([
     Out("address", STRING), Out("pool", STRING),
     Out("interface", STRING_OR_NULL, lambda _shown, _req: CONF.network.uplink_interface),
     Out("project_id", STRING_OR_NULL), Out("instance_uuid", STRING_OR_NULL),
-    Out("fixed_ip", STRING_OR_NULL, "fixed_address"),
-]))
+    Out("fixed_ip", STRING_OR_NULL, "fixed_address")]))
 
 
 @accepts(query=ANY_QUERY, answer=_MANY)
@@ -48,7 +45,7 @@ def show(req: Request) -> list[FloatingIp]:
 def create(req: Request) -> dict[str, Any]:
     """Add the addresses of a range to a pool."""
     given = req.body["floating_ips_bulk_create"]
-    ours, pool = CONF.network.uplink_interface, given.get("pool", _POOL)
+    ours, pool = CONF.network.uplink_interface, given.get("pool", "nova")
     if ours and given.get("interface", ours) != ours:
         raise exception.InvalidInput(reason=f"interface {given['interface']}: floating IPs are on {ours} "
                                             "([network]uplink_interface)")
@@ -69,19 +66,15 @@ def delete(req: Request) -> dict[str, Any]:
 # -- names ------------------------------------------------------------------------------------------------
 _OWNER = Plain(type=["string", "null"], minLength=1, maxLength=255)
 
-DOMAIN_BODY = Object({"domain_entry": Field(Object({
-    "scope": Field(enum("public", "private"), required=True), "project": _OWNER, "availability_zone": _OWNER,
-}), required=True)})
-ENTRY_BODY = Object({"dns_entry": Field(Object({
-    "ip": Field(string(maxLength=15, format="ipv4"), required=True),
-    "dns_type": Field(enum("a", "A"), required=True)}), required=True)})
+DOMAIN_BODY = Object({"domain_entry": Field(Object({"scope": Field(enum("public", "private"), required=True),
+                                                    "project": _OWNER, "availability_zone": _OWNER}), required=True)})
+ENTRY_BODY = Object({"dns_entry": Field(Object({"ip": Field(string(maxLength=15, format="ipv4"), required=True),
+                                                "dns_type": Field(enum("a", "A"), required=True)}), required=True)})
 
-DOMAIN = View([
-    Out("domain", STRING), Out("scope", STRING), Out("project", STRING_OR_NULL, "project_id"),
-    Out("availability_zone", STRING_OR_NULL)])
-ENTRY = View([
-    Out("id", ANY, lambda _entry, _req: None), Out("ip", STRING, "address"), Out("type", STRING),
-    Out("domain", STRING), Out("name", STRING)])
+DOMAIN = View([Out("domain", STRING), Out("scope", STRING), Out("project", STRING_OR_NULL, "project_id"),
+               Out("availability_zone", STRING_OR_NULL)])
+ENTRY = View([Out("id", ANY, lambda _entry, _req: None), Out("ip", STRING, "address"), Out("type", STRING),
+              Out("domain", STRING), Out("name", STRING)])
 
 
 @accepts(query=ANY_QUERY, answer=listed("domain_entries", DOMAIN))

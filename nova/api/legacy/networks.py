@@ -1,17 +1,19 @@
-"""Creation, deletion and assignment of networks: os-networks and os-tenant-networks (2.1 to 2.35)."""
+"""Creation, deletion and assignment of networks: os-networks and os-tenant-networks; os-security-group-default-rules:
+ingress rules of the default group of a new project (2.1 to 2.35)."""
 
 import ipaddress
 from typing import Any
 
 from nova import exception
 from nova.api.compute.networks import networks
+from nova.api.compute.networks.security_groups import EVERYBODY, number, text
 from nova.api.request import Request, is_true, whole
 from nova.api.router import accepts
-from nova.api.validation.fields import Field, Object, Plain, integer, only, single, string
-from nova.api.validation.types import ANY, BOOLEAN, TEXT
+from nova.api.validation.fields import Field, Object, Out, Plain, View, integer, listed, only, single, string
+from nova.api.validation.types import ANY, ANY_QUERY, BOOLEAN, INTEGER, INTEGER_OR_NULL, OPEN, STRING_OR_NULL, TEXT
 from nova.common import plain_ip
 from nova.objects.base import new_uuid
-from nova.objects.networks.network import Network
+from nova.objects.networks.network import DefaultRule, Network
 
 _IP = Plain(type="string", maxLength=45, oneOf=[{"format": "ipv4"}, {"format": "ipv6"}])
 _CIDR = string(minLength=1, maxLength=64)
@@ -48,14 +50,16 @@ def _wanted(given: dict[str, Any]) -> Network:
     if not is_true(given.get("enable_dhcp", True)):
         raise exception.InvalidInput(reason="enable_dhcp: every network has DHCP")
     start, end = _range(given)
-    wanted = Network(
+    gateway = given.get("gateway") or given.get("dhcp_server", "")
+    if "dhcp_server" in given and plain_ip.address(given["dhcp_server"]) != plain_ip.address(gateway):
+        raise exception.InvalidInput(
+            reason=f"dhcp_server {given['dhcp_server']} is not the gateway, which answers DHCP")
+    return Network(
         uuid=new_uuid(), label=given["label"], cidr=given["cidr"], cidr_v6=given.get("cidr_v6") or None,
-        gateway=given.get("gateway", ""), gateway_v6=given.get("gateway_v6"), bridge="",
+        gateway=gateway, gateway_v6=given.get("gateway_v6"), bridge="",
         dns=[given[name] for name in ("dns1", "dns2") if given.get(name)], dhcp_start=start, dhcp_end=end,
         mtu=whole(given.get("mtu", _DEFAULT_MTU)), bridge_interface=given.get("bridge_interface"),
         vlan=whole(given["vlan"]) if "vlan" in given else None, project_id=given.get("project_id"))
-    _check_dhcp_server(wanted, given.get("dhcp_server"))
-    return wanted
 
 
 def _range(given: dict[str, Any]) -> tuple[str | None, str | None]:
@@ -75,16 +79,6 @@ def _range(given: dict[str, Any]) -> tuple[str | None, str | None]:
     if whole_range.num_addresses < 4:
         raise exception.InvalidInput(reason=f"cidr {whole_range} has no addresses for servers")
     return str(max(fixed[0], whole_range[1])), str(min(fixed[-1], whole_range[-2]))
-
-
-def _check_dhcp_server(wanted: Network, address: str | None) -> None:
-    """Check that the DHCP server, if given, is the gateway."""
-    if address is None:
-        return
-    if not wanted.gateway:
-        wanted.gateway = address
-    elif plain_ip.address(address) != plain_ip.address(wanted.gateway):
-        raise exception.InvalidInput(reason=f"dhcp_server {address} is not the gateway, which answers DHCP")
 
 
 @accepts(errors=(409,))
@@ -140,3 +134,49 @@ def tenant_delete(req: Request) -> None:
     if network.project_id is None:
         raise exception.NetworkNotFound(network_id=network.uuid)
     req.clients.networks.delete(req.ctx, network.uuid)
+
+
+# -- rules of new default security groups ---------------------------------------------------------------
+CREATE_RULE = Object({"security_group_default_rule": Field(Object({
+    "ip_protocol": ANY, "from_port": ANY, "to_port": ANY, "cidr": ANY,
+}, additional=True), required=True)}, additional=True)
+
+RULE = View([
+    Out("id", INTEGER), Out("ip_protocol", STRING_OR_NULL, "protocol"), Out("from_port", INTEGER_OR_NULL),
+    Out("to_port", INTEGER_OR_NULL), Out("ip_range", OPEN, lambda rule, _req: {"cidr": rule.cidr} if rule.cidr else {}),
+])
+_SINGLE_RULE = single("security_group_default_rule", RULE)
+
+
+def _rule_id(req: Request) -> int:
+    shown = req.params["id"]
+    if not (shown.isascii() and shown.isdecimal()) or len(shown) > 18:
+        raise exception.Invalid(f"Security group default rule id should be an integer, not '{shown[:255]}'.")
+    return int(shown)
+
+
+@accepts(query=ANY_QUERY, answer=listed("security_group_default_rules", RULE))
+def rules(req: Request) -> list[DefaultRule]:
+    """List the rules of new default security groups."""
+    return req.clients.security_group_default_rules.index(req.ctx)
+
+
+@accepts(query=ANY_QUERY, answer=_SINGLE_RULE)
+def show_rule(req: Request) -> DefaultRule:
+    """Show a rule of new default security groups."""
+    return req.clients.security_group_default_rules.get(req.ctx, _rule_id(req))
+
+
+@accepts(body=CREATE_RULE, answer=_SINGLE_RULE, errors=(409,))
+def create_rule(req: Request) -> DefaultRule:
+    """Add a rule to default security groups that are created from now on."""
+    given = req.body["security_group_default_rule"]
+    return req.clients.security_group_default_rules.create(req.ctx, DefaultRule(
+        protocol=text(given, "ip_protocol"), from_port=number(given, "from_port"), to_port=number(given, "to_port"),
+        cidr=text(given, "cidr") or EVERYBODY))
+
+
+@accepts()
+def delete_rule(req: Request) -> None:
+    """Remove a rule of new default security groups; existing groups keep it."""
+    req.clients.security_group_default_rules.delete(req.ctx, _rule_id(req))

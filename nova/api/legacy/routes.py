@@ -4,7 +4,7 @@ import functools
 from typing import Any
 
 from nova.api import errors
-from nova.api.legacy import fixed_ips, floating_ips, networks, security_group_default_rules
+from nova.api.legacy import fixed_ips, floating_ips, networks
 from nova.api.request import Request
 from nova.api.router import Route
 from nova.conf import CONF
@@ -70,13 +70,11 @@ SERVED: tuple[Route, ...] = (
     Route("GET", _ENTRY, floating_ips.show_entry, _DNS + "show", until=_LAST),
     Route("PUT", _ENTRY, floating_ips.put_entry, _DNS + "update", until=_LAST),
     Route("DELETE", _ENTRY, floating_ips.delete_entry, _DNS + "delete", until=_LAST, success=202),
-    Route("GET", "/os-security-group-default-rules", security_group_default_rules.index, _RULES + "list", until=_LAST),
-    Route("POST", "/os-security-group-default-rules", security_group_default_rules.create, _RULES + "create",
-          until=_LAST),
-    Route("GET", _RULE, security_group_default_rules.show, _RULES + "show", until=_LAST),
-    Route("DELETE", _RULE, security_group_default_rules.delete, _RULES + "delete", until=_LAST, success=204),
-    Route("GET", "/servers/{server_id}/os-virtual-interfaces", fixed_ips.virtual_interfaces, until=43),
-)
+    Route("GET", "/os-security-group-default-rules", networks.rules, _RULES + "list", until=_LAST),
+    Route("POST", "/os-security-group-default-rules", networks.create_rule, _RULES + "create", until=_LAST),
+    Route("GET", _RULE, networks.show_rule, _RULES + "show", until=_LAST),
+    Route("DELETE", _RULE, networks.delete_rule, _RULES + "delete", until=_LAST, success=204),
+    Route("GET", "/servers/{server_id}/os-virtual-interfaces", fixed_ips.virtual_interfaces, until=43))
 _AGAIN = frozenset(route.path if route.path.startswith("/servers") else f"/{route.path.split('/')[1]}"
                    for route in SERVED)
 
@@ -89,6 +87,5 @@ def is_on() -> bool:
 @functools.cache
 def added_to(table: tuple[Route, ...]) -> tuple[Route, ...]:
     """Return the table with the legacy routes instead of the routes that answer 410 at the same URLs."""
-    return (*(route for route in table
-              if route.handler is not no_longer_available
+    return (*(route for route in table if route.handler is not no_longer_available
               or _AGAIN.isdisjoint({route.path, f"/{route.path.split('/')[1]}"})), *SERVED)

@@ -29,19 +29,13 @@ def validate(name: str, value: str) -> None:
     """Raise UnknownSpec or BadSpec for an invalid spec. Names without a known namespace are free."""
     check = _find(name)
     if check is None:
-        if _namespace(name) in NAMESPACES:
+        space, colon, _item = name.partition(":")
+        # Numbered and named groups; "traits:" is Ironic's own.
+        grouped = _GROUPED.fullmatch(name) if space != "traits" else None
+        if colon and (grouped["space"] if grouped else space) in NAMESPACES:
             raise UnknownSpec(name=name)
-        return
-    expected = check(value)
-    if expected is not None:
+    elif (expected := check(value)) is not None:
         raise BadSpec(name=name, value=value, expected=expected)
-
-
-def _namespace(name: str) -> str | None:
-    space, colon, _item = name.partition(":")
-    # Numbered and named groups; "traits:" is Ironic's own.
-    grouped = _GROUPED.fullmatch(name)
-    return None if not colon else grouped["space"] if grouped and space != "traits" else space
 
 
 def _find(name: str) -> Check | None:
@@ -136,8 +130,7 @@ _HW: dict[str, Check] = {
     "tpm_secret_security": _choice("user", "host", "deployment"),
     "usb_model": _choice("none", "nec-xhci", "qemu-xhci"),
     "viommu_model": _choice("intel", "smmuv3", "virtio", "auto"),
-    "watchdog_action": _choice("none", "pause", "poweroff", "reset", "disabled"),
-}
+    "watchdog_action": _choice("none", "pause", "poweroff", "reset", "disabled")}
 _LEVEL = _choice("custom", "high", "normal", "low")
 _QUOTA: dict[str, Check] = {
     **dict.fromkeys((
@@ -148,8 +141,7 @@ _QUOTA: dict[str, Check] = {
     "cpu_quota": _integer(),
     **{f"{kind}_{limit}": _NATURAL for kind in ("cpu", "memory", "disk_io", "vif")
        for limit in ("limit", "reservation", "shares_share")},
-    **{f"{kind}_shares_level": _LEVEL for kind in ("cpu", "memory", "disk_io", "vif")},
-}
+    **{f"{kind}_shares_level": _LEVEL for kind in ("cpu", "memory", "disk_io", "vif")}}
 _CAPABILITIES = (
     "aggregates", "cell_uuid", "cpu_allocation_ratio", "cpu_info", "current_workload", "disk_allocation_ratio",
     "disk_available_least", "disk_mb_used", "failed_builds", "free_disk_gb", "free_disk_mb", "free_ram_mb", "host",
@@ -157,8 +149,7 @@ _CAPABILITIES = (
     "local_gb", "local_gb_used", "mapped", "memory_mb", "memory_mb_used", "metrics", "nodename", "num_instances",
     "num_io_ops", "numa_topology", "pci_device_pools", "pci_stats", "ram_allocation_ratio", "running_vms",
     "service_id", "stats", "supported_hv_specs", "supported_instances", "total_usable_disk_gb",
-    "total_usable_ram_mb", "updated", "uuid", "vcpus", "vcpus_total", "vcpus_used",
-)
+    "total_usable_ram_mb", "updated", "uuid", "vcpus", "vcpus_total", "vcpus_used")
 
 EXACT: dict[str, Check] = {
     **{f"hw:{name}": check for name, check in _HW.items()},
@@ -167,10 +158,8 @@ EXACT: dict[str, Check] = {
     "hw_rng:rate_period": _NATURAL, "hw_video:ram_max_mb": _NATURAL, "os:secure_boot": _choice("disabled", "required"),
     "accel:device_profile": _anything,
     "pci_passthrough:alias": _matching(r"[^:]+:\d+(\s*,\s*[^:]+:\d+)*", "alias:count, ..."),
-    "vmware:hw_version": _anything, "vmware:storage_policy": _anything,
-}
+    "vmware:hw_version": _anything, "vmware:storage_policy": _anything}
 PATTERNS: list[tuple[re.Pattern[str], Check]] = [
     (re.compile(r"hw:numa_cpus\.\d+"), _CPUS), (re.compile(r"hw:numa_mem\.\d+"), _POSITIVE),
     (re.compile(r"aggregate_instance_extra_specs:.+"), _anything),
-    (re.compile(rf"capabilities:({'|'.join(_CAPABILITIES)})(:.+)?"), _anything),
-]
+    (re.compile(rf"capabilities:({'|'.join(_CAPABILITIES)})(:.+)?"), _anything)]

@@ -58,12 +58,8 @@ def canonical_ipv6(text: str) -> str:
 
 def printable(text: str) -> bool:
     """Return True for characters of the basic plane that are not controls, unassigned or line separators."""
-    return all(ord(char) < 0xFFFE and _printable(char) for char in set(text))
-
-
-def _printable(char: str) -> bool:
-    category = unicodedata.category(char)
-    return category[0] != "C" and (category[0] != "Z" or category == "Zs")
+    return all(ord(char) < 0xFFFE and not unicodedata.category(char).startswith(("C", "Zl", "Zp"))
+               for char in set(text))
 
 
 def _name(value: str) -> bool:
@@ -108,5 +104,4 @@ CHECKS: dict[str, Callable[[str], object]] = {
     "date-time": parse_time,
     # Any text: an expression that RE2 does not support is searched for literally.
     "regex": lambda value: expression.check(value, expression.LONGEST_TEXT) == value,
-    "base64": lambda value: decode_base64(value) is not None,
-}
+    "base64": lambda value: decode_base64(value) is not None}

@@ -56,7 +56,6 @@ def compiled(schema: dict[str, Any]) -> Check:
     checks = [make(schema[keyword], schema) for keyword, make in _MAKERS.items() if keyword in schema]
     if "patternProperties" in schema or schema.get("additionalProperties") is False:
         checks.append(_names(schema))
-
     return _all_of(checks)
 
 
@@ -69,8 +68,7 @@ _TYPES: dict[str, Callable[[Any], bool]] = {
     "null": lambda value: value is None,
     "number": lambda value: isinstance(value, int | float) and not isinstance(value, bool),
     "integer": lambda value: not isinstance(value, bool) and (
-        isinstance(value, int) or (isinstance(value, float) and value.is_integer())),
-}
+        isinstance(value, int) or (isinstance(value, float) and value.is_integer()))}
 
 
 def _type(wanted: str | list[str], _schema: dict[str, Any]) -> Check:
@@ -338,7 +336,6 @@ _MAKERS: dict[str, Callable[[Any, dict[str, Any]], Check]] = {
     "required": _required,
     "allOf": lambda schemas, _schema: _all_of([compiled(schema) for schema in schemas]),
     "anyOf": lambda schemas, _schema: _alternatives(schemas, exclusive=False),
-    "oneOf": lambda schemas, _schema: _alternatives(schemas, exclusive=True),
-}
+    "oneOf": lambda schemas, _schema: _alternatives(schemas, exclusive=True)}
 # Read with other keywords; ``additionalItems`` has no meaning since 2020-12, and the reference has it.
 _PART_OF_OTHERS = frozenset({"patternProperties", "additionalProperties", "additionalItems"})

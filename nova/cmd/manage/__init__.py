@@ -7,27 +7,23 @@ import sys
 from collections.abc import Sequence
 
 from nova import conf, exception
-from nova.cmd.manage import audit, db, hosts, images, networks, scheduling, services, volumes
+from nova.cmd.manage import audit, db, hosts, images, networks, services, volumes
 
 LOG = logging.getLogger(__name__)
 
 
-def _parser() -> argparse.ArgumentParser:
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command. Return 0 for success, 1 for problems found, 4 for an unusable database, 127 for bad input. Wrong
+    usage ends with 2, an unexpected error with 255."""
     parser = argparse.ArgumentParser(prog="nova-manage", description="Manage a Nova deployment.")
     parser.add_argument("--config-file", action="append", metavar="FILE",
                         help="configuration file; may be repeated (default: the files in the environment variable "
                              "NOVA_CONFIG, else /etc/nova/nova.conf)")
     parser.add_argument("--debug", action="store_true", help="Log debug messages.")
     commands = parser.add_subparsers(dest="category", required=True, metavar="COMMAND")
-    for module in (db, services, hosts, networks, volumes, images, scheduling, audit):
+    for module in (db, services, hosts, networks, volumes, images, audit):
         module.add_commands(commands)
-    return parser
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command. Return 0 for success, 1 for problems found, 4 for an unusable database, 127 for bad input. Wrong
-    usage ends with 2, an unexpected error with 255."""
-    arguments = _parser().parse_args(sys.argv[1:] if argv is None else argv)
+    arguments = parser.parse_args(sys.argv[1:] if argv is None else argv)
     options = [f"--config-file={file}" for file in arguments.config_file or []]
     conf.load([*options, *(["--debug"] if arguments.debug else [])], command=True)
     try:

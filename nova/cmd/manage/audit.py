@@ -23,12 +23,11 @@ _KINDS_OF_NODES = frozenset({"claim", "usage", "node"})
 
 
 def add_commands(commands: Any) -> None:
-    command = commands.add_parser("audit", help="Find inconsistencies in the database and on hosts. Exit code 1 if "
-                                                 "there are any.")
+    command = common.add_action(commands, "audit", _audit, "Find inconsistencies in the database and on hosts. Exit "
+                                "code 1 if there are any.")
     command.add_argument("--repair", action="store_true", help="repair the inconsistencies that can be repaired")
     command.add_argument("--settle", type=float, default=2.0, metavar="SECONDS",
                          help="time between two comparisons of guests and servers; only lasting ones are reported")
-    command.set_defaults(run=_audit)
 
 
 def _audit(arguments: argparse.Namespace) -> int:
@@ -111,6 +110,7 @@ def _unexpected(core: Core, host: str, uuids: Sequence[str]) -> Iterable[Finding
             elif host not in where.possible_hosts:
                 yield Finding("guest", uuid, f"runs on {host}, but its server is on "
                                              f"{', '.join(where.possible_hosts) or 'no host'}")
+
 
 def _reap(_connection: Any, core: Core, host: str, uuid: str) -> None:
     core.compute_at(host).reap(context.admin(), uuid)

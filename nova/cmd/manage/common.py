@@ -31,19 +31,29 @@ def core() -> Core:
                 compute=bus.client(transport, compute.Compute), fleet=publisher, usage=UsageFeed(db, publisher))
 
 
-Run = Callable[[argparse.Namespace], None]
+Run = Callable[[argparse.Namespace], int | None]
+
+
+def add_group(commands: Any, name: str, text: str) -> Any:
+    """Add a command that consists of actions. ``text``: its help."""
+    return commands.add_parser(name, help=text).add_subparsers(required=True, metavar="ACTION")
+
+
+def add_action(group: Any, name: str, run: Run, text: str, **defaults: Any) -> argparse.ArgumentParser:
+    """Add an action, for which ``run`` is called, and return its parser. ``text``: its help."""
+    parser: argparse.ArgumentParser = group.add_parser(name, help=text)
+    parser.set_defaults(run=run, **defaults)
+    return parser
 
 
 def add_list_show_delete(group: Any, resource: str, runs: tuple[Run, Run, Run], delete_help: str) -> None:
     """Add the actions list [--project ID], show UUID and delete UUID for a resource of projects."""
-    listing = group.add_parser("list", help=f"List {resource}s.")
-    listing.add_argument("--project", help="only of this project (its id)")
-    show = group.add_parser("show", help=f"Show details of a {resource}.")
-    delete = group.add_parser("delete", help=delete_help)
-    for parser in (show, delete):
+    listing, showing, deletion = runs
+    add_action(group, "list", listing, f"List {resource}s.").add_argument(
+        "--project", help="only of this project (its id)")
+    for parser in (add_action(group, "show", showing, f"Show details of a {resource}."),
+                   add_action(group, "delete", deletion, delete_help)):
         parser.add_argument(resource, help=f"UUID of the {resource}")
-    for parser, run in zip((listing, show, delete), runs, strict=True):
-        parser.set_defaults(run=run)
 
 
 def show(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:

@@ -24,25 +24,31 @@ _NOTHING = 3  # exit code if no rows were removed
 
 
 def add_commands(commands: Any) -> None:
-    command = commands.add_parser("db", help="Manage the database.")
-    group = command.add_subparsers(required=True, metavar="ACTION")
-    sync = group.add_parser("sync", help="Upgrade the schema to the newest revision, or to VERSION.")
-    sync.add_argument("version", nargs="?")
-    sync.set_defaults(run=_sync)
-    group.add_parser("version", help="Print the revision of the schema.").set_defaults(run=_version)
-    _add_purge(group)
-    group.add_parser("forget_secrets", help="Delete the encrypted passwords of servers that are being built, after the "
-                     "file [conductor]secret_key_file was lost.").set_defaults(run=_forget_secrets)
-    group.add_parser("renew_secrets", help="Encrypt the keys of volumes again with the first key in "
-                     "[conductor]secret_key_file.").set_defaults(run=_renew_secrets)
-
-
-def _sync(arguments: argparse.Namespace) -> None:
-    migrate.sync(CONF.database.connection, arguments.version)
-
-
-def _version(_arguments: argparse.Namespace) -> None:
-    print(migrate.version(CONF.database.connection) or "empty")
+    group = common.add_group(commands, "db", "Manage the database.")
+    common.add_action(group, "sync", lambda arguments: migrate.sync(CONF.database.connection, arguments.version),
+                      "Upgrade the schema to the newest revision, or to VERSION.").add_argument("version", nargs="?")
+    common.add_action(group, "version", lambda _arguments: print(migrate.version(CONF.database.connection) or "empty"),
+                      "Print the revision of the schema.")
+    command = common.add_action(group, "purge", _purge, "Remove deleted servers and their rows from the database. Exit "
+                                "code 3 if there are none.")
+    command.add_argument("--older-than", type=int, default=_MIN_AGE, metavar="SECONDS",
+                         help=f"only servers that were deleted this long ago (default and minimum: {_MIN_AGE})")
+    command.add_argument("--history-older-than", type=int, metavar="SECONDS",
+                         help="also actions and migrations of existing servers that ended this long ago (minimum: "
+                              f"{_MIN_AGE}); os-instance-actions and os-migrations no longer show them")
+    command.add_argument("--history-keep", type=int, default=0, metavar="ACTIONS",
+                         help="keep this number of newest actions of each existing server (default: 0)")
+    command.add_argument("--archive", metavar="FILE", help="append each removed row to this file as a line of JSON")
+    command.add_argument("--page", type=int, default=purge.PAGE, metavar="ROWS",
+                         help=f"number of rows per transaction (default: {purge.PAGE})")
+    command.add_argument("--compact", action="store_true",
+                         help="then return the disk space to the file system; each table is locked while its "
+                              "remaining rows are copied")
+    command.add_argument("--dry-run", action="store_true", help="only count the rows")
+    common.add_action(group, "forget_secrets", _forget_secrets, "Delete the encrypted passwords of servers that are "
+                      "being built, after the file [conductor]secret_key_file was lost.")
+    common.add_action(group, "renew_secrets", _renew_secrets,
+                      "Encrypt the keys of volumes again with the first key in [conductor]secret_key_file.")
 
 
 def _forget_secrets(_arguments: argparse.Namespace) -> None:
@@ -60,24 +66,6 @@ def _renew_secrets(_arguments: argparse.Namespace) -> None:
 
 
 # --- old rows ------------------------------------------------------------------------------------------
-def _add_purge(group: Any) -> None:
-    command = group.add_parser(
-        "purge", help="Remove deleted servers and their rows from the database. Exit code 3 if there are none.")
-    command.add_argument("--older-than", type=int, default=_MIN_AGE, metavar="SECONDS",
-                         help=f"only servers that were deleted this long ago (default and minimum: {_MIN_AGE})")
-    command.add_argument("--history-older-than", type=int, metavar="SECONDS",
-                         help="also actions and migrations of existing servers that ended this long ago (minimum: "
-                              f"{_MIN_AGE}); os-instance-actions and os-migrations no longer show them")
-    command.add_argument("--history-keep", type=int, default=0, metavar="ACTIONS",
-                         help="keep this number of newest actions of each existing server (default: 0)")
-    command.add_argument("--archive", metavar="FILE", help="append each removed row to this file as a line of JSON")
-    command.add_argument("--page", type=int, default=purge.PAGE, metavar="ROWS",
-                         help=f"number of rows per transaction (default: {purge.PAGE})")
-    command.add_argument("--compact", action="store_true",
-                         help="then return the disk space to the file system; each table is locked while its "
-                              "remaining rows are copied")
-    command.add_argument("--dry-run", action="store_true", help="only count the rows")
-    command.set_defaults(run=_purge)
 
 
 def _purge(arguments: argparse.Namespace) -> int:
@@ -110,24 +98,21 @@ def _purge(arguments: argparse.Namespace) -> int:
 
 def _selection(arguments: argparse.Namespace) -> purge.What:
     """Return the rows that the options select, by the clock of the database if it was read. Raises InvalidInput."""
-    return purge.What(_before("--older-than", arguments.older_than),
-                      None if arguments.history_older_than is None
-                      else _before("--history-older-than", arguments.history_older_than), _history_keep(arguments))
+    older_than, keep = _before("--older-than", arguments.older_than), arguments.history_keep
+    history = None
+    if arguments.history_older_than is not None:
+        history = _before("--history-older-than", arguments.history_older_than)
+    if not 0 <= keep <= _MAX_HISTORY_KEEP:
+        raise exception.InvalidInput(reason=f"--history-keep must be from 0 to {_MAX_HISTORY_KEEP}")
+    if keep and history is None:
+        raise exception.InvalidInput(reason="--history-keep needs --history-older-than; otherwise all history is kept")
+    return purge.What(older_than, history, keep)
 
 
 def _before(option: str, seconds: int) -> datetime.datetime:
     if not _MIN_AGE <= seconds <= 100 * 366 * 86400:
         raise exception.InvalidInput(reason=f"{option} must be from {_MIN_AGE} seconds to a century")
     return clock.after(-seconds)
-
-
-def _history_keep(arguments: argparse.Namespace) -> int:
-    keep: int = arguments.history_keep
-    if not 0 <= keep <= _MAX_HISTORY_KEEP:
-        raise exception.InvalidInput(reason=f"--history-keep must be from 0 to {_MAX_HISTORY_KEEP}")
-    if keep and arguments.history_older_than is None:
-        raise exception.InvalidInput(reason="--history-keep needs --history-older-than; otherwise all history is kept")
-    return keep
 
 
 def _open(path: str) -> IO[bytes]:

@@ -28,33 +28,30 @@ _STATES = (drain_states.MOVED, drain_states.DELETED, drain_states.LEFT, drain_st
 
 
 def add_commands(group: Any) -> None:
-    drain = group.add_parser("drain", help="Move all servers from a running host to other hosts. Exit codes: 0 the "
-                                           "host is empty, 1 some servers stayed, 3 the drain continues.")
+    drain = common.add_action(group, "drain", _run, "Move all servers from a running host to other hosts. Exit codes: "
+                              "0 the host is empty, 1 some servers stayed, 3 the drain continues.",
+                              kind=drain_states.DRAIN)
     drain.add_argument("--cold", action="store_true", help="shut down guests that cannot be live-migrated, and migrate "
                                                            "them (default: they stay)")
-    drain.set_defaults(run=_run, kind=drain_states.DRAIN)
-    evacuate = group.add_parser("evacuate", help="Evacuate all servers from a failed host. Exit codes as for drain. "
-                                                 "Make sure that the host is powered off.")
-    evacuate.set_defaults(run=_run, kind=drain_states.EVACUATE, cold=False)
+    evacuate = common.add_action(
+        group, "evacuate", _run, "Evacuate all servers from a failed host. Exit codes as for drain. Make sure that the "
+        "host is powered off.", kind=drain_states.EVACUATE, cold=False)
     for command in (drain, evacuate):
-        _add_options(command)
-
-
-def _add_options(command: argparse.ArgumentParser) -> None:
-    command.add_argument("host", help="name of the compute host ([DEFAULT]host)")
-    command.add_argument("--parallel", type=_positive, default=2, metavar="N",
-                         help="number of servers that move at the same time (default: 2)")
-    command.add_argument("--to", default="", metavar="HOST", help="destination host (default: the scheduler selects)")
-    command.add_argument("--patience", type=_seconds, default=600, metavar="SECONDS",
-                         help="time to wait for a server with another running operation (default: 600)")
-    command.add_argument("--reason", metavar="TEXT", help="disabled reason of the host")
-    command.add_argument("--timeout", type=_seconds, metavar="SECONDS",
-                         help="time to watch the drain, which continues afterwards")
-    command.add_argument("--json", action="store_true", help="print the report as JSON")
-    instead = command.add_mutually_exclusive_group()
-    instead.add_argument("--dry-run", action="store_true", help="only print the planned move of each server")
-    instead.add_argument("--status", action="store_true", help="only print the progress of the drain")
-    instead.add_argument("--stop", action="store_true", help="start no further moves; running moves continue")
+        command.add_argument("host", help="name of the compute host ([DEFAULT]host)")
+        command.add_argument("--parallel", type=_positive, default=2, metavar="N",
+                             help="number of servers that move at the same time (default: 2)")
+        command.add_argument("--to", default="", metavar="HOST",
+                             help="destination host (default: the scheduler selects)")
+        command.add_argument("--patience", type=_seconds, default=600, metavar="SECONDS",
+                             help="time to wait for a server with another running operation (default: 600)")
+        command.add_argument("--reason", metavar="TEXT", help="disabled reason of the host")
+        command.add_argument("--timeout", type=_seconds, metavar="SECONDS",
+                             help="time to watch the drain, which continues afterwards")
+        command.add_argument("--json", action="store_true", help="print the report as JSON")
+        instead = command.add_mutually_exclusive_group()
+        instead.add_argument("--dry-run", action="store_true", help="only print the planned move of each server")
+        instead.add_argument("--status", action="store_true", help="only print the progress of the drain")
+        instead.add_argument("--stop", action="store_true", help="start no further moves; running moves continue")
 
 
 def _positive(text: str) -> int:
@@ -74,7 +71,14 @@ def _seconds(text: str) -> int:
 def _run(arguments: argparse.Namespace) -> int:
     core = common.core()
     if arguments.dry_run:
-        return _dry_run(core, arguments)
+        wanted = _wanted(arguments)
+        if not core.db.read(functools.partial(services.compute_exists, host=wanted.host)):
+            raise exception.HostBinaryNotFound(host=wanted.host, binary=services.COMPUTE)
+        rows = list(_planned(core, wanted))
+        common.show(("Server", "State", "How", "Reason"), rows)
+        stay = sum(not how for _uuid, _state, how, _reason in rows)
+        print(f"{wanted.kind} of {wanted.host}: {len(rows) - stay} would move, {stay} would stay")
+        return 1 if stay else 0
     if arguments.stop:
         core.db.write(functools.partial(drains.stop, host=arguments.host))
     elif not arguments.status:
@@ -130,17 +134,6 @@ def _row(line: DrainedServer, names: dict[str, str]) -> Sequence[Any]:
     seconds = f"{(line.ended_at - line.started_at).total_seconds():.1f}" if line.ended_at and line.started_at else ""
     return (line.instance_uuid, names.get(line.instance_uuid), line.state, line.how, line.destination, seconds,
             line.reason)
-
-
-def _dry_run(core: Core, arguments: argparse.Namespace) -> int:
-    wanted = _wanted(arguments)
-    if not core.db.read(functools.partial(services.compute_exists, host=wanted.host)):
-        raise exception.HostBinaryNotFound(host=wanted.host, binary=services.COMPUTE)
-    rows = list(_planned(core, wanted))
-    common.show(("Server", "State", "How", "Reason"), rows)
-    stay = sum(not how for _uuid, _state, how, _reason in rows)
-    print(f"{wanted.kind} of {wanted.host}: {len(rows) - stay} would move, {stay} would stay")
-    return 1 if stay else 0
 
 
 def _planned(core: Core, wanted: Drain) -> Iterator[tuple[str, str, str, str]]:

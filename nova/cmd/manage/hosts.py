@@ -18,7 +18,7 @@ import oslo_messaging as messaging
 from nova import exception
 from nova.bus import message_signing
 from nova.bus.driver import options
-from nova.cmd.manage import drains
+from nova.cmd.manage import common, drains
 from nova.conf import CONF
 from nova.rpcapi import COMPUTE, CONDUCTOR, HEARTBEATS, REPORTS
 
@@ -27,20 +27,18 @@ _PROBE = "nobody"  # topic to which hosts of the previous release publish to che
 
 
 def add_commands(commands: Any) -> None:
-    group = commands.add_parser("host", help="Manage keys and broker accounts of compute hosts, and empty hosts."
-                                ).add_subparsers(required=True, metavar="ACTION")
-    master = group.add_parser("make_master_key", help="Create the master key of the control plane ([rpc]key_file).")
+    group = common.add_group(commands, "host", "Manage keys and broker accounts of compute hosts, and empty hosts.")
+    master = common.add_action(group, "make_master_key", _make_master_key,
+                               "Create the master key of the control plane ([rpc]key_file).")
     master.add_argument("file", help="new file for the key (mode 0600)")
-    master.set_defaults(run=_make_master_key)
-    enrol = group.add_parser("enrol", help="Create the key, the broker account and the configuration of a host.")
+    enrol = common.add_action(group, "enrol", _enrol,
+                              "Create the key, the broker account and the configuration of a host.")
     enrol.add_argument("host", help="name of the compute host ([DEFAULT]host)")
     enrol.add_argument("--output", default=".", metavar="DIRECTORY",
                        help="directory for HOST.key, HOST.conf and, without [rpc]broker_api, HOST.definitions.json "
                             "(mode 0600; default: the current directory)")
-    enrol.set_defaults(run=_enrol)
-    revoke = group.add_parser("revoke", help="Delete the broker account of a host.")
+    revoke = common.add_action(group, "revoke", _revoke, "Delete the broker account of a host.")
     revoke.add_argument("host", help="name of the compute host ([DEFAULT]host)")
-    revoke.set_defaults(run=_revoke)
     drains.add_commands(group)
 
 
@@ -72,7 +70,6 @@ def _enrol(arguments: argparse.Namespace) -> None:
 
 
 def _rabbit() -> Any:
-    """Return the options of oslo.messaging's RabbitMQ driver."""
     return options.register(CONF)
 
 
@@ -114,11 +111,9 @@ def account(host: str) -> str:
 
 def definitions(host: str, password: str, vhost: str, exchange: str) -> dict[str, Any]:
     """Return RabbitMQ definitions of the account of a host, with the minimum of permissions for nova-compute: patterns
-    of the names of queues and exchanges, and of the topics that it may send to and receive from.
-
-    A host may not declare the exchange that all services share: that right includes deleting it, and with it the
-    bindings of every queue. Nova's driver uses the exchange as conductors declare it (Driver.restrict_to_host).
-    """
+    of the names of queues and exchanges, and of the topics that it may send to and receive from. A host may not declare
+    the exchange that all services share: that right includes deleting it, and with it the bindings of every queue.
+    Nova's driver uses the exchange as conductors declare it (Driver.restrict_to_host)."""
     salt, user = secrets.token_bytes(4), account(host)
     hashed = base64.b64encode(salt + hashlib.sha256(salt + password.encode()).digest()).decode()
     queue, shared = rf"{_exactly(COMPUTE)}\.{_exactly(host)}", _exactly(exchange)
@@ -130,8 +125,7 @@ def definitions(host: str, password: str, vhost: str, exchange: str) -> dict[str
         "permissions": [{"user": user, "vhost": vhost, "configure": f"^({own})$",
                          "write": rf"^({own}|{shared}|amq\.default)$", "read": f"^({own}|{shared})$"}],
         "topic_permissions": [{"user": user, "vhost": vhost, "exchange": exchange, "write": f"^({topics})$",
-                               "read": f"^{queue}$"}],
-    }
+                               "read": f"^{queue}$"}]}
 
 
 def _exactly(name: str) -> str:

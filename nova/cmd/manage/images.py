@@ -19,9 +19,8 @@ from nova.objects.images.image import Image
 
 
 def add_commands(commands: Any) -> None:
-    group = commands.add_parser("image", help="Manage images and image caches.").add_subparsers(
-        required=True, metavar="ACTION")
-    load = group.add_parser("import", help="Create an image from a file.")
+    group = common.add_group(commands, "image", "Manage images and image caches.")
+    load = common.add_action(group, "import", _import, "Create an image from a file.")
     load.add_argument("file")
     load.add_argument("--name", required=True)
     load.add_argument("--id", help="id of the image (default: a new UUID)")
@@ -32,13 +31,11 @@ def add_commands(commands: Any) -> None:
     load.add_argument("--min-ram", type=int, default=0, help="minimum memory in MiB")
     load.add_argument("--private", metavar="PROJECT", help="visible to this project only (default: public)")
     load.add_argument("--property", action="append", default=[], metavar="NAME=VALUE")
-    load.set_defaults(run=_import)
-    group.add_parser("list", help="List images.").set_defaults(run=_list)
-    status = group.add_parser("cache_status", help="Show the images that hosts of aggregates were requested to cache. "
-                                                   "Exit codes: 0 all cached, 1 some failed, 3 in progress.")
+    common.add_action(group, "list", _list, "List images.")
+    status = common.add_action(group, "cache_status", _cache_status, "Show the images that hosts of aggregates were "
+                               "requested to cache. Exit codes: 0 all cached, 1 some failed, 3 in progress.")
     status.add_argument("--aggregate", metavar="NAME", help="only of this aggregate (its name or id)")
     status.add_argument("--json", action="store_true", help="print JSON")
-    status.set_defaults(run=_cache_status)
 
 
 def _import(arguments: argparse.Namespace) -> None:

@@ -12,9 +12,8 @@ from nova.objects.networks.network import DHCPV6, SLAAC, Network
 
 
 def add_commands(commands: Any) -> None:
-    group = commands.add_parser("network", help="Manage embedded networks.").add_subparsers(
-        required=True, metavar="ACTION")
-    create = group.add_parser("create", help="Create a network.")
+    group = common.add_group(commands, "network", "Manage embedded networks.")
+    create = common.add_action(group, "create", _create, "Create a network.")
     create.add_argument("--name", required=True)
     create.add_argument("--cidr", required=True, help="IPv4 subnet, such as 10.11.0.0/24")
     create.add_argument("--gateway", default="", help="gateway address (default: the first address)")
@@ -30,12 +29,17 @@ def add_commands(commands: Any) -> None:
     create.add_argument("--vni", type=int, help="VXLAN network identifier to connect the hosts; 0: a free one")
     create.add_argument("--project", help="id of the owning project (default: shared by all projects)")
     create.add_argument("--if-missing", action="store_true", help="succeed if a network with this name exists")
-    create.set_defaults(run=_create)
-    group.add_parser("list", help="List networks.").set_defaults(run=_list)
-    delete = group.add_parser("delete", help="Delete a network without servers.")
+    common.add_action(group, "list", _list, "List networks.")
+    delete = common.add_action(group, "delete", _delete, "Delete a network without servers.")
     delete.add_argument("network", help="name or UUID of the network")
-    delete.set_defaults(run=_delete)
-    _add_floating_commands(commands)
+    group = common.add_group(commands, "floating", "Manage floating IP addresses.")
+    create = common.add_action(group, "create", _create_floating, "Add the addresses of a network to a pool.")
+    create.add_argument("--pool", default="nova", help="name of the pool (default: %(default)s)")
+    create.add_argument("--ip_range", "--ip-range", required=True, help="IPv4 network, such as 203.0.113.16/28; "
+                        "its first and last address are omitted, except for /31 and /32")
+    common.add_action(group, "list", _list_floating, "List floating IP addresses.")
+    delete = common.add_action(group, "delete", _delete_floating, "Remove unallocated addresses from their pools.")
+    delete.add_argument("--ip_range", "--ip-range", required=True, help="the added network, or a part of it")
 
 
 def _create(arguments: argparse.Namespace) -> None:
@@ -68,20 +72,6 @@ def _delete(arguments: argparse.Namespace) -> None:
     raise exception.NetworkNotFound(network_id=arguments.network)
 
 
-def _add_floating_commands(commands: Any) -> None:
-    group = commands.add_parser("floating", help="Manage floating IP addresses.").add_subparsers(
-        required=True, metavar="ACTION")
-    create = group.add_parser("create", help="Add the addresses of a network to a pool.")
-    create.add_argument("--pool", default="nova", help="name of the pool (default: %(default)s)")
-    create.add_argument("--ip_range", "--ip-range", required=True, help="IPv4 network, such as 203.0.113.16/28; "
-                        "its first and last address are omitted, except for /31 and /32")
-    create.set_defaults(run=_create_floating)
-    group.add_parser("list", help="List floating IP addresses.").set_defaults(run=_list_floating)
-    delete = group.add_parser("delete", help="Remove unallocated addresses from their pools.")
-    delete.add_argument("--ip_range", "--ip-range", required=True, help="the added network, or a part of it")
-    delete.set_defaults(run=_delete_floating)
-
-
 def _create_floating(arguments: argparse.Namespace) -> None:
     made = common.core().db.write(
         lambda connection: floating_ips.create(connection, arguments.pool, arguments.ip_range))
@@ -89,10 +79,9 @@ def _create_floating(arguments: argparse.Namespace) -> None:
 
 
 def _list_floating(_arguments: argparse.Namespace) -> None:
-    addresses = common.core().db.read(floating_ips.index)
     common.show(("Address", "Pool", "Project", "Server", "Fixed address"), (
         (floating.address, floating.pool, floating.project_id or "(free)", floating.instance_uuid,
-         floating.fixed_address) for floating in addresses))
+         floating.fixed_address) for floating in common.core().db.read(floating_ips.index)))
 
 
 def _delete_floating(arguments: argparse.Namespace) -> None:

@@ -7,7 +7,6 @@ from nova import context, exception, image
 from nova.cmd.manage import common
 from nova.conductor.endpoints.volumes import Shares, Volumes
 from nova.objects.base import new_uuid
-from nova.objects.images.image import Image
 from nova.objects.volumes.share import Share
 from nova.objects.volumes.volume import Volume
 
@@ -15,25 +14,28 @@ _GIB = 1 << 30
 
 
 def add_commands(commands: Any) -> None:
-    group = commands.add_parser("volume", help="Manage embedded volumes.").add_subparsers(
-        required=True, metavar="ACTION")
-    create = group.add_parser("create", help="Create a volume.")
+    group = common.add_group(commands, "volume", "Manage embedded volumes.")
+    create = common.add_action(group, "create", _create, "Create a volume.")
     create.add_argument("--project", required=True, help="id of the owning project")
     create.add_argument("--size", type=int, help="size in GiB (default: the size that --image needs)")
     create.add_argument("--name", default="")
     create.add_argument("--description", default="")
     create.add_argument("--image", help="id of an image to copy to the volume, which becomes bootable")
     create.add_argument("--availability-zone")
-    create.set_defaults(run=_create)
     common.add_list_show_delete(group, "volume", (_list, _show, _delete), "Delete a volume that no server uses.")
-    _add_share_commands(commands)
+    group = common.add_group(commands, "share", "Manage embedded shares.")
+    create = common.add_action(group, "create", _create_share, "Create a share, a directory for servers of a project.")
+    create.add_argument("--project", required=True, help="id of the owning project")
+    create.add_argument("--name", default="")
+    common.add_list_show_delete(group, "share", (_list_share, _show_share, _delete_share),
+                                "Delete an unused share from the database; its directory stays.")
 
 
 def _create(arguments: argparse.Namespace) -> None:
     source = image.store().show(context.admin(), arguments.image) if arguments.image else None
     if source is not None and source.status != "active":
         raise exception.ImageNotActive(image_id=source.id)
-    needed = _needed_gb(source) if source else 0
+    needed = max(source.min_disk, -(-max(source.virtual_size or 0, source.size or 0) // _GIB), 1) if source else 0
     size = arguments.size or needed
     if not size:
         raise exception.InvalidInput(reason="--size or --image is needed")
@@ -43,11 +45,6 @@ def _create(arguments: argparse.Namespace) -> None:
         uuid=new_uuid(), project_id=arguments.project, name=arguments.name, description=arguments.description,
         size_gb=size, availability_zone=arguments.availability_zone, image=source, bootable=source is not None))
     print(created.uuid)
-
-
-def _needed_gb(source: Image) -> int:
-    size = max(source.virtual_size or 0, source.size or 0)
-    return max(source.min_disk, -(-size // _GIB), 1)
 
 
 def _list(arguments: argparse.Namespace) -> None:
@@ -65,16 +62,6 @@ def _show(arguments: argparse.Namespace) -> None:
 
 def _delete(arguments: argparse.Namespace) -> None:
     Volumes(common.core()).delete(context.admin(), arguments.volume)
-
-
-def _add_share_commands(commands: Any) -> None:
-    group = commands.add_parser("share", help="Manage embedded shares.").add_subparsers(required=True, metavar="ACTION")
-    create = group.add_parser("create", help="Create a share, a directory for servers of a project.")
-    create.add_argument("--project", required=True, help="id of the owning project")
-    create.add_argument("--name", default="")
-    create.set_defaults(run=_create_share)
-    common.add_list_show_delete(group, "share", (_list_share, _show_share, _delete_share),
-                                "Delete an unused share from the database; its directory stays.")
 
 
 def _create_share(arguments: argparse.Namespace) -> None:

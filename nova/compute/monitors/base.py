@@ -5,13 +5,23 @@ from __future__ import annotations
 import abc
 import logging
 from collections.abc import Iterator, Sequence
+from typing import Any
+
+from stevedore import driver as stevedore_driver
 
 from nova import exception
-from nova.compute import plugins
 from nova.objects.hosts.node import Metric, possible
 from nova.virt.driver import Driver
 
 LOG = logging.getLogger(__name__)
+
+
+def load(namespace: str, name: str) -> Any:
+    """Return the class of an entry point. Raises InvalidInput if there is none."""
+    try:
+        return stevedore_driver.DriverManager(namespace, name, invoke_on_load=False).driver
+    except Exception as error:
+        raise exception.InvalidInput(reason=f"there is no {namespace} plugin {name!r}: {error}") from error
 
 
 class Monitor(abc.ABC):
@@ -41,7 +51,7 @@ class Monitors:
             kind = kind or "cpu"
             if kind in monitors:
                 raise exception.InvalidInput(reason=f"[DEFAULT]compute_monitors names two monitors of {kind}")
-            monitors[kind] = plugins.load(f"nova.compute.monitors.{kind}", plugin)(driver)
+            monitors[kind] = load(f"nova.compute.monitors.{kind}", plugin)(driver)
         return cls(monitors)
 
     def measure(self) -> list[Metric] | None:

@@ -38,6 +38,5 @@ def _percents(before: HostCpu, now: HostCpu) -> dict[str, int]:
     total = sum(spent.values())
     if not total:
         return {}
-    busy = total - spent["idle"]
     return {f"cpu.{kind}.percent": 100 * time // total for kind, time in spent.items()} | {
-        "cpu.percent": 100 * busy // total}
+        "cpu.percent": 100 * (total - spent["idle"]) // total}

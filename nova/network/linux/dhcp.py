@@ -19,7 +19,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from nova import exception
 from nova.common import files, plain_ip
@@ -166,8 +166,7 @@ class DhcpServer:
         self._release_names(*others)
 
     def release(self, guest: Guest, vifs: Sequence[VIF]) -> None:
-        """Release the leases of these interfaces, so that their addresses can be assigned again at once. ``guest`` has
-        the remaining interfaces."""
+        """Release the leases of these interfaces, so that others can get their addresses. ``guest`` has the rest."""
         if guest.vifs:
             self.reserve(guest)
         else:
@@ -186,9 +185,13 @@ class DhcpServer:
 
     def _release(self, vifs: Sequence[VIF], leases: tuple[bytes, list[Lease6]] | None) -> None:
         """Send DHCP release messages for a guest. Runs in the namespace of the server."""
-        _send_releases(self.net.gateway, [(vif.mac, address) for vif in vifs for address in vif.addresses(4)])
+        gateway = self.net.gateway
+        _send(socket.AF_INET, (gateway, 67), [_release_packet(gateway, vif.mac, address) for vif in vifs
+                                              for address in vif.addresses(4)])
         if leases:
-            _send_releases_v6(*leases)
+            server, released = leases
+            _send(socket.AF_INET6, (_ALL_SERVERS, 547, 0, socket.if_nametoindex(_DEVICE)),
+                  [_release_packet_v6(server, lease) for lease in released])
 
     def _leases_v6(self, vifs: Sequence[VIF]) -> tuple[bytes, list[Lease6]] | None:
         """Return the server's identifier and the IPv6 leases of these interfaces, or None if the server has none."""
@@ -297,7 +300,6 @@ def read(path: str) -> str | None:
 
 # --- release messages ----------------------------------------------------------------------------------
 def _release_packet(server: str, mac: str, address: str) -> bytes:
-    """Return a DHCPRELEASE message."""
     hardware = bytes.fromhex(mac.replace(":", ""))
     message = struct.pack("!BBBBIHH4s4s4s4s16s64s128s", 1, 1, len(hardware), 0, 0x4E6F7661, 0, 0,
                           socket.inet_aton(address), bytes(4), bytes(4), bytes(4), hardware, b"", b"")
@@ -306,7 +308,6 @@ def _release_packet(server: str, mac: str, address: str) -> bytes:
 
 
 def _release_packet_v6(server: bytes, lease: Lease6) -> bytes:
-    """Return a Release message (DHCPv6)."""
     address = _option(_IA_ADDRESS, socket.inet_pton(socket.AF_INET6, lease.address) + bytes(8))
     return (struct.pack("!B", _RELEASE) + b"nov" + _option(_CLIENT_ID, lease.client) + _option(_SERVER_ID, server)
             + _option(_IA_NA, struct.pack("!III", lease.iaid, 0, 0) + address))
@@ -335,21 +336,12 @@ def _raw(text: str) -> bytes:
     return bytes.fromhex(text.replace(":", ""))
 
 
-def _send_releases(server: str, leases: Collection[tuple[str, str]]) -> None:
-    """Release pairs of MAC address and IPv4 address at this server. Raises OSError."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
-        # The server requires that the packet arrives from the interface of the network.
+def _send(family: int, receiver: tuple[Any, ...], packets: Iterable[bytes]) -> None:
+    """Send UDP packets from the interface of the network, as the DHCP server requires. Raises OSError."""
+    with socket.socket(family, socket.SOCK_DGRAM) as sender:
         sender.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, _DEVICE.encode() + b"\0")
-        for mac, address in leases:
-            sender.sendto(_release_packet(server, mac, address), (server, 67))
-
-
-def _send_releases_v6(server: bytes, leases: Collection[Lease6]) -> None:
-    """Release IPv6 leases. Raises OSError."""
-    with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as sender:
-        sender.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, _DEVICE.encode() + b"\0")
-        for lease in leases:
-            sender.sendto(_release_packet_v6(server, lease), (_ALL_SERVERS, 547, 0, socket.if_nametoindex(_DEVICE)))
+        for packet in packets:
+            sender.sendto(packet, receiver)
 
 
 # --- names of floating addresses -----------------------------------------------------------------------

@@ -89,12 +89,8 @@ class LinuxNetwork(HostNetwork):
                 elif not uuids:
                     self._try("remove network", network_id, self._remove_network, network_id, None)
         self._try("set up", "floating addresses", self._floating.answer)
-        self._start_tasks()
-
-    def _start_tasks(self) -> None:
-        """Start the periodic tasks. Does nothing if they run already, since start() is repeated after a failure."""
         if self._tasks:
-            return
+            return  # they run already: start() is repeated after a failure
         self._tasks = [Periodic("dhcp-watch", WATCH_INTERVAL, self._watch_servers),
                        Periodic("filter-watch", WATCH_INTERVAL, self._watch_filters)]
         if self._conductor is not None:

@@ -93,21 +93,17 @@ class FloatingAddresses:
             state_files.write(self._file, ProxyEntries(uplinks={**entries, **dict.fromkeys(wanted, uplink or "")}))
             for address, device in entries.items():
                 if wanted.get(address) != device:
-                    _remove_entry(address, device, keep_route=address in wanted)
+                    lines = [] if address in wanted else [f"route del {address}/32"]
+                    lines += [f"neigh del proxy {address} dev {device}"] if plumbing.exists(device) else []
+                    for line in lines:  # missing entries do not matter
+                        with contextlib.suppress(exception.NetworkSetupError):
+                            commands.ip([line])
             if uplink and wanted:
                 plumbing.disable_proxy_delay(uplink)
                 commands.ip([f"neigh replace proxy {address} dev {uplink}" for address in sorted(wanted)])
             state_files.write(self._file, ProxyEntries(uplinks=dict.fromkeys(wanted, uplink or "")))
         for address in announce:
             _announce(address, uplink or "")
-
-
-def _remove_entry(address: str, device: str, keep_route: bool) -> None:
-    """Remove the proxy ARP entry of an address and its route. Succeeds if they do not exist."""
-    lines = [] if keep_route else [f"route del {address}/32"]
-    for line in [*lines, *([f"neigh del proxy {address} dev {device}"] if plumbing.exists(device) else [])]:
-        with contextlib.suppress(exception.NetworkSetupError):
-            commands.ip([line])
 
 
 def _announce(address: str, device: str) -> None:

@@ -21,8 +21,7 @@ class Groups:
 
     def __init__(self, state_path: str, table: str, filters: Ruleset) -> None:
         self._root = os.path.join(state_path, "groups")
-        self._table = table
-        self._filters = filters
+        self._table, self._filters = table, filters
         self._cache: collections.OrderedDict[int, GroupFilter] = collections.OrderedDict()
         # Held until the filters are changed, so that an older update never overwrites a newer one.
         self.lock = threading.RLock()

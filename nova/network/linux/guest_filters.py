@@ -101,8 +101,10 @@ def guest(table: str, vif: VIF, net: HostNet, rules: RuleSet, moved: bool = Fals
     chains = {
         "sent": [f"ether saddr != {mac} drop", *([f"ether type ip6 goto sent6_{name}"] if v6 else []),
                  *_sent_v4(name, mac, v4)],
-        "received": [*_received(name, mac, bool(v6)), *_received_v4(name, v4, net), *_ingress(rules, 4),
-                     *_drop_rest(name, _V4)]}
+        # Unicast frames for another MAC address, which the bridge floods before it has learned the port.
+        "received": [f"ether daddr & 01:00:00:00:00:00 == 00:00:00:00:00:00 ether daddr != {mac} drop",
+                     *([f"ether type ip6 goto received6_{name}"] if v6 else []),
+                     *_received_v4(name, v4, net), *_ingress(rules, 4), *_drop_rest(name, _V4)]}
     families = [_V4]
     if v6:
         families.append(_V6)
@@ -205,13 +207,6 @@ def _learned(name: str, family: _Family) -> list[str]:
 
 
 # --- received packets, regardless of security groups: neighbor discovery, DHCP, replies, errors ------
-def _received(name: str, mac: str, v6: bool) -> list[str]:
-    return [
-        # Unicast frames for another MAC address, which the bridge floods before it has learned the port.
-        f"ether daddr & 01:00:00:00:00:00 == 00:00:00:00:00:00 ether daddr != {mac} drop",
-        *([f"ether type ip6 goto received6_{name}"] if v6 else [])]
-
-
 def _received_v4(name: str, addresses: Sequence[str], net: HostNet) -> list[str]:
     own = ", ".join(f"{int(ipaddress.IPv4Address(address)):#010x}" for address in addresses)
     return [
@@ -239,10 +234,8 @@ def _received_v6(name: str, own: Sequence[str], net: HostNet) -> list[str]:
 def _fragments(name: str, family: _Family) -> list[str]:
     """Return rules that accept later fragments after an accepted first fragment; see ``_drop_rest``."""
     accepted = family.set("fragments", name)
-    return [
-        f"{family.later} {family.packet} {accepted} accept",
-        f"{family.later} drop",
-        f"{family.first} update {accepted} {{ {family.packet} timeout {_FRAGMENTS}s }}"]
+    return [f"{family.later} {family.packet} {accepted} accept", f"{family.later} drop",
+            f"{family.first} update {accepted} {{ {family.packet} timeout {_FRAGMENTS}s }}"]
 
 
 def _drop_rest(name: str, family: _Family) -> list[str]:
@@ -298,8 +291,7 @@ def accepted(rules: Iterable[FilterRule], version: int) -> list[str]:
 
 def _members(group_id: int, version: int) -> str:
     """Return the name of the set of a security group's interfaces: MAC address and IP address of one version. The MAC
-    address is included because networks may have the same IP addresses. MAC addresses are unique, and a guest cannot
-    forge its own."""
+    address is included because networks may have the same IP addresses. Guests cannot forge their MAC addresses."""
     return f"interfaces{_FAMILIES[version].suffix}_{group_id:d}"
 
 
@@ -347,7 +339,6 @@ def _match(rule: FilterRule, version: int) -> str | None:
 
 # --- the packet filters of a group, shared by its guests on a host ------------------------------------
 def _ensure_chains(table: str, group_id: int) -> list[str]:
-    """Create the chains of a group, empty, unless they exist."""
     return [f"add chain bridge {table} {chain}_{group_id:d}" for chain in _CHAINS.values()]
 
 

@@ -12,8 +12,7 @@ from nova.network.linux.state_files import HostNet
 def matches(addresses: Sequence[tuple[str, str]], uplink: str | None, nets: Sequence[HostNet]) -> list[str]:
     """Return nftables matches of the packets from guests that the host accepts. ``addresses``: (device, address) of the
     host. Besides the configured services the host accepts DNS queries if a name server of ``nets`` has an address of
-    the host, to which the DNS servers of the networks forward queries. Raises NetworkSetupError for an invalid
-    option."""
+    the host, to which the DNS servers of the networks forward queries. Raises NetworkSetupError."""
     public = sorted({address for device, address in addresses if device == uplink})
     accepted = []
     for service in CONF.network.host_services:

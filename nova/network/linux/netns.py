@@ -34,7 +34,15 @@ def call(name: str, function: Callable[[], T]) -> T:
 
     def body() -> None:
         try:
-            _enter(name)
+            # os.setns exists from Python 3.12 on.
+            libc = ctypes.CDLL(None, use_errno=True)
+            handle = os.open(os.path.join(ROOT, name), os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                if libc.setns(handle, CLONE_NEWNET) != 0:
+                    number = ctypes.get_errno()
+                    raise OSError(number, f"cannot enter namespace {name}: {os.strerror(number)}")
+            finally:
+                os.close(handle)
             results.append(function())
         except BaseException as error:
             errors.append(error)
@@ -45,15 +53,3 @@ def call(name: str, function: Callable[[], T]) -> T:
     if errors:
         raise errors[0]
     return results[0]
-
-
-def _enter(name: str) -> None:
-    # os.setns exists from Python 3.12 on.
-    libc = ctypes.CDLL(None, use_errno=True)
-    handle = os.open(os.path.join(ROOT, name), os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        if libc.setns(handle, CLONE_NEWNET) != 0:
-            number = ctypes.get_errno()
-            raise OSError(number, f"cannot enter namespace {name}: {os.strerror(number)}")
-    finally:
-        os.close(handle)

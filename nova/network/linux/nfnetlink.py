@@ -20,8 +20,7 @@ FAMILIES = {"ip": 2, "bridge": 7, "ip6": 10}
 _TIMEOUT = 10
 _TRIES = 20
 
-# Name of a chain, or "" for the table -> values that change with it: its handle and, of chains, the number of
-# references.
+# Name of a chain, or "" for the table -> values that change with it: its handle, and the references of chains.
 Marks = dict[str, tuple[int, ...]]
 
 

@@ -60,7 +60,11 @@ def complete(net: HostNet) -> bool:
 
 def ensure(net: HostNet, tag: str) -> None:
     """Create or repair the devices and the namespace of a network. Raises NetworkSetupError."""
-    _check_owner(net, tag)
+    tunnel = [net.wire_port] if net.vni is not None and net.wire_port else []
+    for device in (net.bridge, net.bridge_port, net.uplink_port, *tunnel):
+        owner = _owner(device)
+        if owner and owner.startswith("nova-") and owner != _alias(tag):
+            raise exception.NetworkSetupError(reason=f"{device} belongs to another nova-compute on this machine")
     commands.ip(_root_lines(net, tag))
     _disable_ipv6([net.bridge, net.bridge_port] + ([net.uplink_port] if net.link is not None else []))
     if net.wire_port and (net.vlan is not None or net.vni is not None):
@@ -180,7 +184,13 @@ def _wire_lines(net: HostNet, tag: str) -> list[str]:
     if port is None:
         return []
     if net.vni is not None:
-        return _tunnel_lines(net, port, tag)
+        lines = []
+        if exists(port) and (_owner(port) != _alias(tag) or _tunnel_of(port) != (net.vni, net.tunnel)):
+            lines.append(f"link del dev {port}")
+        if lines or not exists(port):
+            lines += [f"link add name {port} type vxlan id {net.vni} local {net.tunnel} "
+                      f"dstport {filters.VXLAN_PORT} ttl 64", *_mark_lines(port, tag)]
+        return [*lines, f"link set dev {port} master {net.bridge} mtu {net.mtu} up"]
     if not exists(str(interface)):
         raise exception.NetworkSetupError(reason=f"the host has no interface {interface}")
     lines = []
@@ -192,34 +202,11 @@ def _wire_lines(net: HostNet, tag: str) -> list[str]:
     return [*lines, *up, f"link set dev {port} master {net.bridge} up"]
 
 
-def _tunnel_lines(net: HostNet, port: str, tag: str) -> list[str]:
-    """Return the commands that create the tunnel device, or replace it if its parameters have changed."""
-    lines = []
-    if exists(port) and (_owner(port) != _alias(tag) or _tunnel_of(port) != (net.vni, net.tunnel)):
-        lines.append(f"link del dev {port}")
-    if lines or not exists(port):
-        lines += [f"link add name {port} type vxlan id {net.vni} local {net.tunnel} "
-                  f"dstport {filters.VXLAN_PORT} ttl 64", *_mark_lines(port, tag)]
-    return [*lines, f"link set dev {port} master {net.bridge} mtu {net.mtu} up"]
-
-
 def _tunnel_of(port: str) -> tuple[int | None, str | None]:
     """Return the VNI and the local address of an existing tunnel device."""
     devices = json.loads(commands.run(["ip", "-json", "-details", "link", "show", "dev", port]) or "[]")
     data = devices[0].get("linkinfo", {}).get("info_data", {}) if devices else {}
     return data.get("id"), data.get("local") or data.get("local6")
-
-
-def _namespace_lines(net: HostNet) -> list[str]:
-    lines = ["link set dev lo up", f"link set dev gw mtu {net.mtu} up",
-             f"address replace {net.gateway}/{net.prefix} dev gw", f"address replace {filters.METADATA}/32 dev gw"]
-    if net.cidr_v6 and net.gateway_v6:
-        lines.append(f"address replace {net.gateway_v6}/{net.cidr_v6.split('/')[1]} dev gw nodad")
-    if net.link is not None:
-        outer, inner = link_addresses(net.link)
-        lines += [f"link set dev out mtu {_uplink_mtu()} up", f"address replace {inner}/31 dev out",
-                  f"route replace default via {outer} dev out"]
-    return lines
 
 
 def _set_up_namespace(net: HostNet) -> None:
@@ -234,7 +221,15 @@ def _set_up_namespace(net: HostNet) -> None:
                 "net/ipv4/ip_forward": "1" if net.link is not None else "0"}
     for name, value in settings.items():
         _set(name, value)
-    commands.ip(_namespace_lines(net))
+    lines = ["link set dev lo up", f"link set dev gw mtu {net.mtu} up",
+             f"address replace {net.gateway}/{net.prefix} dev gw", f"address replace {filters.METADATA}/32 dev gw"]
+    if net.cidr_v6 and net.gateway_v6:
+        lines.append(f"address replace {net.gateway_v6}/{net.cidr_v6.split('/')[1]} dev gw nodad")
+    if net.link is not None:
+        outer, inner = link_addresses(net.link)
+        lines += [f"link set dev out mtu {_uplink_mtu()} up", f"address replace {inner}/31 dev out",
+                  f"route replace default via {outer} dev out"]
+    commands.ip(lines)
     _disable_checksum_offload("gw")
     commands.nft(filters.namespace())
 
@@ -255,14 +250,6 @@ def _mark_lines(device: str, tag: str) -> list[str]:
     if os.path.exists("/proc/sys/net/ipv6"):
         lines.append(f"link set dev {device} addrgenmode none")
     return lines
-
-
-def _check_owner(net: HostNet, tag: str) -> None:
-    tunnel = [net.wire_port] if net.vni is not None and net.wire_port else []
-    for device in (net.bridge, net.bridge_port, net.uplink_port, *tunnel):
-        owner = _owner(device)
-        if owner and owner.startswith("nova-") and owner != _alias(tag):
-            raise exception.NetworkSetupError(reason=f"{device} belongs to another nova-compute on this machine")
 
 
 def _alias(tag: str) -> str:

@@ -27,8 +27,7 @@ _CHAIN = re.compile(r"(?:add|delete) chain (ip|ip6|bridge) \S+ (\S+)")
 
 class FilterBlock(NamedTuple):
     """The packet filters of a device, a security group or the host, and the egress guard of the device, if any.
-    ``lines(lost)`` returns the nftables commands that create the block; ``lost``: True if its learned flows are
-    lost."""
+    ``lines(lost)`` returns its nftables commands; ``lost``: True if its learned flows are lost."""
 
     lines: Callable[[bool], Sequence[str]]
     guard: Guard | None = None
@@ -110,12 +109,9 @@ class Ruleset:
         marks = self._query(self._read_marks)
         if marks is None:
             return
-        if marks != self._marks:
-            self._restore(marks)
-        else:
+        if marks == self._marks:
             self._generation = generation
-
-    def _restore(self, marks: Mapping[tuple[str, str], tuple[int, ...]]) -> None:
+            return
         differs = sorted(f"{family} {chain or 'table'}" for family, chain in marks.keys() | self._marks.keys()
                          if marks.get((family, chain)) != self._marks.get((family, chain)))
         LOG.warning("Another program changed the packet filters of guests (table %s: %d differences, %s): restoring "

@@ -30,8 +30,7 @@ class Tunnels:
     """The tunnels of this host. ``lock`` returns the lock of a network. Callers of RPC methods hold no other lock."""
 
     def __init__(self, state: StateFiles, lock: Callable[[str], AbstractContextManager[object]]) -> None:
-        self._state = state
-        self._lock = lock
+        self._state, self._lock = state, lock
         self._host = ""
         self._conductor: NetworkHosts | None = None
         # Serializes RPC calls, so that an older list never arrives after a newer one.
@@ -106,13 +105,8 @@ class Tunnels:
                 else:
                     LOG.error("No tunnel to host %s: its address %s and the address %s of this host have different IP "
                               "versions", host, address, own)
-        present = _targets(net.wire_port)
+        entries = json.loads(commands.run(["bridge", "-json", "fdb", "show", "dev", net.wire_port]) or "[]")
+        present = {entry["dst"] for entry in entries if entry.get("mac") == _ALL_MACS and "dst" in entry}
         entry = f"{_ALL_MACS} dev {net.wire_port} self dst"
         commands.bridge([*(f"fdb del {entry} {address}" for address in sorted(present - wanted)),
                          *(f"fdb append {entry} {address}" for address in sorted(wanted - present))])
-
-
-def _targets(device: str) -> set[str]:
-    """Return the addresses that a tunnel device sends broadcasts to."""
-    entries = json.loads(commands.run(["bridge", "-json", "fdb", "show", "dev", device]) or "[]")
-    return {entry["dst"] for entry in entries if entry.get("mac") == _ALL_MACS and "dst" in entry}

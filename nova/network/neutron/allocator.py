@@ -24,8 +24,6 @@ from nova.operations.framework.contexts import ServiceControl
 
 LOG = logging.getLogger(__name__)
 
-_WITHOUT_ADDRESS = ("deferred", "none")
-
 
 class NeutronAllocator:
     """The conductor's part of the network back end "neutron" (:class:`nova.network.base.Allocator`)."""
@@ -62,7 +60,7 @@ class NeutronAllocator:
         if port.get("device_id"):
             raise exception.PortInUse(port_id=port["id"])
         check_supported(port)
-        if not port["fixed_ips"] and port.get("ip_allocation", "immediate") not in _WITHOUT_ADDRESS:
+        if not port["fixed_ips"] and port.get("ip_allocation", "immediate") not in ("deferred", "none"):
             raise exception.PortRequiresFixedIp(port_id=port["id"])
         return msgspec.structs.replace(request, network_id=port["network_id"])
 
@@ -72,21 +70,17 @@ class NeutronAllocator:
             raise exception.NetworkRequiresSubnet(network_id=network["id"])
         if network.get("router:external") and not network.get("shared") and not ctx.is_admin:
             raise exception.ExternalNetworkAttachForbidden(network_id=network["id"])
-        if request.fixed_ip:
-            taken = self._api.list(ctx, "ports", network_id=network["id"], fixed_ips=f"ip_address={request.fixed_ip}")
-            if taken:
-                raise exception.FixedIpInUse(address=request.fixed_ip)
+        if request.fixed_ip and self._api.list(
+                ctx, "ports", network_id=network["id"], fixed_ips=f"ip_address={request.fixed_ip}"):
+            raise exception.FixedIpInUse(address=request.fixed_ip)
         return request
 
     def check_groups(self, ctx: RequestContext, project_id: str, names: Sequence[str]) -> None:
         group_ids(self._api, ctx, project_id, names, ctx.auth_token)
 
 
-_DEFAULT_GROUP = "default"
 # The extension that adds dns_name to ports.
 _DNS = "dns-integration"
-_UNBOUND = "unbound"
-_PLUGGABLE = ("ovs",)
 
 
 class NeutronServerInterfaces:
@@ -124,8 +118,7 @@ class NeutronServerInterfaces:
                 port = self._create(request, groups)
             ports.append(port)
         networks = self._networks(ports)
-        return [self._bind_and_name(vif, host, networks[vif.network_id])
-                for vif in self._vifs(ports, wanted, networks)]
+        return [self._bind_and_name(vif, host, networks[vif.network_id]) for vif in self._vifs(ports, wanted, networks)]
 
     def _take(self, port_id: str) -> Raw:
         port = self._api.port(self._ctx, port_id)
@@ -195,7 +188,7 @@ class NeutronServerInterfaces:
             "device_id": self._server.uuid, "binding:host_id": host,
             "device_owner": f"compute:{self._server.availability_zone or CONF.default_availability_zone}",
             **(more or {})})
-        if port.get("binding:vif_type") not in _PLUGGABLE:
+        if port.get("binding:vif_type") != "ovs":
             raise exception.PortBindingFailed(port_id=vif.id)
         return _bound(vif, port)
 
@@ -242,9 +235,8 @@ class NeutronServerInterfaces:
     def refreshed(self) -> list[VIF]:
         vifs = {vif.id: vif for vif in self._server.network_info}
         ports = [port for port in self._ports() if port["id"] in vifs]
-        return self._vifs(ports, [NetworkRequest(
-            port_id=port["id"] if vifs[port["id"]].keep else None, tag=vifs[port["id"]].tag) for port in ports],
-                          self._networks(ports))
+        return self._vifs(ports, [NetworkRequest(port_id=port["id"] if vifs[port["id"]].keep else None,
+                                                 tag=vifs[port["id"]].tag) for port in ports], self._networks(ports))
 
     def _networks(self, ports: Sequence[Raw]) -> dict[str, Raw]:
         return {uuid: self._api.network(self._ctx, uuid)
@@ -263,7 +255,7 @@ class NeutronServerInterfaces:
 def group_ids(api: NeutronApi, ctx: RequestContext, project_id: str, names: Sequence[str],
               token: str | None = None) -> list[str] | None:
     """Return the ids of security groups given by name or id, or None for Neutron's default group."""
-    if not names or list(names) == [_DEFAULT_GROUP]:
+    if not names or list(names) == ["default"]:
         return None
     groups = api.list(ctx, "security-groups", token, tenant_id=project_id)
     ids = []
@@ -307,7 +299,7 @@ def _bound(vif: VIF, port: Raw) -> VIF:
     details: dict[str, Any] = port.get("binding:vif_details") or {}
     active = port.get("status") == "ACTIVE" or not port.get("admin_state_up", True)
     return msgspec.structs.replace(
-        vif, vif_type=port.get("binding:vif_type") or _UNBOUND, vnic_type=port.get("binding:vnic_type") or "normal",
+        vif, vif_type=port.get("binding:vif_type") or "unbound", vnic_type=port.get("binding:vnic_type") or "normal",
         details=details, profile=port.get("binding:profile") or {},
         bridge=str(details.get("bridge_name") or CONF.neutron.ovs_bridge), active=active, awaits_plug=not active)
 

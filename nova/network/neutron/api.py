@@ -17,10 +17,14 @@ GROUP = "neutron"
 
 Raw = dict[str, Any]
 
-# Error types of Neutron, by the exception that they are mapped to.
-_IN_USE = ("IpAddressAlreadyAllocated", "IpAddressInUse")
-_EXHAUSTED = ("IpAddressGenerationFailure", "ExternalIpAddressExhausted", "NoMoreIps")
-_INVALID_IP = ("InvalidIpForNetwork", "InvalidIpForSubnet")
+# The exceptions for error types of Neutron, and for statuses with other error types.
+_BY_TYPE: dict[str, type[exception.NovaException]] = {
+    **dict.fromkeys(("IpAddressAlreadyAllocated", "IpAddressInUse"), exception.FixedIpInUse),
+    **dict.fromkeys(("IpAddressGenerationFailure", "ExternalIpAddressExhausted", "NoMoreIps"),
+                    exception.NoMoreFixedIps),
+    **dict.fromkeys(("InvalidIpForNetwork", "InvalidIpForSubnet"), exception.FixedIpInvalid),
+    "OverQuota": exception.QuotaLimit}
+_BY_STATUS = {404: exception.NotFound, 409: exception.Conflict, 413: exception.QuotaLimit}
 
 _Id = Annotated[str, Meta(min_length=1, max_length=64)]
 _Mac = Annotated[str, Meta(pattern=r"^([0-9A-Fa-f]{2}:){5}[0-9A-Fa-f]{2}$")]
@@ -161,22 +165,13 @@ def _check(response: requests.Response, user: bool) -> None:
     if status < 300:
         return
     kind, message = _fault(response)
-    if status == 404:
-        raise exception.NotFound(message)
     if status == 412:
         raise _RevisionMismatch
-    if kind in _IN_USE:
-        raise exception.FixedIpInUse(message)
-    if kind in _EXHAUSTED:
-        raise exception.NoMoreFixedIps(message)
-    if kind in _INVALID_IP:
-        raise exception.FixedIpInvalid(message)
-    if kind == "OverQuota" or status == 413:
-        raise exception.QuotaLimit(message)
+    error = (_BY_TYPE.get(kind) if status != 404 else None) or _BY_STATUS.get(status)
+    if error is not None:
+        raise error(message)
     if status == 400:
         raise exception.InvalidInput(reason=message)
-    if status == 409:
-        raise exception.Conflict(message)
     if user and status in (401, 403):
         raise exception.Forbidden(message)
     raise exception.NetworkServiceUnavailable(reason=f"the service responded with status {status}")

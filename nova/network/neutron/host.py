@@ -41,8 +41,7 @@ class NeutronHostNetwork(HostNetwork):
         self._remove(self._devices(uuid))
 
     def guests(self) -> set[str]:
-        output = _vsctl("--bare", "--columns=external_ids", "find", "Interface")
-        words = (word.strip('",') for word in output.split())
+        words = (word.strip('",') for word in _vsctl("--bare", "--columns=external_ids", "find", "Interface").split())
         return {word.removeprefix("vm-id=").strip('"') for word in words if word.startswith("vm-id=")}
 
     @staticmethod

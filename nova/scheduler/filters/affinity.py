@@ -28,15 +28,11 @@ class ServerGroupAffinityFilter(Filter):
         return view.on_hosts(hosts) if hosts else everything(view)
 
 
-class ServerGroupAntiAffinityFilter(Filter):
+class ServerGroupAntiAffinityFilter(ServerGroupAffinityFilter):
     """Policy anti-affinity: hosts with fewer members than the group's max_server_per_host."""
 
     policy = ANTI_AFFINITY
-    depends_on = Scope.TABLE
     refusal = "the host has as many servers of the group as it may"
-
-    def applies(self, request: Request) -> bool:
-        return request.policy == self.policy
 
     def mask(self, view: FleetView, request: Request) -> BoolColumn:
         assert request.spec.group is not None
@@ -52,11 +48,11 @@ class SameHostFilter(Filter):
     refusal = "none of the servers of the hint same_host is on the host"
 
     def applies(self, request: Request) -> bool:
-        return bool(request.hint(self.claim_hint))
+        return bool(request.spec.hint(self.claim_hint))
 
     def mask(self, view: FleetView, request: Request) -> BoolColumn:
         hosts = request.spec.hint_hosts
-        return view.on_hosts({hosts[uuid] for uuid in request.hint(self.claim_hint) if uuid in hosts})
+        return view.on_hosts({hosts[uuid] for uuid in request.spec.hint(self.claim_hint) if uuid in hosts})
 
 
 class DifferentHostFilter(SameHostFilter):
@@ -75,7 +71,7 @@ class SimpleCIDRAffinityFilter(Filter):
     depends_on = Scope.REQUEST
 
     def applies(self, request: Request) -> bool:
-        return bool(request.hint("build_near_host_ip"))
+        return bool(request.spec.hint("build_near_host_ip"))
 
     def mask(self, view: FleetView, request: Request) -> BoolColumn:
         network = self._network(request)
@@ -92,9 +88,9 @@ class SimpleCIDRAffinityFilter(Filter):
 
     @staticmethod
     def _network(request: Request) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None:
-        prefix = next(iter(request.hint("cidr")), "/24").removeprefix("/")
+        prefix = next(iter(request.spec.hint("cidr")), "/24").removeprefix("/")
         try:
-            return plain_ip.network(f"{request.hint('build_near_host_ip')[0]}/{prefix}", strict=False)
+            return plain_ip.network(f"{request.spec.hint('build_near_host_ip')[0]}/{prefix}", strict=False)
         except ValueError:
             return None
 

@@ -9,8 +9,6 @@ from nova.scheduler.view import FleetView
 
 Metadata = list[dict[str, str]]
 
-_SCOPE = "aggregate_instance_extra_specs"
-
 
 def items(text: str) -> list[str]:
     """Return the items of a comma-separated list."""
@@ -52,7 +50,7 @@ class AggregateInstanceExtraSpecsFilter(_AggregateFilter):
             scope, colon, name = key.partition(":")
             if not colon:
                 wanted[key] = value
-            elif scope == _SCOPE:
+            elif scope == "aggregate_instance_extra_specs":
                 wanted[name] = value
         return wanted
 
@@ -126,9 +124,7 @@ class IsolatedHostsFilter(Filter):
         isolated = view.on_hosts(request.settings.isolated_hosts)
         if request.image is not None and request.image.id in request.settings.isolated_images:
             return isolated
-        if request.settings.restrict_isolated_hosts_to_isolated_images:
-            return ~isolated
-        return isolated | True
+        return ~isolated if request.settings.restrict_isolated_hosts_to_isolated_images else isolated | True
 
     def reason(self, view: FleetView, request: Request) -> str:
         isolated = view.text("host", 0) in request.settings.isolated_hosts

@@ -68,18 +68,16 @@ class JsonFilter(Filter):
     refusal = "the hint query does not hold"
 
     def applies(self, request: Request) -> bool:
-        return bool(request.hint("query"))
+        return bool(request.spec.hint("query"))
 
     def mask(self, view: FleetView, request: Request) -> BoolColumn:
         query = self._query(request)
-        if not query:
-            return everything(view)
-        return np.array(_evaluate(query, view), np.bool_)
+        return np.array(_evaluate(query, view), np.bool_) if query else everything(view)
 
     @staticmethod
     def _query(request: Request) -> Any:
         try:
-            query = json.loads(request.hint("query")[0])
+            query = json.loads(request.spec.hint("query")[0])
         except (ValueError, RecursionError):
             raise exception.NoValidHost(reason="The scheduler hint query is not valid JSON.") from None
         if not isinstance(query, list):
@@ -93,9 +91,7 @@ def _terms(query: Any, depth: int) -> int:
     """Return the number of operators and operands of a query, or more than the limit if it is nested too deeply."""
     if not isinstance(query, list):
         return 1
-    if depth > _MAX_DEPTH:
-        return _MAX_TERMS + 1
-    return sum(_terms(operand, depth + 1) for operand in query)
+    return sum(_terms(operand, depth + 1) for operand in query) if depth <= _MAX_DEPTH else _MAX_TERMS + 1
 
 
 def _evaluate(query: Any, view: FleetView) -> list[bool]:

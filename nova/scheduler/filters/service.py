@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from nova.scheduler.columns import BoolColumn, Column, IntColumn
+from nova.scheduler.columns import BoolColumn, Column
 from nova.scheduler.filters.base import Filter, everything
 from nova.scheduler.options import SchedulerOptions
 from nova.scheduler.plugin import Scope
@@ -51,11 +51,9 @@ class _LimitFilter(Filter):
     """Nodes below a limit, which aggregate metadata may override for their hosts (the smallest value wins)."""
 
     option = ""
+    column = ""  # the column of the view with the number that is limited
     what = ""
     by_aggregate = False
-
-    def count(self, view: FleetView) -> IntColumn:
-        raise NotImplementedError
 
     def _limit(self, aggregates: list[dict[str, str]], settings: SchedulerOptions) -> float:
         default = float(settings.limits[self.option])
@@ -68,14 +66,14 @@ class _LimitFilter(Filter):
         limit: float | Column = self._limit([], request.settings)
         if self.by_aggregate:
             limit = view.lift("aggregates", lambda given: self._limit(given, request.settings), np.float64)
-        fits: BoolColumn = self.count(view) < limit
+        fits: BoolColumn = getattr(view, self.column) < limit
         return fits
 
     def limit(self, view: FleetView, request: Request) -> int:
         return int(self._limit(view.text("aggregates", 0), request.settings))
 
     def reason(self, view: FleetView, request: Request) -> str:
-        return f"{self.count(view)[0]} {self.what}, limit {self.limit(view, request)}"
+        return f"{getattr(view, self.column)[0]} {self.what}, limit {self.limit(view, request)}"
 
 
 class IoOpsFilter(_LimitFilter):
@@ -83,10 +81,8 @@ class IoOpsFilter(_LimitFilter):
 
     option = "max_io_ops_per_host"
     claim_limit = "max_io_ops"
+    column = "num_io_ops"
     what = "operations under way"
-
-    def count(self, view: FleetView) -> IntColumn:
-        return view.num_io_ops
 
 
 class AggregateIoOpsFilter(IoOpsFilter):
@@ -100,10 +96,8 @@ class NumInstancesFilter(_LimitFilter):
 
     option = "max_instances_per_host"
     claim_limit = "max_instances"
+    column = "num_instances"
     what = "servers"
-
-    def count(self, view: FleetView) -> IntColumn:
-        return view.num_instances
 
 
 class AggregateNumInstancesFilter(NumInstancesFilter):

@@ -20,12 +20,14 @@ class Weigher(Plugin):
     and the metadata key by which aggregates override it for their hosts."""
 
     option = ""
+    column = ""  # the column of the view with the scores
     direction = 1.0  # -1 for scores that always count against a node, whose multiplier is configured without a sign
     floor: float | None = None  # the lower end of the range is at most this value, whatever the scores are
 
     def scores(self, view: FleetView, request: Request) -> FloatColumn:
         """Return one finite number per node of the view; higher is better (with a positive multiplier)."""
-        raise NotImplementedError
+        scores: FloatColumn = getattr(view, self.column).astype(float)
+        return scores
 
     def multiplier(self, settings: SchedulerOptions) -> float:
         """Return the multiplier of hosts without aggregate metadata; 1 for a weigher without an option."""

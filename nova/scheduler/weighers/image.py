@@ -8,7 +8,7 @@ from nova.scheduler.weighers.base import Weigher
 
 
 class ImagePropertiesWeigher(Weigher):
-    """Image properties shared with the images of the host's servers, weighted by image_props_weight_setting. """
+    """Image properties shared with the images of the host's servers, weighted by image_props_weight_setting."""
 
     option = "image_props_weight_multiplier"
     depends_on = Scope.REQUEST

@@ -45,30 +45,24 @@ class IoOpsWeigher(Weigher):
     """Number of heavy operations (builds, migrations, snapshots) in progress."""
 
     option = "io_ops_weight_multiplier"
+    column = "num_io_ops"
     floor = 0.0
-
-    def scores(self, view: FleetView, request: Request) -> FloatColumn:
-        return view.num_io_ops.astype(float)
 
 
 class NumInstancesWeigher(Weigher):
     """Number of servers on the node."""
 
     option = "num_instances_weight_multiplier"
-
-    def scores(self, view: FleetView, request: Request) -> FloatColumn:
-        return view.num_instances.astype(float)
+    column = "num_instances"
 
 
 class BuildFailureWeigher(Weigher):
     """Number of failed builds since the last successful one; always counts against the node."""
 
     option = "build_failure_weight_multiplier"
+    column = "failed_builds"
     direction = -1.0
     depends_on = Scope.REQUEST
-
-    def scores(self, view: FleetView, request: Request) -> FloatColumn:
-        return view.failed_builds.astype(float)
 
 
 class PCIWeigher(Weigher):
@@ -89,7 +83,5 @@ class HypervisorVersionWeigher(Weigher):
     """Version of the hypervisor, newer is better."""
 
     option = "hypervisor_version_weight_multiplier"
+    column = "hypervisor_version"
     depends_on = Scope.REQUEST
-
-    def scores(self, view: FleetView, request: Request) -> FloatColumn:
-        return view.hypervisor_version.astype(float)

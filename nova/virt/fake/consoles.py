@@ -123,14 +123,9 @@ def _screen(client: socket.socket, name: str) -> None:
 
 
 def _read(client: socket.socket, size: int) -> bytes:
-    if size > _MOST:
+    data = client.recv(size, socket.MSG_WAITALL) if size <= _MOST else b""
+    if len(data) < size:
         raise EOFError
-    data = b""
-    while len(data) < size:
-        chunk = client.recv(size - len(data))
-        if not chunk:
-            raise EOFError
-        data += chunk
     return data
 
 

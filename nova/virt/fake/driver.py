@@ -82,9 +82,15 @@ class FakeDriver(Driver):
 
     def nodes(self) -> list[ComputeNode]:
         group = self._group
-        inventories, traits = _inventories_of(group), _traits(group)
-        cpus, disk = _cpus(group), inventories[DISK_GB].total
-        topology, devices = _topology(group), _devices(group)
+        cpus, topology, devices = _cpus(group), _topology(group), _devices(group)
+        dedicated = group.cells.count * group.cells.dedicated if group.cells else 0
+        totals: dict[str, Any] = {VCPU: cpus - dedicated, PCPU: dedicated,
+                                  MEMORY_MB: group.memory_mb or CONF.fake.memory_mb,
+                                  DISK_GB: group.disk_gb or CONF.fake.disk_gb, **group.inventories}
+        inventories = _inventories({name: total for name, total in totals.items() if total})
+        threads = {HYPERTHREADING} if group.cells and group.cells.threads > 1 else set()
+        traits = sorted({*HARDWARE, "COMPUTE_NODE", "COMPUTE_RESCUE_BFV", "COMPUTE_STORAGE_VIRTIO_FS",
+                         "COMPUTE_VOLUME_MULTI_ATTACH", "OWNER_NOVA", *threads, *group.traits})
         cpu_info = {"arch": "x86_64", "model": "Nehalem", "vendor": "Intel", "features": ["pge", "clflush"],
                     "topology": {"cores": 1, "threads": 1, "sockets": cpus}}
         supported = [("x86_64", "fake", "hvm"), ("i686", "fake", "hvm")]
@@ -94,9 +100,12 @@ class FakeDriver(Driver):
             node_uuid = str(uuidlib.uuid5(_NAMESPACE, f"{self.host}/{name}"))
             nodes.append(ComputeNode(
                 uuid=node_uuid, host=self.host, hypervisor_hostname=name, hypervisor_type="fake",
-                hypervisor_version=1000, host_ip=CONF.my_ip, uptime=None, disk_available_least=disk,
-                cpu_info=cpu_info, supported_instances=supported, numa_topology=topology, pci_devices=devices,
-                children=_children(group, node_uuid, name),
+                hypervisor_version=1000, host_ip=CONF.my_ip, uptime=None,
+                disk_available_least=inventories[DISK_GB].total, cpu_info=cpu_info, supported_instances=supported,
+                numa_topology=topology, pci_devices=devices, children=[
+                    Provider(uuid=str(uuidlib.uuid5(uuidlib.UUID(node_uuid), child)), name=f"{name}_{child}",
+                             parent_uuid=node_uuid, inventories=_inventories(made.inventories),
+                             traits=sorted(made.traits)) for child, made in sorted(group.children.items())],
                 provider=Provider(uuid=node_uuid, name=name, traits=traits, inventories=inventories)))
         return nodes
 
@@ -124,14 +133,6 @@ def _cpus(group: Group) -> int:
     return group.vcpus or CONF.fake.vcpus
 
 
-def _inventories_of(group: Group) -> dict[str, Inventory]:
-    dedicated = group.cells.count * group.cells.dedicated if group.cells else 0
-    totals: dict[str, Any] = {VCPU: _cpus(group) - dedicated, PCPU: dedicated,
-                              MEMORY_MB: group.memory_mb or CONF.fake.memory_mb,
-                              DISK_GB: group.disk_gb or CONF.fake.disk_gb, **group.inventories}
-    return _inventories({name: total for name, total in totals.items() if total})
-
-
 def _inventories(totals: Mapping[str, Any]) -> dict[str, Inventory]:
     ratio = {VCPU: CONF.cpu_allocation_ratio or CONF.initial_cpu_allocation_ratio,
              MEMORY_MB: CONF.ram_allocation_ratio or CONF.initial_ram_allocation_ratio,
@@ -143,18 +144,6 @@ def _inventories(totals: Mapping[str, Any]) -> dict[str, Inventory]:
             total=size.total, reserved=size.reserved, min_unit=size.min_unit, max_unit=size.max_unit or size.total,
             step_size=size.step_size, ratio=size.ratio or ratio.get(name, 1.0))
     return inventories
-
-
-def _traits(group: Group) -> list[str]:
-    threads = {HYPERTHREADING} if group.cells and group.cells.threads > 1 else set()
-    return sorted({*HARDWARE, "COMPUTE_NODE", "COMPUTE_RESCUE_BFV", "COMPUTE_STORAGE_VIRTIO_FS",
-                   "COMPUTE_VOLUME_MULTI_ATTACH", "OWNER_NOVA", *threads, *group.traits})
-
-
-def _children(group: Group, node_uuid: str, name: str) -> list[Provider]:
-    return [Provider(uuid=str(uuidlib.uuid5(uuidlib.UUID(node_uuid), child)), name=f"{name}_{child}",
-                     parent_uuid=node_uuid, inventories=_inventories(made.inventories), traits=sorted(made.traits))
-            for child, made in sorted(group.children.items())]
 
 
 def _topology(group: Group) -> HostTopology | None:

@@ -27,13 +27,12 @@ class FlavorSize(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Guest(msgspec.Struct, omit_defaults=True):
-    """The state of a guest. ``booted``: times of its boots in seconds.
-
-    ``volumes``: ids by device name; ``interfaces``: MAC addresses; ``cpus`` and ``devices`` (addresses): dedicated
-    resources of the host. ``rescued``: image of the rescue. ``incoming``: a migration is moving the guest to this host;
-    ``went``: a migration has moved it away; such guests are not listed. ``swapped``: attachment ids of swapped volumes
-    since the definition. ``files``: volume id and file names of file-based volumes. ``sizes``: volume ids and sizes in
-    GiB of volumes extended while the guest ran. ``shares``: host directories by tag."""
+    """The state of a guest. ``booted``: times of its boots in seconds. ``volumes``: ids by device name; ``interfaces``:
+    MAC addresses; ``cpus`` and ``devices`` (addresses): dedicated resources of the host. ``rescued``: image of the
+    rescue. ``incoming``: a migration is moving the guest to this host; ``went``: a migration has moved it away; such
+    guests are not listed. ``swapped``: attachment ids of swapped volumes since the definition. ``files``: volume id and
+    file names of file-based volumes. ``sizes``: volume ids and sizes in GiB of volumes extended while the guest ran.
+    ``shares``: host directories by tag."""
 
     power_state: int
     name: str = ""
@@ -78,8 +77,7 @@ class Guest(msgspec.Struct, omit_defaults=True):
         self.devices = tuple(sorted(device.device.address for device in instance.pci_devices or ()))
 
     def files_of(self, device: BlockDevice) -> tuple[str, ...]:
-        """Return the file names of a volume, newest first; () if the guest does not have the volume or it is not a
-        file."""
+        """Return the file names of a volume, newest first; () if the guest has no such volume or it is no file."""
         return next((item[1:] for item in self.files if item[0] == device.volume_id), ())
 
 
@@ -89,8 +87,7 @@ class GuestStore:
 
     def __init__(self, path: str | None, changed: Callable[[str, bool], None] = lambda _uuid, _on: None,
                  names: str = "instance-%08x") -> None:
-        self._changed = changed
-        self._names = names
+        self._changed, self._names = changed, names
         self._guests: dict[str, Guest] = {}
         self._lock = threading.Lock()
         self._file = AppendOnlyFile(path, Guest)

@@ -18,7 +18,7 @@ from nova.objects.servers.instance import Instance
 from nova.virt.fake import disks as fake_disks
 from nova.virt.fake import scenario as fake_scenario
 from nova.virt.fake.consoles import ConsoleServers
-from nova.virt.fake.guests import GuestStore
+from nova.virt.fake.guests import Guest, GuestStore
 
 
 @dataclasses.dataclass
@@ -87,8 +87,7 @@ class FakeHost:
     """Guests, disks and everything else of a virtual host."""
 
     def __init__(self, name: str, behaviour: Behaviour) -> None:
-        self.name = name
-        self.behaviour = behaviour
+        self.name, self.behaviour = name, behaviour
         self.consoles = ConsoleServers()
         path = os.path.join(CONF.fake.directory, f"{name}.guests") if CONF.fake.directory else None
         self.guests = GuestStore(path, self.consoles.guest_changed, CONF.instance_name_template)
@@ -135,3 +134,13 @@ class FakeRole:
 
     def __init__(self, host: FakeHost) -> None:
         self.host = host
+
+    def find(self, verb: fake_scenario.Verb, instance: Instance) -> Guest | None:
+        """Simulate a call of the hypervisor about this guest, and return its state; None if it is not on the host."""
+        self.host.behaviour.simulate(verb)
+        return self.host.guests.find(instance.uuid)
+
+    def get(self, verb: fake_scenario.Verb, instance: Instance) -> Guest:
+        """Do the same as find(). Raises GuestNotFound."""
+        self.host.behaviour.simulate(verb)
+        return self.host.guests.get(instance.uuid)

@@ -1,7 +1,8 @@
 """A dictionary in an append-only file: a change writes one line, a restart reads the file once."""
 
+import contextlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Generic, TypeVar
 
 import msgspec
@@ -29,23 +30,15 @@ class AppendOnlyFile(Generic[V]):
         if self._file >= 0 or not self._path:
             return
         compile_once(self._kind)
-        for key, value in self._entries():
-            if value is None:
-                into.pop(key, None)
-            else:
-                into[key] = value
-        self._rewrite(into)
-
-    def _entries(self) -> Iterator[tuple[str, V | None]]:
         os.makedirs(os.path.dirname(self._path), exist_ok=True)
-        if not os.path.exists(self._path):
-            return
-        with open(self._path, "rb") as file:
+        with contextlib.suppress(FileNotFoundError), open(self._path, "rb") as file:
             for line in file:
-                # The last line of a killed process may be incomplete.
-                if line.endswith(b"\n"):
-                    key, _, value = line.partition(b" ")
-                    yield key.decode(), None if value == b"null\n" else msgspec.json.decode(value, type=self._kind)
+                key, _, value = line.partition(b" ")
+                if value == b"null\n":
+                    into.pop(key.decode(), None)
+                elif line.endswith(b"\n"):  # the last line of a killed process may be incomplete
+                    into[key.decode()] = msgspec.json.decode(value, type=self._kind)
+        self._rewrite(into)
 
     def note(self, key: str, value: V | None, everything: Mapping[str, V]) -> None:
         """Write a value. ``everything``: all entries of the owner."""
@@ -58,7 +51,6 @@ class AppendOnlyFile(Generic[V]):
             self._rewrite(everything)
 
     def _rewrite(self, everything: Mapping[str, V]) -> None:
-        """Rewrite the file with one line per key and keep it open."""
         new = self._path + ".new"
         with open(new, "wb") as file:
             file.writelines(_line(key, value) for key, value in everything.items())

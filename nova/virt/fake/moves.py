@@ -78,8 +78,7 @@ class ColdMigration(FakeRole, guest_driver.ColdMigration):
 
 class LiveMigrationSource(FakeRole, guest_driver.LiveMigrationSource):
     def check(self, instance: Instance) -> MigrationSource:
-        self.host.behaviour.simulate("check_migration_source")
-        guest = self.host.guests.get(instance.uuid)
+        guest = self.get("check_migration_source", instance)
         if guest.power_state not in (states.RUNNING, states.POWER_PAUSED):
             raise exception.MigrationPreCheckError(reason="the guest is not running")
         self.host.serving.add(instance.uuid)

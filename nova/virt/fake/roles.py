@@ -69,8 +69,7 @@ class Guests(FakeRole, guest_driver.Guests):
         return {name.removesuffix(ASIDE) for name in self.host.disks.names()}
 
     def set_password(self, instance: Instance, password: str) -> None:
-        self.host.behaviour.simulate("set_password")
-        self.host.guests.get(instance.uuid)
+        self.get("set_password", instance)
         self.host.passwords[instance.uuid] = password
 
 
@@ -100,8 +99,7 @@ class Disks(FakeRole, guest_driver.Disks):
 
 class Power(FakeRole, guest_driver.Power):
     def on(self, instance: Instance, paused: bool = False) -> None:
-        self.host.behaviour.simulate("power_on")
-        guest = self.host.guests.find(instance.uuid)
+        guest = self.find("power_on", instance)
         if guest is not None and guest.on:
             return  # a running guest is not changed
         self.host.run(instance, states.POWER_PAUSED if paused else states.RUNNING)
@@ -129,8 +127,7 @@ class Power(FakeRole, guest_driver.Power):
         self.host.run(instance)
 
     def trigger_crash_dump(self, instance: Instance) -> None:
-        self.host.behaviour.simulate("trigger_crash_dump")
-        if self.host.guests.get(instance.uuid).power_state not in (states.RUNNING, states.POWER_PAUSED):
+        if self.get("trigger_crash_dump", instance).power_state not in (states.RUNNING, states.POWER_PAUSED):
             raise exception.GuestNotRunning(instance_uuid=instance.uuid)
         self.host.crash_dumps[instance.uuid] += 1
 
@@ -163,8 +160,7 @@ class Rescue(FakeRole, guest_driver.Rescue):
         self.host.guests.change(instance.uuid, rescued=image.id)
 
     def end(self, instance: Instance) -> None:
-        self.host.behaviour.simulate("unrescue")
-        guest = self.host.guests.find(instance.uuid)
+        guest = self.find("unrescue", instance)
         if guest is not None and guest.rescued:
             self.host.guests.define(instance, states.SHUTDOWN)
 
@@ -172,8 +168,7 @@ class Rescue(FakeRole, guest_driver.Rescue):
 class Snapshots(FakeRole, guest_driver.Snapshots):
     def take(self, instance: Instance, image_id: str, cancelled: Cancelled) -> DiskImage:
         """Write the token of the disk to a small file."""
-        self.host.behaviour.simulate("snapshot")
-        self.host.guests.get(instance.uuid)
+        self.get("snapshot", instance)
         disk = self.host.disks.get(instance.uuid)
         return DiskImage(path=fake_disks.copy_to_file(self.host.name, instance.uuid, disk), format="raw")
 
@@ -182,8 +177,7 @@ class Snapshots(FakeRole, guest_driver.Snapshots):
         files.remove(fake_disks.file_of(self.host.name, instance.uuid))
 
     def quiesce(self, instance: Instance) -> None:
-        self.host.behaviour.simulate("quiesce")
-        self.host.guests.get(instance.uuid)
+        self.get("quiesce", instance)
         if instance.uuid in self.host.without_agent:
             raise exception.InstanceQuiesceFailed(instance_id=instance.uuid, reason="the guest agent does not respond")
         self.host.quiesced.add(instance.uuid)
@@ -228,24 +222,21 @@ def _diagnostics(guest: Guest, instance: Instance) -> Diagnostics:
 # --- devices -----------------------------------------------------------------------------------------
 class Volumes(FakeRole, guest_driver.Volumes):
     def attach(self, instance: Instance, device: BlockDevice) -> None:
-        self.host.behaviour.simulate("attach_volume")
-        guest = self.host.guests.get(instance.uuid)
+        guest = self.get("attach_volume", instance)
         if device.volume_id and device.volume_id not in {volume for _name, volume in guest.volumes}:
             item = (device.device_name or _free_name(guest), device.volume_id)
             self.host.guests.change(instance.uuid, volumes=(*guest.volumes, item))
             self.host.guests.set_files(instance.uuid, device.volume_id, files_of(device))
 
     def detach(self, instance: Instance, device: BlockDevice) -> None:
-        self.host.behaviour.simulate("detach_volume")
-        guest = self.host.guests.find(instance.uuid)
+        guest = self.find("detach_volume", instance)
         if guest is not None:
             self.host.guests.change(instance.uuid, volumes=tuple(
                 item for item in guest.volumes if item[1] != device.volume_id))
             self.host.guests.set_files(instance.uuid, device.volume_id or "", ())
 
     def extend(self, instance: Instance, device: BlockDevice, size_gb: int) -> bool:
-        self.host.behaviour.simulate("extend_volume")
-        guest, volume = self.host.guests.find(instance.uuid), device.volume_id or ""
+        guest, volume = self.find("extend_volume", instance), device.volume_id or ""
         if guest is None or not guest.on:
             return False
         if volume not in {attached for _name, attached in guest.volumes}:
@@ -256,15 +247,13 @@ class Volumes(FakeRole, guest_driver.Volumes):
         return True
 
     def is_extended(self, instance: Instance, device: BlockDevice, size_gb: int) -> bool:
-        self.host.behaviour.simulate("is_extended")
-        guest = self.host.guests.find(instance.uuid)
+        guest = self.find("is_extended", instance)
         return guest is not None and guest.on and dict(guest.sizes).get(device.volume_id or "", 0) >= size_gb
 
 
 class VolumeSwaps(FakeRole, guest_driver.VolumeSwaps):
     def swap(self, instance: Instance, old: BlockDevice, new: BlockDevice, cancelled: Cancelled) -> None:
-        self.host.behaviour.simulate("swap_volume")
-        guest = self.host.guests.get(instance.uuid)
+        guest = self.get("swap_volume", instance)
         if new.attachment_id in guest.swapped:
             return
         if not guest.on:
@@ -277,20 +266,17 @@ class VolumeSwaps(FakeRole, guest_driver.VolumeSwaps):
             (name, new.volume_id if volume == old.volume_id else volume) for name, volume in guest.volumes))
 
     def cancel(self, instance: Instance, new: BlockDevice) -> bool:
-        self.host.behaviour.simulate("cancel_swap")
-        guest = self.host.guests.find(instance.uuid)
+        guest = self.find("cancel_swap", instance)
         return guest is not None and new.attachment_id in guest.swapped
 
 
 class VolumeFiles(FakeRole, guest_driver.VolumeFiles):
     def names(self, instance: Instance, device: BlockDevice) -> list[str]:
-        self.host.behaviour.simulate("volume_files")
-        guest = self.host.guests.find(instance.uuid)
+        guest = self.find("volume_files", instance)
         return list(guest.files_of(device)) if guest is not None else []
 
     def snapshot(self, instance: Instance, new: BlockDevice) -> None:
-        self.host.behaviour.simulate("snapshot_volume")
-        guest = self.host.guests.get(instance.uuid)
+        guest = self.get("snapshot_volume", instance)
         wanted, there = files_of(new), guest.files_of(new)
         if wanted and there[:1] == wanted[:1]:
             return
@@ -302,8 +288,7 @@ class VolumeFiles(FakeRole, guest_driver.VolumeFiles):
 
     def merge(self, instance: Instance, device: BlockDevice, top: str | None, base: str | None,
               cancelled: Cancelled) -> None:
-        self.host.behaviour.simulate("merge_volume")
-        guest, volume = self.host.guests.get(instance.uuid), device.volume_id or ""
+        guest, volume = self.get("merge_volume", instance), device.volume_id or ""
         there = guest.files_of(device)
         if is_merged(volume, there, top, base):
             return
@@ -314,21 +299,18 @@ class VolumeFiles(FakeRole, guest_driver.VolumeFiles):
         self.host.guests.set_files(instance.uuid, volume, tuple(merged(there, top, base)))
 
     def cancel(self, instance: Instance, device: BlockDevice, top: str | None, base: str | None) -> bool:
-        self.host.behaviour.simulate("cancel_merge")
-        guest = self.host.guests.find(instance.uuid)
+        guest = self.find("cancel_merge", instance)
         return guest is not None and was_merged(guest.files_of(device), top, base)
 
 
 class Interfaces(FakeRole, guest_driver.Interfaces):
     def attach(self, instance: Instance, vif: VIF) -> None:
-        self.host.behaviour.simulate("attach_interface")
-        guest = self.host.guests.get(instance.uuid)
+        guest = self.get("attach_interface", instance)
         if vif.mac not in guest.interfaces:
             self.host.guests.change(instance.uuid, interfaces=(*guest.interfaces, vif.mac))
 
     def detach(self, instance: Instance, vif: VIF) -> None:
-        self.host.behaviour.simulate("detach_interface")
-        guest = self.host.guests.find(instance.uuid)
+        guest = self.find("detach_interface", instance)
         if guest is not None:
             self.host.guests.change(instance.uuid, interfaces=tuple(mac for mac in guest.interfaces if mac != vif.mac))
 

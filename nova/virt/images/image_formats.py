@@ -58,8 +58,8 @@ def check(path: str, disk_format: str | None) -> int:
         raise _refuse(f"disk format {disk_format} is not supported")
     inspectors = inspect(path)
     claimed = frozenset(inspectors) - _CONTENT
-    if disk_format == "vhd" and claimed <= {"iso"}:
-        return _fixed_vhd(path)
+    if disk_format == "vhd" and claimed <= {"iso"}:  # The footer of a fixed VHD alone identifies the format.
+        return _check_vhd(path, _VHD_FIXED)
     if DISK_FORMATS[disk_format] == "raw":
         if claimed - {"iso"}:
             raise _refuse(f"its content is in the format {', '.join(sorted(claimed))}, not {disk_format}")
@@ -71,8 +71,15 @@ def check(path: str, disk_format: str | None) -> int:
     inspector = inspectors[disk_format]
     if inspector is None:
         raise _refuse(f"its content is not well-formed in the format {disk_format}")
-    _check_safe(inspector, disk_format)
-    more = {"qcow2": _check_qcow2, "vmdk": _check_vmdk, "vhd": _dynamic_vhd}.get(disk_format)
+    try:
+        inspector.safety_check()
+    except SafetyCheckFailed as error:
+        if error.failures.keys() & {"backing_file", "data_file"}:
+            raise _refuse(_ELSEWHERE) from error
+        raise _refuse(f"it is not a safe {disk_format} ({', '.join(sorted(error.failures))})") from error
+    except ImageFormatError as error:
+        raise _refuse(f"its content is not well-formed in the format {disk_format}") from error
+    more = {"qcow2": _check_qcow2, "vmdk": _check_vmdk, "vhd": _check_vhd}.get(disk_format)
     try:
         return max(more(path) if more else 0, inspector.virtual_size)
     except (ValueError, struct.error, KeyError) as error:  # the file is truncated
@@ -114,17 +121,6 @@ def _pieces(path: str) -> Iterator[bytes]:
             yield file.read(_TAIL)
 
 
-def _check_safe(inspector: FileInspector, disk_format: str) -> None:
-    try:
-        inspector.safety_check()
-    except SafetyCheckFailed as error:
-        if error.failures.keys() & {"backing_file", "data_file"}:
-            raise _refuse(_ELSEWHERE) from error
-        raise _refuse(f"it is not a safe {disk_format} ({', '.join(sorted(error.failures))})") from error
-    except ImageFormatError as error:
-        raise _refuse(f"its content is not well-formed in the format {disk_format}") from error
-
-
 def _check_qcow2(path: str) -> int:
     header = Qcow2Header(path)
     if header.backing is not None or header.data_file:
@@ -152,26 +148,19 @@ def _check_vmdk(path: str) -> int:
     return int(max(sectors)) * _SECTOR
 
 
-def _vhd_size(footer: bytes, kind: int) -> int:
-    """Return the largest of the sizes in a VHD footer: QEMU chooses one of them depending on the creator."""
+def _check_vhd(path: str, kind: int = _VHD_DYNAMIC) -> int:
+    """Return the largest of the sizes in a VHD footer, of which QEMU chooses one depending on the creator. A fixed VHD
+    has the footer at its end only."""
+    with open(path, "rb") as file:
+        if kind == _VHD_FIXED:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - _SECTOR))
+        footer = file.read(_SECTOR)
     if len(footer) < _VHD_FOOTER.size or not footer.startswith(b"conectix"):
         raise _refuse("its content is not in the format vhd")
     _cookie, original, current, cylinders, heads, sectors, disk_type = _VHD_FOOTER.unpack(footer[:_VHD_FOOTER.size])
     if disk_type != kind:
         raise _refuse(_ELSEWHERE)
     return int(max(original, current, cylinders * heads * sectors * _SECTOR))
-
-
-def _dynamic_vhd(path: str) -> int:
-    with open(path, "rb") as file:
-        return _vhd_size(file.read(_SECTOR), _VHD_DYNAMIC)
-
-
-def _fixed_vhd(path: str) -> int:
-    """Return the size of a fixed VHD: raw data with a footer, which alone identifies the format."""
-    with open(path, "rb") as file:
-        file.seek(max(0, os.fstat(file.fileno()).st_size - _SECTOR))
-        return _vhd_size(file.read(_SECTOR), _VHD_FIXED)
 
 
 def _refuse(reason: str) -> exception.ImageUnacceptable:

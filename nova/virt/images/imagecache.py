@@ -5,6 +5,7 @@ the format (``<id>.qcow2``), in ``instances_path``/``[image_cache]subdirectory_n
 reserved in the host's DISK_GB inventory, so that images never use space promised to guests. Before an image is written,
 its maximum size is stored in the image's lock file. The size counts as used as long as the lock is held."""
 
+import collections
 import contextlib
 import errno
 import fcntl
@@ -86,18 +87,14 @@ class CacheSpace:
         return sum(sizes.values())
 
     def _on_disk(self) -> dict[str, int]:
-        """Return the disk usage in bytes by image."""
-        sizes: dict[str, int] = {}
-        for entry in _regular_files(self._directory):
-            with contextlib.suppress(FileNotFoundError):
-                image_id = entry.name.rpartition(".")[0] or entry.name
-                sizes[image_id] = sizes.get(image_id, 0) + entry.stat(follow_symlinks=False).st_blocks * 512
+        sizes: collections.Counter[str] = collections.Counter()
+        with contextlib.suppress(FileNotFoundError), os.scandir(self._directory) as entries:
+            for entry in entries:
+                with contextlib.suppress(FileNotFoundError):
+                    if entry.is_file(follow_symlinks=False):
+                        image_id = entry.name.rpartition(".")[0] or entry.name
+                        sizes[image_id] += entry.stat(follow_symlinks=False).st_blocks * 512
         return sizes
-
-
-def _regular_files(directory: str) -> Iterator[os.DirEntry[str]]:
-    with contextlib.suppress(FileNotFoundError), os.scandir(directory) as entries:
-        yield from (entry for entry in entries if entry.is_file(follow_symlinks=False))
 
 
 def _reserved_in(path: str) -> int:
@@ -129,8 +126,7 @@ class ImageTooLarge(exception.ImageUnacceptable):
 
 
 def cached_format(disk_format: str | None) -> str:
-    """Return the format (raw or qcow2) in which an image of Glance's ``disk_format`` is cached. Raises
-    ImageUnacceptable."""
+    """Return the format (raw or qcow2) in which images of this ``disk_format`` are cached. Raises ImageUnacceptable."""
     if disk_format not in DISK_FORMATS:
         raise exception.ImageUnacceptable(image_id="", reason=f"disk format {disk_format} is not supported")
     return "raw" if DISK_FORMATS[disk_format] == "raw" or CONF.force_raw_images else "qcow2"
@@ -165,8 +161,7 @@ class ImageCache:
             path = os.path.join(self.directory, f"{name}.{cached_format(disk_format)}")
             with self._locked(name) as lock:
                 if not os.path.exists(path):
-                    addition = _Addition(self, name, lock, most)
-                    addition.make(download, disk_format or "", path)
+                    _Addition(self, name, lock, most).make(download, disk_format or "", path)
                 os.utime(path)
         return path
 

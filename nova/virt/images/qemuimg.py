@@ -25,8 +25,6 @@ COPY_TIMEOUT = 4 * 3600
 # Seconds of CPU time to convert a GiB.
 _CPU_PER_GIB = 60
 
-_FULL = ("no space left on device", "disk quota exceeded", "file too large")
-
 # Exit code of prlimit and setpriv if the command does not exist.
 _NO_SUCH_COMMAND = 127
 
@@ -171,7 +169,7 @@ def _run(confine: list[str], command: list[str], timeout: float, files: Sequence
         return done.stdout
     output = (done.stderr or done.stdout).strip()
     LOG.warning("Command %s failed with exit status %s: %s", " ".join(command), done.returncode, output)
-    if any(text in output.lower() for text in _FULL):
+    if any(text in output.lower() for text in ("no space left on device", "disk quota exceeded", "file too large")):
         raise exception.DiskFull(reason=f"{tool} found no space left")
     if done.returncode == _NO_SUCH_COMMAND:
         raise exception.InvalidDiskInfo(reason=f"{tool} is not installed on the host")

@@ -261,7 +261,15 @@ class VolumeSwaps(Role, guest_driver.VolumeSwaps):
             while not self._advance(uuid, wanted, key, begun, cancelled):
                 begun = True
                 time.sleep(_POLL_INTERVAL)
-            self._define(uuid, key)
+            with self._guests.locks.hold(uuid):
+                # The persistent definition of the disk gets the live one, and unused secrets are removed.
+                live, config = definitions(self._guests, uuid)
+                there, defined = (live or config).disks.get(key), config.disks.get(key)
+                if there is not None and (defined is None or _place(defined.element) != _place(there.element)):
+                    item = text_of(lasting(there.element))
+                    self._guests.on_domain(uuid, lambda domain: domain.updateDeviceFlags(
+                        item, libvirt.VIR_DOMAIN_AFFECT_CONFIG))
+                self._guests.forget_keys(uuid)
         except libvirt.libvirtError as error:
             raise exception.VolumeSwapFailed(volume_id=old.volume_id, reason=error.get_error_message()) from error
         LOG.info("[instance: %s] Replaced a volume of the guest: volume %s instead of %s", instance.uuid, new.volume_id,
@@ -308,32 +316,17 @@ class VolumeSwaps(Role, guest_driver.VolumeSwaps):
             if not copies and begun:
                 raise exception.VolumeSwapFailed(volume_id=key, reason="the copy of the volume's data was aborted")
             if not copies:
-                self._begin(uuid, disk, wanted)
+                self._end(uuid, disk, 0)  # A copy to another volume.
+                self._guests.on_domain(uuid, lambda domain: domain.blockCopy(disk.target, text_of(wanted), None, _COPY))
+                LOG.info("[instance: %s] Started copying disk %s to another volume", uuid, disk.target)
             elif mirror is not None and mirror.get("ready") == "yes":
                 self._end(uuid, disk, _PIVOT)
             return False
-
-    def _begin(self, uuid: str, disk: KnownDisk, wanted: ET.Element) -> None:
-        self._end(uuid, disk, 0)  # A copy to another volume.
-        text = text_of(wanted)
-        self._guests.on_domain(uuid, lambda domain: domain.blockCopy(disk.target, text, None, _COPY))
-        LOG.info("[instance: %s] Started copying disk %s to another volume", uuid, disk.target)
 
     def _end(self, uuid: str, disk: KnownDisk, flags: int) -> None:
         """End the copy with the present volume or (_PIVOT) the new one; succeed if there is no copy."""
         if disk.element.find("mirror") is not None:
             self._guests.on_domain(uuid, lambda domain: end_block_job(domain, disk.target, flags))
-
-    def _define(self, uuid: str, key: str) -> None:
-        """Update the persistent definition of the disk to match the live definition, and remove unused secrets."""
-        with self._guests.locks.hold(uuid):
-            live, config = definitions(self._guests, uuid)
-            there, defined = (live or config).disks.get(key), config.disks.get(key)
-            if there is not None and (defined is None or _place(defined.element) != _place(there.element)):
-                item = text_of(lasting(there.element))
-                self._guests.on_domain(uuid, lambda domain: domain.updateDeviceFlags(
-                    item, libvirt.VIR_DOMAIN_AFFECT_CONFIG))
-            self._guests.forget_keys(uuid)
 
 
 def _place(item: ET.Element) -> list[str]:

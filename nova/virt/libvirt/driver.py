@@ -82,8 +82,7 @@ class EventReporter:
     state of a guest (GuestNotFound: missing, or not a guest of Nova), ``list_guests()`` those of all."""
 
     def __init__(self, power_state: Callable[[str], int], list_guests: Callable[[], list[GuestStatus]]) -> None:
-        self._power_state = power_state
-        self._list_guests = list_guests
+        self._power_state, self._list_guests = power_state, list_guests
         self._report: EventHandler = lambda _guest: None
         self._reported_states: dict[str, int] = {}
         # A uuid: the guest changed; None: any guest may have changed; _END: stop.

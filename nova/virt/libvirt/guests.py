@@ -36,8 +36,7 @@ T = TypeVar("T")
 
 # Seconds that a high-priority action waits for a running one.
 LOCK_TIMEOUT = 30.0
-# Seconds that the guest agent has to set a password: by default libvirt waits for ever, and agents are programs of
-# tenants.
+# Seconds that the guest agent, a program of a tenant, has to set a password: by default libvirt waits for ever.
 _AGENT_TIMEOUT = 10
 # Seconds within which a guest begins to listen on an allocated port.
 _ON_ITS_WAY = 120.0
@@ -117,8 +116,7 @@ class SerialPorts:
         self._given: dict[int, float] = {}
 
     def take(self, count: int, taken: Collection[int]) -> tuple[int, ...]:
-        """Allocate ``count`` free ports of [serial_console]port_range that are not in ``taken``. Raises
-        SocketPortRangeExhausted."""
+        """Allocate ``count`` ports of [serial_console]port_range not in ``taken``. Raises SocketPortRangeExhausted."""
         with self._lock:
             now = time.monotonic()
             self._given = {port: moment for port, moment in self._given.items() if now - moment < _ON_ITS_WAY}
@@ -142,8 +140,7 @@ class Guests(guest_driver.Guests):
     """The guests, and what all roles of the driver share: the connection, the host's settings, and a lock per guest."""
 
     def __init__(self, name: str, host: Host) -> None:
-        self.name = name
-        self.host = host
+        self.name, self.host = name, host
         self.locks = GuestLocks()
         self._capabilities: Capabilities | None = None
         self._settings: Settings | None = None
@@ -152,23 +149,17 @@ class Guests(guest_driver.Guests):
     # --- the host ----------------------------------------------------------------------------------
     @property
     def capabilities(self) -> Capabilities:
-        if self._capabilities is None:
-            self.learn()
-        assert self._capabilities is not None
-        return self._capabilities
+        return self._capabilities or self.learn()[0]
 
     @property
     def settings(self) -> Settings:
-        if self._settings is None:
-            self.learn()
-        assert self._settings is not None
-        return self._settings
+        return self._settings or self.learn()[1]
 
     def forget_capabilities(self) -> None:
         """Drop the cached capabilities: libvirt may have been upgraded."""
         self._capabilities = None
 
-    def learn(self) -> None:
+    def learn(self) -> tuple[Capabilities, Settings]:
         """Read the capabilities of the host once; refuse a configuration that it cannot fulfil."""
         host = self.host.call(of_host)
         virt_type = CONF.libvirt.virt_type
@@ -192,6 +183,7 @@ class Guests(guest_driver.Guests):
             inventory.devices_of(emulator), version, host.arch) | inventory.network_traits()
         self._settings = dataclasses.replace(chosen, foreign=others, secure_boot=capabilities.secure_boot)
         self._capabilities = dataclasses.replace(capabilities, foreign=others, model_traits=frozenset(device_traits))
+        return self._capabilities, self._settings
 
     # --- queries -----------------------------------------------------------------------------------
     def call(self, action: Callable[[libvirt.virConnect], T], uuid: str = "") -> T:
@@ -290,8 +282,7 @@ class Guests(guest_driver.Guests):
         return guest_config(instance, self.settings, self.previous(instance.uuid).architecture)
 
     def definition_of(self, instance: Instance) -> str:
-        """Return the domain definition of a server, after giving its keys to libvirt. Raises InvalidInput,
-        InvalidDiskInfo."""
+        """Give libvirt the server's keys and return its domain definition. Raises InvalidInput, InvalidDiskInfo."""
         config = self.with_ports(instance, self.config(instance))
         self.give_keys(instance.uuid, instance.block_devices)
         local = disks.inspect_disks(instance)
@@ -314,8 +305,7 @@ class Guests(guest_driver.Guests):
             self.call(lambda connection: secrets.undefine(connection, uuid, defined), uuid)
 
     def with_ports(self, instance: Instance, config: GuestConfig) -> GuestConfig:
-        """Assign a TCP port to each serial console. A running guest keeps its ports. Raises
-        SocketPortRangeExhausted."""
+        """Assign TCP ports to serial consoles; a running guest keeps its own. Raises SocketPortRangeExhausted."""
         if not self.settings.serial_listen or not config.serial_ports:
             return config
         all_ports = self.host.call(_serial_ports_of_all)
@@ -335,8 +325,7 @@ class Guests(guest_driver.Guests):
         return self.on_domain_or(uuid, lambda domain: str(domain.XMLDesc(libvirt.VIR_DOMAIN_XML_INACTIVE)), "")
 
     def redefine(self, instance: Instance) -> None:
-        """Define the guest again; a running guest uses the new definition from its next start. This host becomes the
-        owner of its disks."""
+        """Define the guest again, from its next start on. This host becomes the owner of its disks."""
         directories.take(instance.uuid, self.name)
         self._define(instance, self.definition_of(instance))
 

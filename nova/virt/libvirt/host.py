@@ -49,8 +49,7 @@ def _run_events() -> None:
 
 class Host:
     """The connection of one driver. ``on_lifecycle(uuid)`` is called in libvirt's thread when the state of any domain
-    changed; ``on_connected()`` after every new connection; ``on_unreachable(error)`` once, when a lost connection
-    cannot be renewed."""
+    changed; ``on_connected()`` after every new connection; ``on_unreachable(error)`` once, when it is lost for good."""
 
     def __init__(self, uri: str) -> None:
         self.uri = uri
@@ -95,9 +94,8 @@ class Host:
         return connection
 
     def call(self, function: Callable[[libvirt.virConnect], T], uuid: str = "") -> T:
-        """Call ``function(connection)``, again on a new connection after a restart of libvirtd; it must be repeatable.
-        Waits up to [libvirt]reconnect_timeout, then raises HypervisorUnavailable; other errors as errors.translate
-        does."""
+        """Call ``function(connection)``, again after a restart of libvirtd; it must be repeatable. Waits up to
+        [libvirt]reconnect_timeout, then raises HypervisorUnavailable; other errors as errors.translate does."""
         timeout = CONF.libvirt.reconnect_timeout
         lost_at: float | None = None
         while True:
@@ -147,7 +145,8 @@ class Host:
             connection.registerCloseCallback(self._closed, None)
             self._registrations = [connection.domainEventRegisterAny(None, event, handler, None) for event, handler in (
                 (libvirt.VIR_DOMAIN_EVENT_ID_LIFECYCLE, self._lifecycle),
-                (libvirt.VIR_DOMAIN_EVENT_ID_DEVICE_REMOVED, self._device_removed))]
+                (libvirt.VIR_DOMAIN_EVENT_ID_DEVICE_REMOVED, lambda _connection, domain, *_details: self._wake(
+                    domain.UUIDString())))]
         except libvirt.libvirtError as error:
             LOG.debug("Cannot connect to libvirt at %s: %s", self.uri, error)
             raise exception.HypervisorUnavailable(reason=CONF.host) from error
@@ -180,10 +179,6 @@ class Host:
         self._wake(uuid)
         if self.on_lifecycle is not None:
             self.on_lifecycle(uuid)
-
-    def _device_removed(self, _connection: libvirt.virConnect, domain: libvirt.virDomain, _device: str,
-                        _opaque: object) -> None:
-        self._wake(domain.UUIDString())
 
     def _wake(self, uuid: str) -> None:
         for changed in tuple(self._waiting.get(uuid, ())):

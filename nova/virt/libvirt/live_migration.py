@@ -225,15 +225,12 @@ class _Watch:
             self._aborted = True
             _abort(domain)
         if 0 < self._allowed(size) < now - self._began and not self._late:
-            self._too_late(domain)
+            self._late = True
+            action = CONF.libvirt.live_migration_timeout_action
+            LOG.warning("[instance: %s] Live migration exceeds its time limit of %.0f s, action: %s",
+                        self._uuid, self._allowed(), action)
+            (_force if action == "force_complete" else _abort)(domain)
         self._raise_downtime(domain, now - self._began, size)
-
-    def _too_late(self, domain: libvirt.virDomain) -> None:
-        self._late = True
-        action = CONF.libvirt.live_migration_timeout_action
-        LOG.warning("[instance: %s] Live migration exceeds its time limit of %.0f s, action: %s",
-                    self._uuid, self._allowed(), action)
-        (_force if action == "force_complete" else _abort)(domain)
 
     def _allowed(self, size: int = 0) -> float:
         """Return the time limit in seconds, or 0 for none."""
@@ -331,7 +328,15 @@ class LiveMigrationTarget(Role, guest_driver.LiveMigrationTarget):
                 raise exception.MigrationPreCheckError(reason=(
                     f"{source.host} and {host} {'share' if shared else 'do not share'} the server's disks"))
             if not shared:
-                self._make_room(instance, source)
+                served = msgspec.structs.replace(source.served or DiskSource(host=""), host=source.host)
+                copies.check_allowed(instance, [*served.files, *source.disks], served.bases)
+                place = copies.begin(uuid, source.token, host)
+                for file in served.files:
+                    copies.receive(instance, place, file, served)
+                for disk in source.disks:  # empty disks on top of their backing images
+                    copies.check_name(disk)
+                    base = copies.base_of(instance, disk, served)
+                    directories.once(place, disk.name, functools.partial(_make_empty, disk, base))
             address = CONF.libvirt.live_migration_inbound_addr or CONF.my_ip
             return MigrationTarget(host=host, uri=peers.uri(address), address=address, shared=shared,
                                    copied=[] if shared else [disk.name for disk in source.disks], incremental=True,
@@ -366,18 +371,6 @@ class LiveMigrationTarget(Role, guest_driver.LiveMigrationTarget):
 
         return self._guests.on_domain_or(uuid, query, False)
 
-    def _make_room(self, instance: Instance, source: MigrationSource) -> None:
-        """Copy the served files, and create empty disks on top of their backing images."""
-        served = msgspec.structs.replace(source.served or DiskSource(host=""), host=source.host)
-        copies.check_allowed(instance, [*served.files, *source.disks], served.bases)
-        place = copies.begin(instance.uuid, source.token, self._guests.name)
-        for file in served.files:
-            copies.receive(instance, place, file, served)
-        for disk in source.disks:
-            copies.check_name(disk)
-            base = copies.base_of(instance, disk, served)
-            directories.once(place, disk.name, functools.partial(_make_empty, disk, base))
-
     def _check(self, source: MigrationSource) -> None:
         """Check that the guest can run on this host. Raises MigrationPreCheckError."""
         guest = self._guests.settings.architecture(source.architecture)
@@ -386,8 +379,7 @@ class LiveMigrationTarget(Role, guest_driver.LiveMigrationTarget):
                 reason=f"{self._guests.name} has no QEMU for guests of the architecture {source.architecture}")
         if guest.machines and source.machine not in guest.machines:
             raise exception.MigrationPreCheckError(reason=f"{self._guests.name} has no machine type {source.machine}")
-        version = self._guests.host.call(lambda connection: connection.getVersion())
-        if version < source.hypervisor_version:
+        if self._guests.host.call(lambda connection: connection.getVersion()) < source.hypervisor_version:
             raise exception.MigrationPreCheckError(
                 reason=f"the hypervisor of {self._guests.name} is older than that of {source.host}")
         if not source.cpu:

@@ -91,7 +91,8 @@ def kill(domain: libvirt.virDomain) -> None:
 def stop(domain: libvirt.virDomain) -> None:
     """Stop the domain and drop saved memory, so that the next start is a boot."""
     kill(domain)
-    forget_memory(domain)
+    if domain.hasManagedSaveImage():
+        domain.managedSaveRemove()
 
 
 def remove(domain: libvirt.virDomain, keep_nvram: bool) -> None:
@@ -119,19 +120,15 @@ def shut_down(connection: libvirt.virConnect, uuid: str, timeout: float, wait: C
             return False
         if now - pressed >= PRESS_INTERVAL:
             pressed = now
-            _press(domain)
+            try:
+                domain.shutdown()
+            except libvirt.libvirtError as error:
+                if errors.is_disconnect(error):
+                    raise
+                LOG.debug("Cannot send a shutdown request to guest %s: %s", domain.UUIDString(), error)
         # An event reports the end; polls are for events lost with a connection.
         wait(max(0.0, min(pause, deadline - now)))
         pause = min(pause * 2, _POLL_INTERVAL)
-
-
-def _press(domain: libvirt.virDomain) -> None:
-    try:
-        domain.shutdown()
-    except libvirt.libvirtError as error:
-        if errors.is_disconnect(error):
-            raise
-        LOG.debug("Cannot send a shutdown request to guest %s: %s", domain.UUIDString(), error)
 
 
 def pause(domain: libvirt.virDomain) -> None:
@@ -162,12 +159,6 @@ def interrupt(domain: libvirt.virDomain) -> None:
         if error.get_error_code() in (libvirt.VIR_ERR_NO_SUPPORT, libvirt.VIR_ERR_OPERATION_UNSUPPORTED):
             raise exception.NotImplementedHere(what="trigger crash dumps") from error
         raise
-
-
-def forget_memory(domain: libvirt.virDomain) -> None:
-    """Drop saved memory, so that the next start is a boot."""
-    if domain.hasManagedSaveImage():
-        domain.managedSaveRemove()
 
 
 def undefine(domain: libvirt.virDomain, keep_nvram: bool = False) -> None:

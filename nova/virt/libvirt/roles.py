@@ -143,7 +143,7 @@ class Rescue(Role, guest_driver.Rescue):
     def begin(self, instance: Instance, image: Image, files: BootFiles, timeout: int = 0) -> None:
         uuid, guests = instance.uuid, self._guests
         config = guests.config(_hardware(instance, image), is_new=not _is_stable(image))
-        kind, bus = _rescue_device(image), _rescue_bus(image, config)
+        kind, bus = _rescue_device(image, config)
         guests.shut_down_if_present(uuid, timeout)
         with guests.locks.hold(uuid):
             guests.give_keys(uuid, instance.block_devices)
@@ -194,11 +194,9 @@ def _rescue_files(instance: Instance, kind: str) -> LocalDisks:
         kernel=path(disks.RESCUE_KERNEL), ramdisk=path(disks.RESCUE_RAMDISK))
 
 
-def _rescue_device(image: Image) -> str:
-    usual = "cdrom" if image.disk_format == "iso" else "disk"
-    return choice(_DEVICE, image.properties.get(_DEVICE), ("disk", "cdrom")) or usual
-
-
-def _rescue_bus(image: Image, config: GuestConfig) -> str:
-    usual = config.cdrom_bus if _rescue_device(image) == "cdrom" else config.disk_bus
-    return choice(_BUS, image.properties.get(_BUS), BLOCK_BUSES[_rescue_device(image)]) or usual
+def _rescue_device(image: Image, config: GuestConfig) -> tuple[str, str]:
+    """Return the kind and the bus of the rescue device."""
+    kind = choice(_DEVICE, image.properties.get(_DEVICE), ("disk", "cdrom")) or (
+        "cdrom" if image.disk_format == "iso" else "disk")
+    return kind, choice(_BUS, image.properties.get(_BUS), BLOCK_BUSES[kind]) or (
+        config.cdrom_bus if kind == "cdrom" else config.disk_bus)

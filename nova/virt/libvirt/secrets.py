@@ -22,8 +22,12 @@ def define(connection: libvirt.virConnect, server: str, devices: Iterable[BlockD
     for device in devices:
         key = device.connection.key if device.connection else None
         if key is not None:
-            secret = connection.secretDefineXML(_definition(server, device.volume_id or ""))
-            secret.setValue(key.passphrase.encode())
+            volume = device.volume_id or ""
+            secret = ET.Element("secret", ephemeral="yes", private="yes")
+            element(secret, "uuid", secret_of(server, volume))
+            element(secret, "description", f"Volume {volume} of server {server}")
+            element(element(secret, "usage", type="volume"), "volume", _USAGE.format(server=server, volume=volume))
+            connection.secretDefineXML(ET.tostring(secret, encoding="unicode")).setValue(key.passphrase.encode())
 
 
 def undefine(connection: libvirt.virConnect, server: str, unless: str) -> None:
@@ -57,11 +61,3 @@ def _ignore_missing() -> Iterator[None]:
     except libvirt.libvirtError as error:
         if error.get_error_code() != libvirt.VIR_ERR_NO_SECRET:
             raise
-
-
-def _definition(server: str, volume: str) -> str:
-    secret = ET.Element("secret", ephemeral="yes", private="yes")
-    element(secret, "uuid", secret_of(server, volume))
-    element(secret, "description", f"Volume {volume} of server {server}")
-    element(element(secret, "usage", type="volume"), "volume", _USAGE.format(server=server, volume=volume))
-    return ET.tostring(secret, encoding="unicode")

@@ -125,25 +125,22 @@ class Snapshots(Role, guest_driver.Snapshots):
         if root is None:
             raise exception.InvalidDiskInfo(reason="the server has no root disk on its host")
         _clear(os.path.dirname(path))  # Left by a crash of the host.
-        with self._guests.locks.hold(instance.uuid):
-            running = self._guests.is_active(instance.uuid)
+        uuid = instance.uuid
+        with self._guests.locks.hold(uuid):
+            running = self._guests.is_active(uuid)
             if running:
                 self._room.check(os.path.dirname(path))
-                self._begin_backup(instance, root.path, path)
+                self._guests.on_domain(uuid, _end_backup)  # Left by a process that has exited.
+                xml = _backup_of(self._guests.on_domain(uuid, lambda domain: domain.XMLDesc()), root.path, path)
+                with self.quiesced(instance) as frozen:
+                    self._guests.on_domain(uuid, lambda domain: domain.backupBegin(xml, None))
+                LOG.info("[instance: %s] Started the backup of the running guest's disk%s", uuid,
+                         ", with quiesced file systems" if frozen else "")
         if running:
-            self._wait(instance.uuid, os.path.dirname(path), cancelled)
+            self._wait(uuid, os.path.dirname(path), cancelled)
             return
         with self._room.take(path, qemuimg.flat_size(root.path)):
             qemuimg.flatten(root.path, path)
-
-    def _begin_backup(self, instance: Instance, disk: str, path: str) -> None:
-        uuid = instance.uuid
-        self._guests.on_domain(uuid, _end_backup)  # Left by a process that has exited.
-        xml = _backup_of(self._guests.on_domain(uuid, lambda domain: domain.XMLDesc()), disk, path)
-        with self.quiesced(instance) as frozen:
-            self._guests.on_domain(uuid, lambda domain: domain.backupBegin(xml, None))
-        LOG.info("[instance: %s] Started the backup of the running guest's disk%s", uuid,
-                 ", with quiesced file systems" if frozen else "")
 
     @contextlib.contextmanager
     def quiesced(self, instance: Instance) -> Iterator[bool]:

@@ -35,6 +35,7 @@ _RETRY_DELAY = 1.0
 _IMAGE_FIELDS = {"image_id": "id", "image_name": "name", "checksum": "checksum", "container_format": "container_format",
                  "disk_format": "disk_format"}
 _IMAGE_NUMBERS = ("min_disk", "min_ram", "size")
+_BY_STATUS = {401: exception.Forbidden, 403: exception.Forbidden, 404: exception.NotFound, 413: exception.QuotaLimit}
 
 Raw = dict[str, Any]
 T = TypeVar("T")
@@ -178,26 +179,25 @@ class CinderApi:
         """Delete a volume. With a ``token`` a user waits for it. Raises VolumeNotFound, InvalidVolume (in use)."""
         self._request(ctx, "DELETE", f"/volumes/{uuid}", token=token, volume=uuid, waits=bool(token))
 
-    def act(self, ctx: RequestContext, uuid: str, action: str) -> None:
-        """Execute an action without arguments. Raises VolumeNotFound, InvalidVolume (wrong status)."""
-        self._request(ctx, "POST", f"/volumes/{uuid}/action", json={action: {}}, volume=uuid)
+    def act(self, ctx: RequestContext, uuid: str, action: str, arguments: Mapping[str, Any] | None = None,
+            headers: Mapping[str, str] | None = None) -> None:
+        """Execute an action. Raises VolumeNotFound, InvalidVolume (wrong status)."""
+        self._request(ctx, "POST", f"/volumes/{uuid}/action", json={action: arguments or {}}, volume=uuid,
+                      headers=headers)
 
     def reimage(self, ctx: RequestContext, uuid: str, image_id: str) -> None:
         """Request that a reserved volume is rewritten from an image. Raises VolumeNotFound, InvalidVolume."""
-        self._request(ctx, "POST", f"/volumes/{uuid}/action", volume=uuid, headers=_VERSION_OF_REIMAGE,
-                    json={"os-reimage": {"image_id": image_id, "reimage_reserved": True}})
+        self.act(ctx, uuid, "os-reimage", {"image_id": image_id, "reimage_reserved": True}, _VERSION_OF_REIMAGE)
 
     def complete_migration(self, ctx: RequestContext, old: str, new: str, error: bool) -> None:
         """Complete the migration of volume ``old`` into ``new``, or abort it if ``error``. Raises VolumeNotFound,
         InvalidVolume (no such migration)."""
-        self._request(ctx, "POST", f"/volumes/{old}/action", volume=old,
-                    json={"os-migrate_volume_completion": {"new_volume": new, "error": error}})
+        self.act(ctx, old, "os-migrate_volume_completion", {"new_volume": new, "error": error})
 
     def complete_extension(self, ctx: RequestContext, uuid: str, error: bool) -> None:
         """Complete an extension that waits for the guest, or abort it if ``error``. Raises VolumeNotFound,
         InvalidVolume (no such extension)."""
-        self._request(ctx, "POST", f"/volumes/{uuid}/action", volume=uuid, headers=_VERSION_OF_EXTENSION,
-                    json={"os-extend_volume_completion": {"error": error}})
+        self.act(ctx, uuid, "os-extend_volume_completion", {"error": error}, _VERSION_OF_EXTENSION)
 
     # --- snapshots, with the caller's token ----------------------------------------------------------
     def snapshot(self, ctx: RequestContext, uuid: str, token: str | None = None) -> Raw:
@@ -265,8 +265,7 @@ class CinderApi:
                  volume: str = "", headers: Mapping[str, str] | None = None, shape: Any = None,
                  service_token: bool = False, **more: Any) -> Any:
         """Send a request and return the value under ``key`` of the response, checked against its shape. ``shape``:
-        overrides the shape of ``key``; without ``key`` it is the shape of the whole response. Without both the response
-        is ignored."""
+        overrides the shape of ``key``; without ``key`` it is that of the response, which is ignored without both."""
         retries = CONF.cinder.http_retries if method == "GET" else 0
         try:
             if service_token:
@@ -291,14 +290,10 @@ def _check(response: requests.Response, volume: str = "") -> None:
     message = error_message(response, "volume")
     if status == 404 and volume:
         raise exception.VolumeNotFound(volume_id=volume)
-    if status == 404:
-        raise exception.NotFound(message)
     if status in (400, 409):
         raise exception.InvalidVolume(reason=message.removeprefix("Invalid volume: "))
-    if status == 413:
-        raise exception.QuotaLimit(message)
-    if status in (401, 403):
-        raise exception.Forbidden(message)
+    if status in _BY_STATUS:
+        raise _BY_STATUS[status](message)
     raise exception.VolumeServiceUnavailable(reason=f"the service responded with status {status}")
 
 

@@ -47,7 +47,12 @@ class CinderVolumes(HostVolumes):
             connection.limits = {name: int(value) for name, value in (info.get("qos_specs") or {}).items()
                                  if name in _LIMITS}
             if kind == "rbd":
-                return _rbd(connection, info)
+                connection.protocol, connection.path = "rbd", str(info["name"])
+                connection.hosts = list(zip(map(str, info["hosts"]), map(str, info["ports"]), strict=True))
+                connection.discard = bool(info.get("discard"))
+                if info.get("auth_enabled"):
+                    connection.auth_user, connection.secret_uuid = str(info["auth_username"]), str(info["secret_uuid"])
+                return connection
             if kind == "nfs":
                 return self._nfs(connection, info)
         except (KeyError, TypeError, ValueError) as error:
@@ -132,12 +137,3 @@ class CinderVolumes(HostVolumes):
 def _check_file(path: str) -> None:
     if not os.path.isfile(path) or os.path.islink(path):
         raise exception.InvalidDiskInfo(reason=f"{os.path.basename(path)} is not a regular file")
-
-
-def _rbd(connection: VolumeConnection, info: ConnectionInfo) -> VolumeConnection:
-    connection.protocol, connection.path = "rbd", str(info["name"])
-    connection.hosts = list(zip(map(str, info["hosts"]), map(str, info["ports"]), strict=True))
-    connection.discard = bool(info.get("discard"))
-    if info.get("auth_enabled"):
-        connection.auth_user, connection.secret_uuid = str(info["auth_username"]), str(info["secret_uuid"])
-    return connection

@@ -32,13 +32,10 @@ _DOWNLOADING = "downloading"
 # Statuses of a new volume or snapshot that is not finished.
 _BEING_MADE = ("creating", _DOWNLOADING)
 _LONGEST_NAME = 255
-_ATTACHED = "attached"
 # Statuses of a volume that is being attached or detached.
 _TRANSIENT = (volume_states.RESERVED, volume_states.ATTACHING, volume_states.DETACHING)
 # Values of migration_status: no migration in progress; the service is completing the migration.
 NO_MIGRATION = (None, "none", "success", "error", "deleting")
-_COMPLETING = "completing"
-_EXTENDING = "extending"
 # Metadata key with the new size (GiB) while an extension waits for the guest.
 _NEW_SIZE = "extend_new_size"
 # The driver_volume_type of volumes whose extension waits for the guest. The metadata of other volumes are not trusted,
@@ -127,10 +124,8 @@ class CinderServerVolumes:
 
     def reserve(self, device: BlockDevice, owner: str) -> BlockDevice:
         # Reserved with Nova's own rights. The caller's rights were checked before the operation was queued.
-        if owner:
-            now = to_volume(self._api.volume(self._ctx, device.volume_id or ""), "").project_id
-            if now not in (owner, ""):
-                raise exception.VolumeNotFound(volume_id=device.volume_id)
+        if owner and to_volume(self._api.volume(self._ctx, device.volume_id or ""), "").project_id not in (owner, ""):
+            raise exception.VolumeNotFound(volume_id=device.volume_id)
         device = self._reserved(device)
         self._ctl.volumes.record([device])
         return device
@@ -194,7 +189,7 @@ class CinderServerVolumes:
             if attachment["id"] != device.attachment_id:
                 # Left by an interrupted attempt; Cinder accepts no connector for it any more.
                 self._api.delete_attachment(self._ctx, attachment["id"])
-            elif attachment.get("connection_info") and attachment.get("status") != _ATTACHED:
+            elif attachment.get("connection_info") and attachment.get("status") != "attached":
                 # Cinder rejects a second attachment while the first one is incomplete.
                 self._api.complete_attachment(self._ctx, attachment["id"])
         second = self._api.create_attachment(self._ctx, volume, self._uuid,
@@ -208,17 +203,15 @@ class CinderServerVolumes:
         for device in self._ctl.instance.volume_devices:
             if device.attachment_id:
                 with contextlib.suppress(exception.VolumeNotFound):  # a deleted volume has no connections
-                    settled.append(self._reconciled(device, connector))
+                    attachments = self._api.attachments(self._ctx, self._uuid, device.volume_id)
+                    others = [item["id"] for item in attachments if item["id"] != device.attachment_id]
+                    if len(others) < len(attachments):
+                        for other in others:
+                            self._api.delete_attachment(self._ctx, other)
+                    elif connector is not None:
+                        device = self._connected_also(device, connector)
+                    settled.append(device)
         self._ctl.volumes.record(settled)
-
-    def _reconciled(self, device: BlockDevice, connector: dict[str, Any] | None) -> BlockDevice:
-        attachments = self._api.attachments(self._ctx, self._uuid, device.volume_id)
-        if device.attachment_id not in [attachment["id"] for attachment in attachments]:
-            return self._connected_also(device, connector) if connector is not None else device
-        for attachment in attachments:
-            if attachment["id"] != device.attachment_id:
-                self._api.delete_attachment(self._ctx, attachment["id"])
-        return device
 
     def complete(self, *devices: BlockDevice) -> None:
         for device in devices or self._ctl.instance.volume_devices:
@@ -290,7 +283,7 @@ class CinderServerVolumes:
             status = self._api.volume(self._ctx, old).get("migration_status")
         except exception.VolumeNotFound:
             return
-        if status == _COMPLETING:
+        if status == "completing":
             raise exception.VolumeServiceUnavailable(reason=f"the service is completing the migration of volume {old}")
         if status in NO_MIGRATION:
             return
@@ -428,4 +421,4 @@ def _connection(device: BlockDevice, attachment: Raw) -> ConnectionInfo:
 
 def _waits_for_guest(raw: Raw) -> bool:
     """Return True if Cinder waits until a guest has extended the volume, and False if it extends the volume itself."""
-    return raw["status"] == _EXTENDING and _NEW_SIZE in (raw.get("metadata") or {})
+    return raw["status"] == "extending" and _NEW_SIZE in (raw.get("metadata") or {})

@@ -15,8 +15,7 @@ _LONGEST = 255
 _KEY_NAME = Changing({
     0: NAME,
     1: Combined("allOf", NAME, string(pattern=r"^[_\- a-zA-Z0-9]+$", minLength=1, maxLength=255)),
-    92: Combined("allOf", NAME, string(pattern=r"^[_\-\@\. a-zA-Z0-9]+$", minLength=1, maxLength=255)),
-})
+    92: Combined("allOf", NAME, string(pattern=r"^[_\-\@\. a-zA-Z0-9]+$", minLength=1, maxLength=255))})
 CREATE = Object({"keypair": Field(Object({
     "name": Field(_KEY_NAME, required=True), "type": Field(enum(SSH, X509), since=2),
     "public_key": Field(STRING, required=92), "user_id": Field(STRING, since=10),
@@ -32,14 +31,12 @@ SHOWN = View([
     *_KEYS, Out("user_id", STRING), Out("id", INTEGER),
     Out("created_at", STRING_OR_NULL, lambda key, _req: iso_precise(key.created_at)),
     Out("updated_at", STRING_OR_NULL, lambda _key, _req: None),
-    Out("deleted_at", STRING_OR_NULL, lambda _key, _req: None), Out("deleted", TRUTH, lambda _key, _req: False),
-])
+    Out("deleted_at", STRING_OR_NULL, lambda _key, _req: None), Out("deleted", TRUTH, lambda _key, _req: False)])
 CREATED = View([
     *_KEYS,
     Out("user_id", STRING),
     # The private key is not stored: only the response to the request that generated it has it.
-    Out("private_key", STRING, lambda _key, _req: ABSENT, until=91),
-])
+    Out("private_key", STRING, lambda _key, _req: ABSENT, until=91)])
 
 
 def _user(req: Request, operation: str, user_id: str | None) -> str:

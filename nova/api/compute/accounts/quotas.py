@@ -1,6 +1,5 @@
 """limits of a project with its usage; os-quota-sets: limits of projects and their users; os-quota-class-sets: limits of
-classes (only default is used).
-"""
+classes (only default is used)."""
 
 from typing import Any
 
@@ -20,8 +19,7 @@ RESOURCES: dict[str, int | None] = {
     **dict.fromkeys(("instances", "cores", "ram", "metadata_items", "key_pairs", "server_groups",
                      "server_group_members"), None),
     **dict.fromkeys(("injected_files", "injected_file_content_bytes", "injected_file_path_bytes"), 56),
-    **dict.fromkeys(("fixed_ips", "floating_ips", "security_groups", "security_group_rules"), 35),
-}
+    **dict.fromkeys(("fixed_ips", "floating_ips", "security_groups", "security_group_rules"), 35)}
 UNLIMITED = -1
 # Maximum number of characters of the name of a project, user or class.
 LONGEST = 255
@@ -55,8 +53,7 @@ ABSOLUTE = View([
     Out("totalInstancesUsed", INTEGER, _used("instances")), Out("totalCoresUsed", INTEGER, _used("cores")),
     Out("totalRAMUsed", INTEGER, _used("ram")), Out("totalServerGroupsUsed", INTEGER, _used("server_groups")),
     Out("totalFloatingIpsUsed", INTEGER, _used("floating_ips"), until=35),
-    Out("totalSecurityGroupsUsed", INTEGER, _used("security_groups"), until=35),
-])
+    Out("totalSecurityGroupsUsed", INTEGER, _used("security_groups"), until=35)])
 
 
 @accepts(query=Query({"tenant_id": STRING}, strict=75), answer=Object({"limits": Object({
@@ -77,9 +74,8 @@ def _usage(name: str) -> Out:
 
 
 QUERY = Query({"user_id": STRING}, strict=75)
-UPDATE = Object({"quota_set": Field(Object({
-    **{name: Field(LIMIT, until=_until(name)) for name in RESOURCES}, "force": BOOLEAN,
-}), required=True)})
+UPDATE = Object({"quota_set": Field(Object({**{name: Field(LIMIT, until=_until(name)) for name in RESOURCES},
+                                            "force": BOOLEAN}), required=True)})
 _ID = Out("id", STRING, lambda _quotas, req: req.params["id"])
 LIMITS = View([Out(name, INTEGER, _limit(name), until=_until(name)) for name in RESOURCES])
 _NAMED_LIMITS = single("quota_set", View([_ID, *LIMITS.keys]))

@@ -15,7 +15,6 @@ from nova.objects.accounts.usage import ServerUsage, audit_period
 from nova.objects.base import utcnow
 
 _PATH = "os-simple-tenant-usage"
-_FORMATS = ("%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%S.%f", "%Y-%m-%d %H:%M:%S.%f")
 
 _PERIOD: dict[str, Field | Type] = {
     "start": STRING, "end": STRING, "limit": Field(LIMIT, since=40), "marker": Field(STRING, since=40)}
@@ -42,8 +41,7 @@ class _Period:
 
 
 def _parsed(text: str) -> datetime.datetime:
-    """Parse a time. Raises InvalidInput."""
-    for form in _FORMATS:
+    for form in ("%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%S.%f", "%Y-%m-%d %H:%M:%S.%f"):
         try:
             return datetime.datetime.strptime(text, form).replace(tzinfo=datetime.UTC)
         except ValueError:
@@ -58,8 +56,7 @@ SERVER = View([
     Out("started_at", TIME, lambda server, _period: iso_precise(server.launched_at)),
     Out("ended_at", TIME_OR_NULL, lambda server, _period: iso_precise(server.terminated_at)),
     Out("state", STRING, lambda server, _period: "terminated" if server.terminated_at else server.vm_state),
-    Out("uptime", INTEGER, lambda server, period: period.uptime(server)),
-])
+    Out("uptime", INTEGER, lambda server, period: period.uptime(server))])
 
 
 def _total(name: str, of: str = "") -> Out:
@@ -76,8 +73,7 @@ USAGE = View([
     _total("total_hours"), _total("total_vcpus_usage", "vcpus"), _total("total_memory_mb_usage", "memory_mb"),
     _total("total_local_gb_usage", "local_gb"),
     Out("server_usages", Array(SERVER), lambda usage, period: [
-        SERVER.render(server, period) for server in usage] if period.detailed else ABSENT),
-])
+        SERVER.render(server, period) for server in usage] if period.detailed else ABSENT)])
 
 
 def _projects(servers: Iterable[ServerUsage], period: _Period) -> list[dict[str, Any]]:

@@ -32,8 +32,7 @@ _CREATED = [
     Out("created_at", STRING_OR_NULL, lambda aggregate, _req: iso_precise(aggregate.created_at)),
     Out("updated_at", STRING_OR_NULL, lambda aggregate, _req: iso_precise(aggregate.updated_at)),
     Out("deleted_at", STRING_OR_NULL, lambda _aggregate, _req: None),
-    Out("deleted", TRUTH, lambda _aggregate, _req: False),
-]
+    Out("deleted", TRUTH, lambda _aggregate, _req: False)]
 AGGREGATE = View([*_CREATED, Out("hosts", Array(STRING)), Out("metadata", OPEN)])
 _SINGLE_AGGREGATE = single("aggregate", AGGREGATE)
 

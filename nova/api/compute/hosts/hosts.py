@@ -21,8 +21,7 @@ _CHANGE = Object({"status": _ABLE, "maintenance_mode": _ABLE},
 _HOST = View([
     Out("host_name", STRING, "host"),
     Out("service", STRING, lambda service, _req: service.binary.removeprefix("nova-")),
-    Out("zone", STRING_OR_NULL, "availability_zone"),
-])
+    Out("zone", STRING_OR_NULL, "availability_zone")])
 _RESOURCE = Object({"host": STRING, "project": STRING, "cpu": INTEGER, "memory_mb": INTEGER, "disk_gb": INTEGER})
 
 
@@ -30,8 +29,7 @@ _RESOURCE = Object({"host": STRING, "project": STRING, "cpu": INTEGER, "memory_m
 def index(req: Request) -> list[Service]:
     """List hosts and their services."""
     zone = req.arg("zone")
-    return [service for service in req.clients.services.index(req.ctx)
-            if not zone or zone == service.availability_zone]
+    return [service for service in req.clients.services.index(req.ctx) if not zone or zone == service.availability_zone]
 
 
 @accepts(query=ANY_QUERY, answer=Object({"host": Array(Object({"resource": _RESOURCE}))}))

@@ -50,10 +50,6 @@ def _service(shown: Shown, req: Request) -> dict[str, Any]:
             "disabled_reason": service.disabled_reason}
 
 
-def _total(node: ComputeNode, resource_class: str) -> int:
-    return node.inventory(resource_class).total
-
-
 def _used(node: ComputeNode, resource_class: str) -> int:
     """Return the amount that is claimed by servers or reserved for the host."""
     inventory = node.inventory(resource_class)
@@ -62,13 +58,12 @@ def _used(node: ComputeNode, resource_class: str) -> int:
 
 # Resources of a node: shown until 2.87, and summed up in the statistics.
 RESOURCES: dict[str, Any] = {
-    "vcpus": lambda node: _total(node, VCPU), "memory_mb": lambda node: _total(node, MEMORY_MB),
-    "local_gb": lambda node: _total(node, DISK_GB), "vcpus_used": lambda node: _used(node, VCPU),
+    "vcpus": lambda node: node.inventory(VCPU).total, "memory_mb": lambda node: node.inventory(MEMORY_MB).total,
+    "local_gb": lambda node: node.inventory(DISK_GB).total, "vcpus_used": lambda node: _used(node, VCPU),
     "memory_mb_used": lambda node: _used(node, MEMORY_MB), "local_gb_used": lambda node: _used(node, DISK_GB),
-    "free_ram_mb": lambda node: _total(node, MEMORY_MB) - _used(node, MEMORY_MB),
-    "free_disk_gb": lambda node: _total(node, DISK_GB) - _used(node, DISK_GB),
-    "current_workload": lambda node: node.num_io_ops, "running_vms": lambda node: node.num_instances,
-}
+    "free_ram_mb": lambda node: node.inventory(MEMORY_MB).total - _used(node, MEMORY_MB),
+    "free_disk_gb": lambda node: node.inventory(DISK_GB).total - _used(node, DISK_GB),
+    "current_workload": lambda node: node.num_io_ops, "running_vms": lambda node: node.num_instances}
 
 
 def _resource(name: str) -> Any:
@@ -81,22 +76,18 @@ _SERVERS = Out("servers", Array(View([Out("name", STRING), Out("uuid", STRING)])
 _BRIEF = [
     _ID, Out("hypervisor_hostname", STRING, "node.hypervisor_hostname"),
     Out("state", STATE, lambda shown, _req: state_of(shown.node.service)),
-    Out("status", STATUS, lambda shown, _req: status_of(shown.node.service)),
-]
+    Out("status", STATUS, lambda shown, _req: status_of(shown.node.service))]
 LISTED = View([*_BRIEF, _SERVERS])
 UPTIME = View([*_BRIEF, Out("uptime", STRING, "node.uptime")])
 HYPERVISOR = View([
-    *_BRIEF,
-    Out("hypervisor_type", STRING, "node.hypervisor_type"),
+    *_BRIEF, Out("hypervisor_type", STRING, "node.hypervisor_type"),
     Out("hypervisor_version", INTEGER, "node.hypervisor_version"), Out("host_ip", STRING, "node.host_ip"),
     Out("service", Object(additional=True), _service),
     *(Out(name, INTEGER, _resource(name), until=87) for name in RESOURCES),
     Out("disk_available_least", Plain(type=["integer", "null"]), "node.disk_available_least", until=87),
     Out("cpu_info", Changing({0: STRING, 28: Object(additional=True)}), lambda shown, req: (
         shown.node.cpu_info if req.version >= 28 else json.dumps(shown.node.cpu_info)), until=87),
-    Out("uptime", STRING_OR_NULL, "node.uptime", since=88),
-    _SERVERS,
-])
+    Out("uptime", STRING_OR_NULL, "node.uptime", since=88), _SERVERS])
 _LIST = {"hypervisors_links": Field(LINKS, since=33)}
 
 
@@ -197,5 +188,4 @@ def statistics(req: Request) -> dict[str, Any]:
              if node.service is not None and not node.service.disabled]
     return {"hypervisor_statistics": {
         "count": len(nodes), "disk_available_least": sum(node.disk_available_least or 0 for node in nodes),
-        **{name: sum(value(node) for node in nodes) for name, value in RESOURCES.items()},
-    }}
+        **{name: sum(value(node) for node in nodes) for name, value in RESOURCES.items()}}}

@@ -14,10 +14,8 @@ from nova.objects.hosts.service import Service
 COMPUTE = "nova-compute"
 
 STATUS, STATE = enum("enabled", "disabled"), enum("up", "down")
-UPDATE = Object({
-    "host": Field(HOSTNAME, until=52, required=True), "binary": Field(TEXT, until=52, required=True),
-    "status": Field(STATUS, since=53), "disabled_reason": TEXT, "forced_down": Field(BOOLEAN, since=11),
-})
+UPDATE = Object({"host": Field(HOSTNAME, until=52, required=True), "binary": Field(TEXT, until=52, required=True),
+                 "status": Field(STATUS, since=53), "disabled_reason": TEXT, "forced_down": Field(BOOLEAN, since=11)})
 
 
 def status_of(service: Service | None) -> str:
@@ -39,8 +37,7 @@ SERVICE = View([
     Out("status", STATUS, lambda service, _req: status_of(service)),
     Out("state", STATE, lambda service, _req: state_of(service)),
     Out("updated_at", STRING_OR_NULL, lambda service, _req: _seen(service)),
-    Out("disabled_reason", STRING_OR_NULL), Out("forced_down", TRUTH, since=11),
-])
+    Out("disabled_reason", STRING_OR_NULL), Out("forced_down", TRUTH, since=11)])
 
 
 @accepts(query=Query({"host": STRING, "binary": STRING}, strict=75), answer=listed("services", SERVICE))
@@ -52,11 +49,8 @@ def index(req: Request) -> list[Service]:
 @accepts(body=UPDATE, answer=Object({"service": SERVICE}))
 def update(req: Request) -> dict[str, Any]:
     """Enable, disable or force down a compute service."""
-    return _update(req) if req.version >= 53 else _act(req)
-
-
-# --- from 2.53: a service by its uuid -------------------------------------------------------------
-def _update(req: Request) -> dict[str, Any]:
+    if req.version < 53:
+        return _act(req)
     uuid = req.params["id"]
     check_uuid(uuid)
     status, reason = req.body.get("status"), req.body.get("disabled_reason")
@@ -117,8 +111,7 @@ def _force_down(req: Request) -> dict[str, Any]:
 _ACTS: dict[str, Callable[[Request], dict[str, Any]]] = {
     "enable": lambda req: {"status": status_of(_change(req, disabled=False))},
     "disable": lambda req: {"status": status_of(_change(req, disabled=True))},
-    "disable-log-reason": _disable_with_reason, "force-down": _force_down,
-}
+    "disable-log-reason": _disable_with_reason, "force-down": _force_down}
 
 
 @accepts(errors=(409,))
@@ -154,9 +147,8 @@ def zones_detail(req: Request) -> dict[str, Any]:
     """List availability zones with the services in them."""
     services = req.clients.zones.detail(req.ctx)
     available = {name: any(not service.disabled for service in in_zone) for name, in_zone in services.items()}
-    return {"availabilityZoneInfo": [
-        _zone(name, available[name], _hosts(services[name]) if available[name] else None)
-        for name in _ordered(available)]}
+    return {"availabilityZoneInfo": [_zone(name, available[name], _hosts(services[name]) if available[name] else None)
+                                     for name in _ordered(available)]}
 
 
 def _ordered(available: dict[str, bool]) -> list[str]:

@@ -23,8 +23,7 @@ INDEX_QUERY = Query({
 _STATES = {
     "active": ("ACTIVE", 100), "queued": ("SAVING", 25), "saving": ("SAVING", 50), "importing": ("SAVING", 50),
     "uploading": ("SAVING", 50), "killed": ("ERROR", 0), "error": ("ERROR", 0), "deleted": ("DELETED", 0),
-    "pending_delete": ("DELETED", 0),
-}
+    "pending_delete": ("DELETED", 0)}
 # Query parameter -> filter of the image service.
 _FILTERS = {"name": "name", "type": "image_type", "minRam": "min_ram", "minDisk": "min_disk"}
 _PROPERTY = "property-"
@@ -58,8 +57,7 @@ IMAGE = View([
     Out("created", STRING_OR_NULL, "created_at"),
     Out("updated", STRING_OR_NULL, lambda shown, _req: shown.updated_at or shown.created_at),
     Out("metadata", OPEN, "properties"), Out("server", OPEN, _server),
-    Out("OS-EXT-IMG-SIZE:size", INTEGER_OR_NULL, "size"), Out("OS-DCF:diskConfig", STRING, _disk_config),
-])
+    Out("OS-EXT-IMG-SIZE:size", INTEGER_OR_NULL, "size"), Out("OS-DCF:diskConfig", STRING, _disk_config)])
 
 
 @accepts(query=INDEX_QUERY, answer=Object({"images": Array(LISTED), "images_links": LINKS}))

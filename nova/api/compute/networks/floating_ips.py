@@ -18,8 +18,7 @@ REMOVE = only("removeFloatingIp", Object({"address": Field(IP, required=True)}))
 
 FLOATING_IP = View([
     Out("id", UUID, "uuid"), Out("ip", STRING, "address"), Out("pool", STRING),
-    Out("instance_id", STRING_OR_NULL, "instance_uuid"), Out("fixed_ip", STRING_OR_NULL, "fixed_address"),
-])
+    Out("instance_id", STRING_OR_NULL, "instance_uuid"), Out("fixed_ip", STRING_OR_NULL, "fixed_address")])
 _SINGLE_FLOATING_IP = single("floating_ip", FLOATING_IP)
 
 

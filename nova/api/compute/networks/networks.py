@@ -25,8 +25,7 @@ _BASIC = [
     Out("dns1", STRING_OR_NULL, lambda network, _req: _dns(network, 1)),
     Out("dns2", STRING_OR_NULL, lambda network, _req: _dns(network, 2)), Out("cidr_v6", STRING_OR_NULL),
     Out("gateway_v6", STRING_OR_NULL),
-    Out("netmask_v6", STRING_OR_NULL, lambda network, _req: network.cidr_v6 and network.cidr_v6.split("/")[1]),
-]
+    Out("netmask_v6", STRING_OR_NULL, lambda network, _req: network.cidr_v6 and network.cidr_v6.split("/")[1])]
 BASIC = View(_BASIC)
 # Fields for administrators only.
 NETWORK = View([
@@ -40,8 +39,7 @@ NETWORK = View([
     # Fields that have no value any more.
     *(Out(name, ANY, lambda _network, _req: None) for name in (
         "updated_at", "deleted", "deleted_at", "injected", "multi_host", "priority", "rxtx_base", "share_address",
-        "vpn_private_address", "vpn_public_address", "vpn_public_port")),
-])
+        "vpn_private_address", "vpn_public_address", "vpn_public_port"))])
 TENANT = View([Out("id", UUID, "uuid"), Out("label", STRING), Out("cidr", STRING)])
 
 

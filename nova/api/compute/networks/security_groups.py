@@ -1,6 +1,5 @@
 """os-security-groups and os-security-group-rules: security groups and their rules (2.1 to 2.35), and the groups of a
-server (all versions).
-"""
+server (all versions)."""
 
 import contextlib
 import re
@@ -53,14 +52,12 @@ RULE = View([
     Out("parent_group_id", UUID, lambda shown, _req: _shown_id(shown.item.parent_group_id)),
     Out("ip_protocol", STRING_OR_NULL, "item.protocol"), Out("from_port", INTEGER_OR_NULL, "item.from_port"),
     Out("to_port", INTEGER_OR_NULL, "item.to_port"), Out("group", OPEN, _group),
-    Out("ip_range", OPEN, lambda shown, _req: {"cidr": shown.item.cidr} if shown.item.cidr else {}),
-])
+    Out("ip_range", OPEN, lambda shown, _req: {"cidr": shown.item.cidr} if shown.item.cidr else {})])
 GROUP = View([
     Out("id", UUID, lambda shown, _req: _shown_id(shown.item.id)), Out("name", STRING, "item.name"),
     Out("description", STRING, "item.description"), Out("tenant_id", STRING, "item.project_id"),
     Out("rules", Array(RULE), lambda shown, req: [
-        RULE.render(Shown(rule, shown.groups), req) for rule in shown.item.rules]),
-])
+        RULE.render(Shown(rule, shown.groups), req) for rule in shown.item.rules])])
 _SINGLE_GROUP, _MANY = single("security_group", GROUP), listed("security_groups", GROUP)
 
 

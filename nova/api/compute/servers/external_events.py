@@ -13,7 +13,6 @@ _NETWORK = ("network-changed", "network-vif-plugged", "network-vif-unplugged", "
 _POWER = "power-update"
 # First microversion of each event that requires a tag.
 _TAGGED = {"volume-extended": 51, _POWER: 76, "accelerator-request-bound": 82, "volume-reimaged": 93}
-_POWERS = frozenset({"POWER_ON", "POWER_OFF"})
 
 _NAMES = {since: enum(*_NETWORK, *(name for name, since_version in _TAGGED.items() if since_version <= since))
           for since in (0, *_TAGGED.values())}
@@ -47,4 +46,4 @@ def _is_sound(event: dict[str, Any]) -> bool:
     tag: str | None = event.get("tag")
     if event["name"] not in _TAGGED:
         return True
-    return bool(tag) and (event["name"] != _POWER or str(tag).upper() in _POWERS)
+    return bool(tag) and (event["name"] != _POWER or str(tag).upper() in ("POWER_ON", "POWER_OFF"))

@@ -32,28 +32,19 @@ def _time(name: str) -> Getter:
     return lambda shown, _req: iso_precise(getattr(shown.item, name))
 
 
-def _updated(shown: Shown, _req: Request) -> str | None:
-    action: Any = shown.item
-    return iso_precise(action.updated_at or action.finish_time or action.start_time)
-
-
 def _secret(name: str, rule: str) -> Getter:
     """Return a field that is shown only to callers who pass the policy."""
     return lambda shown, req: getattr(shown.item, name) if shown.allowed(req, rule) else ABSENT
 
 
-def _host_id(shown: Shown, _req: Request) -> str:
-    event: Any = shown.item
-    return hashlib.sha224((shown.project_id + event.host).encode()).hexdigest() if event.host else ""
-
-
 EVENT = View([
     Out("event", STRING, "item.event"), Out("start_time", STRING_OR_NULL, _time("start_time")),
     Out("finish_time", STRING_OR_NULL, _time("finish_time")), Out("result", STRING_OR_NULL, "item.result"),
-    Out("traceback", STRING_OR_NULL, _secret("traceback", "events")), Out("hostId", STRING, _host_id, since=62),
+    Out("traceback", STRING_OR_NULL, _secret("traceback", "events")),
+    Out("hostId", STRING, lambda shown, _req: hashlib.sha224(
+        (shown.project_id + shown.item.host).encode()).hexdigest() if shown.item.host else "", since=62),
     Out("host", STRING_OR_NULL, _secret("host", "events"), since=62),
-    Out("details", STRING_OR_NULL, _secret("details", "events:details"), since=84),
-])
+    Out("details", STRING_OR_NULL, _secret("details", "events:details"), since=84)])
 
 
 def _events(shown: Shown, req: Request) -> Any:
@@ -68,8 +59,9 @@ _ACTION = [
     Out("action", STRING, "item.action"), Out("instance_uuid", STRING, "item.instance_uuid"),
     Out("request_id", STRING, "item.request_id"), Out("user_id", STRING_OR_NULL, "item.user_id"),
     Out("project_id", STRING_OR_NULL, "item.project_id"), Out("start_time", STRING_OR_NULL, _time("start_time")),
-    Out("message", STRING_OR_NULL, "item.message"), Out("updated_at", STRING_OR_NULL, _updated, since=58),
-]
+    Out("message", STRING_OR_NULL, "item.message"),
+    Out("updated_at", STRING_OR_NULL, lambda shown, _req: iso_precise(
+        shown.item.updated_at or shown.item.finish_time or shown.item.start_time), since=58)]
 LISTED = View(_ACTION)
 ACTION = View([*_ACTION, Out("events", Array(EVENT), _events)])
 

@@ -39,7 +39,6 @@ def _time(name: str) -> Out:
 
 
 def _flavor(name: str, flavor: str) -> Out:
-    """Return the number of a flavor."""
     return Out(name, INTEGER_OR_NULL, lambda shown, _req: getattr(getattr(shown.item, flavor), "id", None))
 
 
@@ -55,19 +54,16 @@ _COMMON = [
     _time("created_at"), _host("dest_compute"), _host("dest_host"), _host("dest_node"), Out("id", INTEGER, "item.id"),
     _host("source_compute"), _host("source_node"), Out("status", STRING, "item.status"), _time("updated_at"),
     Out("uuid", STRING, "item.uuid", since=59),
-    *(Out(name, STRING_OR_NULL, f"item.{name}", since=80) for name in ("user_id", "project_id")),
-]
+    *(Out(name, STRING_OR_NULL, f"item.{name}", since=80) for name in ("user_id", "project_id"))]
 MIGRATION = View([
     *_COMMON, Out("instance_uuid", STRING, "item.instance_uuid"), Out("links", LINKS, _links, since=23),
     Out("migration_type", STRING, "item.migration_type", since=23),
-    _flavor("new_instance_type_id", "new_flavor"), _flavor("old_instance_type_id", "old_flavor"),
-])
+    _flavor("new_instance_type_id", "new_flavor"), _flavor("old_instance_type_id", "old_flavor")])
 SERVER_MIGRATION = View([
     *_COMMON,
     Out("server_uuid", STRING, "item.instance_uuid"),
     *(Out(f"{what}_{part}_bytes", INTEGER_OR_NULL, f"item.{what}_{part}") for what in ("memory", "disk")
-      for part in ("total", "processed", "remaining")),
-])
+      for part in ("total", "processed", "remaining"))])
 
 
 # -- all migrations -----------------------------------------------------------------------------------
@@ -112,8 +108,7 @@ def of_server(req: Request) -> list[Shown]:
 def show(req: Request) -> Shown:
     """Show a live migration that is in progress."""
     authorize(req, OF_SERVER + "show")
-    migration = req.clients.migrations.get(req.ctx, server_id(req), _number(req), project_id=req.scope)
-    return Shown(migration, hosts=True)
+    return Shown(req.clients.migrations.get(req.ctx, server_id(req), _number(req), project_id=req.scope), hosts=True)
 
 
 @accepts(errors=(409,))

@@ -33,8 +33,7 @@ GROUP = View([
     Out("id", UUID, "uuid"), Out("name", STRING),
     Out("policies", Array(STRING), lambda group, _req: [group.policy], until=63), Out("policy", STRING, since=64),
     Out("rules", OPEN, since=64), Out("members", Array(UUID)), Out("metadata", OPEN, lambda _group, _req: {}, until=63),
-    Out("project_id", STRING, since=13), Out("user_id", STRING, since=13),
-])
+    Out("project_id", STRING, since=13), Out("user_id", STRING, since=13)])
 _SINGLE_GROUP = single("server_group", GROUP)
 
 

@@ -17,8 +17,7 @@ from nova.rpcapi.compute import Compute
 _COLUMNS = {
     "name": "display_name", "accessIPv4": "access_ip_v4", "accessIPv6": "access_ip_v6",
     "OS-DCF:diskConfig": "disk_config", "description": "display_description", "hostname": "hostname",
-    "pinned_availability_zone": "pinned_availability_zone",
-}
+    "pinned_availability_zone": "pinned_availability_zone"}
 
 
 def get(req: Request, uuid: str | None = None) -> Instance:
@@ -31,11 +30,9 @@ def server_id(req: Request) -> str:
 
 
 def authorize(req: Request, rule: str) -> Instance | None:
-    """Check ``rule`` for the server of the URL.
-
-    A rule that allows the operation for all servers of the project does not depend on the server, so None is returned
-    without a call. Otherwise (for example, a policy by user) the server is read, checked and returned.
-    """
+    """Check ``rule`` for the server of the URL. A rule that allows the operation for all servers of the project does
+    not depend on the server, so None is returned without a call. Otherwise (for example, a policy by user) the server
+    is read, checked and returned."""
     target = {} if req.ctx.is_admin else {"project_id": req.ctx.project_id}
     if policies.plain(rule) and req.allowed(rule, target):
         return None

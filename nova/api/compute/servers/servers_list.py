@@ -36,7 +36,6 @@ _SORT_IGNORED = (
     "architecture", "cell_name", "cleaned", "default_ephemeral_device", "default_swap_device", "deleted", "deleted_at",
     "disable_terminate", "ephemeral_gb", "ephemeral_key_uuid", "id", "key_data", "launched_on", "memory_mb",
     "os_type", "reservation_id", "root_gb", "shutdown_terminate", "user_data", "vcpus", "vm_mode")
-_SORT_ADMIN = frozenset({"host", "node"})
 # Maximum number of different sort keys; each costs the database two columns to order by.
 _MOST_SORT_KEYS = 8
 
@@ -64,14 +63,9 @@ QUERY = Query({
 # Filters for all users, with their first microversion.
 _FOR_ALL = {
     **dict.fromkeys(("reservation_id", "name", "status", "image", "flavor", "ip", "changes-since", "all_tenants"), 0),
-    "ip6": 5,
-    **dict.fromkeys(_TAG_FILTERS, 26),
-    "changes-before": 66,
-    "locked": 73,
+    "ip6": 5, **dict.fromkeys(_TAG_FILTERS, 26), "changes-before": 66, "locked": 73, "hostname": 90,
     **dict.fromkeys(("availability_zone", "config_drive", "key_name", "created_at", "launched_at", "terminated_at",
-                     "power_state", "task_state", "vm_state", "progress", "user_id"), 83),
-    "hostname": 90,
-}
+                     "power_state", "task_state", "vm_state", "progress", "user_id"), 83)}
 _PAGING = frozenset({"limit", "marker", "sort_key", "sort_dir"})
 _OTHERWISE_HANDLED = frozenset({"status", "all_tenants", "changes-since", "changes-before", "deleted", "project_id",
                                 "tenant_id", *_PAGING})
@@ -91,15 +85,11 @@ def index(req: Request) -> dict[str, Any]:
 def detail(req: Request) -> dict[str, Any]:
     """List servers with details."""
     req.authorize("os_compute_api:servers:detail")
-    with _in_turn(req):
+    limit, _marker = req.page()
+    # One thread computes at a time, and each long page takes megabytes.
+    with _LONG_PAGES.slot(req.ctx.project_id) if limit > _LONG else contextlib.nullcontext():
         page, limit = _search(req, "os_compute_api:servers:detail", brief=False)
         return _answer(req, "servers/detail", servers_view.DETAIL, page, limit)
-
-
-def _in_turn(req: Request) -> contextlib.AbstractContextManager[None]:
-    """Limit the number of concurrent long pages: one thread computes at a time, and each page takes megabytes."""
-    limit, _marker = req.page()
-    return _LONG_PAGES.slot(req.ctx.project_id) if limit > _LONG else contextlib.nullcontext()
 
 
 def _answer(req: Request, path: str, view: View, page: ServerPage, limit: int) -> dict[str, Any]:
@@ -120,7 +110,13 @@ def _search(req: Request, policy: str, brief: bool) -> tuple[ServerPage, int]:
 
 def server_query(req: Request, policy: str) -> ServerQuery | None:
     """Return the query of the request; None: no server can match."""
-    given = _allowed_filters(req)
+    # Filters of administrators are ignored for other callers.
+    given = {name: values for name, values in req.query.items() if name not in _PAGING}
+    if not req.allowed(ALL_FILTERS):
+        given = {name: values for name, values in given.items() if _FOR_ALL.get(name, 1000) <= req.version}
+    for name in given:
+        if name in _JOINED or name.startswith("_"):
+            raise exception.InvalidInput(f"Invalid filter field: {name}.")
     query = ServerQuery(project_id=_project(req, given, policy), sort=_sort(req))
     query.changes_since, query.changes_before = req.changes()
     if query.changes_since or query.changes_before:
@@ -133,17 +129,6 @@ def server_query(req: Request, policy: str) -> ServerQuery | None:
         if name not in _OTHERWISE_HANDLED:
             query.filters[name] = req.expression(name) if name in _EXPRESSIONS else _value(name, values)
     return query if "status" not in given or _by_status(req, query, given["status"]) else None
-
-
-def _allowed_filters(req: Request) -> dict[str, list[str]]:
-    """Return the filters that apply for this caller. Filters of administrators are ignored for others."""
-    given = {name: values for name, values in req.query.items() if name not in _PAGING}
-    if not req.allowed(ALL_FILTERS):
-        given = {name: values for name, values in given.items() if _FOR_ALL.get(name, 1000) <= req.version}
-    for name in given:
-        if name in _JOINED or name.startswith("_"):
-            raise exception.InvalidInput(f"Invalid filter field: {name}.")
-    return given
 
 
 def _project(req: Request, given: dict[str, list[str]], policy: str) -> str | None:
@@ -189,13 +174,10 @@ def _value(name: str, values: list[str]) -> Any:
         return tags
     if name == "locked":
         return _truth(name, values[-1])
-    if name == "soft_deleted":
-        return strutils.bool_from_string(values[-1])
-    return values[-1]
+    return strutils.bool_from_string(values[-1]) if name == "soft_deleted" else values[-1]
 
 
 def _truth(name: str, value: str) -> bool:
-    """Parse a boolean. Raises InvalidInput."""
     try:
         return strutils.bool_from_string(value, strict=True)
     except ValueError:
@@ -223,7 +205,7 @@ def _sort(req: Request) -> list[tuple[str, str]]:
                                      f"keys, at most {_MOST_SORT_KEYS} are possible.")
     admin = req.allowed(ALL_FILTERS)
     for key in sort:
-        if key in _SORT_ADMIN and not admin:
+        if key in ("host", "node") and not admin:
             raise exception.Forbidden(f"Only administrators can sort servers by {key}")
     if sort or directions:
         sort.setdefault("created_at", first)

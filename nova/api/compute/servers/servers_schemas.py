@@ -92,16 +92,11 @@ REBUILD = only("rebuild", Object({
     "personality": Field(_FILES, until=56), "description": Field(DESCRIPTION, since=19),
     "key_name": Field(Combined("oneOf", string(minLength=1, maxLength=255), Plain(type="null")), since=54),
     "user_data": Field(Plain(type=["string", "null"], format="base64", maxLength=65535), since=57),
-    "trusted_image_certificates": Field(_CERTIFICATES, since=63), "hostname": Field(_HOST_LABEL, since=90),
-}))
+    "trusted_image_certificates": Field(_CERTIFICATES, since=63), "hostname": Field(_HOST_LABEL, since=90)}))
 
 UPDATE = Object({"server": Field(Object({
-    "name": NAME,
-    "OS-DCF:diskConfig": _DISK_CONFIG,
-    "accessIPv4": _IPV4,
-    "accessIPv6": _IPV6,
-    "description": Field(DESCRIPTION, since=19),
-    "hostname": Field(_HOST_LABEL, since=90),
+    "name": NAME, "OS-DCF:diskConfig": _DISK_CONFIG, "accessIPv4": _IPV4, "accessIPv6": _IPV6,
+    "description": Field(DESCRIPTION, since=19), "hostname": Field(_HOST_LABEL, since=90),
     "pinned_availability_zone": Field(Combined(
         "oneOf", string(minLength=1, maxLength=255), Plain(type="null")), since=104),
 }), required=True)})

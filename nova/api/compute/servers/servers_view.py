@@ -18,8 +18,7 @@ _IMAGE_PREFIXES = ("hw_", "img_", "os_", "trait:")
 _IMAGE_NAMES = frozenset({
     "architecture", "auto_disk_config", "bdm_v2", "block_device_mapping", "bittorrent", "cache_in_nova",
     "hypervisor_type", "hypervisor_version_requires", "ipxe_boot", "kernel_id", "mappings", "owner_id", "ramdisk_id",
-    "root_device_name", "vm_mode", "vmware_disktype", "vmware_image_version", "vmware_linked_clone", "vmware_ostype",
-})
+    "root_device_name", "vm_mode", "vmware_disktype", "vmware_image_version", "vmware_linked_clone", "vmware_ostype"})
 
 
 class ViewContext:
@@ -86,9 +85,8 @@ def _flavor(server: Instance, view: ViewContext) -> dict[str, Any]:
     flavor = server.flavor
     if view.version < 47:
         return {"id": flavor.flavorid, "links": [view.req.bookmark("flavors", flavor.flavorid)]}
-    shown: dict[str, Any] = {
-        "vcpus": flavor.vcpus, "ram": flavor.memory_mb, "disk": flavor.root_gb, "ephemeral": flavor.ephemeral_gb,
-        "swap": flavor.swap, "original_name": flavor.name}
+    shown: dict[str, Any] = {"vcpus": flavor.vcpus, "ram": flavor.memory_mb, "disk": flavor.root_gb,
+                             "ephemeral": flavor.ephemeral_gb, "swap": flavor.swap, "original_name": flavor.name}
     if view.flavor_specs:
         shown["extra_specs"] = flavor.extra_specs
     return shown
@@ -176,8 +174,7 @@ _TABLE: tuple[tuple[str, Any, Any, int, int | None, int | None], ...] = (
      lambda server, _view: [server.server_group] if server.server_group else [], 71, None, 71),
     ("locked_reason", STRING_OR_NULL, "locked_reason", 73, 73, 73),
     ("pinned_availability_zone", STRING_OR_NULL, "pinned_availability_zone", 96, 96, 96),
-    ("scheduler_hints", OPEN, "scheduler_hints", 100, 100, 100),
-)
+    ("scheduler_hints", OPEN, "scheduler_hints", 100, 100, 100))
 
 
 def _keys(column: int, changes: Mapping[str, int | None] | None = None) -> list[Out]:

@@ -27,8 +27,7 @@ CREATE = Object({"snapshot": Field(Object({
 @accepts(body=CREATE, answer=Object({"snapshot": Object({"id": STRING, "volumeId": STRING})}))
 def create(req: Request) -> dict[str, Any]:
     """Switch the guest of a volume to a new file, which the volume service has created with the current one as backing
-    file.
-    """
+    file."""
     wanted = req.body["snapshot"]
     volume, create_info = wanted["volume_id"], wanted["create_info"]
     if not is_uuid(create_info["snapshot_id"]):
@@ -59,7 +58,6 @@ def _operate(req: Request, volume: str, name: str, request: dict[str, Any]) -> N
 
 
 def _delete_info(text: str | None) -> dict[str, Any]:
-    """Return the volume and the files to merge."""
     try:
         info = msgspec.json.decode(text or "")  # Rejects characters that cannot be encoded in a response.
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:

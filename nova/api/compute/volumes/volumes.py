@@ -40,8 +40,7 @@ VOLUME = View([
     Out("createdAt", STRING_OR_NULL, lambda volume, _req: iso_precise(volume.created_at)),
     Out("displayName", STRING, "name"), Out("displayDescription", STRING, "description"),
     Out("volumeType", STRING_OR_NULL, "volume_type"), Out("snapshotId", STRING_OR_NULL, "snapshot_id"),
-    Out("metadata", OPEN), Out("attachments", Array(OPEN), _attachments),
-])
+    Out("metadata", OPEN), Out("attachments", Array(OPEN), _attachments)])
 _VOLUMES, _VOLUME = listed("volumes", VOLUME), single("volume", VOLUME)
 
 
@@ -109,8 +108,7 @@ SNAPSHOT = View([
     Out("id", STRING, "uuid"), Out("volumeId", STRING, "volume_id"), Out("status", STRING),
     Out("size", INTEGER, "size_gb"),
     Out("createdAt", STRING_OR_NULL, lambda snapshot, _req: iso_precise(snapshot.created_at)),
-    Out("displayName", STRING, "name"), Out("displayDescription", STRING, "description"),
-])
+    Out("displayName", STRING, "name"), Out("displayDescription", STRING, "description")])
 _SNAPSHOTS, _SNAPSHOT = listed("snapshots", SNAPSHOT), single("snapshot", SNAPSHOT)
 
 

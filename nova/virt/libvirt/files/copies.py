@@ -112,7 +112,10 @@ def describe(place: str) -> tuple[list[DiskFile], dict[str, DiskFile]]:
     """Return the files that move with a guest, and their backing images by path."""
     moved: list[DiskFile] = []
     bases: dict[str, DiskFile] = {}
-    for name, kind in disks.to_copy(place):
+    for name in sorted(os.listdir(place)):
+        kind = disks.format_to_copy(name)
+        if kind is None:
+            continue
         path = os.path.join(place, name)
         base, base_format = "", ""
         if kind == "qcow2":
@@ -215,7 +218,14 @@ def check_allowed(instance: Instance, files: Sequence[DiskFile], bases: Sequence
             raise exception.MigrationError(reason=f"{file.name} is not a file of the server")
         if file.name == ROOT:
             base = _base(file, bases)
-            _check_base(instance, file, base)
+            # A disk is never smaller than its backing image, which is no larger than a download of the image may be.
+            image = instance.image
+            declared = (image.size or 0) if image is not None else 0
+            _check_size(base, base.size, file.size)
+            _check_size(base, base.length, max(declared, most_bytes(base.size), instance.flavor.root_gb * _GIB))
+            virtual = (image.virtual_size or 0) if image is not None else 0
+            if virtual or (declared and image is not None and DISK_FORMATS.get(image.disk_format or "") == "raw"):
+                _check_size(base, base.size, most_bytes(max(declared, virtual)))
             most = most or base.size
         elif file.base:
             raise exception.MigrationError(reason=f"{file.name} has a backing image, which only root disks may have")
@@ -227,8 +237,7 @@ def check_allowed(instance: Instance, files: Sequence[DiskFile], bases: Sequence
 
 
 def _allowed(instance: Instance) -> Iterator[tuple[str, int]]:
-    """Return (name, bytes of the disk) of the files that a server may have; 0 for the root disk, which has the size of
-    its image."""
+    """Return (name, bytes) of the files that a server may have; 0 for a root disk with the size of its image."""
     if not instance.volume_backed:
         yield ROOT, 0 if is_iso(instance) else instance.flavor.root_gb * _GIB
     for index, (size, _filesystem) in enumerate(disk_making.ephemerals(instance, instance.flavor)):
@@ -248,17 +257,6 @@ def _base(file: DiskFile, bases: Sequence[DiskFile]) -> DiskFile:
     if base is None:
         raise exception.MigrationError(reason=f"{file.name} has a backing file other than the server's image")
     return base
-
-
-def _check_base(instance: Instance, file: DiskFile, base: DiskFile) -> None:
-    """Check the backing image: a disk is never smaller, and the file is no larger than a download of the image may be.
-    (The space of the image cache is checked before.)"""
-    image = instance.image
-    declared = (image.size or 0) if image is not None else 0
-    _check_size(base, base.size, file.size)
-    _check_size(base, base.length, max(declared, most_bytes(base.size), instance.flavor.root_gb * _GIB))
-    if image is not None and (image.virtual_size or (declared and DISK_FORMATS.get(image.disk_format or "") == "raw")):
-        _check_size(base, base.size, most_bytes(max(declared, image.virtual_size or 0)))
 
 
 def _check_size(file: DiskFile, size: int, most: int) -> None:

@@ -22,7 +22,6 @@ from nova.objects.base import is_canonical
 LOG = logging.getLogger(__name__)
 
 _ASIDE = "_resize"
-_DELETED = ".deleted"
 _OWNER = "owner"
 MARK = "rebuilt"  # name of the file with the token of a guest's files
 
@@ -128,12 +127,6 @@ def owner(place: str) -> Owner | None:
     return None
 
 
-def is_ours(place: str, host: str) -> bool:
-    """Return True if ``host`` owns the directory or the directory has no owner."""
-    recorded = owner(place)
-    return recorded is None or recorded.host == host
-
-
 def take(uuid: str, host: str) -> None:
     """Make this host the owner of the guest's directory. Succeeds if there is no directory."""
     _take(directory(uuid), host)
@@ -174,7 +167,8 @@ def put_back(uuid: str, host: str) -> None:
     """Restore the directory that was set aside. Raises MigrationError if another host uses one."""
     place = directory(uuid)
     if os.path.isdir(place):
-        if not is_ours(place, host):
+        recorded = owner(place)
+        if recorded is not None and recorded.host != host:
             raise exception.MigrationError(reason="another host has the server's disks in use")
         remove(uuid, host)
     os.rename(aside(uuid), place)
@@ -203,13 +197,11 @@ def _entries() -> Iterator[os.DirEntry[str]]:
 
 # --- removal -----------------------------------------------------------------------------------------
 def remove(uuid: str, host: str) -> None:
-    """Remove a guest's directory unless another host owns it. Succeeds if it is missing; an interrupted removal is
-    finished."""
+    """Remove a guest's directory, if it exists, unless another host owns it. Finishes an interrupted removal."""
     place = directory(uuid)
-    if not is_ours(place, host):
-        recorded = owner(place)
-        LOG.warning("[instance: %s] Not removing the disks: they are in use on host %s",
-                    uuid, recorded.host if recorded else "-")
+    recorded = owner(place)
+    if recorded is not None and recorded.host != host:
+        LOG.warning("[instance: %s] Not removing the disks: they are in use on host %s", uuid, recorded.host)
         return
     _remove(place)
 
@@ -220,7 +212,7 @@ def remove_aside(uuid: str) -> None:
 
 
 def _remove(place: str) -> None:
-    trash = place + _DELETED
+    trash = place + ".deleted"
     with contextlib.suppress(FileNotFoundError):
         # Renamed first: a partly removed directory must not look like a guest.
         _remove_tree(trash)

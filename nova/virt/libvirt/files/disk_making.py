@@ -165,7 +165,6 @@ def _copy(source: str, path: str) -> None:
 
 
 def _format(label: str, size: int, filesystem: str, path: str) -> None:
-    """Create a qcow2 image with an empty file system or swap space."""
     if filesystem == "swap":
         command = ["mkswap", "-q", "-L", label]
     elif filesystem in _MKFS:

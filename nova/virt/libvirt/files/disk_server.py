@@ -31,8 +31,7 @@ _STOP_TIMEOUT = 10.0
 
 
 def serve(uuid: str, served: Sequence[tuple[str, str]], host: str) -> DiskSource:
-    """Serve (name, path) pairs of this host until stop(); a server with the same files continues. Raises
-    MigrationError."""
+    """Serve (name, path) pairs until stop(); a server with the same files continues. Raises MigrationError."""
     place = _place(uuid)
     running = _running(uuid, served, host)
     if running is not None:
@@ -121,21 +120,18 @@ def _running(uuid: str, pairs: Sequence[tuple[str, str]], host: str) -> DiskSour
     if _pid(place) is None:
         return None
     try:
-        with open(os.path.join(place, _SERVED), encoding="utf-8") as file:
-            address, port, served = json.load(file)
-        with open(os.path.join(place, "keys.psk"), encoding="ascii") as file:
-            key = file.read().strip().partition(":")[2]
-    except (FileNotFoundError, ValueError):
+        address, port, served = json.loads(files.text_of(os.path.join(place, _SERVED)) or "")
+    except ValueError:
         return None  # The server was killed before it reported its port.
-    same = served == [list(pair) for pair in pairs]
+    key = (files.text_of(os.path.join(place, "keys.psk")) or "").strip().partition(":")[2]
+    same = key and served == [list(pair) for pair in pairs]
     return DiskSource(host=host, address=address, port=port, key=key) if same else None
 
 
 def _pid(place: str) -> int | None:
     """Return the pid of the running daemon of this directory, or None."""
     try:
-        with open(os.path.join(place, "pid"), encoding="ascii") as file:
-            pid = int(file.read())
+        pid = int(files.text_of(os.path.join(place, "pid")) or "")
         with open(f"/proc/{pid}/cmdline", "rb") as file:
             return pid if os.path.join(place, "pid").encode() in file.read().split(b"\0") else None
     except (FileNotFoundError, ProcessLookupError, ValueError):

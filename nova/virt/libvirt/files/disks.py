@@ -20,8 +20,7 @@ RENAMED = {ROOT: RESCUE, CONFIG_DRIVE: RESCUE_DRIVE, KERNEL: RESCUE_KERNEL, RAMD
 BEFORE_RESCUE = "unrescue.xml"
 OF_RESCUE = (RESCUE, RESCUE_DRIVE, RESCUE_KERNEL, RESCUE_RAMDISK, BEFORE_RESCUE)  # The last one is last in the order.
 _EPHEMERAL = "disk.eph"
-# The serial console log, which virtlogd writes, rotates and keeps across reboots, and the maximum number of bytes read
-# from its end.
+# The serial console log, which virtlogd writes, rotates and keeps, and the maximum number of bytes read from its end.
 _CONSOLE_LOG, MAX_LOG_BYTES = "console.log", 100 * 1024
 
 
@@ -41,8 +40,7 @@ class LocalDisk:
 
 @dataclasses.dataclass(frozen=True)
 class LocalDisks:
-    """The present files of a guest, in the order of its disks. ``nvram``: path of the variables of UEFI firmware,
-    present or not."""
+    """The present files of a guest, in the order of its disks. ``nvram``: path of UEFI variables, present or not."""
 
     console_log: str
     nvram: str = ""
@@ -112,12 +110,6 @@ def virtual_size(path: str, image_format: str) -> int:
         raise exception.InvalidDiskInfo(reason="the image is not in the format qcow2") from error
 
 
-def to_copy(place: str) -> list[tuple[str, str]]:
-    """Return (name, format) of the files in a directory that move with a guest to another host."""
-    formats = {name: format_to_copy(name) for name in sorted(os.listdir(place))}
-    return [(name, kind) for name, kind in formats.items() if kind is not None]
-
-
 def format_to_copy(name: str) -> str | None:
     """Return the format of a file that moves with a guest, or None for other files."""
     fixed = {CONFIG_DRIVE: "raw", KERNEL: "raw", RAMDISK: "raw", NVRAM: "raw"}
@@ -175,7 +167,10 @@ def console_output(uuid: str, lines: int | None = None) -> bytes:
     is_complete = False
     for piece in [path, *older]:
         try:
-            tail = _end_of(piece, MAX_LOG_BYTES - len(tail)) + tail
+            with open(piece, "rb") as file:
+                left = MAX_LOG_BYTES - len(tail)
+                file.seek(max(0, os.fstat(file.fileno()).st_size - left))
+                tail = file.read(left) + tail
             is_complete = True
         except FileNotFoundError:
             continue  # The log is not written yet, or is being rotated.
@@ -192,10 +187,3 @@ def last_lines(text: bytes, count: int) -> bytes:
         return b""
     body = text.removesuffix(b"\n")
     return b"\n".join(body.split(b"\n")[-count:]) + text[len(body):]
-
-
-def _end_of(path: str, size: int) -> bytes:
-    with open(path, "rb") as file:
-        length = os.fstat(file.fileno()).st_size
-        file.seek(max(0, length - size))
-        return file.read(size)

@@ -1,6 +1,7 @@
 """Capabilities of the host and of its guests, parsed from libvirt's XML, also the resources of the host that can be
 dedicated to guests: NUMA cells, CPUs, and PCI devices."""
 
+import contextlib
 import dataclasses
 import glob
 import json
@@ -153,21 +154,14 @@ def _cpu_info(connection: libvirt.virConnect, root: ET.Element, cpu: ET.Element 
     """Return the CPU in the form of os-hypervisors."""
     if cpu is None:
         return {"arch": arch}
-    topology = cpu.find("topology")
+    topology, text = cpu.find("topology"), ET.tostring(cpu, encoding="unicode")
+    with contextlib.suppress(libvirt.libvirtError):
+        text = connection.baselineCPU([text], libvirt.VIR_CONNECT_BASELINE_CPU_EXPAND_FEATURES)
     sizes = dict(topology.attrib) if topology is not None else {}
     return {"arch": arch, "model": cpu.findtext("model", ""), "vendor": cpu.findtext("vendor", ""),
             "topology": {"cells": len(root.findall("host/topology/cells/cell")) or 1,
                          **{name: int(sizes.get(name, 1)) for name in ("sockets", "cores", "threads")}},
-            "features": sorted(_expand_host(connection, cpu))}
-
-
-def _expand_host(connection: libvirt.virConnect, cpu: ET.Element) -> set[str]:
-    try:
-        text = connection.baselineCPU([ET.tostring(cpu, encoding="unicode")],
-                                      libvirt.VIR_CONNECT_BASELINE_CPU_EXPAND_FEATURES)
-    except libvirt.libvirtError:
-        text = ET.tostring(cpu, encoding="unicode")
-    return _features(text)
+            "features": sorted(_features(text))}
 
 
 def _features(text: str) -> set[str]:
@@ -229,39 +223,25 @@ def _cell(item: ET.Element) -> HostCell:
 
 
 def shared_out(topology: HostTopology) -> HostTopology:
-    """Split the CPUs into shared and dedicated CPUs, and set the number of reserved huge pages. Raises InvalidInput
-    naming the option."""
-    shared, dedicated = (set(cpus) for cpus in split_cpus([cpu for cell in topology.cells for cpu in cell.cpus]))
-    reserved = _reserved(CONF.reserved_huge_pages)
-    return HostTopology(cells=[msgspec.structs.replace(
-        cell, cpus=sorted(shared.intersection(cell.cpus)), pcpus=sorted(dedicated.intersection(cell.cpus)),
-        pages=[msgspec.structs.replace(pages, reserved=min(pages.total, reserved.get((cell.id, pages.size_kb), 0)))
-               for pages in cell.pages]) for cell in topology.cells])
-
-
-def _reserved(options: Iterable[str]) -> dict[tuple[int, int], int]:
-    """Return (cell, KiB) -> pages."""
+    """Split the CPUs into shared and dedicated ones, and reserve huge pages. Raises InvalidInput naming the option."""
+    cpus = [cpu for cell in topology.cells for cpu in cell.cpus]
+    dedicated = _configured("cpu_dedicated_set", CONF.compute.cpu_dedicated_set, cpus) or set()
+    shared = _configured("cpu_shared_set", CONF.compute.cpu_shared_set, cpus)
+    if shared is None:
+        shared = set() if dedicated else set(cpus)
+    if both := sorted(shared & dedicated):
+        raise exception.InvalidInput(reason="[compute]cpu_shared_set and [compute]cpu_dedicated_set both have CPU "
+                                            f"{both[0]}")
     reserved = {}
-    for option in options:
+    for option in CONF.reserved_huge_pages:
         given = dict(part.partition(":")[::2] for part in option.replace(" ", "").split(","))
         if given.keys() != {"node", "size", "count"} or not all(value.isdecimal() for value in given.values()):
             raise exception.InvalidInput(reason=f"reserved_huge_pages = {option} is not like node:0,size:2048,count:64")
         reserved[int(given["node"]), int(given["size"])] = int(given["count"])
-    return reserved
-
-
-def split_cpus(cpus: Collection[int]) -> tuple[list[int], list[int]]:
-    """Return the (shared, dedicated) CPUs of the host as configured in [compute]. Raises InvalidInput, which names the
-    option."""
-    dedicated = _configured("cpu_dedicated_set", CONF.compute.cpu_dedicated_set, cpus)
-    shared = _configured("cpu_shared_set", CONF.compute.cpu_shared_set, cpus)
-    if shared is None:
-        shared = set() if dedicated else set(cpus)
-    both = sorted(shared & (dedicated or set()))
-    if both:
-        raise exception.InvalidInput(reason="[compute]cpu_shared_set and [compute]cpu_dedicated_set both have CPU "
-                                            f"{both[0]}")
-    return sorted(shared), sorted(dedicated or ())
+    return HostTopology(cells=[msgspec.structs.replace(
+        cell, cpus=sorted(shared.intersection(cell.cpus)), pcpus=sorted(dedicated.intersection(cell.cpus)),
+        pages=[msgspec.structs.replace(pages, reserved=min(pages.total, reserved.get((cell.id, pages.size_kb), 0)))
+               for pages in cell.pages]) for cell in topology.cells])
 
 
 def _configured(option: str, value: str | None, cpus: Collection[int]) -> set[int] | None:

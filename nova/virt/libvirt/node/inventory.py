@@ -39,7 +39,10 @@ def take(connection: libvirt.virConnect, host: str, capabilities: Capabilities) 
     name = node_name(host, connection.getHostname())
     identity = node_uuid(host, name)
     usage = shutil.disk_usage(CONF.instances_path)
-    shared, dedicated = _cpus(capabilities, cpus)
+    shared, dedicated = cpus, 0
+    if capabilities.cells is not None and (CONF.compute.cpu_shared_set or CONF.compute.cpu_dedicated_set):
+        cells = capabilities.cells.cells
+        shared, dedicated = sum(len(cell.cpus) for cell in cells), sum(len(cell.pcpus) for cell in cells)
     inventories = {
         VCPU: _inventory(shared, CONF.reserved_host_cpus, CONF.cpu_allocation_ratio, CONF.initial_cpu_allocation_ratio),
         PCPU: _inventory(dedicated, 0, 1.0, 1.0),
@@ -72,13 +75,6 @@ def cpu(connection: libvirt.virConnect) -> HostCpu:
         "user", "kernel", "idle", "iowait")})
 
 
-def _cpus(capabilities: Capabilities, online: int) -> tuple[int, int]:
-    if capabilities.cells is None or not (CONF.compute.cpu_shared_set or CONF.compute.cpu_dedicated_set):
-        return online, 0
-    cells = capabilities.cells.cells
-    return sum(len(cell.cpus) for cell in cells), sum(len(cell.pcpus) for cell in cells)
-
-
 def _reserved_disk(total: int) -> int:
     """Return the GiB of ``total`` bytes reserved for the host (reserved_host_disk_mb) and for the image cache."""
     for_guests = max(0, total - ImageCache().space.reserved()) // _GIB
@@ -88,8 +84,7 @@ def _reserved_disk(total: int) -> int:
 def node_name(host: str, machine: str) -> str:
     """Return the machine's name in libvirt, or ``host`` if the host was configured with another name (several computes
     share a machine and need different nodes)."""
-    short = socket.gethostname().partition(".")[0]
-    return machine if host.partition(".")[0] == short else host
+    return machine if host.partition(".")[0] == socket.gethostname().partition(".")[0] else host
 
 
 def node_uuid(host: str, name: str) -> str:
@@ -139,35 +134,21 @@ def traits_of_node(capabilities: Capabilities) -> list[str]:
     traits |= {f"COMPUTE_STORAGE_BUS_{bus.upper()}" for bus in capabilities.disk_buses & set(_BUSES)}
     traits |= {f"COMPUTE_GRAPHICS_MODEL_{name.upper()}"
                for name in capabilities.video_models & set(guest_config.VIDEO_MODELS)}
-    if capabilities.virtio_fs:
-        traits.add(VIRTIO_FS)
-    if capabilities.uefi:
-        traits.add("COMPUTE_FIRMWARE_UEFI")
-    if capabilities.secure_boot:
-        traits.add("COMPUTE_SECURITY_UEFI_SECURE_BOOT")
     traits.add(f"HW_ARCH_{capabilities.arch.upper()}")
     offered = {capabilities.arch, *(architecture.name for architecture in capabilities.foreign)}
     traits |= {hardware_values.architecture_trait(name) for name in offered}
     traits |= {hardware_values.machine_trait(machine, arch) for arch, _path, machines in capabilities.emulators
                if arch in offered for machine in machines}
-    if "spice" in capabilities.graphics and CONF.spice.enabled:
-        traits.add(hardware_values.USB_REDIRECTION)
-    if capabilities.arch in guest_config.X86:
-        traits.add("COMPUTE_FIRMWARE_BIOS")
-    if capabilities.arch == "x86_64":
-        traits |= _cpu_traits(capabilities.features)
-    if capabilities.cpu_info.get("topology", {}).get("threads", 1) > 1:
-        traits.add("HW_CPU_HYPERTHREADING")
+    features = capabilities.features if capabilities.arch == "x86_64" else frozenset()
+    traits |= {f"HW_CPU_X86_{_CPU_FEATURES[name]}" for name in features if name in _CPU_FEATURES}
+    traits |= {trait for applies, trait in (
+        (capabilities.virtio_fs, VIRTIO_FS), (capabilities.uefi, "COMPUTE_FIRMWARE_UEFI"),
+        (capabilities.secure_boot, "COMPUTE_SECURITY_UEFI_SECURE_BOOT"),
+        ("spice" in capabilities.graphics and CONF.spice.enabled, hardware_values.USB_REDIRECTION),
+        (capabilities.arch in guest_config.X86, "COMPUTE_FIRMWARE_BIOS"),
+        ("svm" in features, "HW_CPU_X86_AMD_SVM"), ("vmx" in features, "HW_CPU_X86_INTEL_VMX"),
+        (capabilities.cpu_info.get("topology", {}).get("threads", 1) > 1, "HW_CPU_HYPERTHREADING")) if applies}
     return sorted(traits)
-
-
-def _cpu_traits(features: frozenset[str]) -> set[str]:
-    traits = {f"HW_CPU_X86_{_CPU_FEATURES[name]}" for name in features if name in _CPU_FEATURES}
-    if "svm" in features:
-        traits.add("HW_CPU_X86_AMD_SVM")
-    if "vmx" in features:
-        traits.add("HW_CPU_X86_INTEL_VMX")
-    return traits
 
 
 # Property -> values -> QEMU devices of which a guest needs one.
@@ -232,18 +213,15 @@ def traits_of_devices(devices: frozenset[str] | None, libvirt_version: int, arch
 
 def network_traits() -> set[str]:
     """Return the trait of hosts whose kernel limits the rates of interfaces, if this one does."""
-    return {hardware_values.BANDWIDTH_LIMITS} if _limits_rates() else set()
-
-
-def _limits_rates() -> bool:
     try:
         done = subprocess.run(["unshare", "--net", "sh", "-c", _LIMITS], capture_output=True, text=True, timeout=20)
     except (OSError, subprocess.SubprocessError) as error:
         LOG.warning("Cannot check whether the kernel limits the rates of interfaces: %s", error)
-        return False
+        return set()
     if done.returncode:
         LOG.info("The kernel does not limit the rates of interfaces (quota:vif_*): %s", done.stderr.strip())
-    return done.returncode == 0
+        return set()
+    return {hardware_values.BANDWIDTH_LIMITS}
 
 
 def _output(*command: str) -> str:

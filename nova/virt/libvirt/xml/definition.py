@@ -51,8 +51,7 @@ _SEEN = ("address", "target", "serial", "mac", "model")
 
 
 def received(text: str) -> str:
-    """Parse a definition from another host: only the lasting parts of each device, no file or device of any host.
-    Raises MigrationError."""
+    """Parse another host's definition: the lasting parts of devices, nothing of any host. Raises MigrationError."""
     if len(text) > _LONGEST:
         raise exception.MigrationError(reason="the other host's definition of the guest is too long")
     try:
@@ -127,12 +126,10 @@ def _key(item: ET.Element) -> tuple[str, ...]:
 
 # Bus of a disk -> its name in metadata, if its address is that of a drive. SATA disks are SCSI disks for guests.
 _DRIVES = {"scsi": "scsi", "sata": "scsi", "ide": "ide"}
-_UNIT = ("controller", "bus", "target", "unit")
 
 
 def device_addresses(definition: Definition) -> Iterator[DeviceAddress]:
-    """Yield the addresses, as libvirt assigned them, of a domain's interfaces, shares (by tag), volumes and local disks
-    except the config drive."""
+    """Yield the addresses of a domain's interfaces, shares (by tag), volumes and disks other than the config drive."""
     for item in definition.devices.findall("interface"):
         yield _address(attribute(item, "mac", "address").lower(), item, "")
     for item in definition.devices.findall("filesystem"):
@@ -154,7 +151,7 @@ def _address(device: str, item: ET.Element, bus: str) -> DeviceAddress:
                                           for part in ("domain", "bus", "slot", "function"))
         return DeviceAddress(device=device, bus="pci", address=f"{domain:04x}:{number:02x}:{slot:02x}.{function:x}")
     if kind == "drive" and bus in _DRIVES:
-        unit = ":".join(position.get(part, "0") for part in _UNIT)
+        unit = ":".join(position.get(part, "0") for part in ("controller", "bus", "target", "unit"))
         return DeviceAddress(device=device, bus=_DRIVES[bus], address=unit)
     if kind == "usb":
         port = f"{position.get('bus', '0')}:{position.get('port', '0')}"

@@ -12,7 +12,7 @@ from nova.virt.libvirt.files.disks import LocalDisk
 from nova.virt.libvirt.xml import guest_parts
 from nova.virt.libvirt.xml.guest_config import GuestConfig
 from nova.virt.libvirt.xml.layout import GuestDisk
-from nova.virt.libvirt.xml.settings import Settings, Spice
+from nova.virt.libvirt.xml.settings import Settings
 from nova.virt.libvirt.xml.xmltree import element
 
 # Protocols of network disks that QEMU itself implements.
@@ -51,8 +51,7 @@ def add(domain: ET.Element, config: GuestConfig, disks: Sequence[GuestDisk], int
     guest_parts.add_devices(devices, config.parts)
     _add_screen(devices, config, settings)
     if config.guest_agent:
-        channel = element(devices, "channel", type="unix")
-        element(channel, "target", type="virtio", name="org.qemu.guest_agent.0")
+        element(element(devices, "channel", type="unix"), "target", type="virtio", name="org.qemu.guest_agent.0")
     _add_helpers(devices, config, settings)
     return devices
 
@@ -126,7 +125,13 @@ def _volume(devices: ET.Element, disk: GuestDisk, volume: VolumeConnection, sett
         source = element(item, "source", **{"file" if kind == "file" else "dev": volume.path})
         _add_encryption(source, disk)
         if volume.format != "raw":
-            _add_chain(item, volume.below)
+            # All backing files are declared, so that names in the files are not followed.
+            above = item
+            for path, disk_format in volume.below:
+                above = element(above, "backingStore", type="file")
+                element(above, "format", type=disk_format)
+                element(above, "source", file=path)
+            element(above, "backingStore")
         return item
     if volume.auth_user and volume.secret_uuid:
         auth = element(item, "auth", username=volume.auth_user)
@@ -140,17 +145,7 @@ def _volume(devices: ET.Element, disk: GuestDisk, volume: VolumeConnection, sett
 
 def _add_encryption(source: ET.Element, disk: GuestDisk) -> None:
     if disk.secret:
-        encryption = element(source, "encryption", format="luks")
-        element(encryption, "secret", type="passphrase", uuid=disk.secret)
-
-
-def _add_chain(item: ET.Element, below: Sequence[tuple[str, str]]) -> None:
-    """Append all backing files of a disk, so that names in the files are not followed."""
-    for path, disk_format in below:
-        item = element(item, "backingStore", type="file")
-        element(item, "format", type=disk_format)
-        element(item, "source", file=path)
-    element(item, "backingStore")
+        element(element(source, "encryption", format="luks"), "secret", type="passphrase", uuid=disk.secret)
 
 
 def _add_controllers(devices: ET.Element, config: GuestConfig, disks: Sequence[GuestDisk], others: int,
@@ -187,8 +182,7 @@ def add_interface(devices: ET.Element, vif: VIF, config: GuestConfig) -> ET.Elem
     element(item, "mac", address=vif.mac)
     element(item, "source", bridge=_bridge(vif))
     if vif.vif_type == "ovs":
-        port = element(item, "virtualport", type="openvswitch")
-        element(port, "parameters", interfaceid=vif.id)
+        element(element(item, "virtualport", type="openvswitch"), "parameters", interfaceid=vif.id)
     element(item, "target", dev=vif.devname)
     element(item, "model", type=config.vif_model)
     packed = config.packed and config.vif_model == "virtio"
@@ -215,7 +209,15 @@ def _add_screen(devices: ET.Element, config: GuestConfig, settings: Settings) ->
         graphics = element(devices, "graphics", type="vnc", port=-1, autoport="yes")
         element(graphics, "listen", type="address", address=settings.vnc_listen)
     if settings.spice:
-        _add_spice(devices, settings.spice, config.usb_ports)
+        graphics = element(devices, "graphics", type="spice", autoport="yes",
+                           defaultMode="secure" if settings.spice.secure else None)
+        element(graphics, "listen", type="address", address=settings.spice.listen)
+        for tag, attribute, value in settings.spice.choices:
+            element(graphics, tag, **{attribute: value})
+        for _port in range(config.usb_ports):
+            element(devices, "redirdev", type="spicevmc", bus="usb")
+        if settings.spice.agent:
+            element(element(devices, "channel", type="spicevmc"), "target", type="virtio", name="com.redhat.spice.0")
     if config.video_model or seen:
         item = element(devices, "video")
         # The attribute vram is in KiB; only these two models have it.
@@ -233,19 +235,6 @@ def _pack(item: ET.Element, config: GuestConfig, is_virtio: bool = True) -> None
     """Let a virtio device use packed rings, if the guest is to have them."""
     if config.packed and is_virtio:
         element(item, "driver", packed="on")
-
-
-def _add_spice(devices: ET.Element, spice: Spice, usb_ports: int) -> None:
-    graphics = element(devices, "graphics", type="spice", autoport="yes",
-                       defaultMode="secure" if spice.secure else None)
-    element(graphics, "listen", type="address", address=spice.listen)
-    for tag, attribute, value in spice.choices:
-        element(graphics, tag, **{attribute: value})
-    for _port in range(usb_ports):
-        element(devices, "redirdev", type="spicevmc", bus="usb")
-    if spice.agent:
-        channel = element(devices, "channel", type="spicevmc")
-        element(channel, "target", type="virtio", name="com.redhat.spice.0")
 
 
 def _add_helpers(devices: ET.Element, config: GuestConfig, settings: Settings) -> None:

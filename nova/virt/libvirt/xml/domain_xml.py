@@ -41,7 +41,12 @@ def domain_xml(instance: Instance, config: GuestConfig, local: LocalDisks, disks
             element(tune, tag, value)
         guest_parts.add_pins(tune, config.parts)
     _system_information(domain, instance, config, settings)
-    machine = _lasting_machine(config, settings, previous)
+    # A new version of a machine type is another machine, so the guest keeps its version while the host supports it.
+    had = previous.machine if previous is not None else ""
+    family = {"pc": "pc-i440fx-", "q35": "pc-q35-"}.get(config.machine, f"{config.machine}-")
+    guest = settings.architecture(config.architecture)
+    machines = guest.machines if guest is not None else ()
+    machine = had if had.startswith(family) and had in machines else config.machine
     _boot(domain, config, local, disks, machine, previous)
     _features(domain, config)
     _cpu(domain, config, settings)
@@ -56,18 +61,8 @@ def domain_xml(instance: Instance, config: GuestConfig, local: LocalDisks, disks
     return ET.tostring(domain, encoding="unicode")
 
 
-def _lasting_machine(config: GuestConfig, settings: Settings, previous: definition.Definition | None) -> str:
-    """Return the version of the guest's machine type while the host supports it: a new version is another machine."""
-    had = previous.machine if previous is not None else ""
-    family = {"pc": "pc-i440fx-", "q35": "pc-q35-"}.get(config.machine, f"{config.machine}-")
-    guest = settings.architecture(config.architecture)
-    machines = guest.machines if guest is not None else ()
-    return had if had.startswith(family) and had in machines else config.machine
-
-
 def owner_of(metadata: str) -> str | None:
-    """Return the nova-compute host named by a domain's metadata element, or None. libvirt returns the element without
-    its namespace."""
+    """Return the nova-compute host named by a domain's metadata element, or None. libvirt omits its namespace."""
     try:
         return ET.fromstring(metadata).findtext("{*}host")  # noqa: S314 - libvirt's own output
     except ET.ParseError:
@@ -103,14 +98,12 @@ def _system_information(domain: ET.Element, instance: Instance, config: GuestCon
     if config.architecture not in _WITH_SMBIOS:
         return
     system = element(element(domain, "sysinfo", type="smbios"), "system")
-    element(system, "entry", "OpenStack Foundation", name="manufacturer")
-    element(system, "entry", "OpenStack Nova", name="product")
-    element(system, "entry", __version__, name="version")
     serial = instance.uuid if settings.host_serial is None else settings.host_serial
-    if serial:
-        element(system, "entry", serial, name="serial")
-    element(system, "entry", instance.uuid, name="uuid")
-    element(system, "entry", "Virtual Machine", name="family")
+    for name, value in (("manufacturer", "OpenStack Foundation"), ("product", "OpenStack Nova"),
+                        ("version", __version__), ("serial", serial), ("uuid", instance.uuid),
+                        ("family", "Virtual Machine")):
+        if value:
+            element(system, "entry", value, name=name)
 
 
 def _boot(domain: ET.Element, config: GuestConfig, local: LocalDisks, disks: Sequence[GuestDisk], machine: str,

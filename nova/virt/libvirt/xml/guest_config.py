@@ -3,7 +3,6 @@
 Everything that follows (layout.py, domain_xml.py, device_xml.py) works with these plain values."""
 
 import dataclasses
-from collections.abc import Iterator
 
 from nova import exception
 from nova.objects.requirements.hardware import Hardware, hardware, is_i440fx
@@ -62,11 +61,19 @@ def guest_config(instance: Instance, settings: Settings, existing: str | None = 
         raise exception.InvalidInput(reason=f"guests of type {settings.virt_type} are not supported")
     wishes = Properties.of(instance)
     wanted = hardware(wishes, existing is not None)
-    guest = _architecture(wanted, settings, existing)
-    if existing is None:
-        _check_hypervisor(wanted, guest)
-    for key, value in _refused(wishes):
-        raise exception.InvalidInput(reason=f"{key}={value} is not supported by this hypervisor")
+    name = existing or wanted.architecture
+    guest = settings.architecture(name) or (settings.architecture() if existing is not None else None)
+    if guest is None:
+        raise exception.InvalidInput(reason=f"hw_architecture={name} is not supported by this hypervisor")
+    if existing is None and wanted.vm_mode not in ("", "hvm"):
+        raise exception.InvalidInput(reason=f"hw_vm_mode={wanted.vm_mode} is not supported by this hypervisor")
+    if existing is None and wanted.hypervisor not in ("", "qemu", guest.virt_type):  # "qemu" stands for KVM as well
+        raise exception.InvalidInput(reason=f"img_hv_type={wanted.hypervisor} is not supported by this hypervisor, "
+                                            f"whose guests are of the type {guest.virt_type}")
+    for source, keys in ((wishes.specs, _REFUSED_SPECS), (wishes.image, _REFUSED_PROPERTIES)):
+        for key in keys:
+            if not is_unset(source.get(key)):
+                raise exception.InvalidInput(reason=f"{key}={source[key]} is not supported by this hypervisor")
     for name, value, supported in (
             ("hw_disk_bus", wanted.disk_bus, DISK_BUSES), ("hw_cdrom_bus", wanted.cdrom_bus, DISK_BUSES),
             ("hw_scsi_model", wanted.scsi_model, SCSI_MODELS), ("hw_vif_model", wanted.vif_model, VIF_MODELS),
@@ -97,24 +104,6 @@ def default_machine(settings: Settings, architecture: str = "") -> str:
     return settings.machines.get(architecture) or _DEFAULT_MACHINES.get(architecture, "pc")
 
 
-def _architecture(wanted: Hardware, settings: Settings, existing: str | None) -> GuestArchitecture:
-    """Return how this host runs guests of the architecture. Raises InvalidInput if it does not."""
-    name = existing or wanted.architecture
-    architecture = settings.architecture(name) or (settings.architecture() if existing is not None else None)
-    if architecture is None:
-        raise exception.InvalidInput(reason=f"hw_architecture={name} is not supported by this hypervisor")
-    return architecture
-
-
-def _check_hypervisor(wanted: Hardware, guest: GuestArchitecture) -> None:
-    """Raise InvalidInput for an image of another hypervisor. "qemu" stands for KVM as well."""
-    if wanted.vm_mode not in ("", "hvm"):
-        raise exception.InvalidInput(reason=f"hw_vm_mode={wanted.vm_mode} is not supported by this hypervisor")
-    if wanted.hypervisor not in ("", "qemu", guest.virt_type):
-        raise exception.InvalidInput(reason=f"img_hv_type={wanted.hypervisor} is not supported by this hypervisor, "
-                                            f"whose guests are of the type {guest.virt_type}")
-
-
 def _machine(wanted: Hardware, guest: GuestArchitecture, settings: Settings) -> str:
     requested = wanted.requested_machine
     if guest.machines:
@@ -134,8 +123,3 @@ _REFUSED_SPECS = ("hw:pmem", "hw:tpm_version", "hw:cpu_realtime", "hw:mem_encryp
                   "hw:maxphysaddr_mode", "accel:device_profile")
 _REFUSED_PROPERTIES = ("hw_tpm_version", "hw_mem_encryption", "hw_ephemeral_encryption", "hw_firmware_stateless",
                        "hw_maxphysaddr_mode")
-
-
-def _refused(wishes: Properties) -> Iterator[tuple[str, str | None]]:
-    for source, keys in ((wishes.specs, _REFUSED_SPECS), (wishes.image, _REFUSED_PROPERTIES)):
-        yield from ((key, source[key]) for key in keys if not is_unset(source.get(key)))

@@ -28,8 +28,7 @@ _NAME = re.compile(r"(?:/dev/)?(?:xvd|[vshf]d)([a-z]+)")
 class GuestDisk:
     """A disk of a guest: a local file, a connected volume, or one that stays as it was defined (``kept``). ``target``:
     its name in the guest (initially the requested one). ``boot_index``: requested position in the boot order (None: not
-    bootable); ``boot_order``: the resulting position, from 1 (0: none). ``secret``: libvirt's id of the key of an
-    encrypted volume."""
+    bootable); ``boot_order``: the resulting position, from 1 (0: none). ``secret``: libvirt's id of its key."""
 
     key: str
     bus: str
@@ -94,8 +93,7 @@ def volume_disk(config: GuestConfig, device: BlockDevice, definitions: Sequence[
     wanted = _volume(config, device, Definition())
     taken = {disk.target for definition in definitions for disk in definition.disks.values()}
     names = itertools.chain([_with_prefix(wanted)], _names(_PREFIXES.get(wanted.bus, "sd")))
-    target = next(name for name in names if name and name not in taken)
-    return dataclasses.replace(wanted, target=target)
+    return dataclasses.replace(wanted, target=next(name for name in names if name and name not in taken))
 
 
 def serial_of(device: BlockDevice) -> str:

@@ -10,7 +10,6 @@ from nova.virt.libvirt.xml.xmltree import attribute
 
 # Parts of the definition that the destination decides; all other parts are visible to the guest and stay.
 _OWN = ("metadata", "cputune", "numatune", "memoryBacking")
-_OWN_FILES = ("os/kernel", "os/initrd", "os/nvram")
 
 
 def for_destination(text: str, there: str) -> str:
@@ -20,8 +19,12 @@ def for_destination(text: str, there: str) -> str:
     root, other = ET.fromstring(text), ET.fromstring(there)  # noqa: S314 - libvirt's output, and our own
     for tag in _OWN:
         _replace(root, other, tag)
-    _confine(root, other)
-    for path in _OWN_FILES:
+    mine, theirs = root.find("vcpu"), other.find("vcpu")
+    if mine is not None and theirs is not None:  # The destination selected the CPUs.
+        mine.attrib.pop("cpuset", None)
+        if theirs.get("cpuset"):
+            mine.set("cpuset", theirs.get("cpuset", ""))
+    for path in ("os/kernel", "os/initrd", "os/nvram"):
         mine, theirs = root.find(path), other.find(path)
         if mine is not None and theirs is not None:
             mine.text = theirs.text
@@ -52,15 +55,6 @@ def targets(text: str, keys: list[str]) -> list[str]:
     return [disks[key].target for key in keys if key in disks]
 
 
-def _confine(root: ET.Element, other: ET.Element) -> None:
-    """Use the CPUs that the destination selected for the guest."""
-    mine, theirs = root.find("vcpu"), other.find("vcpu")
-    if mine is not None and theirs is not None:
-        mine.attrib.pop("cpuset", None)
-        if theirs.get("cpuset"):
-            mine.set("cpuset", theirs.get("cpuset", ""))
-
-
 def _consoles(root: ET.Element, other: ET.Element) -> None:
     """Use the destination's addresses and logs of ports and screens."""
     devices = root.find("devices")
@@ -80,7 +74,6 @@ def _consoles(root: ET.Element, other: ET.Element) -> None:
 
 
 def _replace(mine: ET.Element, theirs: ET.Element, tag: str) -> None:
-    """Replace all ``tag`` children of ``mine`` with those of ``theirs``."""
     at = next((number for number, child in enumerate(mine) if child.tag == tag), len(mine))
     for child in mine.findall(tag):
         mine.remove(child)

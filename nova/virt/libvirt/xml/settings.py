@@ -36,15 +36,13 @@ class GuestArchitecture:
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """Host-wide guest settings.
-
-    ``owner`` is the nova-compute host that a domain belongs to. ``machines``: the default machine type by architecture,
-    ``machine_names`` all of the host's (empty: not known). ``host_serial`` is the serial number guests show (None: the
-    server's id; "": none). ``balloon_period`` in seconds, 0: no statistics. ``pcie_ports`` 0: as many as a guest's
-    devices need, and a few. ``shared_cpus``: where guests without CPUs of their own may run (empty: anywhere), and
-    ``cells`` the same by the host's NUMA cells; ``page_kb``: of a small page. ``names``: the template of domains'
-    names. ``foreign``: the guest architectures beside that of the host. ``secure_boot``: the host has firmware for
-    it."""
+    """Host-wide guest settings. ``owner`` is the nova-compute host that a domain belongs to. ``machines``: the default
+    machine type by architecture, ``machine_names`` all of the host's (empty: not known). ``host_serial`` is the serial
+    number guests show (None: the server's id; "": none). ``balloon_period`` in seconds, 0: no statistics.
+    ``pcie_ports`` 0: as many as a guest's devices need, and a few. ``shared_cpus``: where guests without CPUs of their
+    own may run (empty: anywhere), and ``cells`` the same by the host's NUMA cells; ``page_kb``: of a small page.
+    ``names``: the template of domains' names. ``foreign``: the guest architectures beside that of the host.
+    ``secure_boot``: the host has firmware for it."""
 
     owner: str
     virt_type: str = "kvm"
@@ -72,8 +70,7 @@ class Settings:
     def architecture(self, name: str = "") -> GuestArchitecture | None:
         """Return how guests of this architecture ("": the host's) run here; None if they do not."""
         native = GuestArchitecture(self.arch, self.virt_type, self.cpu_mode, self.cpu_model, self.machine_names)
-        wanted = name or self.arch
-        return next((candidate for candidate in (native, *self.foreign) if candidate.name == wanted), None)
+        return next((candidate for candidate in (native, *self.foreign) if candidate.name == (name or self.arch)), None)
 
 
 def from_conf(owner: str, arch: str, host_uuid: str, direct_io: bool,
@@ -83,15 +80,13 @@ def from_conf(owner: str, arch: str, host_uuid: str, direct_io: bool,
     caches = pairs("disk_cachemodes", conf.disk_cachemodes)
     return Settings(
         owner=owner, virt_type=conf.virt_type, arch=arch, machines=pairs("hw_machine_type", conf.hw_machine_type),
-        machine_names=machine_names,
-        cpu_mode=conf.cpu_mode, cpu_model=conf.cpu_models[0] if conf.cpu_models else None,
+        machine_names=machine_names, cpu_mode=conf.cpu_mode, cpu_model=conf.cpu_models[0] if conf.cpu_models else None,
         cpu_flags=tuple(conf.cpu_model_extra_flags), cache=caches.get("file", "none" if direct_io else "writeback"),
         discard=conf.hw_disk_discard, host_serial=_host_serial(conf.sysinfo_serial, host_uuid),
         vnc_listen=CONF.vnc.server_listen if CONF.vnc.enabled else None,
         spice=_spice() if CONF.spice.enabled else None,
         serial_listen=CONF.serial_console.proxyclient_address if CONF.serial_console.enabled else None,
-        balloon_period=conf.mem_stats_period_seconds,
-        pcie_ports=conf.num_pcie_ports, names=CONF.instance_name_template)
+        balloon_period=conf.mem_stats_period_seconds, pcie_ports=conf.num_pcie_ports, names=CONF.instance_name_template)
 
 
 def with_cpu(settings: Settings, modes: Collection[str], models: Collection[str]) -> Settings:

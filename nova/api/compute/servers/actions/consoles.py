@@ -24,8 +24,7 @@ _REMOTE = Object({
     "protocol": Field(Changing({0: enum("vnc", "spice", "serial", "rdp"),
                                 8: enum("vnc", "spice", "serial", "rdp", "mks")}), required=True),
     "type": Field(Changing({0: enum(*_TYPES), 8: enum(*_TYPES, "webmks"),
-                            99: enum(*_TYPES, "webmks", "spice-direct")}), required=True),
-})
+                            99: enum(*_TYPES, "webmks", "spice-direct")}), required=True)})
 _CREATED = Object({"remote_console": Object({"protocol": STRING, "type": STRING, "url": STRING})})
 _OLD = Object({"console": Object({"type": STRING, "url": STRING})})
 _ERRORS = (409, 501)
@@ -73,7 +72,10 @@ def _open(req: Request, protocol: str, console_type: str) -> str:
     if console.PROTOCOLS.get(console_type) != protocol:
         raise exception.ConsoleTypeInvalid(console_type=console_type)
     address = _address(req, server, console_type)
-    base, token = _base_url(console_type), new_uuid()
+    base, token = {
+        console.NOVNC: CONF.vnc.novncproxy_base_url, console.SPICE_HTML5: CONF.spice.html5proxy_base_url,
+        console.SPICE_DIRECT: CONF.spice.spice_direct_proxy_base_url, console.SERIAL: CONF.serial_console.base_url,
+    }[console_type], new_uuid()
     opened = console.Console(
         instance_uuid=server.uuid, instance_host=server.host or "", console_type=console_type, address=address,
         access_url_base=base, user_id=req.ctx.user_id or "", project_id=req.ctx.project_id or "")
@@ -92,12 +94,6 @@ def _address(req: Request, server: Instance, console_type: str) -> console.Conso
         if server.vm_state == states.BUILDING or server.task_state is not None:
             raise exception.InstanceNotReady(instance_id=server.uuid) from None
         raise exception.InstanceNotFound(instance_id=server.uuid) from None
-
-
-def _base_url(console_type: str) -> str:
-    return str({console.NOVNC: CONF.vnc.novncproxy_base_url, console.SPICE_HTML5: CONF.spice.html5proxy_base_url,
-                console.SPICE_DIRECT: CONF.spice.spice_direct_proxy_base_url,
-                console.SERIAL: CONF.serial_console.base_url}[console_type])
 
 
 def url_with(base: str, token: str, console_type: str) -> str:
@@ -146,8 +142,7 @@ def output(req: Request) -> dict[str, Any]:
     server = servers.authorized_get(req, "os_compute_api:os-console-output")
     lines = _lines(req.body["os-getConsoleOutput"].get("length"))
     compute = servers.compute_of(req, server)
-    text = compute.console_output(req.ctx, server, lines) if lines != 0 else ""
-    return {"output": _CONTROLS.sub("", text)}
+    return {"output": _CONTROLS.sub("", compute.console_output(req.ctx, server, lines) if lines != 0 else "")}
 
 
 def _lines(length: Any) -> int | None:

@@ -25,8 +25,7 @@ POLICY = "os_compute_api:servers:rebuild"
 _COLUMNS = {
     "name": "display_name", "description": "display_description", "hostname": "hostname", "accessIPv4": "access_ip_v4",
     "accessIPv6": "access_ip_v6", "OS-DCF:diskConfig": "disk_config", "metadata": "metadata",
-    "user_data": "user_data", "trusted_image_certificates": "trusted_certs", "key_name": "key_name",
-}
+    "user_data": "user_data", "trusted_image_certificates": "trusted_certs", "key_name": "key_name"}
 
 
 @accepts(body=servers_schemas.REBUILD, answer=Object({"server": servers_view.REBUILD}), errors=(409,),

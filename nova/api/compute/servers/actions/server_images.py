@@ -27,8 +27,7 @@ _ANSWER = Object({"image_id": Field(STRING, since=45)})
 def create_image(req: Request) -> Any:
     """Create an image of a server."""
     server = authorize(req, "os_compute_api:servers:create_image") or get(req)
-    operation = "create_volume_image" if server.volume_backed else "create_image"
-    return _made(req, operation, req.body["createImage"])
+    return _made(req, "create_volume_image" if server.volume_backed else "create_image", req.body["createImage"])
 
 
 @accepts(body=only("createBackup", Object({
@@ -54,10 +53,8 @@ def _made(req: Request, operation: str, wanted: dict[str, Any], keeps: bool = Tr
 
 
 def _wait_until_visible(req: Request, image_id: str) -> None:
-    """Wait until the image exists, because clients show it as soon as they have its id.
-
-    The actions of the server report a failure to create it.
-    """
+    """Wait until the image exists, because clients show it as soon as they have its id. The actions of the server
+    report a failure to create it."""
     checks = itertools.count(1)
 
     def is_visible() -> bool:

@@ -26,8 +26,7 @@ QUERY = Query(strict=102)
 CREATE = Object({"interfaceAttachment": Object({
     "net_id": UUID, "port_id": UUID,
     "fixed_ips": Array(Object({"ip_address": Field(IP, required=True)}), minItems=1, maxItems=1),
-    "tag": Field(TAG, since=49),
-})})
+    "tag": Field(TAG, since=49)})})
 ADD_FIXED_IP = only("addFixedIp", Object({
     "networkId": Field(Plain(type=["string", "number"], minLength=1, maxLength=36), required=True)}))
 INTERFACE = View([
@@ -35,9 +34,7 @@ INTERFACE = View([
     Out("port_state", STRING, lambda vif, _req: "ACTIVE" if vif.active else "DOWN"),
     Out("fixed_ips", Array(Object({"ip_address": STRING, "subnet_id": STRING})), lambda vif, _req: [
         {"subnet_id": fixed.subnet_id, "ip_address": fixed.address} for fixed in vif.fixed_ips]),
-    Out("tag", STRING_OR_NULL, since=70),
-])
-
+    Out("tag", STRING_OR_NULL, since=70)])
 
 _SINGLE_INTERFACE = single("interfaceAttachment", INTERFACE)
 

@@ -13,7 +13,6 @@ from nova.objects.volumes.volume import Attachment, AttachmentChanges
 
 POLICY = "os_compute_api:os-volumes-attachments:"
 
-
 _DEVICE = Plain(type=["string", "null"], pattern="(^/dev/x{0,1}[a-z]{0,1}d{0,1})([a-z]+)[0-9]*$")
 CREATE = Object({"volumeAttachment": Field(Object({
     "volumeId": Field(UUID, required=True), "device": _DEVICE, "tag": Field(TAG, since=49),
@@ -30,8 +29,7 @@ def _view(ids_until: int) -> View:
         Out("id", STRING, "volume_id", until=ids_until), Out("attachment_id", STRING_OR_NULL, since=ids_until + 1),
         Out("bdm_uuid", STRING_OR_NULL, since=ids_until + 1), Out("volumeId", STRING, "volume_id"),
         Out("serverId", STRING, "instance_uuid"), Out("device", STRING_OR_NULL, "device_name"),
-        Out("tag", STRING_OR_NULL, since=70), Out("delete_on_termination", TRUTH, since=79),
-    ])
+        Out("tag", STRING_OR_NULL, since=70), Out("delete_on_termination", TRUTH, since=79)])
 
 
 # The response to POST had the id of the volume until it lost its body.
