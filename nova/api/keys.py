@@ -55,8 +55,10 @@ def generate(kind: str, user_id: str) -> tuple[str, str]:
     """Return a new pair for a user: the public key, an OpenSSH line or a PEM certificate, and the private key (PEM)."""
     key = rsa.generate_private_key(public_exponent=65537, key_size=_BITS)
     public = _certificate(key, user_id) if kind == X509 else _ssh_line(key)
-    private = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8 if kind == X509
-                                else serialization.PrivateFormat.TraditionalOpenSSL, serialization.NoEncryption())
+    private = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8 if kind == X509 else serialization.PrivateFormat.TraditionalOpenSSL,
+        serialization.NoEncryption())
     return public, private.decode()
 
 

@@ -52,7 +52,8 @@ class Reconciler:
     def start(self, ctx: context.RequestContext) -> None:
         """Restore networks, remove evicted guests, and compare all guests, when the service starts."""
         self.machine.network.start([instance for page in pages(self._guests.on_host, ctx, self.machine.name, _PAGE)
-                                    for instance in page] if self.machine.network.needs_guests else [])
+                                    for instance in page]
+                                   if self.machine.network.needs_guests else [])
         self._evict(ctx)
         self._resumption.begin()
         self._compare_pages(ctx, report=False)

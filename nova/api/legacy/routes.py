@@ -87,5 +87,6 @@ def is_on() -> bool:
 @functools.cache
 def added_to(table: tuple[Route, ...]) -> tuple[Route, ...]:
     """Return the table with the legacy routes instead of the routes that answer 410 at the same URLs."""
-    return (*(route for route in table if route.handler is not no_longer_available
+    return (*(route for route in table
+              if route.handler is not no_longer_available
               or _AGAIN.isdisjoint({route.path, f"/{route.path.split('/')[1]}"})), *SERVED)
