@@ -91,15 +91,18 @@ def test_source_files_have_at_most_600_lines():
 
 
 # Maximum number of lines of Python code of a package, without generated code.
-PACKAGE_LIMITS = {"nova/cli": 4_500, "nova/cli/federation": 900, "nova/common": 500, "nova/novad": 6_250}
+PACKAGE_LIMITS = {"nova": 68_000, "nova/cli": 4_500, "nova/cli/federation": 900, "nova/common": 500,
+                  "nova/federator": 13_500, "nova/novad": 6_250}
 
 
 @pytest.mark.parametrize(("package", "limit"), PACKAGE_LIMITS.items())
 def test_packages_have_at_most_their_number_of_lines(package, limit):
-    """A package inside another one that has a limit of its own does not count for the outer one."""
-    inner = [ROOT / name for name in PACKAGE_LIMITS if name.startswith(f"{package}/")]
+    """A package inside another one that has a limit of its own does not count for the outer one. The programs of the
+    other two products in nova/cmd do not count for the suite."""
+    inner = [ROOT / name for name in (*PACKAGE_LIMITS, "nova/cmd/federator.py", "nova/cmd/novad.py")
+             if name.startswith(f"{package}/")]
     lines = sum(len(path.read_text().splitlines()) for path in SOURCES if path.suffix == ".py"
-                and ROOT / package in path.parents and not set(inner).intersection(path.parents))
+                and ROOT / package in path.parents and not set(inner).intersection((path, *path.parents)))
     assert 100 < lines <= limit
 
 
