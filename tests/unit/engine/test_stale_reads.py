@@ -21,6 +21,7 @@ class Behind:
 
     def see(self, writes=False):
         self._patches.setattr(self._db, "read", self._copy.read)
+        self._patches.setattr(self._db, "lookup", self._copy.lookup)
         if writes:
             self._patches.setattr(self._db, "write", self._copy.write)
 
