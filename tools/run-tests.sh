@@ -128,7 +128,7 @@ federator() {
 # timeouts. A group stops after its first kind of tests that fails. One process runs all tests of a file, because they
 # share fixtures.
 first_group() {
-    in_parallel lint in_memory tests_with_retry tests/unit -n 3 --dist worksteal --timeout 120 &&
+    in_parallel lint in_memory tests_with_retry tests/unit -n 3 --dist worksteal --timeout 300 &&
         in_memory tests_with_retry tests/functional -n 4 --dist loadfile --no-loadscope-reorder -m 'not slow' &&
         tests_with_retry tests/crash --quick -n 3 --dist loadfile
 }
@@ -156,7 +156,7 @@ wait "$packages"
 export PATH="$PWD/$VENV/bin:$PATH"
 case "${1:-all}" in
     lint) lint ;;
-    unit) in_memory tests tests/unit -n 3 --timeout 120 "${@:2}" ;;
+    unit) in_memory tests tests/unit -n 3 --timeout 300 "${@:2}" ;;
     functional) in_memory tests tests/functional "${@:2}" ;;
     integration) tests tests/integration tests/bench --ignore tests/integration/federator "${@:2}" ;;
     federator) build_kubernetes && in_memory tests tests/unit/federator tests/integration/federator "${@:2}" ;;

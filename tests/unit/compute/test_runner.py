@@ -211,11 +211,13 @@ class Hanging:
 
     def __init__(self, role: object, verb: str) -> None:
         self.entered, self.release, self.calls, self.returned = threading.Event(), threading.Event(), 0, False
+        self._counting = threading.Lock()
         self._real = getattr(role, verb)
         setattr(role, verb, self)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        self.calls += 1
+        with self._counting:
+            self.calls += 1
         self.entered.set()
         assert self.release.wait(30)
         result = self._real(*args, **kwargs)
