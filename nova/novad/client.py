@@ -127,6 +127,9 @@ class Client:
     @contextlib.contextmanager
     def _logged(self, call: Call, request: Any) -> Iterator[None]:
         """Log a call and its outcome. Metadata and node assignments are left out: they contain secrets."""
+        if not LOG.isEnabledFor(logging.DEBUG):
+            yield
+            return
         text = "..." if isinstance(request, pb.ShareRequest) else text_format.MessageToString(request, as_one_line=True)
         LOG.debug("%s: %s {%s}", self.address, call.path, text)
         begun, outcome = time.monotonic(), grpc.StatusCode.OK

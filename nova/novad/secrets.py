@@ -91,7 +91,7 @@ class Secrets:
 
     def remove(self) -> None:
         self.forget()
-        for path in [*self.directory.glob("[!.]*"), *self.directory.glob(".past-*")]:
+        for path in [*(self.directory / name for name in self.names()), *self.directory.glob(".past-*")]:
             path.unlink(missing_ok=True)
 
     def _remember(self, name: str) -> None:

@@ -75,7 +75,7 @@ def write(core: Core, ctx: RequestContext, function: Query[P, R], notify: Notify
 
 
 def reads(function: Query[P, R]) -> Method[P, R]:
-    """Return a method that returns the result of ``function`` in a read transaction."""
+    """Return a method that returns the result of ``function``, as a lookup (nova.db.sql.engine)."""
     def method(self: Endpoint, ctx: RequestContext, /, *args: P.args, **kwargs: P.kwargs) -> R:
         return self.core.db.lookup(lambda connection: function(connection, *args, **kwargs))
 

@@ -89,8 +89,8 @@ class Database:
             return self._run(transaction, None, mode="read")
 
     def lookup(self, transaction: Transaction[T]) -> T:
-        """Run a transaction that only reads a few rows. PostgreSQL gets no BEGIN and no COMMIT then, which are two of
-        the three round trips of a lookup; each statement sees its own snapshot, as in :meth:`read`."""
+        """Run a transaction that only reads, and not in parts. PostgreSQL gets no BEGIN and no COMMIT then, which are
+        two of the three round trips of one statement; each statement sees its own snapshot, as in :meth:`read`."""
         with metrics.timed(metrics.DB_SECONDS, "read"):
             return self._run(transaction, None, mode="lookup")
 
@@ -191,21 +191,18 @@ class Database:
     @contextlib.contextmanager
     def _isolated(self, connection: sa.Connection, mode: Mode) -> Iterator[None]:
         """Prepare a connection for a transaction of this mode, and restore it for the others."""
-        if self.dialect == "sqlite" or mode in ("read", "write"):  # all transactions of SQLite are snapshots
-            yield
-        elif mode == "snapshot":
+        if mode == "snapshot" and self.dialect != "sqlite":  # all transactions of SQLite are snapshots
             connection.execution_options(isolation_level="REPEATABLE READ")  # until it returns to the pool
+        if mode != "lookup" or self.dialect != "postgresql":
             yield
-        elif self.dialect == "postgresql":
-            driver: Any = connection.connection.dbapi_connection
-            driver.autocommit = True
-            try:
-                yield
-            finally:
-                if not driver.closed:
-                    driver.autocommit = False
-        else:
+            return
+        driver: Any = connection.connection.dbapi_connection
+        driver.autocommit = True
+        try:
             yield
+        finally:
+            if not driver.closed:
+                driver.autocommit = False
 
     def _connect(self) -> sa.Connection:
         try:
@@ -265,9 +262,8 @@ def _create(url: str, pool_size: int, max_overflow: int, recycle: int) -> sa.Eng
         options.update(poolclass=sa.pool.QueuePool, pool_size=pool_size, max_overflow=max_overflow)
     else:
         options.update(pool_size=pool_size, max_overflow=max_overflow)
-        if parsed.get_backend_name() != "postgresql":
-            options["isolation_level"] = "READ COMMITTED"
         if parsed.get_backend_name() in ("mysql", "mariadb"):
+            options["isolation_level"] = "READ COMMITTED"
             options["connect_args"] = {"charset": "utf8mb4", **_files_of_tls(parsed)}
         elif "connect_timeout" not in parsed.query:  # of each server in the URL; PyMySQL has the same default
             options["connect_args"] = {"connect_timeout": 10}

@@ -202,8 +202,9 @@ class Deployer:
             conditions.record_digests(self.journal, self._deployment(begun.id).changes)
             self.containers.clean_up(progress)
             LOG.info("Deployment %d (%s) succeeded: %s", begun.id, kind, ", ".join(change.name for change in changes))
-            for node in self.others.settle(begun.id, True, progress) if self.others and terms.assignments else ():
-                progress("", f"{node} does not answer; it receives the decision when it answers again")
+            if self.others is not None and terms.assignments:
+                for node in self.others.settle(begun.id, True, progress):
+                    progress("", f"{node} does not answer; it receives the decision when it answers again")
         return self._deployment(begun.id)
 
     def _carry_out(self, begun: Deployment, changes: list[Change], progress: Progress, terms: Terms) -> None:

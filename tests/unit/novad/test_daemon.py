@@ -81,6 +81,15 @@ def test_exited_component_is_restarted_with_growing_delays(daemon, runtime, cloc
     assert moments == [0, 2, 6, 14, 30]
 
 
+def test_component_that_fails_for_days_is_restarted_every_five_minutes(daemon, runtime, clock):
+    seen = starts(runtime)
+    for _restart in range(1100):
+        runtime.running.pop("suite-api", None)
+        daemon.check_components()
+        clock.now += 300
+    assert len(seen) == 1100
+
+
 def test_restart_delay_is_reset_after_a_stable_period(daemon, runtime, clock):
     for _time in range(3):
         runtime.running.pop("suite-api")

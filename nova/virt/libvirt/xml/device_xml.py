@@ -125,7 +125,7 @@ def _volume(devices: ET.Element, disk: GuestDisk, volume: VolumeConnection, sett
         source = element(item, "source", **{"file" if kind == "file" else "dev": volume.path})
         _add_encryption(source, disk)
         if volume.format != "raw":
-            # All backing files are declared, so that names in the files are not followed.
+            # The definition names each backing file, so that QEMU does not follow the names in the files.
             above = item
             for path, disk_format in volume.below:
                 above = element(above, "backingStore", type="file")
