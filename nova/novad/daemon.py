@@ -34,7 +34,6 @@ RUNNING, UNHEALTHY, STOPPED, MISSING = "running", "unhealthy", "stopped", "missi
 _DAY = 86400.0
 # Seconds between two restarts of a component that keeps exiting: doubled each time, up to the last value.
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 300.0
-_DOUBLINGS = 16  # of the pause at most, more than it takes to reach the longest one: no float holds the 1,024th
 _CALM = 60.0  # Seconds after which a restarted component counts as stable.
 _LAST_WORK = 20.0  # Seconds within which a deployment must stop when novad stops.
 
@@ -354,7 +353,7 @@ class Daemon:
     def _start_again(self, deployed: Deployed, why: str, stop: bool = False) -> None:
         """Start a component, or restart it (``stop``), unless the pause since its last start has not ended."""
         times, last = self._starts.get(deployed.name, (0, 0.0))
-        if times and time.monotonic() < last + min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** min(times, _DOUBLINGS)):
+        if times and time.monotonic() < last + min(_LONGEST_PAUSE, _FIRST_PAUSE * 2 ** min(times, 10)):
             return
         if stop:
             self.deployer.containers.stop(deployed)

@@ -55,7 +55,7 @@ class Sender:
         # A message that is too large, for example, does not mean that the broker is unavailable.
         self._failures = self._failures + 1 if in_a_row and in_a_row in (_AWAY, len(partitions)) else 0
         if refused:
-            self._not_before = time.monotonic() + min(_LONGEST, _PAUSE * 2**self._failures)
+            self._not_before = time.monotonic() + min(_LONGEST, _PAUSE * 2 ** min(self._failures, 10))
 
     def _send_partition(self, partition: int) -> bool:
         """Send all notifications of a partition, unless another conductor does; return False if the broker is down."""

@@ -66,7 +66,8 @@ class Feed(abc.ABC):
         failures = 0
         while not self._stopped.is_set():
             self._wake.wait()
-            self._stopped.wait(self.interval if not failures else min(_LONGEST, self.interval * 2**failures))
+            self._stopped.wait(self.interval if not failures else min(
+                _LONGEST, self.interval * 2 ** min(failures, 10)))
             failures = 0 if self.flush() else failures + 1
             with self._lock:
                 if not self._touched and not self._stopped.is_set():

@@ -95,7 +95,7 @@ class Applier:
     def _may_revert(self, copy: Copy) -> bool:
         """Return True if an object may be applied again now; otherwise its schedule is processed again later."""
         count, at = self._reverts.get(copy.uid, (0, -_LONGEST_DELAY))
-        now, delay = time.monotonic(), min(0.1 * 2 ** count, _LONGEST_DELAY)
+        now, delay = time.monotonic(), min(0.1 * 2 ** min(count, 10), _LONGEST_DELAY)
         if now - at > 2 * _LONGEST_DELAY:
             count = 0
         elif now - at < delay:

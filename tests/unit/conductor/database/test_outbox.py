@@ -246,3 +246,17 @@ def test_unavailable_broker_is_tried_at_most_twice(core, sender, broker):
     write(core, *(message(f"s{number}", "free") for number in range(50)))
     sender.poll()
     assert len(asked) == 2
+
+
+def test_unavailable_broker_is_tried_however_many_attempts_have_failed(core, sender, broker, monkeypatch):
+    """The pause between two attempts must be a number: 2 to the power of 1,024 is none."""
+    write(core, message("s", "kept"))
+    broker.left = 0
+    moment = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: moment)
+    for _attempt in range(1100):
+        sender.poll()
+        moment += 31
+    broker.left = None
+    sender.poll()
+    assert len(broker.got) == 1

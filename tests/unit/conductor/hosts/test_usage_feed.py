@@ -9,6 +9,7 @@ import pytest
 from nova import exception
 from nova.conductor.announcer import report_nodes
 from nova.conductor.endpoints.by_hosts import Heartbeat
+from nova.conductor.feeds import feed as feed_module
 from nova.conductor.feeds.feed import UsageFeed
 from nova.db.hosts import compute_nodes
 from tests.unit.conductor.books import Books, ctx, node
@@ -54,6 +55,28 @@ def test_usage_is_published_after_a_database_outage(
     feed.touch(nodes)
     assert wait_for_usage(core) == set(nodes)
     assert failures == 0
+    feed.stop()
+
+
+def test_usage_is_published_after_an_outage_of_hours(core: Books, nodes: list[str],
+                                                     monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pause between two attempts is computed however many attempts have failed."""
+    failures = 1100
+    read = compute_nodes.usage
+
+    def away(connection, node_uuids):
+        nonlocal failures
+        failures -= 1
+        if failures >= 0:
+            raise exception.ServiceUnavailable("The database is not available.")
+        return read(connection, node_uuids)
+
+    monkeypatch.setattr(compute_nodes, "usage", away)
+    monkeypatch.setattr(feed_module, "_LONGEST", 0.0)
+    feed = UsageFeed(core.db, core.fleet)
+    feed.start()
+    feed.touch(nodes)
+    assert wait_for_usage(core) == set(nodes)
     feed.stop()
 
 
