@@ -61,10 +61,9 @@ class Backpropagation:
     """Keeps shown objects equal to the reports of agents. ``schedules``: by namespace/name. Reports are believed only
     for objects that a schedule of their cluster lists and that have the annotation BACKPROPAGATE."""
 
-    def __init__(self, api: Api, catalog: Catalog, clusters: Clusters, schedules: Mapping[str, Schedule],
-                 recorder: Recorder) -> None:
+    def __init__(self, api: Api, catalog: Catalog, clusters: Clusters, schedules: Mapping[str, Schedule]) -> None:
         self.api, self.catalog, self.clusters, self.schedules = api, catalog, clusters, schedules
-        self.recorder = recorder
+        self.recorder = Recorder(api)
         self.reports = Informer(api, backpropagations.BACKPROPAGATIONS, backpropagations.decode, self._reported)
         self.shown = {kind: Informer(api, KINDS[kind].path(), _shown_of, self._changed, labelSelector=BACKPROPAGATED)
                       for kind in KINDS}
@@ -79,7 +78,10 @@ class Backpropagation:
             self._queue.put(key)
 
     async def run(self) -> None:
-        """Show objects until cancelled. Waits for the custom resource, which an earlier release lacks."""
+        """Show objects until cancelled. Waits for the custom resource, which an earlier release lacks. Begins with all
+        reports: another scheduler showed them before."""
+        for key in self._reports_on:
+            self._queue.put(key)
         async with asyncio.TaskGroup() as tasks:
             await start_optional(self.api, backpropagations.API_VERSION, ("Backpropagation",),
                                  (self.reports, *self.shown.values()), tasks)

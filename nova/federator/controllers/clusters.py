@@ -309,13 +309,18 @@ class Clusters:
             self._mark(name)
             self.listener(name, "ready")
 
-    async def run(self) -> None:
-        """Detect silent agents and write the status of Cluster objects until cancelled."""
+    async def watch_leases(self) -> None:
+        """Detect silent agents until cancelled."""
         while True:
             for name in list(self.objects.objects):
                 self._check(name)
-                written = self._written.get(name)
-                if written and time.monotonic() - written[1] > _HEARTBEAT_WRITES and self.reachable(name):
+            await asyncio.sleep(_CHECK)
+
+    async def run(self) -> None:
+        """Write the status of Cluster objects until cancelled."""
+        while True:
+            for name, (_content, at) in self._written.items():
+                if time.monotonic() - at > _HEARTBEAT_WRITES and self.reachable(name):
                     self._dirty.add(name)
             dirty, self._dirty = self._dirty, set()
             for name in dirty:

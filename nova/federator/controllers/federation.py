@@ -42,7 +42,7 @@ class Federation:
         self.catalog.definition_changed = self._definition_changed
         self.statuses = Statuses(api, self.catalog, self.clusters, self.placer.schedules)
         self.stored = Informer(api, schedules.SCHEDULES, schedules.decode_checked, self._schedule_changed)
-        self.backpropagation = Backpropagation(api, self.catalog, self.clusters, self.stored.objects, self.recorder)
+        self.backpropagation = Backpropagation(api, self.catalog, self.clusters, self.stored.objects)
 
     def _group_changed(self, group: str) -> None:
         self.placer.enqueue(group)

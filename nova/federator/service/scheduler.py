@@ -1,11 +1,11 @@
-"""The scheduler process: follows the control plane, places groups and merges statuses."""
+"""The scheduler process: follows the control plane, and performs duties that its replicas share."""
 
 import asyncio
+import functools
 import logging
 import os
 import socket
-from collections.abc import Coroutine, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 from nova.federator.api.names import CLUSTER_GROUP, NAMESPACE, POLICY_GROUP, SCHEDULE_GROUP, VERSION
 from nova.federator.client.tokens import bootstrap_config, create_token
@@ -19,8 +19,8 @@ from nova.federator.kube.client import Api, ApiError
 from nova.federator.kube.informer import wait_synced
 from nova.federator.scheduling.standby import Settings
 from nova.federator.service.alerts import AlertReceiver
+from nova.federator.service.duties import PLACEMENT, STATUSES, Duties
 from nova.federator.service.hosting import Hosting, keep_init_kubeconfig
-from nova.federator.service.leader import Leader
 
 LOG = logging.getLogger(__name__)
 _SYNC_TIMEOUT = 120.0  # seconds for the first lists
@@ -43,12 +43,15 @@ class Scheduler:
         self.joining = Joining(api, authority) if authority else None
         self.standby = Standby(api, self.federation.clusters, self.federation.placer, self.federation.recorder,
                                Providers(environment or {}), Settings.of(environment or {}), self._join_config)
+        self.duties = Duties(api, NAMESPACE, self.identity, {PLACEMENT: self._place, STATUSES: self._merge})
+        leads = functools.partial(self.duties.valid, PLACEMENT)
+        self.federation.placer.writer.leads = self.standby.leads = leads
+        self.federation.statuses.leads = functools.partial(self.duties.valid, STATUSES)
+        self.recovery = Recovery(api, self.federation.recorder, leads)
 
     async def run(self) -> None:
-        """Follow the control plane, and decide while this process leads. Ends with Lost when another one leads."""
-        leader = Leader(self.api, NAMESPACE, "nova-scheduler", self.identity)
-        self.federation.placer.writer.leads = self.standby.leads = leader.valid
-        recovery = Recovery(self.api, self.federation.recorder, leader.valid)
+        """Follow the control plane, and perform the duties whose Leases this process holds. Ends with Lost when another
+        process has taken one of them."""
         await self._wait_for_control_plane()
         informers = await self.federation.informers()
         try:
@@ -59,23 +62,33 @@ class Scheduler:
                     tasks.create_task(informer.run())
                 await wait_synced(informers, _SYNC_TIMEOUT)
                 tasks.create_task(self.federation.run_custom())
-                await leader.acquire()
-                loops: list[Coroutine[Any, Any, None]] = [
-                    leader.keep(), *(part.run() for part in (self.federation.clusters, self.federation.placer,
-                                                             self.federation.statuses, self.federation.recorder,
-                                                             self.standby, self.federation.backpropagation, recovery))]
-                prepared = asyncio.Event()
-                if self.joining:
-                    loops += [self.joining.requests.run(), self.joining.run(),
-                              keep_init_kubeconfig(self.api, self.hosting, prepared)]
-                else:
-                    prepared.set()
-                if self.hosting:
-                    loops.append(self.hosting.run(prepared))
-                for loop in loops:
-                    tasks.create_task(loop)
+                tasks.create_task(self.federation.clusters.watch_leases())
+                tasks.create_task(self.duties.run(tasks))
         finally:
-            await asyncio.shield(leader.release())
+            await asyncio.shield(self.duties.release())
+
+    async def _place(self) -> None:
+        """Decide where workloads run, and admit clusters, until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            for part in (self.federation.clusters, self.federation.placer, self.federation.recorder, self.standby,
+                         self.recovery):
+                tasks.create_task(part.run())
+            prepared = asyncio.Event()
+            if self.joining:
+                tasks.create_task(self.joining.requests.run())
+                tasks.create_task(self.joining.run())
+                tasks.create_task(keep_init_kubeconfig(self.api, self.hosting, prepared))
+            else:
+                prepared.set()
+            if self.hosting:
+                tasks.create_task(self.hosting.run(prepared))
+
+    async def _merge(self) -> None:
+        """Write what users see of the copies in the clusters, until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            for part in (self.federation.statuses, self.federation.backpropagation,
+                         self.federation.backpropagation.recorder):
+                tasks.create_task(part.run())
 
     async def _join_config(self, cluster: str) -> str:
         """Return a kubeconfig with which the agent of a new cluster joins. Raises ApiError."""
