@@ -56,10 +56,10 @@ def _parser() -> argparse.ArgumentParser:
                        help="of the workload cluster (default: the service account of the pod)")
     agent.add_argument("--namespace", default="elotl",
                        help="namespace of the agent in the workload cluster (default: %(default)s)")
-    agent.add_argument("--metrics-address", default="", metavar="HOST:PORT",
-                       help="serve Prometheus metrics at this address (default: do not)")
     agent.set_defaults(role=_agent)
     for role in (scheduler, agent):
+        role.add_argument("--metrics-address", default="", metavar="HOST:PORT",
+                          help="serve Prometheus metrics at this address (default: do not)")
         role.add_argument("-v", "--verbose", action="store_true", help="log debug messages")
     return parser
 
@@ -92,7 +92,8 @@ async def _scheduler(options: argparse.Namespace) -> None:
         if options.alerts_address:
             alerts = AlertReceiver(api, options.alerts_address, options.alerts_token_file, options.alerts_cert,
                                    options.alerts_key)
-        await Scheduler(api, authority, hosting, alerts=alerts, environment=os.environ).run()
+        await Scheduler(api, authority, hosting, alerts=alerts, environment=os.environ,
+                        metrics_address=options.metrics_address).run()
 
 
 async def _agent(options: argparse.Namespace) -> None:

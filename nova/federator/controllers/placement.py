@@ -53,7 +53,12 @@ class Placer:
         self._avoid: dict[tuple[str, str], float] = {}  # group, cluster -> until when it is avoided
         self._queue = KeyedQueue()
         self._failures: dict[str, int] = {}
+        self.processed = self.failed = 0  # groups, for metrics
         self._cluster_of: dict[str, str] = {}  # namespace -> cluster
+
+    @property
+    def queue_length(self) -> int:
+        return len(self._queue)
 
     def enqueue(self, group: str) -> None:
         self._queue.put(group)
@@ -150,8 +155,10 @@ class Placer:
             group = await self._queue.get()
             try:
                 await self._place(group)
+                self.processed += 1
                 self._failures.pop(group, None)
             except ApiError as error:
+                self.failed += 1
                 failures = self._failures[group] = self._failures.get(group, 0) + 1
                 delay = min((0.05 if error.conflict else 0.5) * 2 ** min(failures, 12), _LONGEST_DELAY)
                 LOG.log(logging.DEBUG if error.conflict else logging.WARNING,

@@ -49,7 +49,7 @@ class Recovery:
         self.plans: Informer[Object] = Informer(api, PLANS, lambda obj: obj, self._plan_changed)
         self.runs: Informer[Object] = Informer(api, RUNS, lambda obj: obj, self._run_changed)
         self._queue = KeyedQueue()  # of "alert/NAME" and "run/NAME"
-        self._failures: dict[str, int] = {}
+        self.failures: dict[str, int] = {}
         self._holders: dict[str, str] = {}  # object -> run whose patch of it is not recorded yet
         self._deadlines: dict[str, float] = {}  # Job -> when it is given up, by the clock of this process
 
@@ -108,9 +108,9 @@ class Recovery:
                 if not self.leads():
                     raise ApiError("this scheduler does not lead any more")
                 delay = await (self._advance(name) if kind == "run" else self._start_runs(name))
-                self._failures.pop(key, None)
+                self.failures.pop(key, None)
             except ApiError as error:
-                failures = self._failures[key] = self._failures.get(key, 0) + 1
+                failures = self.failures[key] = self.failures.get(key, 0) + 1
                 delay = min(0.25 * 2 ** min(failures, 10), _LONGEST_DELAY)
                 LOG.log(logging.WARNING if failures in (4, 10) else logging.DEBUG,
                         "The processing of %s failed %d times and is tried again: %s", key, failures, error)

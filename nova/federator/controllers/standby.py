@@ -78,6 +78,11 @@ class Standby:
         self._unmet: dict[str, float] = {}  # group that no cluster takes -> when a copy for it is considered
         self._copying: asyncio.Task[None] | None = None
 
+    @property
+    def failing(self) -> int:
+        """Return the number of clusters whose last step failed."""
+        return sum(memory.failures > 0 for memory in self._memory.values())
+
     async def run(self) -> None:
         """Check all clusters each second until cancelled."""
         async with asyncio.TaskGroup() as tasks:

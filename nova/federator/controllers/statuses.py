@@ -31,9 +31,14 @@ class Statuses:
                  stored: Mapping[str, Mapping[str, Mapping[int, Schedule]]]) -> None:
         self.api, self.catalog, self.clusters, self.stored = api, catalog, clusters, stored
         self.leads: Callable[[], bool] = lambda: True
+        self.writes = 0  # for metrics
         self._queue: asyncio.Queue[tuple[str, Ref]] = asyncio.Queue()
         self._queued: set[str] = set()
         self._written: dict[str, tuple[str, float]] = {}  # key -> digest of the status and when it was written
+
+    @property
+    def queue_length(self) -> int:
+        return len(self._queued)
 
     def schedule_changed(self, _key: str, new: Schedule | None, old: Schedule | None) -> None:
         """Queue the objects whose report changed; handler of the informer of schedules."""
@@ -93,6 +98,7 @@ class Statuses:
             try:
                 await self.api.patch(kind.path(ref.namespace, ref.name, "status"), {"status": {**removed, **status}})
                 self._written[ref.key] = merged, time.monotonic()
+                self.writes += 1
             except ApiError as error:
                 if error.missing:
                     continue

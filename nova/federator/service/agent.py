@@ -5,15 +5,8 @@ import contextlib
 import logging
 import os
 import socket
-from collections.abc import Iterator
-from urllib.parse import urlsplit
 
-from aiohttp import web
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, ProcessCollector, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
-
-from nova.common.errors import Invalid, ReportedError, os_error_text
+from nova.common.errors import ReportedError
 from nova.federator.api.names import HEARTBEAT, cluster_namespace
 from nova.federator.clusters.agent import Agent
 from nova.federator.clusters.backpropagate import Backpropagator
@@ -22,6 +15,7 @@ from nova.federator.clusters.lease import Heartbeat
 from nova.federator.clusters.report import Reporter
 from nova.federator.kube.client import Api, ApiError
 from nova.federator.kube.config import Kubeconfig
+from nova.federator.service.metrics import agent_metrics, serve_metrics
 
 LOG = logging.getLogger(__name__)
 _RETRY = 10.0  # seconds after which a failed registration or renewal is repeated
@@ -37,9 +31,8 @@ async def run_agent(bootstrap: Kubeconfig, member_config: Kubeconfig, cluster: s
         heartbeat = Heartbeat(nova, cluster, identity)
         agent = Agent(nova, member, cluster, heartbeat)
         credentials = Credentials(member, namespace, cluster)
-        server = await _serve_metrics(metrics_address, AgentMetrics(agent)) if metrics_address else None
         try:
-            async with asyncio.TaskGroup() as tasks:
+            async with serve_metrics(metrics_address, lambda: agent_metrics(agent)), asyncio.TaskGroup() as tasks:
                 tasks.create_task(agent.run_locally())
                 config = await _join(credentials, bootstrap, nova)
                 await nova.use(config)
@@ -53,8 +46,6 @@ async def run_agent(bootstrap: Kubeconfig, member_config: Kubeconfig, cluster: s
                              _renew(credentials, config, nova)):
                     tasks.create_task(loop)
         finally:
-            if server:
-                await server.cleanup()
             if heartbeat.renewed is not None:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(heartbeat.release(), 5.0)
@@ -100,55 +91,3 @@ async def _renew(credentials: Credentials, config: Kubeconfig, nova: Api) -> Non
         except ReportedError as error:
             LOG.warning("The certificate was not renewed, next try in %.0f s: %s", _RETRY, error.message)
             await asyncio.sleep(_RETRY)
-
-
-class AgentMetrics(Collector):
-    """Metrics of an agent, read when they are requested."""
-
-    def __init__(self, agent: Agent) -> None:
-        self.agent = agent
-
-    def collect(self) -> Iterator[Metric]:
-        agent, prefix = self.agent, "nova_federator_agent_"
-        silence = agent.heartbeat.silence()
-        for name, text, value in (
-                ("schedules", "Schedules of this cluster.", len(agent.informer.objects)),
-                ("copies", "Copies of objects in this cluster.", sum(1 for _copy in agent.copies)),
-                ("queue_length", "Schedules that wait for a worker.", agent.pending),
-                ("epoch", "Epoch of the lease.", agent.heartbeat.epoch),
-                ("heartbeat_age_seconds", "Seconds since the last renewal of the lease.", silence)):
-            yield GaugeMetricFamily(f"{prefix}{name}", text, value=value)
-        for name, text, value in (
-                ("status_writes", "Statuses of schedules that were written.", agent.reports),
-                ("failures", "Failed tries of schedules.", agent.failures),
-                ("fenced", "Copies that were stopped because the control plane was not reached.", agent.fence.stopped)):
-            yield CounterMetricFamily(f"{prefix}{name}", text, value=value)
-        requests = CounterMetricFamily(f"{prefix}requests", "Requests sent.", labels=("server", "method"))
-        for place, counts in (("control-plane", agent.nova.counts), ("cluster", agent.member.counts)):
-            for method, count in counts.items():
-                requests.add_metric((place, method), count)
-        yield requests
-
-
-async def _serve_metrics(address: str, metrics: AgentMetrics) -> web.AppRunner:
-    """Serve metrics over HTTP at host:port. Raises Invalid if the address cannot be used."""
-    registry = CollectorRegistry()
-    registry.register(metrics)
-    ProcessCollector(registry=registry)
-
-    async def show(_request: web.Request) -> web.Response:
-        return web.Response(body=generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
-
-    application = web.Application()
-    application.router.add_get("/metrics", show)
-    runner = web.AppRunner(application, access_log=None)
-    await runner.setup()
-    try:
-        parts = urlsplit(f"//{address}")
-        await web.TCPSite(runner, parts.hostname, parts.port or 0).start()
-    except (OSError, ValueError) as error:
-        await runner.cleanup()
-        text = os_error_text(error) if isinstance(error, OSError) else str(error)
-        raise Invalid(f"--metrics-address: cannot listen on {address}: {text}.") from None
-    LOG.info("Serving metrics at http://%s/metrics", address)
-    return runner

@@ -21,6 +21,7 @@ from nova.federator.scheduling.standby import Settings
 from nova.federator.service.alerts import AlertReceiver
 from nova.federator.service.duties import PLACEMENT, STATUSES, Duties
 from nova.federator.service.hosting import Hosting, keep_init_kubeconfig
+from nova.federator.service.metrics import scheduler_metrics, serve_metrics
 
 LOG = logging.getLogger(__name__)
 _SYNC_TIMEOUT = 120.0  # seconds for the first lists
@@ -32,12 +33,12 @@ _REQUIRED = {CLUSTER_GROUP: {"Cluster"}, POLICY_GROUP: {"SchedulePolicy", "Sched
 class Scheduler:
     """A scheduler process. ``authority``: None if it signs no certificates. ``hosting``: None if the control plane runs
     in no cluster. ``environment``: variables with the settings of standby. ``alerts``: None if it receives no alerts.
-    Raises Invalid if the settings are invalid."""
+    ``metrics_address``: host:port, or empty for none. Raises Invalid if the settings are invalid."""
 
     def __init__(self, api: Api, authority: Authority | None, hosting: Hosting | None = None,
                  identity: str = "", environment: Mapping[str, str] | None = None,
-                 alerts: AlertReceiver | None = None) -> None:
-        self.api, self.hosting, self.alerts = api, hosting, alerts
+                 alerts: AlertReceiver | None = None, metrics_address: str = "") -> None:
+        self.api, self.hosting, self.alerts, self.metrics_address = api, hosting, alerts, metrics_address
         self.identity = identity or f"{socket.gethostname()}-{os.getpid()}"
         self.federation = Federation(api)
         self.joining = Joining(api, authority) if authority else None
@@ -52,7 +53,12 @@ class Scheduler:
     async def run(self) -> None:
         """Follow the control plane, and perform the duties whose Leases this process holds. Ends with Lost when another
         process has taken one of them."""
-        await self._wait_for_control_plane()
+        async with serve_metrics(self.metrics_address, lambda: scheduler_metrics(
+                self.federation, self.duties, self.standby, self.recovery)):
+            await self._wait_for_control_plane()
+            await self._follow()
+
+    async def _follow(self) -> None:
         informers = await self.federation.informers()
         try:
             async with asyncio.TaskGroup() as tasks:

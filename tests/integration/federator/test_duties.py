@@ -8,7 +8,9 @@ import itertools
 import json
 import pathlib
 import signal
+import socket
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -171,16 +173,25 @@ def test_placement_is_never_handed_over(namespace: Cluster) -> None:
 
 
 @pytest.fixture
-def federation(control_plane: Cluster, members: list[Cluster], tmp_path: pathlib.Path) -> Iterator[Federation]:
+def address() -> str:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return f"127.0.0.1:{probe.getsockname()[1]}"
+
+
+@pytest.fixture
+def federation(control_plane: Cluster, members: list[Cluster], tmp_path: pathlib.Path, address: str,
+               ) -> Iterator[Federation]:
     control_plane.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
-    with Federation(control_plane, members[:1], tmp_path) as federation:
+    with Federation(control_plane, members[:1], tmp_path, f"--metrics-address={address}") as federation:
+        federation.options = ()
         yield federation
         federation.nova.kubectl("delete", "deployments", "--all", "-n", NAMESPACE)
         federation.nova.kubectl("delete", "schedulepolicies", "--all")
 
 
-def test_schedulers_share_work_and_survive_each_other(federation: Federation) -> None:
-    """Two processes: one places, the other one merges statuses. Each is killed once; the other one performs both."""
+def test_schedulers_share_work_and_survive_each_other(federation: Federation, address: str) -> None:
+    """Two processes: one places, the other one merges statuses. Each is killed once; the other one performs both. The
+    metrics of the first one show its duties and work."""
     nova, processes = federation.nova, {"scheduler": federation.scheduler}
     federation.nova.apply(policy("duties", {"duties": "yes"}, [federation.members[0].name]))
 
@@ -197,11 +208,19 @@ def test_schedulers_share_work_and_survive_each_other(federation: Federation) ->
     def start(name: str) -> Process:
         processes[name] = federation.start_scheduler(name)
         return processes[name]
+    def metrics() -> list[str]:
+        with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as response:
+            return [line for line in response.read().decode().splitlines() if line.startswith("nova_federator_")]
     try:
         start("second")
         until(lambda: sorted(holders().values()) == ["scheduler", "second"], 60)
+        until(lambda: 'nova_federator_scheduler_duty{duty="nova-scheduler"} 1.0' in metrics())
+        assert 'nova_federator_scheduler_duty{duty="nova-scheduler-statuses"} 0.0' in metrics()
+        assert 'nova_federator_scheduler_clusters{state="Ready"} 1.0' in metrics()
         nova.apply(deployment("shared", 1, NAMESPACE, {"duties": "yes"}))
         until(lambda: works("shared"), 60)
+        assert {"nova_federator_scheduler_objects 1.0", "nova_federator_scheduler_schedules 1.0",
+                "nova_federator_scheduler_failures_total 0.0"} <= set(metrics())
         for number, duty in enumerate((STATUSES, PLACEMENT)):
             victim = holders()[duty]
             processes.pop(victim).stop(signal.SIGKILL)
