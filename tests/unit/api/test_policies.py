@@ -6,12 +6,11 @@
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from nova import exception, policies
 from nova.api.legacy import routes as legacy_routes
-from nova.conf import CONF
 from nova.context import RequestContext
 from tests.paths import DATA
 
@@ -72,20 +71,23 @@ _CHECKS = st.recursive(
         st.builds(lambda a: f"(not {a})", inner)), max_leaves=6)
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@pytest.fixture
+def changing_policy_file(tmp_path, policy_file):
+    """Return the policy file in use."""
+    policy_file("{}")
+    return tmp_path / "policy.yaml"
+
+
+@settings(max_examples=200, deadline=None, derandomize=True, suppress_health_check=[
+    HealthCheck.function_scoped_fixture])
 @given(check=_CHECKS, roles=st.sets(st.sampled_from(["admin", "member"])),
        target=st.sampled_from([{}, {"project_id": "mine"}, {"project_id": "other", "user_id": "me"}]))
-def test_policy_checks_agree_with_oslo_policy(tmp_path_factory, check, roles, target):
-    file = tmp_path_factory.mktemp("policy") / "policy.yaml"
-    file.write_text(json.dumps({"os_compute_api:limits": check}))
-    CONF.set_override("policy_file", str(file), group="oslo_policy")
-    policies.reset()
-    try:
-        caller = ctx(*roles)
-        expected = policies.get_enforcer().enforce("os_compute_api:limits", target, policies.credentials(caller))
-        assert policies.allowed(caller, "os_compute_api:limits", target) == expected
-        if policies.plain("os_compute_api:limits") and policies.allowed(caller, "os_compute_api:limits", {}):
-            assert expected
-    finally:
-        CONF.clear_override("policy_file", group="oslo_policy")
-        policies.reset()
+def test_policy_checks_agree_with_oslo_policy(changing_policy_file, check, roles, target):
+    changing_policy_file.write_text(json.dumps({"os_compute_api:limits": check}))
+    enforcer = policies.get_enforcer()
+    enforcer.load_rules(force_reload=True)
+    caller = ctx(*roles)
+    expected = enforcer.enforce("os_compute_api:limits", target, policies.credentials(caller))
+    assert policies.allowed(caller, "os_compute_api:limits", target) == expected
+    if policies.plain("os_compute_api:limits") and policies.allowed(caller, "os_compute_api:limits", {}):
+        assert expected

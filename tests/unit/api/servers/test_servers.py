@@ -449,18 +449,10 @@ def test_readers_cannot_start_server_actions(api, conductor):
         "forbidden", 403, "Policy doesn't allow os_compute_api:servers:start to be performed.")
 
 
-def test_policy_rule_by_user_is_checked_against_the_server(api, conductor, tmp_path):
-    from nova import policies
-
-    file = tmp_path / "policy.yaml"
-    file.write_text('"os_compute_api:servers:start": "user_id:%(user_id)s"\n')
-    CONF.set_override("policy_file", str(file), group="oslo_policy")
-    policies.reset()
-    try:
-        mine = api.post("/v2.1/servers/uuid/action", {"os-start": None}, headers={"X-User-Id": "user"}, roles="member")
-        other = api.post("/v2.1/servers/uuid/action", {"os-start": None}, headers={"X-User-Id": "x"}, roles="member")
-    finally:
-        CONF.clear_override("policy_file", group="oslo_policy")
+def test_policy_rule_by_user_is_checked_against_the_server(api, conductor, policy_file):
+    policy_file('"os_compute_api:servers:start": "user_id:%(user_id)s"\n')
+    mine = api.post("/v2.1/servers/uuid/action", {"os-start": None}, headers={"X-User-Id": "user"}, roles="member")
+    other = api.post("/v2.1/servers/uuid/action", {"os-start": None}, headers={"X-User-Id": "x"}, roles="member")
     assert (mine.status, other.status) == (202, 403)
 
 
