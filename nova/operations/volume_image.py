@@ -93,11 +93,9 @@ class CreateVolumeImage(Saving):
     @step(CONDUCTOR, event=_EVENT, undo="drop_snapshots", external=VOLUMES)
     def take_snapshots(self, ctl: Control) -> None:
         made = ctl.outside_volumes.take_snapshots(self.data.image)
-        if not self.data.polls:
+        requested_at = self.data.quiesce_requested_at
+        if not self.data.polls and requested_at and (ctl.now() - requested_at).total_seconds() >= QUIESCE_TIMEOUT:
             # The service must have started all snapshots during the quiesce.
-            requested_at = self.data.quiesce_requested_at
-            if requested_at is None or (ctl.now() - requested_at).total_seconds() < QUIESCE_TIMEOUT:
-                return
             if Properties.of(ctl.instance).image_flag(QUIESCE):
                 raise exception.InstanceQuiesceFailed(instance_id=ctl.instance.uuid, reason=(
                     "the volume snapshots took longer than file systems may stay quiesced"))

@@ -16,7 +16,7 @@ from nova.objects.servers.action import Failure
 from nova.objects.servers.instance import Instance
 from nova.operations import REGISTRY
 from nova.operations.build import Build, BuildData
-from nova.operations.framework.base import CONDUCTOR
+from nova.operations.framework.base import CONDUCTOR, Wait
 from nova.operations.framework.rules import check
 from nova.operations.moves import Move
 
@@ -229,6 +229,32 @@ def test_volume_backed_snapshot_quiesces_the_guest_only_on_request():
     snapshot = REGISTRY["create_volume_image"](instance(), {"host": "a", "image": IMAGE, "quiesce": True})
     assert walked(snapshot) == ["make_image", "freeze", "take_snapshots", "thaw", "publish"]
     assert back_from(snapshot, "publish") == ["drop_snapshots", "thaw", "unmake_image"]
+
+
+class Snapshots:
+    """An external volume service whose snapshots become available when ``made`` is True."""
+
+    def __init__(self, server):
+        self.instance, self.outside_volumes, self.made = server, self, False
+
+    def now(self):
+        return utcnow()
+
+    def take_snapshots(self, _image):
+        return self.made
+
+
+def test_quiesce_lasts_until_the_snapshots_are_available():
+    """A guest that is thawed earlier writes to its volumes while the service takes the snapshots."""
+    ctl = Snapshots(instance())
+    operation = REGISTRY["create_volume_image"](ctl.instance, {
+        "host": "a", "image": IMAGE, "quiesce": True, "asked_at": utcnow()})
+    for _poll in range(2):
+        with pytest.raises(Wait):
+            operation.take_snapshots(ctl)
+    ctl.made = True
+    operation.take_snapshots(ctl)
+    assert operation.data.polls == 0
 
 
 def test_failed_backup_rotation_keeps_the_new_backup():
