@@ -114,7 +114,7 @@ class Database:
         for attempt in range(self.max_retries + 1):
             committing = False
             try:
-                with self._turn(write), self._connect() as connection, self._isolated(connection, mode):
+                with self._turn(write), self._connect() as connection, self._unwrapped(connection, mode):
                     if not doubt and context.too_late():  # it waited too long in the queue
                         raise exception.ServiceUnavailable("The request has timed out: nothing was changed.")
                     # SQLite must take its write lock at once: it cannot wait for a lock taken later.
@@ -123,6 +123,8 @@ class Database:
                         nova_write=write, nova_lookup=mode == "lookup", nova_seconds=self._seconds,
                         nova_committed=committed, nova_doubt=doubt)
                     with connection.begin():
+                        if mode == "snapshot" and self.dialect != "sqlite":  # whose transactions all are snapshots
+                            connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
                         earlier = made(connection) if doubt and made else None
                         result = transaction(connection) if earlier is None else earlier
                         if write and earlier is None and context.too_late():
@@ -161,7 +163,7 @@ class Database:
                 LOG.log(logging.DEBUG if attempt % _LOGGED else logging.INFO,
                         "Transaction failed, retrying: %s", errors.summary(error))
                 # Random, so that the transactions of a deadlock do not collide again; a restart takes seconds.
-                longest = min(2.0, 0.01 * 2**attempt)
+                longest = min(2.0, 0.01 * 2 ** min(attempt, 10))
                 time.sleep(random.uniform(longest / 2, longest))  # noqa: S311
         raise AssertionError("unreachable")
 
@@ -189,14 +191,13 @@ class Database:
             yield
 
     @contextlib.contextmanager
-    def _isolated(self, connection: sa.Connection, mode: Mode) -> Iterator[None]:
-        """Prepare a connection for a transaction of this mode, and restore it for the others."""
-        if mode == "snapshot" and self.dialect != "sqlite":  # all transactions of SQLite are snapshots
-            connection.execution_options(isolation_level="REPEATABLE READ")  # until it returns to the pool
-        if mode != "lookup" or self.dialect != "postgresql":
+    def _unwrapped(self, connection: sa.Connection, mode: Mode) -> Iterator[None]:
+        """Let the statements of a lookup on PostgreSQL be sent alone. A driver that sets the isolation level of its
+        transactions needs a statement to do so without them, and its level would not apply."""
+        driver: Any = connection.connection.dbapi_connection
+        if mode != "lookup" or self.dialect != "postgresql" or driver.isolation_level is not None:
             yield
             return
-        driver: Any = connection.connection.dbapi_connection
         driver.autocommit = True
         try:
             yield

@@ -236,3 +236,64 @@ def test_transactions_are_read_committed_whatever_the_default_of_the_server(post
             sa.text("SHOW transaction_isolation"))) == "read committed"
         database.lookup(lambda connection: connection.scalar(sa.text("SELECT 1")))
     database.close()
+
+
+def _level(connection: sa.Connection) -> str | None:
+    return connection.scalar(sa.text("SHOW transaction_isolation"))
+
+
+@pytest.mark.parametrize("options", ["", "-c default_transaction_isolation=serializable"])
+def test_snapshot_does_not_change_the_following_transactions(postgresql: Server, options: str) -> None:
+    """The connection of a snapshot must return to the pool without a level of its own."""
+    url = sa.make_url(postgresql.new_database()).update_query_dict({"options": options} if options else {})
+    database = Database(url.render_as_string(hide_password=False), pool_size=1, max_overflow=0)
+    for _again in range(2):
+        assert database.snapshot(_level) == "repeatable read"
+        assert database.write(_level) == database.lookup(_level) == "read committed"
+    database.close()
+
+
+@pytest.mark.parametrize("options", ["", "-c default_transaction_isolation=serializable"])
+def test_lookup_outlasts_a_connection_that_is_lost_at_its_end(postgresql: Server, options: str) -> None:
+    """A lookup must send nothing after its last statement. With another level than that of the server it is an ordinary
+    transaction, which is repeated."""
+    plain = postgresql.new_database()
+    url = sa.make_url(plain).update_query_dict({"options": options} if options else {})
+    database = Database(url.render_as_string(hide_password=False), pool_size=1, max_overflow=0)
+    others = Database(plain)
+    database.snapshot(_level)
+    lost: list[int] = []
+
+    def lose(connection: sa.Connection) -> int:
+        pid = connection.scalar(sa.text("SELECT pg_backend_pid()"))
+        if not lost:
+            lost.append(pid)
+            others.read(lambda other: other.scalar(sa.text("SELECT pg_terminate_backend(:pid, 5000)"), {"pid": pid}))
+        return 7
+
+    assert database.lookup(lose) == 7
+    assert database.read(_level) == "read committed"
+    database.close()
+    others.close()
+
+
+@pytest.mark.parametrize("start", [start_postgresql, start_mariadb])
+def test_snapshot_is_retried_after_a_database_restart(start: object) -> None:
+    with start() as server:  # type: ignore[operator]
+        url = server.new_database()
+        database, others = Database(url, pool_size=1, max_overflow=0), Database(url)
+        database.write(lambda connection: connection.execute(sa.text("CREATE TABLE t (n INTEGER)")))
+
+        def count_twice(connection: sa.Connection) -> bool:
+            """Return True if a change by another connection is not visible."""
+            first = connection.scalar(sa.text("SELECT COUNT(*) FROM t"))
+            others.write(lambda other: other.execute(sa.text("INSERT INTO t VALUES (1)")))
+            return first == connection.scalar(sa.text("SELECT COUNT(*) FROM t"))
+
+        for _again in range(2):
+            assert database.snapshot(count_twice)
+            assert not database.read(count_twice)
+            server.kill()
+            server.restart()
+        database.close()
+        others.close()

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 import sqlalchemy as sa
+from oslo_db import exception as db_exception
 
 from nova import context, exception
 from nova.db.sql import engine
@@ -150,3 +151,21 @@ def test_transaction_is_not_begun_after_the_deadline_of_the_request(databases: l
             with pytest.raises(exception.ServiceUnavailable):
                 transact(lambda _connection: ran.append("begun"))
     assert not ran
+
+
+def test_transaction_is_repeated_however_often_it_has_failed(tmp_path: pathlib.Path,
+                                                             monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pause between two attempts must be a number: 2 to the power of 1,024 is none."""
+    monkeypatch.setattr(time, "sleep", lambda _seconds: None)
+    database = Database(f"sqlite:///{tmp_path}/nova.sqlite", max_retries=1100)
+    left = 1100
+
+    def fail(connection: sa.Connection) -> int:
+        nonlocal left
+        left -= 1
+        if left >= 0:
+            raise db_exception.DBDeadlock
+        return int(connection.scalar(sa.text("SELECT 1")) or 0)
+
+    assert database.read(fail) == 1
+    database.close()
