@@ -21,6 +21,7 @@ from nova.federator.kube.client import Api, ApiError
 LOG = logging.getLogger(__name__)
 _BODY = 1 << 20  # bytes of a request
 _STORED = 10_000  # alerts in the control plane above which no more are accepted
+_RELOAD = 30.0  # seconds between two reads of the certificate
 _Time = Annotated[str, msgspec.Meta(max_length=64)]
 
 
@@ -65,6 +66,7 @@ class AlertReceiver:
         if not self.port:
             raise Invalid(f"--alerts-address: {address!r:.80} is not HOST:PORT.")
         self.api, self.token_file, self.tls = api, token_file, None
+        self.certificate, self.key = certificate, key
         if certificate:
             self.tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             try:
@@ -72,7 +74,7 @@ class AlertReceiver:
             except OSError as error:
                 raise Invalid(f"--alerts-cert: {os_error_text(error)}.") from None
 
-    async def run(self) -> None:
+    async def run(self, reload_interval: float = _RELOAD) -> None:
         """Serve until cancelled. Raises Invalid if the address cannot be used."""
         application = web.Application(client_max_size=_BODY)
         application.add_routes([web.post("/alerts", self._receive), web.get("/healthz", self._health)])
@@ -81,11 +83,23 @@ class AlertReceiver:
         try:
             await web.TCPSite(runner, self.host, self.port, ssl_context=self.tls).start()
             LOG.info("Receiving alerts at %s:%d", self.host, self.port)
-            await asyncio.get_running_loop().create_future()
+            while True:
+                await asyncio.sleep(reload_interval)
+                self._reload()
         except OSError as error:
             raise Invalid(f"Cannot listen on {self.host}:{self.port}: {os_error_text(error)}.") from None
         finally:
             await runner.cleanup()
+
+    def _reload(self) -> None:
+        """Use the present files of the certificate for new connections."""
+        if self.tls and self.certificate:
+            try:  # files that do not fit must not change the context in use
+                for context in (ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), self.tls):
+                    context.load_cert_chain(self.certificate, self.key)
+            except OSError as error:
+                LOG.error("The certificate for alerts cannot be loaded; its previous version stays in use: %s",
+                          os_error_text(error))
 
     async def _health(self, _request: web.Request) -> web.Response:
         return web.Response(text="ok\n")

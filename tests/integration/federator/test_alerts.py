@@ -65,6 +65,36 @@ def test_receiver_serves_tls_and_lets_senders_repeat_alerts_that_were_not_stored
     assert asyncio.run(run()) == (401, 503)
 
 
+def test_renewed_certificate_is_served_and_a_damaged_one_is_not(tmp_path: pathlib.Path) -> None:
+    """cert-manager replaces the files of a certificate some weeks before it expires."""
+    for name in ("old", "new"):
+        (tmp_path / name).mkdir()
+    old, new = (Authority(tmp_path / name, "ca", name) for name in ("old", "new"))
+    for authority in (old, new):
+        authority.issue("server", "alerts", hosts=["127.0.0.1"])
+    certificate, key, port = tmp_path / "tls.crt", tmp_path / "tls.key", free_port()
+    (tmp_path / "token").write_text("secret\n")
+
+    def use(name: str, key_of: str) -> None:
+        certificate.write_bytes((tmp_path / name / "server.crt").read_bytes())
+        key.write_bytes((tmp_path / key_of / "server.key").read_bytes())
+
+    async def run() -> list[int]:
+        use("old", "old")
+        async with unreachable() as api:
+            receiver = AlertReceiver(api, f"127.0.0.1:{port}", tmp_path / "token", certificate, key)
+            task = asyncio.create_task(receiver.run(reload_interval=0.05))
+            statuses = []
+            for names, authority in ((("old", "old"), old), (("new", "old"), old), (("new", "new"), new)):
+                use(*names)
+                await asyncio.sleep(0.5)
+                statuses.append(await asyncio.to_thread(post, f"https://127.0.0.1:{port}", authority.pem, "wrong"))
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            return statuses
+    assert asyncio.run(run()) == [401, 401, 401]
+
+
 @pytest.mark.parametrize(("address", "token", "certificate", "message"), [
     ("127.0.0.1:9099", None, None, "needs --alerts-token-file"),
     ("127.0.0.1", "token", None, "is not HOST:PORT"),

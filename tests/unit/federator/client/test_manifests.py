@@ -7,10 +7,13 @@ import pytest
 import yaml
 
 from nova import __version__
+from nova.cmd import federator
 from nova.federator.api.objects import KINDS
 from nova.federator.client import manifests
 from nova.federator.client.manifests import INSTALL, Settings
+from nova.federator.controllers.providers import HELPER, Providers
 from nova.federator.local.binaries import cache_directory
+from nova.federator.scheduling import standby
 
 KUBECTL = shutil.which("kubectl") or shutil.which(str(cache_directory() / "bin/kubectl"))
 needs_kubectl = pytest.mark.skipif(not KUBECTL, reason="kubectl is not installed")
@@ -19,11 +22,24 @@ WAITS = {"etcd": ("app", "etcd"), "apiserver": ("component", "apiserver"),
          "nova-scheduler": ("component", "nova-scheduler")}
 
 
-def built(folder):
-    result = subprocess.run([KUBECTL, "kustomize", INSTALL / folder], capture_output=True, text=True, timeout=60,
+def built(folder, install=INSTALL):
+    result = subprocess.run([KUBECTL, "kustomize", install / folder], capture_output=True, text=True, timeout=60,
                             check=False)
     assert result.returncode == 0, result.stderr
     return [obj for obj in yaml.safe_load_all(result.stdout) if obj]
+
+
+def adapted(tmp_path, *changes, components=()):
+    """Return a copy of the folder ``install``. ``changes``: (file, text, other text), as a user edits files."""
+    copy = tmp_path / "install"
+    shutil.copytree(INSTALL, copy)
+    for name, text, other in changes:
+        content = (copy / name).read_text()
+        assert text in content
+        (copy / name).write_text(content.replace(text, other))
+    with (copy / "base/control-plane/kustomization.yaml").open("a") as file:
+        file.write("".join(["components:\n", *(f"- ../../components/{name}\n" for name in components)]))
+    return copy
 
 
 def keyed(objects):
@@ -45,6 +61,79 @@ def arguments(workload):
 def test_novactl_and_kustomize_install_the_same_objects(folder, objects):
     """Facts chapter 8: the paths of the guide. ``kubectl apply -k`` and ``novactl install`` agree in every field."""
     assert keyed(built(folder)) == keyed(objects)
+
+
+@needs_kubectl
+@pytest.mark.parametrize(("folder", "objects"), [
+    ("overlays/cp-ha", manifests.control_plane(Settings(namespace="shop", replicas=3))),
+    ("overlays/workload-cluster-1", manifests.agent(Settings(namespace="shop", cluster="kind-workload-1")))])
+def test_one_line_of_a_kustomization_changes_the_namespace(tmp_path, folder, objects):
+    """The guide replaces this line, also for the service accounts that roles are bound to."""
+    copy = adapted(tmp_path, *((f"base/{name}/kustomization.yaml", "namespace: elotl\n", "namespace: shop\n")
+                               for name in ("control-plane", "agent")))
+    assert keyed(built(folder, copy)) == keyed(objects)
+
+
+@needs_kubectl
+@pytest.mark.parametrize("folder", ["base/control-plane", "overlays/cp-ha"])
+def test_component_alerts_makes_the_receiver_reachable(tmp_path, folder):
+    """The options of nova-federator are accepted, and each file that they name is in a volume."""
+    plain, secure = (keyed(built(folder, adapted(tmp_path / "-".join(names), components=names)))
+                     for names in (("alerts",), ("alerts", "alerts-tls")))
+    for objects, scheme, secrets in ((plain, "HTTP", ["nova-alerts"]),
+                                     (secure, "HTTPS", ["nova-alerts", "nova-alerts-tls"])):
+        service, scheduler = objects["Service", "nova-alerts"], objects["Deployment", "nova-scheduler"]
+        pod = scheduler["spec"]["template"]
+        container, = pod["spec"]["containers"]
+        assert service["metadata"]["namespace"] == scheduler["metadata"]["namespace"] == "elotl"
+        assert service["spec"]["selector"].items() <= pod["metadata"]["labels"].items()
+        port, = container["ports"]
+        probe = container["readinessProbe"]["httpGet"]
+        assert service["spec"]["ports"][0]["targetPort"] == probe["port"] == port["name"]
+        assert probe["scheme"] == scheme
+        options = federator_options(container)
+        assert options.alerts_address == f"0.0.0.0:{port['containerPort']}"
+        mounts = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
+        volumes = {volume["name"]: volume for volume in pod["spec"]["volumes"]}
+        files = [file for file in (options.alerts_token_file, options.alerts_cert, options.alerts_key) if file]
+        assert sorted({volumes[mounts[str(file.parent)]]["secret"]["secretName"] for file in files}) == secrets
+    assert (options.alerts_token_file.name, options.alerts_cert.name, options.alerts_key.name) == (
+        "token", "tls.crt", "tls.key")
+    base = keyed(built(folder))
+    assert {name for name in plain if plain[name] != base.get(name)} == {
+        ("Service", "nova-alerts"), ("Deployment", "nova-scheduler")}
+
+
+def federator_options(container):
+    program, *arguments = container["command"]
+    assert program == "nova-federator"
+    return federator._parser().parse_args(arguments)
+
+
+@needs_kubectl
+def test_component_standby_configures_the_helper(tmp_path):
+    objects = keyed(built("overlays/cp-ha", adapted(tmp_path, components=("standby", "alerts"))))
+    pod = objects["Deployment", "nova-scheduler"]["spec"]["template"]["spec"]
+    container, = pod["containers"]
+    environment = variables_of(container)
+    assert standby.Settings.of(environment) == standby.Settings(enabled=True)
+    mounts = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
+    folder, _slash, file = environment[HELPER].rpartition("/")
+    volume, = (volume for volume in pod["volumes"] if volume["name"] == mounts[folder])
+    assert (file, volume["configMap"]) == ("helper", {"name": "nova-standby-helper", "defaultMode": 0o555})
+    assert federator_options(container).alerts_address, "both components apply"
+
+
+def test_all_variables_of_standby_are_in_the_manifest_with_their_defaults():
+    scheduler = keyed(manifests.control_plane(Settings()))["Deployment", "nova-scheduler"]
+    environment = variables_of(scheduler["spec"]["template"]["spec"]["containers"][0])
+    assert {*standby.VARIABLES, HELPER} <= set(environment)
+    assert standby.Settings.of(environment) == standby.Settings()
+    assert Providers(environment).of("") is None
+
+
+def variables_of(container):
+    return {entry["name"]: entry.get("value", "") for entry in container["env"]}
 
 
 @pytest.mark.parametrize("replicas", [1, 3])
