@@ -1,11 +1,13 @@
 """Backup and restoration of a control plane in a hosting cluster: a snapshot of etcd.
 
-A restoration stops all components, replaces the data of each member of etcd by a pod that mounts its volume, and starts
-the components again. It can be interrupted and repeated: replicas are noted in annotations until the end.
+A restoration stops all components. Pods that mount the volumes of etcd prepare the new data beside the present ones.
+When all members are prepared, the data are exchanged, and the components start again. It can be interrupted and
+repeated: annotations contain the replicas of stopped components, and whether the exchange has begun.
 """
 
 import asyncio
 import base64
+import contextlib
 import hashlib
 import json
 import os
@@ -13,7 +15,7 @@ import pathlib
 import ssl
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import aiohttp
@@ -27,16 +29,22 @@ from nova.federator.kube.client import Api, Object
 from nova.federator.kube.streams import execute, forward
 
 REPLICAS = "nova.elotl.co/replicas"  # annotation of a component that is stopped for a restoration
+# Annotation of etcd while the data of its members are being exchanged: the new name of the previous data.
+REPLACED = "nova.elotl.co/replaced-data"
 _PORT = 2379
 _HASH = 32  # bytes of the SHA-256 at the end of a snapshot
 _PAGE = 512  # bytes; the data of a snapshot are a multiple
 _BLOCK = 1 << 20  # bytes of a snapshot, which can have gigabytes, that are in memory
 _POLL = 0.5
 _TIMEOUT = 360.0  # seconds for each component, and for each member of etcd
+_STOPPED = "Components of the control plane may be stopped. Remove the cause, if there is one, and repeat the command."
 _SEND = "cat > /transfer/snapshot.db && touch /transfer/complete"
-_RECEIVE = "until [ -e /transfer/complete ]; do sleep 0.2; done; rm -rf /var/lib/etcd/restored"
-# Runs in the folder of the volume. $0: a new name for the present data. Retains the last three.
-REPLACE = """if [ -e data ]; then mv data "$0"; fi; mv restored data
+_CLEAN = "rm -rf /var/lib/etcd/restored"
+_RECEIVE = f"{_CLEAN}; until [ -e /transfer/complete ]; do sleep 0.2; done"
+_WAIT = "until [ -e /transfer/exchange ]; do sleep 0.2; done"
+# Runs in the folder of the volume. $0: the new name of the previous data. If it exists, an interrupted restoration has
+# created ``data``, which were never used. Retains the last three.
+REPLACE = """if [ -e "$0" ]; then rm -rf data; elif [ -e data ]; then mv data "$0"; fi; mv restored data; sync
 for old in $(ls -d replaced-* 2>/dev/null | sort -r | tail -n +4); do rm -rf "$old"; done"""
 
 
@@ -116,31 +124,48 @@ async def _download(server: str, login: ssl.SSLContext, target: pathlib.Path) ->
         raise ReportedError(f"The snapshot of etcd was not received: {error}") from None
 
 
+class Unchanged(ReportedError):
+    """A restoration failed before it replaced data, and the control plane runs again."""
+
+
 class Restoration:
     """The restoration of a control plane. Methods raise ReportedError and ApiError."""
 
     def __init__(self, hosting: Api, namespace: str, snapshot: pathlib.Path, report: Reporter) -> None:
         self.hosting, self.namespace, self.snapshot, self.report = hosting, namespace, snapshot, report
         self._pods = f"/api/v1/namespaces/{namespace}/pods"
+        self._created: dict[str, str] = {}  # the uid of each pod
 
     async def run(self) -> None:
         """Replace the data of the control plane by the snapshot."""
         check(self.snapshot)
         etcd = await self._workload("statefulsets", "etcd")
         scheduler = await self._workload("deployments", "nova-scheduler")
-        self.report("Stopping the control plane")
-        for plural, name, _title in reversed(manifests.COMPONENTS):
-            await self._stop(plural, name)
-        await self._wait_ended()
         image = scheduler["spec"]["template"]["spec"]["containers"][0]["image"]
         members = _members(etcd, self.namespace)
-        former = f"replaced-{times.now()}"
-        self.report(f"Restoring {len(members)} members of etcd")
-        await asyncio.gather(*(self._restore(_pod(etcd, image, name, members, former)) for name in members))
-        self.report("Starting the control plane")
-        for plural, name, _title in manifests.COMPONENTS:
-            await self._start(plural, name)
-            await manifests.wait_ready(self.hosting, self.namespace, plural, name, _TIMEOUT)
+        self.report("Stopping the control plane")
+        try:
+            for plural, name, _title in reversed(manifests.COMPONENTS):
+                await self._stop(plural, name, len(members))
+            for plural, name, _title in manifests.COMPONENTS:
+                await self._wait_ended(await self._workload(plural, name))
+            notes = (await self._workload("statefulsets", "etcd"))["metadata"]["annotations"]
+            replaced = notes.get(REPLACED) or f"replaced-{times.now()}"
+            self.report(f"Restoring {len(members)} members of etcd")
+            pods = [_pod(etcd, image, name, members, replaced) for name in members]
+            await self._prepare_all(pods, REPLACED in notes)
+            await self.hosting.patch(self._path("statefulsets", "etcd"), {
+                "metadata": {"annotations": {REPLACED: replaced}}})
+            await asyncio.gather(*(self._exchange(pod) for pod in pods))
+            self.report("Starting the control plane")
+            await self._start_all()
+        except asyncio.CancelledError:
+            self.report(_STOPPED)
+            raise
+        except Unchanged:
+            raise
+        except ReportedError as error:
+            raise ReportedError(f"{error.message} {_STOPPED}") from None
 
     def _path(self, plural: str, name: str) -> str:
         return f"/apis/apps/v1/namespaces/{self.namespace}/{plural}/{name}"
@@ -152,53 +177,105 @@ class Restoration:
                           " hosting cluster, and its namespace?")
         return workload
 
-    async def _stop(self, plural: str, name: str) -> None:
+    async def _stop(self, plural: str, name: str, default: int) -> None:
+        """Stop a component. ``default``: replicas of a component that was stopped before. A component that runs in
+        spite of its annotation was started by an operator after an interruption."""
         workload = await self._workload(plural, name)
-        if REPLICAS not in (workload["metadata"].get("annotations") or {}):
+        replicas = int(workload["spec"]["replicas"])
+        if replicas or REPLICAS not in (workload["metadata"].get("annotations") or {}):
             await self.hosting.patch(self._path(plural, name), {
-                "metadata": {"annotations": {REPLICAS: str(workload["spec"]["replicas"])}}, "spec": {"replicas": 0}})
+                "metadata": {"annotations": {REPLICAS: str(replicas or default), REPLACED: None}},
+                "spec": {"replicas": 0}})
 
-    async def _start(self, plural: str, name: str) -> None:
-        annotations = (await self._workload(plural, name))["metadata"].get("annotations") or {}
-        if REPLICAS in annotations:
-            await self.hosting.patch(self._path(plural, name), {
-                "metadata": {"annotations": {REPLICAS: None}}, "spec": {"replicas": int(annotations[REPLICAS])}})
+    async def _start_all(self) -> None:
+        for plural, name, _title in manifests.COMPONENTS:
+            annotations = (await self._workload(plural, name))["metadata"].get("annotations") or {}
+            if REPLICAS in annotations:
+                await self.hosting.patch(self._path(plural, name), {
+                    "metadata": {"annotations": {REPLICAS: None, REPLACED: None}},
+                    "spec": {"replicas": int(annotations[REPLICAS])}})
+            await manifests.wait_ready(self.hosting, self.namespace, plural, name, _TIMEOUT)
 
-    async def _wait_ended(self) -> None:
-        """Wait until no pod uses the volumes of etcd."""
+    async def _wait_ended(self, workload: Object) -> None:
+        """Wait until a component has no pods: those of etcd use the volumes, others have caches of the data."""
+        selector = ",".join(f"{key}={value}" for key, value in workload["spec"]["selector"]["matchLabels"].items())
         deadline = time.monotonic() + _TIMEOUT
-        while pods := (await self.hosting.list(self._pods, labelSelector="app=etcd"))["items"]:
+        while pods := (await self.hosting.list(self._pods, labelSelector=selector))["items"]:
             if time.monotonic() > deadline:
-                raise ReportedError(f"Pod {pods[0]['metadata']['name']} did not end within {_TIMEOUT:.0f} s.")
+                name = pods[0]["metadata"]["name"]
+                raise ReportedError(f"Pod {name} did not end within {_TIMEOUT:.0f} s. If its node is lost, run 'kubectl"
+                                    f" delete pod {name} -n {self.namespace} --force'; then repeat the command.")
             await asyncio.sleep(_POLL)
 
-    async def _restore(self, pod: Object) -> None:
-        """Run the pod that restores a member."""
+    async def _prepare_all(self, pods: Sequence[Object], exchanging: bool) -> None:
+        """Prepare the data of all members. If that fails, start the components with their present data and raise
+        Unchanged. ``exchanging``: an earlier attempt may have replaced data, so that the components must not start."""
+        results = await asyncio.gather(*(self._prepare(pod) for pod in pods), return_exceptions=True)
+        for error in results:
+            if isinstance(error, ReportedError):
+                for pod in pods:
+                    await self._discard(pod)
+                if exchanging:
+                    raise error
+                self.report("Starting the control plane with its present data")
+                await self._start_all()
+                raise Unchanged(f"{error.message} The control plane runs with its previous data. Repeat the command"
+                                " when the cause is removed.")
+            if error is not None:
+                raise error
+
+    async def _prepare(self, pod: Object) -> None:
+        """Create the pod of a member, send the snapshot, and wait until the new data are beside the present ones."""
         name = pod["metadata"]["name"]
-        path = f"{self._pods}/{name}"
-        await self._remove(path)
-        await self.hosting.create(self._pods, pod)
-        await self._wait(path, "receive")
+        await self._remove(name)
+        self._created[name] = (await self.hosting.create(self._pods, pod))["metadata"]["uid"]
+        await self._wait(name, "receive", "running")
         await execute(self.hosting.config, self.namespace, name, "receive", _SEND, self.snapshot)
-        await self._wait(path, "")
-        await self._remove(path)
+        await self._wait(name, "restore", "terminated")
 
-    async def _remove(self, path: str) -> None:
-        await self.hosting.remove(path)
-        while await self.hosting.find(path):
+    async def _exchange(self, pod: Object) -> None:
+        """Replace the data of a member."""
+        name = pod["metadata"]["name"]
+        await self._execute(name, "touch /transfer/exchange")
+        await self._wait(name, "exchange", "terminated")
+        await self._remove(name)
+
+    async def _discard(self, pod: Object) -> None:
+        """Remove prepared data, which may fill the volume, and the pod. Raises ReportedError if the pod belongs to
+        another call of the command: its exchange must not be disturbed."""
+        name = pod["metadata"]["name"]
+        stored = await self.hosting.find(f"{self._pods}/{name}")
+        if (stored or {"metadata": {}})["metadata"].get("uid") != self._created.get(name):
+            raise ReportedError(f"Pod {name} was replaced: another restoration runs.")
+        if stored:
+            with contextlib.suppress(ReportedError):  # the container does not run yet
+                await self._execute(name, _CLEAN)
+            await self._remove(name)
+
+    async def _execute(self, pod: str, command: str) -> None:
+        await execute(self.hosting.config, self.namespace, pod, "exchange", command, pathlib.Path(os.devnull))
+
+    async def _remove(self, pod: str) -> None:
+        await self.hosting.remove(f"{self._pods}/{pod}")
+        while await self.hosting.find(f"{self._pods}/{pod}"):
             await asyncio.sleep(_POLL)
 
-    async def _wait(self, path: str, container: str) -> None:
-        """Wait until an init container runs, or until the pod has ended if the name is empty."""
+    async def _wait(self, pod: str, container: str, state: str) -> None:
+        """Wait until a container is "running" or "terminated". Raises ReportedError if a container has failed."""
         deadline = time.monotonic() + _TIMEOUT
         while True:
-            status = (await self.hosting.get(path)).get("status", {})
+            status = (await self.hosting.get(f"{self._pods}/{pod}")).get("status", {})
             states = {entry["name"]: entry["state"] for field in ("initContainerStatuses", "containerStatuses")
                       for entry in status.get(field, ())}
-            if status.get("phase") == "Succeeded" or "running" in states.get(container, {}):
+            for name, ended in ((name, entry["terminated"]) for name, entry in states.items() if "terminated" in entry):
+                if ended["exitCode"]:
+                    reason = (ended.get("message") or ended.get("reason") or "").strip()[-500:]
+                    raise ReportedError(f"Container {name} of pod {pod} failed: {reason}.")
+            if state in states.get(container, {}):
                 return
-            if status.get("phase") == "Failed" or time.monotonic() > deadline:
-                raise ReportedError(f"{path.rpartition('/')[2]} restored nothing: {json.dumps(states)[:500]}")
+            if time.monotonic() > deadline:
+                raise ReportedError(f"Container {container} of pod {pod} was not {state} within {_TIMEOUT:.0f} s:"
+                                    f" {json.dumps(states or status)[:500]}.")
             await asyncio.sleep(_POLL)
 
 
@@ -214,13 +291,15 @@ def _members(etcd: Object, namespace: str) -> dict[str, str]:
 
 
 def _pod(etcd: Object, image: str, member: str, members: Mapping[str, str], former: str) -> dict[str, Any]:
-    """Return a pod that receives a snapshot, makes it the data of a member, and renames its previous data."""
+    """Return a pod that receives a snapshot, creates data of a member from it, and exchanges the data when a file tells
+    it to. ``former``: the new name of the previous data."""
     initial = ",".join(f"{name}={address}" for name, address in members.items())
     mounts = [{"name": "data", "mountPath": "/var/lib/etcd"}, {"name": "transfer", "mountPath": "/transfer"}]
     spec = etcd["spec"]["template"]["spec"]
 
     def container(name: str, image: str, *command: str, **fields: Any) -> dict[str, Any]:
-        return {"name": name, "image": image, "command": list(command), "volumeMounts": mounts, **fields}
+        return {"name": name, "image": image, "command": list(command), "volumeMounts": mounts,
+                "terminationMessagePolicy": "FallbackToLogsOnError", **fields}
 
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {
         "name": f"restore-{member}", "namespace": etcd["metadata"]["namespace"]}, "spec": {
@@ -229,11 +308,12 @@ def _pod(etcd: Object, image: str, member: str, members: Mapping[str, str], form
         "serviceAccountName": spec.get("serviceAccountName", "default"),
         "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": f"etcd-data-{member}"}},
                     {"name": "transfer", "emptyDir": {}}],
-        "initContainers": [
-            container("receive", image, "sh", "-c", _RECEIVE),
+        "initContainers": [container("receive", image, "sh", "-c", _RECEIVE)],
+        "containers": [
             container("restore", spec["containers"][0]["image"], "etcdctl", "snapshot", "restore",
                       "/transfer/snapshot.db", "--data-dir=/var/lib/etcd/restored", f"--name={member}",
                       f"--initial-cluster={initial}", "--initial-cluster-token=nova",
                       f"--initial-advertise-peer-urls={members[member]}",
-                      env=[{"name": "ETCDCTL_API", "value": "3"}])],
-        "containers": [container("replace", image, "sh", "-e", "-c", REPLACE, former, workingDir="/var/lib/etcd")]}}
+                      env=[{"name": "ETCDCTL_API", "value": "3"}]),
+            container("exchange", image, "sh", "-e", "-c", f"{_WAIT}\n{REPLACE}", former,
+                      workingDir="/var/lib/etcd")]}}

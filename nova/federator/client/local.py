@@ -16,6 +16,7 @@ from nova.common.errors import Invalid, ReportedError
 from nova.federator.api.names import CLUSTER_GROUP, VERSION
 from nova.federator.api.objects import holds
 from nova.federator.client import manifests
+from nova.federator.client.backup import check
 from nova.federator.client.tokens import bootstrap_config, create_token
 from nova.federator.kube.client import Api
 from nova.federator.kube.config import Kubeconfig
@@ -31,6 +32,7 @@ _CHECK = 1.0  # seconds between two checks of the processes
 _LONGEST_DELAY = 30.0  # seconds before a process that ends again and again is restarted
 _READY_TIMEOUT = 120.0  # seconds within which all clusters must be connected
 _ETCDCTL_TIMEOUT = 60.0
+_RESTORE_SPACE = 256 << 20  # bytes that a restoration needs in addition to the snapshot: logs of etcd
 _FIRST_INDEX = 101  # of whole clusters: part of their addresses
 
 
@@ -169,19 +171,26 @@ class LocalFederation:
         draft.replace(target)
 
     async def restore(self, source: pathlib.Path) -> None:
-        """Replace the data of the control plane by a copy. The control plane is stopped; workload clusters run on.
-        The replaced data stay beside it until the next restore. Raises Invalid, ReportedError."""
-        if not source.is_file():
-            raise Invalid(f"{source} is no file.")
-        await self.processes.stop(["supervisor"])
-        await self.processes.stop(["nova-scheduler"])
-        await self.nova.stop()
+        """Replace the data of the control plane by a copy. The control plane stops when the new data are complete;
+        workload clusters run on. The replaced data stay beside it until the next restore. Raises Invalid,
+        ReportedError."""
+        check(source)
+        files.private_directory(self.directory)
         data = self.nova.directory / "etcd"
         fresh, old = data.with_name("etcd-restored"), data.with_name("etcd-replaced")
         shutil.rmtree(fresh, ignore_errors=True)
+        if shutil.disk_usage(self.directory).free < (needed := source.stat().st_size + _RESTORE_SPACE):
+            raise Invalid(f"A restoration needs {needed >> 20} MiB of free space in {self.directory}.")
         peer = self.nova.etcd_peer
-        await self._etcdctl("snapshot", "restore", str(source), f"--data-dir={fresh}", "--name=etcd",
-                            f"--initial-cluster=etcd={peer}", f"--initial-advertise-peer-urls={peer}")
+        try:
+            await self._etcdctl("snapshot", "restore", str(source), f"--data-dir={fresh}", "--name=etcd",
+                                f"--initial-cluster=etcd={peer}", f"--initial-advertise-peer-urls={peer}")
+        except BaseException:
+            shutil.rmtree(fresh, ignore_errors=True)
+            raise
+        await self.processes.stop(["supervisor"])
+        await self.processes.stop(["nova-scheduler"])
+        await self.nova.stop()
         if data.exists():  # otherwise an interrupted restore has renamed them already
             shutil.rmtree(old, ignore_errors=True)
             data.rename(old)

@@ -62,3 +62,25 @@ def test_each_restoration_retains_the_data_that_it_replaces(tmp_path):
     stored = {path.name: (path / "db").read_text() for path in tmp_path.iterdir()}
     assert stored == {"data": "5", "replaced-2026-11-29T10:00:05Z": "4", "replaced-2026-11-29T10:00:04Z": "3",
                       "replaced-2026-11-29T10:00:03Z": "2"}
+
+
+def test_a_repeated_restoration_retains_the_data_before_its_first_attempt(tmp_path):
+    """Attempts that were interrupted after the exchange have the same name for the previous data."""
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "db").write_text("previous")
+    for attempt in range(5):
+        (tmp_path / "restored").mkdir()
+        (tmp_path / "restored" / "db").write_text(str(attempt))
+        subprocess.run(["sh", "-e", "-c", REPLACE, "replaced-2026-11-29T10:00:00Z"], cwd=tmp_path, check=True)
+    stored = {path.name: (path / "db").read_text() for path in tmp_path.iterdir()}
+    assert stored == {"data": "4", "replaced-2026-11-29T10:00:00Z": "previous"}
+
+
+def test_an_exchange_that_was_interrupted_between_its_renames_is_completed(tmp_path):
+    """Neither the previous nor the new data are lost if the pod ends after it has renamed the previous data."""
+    for name in ("replaced-2026-11-29T10:00:00Z", "restored"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "db").write_text(name)
+    subprocess.run(["sh", "-e", "-c", REPLACE, "replaced-2026-11-29T10:00:00Z"], cwd=tmp_path, check=True)
+    stored = {path.name: (path / "db").read_text() for path in tmp_path.iterdir()}
+    assert stored == {"data": "restored", "replaced-2026-11-29T10:00:00Z": "replaced-2026-11-29T10:00:00Z"}
