@@ -14,7 +14,7 @@ import pathlib
 import random
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from nova import __version__
 from nova.common.errors import ReportedError
@@ -28,19 +28,18 @@ from tests.integration.federator.clusters import Cluster
 from tests.paths import ROOT
 
 CONTEXTS = ("kind-cp", "kind-workload-1", "kind-workload-2")
-_NODES = {"kind-cp": 3}
 _OUTPUT = pathlib.Path(os.environ.get("NOVA_IMAGES", "/var/lib/nova-images"))  # reused by the next run
 _AGENT = "nova-federator"
 _BUILT = (_AGENT, "etcd", "kube-apiserver", "kube-controller-manager")
 
 
-def start(directory: pathlib.Path) -> list[Cluster]:
-    """Start the clusters of all contexts, with a network between them."""
+def start(directory: pathlib.Path, contexts: Sequence[str] = CONTEXTS, nodes: int = 3) -> list[Cluster]:
+    """Start the clusters of contexts, with a network between them. ``nodes``: of the hosting cluster, the first one."""
     archives = _build_images(directory)
-    indexes = random.SystemRandom().sample(range(251), len(CONTEXTS))
+    indexes = random.SystemRandom().sample(range(251), len(contexts))
     started = clusters.start([
-        WholeCluster(directory / name, name, index, clusters.WHOLE_OPTIONS, nodes=_NODES.get(name, 1))
-        for name, index in zip(CONTEXTS, indexes, strict=True)])
+        WholeCluster(directory / name, name, index, clusters.WHOLE_OPTIONS, nodes=1 if name != CONTEXTS[0] else nodes)
+        for name, index in zip(contexts, indexes, strict=True)])
     try:
         for workload in started[1:]:
             _connect(started[0], workload)
@@ -108,7 +107,7 @@ def add_volumes(hosting: Cluster, directory: pathlib.Path) -> None:
     for number, node in enumerate(hosting.get("nodes")["items"]):
         name = node["metadata"]["name"]
         path = directory / f"volume-{number}"
-        path.mkdir()
+        path.mkdir(exist_ok=True)
         place = {"key": "kubernetes.io/hostname", "operator": "In", "values": [name]}
         hosting.apply({
             "apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": f"volume-{number}"}, "spec": {
