@@ -161,7 +161,8 @@ async def join_command(options: argparse.Namespace) -> None:
     async with connect(config) as nova:
         init = bootstrap_config(config, await create_token(nova, name, options.hours), options.server)
     print(f"# Run this command with the kubeconfig of the workload cluster, within {options.hours} hours, once:")
-    print(f"novactl install agent {shlex.quote(name)} --init-kubeconfig={encode_init(init)}")
+    namespace = f" --namespace={shlex.quote(options.namespace)}" if options.namespace else ""
+    print(f"novactl install agent {shlex.quote(name)}{namespace} --init-kubeconfig={encode_init(init)}")
 
 
 async def certs_renew(options: argparse.Namespace) -> None:

@@ -137,7 +137,9 @@ def read_token(path: str | pathlib.Path) -> str:
 def _read(path: pathlib.Path, optional: bool) -> dict[str, Any]:
     if optional and not path.exists():
         return {}
-    return _parse(_content(path), f"The kubeconfig {path}")
+    # A file of the list can be empty, as when a shell has opened it for the output of "novactl get kubeconfig".
+    content = _content(path)
+    return _parse(content, f"The kubeconfig {path}") if content or not optional else {}
 
 
 def _parse(content: bytes, source: str) -> dict[str, Any]:

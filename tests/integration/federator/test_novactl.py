@@ -286,6 +286,7 @@ def test_join_command_installs_an_agent(bed: Bed, members: list[Cluster], nova: 
     output, _errors = bed.novactl("join-command", "edge", "--server=https://nova.example.com")
     comment, command = output.splitlines()
     assert comment.startswith("# ")
+    assert " --namespace=shop --init-kubeconfig=" in bed.novactl("join-command", "edge", "--namespace=shop")[0]
     program, *arguments = command.split()
     assert program == "novactl"
     path = bed.home / "member"

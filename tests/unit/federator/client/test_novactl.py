@@ -17,7 +17,7 @@ from nova.cli.federation.completion import script
 from nova.common.errors import Invalid
 from nova.federator.client.installation import Address, address_of, decode_init, encode_init
 from nova.federator.client.status import Line
-from nova.federator.kube.config import Kubeconfig, decode
+from nova.federator.kube.config import Kubeconfig, decode, load
 
 KUBECONFIG = Kubeconfig(server="https://203.0.113.9", ca=b"CA\n", certificate=b"CERT\n", key=b"KEY\n", context="nova")
 
@@ -166,6 +166,16 @@ def test_the_kubeconfig_has_the_form_of_the_guide():
         "users": [{"name": "nova-admin", "user": {"client-certificate-data": "Q0VSVAo=",
                                                   "client-key-data": "S0VZCg=="}}]}
     assert decode(KUBECONFIG.render().encode(), "x") == KUBECONFIG
+
+
+def test_an_empty_file_among_several_kubeconfig_files_is_skipped(tmp_path):
+    """A shell empties ~/.nova/x/nova-kubeconfig before ``novactl get kubeconfig`` writes to it."""
+    written, empty = tmp_path / "written", tmp_path / "empty"
+    written.write_text(KUBECONFIG.render())
+    empty.write_text("")
+    assert load([empty, written]).server == KUBECONFIG.server
+    with pytest.raises(Invalid, match="is not a mapping"):
+        load([empty])
 
 
 def test_credentials_of_join_command_survive_the_command_line():
