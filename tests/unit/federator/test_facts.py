@@ -82,12 +82,17 @@ ROWS = {
     "7 certificates": ["test_certificates::test_certificates_have_subject_usages_and_names_of_chapter_7",
                        "test_certificates::test_authorities_are_self_signed_for_ten_years"],
     "7 Secrets": ["test_certificates::test_the_secrets_have_the_files_of_chapter_7"],
-    "7 rotation": ["test_novactl::test_certificates_are_renewed_with_an_overlap"],
+    "7 rotation": ["test_novactl::test_certificates_are_renewed_with_an_overlap",
+                   "test_operation::test_no_agent_loses_its_connection_while_certificates_are_renewed"],
     "8 manifests": ["test_manifests::test_components_have_names_labels_and_selectors_of_chapter_8",
                     "test_manifests::test_the_control_plane_has_the_arguments_of_chapter_8",
                     "test_novactl::test_the_manifests_are_valid_for_a_real_api_server"],
     "8 guide": ["test_guide::test_highly_available_installation"],
-    "9 variables": ["test_standby::test_settings_have_the_variables_and_defaults_of_the_facts"],
+    "8 namespace, NodePort, NOVA_API_PUBLIC_HOST_OVERRIDE": [
+        "test_guide::test_another_namespace_a_host_name_and_a_node_port",
+        "test_manifests::test_one_line_of_a_kustomization_changes_the_namespace"],
+    "9 variables": ["test_standby::test_settings_have_the_variables_and_defaults_of_the_facts",
+                    "test_manifests::test_all_variables_of_standby_are_in_the_manifest_with_their_defaults"],
     "9 idle, standby, wake": [
         "test_standby::test_idle_clusters_are_stopped_and_a_workload_wakes_the_cluster_that_it_needs"],
     "9 create": [
@@ -124,6 +129,7 @@ ROWS = {
     "P10 flat cost": ["test_api::test_an_edit_of_a_policy_costs_the_objects_that_it_selects",
                       "test_agent::test_unchanged_copies_cost_no_request"],
     "P11 the control plane may vanish": ["test_up::test_a_lost_control_plane_is_restored_from_a_backup",
+                                         "test_operation::test_an_interrupted_restoration_can_be_repeated",
                                          "test_kills::test_a_scheduler_may_end_at_each_write_of_a_move"],
 }
 
