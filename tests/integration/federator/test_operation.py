@@ -137,11 +137,16 @@ def test_an_interrupted_restoration_can_be_repeated(operator: Operator, tmp_path
 
 
 def test_a_full_volume_leaves_the_control_plane_as_it_was(operator: Operator, tmp_path: pathlib.Path) -> None:
-    """The error names the cause; the command succeeds when there is space."""
-    file, filler = tmp_path / "nova.db", operator.volume / "filler"
+    """The error names the cause; the command succeeds when there is space. The data are larger than the free space, in
+    which the running etcd continues."""
+    file, filler, content = tmp_path / "nova.db", operator.volume / "filler", tmp_path / "content"
+    for number in range(24):
+        content.write_bytes(os.urandom(700_000))
+        operator.nova("create", "configmap", f"large-{number}", f"--from-file={content}")
     operator.novactl("backup", str(file), *_AT_HOSTING)
     operator.nova("create", "configmap", "after-the-backup")
     state = os.statvfs(operator.volume)
+    assert file.stat().st_size > 16 << 20
     subprocess.run(["fallocate", "--length", str(state.f_bavail * state.f_frsize - (8 << 20)), filler], check=True)
     output = operator.novactl("restore", str(file), *_AT_HOSTING, code=1)
     assert "no space left on device" in output
