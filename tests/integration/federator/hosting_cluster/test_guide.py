@@ -22,8 +22,9 @@ from nova.common.errors import Invalid
 from nova.federator.client.manifests import INSTALL
 from nova.federator.local.binaries import Binaries
 from nova.federator.local.whole import WholeCluster
-from tests.integration.federator import clusters, hosting
+from tests.integration.federator import clusters
 from tests.integration.federator.clusters import Cluster, until
+from tests.integration.federator.hosting_cluster import hosting
 from tests.paths import ROOT
 
 pytestmark = [pytest.mark.root, pytest.mark.slow, pytest.mark.timeout(2400)]

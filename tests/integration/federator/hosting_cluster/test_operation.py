@@ -18,8 +18,9 @@ import pytest
 
 from nova.common.errors import Invalid
 from nova.federator.local.binaries import Binaries
-from tests.integration.federator import clusters, hosting
+from tests.integration.federator import clusters
 from tests.integration.federator.clusters import Cluster, deployment, until
+from tests.integration.federator.hosting_cluster import hosting
 
 pytestmark = [pytest.mark.root, pytest.mark.slow, pytest.mark.timeout(2400)]
 
