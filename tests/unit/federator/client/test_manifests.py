@@ -111,6 +111,18 @@ def federator_options(container):
 
 
 @needs_kubectl
+def test_component_metrics_opens_the_port_that_prometheus_reads(tmp_path):
+    template = keyed(built("overlays/cp-ha", adapted(tmp_path, components=("alerts", "metrics"))))[
+        "Deployment", "nova-scheduler"]["spec"]["template"]
+    container, = template["spec"]["containers"]
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    assert federator_options(container).metrics_address == f"0.0.0.0:{ports['metrics']}"
+    assert template["metadata"]["annotations"] == {"prometheus.io/scrape": "true",
+                                                   "prometheus.io/port": str(ports["metrics"])}
+    assert federator_options(container).alerts_address == f"0.0.0.0:{ports['alerts']}"
+
+
+@needs_kubectl
 def test_component_standby_configures_the_helper(tmp_path):
     objects = keyed(built("overlays/cp-ha", adapted(tmp_path, components=("standby", "alerts"))))
     pod = objects["Deployment", "nova-scheduler"]["spec"]["template"]["spec"]
