@@ -96,6 +96,7 @@ def operator(binaries: Binaries, cluster_directory: pathlib.Path) -> Iterator[Op
     volume.mkdir(parents=True)
     # The volume has a file system of its own, which the nodes see because it exists before them.
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={_VOLUME}", "tmpfs", volume], check=True)
+    running: list[Cluster] = []
     try:
         try:
             running = hosting.start(directory, hosting.CONTEXTS[:2], nodes=1)
@@ -109,8 +110,8 @@ def operator(binaries: Binaries, cluster_directory: pathlib.Path) -> Iterator[Op
             operator.novactl("install", "agent", _WORKLOAD, f"--context={_WORKLOAD}", f"--namespace={NAMESPACE}")
             until(lambda: operator.ready() == "True", timeout=120)
             yield operator
-        clusters.remove(running)
     finally:
+        clusters.remove(running)
         subprocess.run(["umount", "--lazy", volume], check=True)
 
 
