@@ -269,8 +269,8 @@ class Restoration:
                       for entry in status.get(field, ())}
             for name, ended in ((name, entry["terminated"]) for name, entry in states.items() if "terminated" in entry):
                 if ended["exitCode"]:
-                    reason = (ended.get("message") or ended.get("reason") or "").strip()[-500:]
-                    raise ReportedError(f"Container {name} of pod {pod} failed: {reason}.")
+                    lines = (ended.get("message") or "").strip().splitlines() or [str(ended.get("reason"))]
+                    raise ReportedError(f"Container {name} of pod {pod} failed: {lines[-1][:300]}.")
             if state in states.get(container, {}):
                 return
             if time.monotonic() > deadline:
