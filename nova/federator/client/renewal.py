@@ -22,13 +22,14 @@ from nova.federator.api.names import AGENT_USER, AGENTS_GROUP, NAMESPACE, SIGNER
 from nova.federator.client import certificates, manifests
 from nova.federator.client.certificates import AUTHORITIES, Authority, Files
 from nova.federator.client.installation import CLUSTERS, INIT, Reporter
-from nova.federator.kube.client import Api
+from nova.federator.kube.client import Api, ApiError
 from nova.federator.kube.config import Kubeconfig, decode
 
 NEXT = "nova-ca-next"  # the Secret with the new authorities, between stage 1 and the end of stage 2
 DIGEST = "nova.elotl.co/certificates"  # annotation of pods: a change restarts them
 _TIMEOUT = 600.0  # seconds for the restart of a component
 _CONFIRMATION_TIMEOUT = 240.0  # seconds within which agents confirm the new authorities; they check each minute
+_RESTART_TIMEOUT = 180.0  # seconds within which the API server answers after an interrupted restart
 _POLL = 2.0
 _REQUESTS = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
 # Lists of trusted certificates, by Secret and file: of which authority.
@@ -49,6 +50,7 @@ class Renewal:
         """Run stages 1 and 2, or complete them. Raises Refused if an earlier renewal was not finished, and between the
         stages if agents do not trust the new authorities within ``timeout`` seconds. ``force``: do not wait for
         them."""
+        await self._wait_reachable()
         stored = await self._files(NEXT)
         if not stored:
             files = await self._files(certificates.CONTROL_PLANE)
@@ -81,6 +83,7 @@ class Renewal:
         """Run stage 3. Raises Refused while stage 2 is incomplete or agents use certificates of the old authority."""
         if await self._files(NEXT):
             raise Refused("The renewal is incomplete. Run 'novactl certs renew' first.")
+        await self._wait_reachable()
         signing = await self._files(certificates.SIGNING)
         current = signing.get("ca.crt", b"")
         files = await self._files(certificates.CONTROL_PLANE)
@@ -94,6 +97,21 @@ class Renewal:
         await self._publish()
         await self._restart()
         self.report("The previous authorities are no longer trusted.")
+
+    async def _wait_reachable(self) -> None:
+        """Wait until the Nova API server answers: an interrupted call of the command may have restarted components.
+        Raises ApiError."""
+        stored = await self.hosting.get(f"{self._collection}/{certificates.CONTROL_PLANE}")
+        deadline = time.monotonic() + _RESTART_TIMEOUT
+        async with self.connect(certificates.administrator(stored, "")) as nova:
+            while True:
+                try:
+                    await nova.list(CLUSTERS)
+                    return
+                except ApiError as error:
+                    if 400 <= error.status < 500 or time.monotonic() > deadline:
+                        raise
+                await asyncio.sleep(_POLL)
 
     async def _files(self, name: str) -> Files:
         stored = await self.hosting.find(f"{self._collection}/{name}")
