@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Self
 
 import pytest
@@ -36,17 +36,18 @@ def _wrong_clock(seconds: int) -> dict[str, str]:
 
 class Process:
     """A nova-federator process that can be killed, frozen and started again. ``clock``: seconds by which its wall
-    clock is wrong, if the package libfaketime is installed."""
+    clock is wrong, if the package libfaketime is installed. ``prefix``: a command that executes its arguments, such as
+    nsenter."""
 
-    def __init__(self, log: pathlib.Path, *arguments: str, clock: int = 0) -> None:
-        self.log, self._arguments, self._clock = log, arguments, clock
+    def __init__(self, log: pathlib.Path, *arguments: str, clock: int = 0, prefix: Sequence[str] = ()) -> None:
+        self.log, self._arguments, self._clock, self._prefix = log, arguments, clock, prefix
         self.start()
 
     def start(self) -> None:
         with self.log.open("ab") as output:
             self._process = subprocess.Popen(
-                [*END_WITH_TESTS, sys.executable, *_profile(self.log), "-m", "nova.cmd.federator", *self._arguments],
-                stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
+                [*END_WITH_TESTS, *self._prefix, sys.executable, *_profile(self.log), "-m", "nova.cmd.federator",
+                 *self._arguments], stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
                 env={**os.environ, **_wrong_clock(self._clock)})
 
     @property
@@ -90,6 +91,10 @@ class Federation:
         """Return the address at which the agent of a member reaches the control plane."""
         return self.nova.config.server
 
+    def network(self, member: Cluster) -> Sequence[str]:
+        """Return the command that runs the agent of a member in its network; empty if that is the machine's."""
+        return ()
+
     def agent(self, member: Cluster, name: str = "", token: str = "", *options: str, clock: int = 0) -> Process:
         """Start an agent with a token of its own. Its log is NAME.log. ``clock``: see Process."""
         name = name or member.name
@@ -97,7 +102,7 @@ class Federation:
         path.write_text(bootstrap_config(self.nova.config, token or self.token(), self.server(member)).render("init"))
         return Process(self.directory / f"{name}.log", "agent", f"--cluster-name={name}",
                        f"--control-plane-kubeconfig={path}", f"--kubeconfig={self.kubeconfig(member)}", *options,
-                       clock=clock)
+                       clock=clock, prefix=self.network(member))
 
     def token(self, cluster: str = "") -> str:
         async def create() -> str:
