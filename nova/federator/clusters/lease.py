@@ -68,8 +68,9 @@ class Heartbeat:
     async def run(self) -> None:
         """Renew until cancelled. Raises RuntimeError if another agent has taken over."""
         while True:
-            await asyncio.sleep(min(1.0, self.interval))
-            if now() - (self.renewed or 0.0) < self.interval:
+            due = (self.renewed or 0.0) + self.interval
+            await asyncio.sleep(min(1.0, max(0.1, due - now())))  # the interval may become shorter meanwhile
+            if now() < due:
                 continue
             try:
                 async with asyncio.timeout(_REQUEST):
@@ -78,7 +79,7 @@ class Heartbeat:
             except (ApiError, TimeoutError) as error:
                 LOG.warning("The lease of cluster %s was not renewed for %.0f s: %s", self.cluster, self.silence(),
                             str(error) or "no response in time")
-                await asyncio.sleep(min(_RETRY, self.interval))
+                await asyncio.sleep(min(_RETRY, self.interval / 4))
 
     async def _renew(self, taking: bool) -> bool:
         """Renew or acquire the Lease. Return False if another agent holds it."""

@@ -136,7 +136,12 @@ def remove(clusters: Sequence[Cluster]) -> None:
 
 def start_control_plane(directory: pathlib.Path, small: bool = True) -> Cluster:
     """Start a control plane of Nova and install the custom resources. ``small``: see ClusterOptions."""
-    cluster, = start([LocalCluster(directory, "nova", msgspec.structs.replace(CONTROL_PLANE, small=small))])
+    return install_definitions(start([LocalCluster(directory, "nova", msgspec.structs.replace(
+        CONTROL_PLANE, small=small))])[0])
+
+
+def install_definitions(cluster: Cluster) -> Cluster:
+    """Install the custom resources in a cluster, and return it."""
     if files := [path for path in CRDS if path.exists()]:
         cluster.kubectl("apply", *(f"--filename={path}" for path in files))
         until(lambda: "rror" not in cluster.kubectl(  # fails while a definition has no condition yet

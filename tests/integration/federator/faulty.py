@@ -27,11 +27,12 @@ WATCHES = ("expired", "cut", "broken line", "older version", "twice")
 class FaultyServer:
     """A proxy in front of the API server of a cluster. Without ``faults`` it changes nothing.
 
-    Clients with a certificate act upstream as the user that it names, so their rights stay as they are.
+    Clients with a certificate act upstream as the user that it names, so their rights stay as they are. ``address``: of
+    another API server of the cluster.
     """
 
-    def __init__(self, cluster: Cluster, seed: int) -> None:
-        self.cluster, self.faults = cluster, False
+    def __init__(self, cluster: Cluster, seed: int, address: str = "") -> None:
+        self.cluster, self.faults, self._address = cluster, False, address or cluster.config.server
         self.counts: collections.Counter[str] = collections.Counter()
         self._random = random.Random(seed)
         self._loop = asyncio.new_event_loop()
@@ -83,7 +84,7 @@ class FaultyServer:
             await asyncio.sleep(_DELAY)
         elif fault in ("refused", "unavailable", "unreadable", "conflict", "expired"):
             return self._refuse(fault)
-        async with session.request(request.method, f"{self.cluster.config.server}{request.raw_path}", headers=headers,
+        async with session.request(request.method, f"{self._address}{request.raw_path}", headers=headers,
                                    data=await request.read(), timeout=ClientTimeout(total=None)) as upstream:
             kept = {name: value for name, value in upstream.headers.items() if name.lower() not in _HOP}
             if watch and upstream.status == 200:

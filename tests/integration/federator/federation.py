@@ -57,6 +57,9 @@ class Process:
     def send(self, number: int) -> None:
         self._process.send_signal(number)
 
+    def ended(self) -> bool:
+        return self._process.poll() is not None
+
     def stop(self, number: int = signal.SIGTERM) -> int:
         """End the process and return its exit code."""
         self._process.send_signal(signal.SIGCONT)

@@ -130,6 +130,24 @@ def test_a_return_before_the_fence_time_changes_nothing(federation: CuttableFede
     assert not witness.overlaps
 
 
+def test_a_request_that_is_lost_does_not_stop_fenced_workloads(federation: CuttableFederation, namespace: str) -> None:
+    """A renewal that is not answered in time is repeated before the shortest fence time is over."""
+    first = federation.members[0]
+    federation.nova.apply(fenced(federation, "blink", federation.clusters()[0]), workload("blink", namespace))
+    agent = federation.agents[first.name]
+    with Witness(federation.members, namespace) as witness:
+        until(lambda: witness.running.get("blink") == {first.name: 2})
+        time.sleep(4)  # the agent renews its lease at the shorter interval of this fence time by now
+        reported = agent.output()
+        federation.relays[first.name].cut()
+        time.sleep(5.5)
+        federation.relays[first.name].heal()
+        time.sleep(6)
+        assert "was not renewed for" in agent.output()[len(reported):], "no request was lost"
+        assert "is stopped" not in agent.output()[len(reported):]
+        assert witness.running.get("blink") == {first.name: 2}
+
+
 @pytest.mark.slow
 def test_groups_return_to_their_preferred_cluster_once_it_has_settled(federation: CuttableFederation,
                                                                       namespace: str) -> None:
