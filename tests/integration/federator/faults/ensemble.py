@@ -8,15 +8,16 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import msgspec
 from aiohttp import ClientError, web
 
+from nova.federator.kube.client import Api
 from nova.federator.local.cluster import LocalCluster, Part, _free_ports
 from tests.integration.federator import clusters
-from tests.integration.federator.clusters import Cluster
+from tests.integration.federator.clusters import Cluster, until
 from tests.integration.federator.faulty import FaultyServer
 from tests.integration.federator.federation import Federation
 
@@ -67,6 +68,12 @@ class Ensemble(LocalCluster):
         if name == "etcd":
             for member in MEMBERS[1:]:
                 await super()._start_part(member, self._parts()[member], started)
+
+    async def _start_others(self, parts: Mapping[str, Part], started: list[str]) -> None:
+        """Wait also until the second API server is ready."""
+        await super()._start_others(parts, started)
+        async with Api(msgspec.structs.replace(self.config, server=self.second_server)) as api:
+            await self._wait_for(api, "/api/v1/namespaces/kube-system", parts)
 
     def _part_names(self) -> list[str]:
         return [*super()._part_names(), *MEMBERS[1:], SERVERS[1]]
@@ -195,6 +202,10 @@ class StruckFederation(Federation):
 
     def server(self, member: Cluster) -> str:
         return self._for_agents.url
+
+    def wait_ready(self) -> None:
+        for member in self.members:
+            until(lambda name=member.name: self.ready(name) == "True", 150)
 
     def _supervise(self) -> None:
         """Run in a thread that outlives the processes that it starts: they end with it."""
