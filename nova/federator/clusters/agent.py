@@ -201,17 +201,21 @@ class Agent:
         if schedule.deleting:
             return await self._finish(schedule)
         previous = {observed.ref.key: observed for observed in self._last_report(schedule).objects}
-        if self.fence.closed(fence_after(schedule)):
+        limit = fence_after(schedule)
+        if self.fence.closed(limit):
             return await self._report(schedule, [
                 Observed(entry.ref, "Fenced", "", "The control plane was not reached in time.", uid=entry.uid)
                 if workload(entry.ref) else previous.get(entry.ref.key, Observed(entry.ref))
                 for entry in schedule.entries]) or "fenced"
+        if limit is not None and self.heartbeat.silence() > limit / 2:
+            self.heartbeat.early.set()  # the lease is renewed in time for this limit only once the copies exist
+            return "waiting for a renewal of the lease"
         try:
             manifests = self._unpack(schedule)
         except Invalid as error:
             return await self._report(schedule, [Observed(entry.ref, "Failed", "", error.message, uid=entry.uid)
                                                  for entry in schedule.entries])
-        if fence_after(schedule) is not None or any(copy.fenced for copy in self.copies.of(schedule.name).values()):
+        if limit is not None or any(copy.fenced for copy in self.copies.of(schedule.name).values()):
             if not await self._confirm(schedule):
                 return "changed meanwhile"
             await self._release(schedule, manifests)

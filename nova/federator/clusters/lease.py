@@ -1,6 +1,7 @@
 """The heartbeat of an agent: a Lease that only one live agent of a cluster holds."""
 
 import asyncio
+import contextlib
 import functools
 import logging
 import time
@@ -23,7 +24,7 @@ class Heartbeat:
     """A Lease that this agent renews. ``epoch``: raised by each new agent; reports of an older one are ignored.
     ``renewed``: monotonic time of the start of the last successful renewal, None before the first. ``held``: True if
     the last renewal is still valid. ``resumed``: monotonic time at which renewals began, or began again after a gap.
-    ``interval``: seconds between two renewals."""
+    ``interval``: seconds between two renewals. ``early``: set to renew at once."""
 
     def __init__(self, nova: Api, cluster: str, identity: str) -> None:
         self.nova, self.cluster, self.identity = nova, cluster, identity
@@ -32,6 +33,7 @@ class Heartbeat:
         self.renewed: float | None = None
         self.resumed = 0.0
         self.interval = RENEW
+        self.early = asyncio.Event()
         self._started, self._touched = now(), 0.0
         self._lease: Object | None = None  # as stored by the last renewal
         self._seen: tuple[str, float] = ("", 0.0)  # renewal of a foreign Lease, when it was first observed
@@ -69,9 +71,11 @@ class Heartbeat:
         """Renew until cancelled. Raises RuntimeError if another agent has taken over."""
         while True:
             due = (self.renewed or 0.0) + self.interval
-            await asyncio.sleep(min(1.0, max(0.1, due - now())))  # the interval may become shorter meanwhile
-            if now() < due:
+            with contextlib.suppress(TimeoutError):  # the interval may become shorter meanwhile
+                await asyncio.wait_for(self.early.wait(), min(1.0, max(0.1, due - now())))
+            if now() < due and not self.early.is_set():
                 continue
+            self.early.clear()
             try:
                 async with asyncio.timeout(_REQUEST):
                     if not await self._renew(taking=False):

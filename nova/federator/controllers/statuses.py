@@ -10,7 +10,7 @@ from nova.federator.api.types import Ref
 from nova.federator.controllers.catalog import Catalog
 from nova.federator.controllers.clusters import Clusters
 from nova.federator.kube.client import Api, ApiError
-from nova.federator.scheduling.merge_status import Copy, merge
+from nova.federator.scheduling.merge_status import COLLISIONS, Copy, merge
 from nova.federator.store import schedules
 from nova.federator.store.schedules import Observed, Schedule
 
@@ -94,7 +94,8 @@ class Statuses:
                 loop.call_later(_RETRY, self.enqueue, group, ref)
                 continue
             kind = self.catalog.kind(ref)
-            removed = dict.fromkeys(field for field in template.status_fields if field not in status)
+            removed = dict.fromkeys(field for field in template.status_fields
+                                    if field not in status and field != COLLISIONS)
             try:
                 await self.api.patch(kind.path(ref.namespace, ref.name, "status"), {"status": {**removed, **status}})
                 self._written[ref.key] = merged, time.monotonic()

@@ -22,6 +22,8 @@ _LIVE = ("Available", "Ready", "ContainersReady")
 # Conditions that report a problem: worst is True. Of other conditions, worst is False.
 _PROBLEMS = ("Failed", "ReplicaFailure", "FailureTarget", "DisruptionTarget")
 _LARGEST = (1 << 31) - 1  # of a counter
+# Counts clashes of names in one cluster. API servers refuse to lower or remove it, so it is neither copied nor removed.
+COLLISIONS = "collisionCount"
 STALE = "NovaStatusStale"  # type of a condition on objects of which a cluster does not report
 
 
@@ -48,6 +50,7 @@ def merge(ref: Ref, generation: int, copies: Sequence[Copy], now: str) -> dict[s
     merged: dict[str, Any]
     if len(copies) == 1:
         merged = statuses[0]
+        merged.pop(COLLISIONS, None)
     else:
         merged = {field: total for field in _SUMS.get(ref.kind, ()) if (total := min(_LARGEST, sum(
             value for status in statuses if isinstance(value := status.get(field), int) and value > 0)))}

@@ -9,6 +9,7 @@ import pathlib
 import signal
 import subprocess
 import sys
+import threading
 import time
 import zlib
 from collections.abc import Iterator, Sequence
@@ -44,6 +45,7 @@ class Process:
         self.start()
 
     def start(self) -> None:
+        self._stopped = False
         with self.log.open("ab") as output:
             self._process = subprocess.Popen(
                 [*END_WITH_TESTS, *self._prefix, sys.executable, *_profile(self.log), "-m", "nova.cmd.federator",
@@ -58,10 +60,12 @@ class Process:
         self._process.send_signal(number)
 
     def ended(self) -> bool:
-        return self._process.poll() is not None
+        """Return True if the process ended by itself."""
+        return not self._stopped and self._process.poll() is not None
 
     def stop(self, number: int = signal.SIGTERM) -> int:
         """End the process and return its exit code."""
+        self._stopped = True
         self._process.send_signal(signal.SIGCONT)
         self._process.send_signal(number)
         return self._process.wait(20)
@@ -150,6 +154,34 @@ class Federation:
     def stop(self) -> None:
         for process in (*self.agents.values(), self.scheduler):
             process.stop(signal.SIGKILL)
+
+
+class SupervisedFederation(Federation):
+    """A federation whose processes are started again when they end by themselves, as kubelets do. ``restarts``: their
+    names."""
+
+    def __init__(self, nova: Cluster, members: list[Cluster], directory: pathlib.Path, *options: str) -> None:
+        self.restarts: list[str] = []
+        super().__init__(nova, members, directory, *options)
+        self._end = threading.Event()
+        self._supervisor = threading.Thread(target=self._supervise, daemon=True)
+        self._supervisor.start()
+
+    def _supervise(self) -> None:
+        """Run in a thread that outlives the processes that it starts: they end with it."""
+        while not self._end.wait(0.2):
+            self.supervise()
+
+    def supervise(self) -> None:
+        for process in (self.scheduler, *self.agents.values()):
+            if process.ended():
+                self.restarts.append(process.log.stem)
+                process.start()
+
+    def stop(self) -> None:
+        self._end.set()
+        self._supervisor.join(20)
+        super().stop()
 
 
 def policy(name: str, labels: dict[str, str], clusters: Any = None, **spec: Any) -> dict[str, Any]:

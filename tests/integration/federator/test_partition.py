@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime
 import json
 import random
+import signal
 import time
 import zlib
 from collections.abc import Iterator
@@ -131,29 +132,53 @@ def test_a_return_before_the_fence_time_changes_nothing(federation: CuttableFede
     assert not witness.overlaps
 
 
+def renewal(federation: CuttableFederation, cluster: str) -> datetime.datetime:
+    """Return when an agent renewed its lease last, by its own clock."""
+    lease = federation.nova.get("lease", "heartbeat", "-n", f"nova-cluster-{cluster}")
+    return datetime.datetime.fromisoformat(lease["spec"]["renewTime"])
+
+
+def next_renewal(federation: CuttableFederation, cluster: str) -> datetime.datetime:
+    before = renewal(federation, cluster)
+    until(lambda: renewal(federation, cluster) > before)
+    return renewal(federation, cluster)
+
+
 def test_a_lost_renewal_is_repeated_before_the_fence_time(federation: CuttableFederation, namespace: str) -> None:
     """A pause of the network of less than the shortest fence time does not stop workloads."""
     first, cluster = federation.members[0], federation.clusters()[0]
     federation.nova.apply(fenced(federation, "blink", cluster), workload("blink", namespace))
     agent = federation.agents[first.name]
-
-    def renewal() -> datetime.datetime:
-        lease = federation.nova.get("lease", "heartbeat", "-n", f"nova-cluster-{cluster}")
-        return datetime.datetime.fromisoformat(lease["spec"]["renewTime"])
-
     with Witness(federation.members, namespace) as witness:
         until(lambda: witness.running.get("blink") == {first.name: 2})
         time.sleep(4)  # the agent renews its lease at the shorter interval of this fence time by now
-        reported, before = len(agent.output()), renewal()
-        until(lambda: renewal() > before)
-        before = renewal()
+        reported, before = len(agent.output()), next_renewal(federation, cluster)
         federation.relays[first.name].cut()
         until(lambda: "was not renewed for" in agent.output()[reported:], interval=0.02)
         federation.relays[first.name].heal()
-        until(lambda: renewal() > before)
-        assert (renewal() - before).total_seconds() < 0.9 * FENCE_AFTER
+        assert (next_renewal(federation, cluster) - before).total_seconds() < 0.9 * FENCE_AFTER
         assert "is stopped" not in agent.output()[reported:]
         assert witness.running.get("blink") == {first.name: 2}
+
+
+def test_a_new_fenced_workload_is_not_stopped_between_two_renewals(federation: CuttableFederation,
+                                                                   namespace: str) -> None:
+    """A lease is renewed each ten seconds, which is the shortest fence time, until the first fenced copy exists."""
+    first, cluster = federation.members[0], federation.clusters()[0]
+    until(lambda: not first.get("deployments", "--all-namespaces", "-l", "app")["items"])
+    agent = federation.agents[first.name]
+    federation.nova.apply(fenced(federation, "young", cluster))
+    next_renewal(federation, cluster)
+    before, reported = time.monotonic(), len(agent.output())
+    agent.send(signal.SIGSTOP)  # it receives the schedule only shortly before the next renewal
+    federation.nova.apply(workload("young", namespace))
+    until(lambda: schedules(federation, namespace, "young"))
+    time.sleep(max(0.0, before + FENCE_AFTER - 0.7 - time.monotonic()))
+    agent.send(signal.SIGCONT)
+    with Witness(federation.members, namespace) as witness:
+        until(lambda: witness.running.get("young") == {first.name: 2})
+    time.sleep(2)
+    assert "is stopped" not in agent.output()[reported:]
 
 
 @pytest.mark.slow

@@ -77,6 +77,32 @@ def test_annotation_places_moves_and_status_comes_back(federation: Federation, n
     until(lambda: where(federation, namespace, "web") == {})
 
 
+def test_statuses_follow_moves_and_spread_of_objects_with_clashing_names(federation: Federation,
+                                                                         namespace: str) -> None:
+    """API servers refuse a status whose collisionCount is lower or missing; it is 0 in StatefulSets, and rises in
+    Deployments with clashes of names."""
+    pinned = {PIN: "member-1"}
+    database = {**deployment("db", 2, namespace, annotations=pinned), "kind": "StatefulSet"}
+    database["spec"]["serviceName"] = "db"
+    federation.nova.apply(database, deployment("web", 2, namespace, annotations=pinned))
+
+    def ready(number: int) -> bool:
+        return all(status(federation, namespace, name, kind).get("readyReplicas") == number
+                   for name, kind in (("db", "statefulset"), ("web", "deployment")))
+    until(lambda: ready(2))
+    for cluster in (federation.members[0], federation.nova):  # the control plane's is of an earlier release
+        cluster.kubectl("patch", "deployment", "web", "-n", namespace, "--subresource=status", "--type=merge",
+                        "--patch", '{"status": {"collisionCount": 3}}')
+    federation.nova.kubectl("annotate", "deployment/web", "statefulset/db", "-n", namespace, f"{PIN}-",
+                            "nova.elotl.co/spread-onto=member-1,member-2::Duplicate")
+    until(lambda: ready(4))
+    federation.nova.kubectl("annotate", "deployment/web", "statefulset/db", "-n", namespace, f"{PIN}=member-2",
+                            "nova.elotl.co/spread-onto-")
+    until(lambda: ready(2))
+    federation.nova.kubectl("scale", "deployment/web", "statefulset/db", "-n", namespace, "--replicas=1")
+    until(lambda: ready(1))
+
+
 def test_policy_places_and_reports_it_by_event(federation: Federation, namespace: str) -> None:
     """Mode policy, one cluster selected; event SchedulePolicyMatched; the rest stays in the control plane, inert."""
     federation.nova.apply(policy("one", {"app": "one"}, ["member-3"]), deployment("one", 1, namespace),

@@ -33,6 +33,13 @@ def test_the_status_of_a_single_copy_is_that_of_the_object() -> None:
     assert merge(ref("Pod"), 3, [], NOW) == {}
 
 
+def test_the_counter_of_clashing_names_is_not_copied() -> None:
+    """The next cluster of the object may have a lower one, which API servers refuse."""
+    status = {"replicas": 1, "collisionCount": 2}
+    assert merge(ref(), 3, [Copy("a", status)], NOW) == {"replicas": 1}
+    assert merge(ref(), 3, [Copy("a", status), Copy("b", status)], NOW) == {"replicas": 2}
+
+
 def test_counters_of_spread_copies_are_summed() -> None:
     """Deployment, ReplicaSet, StatefulSet: 5/5 and 5/5 are 10/10."""
     status = {"replicas": 5, "readyReplicas": 5, "availableReplicas": 5, "updatedReplicas": 5, "observedGeneration": 7,

@@ -19,12 +19,11 @@ from nova.federator.local.cluster import LocalCluster, Part, _free_ports
 from tests.integration.federator import clusters
 from tests.integration.federator.clusters import Cluster, until
 from tests.integration.federator.faulty import FaultyServer
-from tests.integration.federator.federation import Federation
+from tests.integration.federator.federation import SupervisedFederation
 
 MEMBERS = ("etcd", "etcd-2", "etcd-3")
 SERVERS = ("kube-apiserver", "kube-apiserver-2")  # of the agents, and of the scheduler
 _UNCOUNTED = {"leases", "events", "clusters", "clusterreports"}
-_SUPERVISION = 0.2  # seconds between two checks of processes
 
 
 class Ensemble(LocalCluster):
@@ -97,9 +96,8 @@ class Ensemble(LocalCluster):
         for name in names:
             self.processes.signal(name, number)
 
-    def recover(self, names: Iterable[str]) -> None:
-        """Continue frozen parts, and start killed ones again: etcd joins its peers with the data that it had."""
-        self.send(names, signal.SIGCONT)
+    def restart(self, names: Iterable[str]) -> None:
+        """Start parts that have ended. Members of etcd join their peers with the data that they had."""
         for name in names:
             if not self.processes.record(name):
                 part = self._parts()[name]
@@ -175,9 +173,8 @@ class _Proxy(FaultyServer):
             raise web.HTTPBadGateway from error
 
 
-class StruckFederation(Federation):
-    """A federation whose scheduler and agents reach the control plane through proxies. A supervisor restarts them when
-    they end, as kubelets do, and ends strikes."""
+class StruckFederation(SupervisedFederation):
+    """A federation whose scheduler and agents reach the control plane through proxies."""
 
     def __init__(self, nova: Cluster, members: list[Cluster], directory: pathlib.Path) -> None:
         directory.mkdir(exist_ok=True)
@@ -186,11 +183,7 @@ class StruckFederation(Federation):
         self.trigger = Trigger(nova.local)
         self._for_agents = _Proxy(nova, nova.config.server, self.trigger)
         self._for_scheduler = _Proxy(nova, nova.local.second_server, self.trigger)
-        self.restarts: list[str] = []
         super().__init__(nova, members, directory)
-        self._end = threading.Event()
-        self._supervisor = threading.Thread(target=self._supervise, daemon=True)
-        self._supervisor.start()
 
     def kubeconfig(self, cluster: Cluster) -> pathlib.Path:
         if cluster is not self.nova:
@@ -207,21 +200,17 @@ class StruckFederation(Federation):
         for member in self.members:
             until(lambda name=member.name: self.ready(name) == "True", 150)
 
-    def _supervise(self) -> None:
-        """Run in a thread that outlives the processes that it starts: they end with it."""
-        while not self._end.wait(_SUPERVISION):
-            for process in (self.scheduler, *self.agents.values()):
-                if process.ended():
-                    self.restarts.append(process.log.stem)
-                    process.start()
-            for recovery in list(self.trigger.recoveries):
-                if time.monotonic() >= recovery[0]:
-                    self.ensemble.recover(recovery[1])
-                    self.trigger.recoveries.remove(recovery)
+    def supervise(self) -> None:
+        """Restart also members of etcd and API servers, and end strikes."""
+        super().supervise()
+        for recovery in list(self.trigger.recoveries):
+            if time.monotonic() >= recovery[0]:
+                self.trigger.recoveries.remove(recovery)
+                self.ensemble.send(recovery[1], signal.SIGCONT)
+        struck = {name for _due, parts in self.trigger.recoveries for name in parts}
+        self.ensemble.restart(name for name in (*MEMBERS, *SERVERS) if name not in struck)
 
     def stop(self) -> None:
-        self._end.set()
-        self._supervisor.join(20)
         super().stop()
         self._for_agents.close()
         self._for_scheduler.close()

@@ -18,7 +18,7 @@ import pytest
 
 from tests.integration.federator.clusters import Cluster, until
 from tests.integration.federator.faults.ledger import Ledger
-from tests.integration.federator.federation import Federation, policy
+from tests.integration.federator.federation import SupervisedFederation, policy
 
 pytestmark = [pytest.mark.root, pytest.mark.slow]
 FENCE_AFTER = 10
@@ -29,7 +29,7 @@ _RULES["both"] = _RULES["in"] + _RULES["out"]
 CLOCKS = {"whole-1": -420, "whole-2": 420}  # seconds by which the clocks of the agents are wrong
 
 
-class WholeFederation(Federation):
+class WholeFederation(SupervisedFederation):
     """A federation of whole clusters. ``cuts``: the directions in which clusters are cut off, by name."""
 
     cuts: dict[str, str]
@@ -183,8 +183,8 @@ def test_a_return_in_time_lets_workloads_run_on_and_completes_moves(bed: Bed, fe
     bed.wait_running("whole-1", "steady", "moved")
     bed.allow("steady")
     bed.wait_reported("whole-1")
-    federation.cut("whole-1")
     bed.allow("moved", "whole-2")
+    federation.cut("whole-1")
     time.sleep(seconds)
     federation.heal("whole-1")
     bed.check("whole-1", "steady")
@@ -229,7 +229,7 @@ def test_a_killed_agent_that_starts_again_in_time_fences(bed: Bed, federation: W
         agent.stop(number)
     else:
         agent.send(number)
-    time.sleep(15)
+    time.sleep(2 if number == signal.SIGKILL else 15)
     assert bed.ledgers["steady"].running() == {"whole-1": 1}
     if number == signal.SIGKILL:
         agent.start()
