@@ -131,8 +131,8 @@ def test_parts_of_the_control_plane_may_fail_at_each_write_of_a_move(federation:
     write, number, seconds, marks=pytest.mark.slow) for number in (signal.SIGKILL, signal.SIGSTOP)
     for seconds in (4, 40) for write in (0, 3, 9))])
 def test_the_majority_of_etcd_is_lost(federation: StruckFederation, write: int, number: int, seconds: int) -> None:
-    """At a write of a move, or (0) at rest: agents fence after the fence time only, and let the workloads run again by
-    themselves. Copies that do not move are neither changed nor created again."""
+    """Two members fail at a write of a move, or (0) at rest: agents fence after the fence time only, and let the
+    workloads run again by themselves. Copies that do not move are neither changed nor created again."""
     first, _second = federation.members
     strike = Strike(victims(federation, "etcd leader") + victims(federation, "etcd follower"), number, seconds)
     before, stopped = copies(first), fences(federation)
