@@ -26,15 +26,16 @@ class Failed(Exception):
 def wait_for(condition, seconds=15, reason=""):
     """Poll ``condition`` until its result is true; return the result. Fail after ``seconds``.
 
-    ``reason``: the awaited state, for the failure message, or a function that returns it. The pauses grow to 0.1 s,
-    since polling takes CPU time from the operation that the test waits for.
+    ``reason``: the awaited state, for the failure message, or a function that returns it. The pauses grow to 0.1 s, and
+    are twice as long as the condition takes, since polling takes CPU time from the operation that the test waits for.
     """
-    end, pause = time.monotonic() + seconds, 0.02
+    started, pause = time.monotonic(), 0.02
+    end = started + seconds
     while not (value := condition()):
-        assert time.monotonic() < end, (
-            f"not within {seconds} s: {reason() if callable(reason) else reason or condition}")
-        time.sleep(pause)
-        pause = min(1.3 * pause, 0.1)
+        now = time.monotonic()
+        assert now < end, f"not within {seconds} s: {reason() if callable(reason) else reason or condition}"
+        time.sleep(max(pause, min(2 * (now - started), 0.5)))
+        started, pause = time.monotonic(), min(1.3 * pause, 0.1)
     return value
 
 
