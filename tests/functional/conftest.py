@@ -6,6 +6,7 @@ import tempfile
 import time
 
 import pytest
+import sqlalchemy as sa
 
 from nova import bus, conf, context
 from nova.bus.message_signing import text_of
@@ -45,6 +46,21 @@ def make_master_key(directory):
     return path
 
 
+class Changes:
+    """An observer of all databases of this process. ``any``: True if a statement other than the periodic ones of
+    services has changed rows since it was last set to False."""
+
+    _PERIODIC = ("UPDATE services ", "DELETE FROM external_events ", "UPDATE versions ")
+
+    def __init__(self):
+        self.any = True
+        sa.event.listen(sa.engine.Engine, "before_cursor_execute", self._executed)
+
+    def _executed(self, _connection, _cursor, statement, *_rest):
+        if not statement.startswith(("SELECT", "WITH", "BEGIN", "PRAGMA", *self._PERIODIC)):
+            self.any = True
+
+
 @pytest.fixture(scope="session")
 def suite():
     with tempfile.TemporaryDirectory() as directory:
@@ -78,6 +94,7 @@ def suite():
         unlimited = {"instances": -1, "cores": -1, "ram": -1}
         Client(running.url).put("/os-quota-class-sets/default", {"quota_class_set": unlimited})
         running.statements = StatementCounter(running.conductor.core.db, running.conductor._beats_db)
+        running.changes = Changes()
         try:
             yield running
         finally:
@@ -171,11 +188,15 @@ def pair(suite, admin, second, flavor, image_id):
 
 @pytest.fixture(autouse=True)
 def balanced_books(request):
-    """Check after every test that no operation stays unfinished, no volume remains, and all invariants hold."""
+    """Check after every test that changed rows that no operation stays unfinished, no volume remains, and all
+    invariants hold. (These checks took a quarter of the CPU time of all tests; most tests of the API change nothing.)
+    """
     yield
     if "suite" not in request.fixturenames:
         return
     suite = request.getfixturevalue("suite")
+    if not suite.changes.any:
+        return
     remove_servers(Client(suite.url))
     remove_volumes(suite)
     db = suite.conductor.core.db
@@ -184,6 +205,7 @@ def balanced_books(request):
         time.sleep(0.05)
     assert not db.read(unfinished)
     assert [str(finding) for finding in audit.audit(db)] == []
+    suite.changes.any = False
 
 
 def remove_images(kept):

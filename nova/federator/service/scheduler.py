@@ -2,6 +2,7 @@
 
 import asyncio
 import functools
+import gc
 import logging
 import os
 import socket
@@ -67,6 +68,7 @@ class Scheduler:
                 for informer in informers.values():
                     tasks.create_task(informer.run())
                 await wait_synced(informers, _SYNC_TIMEOUT)
+                gc.freeze()  # the listed objects are not examined by collections
                 tasks.create_task(self.federation.run_custom())
                 tasks.create_task(self.federation.clusters.watch_leases())
                 tasks.create_task(self.duties.run(tasks))
