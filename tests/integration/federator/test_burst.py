@@ -58,10 +58,10 @@ def test_a_burst_fills_the_clusters_exactly(federation: Federation, surplus: int
     until(lambda: available() == fitting, 60)
     time.sleep(12)  # the next reports include the pods, which must not count twice, nor be forgotten
     assert (len(copies(federation)), available()) == (fitting, fitting)
-    leads = federation.scheduler.output().count("This scheduler leads")
+    leads = federation.scheduler.output().count("This scheduler holds the lease nova-scheduler\n")
     federation.scheduler.stop(9)
     federation.scheduler.start()
-    until(lambda: federation.scheduler.output().count("This scheduler leads") > leads, 60)
+    until(lambda: federation.scheduler.output().count("This scheduler holds the lease nova-scheduler\n") > leads, 60)
     member = federation.members[1]
     node = member.get("node", "fake-1")
     before = node["status"]["capacity"]["cpu"]

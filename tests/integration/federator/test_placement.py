@@ -383,10 +383,11 @@ def test_custom_resources_are_placed_with_their_definition(federation: Federatio
         return result
     for member in federation.members[:2]:
         until(lambda member=member: "rings.example.com" in member.kubectl("get", "crds"))
+    # The cluster that reports the kind first runs all until the other one reports it, and keeps the larger share.
     federation.nova.apply({"apiVersion": "example.com/v1", "kind": "Ring", "spec": {"size": 5}, "metadata": {
         "name": "one", "namespace": namespace, "annotations": {"nova.elotl.co/replicas-path": "spec.size",
                                                                "nova.elotl.co/spread-onto": "member-1,member-2"}}})
-    until(lambda: sizes() == {"member-1": 3, "member-2": 2})
+    until(lambda: sorted(sizes().values()) == [2, 3])
     federation.nova.kubectl("delete", "rings.example.com", "one", "-n", namespace)
     until(lambda: sizes() == {})
     federation.nova.kubectl("delete", "crd", "rings.example.com")
@@ -403,7 +404,7 @@ def test_another_scheduler_takes_over(federation: Federation, namespace: str) ->
         federation.scheduler.stop(9)
         federation.nova.apply(deployment("after", 1, namespace, annotations={PIN: "member-2"}))
         until(lambda: where(federation, namespace, "after") == {"member-2": 1})
-        assert "This scheduler leads" in second.output()
+        assert "This scheduler holds the lease nova-scheduler\n" in second.output()
         assert where(federation, namespace, "before") == {"member-1": 1}
     finally:
         second.stop()
