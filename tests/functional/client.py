@@ -1,9 +1,10 @@
 """A small HTTP client for the tests: sends the requests of a stock client, without its start-up time."""
 
-import time
 import uuid
 
 import requests
+
+from tests.polling import poll
 
 NO_IMAGE = None
 
@@ -26,16 +27,10 @@ class Failed(Exception):
 def wait_for(condition, seconds=15, reason=""):
     """Poll ``condition`` until its result is true; return the result. Fail after ``seconds``.
 
-    ``reason``: the awaited state, for the failure message, or a function that returns it. The pauses grow to 0.1 s, and
-    are twice as long as the condition takes, since polling takes CPU time from the operation that the test waits for.
+    ``reason``: the awaited state, for the failure message, or a function that returns it.
     """
-    started, pause = time.monotonic(), 0.02
-    end = started + seconds
-    while not (value := condition()):
-        now = time.monotonic()
-        assert now < end, f"not within {seconds} s: {reason() if callable(reason) else reason or condition}"
-        time.sleep(max(pause, min(2 * (now - started), 0.5)))
-        started, pause = time.monotonic(), min(1.3 * pause, 0.1)
+    value = poll(condition, seconds, 0.02)
+    assert value, f"not within {seconds} s: {reason() if callable(reason) else reason or condition}"
     return value
 
 

@@ -17,6 +17,7 @@ import psutil
 import pytest
 
 from tests.integration import forkserver
+from tests.polling import poll
 
 _TAIL = 6000
 # Seconds within which all threads of a process stop, except threads that wait for a disk.
@@ -135,14 +136,8 @@ def free_port(offsets: Iterable[int] = (0,)) -> int:
 
 
 def eventually(check: Callable[[], Any], timeout: float, what: str, interval: float = 0.1) -> Any:
-    """Return the first true value of ``check``. Fail the test after ``timeout`` seconds with the last value. The pauses
-    are at least as long as a check takes."""
-    deadline = time.monotonic() + timeout
-    while True:
-        began = time.monotonic()
-        answer = check()
-        if answer:
-            return answer
-        if time.monotonic() > deadline:
-            pytest.fail(f"not within {timeout:g} s: {what} (last answer: {answer!r})", pytrace=True)
-        time.sleep(max(interval, min(time.monotonic() - began, 1.0)))
+    """Return the first true value of ``check``. Fail the test after ``timeout`` seconds with the last value."""
+    answer = poll(check, timeout, interval)
+    if not answer:
+        pytest.fail(f"not within {timeout:g} s: {what} (last answer: {answer!r})", pytrace=True)
+    return answer

@@ -37,6 +37,7 @@ class Duties:
     def __init__(self, api: Api, namespace: str, identity: str,
                  duties: Mapping[str, Callable[[], Coroutine[Any, Any, None]]]) -> None:
         self.api, self.identity, self.duties = api, identity, duties
+        self._transferable = tuple(duties)[1:]
         self._collection = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
         self._seen: dict[str, tuple[str, float]] = {}  # Lease -> resource version, when it was first observed
         self._renewed: dict[str, float] = {}  # Lease -> when the last successful renewal began
@@ -91,7 +92,7 @@ class Duties:
         if duty in self._tasks:
             if holder != self.identity:
                 raise Lost(f"another scheduler holds the lease {duty}")
-            if (wanted_by := _wanted_by(lease)) and duty != next(iter(self.duties)):
+            if (wanted_by := _wanted_by(lease)) and duty in self._transferable:
                 await self._hand_over(duty, wanted_by, lease)
             elif now - self._renewed[duty] >= _RENEW:
                 await self._write(duty, lease, self.identity)
@@ -114,7 +115,7 @@ class Duties:
         """Ask a replica that has at least two duties more than this one for a duty."""
         owners = {duty: _wanted_by(leases.get(duty)) or _holder(leases.get(duty)) for duty in self.duties}
         counts = Counter(owners.values())
-        for duty in list(self.duties)[1:]:
+        for duty in self._transferable:
             if owners[duty] and counts[owners[duty]] - max(counts[self.identity], len(self._tasks)) >= 2:
                 with contextlib.suppress(ApiError):  # another replica was quicker
                     await self.api.patch(f"{self._collection}/{duty}", {"metadata": {

@@ -68,7 +68,8 @@ class Scheduler:
                 for informer in informers.values():
                     tasks.create_task(informer.run())
                 await wait_synced(informers, _SYNC_TIMEOUT)
-                gc.freeze()  # the listed objects are not examined by collections
+                gc.collect()
+                gc.freeze()  # the listed objects are not examined by collections; garbage would be kept
                 tasks.create_task(self.federation.run_custom())
                 tasks.create_task(self.federation.clusters.watch_leases())
                 tasks.create_task(self.duties.run(tasks))

@@ -8,7 +8,6 @@ import pathlib
 import random
 import signal
 import subprocess
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -20,6 +19,7 @@ from nova.federator.local.cluster import ClusterOptions, LocalCluster
 from nova.federator.local.fake_nodes import NodeOptions
 from nova.federator.local.whole import WholeCluster
 from tests.paths import ROOT
+from tests.polling import poll
 
 # The processes end with the process of the tests, even if it is killed.
 END_WITH_TESTS = ("setpriv", "--pdeathsig", "KILL")
@@ -174,13 +174,7 @@ def job(name: str, namespace: str = "default", pod_annotations: dict[str, str] |
 
 
 def until(condition: Callable[[], Any], timeout: float = 60.0, interval: float = 0.1) -> Any:
-    """Return the first true result of the condition. Raises AssertionError after ``timeout`` seconds. The pauses are as
-    long as the condition takes: kubectl takes CPU time from what the test waits for."""
-    began = time.monotonic()
-    deadline = began + timeout
-    while not (result := condition()):
-        now = time.monotonic()
-        assert now < deadline, f"no result within {timeout} s"
-        time.sleep(max(interval, min(now - began, 1.0)))
-        began = time.monotonic()
+    """Return the first true result of the condition. Raises AssertionError after ``timeout`` seconds."""
+    result = poll(condition, timeout, interval)
+    assert result, f"no result within {timeout} s"
     return result

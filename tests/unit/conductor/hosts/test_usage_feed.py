@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 
 import pytest
 
@@ -35,43 +36,36 @@ def nodes(core: Books) -> list[str]:
     return made
 
 
-def test_usage_is_published_after_a_database_outage(
-        core: Books, nodes: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """No further change is needed to trigger the publication."""
-    failures = 3
-    read = compute_nodes.usage
+def fail_reads(monkeypatch: pytest.MonkeyPatch, count: int) -> Iterator[int]:
+    """Let the next ``count`` reads of usage fail. Return an iterator over those that have not happened."""
+    read, failures = compute_nodes.usage, iter(range(count))
 
     def away(connection, node_uuids):
-        nonlocal failures
-        if failures:
-            failures -= 1
+        if next(failures, None) is not None:
             raise exception.ServiceUnavailable("The database is not available.")
         return read(connection, node_uuids)
 
     monkeypatch.setattr(compute_nodes, "usage", away)
+    return failures
+
+
+def test_usage_is_published_after_a_database_outage(
+        core: Books, nodes: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """No further change is needed to trigger the publication."""
+    failures = fail_reads(monkeypatch, 3)
     monkeypatch.setattr(UsageFeed, "interval", 0.01)
     feed = UsageFeed(core.db, core.fleet)
     feed.start()
     feed.touch(nodes)
     assert wait_for_usage(core) == set(nodes)
-    assert failures == 0
+    assert not list(failures)
     feed.stop()
 
 
 def test_usage_is_published_after_an_outage_of_hours(core: Books, nodes: list[str],
                                                      monkeypatch: pytest.MonkeyPatch) -> None:
     """The pause between two attempts is computed however many attempts have failed."""
-    failures = 1100
-    read = compute_nodes.usage
-
-    def away(connection, node_uuids):
-        nonlocal failures
-        failures -= 1
-        if failures >= 0:
-            raise exception.ServiceUnavailable("The database is not available.")
-        return read(connection, node_uuids)
-
-    monkeypatch.setattr(compute_nodes, "usage", away)
+    fail_reads(monkeypatch, 1100)
     monkeypatch.setattr(feed_module, "_LONGEST", 0.0)
     feed = UsageFeed(core.db, core.fleet)
     feed.start()
