@@ -109,8 +109,19 @@ def operate(cluster: Cluster) -> Iterator[Operate]:
     conf.register()
     transport = messaging.get_rpc_transport(conf.CONF, url=cluster.transport_url)
     servers = bus.client(transport, Servers)
+
     # positional only: a request may also have a "name"
-    yield lambda uuid, name, /, **request: servers.operate(context.admin(), uuid, name, request)
+    def operate(uuid: str, name: str, /, **request: Any) -> None:
+        eventually(lambda: accepted(uuid, name, request), _PREPARES, f"{name} of {uuid} is accepted")
+
+    def accepted(uuid: str, name: str, request: dict[str, Any]) -> bool:
+        try:
+            servers.operate(context.admin(), uuid, name, request)
+        except exception.ComputeServiceUnavailable:
+            return False  # a busy machine delayed the host's heartbeats; the request had no effect
+        return True
+
+    yield operate
     transport.cleanup()
 
 

@@ -16,7 +16,6 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -30,7 +29,9 @@ from nova.objects.images.image import Image
 from nova.objects.servers.guest import GuestStatus
 from nova.objects.servers.instance import Instance
 from nova.operations.framework.guest_driver import BootFiles
+from tests.integration import emulator
 from tests.paths import ROOT
+from tests.polling import poll
 
 _TOOLS = ("libvirtd", "virtlogd", "qemu-system-x86_64", "qemu-img", "unshare", "nsenter", "ip")
 os.environ["PATH"] += ":/usr/sbin:/sbin"
@@ -78,10 +79,8 @@ auth_tcp = "none"
 
 def wait_for(what: Callable[[], Any], seconds: float, reason: str) -> Any:
     """Return the first true value of ``what()`` within ``seconds``."""
-    deadline = time.monotonic() + seconds
-    while not (value := what()):
-        assert time.monotonic() < deadline, f"not within {seconds} s: {reason}"
-        time.sleep(0.1)
+    value = poll(what, seconds)
+    assert value, f"not within {seconds} s: {reason}"
     return value
 
 
@@ -128,6 +127,7 @@ class PrivateLibvirt:
         self._daemon = subprocess.Popen(
             self.inside("libvirtd", "-f", f"{self.place}/libvirtd.conf", "-p", f"{self.place}/libvirtd.pid",
                         *(["--listen"] if self.name else [])),
+            env={**os.environ, "PATH": emulator.search_path(pathlib.Path(self.place, "emulator"))},
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         wait_for(lambda: os.path.exists(f"{self.place}/libvirt-sock"), 60, "libvirtd starts")
 
@@ -245,11 +245,6 @@ def server(properties: dict[str, str] | None = None, specs: dict[str, str] | Non
         "display_name": "test", "hostname": "test", "created_at": utcnow(), "image_ref": "i",
         "flavor": Flavor(flavorid="1", name="m1.nano", extra_specs=specs or {}, **sizes),
         "image": Image(id="i", disk_format=disk_format, properties={**_FAST_START, **(properties or {})}), **fields})
-
-
-# Without KVM and under load, memory of migrated guests was sometimes damaged. Such a test is repeated once; errors of
-# Nova would occur again.
-migrates_emulated = pytest.mark.flaky(reruns=1)
 
 
 def kernel_disks(image: pathlib.Path) -> BootFiles:

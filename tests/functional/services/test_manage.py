@@ -5,7 +5,6 @@ import datetime
 import json
 import os
 import re
-import time
 
 import pytest
 import sqlalchemy as sa
@@ -15,14 +14,12 @@ from nova.db import audit, tables
 from nova.db.maintenance import purge
 from nova.objects.base import utcnow
 from tests.functional.client import wait_for
+from tests.polling import poll
 from tests.unit.databases import unfinished
 
 
 def eventually(condition):
-    end = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.2)
+    assert poll(condition, 30, 0.2)
 
 
 @pytest.fixture

@@ -13,7 +13,6 @@ import pytest
 
 from tests.integration.guest_shell import count_in_background
 from tests.integration.hosts.two_hosts import RealHost, RealHosts, needs_hosts, real_hosts
-from tests.integration.libvirt_fixtures import migrates_emulated
 from tests.integration.processes import eventually
 from tests.integration.rabbit import Rabbit
 from tests.integration.real_cloud import BOOT, RealCloud, real_cloud
@@ -60,7 +59,6 @@ def pair(cloud: RealCloud) -> Iterator[tuple[str, str]]:
     cloud.nothing_left()
 
 
-@migrates_emulated
 def test_live_migrated_guest_keeps_running_and_stays_reachable(cloud: RealCloud, pair: tuple[str, str]) -> None:
     first, second = cloud.hosts.hosts
     moving, peer = pair

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.integration import emulator
 from tests.integration.cluster import Options, Place
 from tests.integration.port_relay import PortRelay
 from tests.integration.processes import Process, eventually
@@ -38,7 +39,8 @@ class RealHost:
         self.name = host.name
         logs = host.directory
         self._power = Process("power", host.power_command(), logs / "power.log")
-        self._daemons = {name: Process(name, command, logs / f"{name}.log")
+        path = emulator.search_path(logs / "emulator")
+        self._daemons = {name: Process(name, command, logs / f"{name}.log", env={"PATH": path})
                          for name, command in host.libvirt_commands().items()}
 
     def power_on(self) -> None:

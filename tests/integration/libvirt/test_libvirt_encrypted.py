@@ -26,7 +26,6 @@ from tests.integration.libvirt.driver_pair import boot as boot_there
 from tests.integration.libvirt_fixtures import (
     PrivateLibvirt,
     kernel_disks,
-    migrates_emulated,
     needs_libvirt,
     server,
     wait_for_console,
@@ -224,7 +223,6 @@ def test_cold_migration_removes_the_key_and_revert_restores_it(
     wait_for_console(driver, instance, b"it read precious")
 
 
-@migrates_emulated
 def test_live_migration_moves_the_volume_key(hosts: tuple[LabHost, LabHost], guest_image: pathlib.Path) -> None:
     one, two = hosts
     pool = pathlib.Path(one.place).parent / "pool"

@@ -20,7 +20,7 @@ from nova.objects.servers.instance import BlockDevice, Instance
 from nova.objects.servers.moves import MigrationTarget
 from nova.objects.volumes.volume import VolumeConnection
 from tests.integration.libvirt.driver_pair import COUNT, LabHost, boot, console, hosts_fixture, wait_for_text  # noqa: F401
-from tests.integration.libvirt_fixtures import migrates_emulated, needs_libvirt, server
+from tests.integration.libvirt_fixtures import needs_libvirt, server
 
 pytestmark = needs_libvirt
 Hosts = tuple[LabHost, LabHost]
@@ -97,7 +97,6 @@ class Running(threading.Thread):
         return self.error
 
 
-@migrates_emulated
 @pytest.mark.parametrize("shared", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["block", "shared"])
 def test_guest_process_continues_during_live_migration(hosts: Hosts, guest_image: pathlib.Path, shared: bool) -> None:
     one, two = hosts

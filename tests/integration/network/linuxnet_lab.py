@@ -24,6 +24,7 @@ from nova.objects.base import utcnow
 from nova.objects.networks.network import VIF, FilterRule, FixedIp, RuleSet, slaac_address
 from nova.objects.servers.instance import Instance
 from tests.integration.network import dhcpv6
+from tests.polling import poll
 
 TOOLS = ("ip", "nft", "dnsmasq", "busybox")
 needs_root = pytest.mark.skipif(
@@ -51,12 +52,7 @@ def sh(*argv, check=True, text=None, timeout=30):
 
 
 def wait(condition, seconds=5):
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if condition():
-            return True
-        time.sleep(0.05)
-    return False
+    return poll(condition, seconds, 0.05)
 
 
 class Net:

@@ -11,11 +11,11 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from nova.novad.runtime import service
 from nova.novad.runtime.service import PodmanService
+from tests.polling import poll
 
 NEEDED = ("docker-registry", "busybox", "runc")  # in addition to the programs that novad requires
 # Prints its version and appends it to its data; the version "broken" exits at once.
@@ -214,7 +214,4 @@ def unmount(directory: pathlib.Path) -> None:
 def wait_for(condition: Callable[[], bool], what: str, log: Callable[[], str] = lambda: "",
              seconds: float = 60) -> None:
     """Poll ``condition`` until it is true. ``what``: the awaited state, for the failure message."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, f"not within {seconds:g} s: {what}\n{log()}"
-        time.sleep(0.1)
+    assert poll(condition, seconds), f"not within {seconds:g} s: {what}\n{log()}"

@@ -11,7 +11,6 @@ import pytest
 from nova.virt.images.qemuimg import Qcow2Header
 from tests.integration.databases import Server
 from tests.integration.hosts.two_hosts import RealHosts, needs_hosts, real_hosts
-from tests.integration.libvirt_fixtures import migrates_emulated
 from tests.integration.processes import eventually
 from tests.integration.rabbit import Rabbit
 from tests.integration.real_cloud import BOOT, RealCloud
@@ -107,7 +106,6 @@ def test_guest_data_on_an_encrypted_cinder_volume_is_encrypted(cloud: RealCloud,
     assert cinder.files() == {}
 
 
-@migrates_emulated
 def test_encrypted_cinder_volume_follows_migrations_of_its_server(cloud: RealCloud, cinder: RealCinder) -> None:
     volume = encrypted(cinder)
     first, second = cloud.hosts.hosts

@@ -1,7 +1,6 @@
 """The typed bus over the in-memory broker."""
 
 import base64
-import time
 import tracemalloc
 import zlib
 
@@ -14,6 +13,7 @@ from nova.bus.client import result_of
 from nova.bus.server import endpoint
 from nova.conf import CONF
 from nova.objects.accounts.flavor import Flavor
+from tests.polling import poll
 
 CTX = context.RequestContext(user_id="u", project_id="p", roles=["member"], overwrite=False)
 
@@ -93,10 +93,7 @@ def shop(transport, counters):
 
 
 def eventually(condition):
-    end = time.monotonic() + 5
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
+    assert poll(condition, 30, 0.01)
 
 
 def test_auth_token_is_sent_only_to_methods_that_need_the_token(transport, counters):

@@ -11,6 +11,7 @@ from nova import bus, context, exception
 from nova.bus import circuit
 from nova.bus.driver import requests
 from nova.telemetry import metrics
+from tests.polling import poll
 
 CTX = context.RequestContext(user_id="u", project_id="p", roles=["member"], overwrite=False)
 SECONDS = 20
@@ -64,10 +65,7 @@ def implementation(transport):
 
 
 def eventually(condition):
-    end = time.monotonic() + SECONDS
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
+    assert poll(condition, SECONDS, 0.01)
 
 
 def fill(implementation, proxy):

@@ -30,6 +30,7 @@ from nova.operations import REGISTRY
 from nova.operations.framework.base import DEADLINE
 from nova.operations.framework.guest_driver import BootFiles
 from nova.virt.fake.driver import FakeDriver
+from tests.polling import poll
 from tests.unit.conductor.books import flavor
 
 HOST = "h1"
@@ -547,7 +548,4 @@ def test_delete_does_not_wait_for_a_queued_build(
 
 
 def wait(until: Callable[[], bool]) -> None:
-    end = time.monotonic() + 10
-    while not until():
-        assert time.monotonic() < end
-        time.sleep(0.002)
+    assert poll(until, 30, 0.002)

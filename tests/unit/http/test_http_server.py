@@ -18,6 +18,7 @@ from nova.api import errors, service
 from nova.http.exchange import Exchange
 from nova.http.limits import Limits, among
 from nova.http.server import Server
+from tests.polling import poll
 
 THREADS = 2
 
@@ -375,7 +376,4 @@ def test_stop_completes_active_requests_and_closes_idle_connections(served: Serv
 
 
 def eventually(true: Callable[[], bool], seconds: float = 30) -> None:
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end
-        time.sleep(0.02)
+    assert poll(true, seconds, 0.02)
