@@ -117,7 +117,9 @@ def operate(cluster: Cluster) -> Iterator[Operate]:
     def accepted(uuid: str, name: str, request: dict[str, Any]) -> bool:
         try:
             servers.operate(context.admin(), uuid, name, request)
-        except exception.ComputeServiceUnavailable:
+        except (exception.ComputeServiceUnavailable, exception.ServiceUnavailable) as error:
+            if str(error) != str(exception.ComputeServiceUnavailable()):
+                raise
             return False  # a busy machine delayed the host's heartbeats; the request had no effect
         return True
 
