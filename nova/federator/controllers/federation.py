@@ -27,10 +27,11 @@ _NEWER = {"CronJob": "v1", "PodDisruptionBudget": "v1", "HorizontalPodAutoscaler
 
 
 class Federation:
-    """The state of a control plane and the controllers that act on it."""
+    """The state of a control plane and the controllers that act on it. ``merging``: the client of what users see of
+    their copies, if it differs from the one of decisions."""
 
-    def __init__(self, api: Api) -> None:
-        self.api = api
+    def __init__(self, api: Api, merging: Api | None = None) -> None:
+        self.api, merging = api, merging or api
         self.recorder = Recorder(api)
         self.clusters = Clusters(api, self._cluster_changed)
         self.catalog = Catalog(self._group_changed, self._policy_refused)
@@ -40,9 +41,9 @@ class Federation:
         self._running = False
         self._custom_tasks: dict[str, asyncio.Task[None]] = {}
         self.catalog.definition_changed = self._definition_changed
-        self.statuses = Statuses(api, self.catalog, self.clusters, self.placer.schedules)
+        self.statuses = Statuses(merging, self.catalog, self.clusters, self.placer.schedules)
         self.stored = Informer(api, schedules.SCHEDULES, schedules.decode_checked, self._schedule_changed)
-        self.backpropagation = Backpropagation(api, self.catalog, self.clusters, self.stored.objects)
+        self.backpropagation = Backpropagation(merging, self.catalog, self.clusters, self.stored.objects)
 
     def _group_changed(self, group: str) -> None:
         self.placer.enqueue(group)

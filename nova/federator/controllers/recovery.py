@@ -8,7 +8,7 @@ import asyncio
 import hashlib
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from nova.common.errors import Invalid
@@ -41,10 +41,10 @@ _JOB = Kind("batch", "v1", "Job", "jobs", True)
 
 
 class Recovery:
-    """The alerts, plans and runs of a control plane. ``leads``: returns False once this process must not write."""
+    """The alerts, plans and runs of a control plane."""
 
-    def __init__(self, api: Api, recorder: Recorder, leads: Callable[[], bool] = lambda: True) -> None:
-        self.api, self.recorder, self.leads = api, recorder, leads
+    def __init__(self, api: Api, recorder: Recorder) -> None:
+        self.api, self.recorder = api, recorder
         self.alerts: Informer[Object] = Informer(api, ALERTS, lambda obj: obj, self._alert_changed)
         self.plans: Informer[Object] = Informer(api, PLANS, lambda obj: obj, self._plan_changed)
         self.runs: Informer[Object] = Informer(api, RUNS, lambda obj: obj, self._run_changed)
@@ -105,8 +105,6 @@ class Recovery:
             kind, _slash, name = key.partition("/")
             delay: float | None = None
             try:
-                if not self.leads():
-                    raise ApiError("this scheduler does not lead any more")
                 delay = await (self._advance(name) if kind == "run" else self._start_runs(name))
                 self.failures.pop(key, None)
             except ApiError as error:
@@ -308,8 +306,6 @@ class Recovery:
 
     async def _write(self, run: Object, status: Mapping[str, Any]) -> None:
         """Write fields of the status of a run, if no other scheduler has written since."""
-        if not self.leads():
-            raise ApiError("this scheduler does not lead any more")
         metadata = {"resourceVersion": run["metadata"]["resourceVersion"], "uid": run["metadata"]["uid"]}
         self.runs.put(await self.api.patch(f"{RUNS}/{run['metadata']['name']}/status", {
             "metadata": metadata, "status": status}))

@@ -24,11 +24,10 @@ Stored = dict[str, dict[str, dict[int, Schedule]]]  # group -> cluster -> part -
 
 class ScheduleWriter:
     """Creates, changes and deletes schedules, and the label that shows users the cluster of an object. ``stored``: the
-    schedules as the control plane has them. ``leads``: True while this scheduler may decide."""
+    schedules as the control plane has them."""
 
     def __init__(self, api: Api, catalog: Catalog, clusters: Clusters, recorder: Recorder, stored: Stored) -> None:
         self.api, self.catalog, self.clusters, self.recorder, self.schedules = api, catalog, clusters, recorder, stored
-        self.leads: Callable[[], bool] = lambda: True
 
     async def write(self, group: Group, policy: Policy, cluster: str, shares: Mapping[str, int | None],
                      stored: Mapping[int, Schedule]) -> None:
@@ -82,8 +81,6 @@ class ScheduleWriter:
         return manifests, entries
 
     async def _store(self, cluster: str, spec: dict[str, Any], old: Schedule | None) -> None:
-        if not self.leads():
-            raise ApiError("another scheduler may lead", 409)
         if old is None:
             body = schedules.render(cluster, spec)
             path = schedules.path_of(body["metadata"]["namespace"])

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from nova.federator.api import times
 from nova.federator.api.types import Ref
@@ -24,13 +24,11 @@ _NONE = {"ConfigMap", "Secret", "ServiceAccount", "Role", "RoleBinding", "Cluste
 
 
 class Statuses:
-    """Writes the status of each object at most once per second, and only if it changed. ``leads``: returns False if
-    another scheduler may write statuses."""
+    """Writes the status of each object at most once per second, and only if it changed."""
 
     def __init__(self, api: Api, catalog: Catalog, clusters: Clusters,
                  stored: Mapping[str, Mapping[str, Mapping[int, Schedule]]]) -> None:
         self.api, self.catalog, self.clusters, self.stored = api, catalog, clusters, stored
-        self.leads: Callable[[], bool] = lambda: True
         self.writes = 0  # for metrics
         self._queue: asyncio.Queue[tuple[str, Ref]] = asyncio.Queue()
         self._queued: set[str] = set()
@@ -64,7 +62,9 @@ class Statuses:
             self._queue.put_nowait((group, ref))
 
     async def run(self) -> None:
-        """Write statuses until cancelled. Begins with all objects: another scheduler wrote them before."""
+        """Write statuses until cancelled. Begins with all objects: another scheduler wrote them before, also since an
+        earlier call in this process."""
+        self._written.clear()
         for name in self.clusters.names():
             self.cluster_changed(name)
         async with asyncio.TaskGroup() as tasks:
@@ -89,9 +89,6 @@ class Statuses:
             status = merge(ref, template.generation, self._copies(group, ref), times.now())
             merged = schedules.digest_of(status)
             if merged == digest or not status:
-                continue
-            if not self.leads():
-                loop.call_later(_RETRY, self.enqueue, group, ref)
                 continue
             kind = self.catalog.kind(ref)
             removed = dict.fromkeys(field for field in template.status_fields

@@ -2,10 +2,12 @@
 
 import asyncio
 import contextlib
+import copy
+import math
 import random
 import re
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 from urllib.parse import urlencode
@@ -95,10 +97,19 @@ class Api:
         self._streams: set[aiohttp.StreamReader] = set()  # of running watches
         self._token_read = time.monotonic()
         self._resources: dict[str, dict[str, Resource]] = {}  # group/version -> kind -> resource
+        self._validity: Callable[[], float] = lambda: math.inf
 
     async def __aenter__(self) -> Self:
         self._connect()
         return self
+
+    def limited(self, validity: Callable[[], float]) -> Self:
+        """Return a view of this open client for a duty that another process may take. ``validity``: returns the seconds
+        for which this process may write. Writes fail afterwards, also those that are repeated or wait for a response:
+        a client that was suspended, or whose server is slow, must not change what the next holder has decided."""
+        view = copy.copy(self)
+        view._validity = validity
+        return view
 
     async def use(self, config: Kubeconfig) -> None:
         """Continue with other credentials. Watches end as if their connections broke; running requests that get no
@@ -264,9 +275,12 @@ class Api:
                        content_type: str = "application/json", timeout: float = 0) -> Object:
         url = f"{self.config.server}{path}{'?' + urlencode(query) if query else ''}"
         data = None if body is None else _encode(body)
+        validity: Callable[[], float] = (lambda: math.inf) if method == "GET" else self._validity
         try:
-            async with asyncio.timeout(timeout or self.timeout):
+            async with asyncio.timeout(min(timeout or self.timeout, max(0.1, validity()))):
                 for attempt in range(_RETRIES + 1):
+                    if validity() <= 0:
+                        raise ApiError(f"{method} {path} was not sent: its duty may belong to another process.")
                     self._count(method)
                     try:
                         async with self._open().request(

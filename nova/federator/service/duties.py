@@ -6,11 +6,14 @@ that has several for one of them, by an annotation on its Lease; the holder stop
 
 import asyncio
 import contextlib
+import functools
 import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
+
+import msgspec
 
 from nova.federator.api import times
 from nova.federator.api.names import WANTED_BY
@@ -19,140 +22,187 @@ from nova.federator.kube.client import Api, ApiError, Object
 LOG = logging.getLogger(__name__)
 PLACEMENT = "nova-scheduler"  # The name is the one of earlier releases, whose holder performs all duties.
 STATUSES = "nova-scheduler-statuses"
-_DURATION = 15.0  # seconds for which a renewal is valid
-_RENEW = 4.0  # seconds between two renewals
-_CHECK = 2.0  # seconds between two reads of the Leases
+_DURATION = 15.0  # seconds without a change after which other replicas take a Lease
+_RENEW = 4.0  # seconds between two renewals, and of a check
+_CHECK = 2.0  # seconds between two checks of the Leases
 _GIVE_UP = 10.0  # seconds without a successful renewal after which a holder stops its duty
+_RELEASED = 1  # leaseDurationSeconds of a Lease whose holder has stopped its duty
+_TRANSITIONS = 2**31 - 1
+# The clock includes the time in which the machine was suspended, unlike time.monotonic.
+_now = functools.partial(time.clock_gettime, time.CLOCK_BOOTTIME)
 
 
 class Lost(Exception):
-    """Raised when another replica performs a duty that this one has not given up."""
+    """Raised when another replica may perform a duty that this one has not given up."""
+
+
+class _Lease(msgspec.Struct, frozen=True):
+    """A Lease as it is stored. ``released``: its previous holder has stopped the duty, for ``holder`` or for all."""
+
+    version: str
+    holder: str
+    renewed: str
+    released: bool
+    wanted_by: str
+    acquired: str
+    transitions: int
 
 
 class Duties:
     """The duties of a replica. ``duties``: name of a Lease -> function that performs the duty until cancelled. The
-    first duty is never handed over. Expiry is judged by the monotonic clock of this process: a Lease is free if it has
-    not changed for its duration while it was observed."""
+    first duty is never handed over. ``identity``: differs from the one of every other process, also of an earlier one.
+
+    A replica takes a Lease that its holder has released, or that did not change for its duration while this process
+    observed it, by the clock of this process. A Lease that was deleted or whose holder was changed by hand is not free:
+    its holder may not have noticed yet."""
 
     def __init__(self, api: Api, namespace: str, identity: str,
                  duties: Mapping[str, Callable[[], Coroutine[Any, Any, None]]]) -> None:
         self.api, self.identity, self.duties = api, identity, duties
         self._transferable = tuple(duties)[1:]
         self._collection = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
-        self._seen: dict[str, tuple[str, float]] = {}  # Lease -> resource version, when it was first observed
-        self._renewed: dict[str, float] = {}  # Lease -> when the last successful renewal began
-        self._tasks: dict[str, asyncio.Task[None]] = {}  # of the duties that are performed here
+        self._seen: dict[str, tuple[tuple[str, str] | None, float]] = {}  # Lease -> state, when it was first observed
+        self._observed = False  # any of the Leases was observed: the control plane is not new
+        self._written: dict[str, str] = {}  # Lease -> renewTime of the last attempt to write it for this replica
+        self._renewed: dict[str, float] = {}  # duty that is performed here -> begin of the last successful renewal
+        self._tasks: dict[str, asyncio.Task[None]] = {}  # of the duties that are performed here, or being stopped
         self._failures = 0
 
-    def valid(self, duty: str) -> bool:
-        """Return True if no other replica can have taken a duty: a process that was suspended must not write."""
-        return time.monotonic() - self._renewed.get(duty, float("-inf")) < _GIVE_UP
+    def validity(self, duty: str) -> float:
+        """Return the seconds for which no other replica can take a duty, 0 if it is not performed here. Clients must
+        not write for the duty afterwards: the process may have been suspended."""
+        return max(0.0, self._renewed.get(duty, float("-inf")) + _GIVE_UP - _now())
 
     async def run(self, tasks: asyncio.TaskGroup) -> None:
         """Take, perform as tasks, and hand over duties until cancelled. Raises Lost."""
         while True:
             await self._check(tasks)
-            await asyncio.sleep(_CHECK)
+            await asyncio.sleep(min(_CHECK, self._shortest()))
 
     async def release(self) -> None:
         """Let other replicas perform the duties of this one, whose tasks have ended, at once."""
         with contextlib.suppress(ApiError, TimeoutError):
             async with asyncio.timeout(_RENEW):
                 for duty, lease in (await self._read()).items():
-                    if duty in self._tasks and _holder(lease) == self.identity:
+                    if duty in self._tasks and lease.holder == self.identity:
                         await self._write(duty, lease, "")
+
+    def _shortest(self) -> float:
+        """Return the seconds until the first duty of this replica must be stopped."""
+        return min(map(self.validity, self._renewed), default=_GIVE_UP)
 
     async def _check(self, tasks: asyncio.TaskGroup) -> None:
         try:
-            async with asyncio.timeout(_RENEW):
+            async with asyncio.timeout(min(_RENEW, self._shortest())):
                 leases = await self._read()
-                for duty in self.duties:
-                    await self._attend(duty, leases.get(duty), tasks)
+                # A slow or failing write for a duty must not delay the others.
+                results = await asyncio.gather(*(self._attend(duty, leases.get(duty), tasks) for duty in self.duties),
+                                               return_exceptions=True)
+                if errors := [result for result in results if result is not None]:
+                    raise next((error for error in errors if isinstance(error, Lost)), errors[0])
                 await self._ask(leases)
             self._failures = 0
         except (ApiError, TimeoutError) as error:
             self._failures += 1
             LOG.log(logging.WARNING if self._failures == 3 else logging.DEBUG,
-                    "The leases of the scheduler were not renewed and are tried again: %s", error)
-        for duty in self._tasks:
-            if not self.valid(duty):
-                raise Lost(f"the lease {duty} was not renewed for {_GIVE_UP:.0f} s")
+                    "The Leases of the scheduler were not read or renewed, next attempt in %.0f s: %s", _CHECK,
+                    str(error) or "no response in time")
+        for duty in self._renewed:
+            if not self.validity(duty):
+                raise Lost(f"the Lease {duty} was not renewed for {_GIVE_UP:.0f} s")
 
-    async def _read(self) -> dict[str, Object]:
-        leases = {lease["metadata"]["name"]: lease for lease in (await self.api.list(self._collection))["items"]}
+    async def _read(self) -> dict[str, _Lease]:
+        stored = await self.api.list(self._collection)
+        try:
+            leases = {item["metadata"]["name"]: _decode(item) for item in stored["items"]
+                      if item["metadata"]["name"] in self.duties}
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            raise ApiError(f"{self._collection} contains an unreadable Lease: {error!r}", 502) from None
+        self._observed |= bool(leases)
         for duty in self.duties:
-            version = leases[duty]["metadata"]["resourceVersion"] if duty in leases else ""
-            if duty not in self._seen or self._seen[duty][0] != version:
-                self._seen[duty] = version, time.monotonic()
+            # Annotations and other metadata do not count: they are not changed by a holder only.
+            state = (leases[duty].holder, leases[duty].renewed) if duty in leases else None
+            if duty not in self._seen or self._seen[duty][0] != state:
+                self._seen[duty] = state, _now()
         return leases
 
-    async def _attend(self, duty: str, lease: Object | None, tasks: asyncio.TaskGroup) -> None:
+    async def _attend(self, duty: str, lease: _Lease | None, tasks: asyncio.TaskGroup) -> None:
         """Renew, take or hand over a Lease. Raises ApiError, and Lost if another replica holds a duty of this one."""
-        now, holder = time.monotonic(), _holder(lease)
-        if duty in self._tasks:
-            if holder != self.identity:
-                raise Lost(f"another scheduler holds the lease {duty}")
-            if (wanted_by := _wanted_by(lease)) and duty in self._transferable:
-                await self._hand_over(duty, wanted_by, lease)
-            elif now - self._renewed[duty] >= _RENEW:
-                await self._write(duty, lease, self.identity)
-            return
-        free = holder in ("", self.identity) or now - self._seen[duty][1] >= _DURATION
-        if free and await self._write(duty, lease, self.identity):
-            LOG.info("This scheduler holds the lease %s", duty)
-            self._tasks[duty] = tasks.create_task(self.duties[duty]())
+        if duty not in self._tasks:
+            if self._free(duty, lease) and await self._write(duty, lease, self.identity):
+                LOG.info("This scheduler holds the Lease %s", duty)
+                self._tasks[duty] = tasks.create_task(self.duties[duty]())
+        elif lease is not None and lease.holder != self.identity:
+            raise Lost(f"the holder of the Lease {duty} was changed to {lease.holder or 'none'}")
+        elif duty not in self._renewed or (
+                lease and lease.wanted_by not in ("", self.identity) and duty in self._transferable):
+            await self._hand_over(duty, lease)
+        elif lease is None or _now() - self._renewed[duty] >= _RENEW:
+            await self._write(duty, lease, self.identity)
 
-    async def _hand_over(self, duty: str, wanted_by: str, lease: Object | None) -> None:
-        """Stop a duty, then give its Lease to another replica."""
-        task = self._tasks.pop(duty)
-        task.cancel()
-        await asyncio.wait([task])
-        self._renewed.pop(duty)
-        if await self._write(duty, lease, wanted_by):
-            LOG.info("The lease %s was handed over to %s", duty, wanted_by)
+    def _free(self, duty: str, lease: _Lease | None) -> bool:
+        """Return True if no other replica performs a duty."""
+        if _now() - self._seen[duty][1] >= _DURATION:
+            return True
+        if lease is None:
+            return not self._observed
+        if lease.released:
+            return lease.holder in ("", self.identity)
+        # True for a write of this replica whose response did not arrive, and for a duty that was not handed over.
+        return lease.holder == self.identity and lease.renewed == self._written.get(duty)
 
-    async def _ask(self, leases: Mapping[str, Object]) -> None:
+    async def _hand_over(self, duty: str, lease: _Lease | None) -> None:
+        """Stop a duty, then give its Lease to the replica that wants it. Continues an interrupted call."""
+        self._renewed.pop(duty, None)
+        self._tasks[duty].cancel()
+        await asyncio.wait([self._tasks[duty]])
+        del self._tasks[duty]
+        if lease and await self._write(duty, lease, lease.wanted_by):
+            LOG.info("The Lease %s was handed over to %s", duty, lease.wanted_by or "any replica")
+
+    async def _ask(self, leases: Mapping[str, _Lease]) -> None:
         """Ask a replica that has at least two duties more than this one for a duty."""
-        owners = {duty: _wanted_by(leases.get(duty)) or _holder(leases.get(duty)) for duty in self.duties}
+        owners = {duty: lease.wanted_by or lease.holder for duty, lease in leases.items()}
         counts = Counter(owners.values())
         for duty in self._transferable:
-            if owners[duty] and counts[owners[duty]] - max(counts[self.identity], len(self._tasks)) >= 2:
+            if owners.get(duty) and counts[owners[duty]] - max(counts[self.identity], len(self._tasks)) >= 2:
                 with contextlib.suppress(ApiError):  # another replica was quicker
                     await self.api.patch(f"{self._collection}/{duty}", {"metadata": {
-                        "resourceVersion": leases[duty]["metadata"]["resourceVersion"],
-                        "annotations": {WANTED_BY: self.identity}}})
+                        "resourceVersion": leases[duty].version, "annotations": {WANTED_BY: self.identity}}})
                 return
 
-    async def _write(self, duty: str, lease: Object | None, holder: str) -> bool:
-        """Set the holder of a Lease. Return False if another replica was quicker."""
-        started, now = time.monotonic(), times.now_exactly()
-        spec: dict[str, Any] = {"holderIdentity": holder, "leaseDurationSeconds": int(_DURATION), "renewTime": now,
-                                "acquireTime": now, "leaseTransitions": 0}
-        body = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": duty}, "spec": spec}
+    async def _write(self, duty: str, lease: _Lease | None, holder: str) -> bool:
+        """Set the holder of a Lease: this replica, or another one for which it is released (empty: for all). Return
+        False if another client has changed the Lease."""
+        started, now, own = _now(), times.now_exactly(), holder == self.identity
+        body: dict[str, Any] = {
+            "apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": duty}, "spec": {
+                "holderIdentity": holder, "leaseDurationSeconds": int(_DURATION) if own else _RELEASED,
+                "renewTime": now, "acquireTime": now, "leaseTransitions": 0}}
+        if own:
+            self._written[duty] = now
         try:
             if lease is None:
                 await self.api.create(self._collection, body)
             else:
-                old = lease["spec"]
-                spec["leaseTransitions"] = int(old.get("leaseTransitions") or 0)
-                if _holder(lease) == holder:
-                    spec["acquireTime"] = old.get("acquireTime") or now
-                else:
-                    spec["leaseTransitions"] += 1
-                body["metadata"] = {"name": duty, "resourceVersion": lease["metadata"]["resourceVersion"]}
+                body["metadata"]["resourceVersion"] = lease.version
+                same = lease.holder == holder
+                body["spec"]["leaseTransitions"] = min(lease.transitions + (not same), _TRANSITIONS)
+                if same and lease.acquired:
+                    body["spec"]["acquireTime"] = lease.acquired
                 await self.api.replace(f"{self._collection}/{duty}", body)
         except ApiError as error:
             if error.conflict:
                 return False
             raise
-        if holder == self.identity:
+        if own:
             self._renewed[duty] = started
         return True
 
 
-def _holder(lease: Object | None) -> str:
-    return str(lease["spec"].get("holderIdentity") or "") if lease else ""
-
-
-def _wanted_by(lease: Object | None) -> str:
-    return str((lease["metadata"].get("annotations") or {}).get(WANTED_BY) or "") if lease else ""
+def _decode(obj: Object) -> _Lease:
+    metadata, spec = obj["metadata"], obj.get("spec") or {}
+    return _Lease(str(metadata["resourceVersion"]), str(spec.get("holderIdentity") or ""),
+                  str(spec.get("renewTime") or ""), spec.get("leaseDurationSeconds") == _RELEASED,
+                  str((metadata.get("annotations") or {}).get(WANTED_BY) or ""), str(spec.get("acquireTime") or ""),
+                  int(spec.get("leaseTransitions") or 0))

@@ -85,7 +85,7 @@ def scheduler_metrics(federation: Federation, duties: Duties, standby: Standby, 
     """Yield the metrics of a scheduler. Those of decisions are of the replica that places: the others have none."""
     prefix, placer, clusters = "nova_federator_scheduler_", federation.placer, federation.clusters
     yield _by_label(f"{prefix}duty", "1 if this replica performs the duty.", "duty",
-                    {duty: int(duties.valid(duty)) for duty in duties.duties})
+                    {duty: int(duties.validity(duty) > 0) for duty in duties.duties})
     states = Counter(record.phase if (record := clusters.records.get(name)) else
                      "Ready" if clusters.reachable(name) else "Unreachable" for name in clusters.names())
     yield _by_label(f"{prefix}clusters", "Clusters by state.", "state", {state: states[state] for state in _STATES})

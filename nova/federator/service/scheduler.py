@@ -40,16 +40,16 @@ class Scheduler:
                  identity: str = "", environment: Mapping[str, str] | None = None,
                  alerts: AlertReceiver | None = None, metrics_address: str = "") -> None:
         self.api, self.hosting, self.alerts, self.metrics_address = api, hosting, alerts, metrics_address
-        self.identity = identity or f"{socket.gethostname()}-{os.getpid()}"
-        self.federation = Federation(api)
-        self.joining = Joining(api, authority) if authority else None
-        self.standby = Standby(api, self.federation.clusters, self.federation.placer, self.federation.recorder,
-                               Providers(environment or {}), Settings.of(environment or {}), self._join_config)
+        self.identity = identity or f"{socket.gethostname()}-{os.getpid()}-{os.urandom(4).hex()}"
         self.duties = Duties(api, NAMESPACE, self.identity, {PLACEMENT: self._place, STATUSES: self._merge})
-        leads = functools.partial(self.duties.valid, PLACEMENT)
-        self.federation.placer.writer.leads = self.standby.leads = leads
-        self.federation.statuses.leads = functools.partial(self.duties.valid, STATUSES)
-        self.recovery = Recovery(api, self.federation.recorder, leads)
+        self.placing, merging = (api.limited(functools.partial(self.duties.validity, duty))
+                                 for duty in (PLACEMENT, STATUSES))
+        self.federation = Federation(self.placing, merging)
+        self.joining = Joining(self.placing, authority) if authority else None
+        self.standby = Standby(self.placing, self.federation.clusters, self.federation.placer, self.federation.recorder,
+                               Providers(environment or {}), Settings.of(environment or {}), self._join_config)
+        self.standby.leads = lambda: self.duties.validity(PLACEMENT) > 0
+        self.recovery = Recovery(self.placing, self.federation.recorder)
 
     async def run(self) -> None:
         """Follow the control plane, and perform the duties whose Leases this process holds. Ends with Lost when another
@@ -86,7 +86,7 @@ class Scheduler:
             if self.joining:
                 tasks.create_task(self.joining.requests.run())
                 tasks.create_task(self.joining.run())
-                tasks.create_task(keep_init_kubeconfig(self.api, self.hosting, prepared))
+                tasks.create_task(keep_init_kubeconfig(self.placing, self.hosting, prepared))
             else:
                 prepared.set()
             if self.hosting:
@@ -102,7 +102,7 @@ class Scheduler:
     async def _join_config(self, cluster: str) -> str:
         """Return a kubeconfig with which the agent of a new cluster joins. Raises ApiError."""
         server = await self.hosting.public_server() if self.hosting else ""
-        return bootstrap_config(self.api.config, await create_token(self.api, cluster), server).render("nova-agent")
+        return bootstrap_config(self.api.config, await create_token(self.placing, cluster), server).render("nova-agent")
 
     async def _wait_for_control_plane(self) -> None:
         """Wait until the API server is reachable and serves the custom resources. An installation creates these after

@@ -72,7 +72,7 @@ def test_a_scheduler_may_end_at_each_write_of_a_move(federation: Federation, ste
         federation.nova.apply(pair(moves))
         killed = asyncio.run(run(writes))
         federation.nova.kubectl("patch", "lease", "nova-scheduler", "-n", "elotl", "--type=merge", "-p",
-                                '{"spec": {"holderIdentity": ""}}')
+                                '{"spec": {"holderIdentity": "", "leaseDurationSeconds": 1}}')
         federation.scheduler.start()
         until(lambda moves=moves: converged(federation, moves), 90)
         federation.scheduler.stop()

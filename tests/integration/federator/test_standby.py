@@ -108,7 +108,7 @@ class Local:
     def release(self) -> None:
         """Let the next scheduler lead at once."""
         self.nova.kubectl("patch", "lease", "nova-scheduler", "-n", "elotl", "--type=merge", "-p",
-                          '{"spec": {"holderIdentity": ""}}')
+                          '{"spec": {"holderIdentity": "", "leaseDurationSeconds": 1}}')
 
     def condition(self, cluster: str, kind: str) -> dict[str, Any]:
         obj = self.nova.get("cluster", cluster)
