@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
-import yaml
 
 from nova.common.errors import Invalid, ReportedError
+from nova.federator.client import kustomize
 from nova.federator.kube.client import Api, ApiError, Object
 
 INSTALL = pathlib.Path(__file__).parent.parent / "install"
@@ -42,29 +42,22 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 def service(settings: Settings) -> list[Object]:
     """Return the Service that makes the Nova API server reachable."""
-    return [_placed(obj, settings.namespace) for obj in _read(INSTALL / "base/control-plane/apiserver.yaml")]
+    return [_placed(obj, settings.namespace) for obj in kustomize.read(INSTALL / "base/control-plane/apiserver.yaml")]
 
 
 def custom_resources() -> list[Object]:
     """Return the CustomResourceDefinitions for the Nova API server."""
-    return _read(INSTALL / "base/control-plane/nova_crds.yaml")
+    return kustomize.read(INSTALL / "base/control-plane/nova_crds.yaml")
 
 
 def control_plane(settings: Settings) -> list[Object]:
-    """Return the components of the control plane."""
-    objects = _kustomization(INSTALL / "base/control-plane", settings)
-    if settings.replicas > 1:
-        patches = {(patch["kind"], patch["metadata"]["name"]): patch for path in sorted(
-            (INSTALL / "overlays/cp-ha").glob("*.yaml")) if path.name != "kustomization.yaml" for patch in _read(path)}
-        for obj in objects:
-            if patch := patches.get((obj["kind"], obj["metadata"]["name"])):
-                _scale(obj["spec"], patch["spec"])
-    return objects
+    """Return the components of the control plane, with the optional ones that their kustomization names."""
+    return _adapted(INSTALL / ("overlays/cp-ha" if settings.replicas > 1 else "base/control-plane"), settings)
 
 
 def agent(settings: Settings) -> list[Object]:
     """Return the objects of the agent of a workload cluster."""
-    objects = _kustomization(INSTALL / "base/agent", settings)
+    objects = _adapted(INSTALL / "base/agent", settings)
     for obj in objects:
         if obj["kind"] == "Deployment":
             container = obj["spec"]["template"]["spec"]["containers"][0]
@@ -144,13 +137,8 @@ async def _path(api: Api, obj: Object) -> str:
     return resource.path(obj["metadata"].get("namespace") or "", obj["metadata"]["name"])
 
 
-def _read(path: pathlib.Path) -> list[Object]:
-    return [obj for obj in yaml.safe_load_all(path.read_text()) if obj]
-
-
-def _kustomization(folder: pathlib.Path, settings: Settings) -> list[Object]:
-    resources = _read(folder / "kustomization.yaml")[0]["resources"]
-    objects = [_placed(obj, settings.namespace) for name in resources for obj in _read(folder / name)]
+def _adapted(folder: pathlib.Path, settings: Settings) -> list[Object]:
+    objects = [_placed(obj, settings.namespace) for obj in kustomize.build(folder)]
     for obj in objects:
         if obj["kind"] == "Deployment":
             for container in obj["spec"]["template"]["spec"]["containers"]:
@@ -178,12 +166,3 @@ def _replace_image(container: dict[str, Any], settings: Settings) -> None:
             variable["value"] = settings.tag
         if variable["name"] == PUBLIC_HOST:
             variable["value"] = settings.public_host
-
-
-def _scale(spec: dict[str, Any], patch: Mapping[str, Any]) -> None:
-    """Apply a patch of the overlay cp-ha: replicas, strategy, affinity, and the variables of the first container."""
-    spec.update({field: patch[field] for field in ("replicas", "strategy") if field in patch})
-    pod = patch["template"]["spec"]
-    spec["template"]["spec"]["affinity"] = pod["affinity"]
-    for container in pod.get("containers", ()):
-        spec["template"]["spec"]["containers"][0]["env"] = container["env"]

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 import pathlib
 import re
 import tempfile
@@ -11,15 +12,25 @@ from nova.common.errors import Invalid, ReportedError
 from nova.federator.kube.config import Kubeconfig
 
 _TIMEOUT = 30.0  # seconds until a port is forwarded
+_SILENCE = 60.0  # seconds without progress after which a command in a pod is given up: its node may be lost
 
 
 async def execute(config: Kubeconfig, namespace: str, pod: str, container: str, command: str,
                   source: pathlib.Path) -> None:
-    """Run a shell command in a container, with a file as input. Raises ReportedError with its output if it fails."""
+    """Run a shell command in a container, with a file as input. Raises ReportedError with its output if it fails, or
+    if it does not end although its input was not read for a time."""
     with source.open("rb") as content:
         async with _kubectl(config, "exec", "-i", "-n", namespace, pod, "-c", container, "--", "sh", "-c", command,
                             stdin=content.fileno()) as process:
-            output, _none = await process.communicate()
+            ending = asyncio.ensure_future(process.communicate())
+            position = -1
+            # kubectl shares the position in the file: it moves while kubectl sends.
+            while position != (position := os.lseek(content.fileno(), 0, os.SEEK_CUR)) and not ending.done():
+                await asyncio.wait([ending], timeout=_SILENCE)
+            if not ending.done():
+                ending.cancel()
+                raise ReportedError(f"{command.split()[0]} in pod {pod} made no progress for {_SILENCE:.0f} s.")
+            output, _none = ending.result()
     if process.returncode:
         raise ReportedError(f"{command.split()[0]} in pod {pod} failed: {output.decode(errors='replace').strip()}")
 

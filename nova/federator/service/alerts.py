@@ -8,7 +8,6 @@ import pathlib
 import re
 import ssl
 from typing import Annotated, Any, Literal
-from urllib.parse import urlsplit
 
 import msgspec
 from aiohttp import web
@@ -17,6 +16,7 @@ from nova.common.errors import Invalid, os_error_text
 from nova.federator.api import times
 from nova.federator.controllers.recovery import ALERTS, API_VERSION, RESOLVED
 from nova.federator.kube.client import Api, ApiError
+from nova.federator.service.listener import serve, split_address
 
 LOG = logging.getLogger(__name__)
 _BODY = 1 << 20  # bytes of a request
@@ -58,14 +58,8 @@ class AlertReceiver:
                  key: pathlib.Path | None = None) -> None:
         if token_file is None:
             raise Invalid("--alerts-address needs --alerts-token-file.")
-        try:
-            parsed = urlsplit(f"//{address}")
-            self.host, self.port = parsed.hostname, parsed.port
-        except ValueError:
-            self.port = None
-        if not self.port:
-            raise Invalid(f"--alerts-address: {address!r:.80} is not HOST:PORT.")
-        self.api, self.token_file, self.tls = api, token_file, None
+        split_address(address, "--alerts-address")
+        self.api, self.address, self.token_file, self.tls = api, address, token_file, None
         self.certificate, self.key = certificate, key
         if certificate:
             self.tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -76,20 +70,12 @@ class AlertReceiver:
 
     async def run(self, reload_interval: float = _RELOAD) -> None:
         """Serve until cancelled. Raises Invalid if the address cannot be used."""
-        application = web.Application(client_max_size=_BODY)
-        application.add_routes([web.post("/alerts", self._receive), web.get("/healthz", self._health)])
-        runner = web.AppRunner(application, access_log=None)
-        await runner.setup()
-        try:
-            await web.TCPSite(runner, self.host, self.port, ssl_context=self.tls).start()
-            LOG.info("Receiving alerts at %s:%d", self.host, self.port)
+        routes = [web.post("/alerts", self._receive), web.get("/healthz", self._health)]
+        async with serve(self.address, "--alerts-address", routes, self.tls, _BODY):
+            LOG.info("Receiving alerts at %s", self.address)
             while True:
                 await asyncio.sleep(reload_interval)
                 self._reload()
-        except OSError as error:
-            raise Invalid(f"Cannot listen on {self.host}:{self.port}: {os_error_text(error)}.") from None
-        finally:
-            await runner.cleanup()
 
     def _reload(self) -> None:
         """Use the present files of the certificate for new connections."""

@@ -2,24 +2,25 @@
 
 import contextlib
 import logging
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from urllib.parse import urlsplit
 
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from nova.common.errors import Invalid, os_error_text
 from nova.federator.clusters.agent import Agent
 from nova.federator.controllers.federation import Federation
 from nova.federator.controllers.recovery import Recovery
 from nova.federator.controllers.standby import Standby
 from nova.federator.kube.client import Api
 from nova.federator.service.duties import Duties
+from nova.federator.service.listener import serve
 
 LOG = logging.getLogger(__name__)
+_CACHED = 1.0  # seconds for which metrics are sent again without being computed
 _STATES = ("Ready", "Unreachable", "Suspending", "Suspended", "Waking", "Failed")
 
 
@@ -42,25 +43,17 @@ async def serve_metrics(address: str, metrics: Callable[[], Iterator[Metric]]) -
     registry = CollectorRegistry()
     registry.register(_Metrics(metrics))
     ProcessCollector(registry=registry)
+    content, computed = b"", float("-inf")
 
     async def show(_request: web.Request) -> web.Response:
-        return web.Response(body=generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+        nonlocal content, computed
+        if time.monotonic() - computed >= _CACHED:
+            content, computed = generate_latest(registry), time.monotonic()
+        return web.Response(body=content, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
-    application = web.Application()
-    application.router.add_get("/metrics", show)
-    runner = web.AppRunner(application, access_log=None)
-    await runner.setup()
-    try:
-        try:
-            parts = urlsplit(f"//{address}")
-            await web.TCPSite(runner, parts.hostname, parts.port or 0).start()
-        except (OSError, ValueError) as error:
-            text = os_error_text(error) if isinstance(error, OSError) else str(error)
-            raise Invalid(f"--metrics-address: cannot listen on {address}: {text}.") from None
+    async with serve(address, "--metrics-address", [web.get("/metrics", show)]):
         LOG.info("Serving metrics at http://%s/metrics", address)
         yield
-    finally:
-        await runner.cleanup()
 
 
 def agent_metrics(agent: Agent) -> Iterator[Metric]:

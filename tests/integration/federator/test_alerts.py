@@ -110,5 +110,5 @@ def test_unusable_options_are_refused(tmp_path: pathlib.Path, address: str, toke
 def test_address_in_use_ends_the_receiver(tmp_path: pathlib.Path) -> None:
     async def run(port: int) -> None:
         await AlertReceiver(unreachable(), f"127.0.0.1:{port}", tmp_path / "token").run()
-    with socket.create_server(("127.0.0.1", 0)) as server, pytest.raises(Invalid, match="Cannot listen on 127"):
+    with socket.create_server(("127.0.0.1", 0)) as server, pytest.raises(Invalid, match="cannot listen on 127"):
         asyncio.run(run(server.getsockname()[1]))

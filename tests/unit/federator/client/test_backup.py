@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
+import os
 import pathlib
 import subprocess
 import tracemalloc
 
 import pytest
 
-from nova.common.errors import Invalid
+from nova.common.errors import Invalid, ReportedError
 from nova.federator.client.backup import REPLACE, check
+from nova.federator.kube import streams
+from nova.federator.kube.config import Kubeconfig
 
 DATA = bytes(range(256)) * 8
 
@@ -84,3 +88,29 @@ def test_an_exchange_that_was_interrupted_between_its_renames_is_completed(tmp_p
     subprocess.run(["sh", "-e", "-c", REPLACE, "replaced-2026-11-29T10:00:00Z"], cwd=tmp_path, check=True)
     stored = {path.name: (path / "db").read_text() for path in tmp_path.iterdir()}
     assert stored == {"data": "restored", "replaced-2026-11-29T10:00:00Z": "replaced-2026-11-29T10:00:00Z"}
+
+
+@pytest.mark.parametrize(("program", "problem"), [
+    ("for part in 1 2 3 4 5; do sleep 0.4; head -c 1000 > /dev/null; done", ""),
+    ("exec sleep 100", "cat in pod etcd-0 made no progress"),
+    ("head -c 1000 >/dev/null; exec sleep 100", "no progress"),
+    ("echo no space left; exit 1", "cat in pod etcd-0 failed: no space left")])
+def test_a_command_in_a_pod_ends_when_its_node_is_lost(tmp_path, monkeypatch, program, problem):
+    """kubectl exec waits for ever for a node that does not respond. A slow transfer continues."""
+    kubectl = tmp_path / "kubectl"
+    kubectl.write_text(f"#!/bin/sh\n{program}\n")
+    kubectl.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(streams, "_SILENCE", 1.0)
+    source = tmp_path / "snapshot"
+    source.write_bytes(bytes(5000))
+
+    async def run() -> None:
+        async with asyncio.timeout(10):
+            await streams.execute(Kubeconfig(server="https://127.0.0.1:1"), "elotl", "etcd-0", "receive",
+                                  "cat > snapshot", source)
+    if problem:
+        with pytest.raises(ReportedError, match=problem):
+            asyncio.run(run())
+    else:
+        asyncio.run(run())

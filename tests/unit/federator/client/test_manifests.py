@@ -8,6 +8,7 @@ import yaml
 
 from nova import __version__
 from nova.cmd import federator
+from nova.common.errors import Invalid
 from nova.federator.api.objects import KINDS
 from nova.federator.client import manifests
 from nova.federator.client.manifests import INSTALL, Settings
@@ -38,7 +39,8 @@ def adapted(tmp_path, *changes, components=()):
         assert text in content
         (copy / name).write_text(content.replace(text, other))
     with (copy / "base/control-plane/kustomization.yaml").open("a") as file:
-        file.write("".join(["components:\n", *(f"- ../../components/{name}\n" for name in components)]))
+        file.write("components:\n" * bool(components))
+        file.write("".join(f"- ../../components/{name}\n" for name in components))
     return copy
 
 
@@ -61,6 +63,35 @@ def arguments(workload):
 def test_novactl_and_kustomize_install_the_same_objects(folder, objects):
     """Facts chapter 8: the paths of the guide. ``kubectl apply -k`` and ``novactl install`` agree in every field."""
     assert keyed(built(folder)) == keyed(objects)
+
+
+@needs_kubectl
+@pytest.mark.parametrize("components", [("alerts",), ("metrics", "alerts", "alerts-tls", "standby"), ("standby",)])
+@pytest.mark.parametrize(("folder", "replicas"), [("base/control-plane", 1), ("overlays/cp-ha", 3)])
+def test_novactl_installs_the_optional_components_of_the_kustomization(tmp_path, monkeypatch, folder, replicas,
+                                                                       components):
+    """``kubectl apply -k`` and ``novactl install`` agree in every field, but for the order of list elements."""
+    copy = adapted(tmp_path, components=components)
+    monkeypatch.setattr(manifests, "INSTALL", copy)
+    objects = keyed(manifests.control_plane(Settings(replicas=replicas)))
+    assert objects == keyed(built(folder, copy))
+    assert ("Service", "nova-alerts") in objects or "alerts" not in components
+
+
+@pytest.mark.parametrize(("line", "problem"), [
+    ("images: []\n", "images"), ("components: [../../components/none]\n", "Cannot read"),
+    ("patches: [{path: nova_scheduler.yaml, options: {}}]\n", "patches"),
+    ("patches: [{target: {kind: Pod}, patch: '[]'}]\n", "no object"),
+    ("patches: [{target: {name: etcd}, patch: '[{op: test, path: /spec}]'}]\n", "operation test"),
+    ("patches: [{target: {name: etcd}, patch: '[{op: remove, path: /spec/none/x}]'}]\n", "/spec/none/x"),
+    ("patches: ['{']\n", "malformed")])
+def test_novactl_refuses_a_kustomization_that_it_would_not_follow(tmp_path, monkeypatch, line, problem):
+    copy = adapted(tmp_path)
+    with (copy / "base/control-plane/kustomization.yaml").open("a") as file:
+        file.write(line)
+    monkeypatch.setattr(manifests, "INSTALL", copy)
+    with pytest.raises(Invalid, match=problem):
+        manifests.control_plane(Settings())
 
 
 @needs_kubectl
