@@ -92,7 +92,7 @@ class Api:
                  timeout: float = _REQUEST_TIMEOUT) -> None:
         self.config, self.timeout = config, timeout
         self.counts: dict[str, int] = {}
-        self._agent, self._connections = agent, connections
+        self._agent, self._requests = agent, asyncio.Semaphore(connections)
         self._session: aiohttp.ClientSession | None = None
         self._streams: set[aiohttp.StreamReader] = set()  # of running watches
         self._token_read = time.monotonic()
@@ -123,7 +123,7 @@ class Api:
 
     def _connect(self) -> None:
         headers = {"User-Agent": self._agent, "Accept": "application/json"}
-        connector = aiohttp.TCPConnector(ssl=self.config.tls() or False, limit=self._connections, keepalive_timeout=60)
+        connector = aiohttp.TCPConnector(ssl=self.config.tls() or False, limit=0, keepalive_timeout=60)
         self._session = aiohttp.ClientSession(connector=connector, headers=headers, auto_decompress=True)
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None,
@@ -279,15 +279,16 @@ class Api:
         try:
             async with asyncio.timeout(min(timeout or self.timeout, max(0.1, validity()))):
                 for attempt in range(_RETRIES + 1):
-                    if validity() <= 0:
-                        raise ApiError(f"{method} {path} was not sent: its duty may belong to another process.")
-                    self._count(method)
                     try:
-                        async with self._open().request(
-                                method, url, data=data, headers={"Content-Type": content_type, **self._login()},
-                                server_hostname=self.config.tls_server_name or None) as response:
-                            content, status = await response.read(), response.status
-                            delay = response.headers.get("Retry-After", "")
+                        async with self._requests:
+                            if validity() <= 0:
+                                raise ApiError(f"{method} {path} was not sent: its duty may belong to another process.")
+                            self._count(method)
+                            async with self._open().request(
+                                    method, url, data=data, headers={"Content-Type": content_type, **self._login()},
+                                    server_hostname=self.config.tls_server_name or None) as response:
+                                content, status = await response.read(), response.status
+                                delay = response.headers.get("Retry-After", "")
                     except aiohttp.ClientConnectorError:  # not sent
                         if attempt == _RETRIES:
                             raise

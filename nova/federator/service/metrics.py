@@ -16,7 +16,7 @@ from nova.federator.controllers.federation import Federation
 from nova.federator.controllers.recovery import Recovery
 from nova.federator.controllers.standby import Standby
 from nova.federator.kube.client import Api
-from nova.federator.service.duties import Duties
+from nova.federator.service.duties import PLACEMENT, STATUSES, Duties
 from nova.federator.service.listener import serve
 
 LOG = logging.getLogger(__name__)
@@ -75,17 +75,18 @@ def agent_metrics(agent: Agent) -> Iterator[Metric]:
 
 
 def scheduler_metrics(federation: Federation, duties: Duties, standby: Standby, recovery: Recovery) -> Iterator[Metric]:
-    """Yield the metrics of a scheduler. Those of decisions are of the replica that places: the others have none."""
+    """Yield the metrics of a scheduler. The queues of duties that another replica performs count as empty."""
     prefix, placer, clusters = "nova_federator_scheduler_", federation.placer, federation.clusters
-    yield _by_label(f"{prefix}duty", "1 if this replica performs the duty.", "duty",
-                    {duty: int(duties.validity(duty) > 0) for duty in duties.duties})
+    performed = {duty: int(duties.validity(duty) > 0) for duty in duties.duties}
+    yield _by_label(f"{prefix}duty", "1 if this replica performs the duty.", "duty", performed)
     states = Counter(record.phase if (record := clusters.records.get(name)) else
                      "Ready" if clusters.reachable(name) else "Unreachable" for name in clusters.names())
     yield _by_label(f"{prefix}clusters", "Clusters by state.", "state", {state: states[state] for state in _STATES})
     yield _by_label(f"{prefix}recovery_runs", "Stored runs of recovery plans by phase.", "phase", Counter(
         str((run.get("status") or {}).get("phase") or "Pending") for run in recovery.runs.objects.values()))
     yield _by_label(f"{prefix}queue_length", "Keys that wait for a worker.", "queue",
-                    {"placement": placer.queue_length, "statuses": federation.statuses.queue_length})
+                    {"placement": placer.queue_length * performed[PLACEMENT],
+                     "statuses": federation.statuses.queue_length * performed[STATUSES]})
     for name, text, value in (
             ("objects", "Objects that policies or annotations select.", len(federation.catalog.placements)),
             ("schedules", "Stored schedules.", len(federation.stored.objects)),

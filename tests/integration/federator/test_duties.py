@@ -340,6 +340,23 @@ def test_writes_for_a_duty_end_with_it(namespace: Cluster) -> None:
     asyncio.run(run())
 
 
+def test_watches_of_many_kinds_leave_connections_for_requests(namespace: Cluster) -> None:
+    """Each custom resource of the control plane is watched. Leases must be renewed, however many there are."""
+    async def watch(api: Api) -> None:
+        async for _event in api.watch(LEASES, "0"):
+            pass
+
+    async def run() -> None:
+        async with Api(namespace.config, connections=4, timeout=5.0) as api:
+            watches = [asyncio.create_task(watch(api)) for _number in range(8)]
+            await asyncio.sleep(0.5)
+            await asyncio.gather(*(api.get(LEASES) for _number in range(20)))
+            for task in watches:
+                task.cancel()
+            await asyncio.gather(*watches, return_exceptions=True)
+    asyncio.run(run())
+
+
 @pytest.fixture
 def address() -> str:
     with socket.create_server(("127.0.0.1", 0)) as probe:

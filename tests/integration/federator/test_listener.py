@@ -116,7 +116,8 @@ def test_frequent_requests_are_limited_and_computed_once_per_second(port: int) -
         async def client() -> None:
             nonlocal served
             while time.monotonic() < end:
-                served += bool(await exchange(port, REQUEST))
+                response = await exchange(port, REQUEST)
+                served += bool(response)
         async with metrics(port, computed):
             end = time.monotonic() + 1.5
             await asyncio.gather(*(client() for _number in range(64)))
