@@ -6,9 +6,7 @@ that has several for one of them, by an annotation on its Lease; the holder stop
 
 import asyncio
 import contextlib
-import functools
 import logging
-import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
@@ -17,6 +15,7 @@ import msgspec
 
 from nova.federator.api import times
 from nova.federator.api.names import WANTED_BY
+from nova.federator.clusters.lease import now
 from nova.federator.kube.client import Api, ApiError, Object
 
 LOG = logging.getLogger(__name__)
@@ -28,8 +27,6 @@ _CHECK = 2.0  # seconds between two checks of the Leases
 _GIVE_UP = 10.0  # seconds without a successful renewal after which a holder stops its duty
 _RELEASED = 1  # leaseDurationSeconds of a Lease whose holder has stopped its duty
 _TRANSITIONS = 2**31 - 1
-# The clock includes the time in which the machine was suspended, unlike time.monotonic.
-_now = functools.partial(time.clock_gettime, time.CLOCK_BOOTTIME)
 
 
 class Lost(Exception):
@@ -53,8 +50,8 @@ class Duties:
     first duty is never handed over. ``identity``: differs from the one of every other process, also of an earlier one.
 
     A replica takes a Lease that its holder has released, or that did not change for its duration while this process
-    observed it, by the clock of this process. A Lease that was deleted or whose holder was changed by hand is not free:
-    its holder may not have noticed yet."""
+    observed it, by the clock since boot, which includes suspended time. A Lease that was deleted or whose holder was
+    changed by hand is not free: its holder may not have noticed yet."""
 
     def __init__(self, api: Api, namespace: str, identity: str,
                  duties: Mapping[str, Callable[[], Coroutine[Any, Any, None]]]) -> None:
@@ -71,7 +68,7 @@ class Duties:
     def validity(self, duty: str) -> float:
         """Return the seconds for which no other replica can take a duty, 0 if it is not performed here. Clients must
         not write for the duty afterwards: the process may have been suspended."""
-        return max(0.0, self._renewed.get(duty, float("-inf")) + _GIVE_UP - _now())
+        return max(0.0, self._renewed.get(duty, float("-inf")) + _GIVE_UP - now())
 
     async def run(self, tasks: asyncio.TaskGroup) -> None:
         """Take, perform as tasks, and hand over duties until cancelled. Raises Lost."""
@@ -123,7 +120,7 @@ class Duties:
             # Annotations and other metadata do not count: they are not changed by a holder only.
             state = (leases[duty].holder, leases[duty].renewed) if duty in leases else None
             if duty not in self._seen or self._seen[duty][0] != state:
-                self._seen[duty] = state, _now()
+                self._seen[duty] = state, now()
         return leases
 
     async def _attend(self, duty: str, lease: _Lease | None, tasks: asyncio.TaskGroup) -> None:
@@ -137,12 +134,12 @@ class Duties:
         elif duty not in self._renewed or (
                 lease and lease.wanted_by not in ("", self.identity) and duty in self._transferable):
             await self._hand_over(duty, lease)
-        elif lease is None or _now() - self._renewed[duty] >= _RENEW:
+        elif lease is None or now() - self._renewed[duty] >= _RENEW:
             await self._write(duty, lease, self.identity)
 
     def _free(self, duty: str, lease: _Lease | None) -> bool:
         """Return True if no other replica performs a duty."""
-        if _now() - self._seen[duty][1] >= _DURATION:
+        if now() - self._seen[duty][1] >= _DURATION:
             return True
         if lease is None:
             return not self._observed
@@ -174,13 +171,13 @@ class Duties:
     async def _write(self, duty: str, lease: _Lease | None, holder: str) -> bool:
         """Set the holder of a Lease: this replica, or another one for which it is released (empty: for all). Return
         False if another client has changed the Lease."""
-        started, now, own = _now(), times.now_exactly(), holder == self.identity
+        started, stamp, own = now(), times.now_exactly(), holder == self.identity
         body: dict[str, Any] = {
             "apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": duty}, "spec": {
                 "holderIdentity": holder, "leaseDurationSeconds": int(_DURATION) if own else _RELEASED,
-                "renewTime": now, "acquireTime": now, "leaseTransitions": 0}}
+                "renewTime": stamp, "acquireTime": stamp, "leaseTransitions": 0}}
         if own:
-            self._written[duty] = now
+            self._written[duty] = stamp
         try:
             if lease is None:
                 await self.api.create(self._collection, body)
