@@ -132,6 +132,28 @@ def test_a_return_before_the_fence_time_changes_nothing(federation: CuttableFede
     assert not witness.overlaps
 
 
+def test_an_agent_that_ends_again_and_again_fences_in_time(federation: CuttableFederation, namespace: str) -> None:
+    """Each start of an agent has a grace time in which the control plane must answer. Starts do not extend it."""
+    first, second = federation.members
+    near, _far = federation.clusters()
+    agent = federation.agents[first.name]
+    federation.nova.apply(fenced(federation, "looping", near), workload("looping", namespace))
+    with Witness(federation.members, namespace) as witness:
+        until(lambda: witness.running.get("looping") == {first.name: 2})
+        federation.nova.apply(fenced(federation, "looping"))
+        time.sleep(2)
+        federation.relays[first.name].cut()
+        while not witness.running.get("looping", {}).get(second.name):
+            agent.stop(signal.SIGKILL)
+            agent.start()
+            time.sleep(6)
+        assert replicas(federation, namespace, "looping") == {first.name: 0, second.name: 2}
+        federation.relays[first.name].heal()
+        until(lambda: replicas(federation, namespace, "looping") == {second.name: 2})
+        assert not witness.overlaps
+        until(lambda: "silent-since" not in first.kubectl("get", "secret", "-n", federation.prefix, "-o", "yaml"))
+
+
 def renewal(federation: CuttableFederation, cluster: str) -> datetime.datetime:
     """Return when an agent renewed its lease last, by its own clock."""
     lease = federation.nova.get("lease", "heartbeat", "-n", f"nova-cluster-{cluster}")
