@@ -93,7 +93,8 @@ class Heartbeat:
             except (ApiError, TimeoutError) as error:
                 if isinstance(error, ApiError) and error.status == 401:
                     raise
-                LOG.warning("The lease of cluster %s was not acquired and is tried again: %s", self.cluster, error)
+                LOG.warning("The lease of cluster %s was not acquired and is tried again: %s", self.cluster,
+                            str(error) or "no response in time")
             await asyncio.sleep(_RETRY)
 
     async def run(self) -> None:

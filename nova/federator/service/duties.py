@@ -73,7 +73,8 @@ class Duties:
         except (ApiError, TimeoutError) as error:
             self._failures += 1
             LOG.log(logging.WARNING if self._failures == 3 else logging.DEBUG,
-                    "The leases of the scheduler were not renewed and are tried again: %s", error)
+                    "The leases of the scheduler were not renewed and are tried again: %s",
+                    str(error) or "no response in time")
         for duty in self._tasks:
             if not self.valid(duty):
                 raise Lost(f"the lease {duty} was not renewed for {_GIVE_UP:.0f} s")
