@@ -37,6 +37,7 @@ class Credentials:
     def __init__(self, member: Api, namespace: str, cluster: str) -> None:
         self.member, self.cluster, self.namespace = member, cluster, namespace
         self._collection = f"/api/v1/namespaces/{namespace}/secrets"
+        self.secret = f"{self._collection}/{_SECRET}"  # path
         self._bootstrap_ca = b""
 
     async def obtain(self, bootstrap: Kubeconfig, ignore_stored: bool = False) -> Kubeconfig:
@@ -65,7 +66,7 @@ class Credentials:
                 await self._published(checked)
             data = {_TRUSTED_FILE: base64.b64encode(trusted).decode(),
                     _BOOTSTRAP_FILE: base64.b64encode(self._bootstrap_ca).decode()}
-            await self.member.patch(f"{self._collection}/{_SECRET}", {"data": data})
+            await self.member.patch(self.secret, {"data": data})
             LOG.info("Cluster %s: the control plane published other trusted authorities", self.cluster)
             return await self.renew(changed)
         due = remaining(current.certificate) <= 1.0
@@ -84,7 +85,7 @@ class Credentials:
         """Replace the authorities of the bootstrap kubeconfig by published ones that were stored later. A bootstrap
         kubeconfig that was changed since then takes precedence."""
         self._bootstrap_ca = bootstrap.ca
-        secret = await self.member.find(f"{self._collection}/{_SECRET}")
+        secret = await self.member.find(self.secret)
         if secret is None:
             return bootstrap
         data = secret.get("data") or {}
@@ -95,7 +96,7 @@ class Credentials:
         return msgspec.structs.replace(bootstrap, ca=trusted) if trusted and replaced == bootstrap.ca else bootstrap
 
     async def _stored(self) -> tuple[bytes, bytes] | None:
-        secret = await self.member.find(f"{self._collection}/{_SECRET}")
+        secret = await self.member.find(self.secret)
         if secret is None:
             return None
         try:
@@ -172,7 +173,7 @@ class Credentials:
             if error.status not in (403, 409):  # exists, or is created by the installation
                 raise
         if not await self.member.ensure(self._collection, body):
-            await self.member.patch(f"{self._collection}/{_SECRET}", {"data": data})
+            await self.member.patch(self.secret, {"data": data})
 
 
 def remaining(certificate: bytes) -> float:

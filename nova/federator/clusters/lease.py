@@ -4,10 +4,11 @@ import asyncio
 import contextlib
 import functools
 import logging
+import pathlib
 import time
 
 from nova.federator.api import times
-from nova.federator.api.names import HEARTBEAT, WAITING, cluster_namespace
+from nova.federator.api.names import HEARTBEAT, SILENT_SINCE, WAITING, cluster_namespace
 from nova.federator.kube.client import Api, ApiError, Object
 
 LOG = logging.getLogger(__name__)
@@ -18,6 +19,7 @@ _REQUEST = 4.0  # seconds for the requests of a renewal
 # Monotonic, and counts also the time for which the machine is suspended.
 now = functools.partial(time.clock_gettime, time.CLOCK_BOOTTIME)
 _GRACE = 8.0  # seconds after the start of the process in which the control plane must answer
+_BOOT = pathlib.Path("/proc/sys/kernel/random/boot_id")  # the clock begins at 0 with each boot
 
 
 class Heartbeat:
@@ -39,15 +41,42 @@ class Heartbeat:
         self._seen: tuple[str, float] = ("", 0.0)  # renewal of a foreign Lease, when it was first observed
 
     @property
+    def reached(self) -> bool:
+        """Return True if the control plane has stored a sign of life of this agent."""
+        return bool(self.renewed or self._touched)
+
+    @property
     def held(self) -> bool:
         return self.renewed is not None and now() - self.renewed < DURATION
 
     def silence(self) -> float:
         """Return the seconds since the control plane stored a sign of life: a renewal, or a note of an agent that waits
         for the Lease. Before the first one they are unknown: a starting agent then assumes the worst."""
-        if latest := max(self.renewed or 0.0, self._touched):
-            return now() - latest
+        if self.reached:
+            return now() - max(self.renewed or 0.0, self._touched)
         return float("inf") if now() - self._started > _GRACE else 0.0
+
+    async def share_grace(self, member: Api, secret: str) -> None:
+        """Count the time of a starting agent from the first start since which the control plane was not reached: an
+        agent that ends again and again must fence workloads, too. The time is stored as an annotation of the Secret
+        at the path ``secret`` of the cluster until the control plane is reached."""
+        boot, note = _BOOT.read_text().strip(), None
+        while True:
+            try:
+                if note is None:
+                    if (stored := await member.find(secret)) is None:
+                        return  # no agent has joined yet: there are no copies
+                    if note := str((stored["metadata"].get("annotations") or {}).get(SILENT_SINCE) or ""):
+                        self._started = min(self._started, _time_of(note, boot))
+                elif self.reached and not note:
+                    return
+                elif self.reached or not note:
+                    new = "" if self.reached else f"{boot}/{self._started:.3f}"
+                    await member.patch(secret, {"metadata": {"annotations": {SILENT_SINCE: new or None}}})
+                    note = new
+            except ApiError as error:
+                LOG.warning("The time of the first start without control plane was not stored: %s", error)
+            await asyncio.sleep(1.0)
 
     async def acquire(self) -> None:
         """Wait until this agent holds the Lease: another agent's must not have changed for its duration. Raises
@@ -64,7 +93,8 @@ class Heartbeat:
             except (ApiError, TimeoutError) as error:
                 if isinstance(error, ApiError) and error.status == 401:
                     raise
-                LOG.warning("The lease of cluster %s was not acquired and is tried again: %s", self.cluster, error)
+                LOG.warning("The lease of cluster %s was not acquired and is tried again: %s", self.cluster,
+                            str(error) or "no response in time")
             await asyncio.sleep(_RETRY)
 
     async def run(self) -> None:
@@ -147,3 +177,12 @@ class Heartbeat:
         renewed = times.now_exactly()
         return {**lease, "spec": {"holderIdentity": self.identity, "leaseDurationSeconds": DURATION,
                                   "renewTime": renewed, "leaseTransitions": epoch}}
+
+
+def _time_of(note: str, boot: str) -> float:
+    """Return the time of an annotation by the clock of this boot, -inf if it is of another boot or damaged."""
+    noted_boot, _slash, since = note.partition("/")
+    with contextlib.suppress(ValueError):
+        if noted_boot == boot:
+            return float(since)
+    return float("-inf")

@@ -197,12 +197,12 @@ class Placer:
 
     async def _finish_drains(self) -> None:
         """Let deleted clusters go: at once if their copies shall stay, otherwise when no schedule is left. Schedules of
-        an unreachable cluster are given up after its workloads are stopped, or may run on by policy."""
+        an unreachable cluster are given up after its workloads are stopped, or if they may run on by policy."""
         for name in self.clusters.draining():
             placed = [part for clusters in self.schedules.values() for part in clusters.get(name, {}).values()]
             orphan = self.clusters.orphan(name)  # read before the loop yields: the object may disappear
             silent = not self.clusters.reachable(name) and self.clusters.silent_for(name) > max(
-                (part.fence_after + part.stop_time + STOP_MARGIN for part in placed), default=0)
+                map(self._patience, placed), default=0)
             try:
                 for part in placed:
                     if orphan or (silent and part.deleting):
@@ -213,6 +213,13 @@ class Placer:
             except ApiError as error:
                 if not error.missing:
                     LOG.warning("The deletion of cluster %s is tried again: %s", name, error)
+
+    def _patience(self, part: Schedule) -> int:
+        """Return after how many seconds of silence a schedule of a deleted cluster is given up. Workloads that are
+        fenced now must not run any more by then: their agent may not have received that."""
+        policy = self.catalog.policy_of(part.group)
+        fenced = "Fenced" in (part.failover, policy.failover if policy else "")
+        return part.silence if fenced else part.fence_after + part.stop_time + STOP_MARGIN
 
     def _report_late(self, group: str, cluster: str) -> None:
         """Emit the event that a group is rescheduled because it did not become ready."""

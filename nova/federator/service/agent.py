@@ -34,6 +34,7 @@ async def run_agent(bootstrap: Kubeconfig, member_config: Kubeconfig, cluster: s
         try:
             async with serve_metrics(metrics_address, lambda: agent_metrics(agent)), asyncio.TaskGroup() as tasks:
                 tasks.create_task(agent.run_locally())
+                tasks.create_task(heartbeat.share_grace(member, credentials.secret))
                 config = await _join(credentials, bootstrap, nova)
                 await nova.use(config)
                 await heartbeat.acquire()

@@ -132,6 +132,57 @@ def test_a_return_before_the_fence_time_changes_nothing(federation: CuttableFede
     assert not witness.overlaps
 
 
+def test_an_agent_that_ends_again_and_again_fences_in_time(federation: CuttableFederation, namespace: str) -> None:
+    """Each start of an agent has a grace time in which the control plane must answer. Starts do not extend it."""
+    first, second = federation.members
+    near, _far = federation.clusters()
+    agent = federation.agents[first.name]
+    federation.nova.apply(fenced(federation, "looping", near), workload("looping", namespace))
+    with Witness(federation.members, namespace) as witness:
+        until(lambda: witness.running.get("looping") == {first.name: 2})
+        federation.nova.apply(fenced(federation, "looping"))
+        time.sleep(2)
+        federation.relays[first.name].cut()
+        while not witness.running.get("looping", {}).get(second.name):
+            agent.stop(signal.SIGKILL)
+            agent.start()
+            time.sleep(6)
+        assert replicas(federation, namespace, "looping") == {first.name: 0, second.name: 2}
+        federation.relays[first.name].heal()
+        until(lambda: replicas(federation, namespace, "looping") == {second.name: 2})
+        assert not witness.overlaps
+        until(lambda: "silent-since" not in first.kubectl("get", "secret", "-n", federation.prefix, "-o", "yaml"))
+
+
+@pytest.mark.slow
+def test_a_deleted_cluster_is_not_given_up_before_its_agent_has_confirmed_the_fence(
+        federation: CuttableFederation, namespace: str) -> None:
+    """Clusters are drained before they are removed. If a cluster is unreachable, that ends without its agent, but not
+    while pods of a workload run there that was not fenced before the partition."""
+    first, second = federation.members
+    near, far = "cut-drained", federation.clusters()[1]
+    agent = federation.agent(first, near, "", "--namespace=drained")
+    try:
+        until(lambda: federation.ready(near) == "True", RELEASED)
+        federation.nova.apply(fenced(federation, "drained", near, failover="Never"), workload("drained", namespace))
+        with Witness(federation.members, namespace) as witness:
+            until(lambda: witness.running.get("drained") == {first.name: 2})
+            until(lambda: all(item.get("status", {}).get("observedGeneration") == item["metadata"]["generation"]
+                              for item in federation.nova.get("schedules", "-n", f"nova-cluster-{near}")["items"]))
+            federation.relays[first.name].cut()
+            federation.nova.apply(fenced(federation, "drained", near, far))
+            federation.nova.kubectl("delete", "cluster", near, "--wait=false")
+            until(lambda: federation.ready(near) == "Unknown", RELEASED)
+            time.sleep(FENCE_AFTER + 10)
+            assert witness.running.get("drained") == {first.name: 2}
+            federation.relays[first.name].heal()
+            until(lambda: witness.running.get("drained") == {second.name: 2}, RELEASED)
+            until(lambda: not federation.ready(near), RELEASED)
+        assert not witness.overlaps
+    finally:
+        agent.stop(signal.SIGKILL)
+
+
 def renewal(federation: CuttableFederation, cluster: str) -> datetime.datetime:
     """Return when an agent renewed its lease last, by its own clock."""
     lease = federation.nova.get("lease", "heartbeat", "-n", f"nova-cluster-{cluster}")

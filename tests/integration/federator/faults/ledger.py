@@ -83,10 +83,9 @@ class Ledger:
         return [node.removesuffix("-node") for node, _group in itertools.groupby(
             record.node for record in self.records())]
 
-    def gap(self) -> float:
-        """Return the longest time in seconds between two records."""
-        times = sorted(record.uptime for record in self.records())
-        return max((after - before for before, after in itertools.pairwise(times)), default=0.0)
+    def pods(self) -> set[str]:
+        """Return the names of all pods that have run: a workload that was stopped has another one afterwards."""
+        return {record.pod for record in self.records()}
 
     def miscounts(self) -> list[str]:
         """Return the pods whose counts are not 1, 2, 3 … in this order: records are lost, or a process ran twice."""

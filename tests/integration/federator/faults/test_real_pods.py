@@ -20,9 +20,9 @@ from tests.integration.federator.clusters import Cluster, until
 from tests.integration.federator.faults.ledger import Ledger
 from tests.integration.federator.federation import SupervisedFederation, policy
 
-pytestmark = [pytest.mark.root, pytest.mark.slow]
+pytestmark = [pytest.mark.root, pytest.mark.slow, pytest.mark.timeout(1800)]
 FENCE_AFTER = 10
-RELEASED = 120.0  # seconds within which a fenced workload runs elsewhere, on a machine under load
+RELEASED = 300.0  # seconds within which a fenced workload runs elsewhere, on a machine under load
 # Where packets are dropped, by the direction as seen from the cluster.
 _RULES = {"in": [("raw", "PREROUTING", "-i")], "out": [("mangle", "POSTROUTING", "-o")]}
 _RULES["both"] = _RULES["in"] + _RULES["out"]
@@ -92,7 +92,8 @@ class Bed:
     def wait_reported(self, cluster: str) -> None:
         """Wait until the agent of a cluster has reported on its schedules, so that it knows their fence time."""
         until(lambda: all(item.get("status", {}).get("observedGeneration") == item["metadata"]["generation"]
-                          for item in self.federation.nova.get("schedules", "-n", f"nova-cluster-{cluster}")["items"]))
+                          for item in self.federation.nova.get("schedules", "-n", f"nova-cluster-{cluster}")["items"]),
+              RELEASED)
 
     def copies(self, kind: str, name: str) -> dict[str, int]:
         """Return the replicas of the copies of a workload by cluster. All clusters must be reachable."""
@@ -108,8 +109,8 @@ class Bed:
         """Wait until workloads run in a cluster only, also by their records in the API servers."""
         self.wait_running(cluster, *names, replicas=replicas)
         for name in names:
-            until(lambda name=name: self.copies(kind, name) == {cluster: replicas})
-            until(lambda name=name: self.schedules(name) == [cluster])
+            until(lambda name=name: self.copies(kind, name) == {cluster: replicas}, RELEASED)
+            until(lambda name=name: self.schedules(name) == [cluster], RELEASED)
 
     def prove(self) -> None:
         """Check the records of the pods: no two clusters ran a workload at the same time, and no record is lost."""
@@ -171,7 +172,7 @@ def test_a_cluster_is_cut_off_before_and_during_a_move(bed: Bed, federation: Who
     bed.check("whole-2", "stateful", kind="statefulset")
     bed.check("whole-2", "moved", replicas=2)
     bed.check("whole-1", "free")
-    assert free.gap() < 5
+    assert len(free.pods()) == 1, "the workload was stopped without need"
     bed.prove()
 
 
@@ -192,7 +193,7 @@ def test_a_return_in_time_lets_workloads_run_on_and_completes_moves(bed: Bed, fe
     assert steady.homes() == ["whole-1"]
     assert moved.homes() == ["whole-1", "whole-2"]
     if seconds < FENCE_AFTER:
-        assert steady.gap() < 3, "the workload was stopped without need"
+        assert len(steady.pods()) == 1, "the workload was stopped without need"
     bed.prove()
 
 
@@ -202,7 +203,7 @@ def test_the_new_cluster_is_cut_off_after_a_move(bed: Bed, federation: WholeFede
     ledger = bed.start("moved", "whole-1")
     bed.wait_running("whole-1", "moved")
     bed.allow("moved", "whole-2")
-    until(lambda: ledger.homes() == ["whole-1", "whole-2"])
+    until(lambda: ledger.homes() == ["whole-1", "whole-2"], RELEASED)
     federation.cut("whole-2")
     bed.allow("moved")
     if seconds:
@@ -272,7 +273,7 @@ def test_random_partitions_of_real_pods(bed: Bed, federation: WholeFederation, s
         lambda name: (federation.agents[name].stop(signal.SIGKILL), federation.agents[name].start()),
         lambda _name: (federation.scheduler.stop(signal.SIGKILL), federation.scheduler.start())]
     for name in names:
-        until(lambda name=name: sum(bed.ledgers[name].running().values()) == 2)
+        until(lambda name=name: sum(bed.ledgers[name].running().values()) == 2, RELEASED)
     for _step in range(chance.randint(3, 7)):
         chance.choice(actions)(chance.choice(list(CLOCKS)))
         time.sleep(chance.choice((0.2, 3.0, 12.0, 45.0)))
@@ -280,7 +281,7 @@ def test_random_partitions_of_real_pods(bed: Bed, federation: WholeFederation, s
         federation.heal(name)
     for name in names:
         until(lambda name=name: list(bed.ledgers[name].running().values()) == [2] and len(
-            bed.schedules(name)) == 1, 180)
+            bed.schedules(name)) == 1, RELEASED)
         with contextlib.suppress(StopIteration):
             bed.check(next(iter(bed.ledgers[name].running())), name, replicas=2)
     bed.prove()
