@@ -54,7 +54,7 @@ async def run_agent(bootstrap: Kubeconfig, member_config: Kubeconfig, cluster: s
 
 async def _join(credentials: Credentials, bootstrap: Kubeconfig, nova: Api) -> Kubeconfig:
     """Return accepted credentials: the stored ones, or new ones."""
-    rejected = False
+    rejected, pause = False, 1.0  # the rights of a new cluster may arrive a moment after its objects
     while True:
         try:
             config = await credentials.obtain(bootstrap, ignore_stored=rejected)
@@ -66,8 +66,9 @@ async def _join(credentials: Credentials, bootstrap: Kubeconfig, nova: Api) -> K
                 continue
             return config
         except ReportedError as error:
-            LOG.error("Cluster %s has not joined, next try in %.0f s: %s", credentials.cluster, _RETRY, error.message)
-            await asyncio.sleep(_RETRY)
+            LOG.error("Cluster %s has not joined, next try in %.0f s: %s", credentials.cluster, pause, error.message)
+            await asyncio.sleep(pause)
+            pause = min(_RETRY, 2 * pause)
 
 
 async def _rejected(nova: Api, cluster: str) -> bool:
