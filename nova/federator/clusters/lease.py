@@ -9,7 +9,7 @@ import time
 
 from nova.federator.api import times
 from nova.federator.api.names import HEARTBEAT, SILENT_SINCE, WAITING, cluster_namespace
-from nova.federator.kube.client import Api, ApiError, Object
+from nova.federator.kube.client import Api, ApiError, Object, hedged
 
 LOG = logging.getLogger(__name__)
 RENEW = 10.0  # seconds between two renewals
@@ -107,27 +107,13 @@ class Heartbeat:
                 continue
             self.early.clear()
             try:
-                if not await self._renew_by_several():
-                    raise RuntimeError("Another agent of this cluster took over; this one ends.")
+                async with asyncio.timeout(_REQUEST):
+                    if not await hedged(functools.partial(self._renew, taking=False), 1.0):
+                        raise RuntimeError("Another agent of this cluster took over; this one ends.")
             except (ApiError, TimeoutError) as error:
                 LOG.warning("The lease of cluster %s was not renewed for %.0f s: %s", self.cluster, self.silence(),
                             str(error) or "no response in time")
                 await asyncio.sleep(min(_RETRY, self.interval / 4))
-
-    async def _renew_by_several(self) -> bool:
-        """Renew by one attempt, and another one after each second without response: API servers send some requests to a
-        member of etcd that does not respond. All but the first write are refused. Raises ApiError and TimeoutError."""
-        attempts: set[asyncio.Task[bool]] = set()
-        try:
-            for _second in range(int(_REQUEST)):
-                attempts.add(asyncio.create_task(self._renew(taking=False)))
-                done, _pending = await asyncio.wait(attempts, timeout=1.0, return_when=asyncio.FIRST_COMPLETED)
-                if done:
-                    return done.pop().result()
-            raise TimeoutError
-        finally:
-            for attempt in attempts:
-                attempt.cancel()
 
     async def _renew(self, taking: bool) -> bool:
         """Renew or acquire the Lease. Return False if another agent holds it."""

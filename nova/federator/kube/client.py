@@ -7,7 +7,7 @@ import math
 import random
 import re
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 from urllib.parse import urlencode
@@ -333,6 +333,23 @@ class Api:
 
     def _count(self, method: str) -> None:
         self.counts[method] = self.counts.get(method, 0) + 1
+
+
+async def hedged(attempt: Callable[[], Coroutine[Any, Any, T]], pause: float) -> T:
+    """Return the first result, or raise the first error, of up to three attempts. Each begins ``pause`` seconds after
+    the previous one: API servers send some requests to a member of etcd that does not respond. For requests that may
+    be executed twice, as writes with a resourceVersion. The caller limits the time."""
+    attempts: set[asyncio.Task[T]] = set()
+    try:
+        while True:
+            attempts.add(asyncio.create_task(attempt()))
+            done, _pending = await asyncio.wait(attempts, timeout=pause if len(attempts) < 3 else None,
+                                                return_when=asyncio.FIRST_COMPLETED)
+            if done:
+                return min(done, key=lambda task: task.exception() is not None).result()
+    finally:
+        for task in attempts:
+            task.cancel()
 
 
 def _decode(data: bytes, decoder: msgspec.json.Decoder[T]) -> T:

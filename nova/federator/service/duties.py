@@ -16,7 +16,7 @@ import msgspec
 from nova.federator.api import times
 from nova.federator.api.names import WANTED_BY
 from nova.federator.clusters.lease import now
-from nova.federator.kube.client import Api, ApiError, Object
+from nova.federator.kube.client import Api, ApiError, Object, hedged
 
 LOG = logging.getLogger(__name__)
 PLACEMENT = "nova-scheduler"  # The name is the one of earlier releases, whose holder performs all duties.
@@ -25,6 +25,7 @@ _DURATION = 15.0  # seconds without a change after which other replicas take a L
 _RENEW = 4.0  # seconds between two renewals, and of a check
 _CHECK = 2.0  # seconds between two checks of the Leases
 _GIVE_UP = 10.0  # seconds without a successful renewal after which a holder stops its duty
+_HEDGE = 1.0  # seconds without a response after which a request is sent again
 _RELEASED = 1  # leaseDurationSeconds of a Lease whose holder has stopped its duty
 _TRANSITIONS = 2**31 - 1
 
@@ -109,7 +110,7 @@ class Duties:
                 raise Lost(f"the Lease {duty} was not renewed for {_GIVE_UP:.0f} s")
 
     async def _read(self) -> dict[str, _Lease]:
-        stored = await self.api.list(self._collection)
+        stored = await hedged(lambda: self.api.list(self._collection), _HEDGE)
         try:
             leases = {item["metadata"]["name"]: _decode(item) for item in stored["items"]
                       if item["metadata"]["name"] in self.duties}
@@ -187,7 +188,7 @@ class Duties:
                 body["spec"]["leaseTransitions"] = min(lease.transitions + (not same), _TRANSITIONS)
                 if same and lease.acquired:
                     body["spec"]["acquireTime"] = lease.acquired
-                await self.api.replace(f"{self._collection}/{duty}", body)
+                await hedged(lambda: self.api.replace(f"{self._collection}/{duty}", body), _HEDGE)
         except ApiError as error:
             if error.conflict:
                 return False

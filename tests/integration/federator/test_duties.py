@@ -25,18 +25,23 @@ from nova.federator.service.duties import PLACEMENT, STATUSES, Duties
 from tests.integration.federator.clusters import Cluster, deployment, until
 from tests.integration.federator.federation import Federation, Process, policy
 
+_TIMES = ("_DURATION", "_RENEW", "_CHECK", "_GIVE_UP", "_HEDGE")
 NAMESPACE = "duties"
 LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"
 
 
 class FaultyApi(Api):
     """A client with faults. Requests wait while it is ``frozen``, as those of a suspended process or a blocked
-    connection, and ``delay`` seconds longer. The next ``lost`` writes are executed without a response, the next
-    ``refused`` ones fail, and the next ``malformed`` lists have an item without content."""
+    connection, and ``delay`` seconds longer. If ``lossy``, only every second one gets a response. The next ``lost``
+    writes are executed without a response, the next ``refused`` ones fail, and the next ``malformed`` lists have an
+    item without content."""
 
-    frozen, delay, lost, refused, malformed = False, 0.0, 0, 0, 0
+    frozen, delay, lossy, lost, refused, malformed = False, 0.0, False, 0, 0, 0
+    _numbers = itertools.count(1)
 
     async def _request(self, method: str, *arguments: Any, **options: Any) -> Object:
+        if self.lossy and next(self._numbers) % 2:
+            await asyncio.Event().wait()
         while self.frozen:
             await asyncio.sleep(0.02)
         await asyncio.sleep(self.delay)
@@ -95,11 +100,17 @@ class Replica:
 @pytest.fixture
 def namespace(control_plane: Cluster, monkeypatch: pytest.MonkeyPatch) -> Cluster:
     """Return the control plane with a namespace without Leases. All times are a fifth of the real ones."""
-    for name in ("_DURATION", "_RENEW", "_CHECK", "_GIVE_UP"):
+    for name in _TIMES:
         monkeypatch.setattr(duties_module, name, getattr(duties_module, name) / 5)
     control_plane.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
     control_plane.kubectl("delete", "leases", "--all", "-n", NAMESPACE)
     return control_plane
+
+
+def half_of_real_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests in which requests must be faster than these times, also on a busy machine."""
+    for name in _TIMES:
+        monkeypatch.setattr(duties_module, name, getattr(duties_module, name) * 2.5)
 
 
 def scenario(cluster: Cluster, act: Callable[[Callable[..., Replica]], Any]) -> list[list[Any]]:
@@ -267,10 +278,8 @@ def test_two_replicas_with_the_same_identity_do_not_perform_a_duty_twice(namespa
 
 def test_a_slow_api_server_does_not_end_the_holder_of_both_duties(
         namespace: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A list and one write fit into the time of a check, a list and two writes do not. Times are half of the real ones:
-    requests need time themselves on a busy machine."""
-    for name in ("_DURATION", "_RENEW", "_CHECK", "_GIVE_UP"):
-        monkeypatch.setattr(duties_module, name, getattr(duties_module, name) * 2.5)
+    """A list and one write fit into the time of a check, a list and two writes do not."""
+    half_of_real_times(monkeypatch)
 
     async def act(start: Callable[..., Replica]) -> None:
         first = start("a")
@@ -278,6 +287,21 @@ def test_a_slow_api_server_does_not_end_the_holder_of_both_duties(
         first.api.delay = 0.36 * duties_module._RENEW
         await asyncio.sleep(3 * duties_module._GIVE_UP)
         assert first.performs() == {PLACEMENT, STATUSES}
+    scenario(namespace, act)
+
+
+def test_a_holder_keeps_its_duties_while_every_second_request_is_lost(
+        namespace: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A frozen member of etcd has a similar effect."""
+    half_of_real_times(monkeypatch)
+
+    async def act(start: Callable[..., Replica]) -> None:
+        first = start("a")
+        await settled(lambda: first.performs() == {PLACEMENT, STATUSES})
+        first.api.lossy = True
+        await asyncio.sleep(3 * duties_module._GIVE_UP)
+        assert first.performs() == {PLACEMENT, STATUSES}
+        first.api.lossy = False
     scenario(namespace, act)
 
 
