@@ -21,6 +21,9 @@ from nova.federator.client.tokens import bootstrap_config, create_token
 from nova.federator.kube.client import Api
 from tests.integration.federator.clusters import END_WITH_TESTS, Cluster, until
 
+# The log line of a scheduler that begins to place.
+PLACES = "This scheduler holds the Lease nova-scheduler\n"
+
 
 def _profile(log: pathlib.Path) -> list[str]:
     """Return options of Python that write a profile of the process, if NOVA_FEDERATOR_PROFILES names a directory."""

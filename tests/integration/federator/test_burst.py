@@ -11,7 +11,7 @@ import pytest
 
 from nova.federator.api import quantity
 from tests.integration.federator.clusters import Cluster, deployment, until
-from tests.integration.federator.federation import Federation, policy
+from tests.integration.federator.federation import PLACES, Federation, policy
 
 NAMESPACE = "burst"
 REQUEST = "900m"
@@ -58,10 +58,10 @@ def test_a_burst_fills_the_clusters_exactly(federation: Federation, surplus: int
     until(lambda: available() == fitting, 60)
     time.sleep(12)  # the next reports include the pods, which must not count twice, nor be forgotten
     assert (len(copies(federation)), available()) == (fitting, fitting)
-    leads = federation.scheduler.output().count("This scheduler holds the lease nova-scheduler\n")
+    leads = federation.scheduler.output().count(PLACES)
     federation.scheduler.stop(9)
     federation.scheduler.start()
-    until(lambda: federation.scheduler.output().count("This scheduler holds the lease nova-scheduler\n") > leads, 60)
+    until(lambda: federation.scheduler.output().count(PLACES) > leads, 60)
     member = federation.members[1]
     node = member.get("node", "fake-1")
     before = node["status"]["capacity"]["cpu"]
