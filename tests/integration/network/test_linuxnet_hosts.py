@@ -212,7 +212,8 @@ def test_live_migrated_guest_keeps_its_connections(cloud):
     for ping in pings:
         out = ping.communicate(timeout=30)[0]
         sent, received = map(int, re.search(r"(\d+) packets transmitted, (\d+) packets received", out).groups())
-        assert received >= sent - 5, out  # 50 pings per second, and the cable is unplugged for a moment
+        # 50 pings per second, and this test unplugs the cable for a moment, which is longer on a busy machine.
+        assert received >= sent - 25, out
     for stream in streams:
         stream.check()
     # The new host has the same addresses and gateway; neighbours need no new resolution.
