@@ -108,7 +108,7 @@ def namespace(control_plane: Cluster, monkeypatch: pytest.MonkeyPatch) -> Cluste
 
 
 def half_of_real_times(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For tests in which requests must be faster than these times, also on a busy machine."""
+    """Use longer times, which requests do not exceed on a busy machine either."""
     for name in _TIMES:
         monkeypatch.setattr(duties_module, name, getattr(duties_module, name) * 2.5)
 
