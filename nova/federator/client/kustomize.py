@@ -13,7 +13,6 @@ _FIELDS = {"apiVersion", "kind", "namespace", "resources", "components", "patche
 # Fields with lists of objects whose elements are merged by the value of a field; other lists are replaced.
 _KEYS = {"containers": "name", "initContainers": "name", "env": "name", "volumes": "name", "imagePullSecrets": "name",
          "volumeMounts": "mountPath", "ports": "containerPort"}
-_MISSING = object()
 
 
 def read(path: pathlib.Path) -> list[Object]:
@@ -90,7 +89,8 @@ def _merge(old: Any, patch: Any, field: str = "") -> Any:
 def _change(obj: Any, operation: Mapping[str, Any], path: pathlib.Path) -> None:
     """Carry out an operation of a JSON patch."""
     *parents, last = operation["path"].removeprefix("/").replace("~1", "/").replace("~0", "~").split("/")
-    value, kind = operation.get("value", _MISSING), operation["op"]
+    kind = operation["op"]
+    value = operation["value"] if kind in ("add", "replace") else None
     try:
         for name in parents:
             obj = obj[int(name)] if isinstance(obj, list) else obj[name]
