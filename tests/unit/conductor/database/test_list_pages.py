@@ -19,7 +19,7 @@ from nova.db.sql.engine import Database
 from nova.objects.servers.server_request import ServerQuery
 from tools.bench import million_rows
 
-LIVE, DELETED = 180, 180
+LIVE, DELETED = 96, 96
 PROJECT, OTHER = "project-0000007", "project-0000008"
 FEW, LIMIT = 10, 30
 TABLE = tables.instances
